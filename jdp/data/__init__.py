@@ -1,0 +1,17 @@
+"""Data sets, and users who hold them."""
+
+from jdp.data.clients import Examples, examples, group, partition_by_group, partition_by_label, partition_iid
+from jdp.data.datasets import Dataset, digits, load, mnist
+
+__all__ = [
+  "Dataset",
+  "Examples",
+  "digits",
+  "examples",
+  "group",
+  "load",
+  "mnist",
+  "partition_by_group",
+  "partition_by_label",
+  "partition_iid",
+]

@@ -1,0 +1,91 @@
+"""Examples, and how they are divided among users."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jdp import _validate
+
+Array = jax.Array | np.ndarray
+
+
+class Examples(NamedTuple):
+  """Labelled examples; with one more leading axis, those of many users.
+
+  Attributes:
+    inputs: float32 [n, ...].
+    labels: int32 [n].
+    mask: float32 [n], 1 for an example, 0 for padding.
+  """
+
+  inputs: Array
+  labels: Array
+  mask: Array
+
+
+def examples(inputs: np.ndarray, labels: np.ndarray) -> Examples:
+  """`Examples` that all count."""
+  return Examples(np.asarray(inputs, np.float32), np.asarray(labels, np.int32), np.ones(len(labels), np.float32))
+
+
+def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
+  """The examples of each user, padded to the largest user.
+
+  Args:
+    data: n examples.
+    users: for each user, the numbers of its examples, int [n_user].
+
+  Returns:
+    `Examples` with leading axes [len(users), max n_user].
+
+  >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
+  >>> group(data, [np.array([2]), np.array([0, 1])]).labels.tolist()
+  [[2, 0], [0, 1]]
+  """
+  largest = max(map(len, users))
+  indices = np.zeros((len(users), largest), np.int64)
+  mask = np.zeros((len(users), largest), np.float32)
+  for row, (user, count) in enumerate(zip(users, map(len, users), strict=True)):
+    indices[row, :count], mask[row, :count] = user, 1
+  return Examples(data.inputs[indices], data.labels[indices], mask)
+
+
+def partition_iid(rng: np.random.Generator, num_examples: int, examples_per_user: int) -> list[np.ndarray]:
+  """Users of equal size with random examples; a remainder too small for a user is left out."""
+  _check_size(num_examples, examples_per_user)
+  num_users = num_examples // examples_per_user
+  return list(rng.permutation(num_examples)[: num_users * examples_per_user].reshape(num_users, -1))
+
+
+def partition_by_label(
+  rng: np.random.Generator, labels: np.ndarray, examples_per_user: int, *, labels_per_user: int = 2
+) -> list[np.ndarray]:
+  """Non-IID users of equal size: the examples sorted by label are cut into shards, dealt out at random.
+
+  Each user gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section 3).
+  """
+  _check_size(len(labels), examples_per_user)
+  if examples_per_user % labels_per_user:
+    raise ValueError(
+      f"Expected examples_per_user to be a multiple of {labels_per_user} labels per user, got {examples_per_user}."
+    )
+  shard = examples_per_user // labels_per_user
+  num_shards = len(labels) // examples_per_user * labels_per_user
+  by_label = np.argsort(rng.permutation(len(labels)), kind="stable")  # random order within a label
+  by_label = by_label[np.argsort(labels[by_label], kind="stable")][: num_shards * shard].reshape(num_shards, shard)
+  return list(by_label[rng.permutation(num_shards)].reshape(-1, examples_per_user))
+
+
+def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
+  """One user for each distinct value of `groups` (a writer), with its first `max_examples` examples."""
+  order = np.argsort(groups, kind="stable")
+  users = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+  return [user[:max_examples] for user in users]
+
+
+def _check_size(num_examples, examples_per_user):
+  _validate.integer(1, examples_per_user=examples_per_user)
+  if examples_per_user > num_examples:
+    raise ValueError(f"Expected at most {num_examples} examples per user, got {examples_per_user}.")

@@ -1,0 +1,105 @@
+"""Labelled data sets in their standard formats."""
+
+import gzip
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp.data.clients import Examples, examples
+
+
+class Dataset(NamedTuple):
+  """A classification data set.
+
+  Attributes:
+    train: the training examples.
+    test: the test examples.
+    num_classes: number of labels.
+    train_groups: the natural user (writer) of each training example, int [n], or None.
+  """
+
+  train: Examples
+  test: Examples
+  num_classes: int
+  train_groups: np.ndarray | None = None
+
+  @property
+  def input_shape(self) -> tuple[int, ...]:
+    """The shape of one input."""
+    return self.train.inputs.shape[1:]
+
+
+def digits() -> Dataset:
+  """1,797 images of 8 x 8 pixels that come with scikit-learn: every fifth is for the test.
+
+  >>> data = digits()
+  >>> data.train.inputs.shape, data.test.inputs.shape
+  ((1437, 8, 8), (360, 8, 8))
+  """
+  try:
+    from sklearn import datasets  # Takes a second to import.
+  except ImportError as error:
+    raise ImportError("Expected scikit-learn for the digits; run: pip install 'jdp[experiments]'.") from error
+  bunch = datasets.load_digits()
+  images, labels = bunch.images / 16.0, bunch.target
+  is_test = np.arange(len(labels)) % 5 == 0
+  return Dataset(examples(images[~is_test], labels[~is_test]), examples(images[is_test], labels[is_test]), 10)
+
+
+def mnist(data_dir: str | pathlib.Path) -> Dataset:
+  """MNIST in IDX format: 60,000 and 10,000 images of 28 x 28 pixels.
+
+  Args:
+    data_dir: the folder that holds `train-images-idx3-ubyte` and so on, gzip'd or not, or a folder "mnist"
+      with them. If `mnist_writer_ids.npz` (arrays `train_writer` and `test_writer`) lies beside them, the writers are
+      the groups.
+
+  Raises:
+    FileNotFoundError: if a file is missing; the message says which and where it belongs.
+    ValueError: if a file is not in IDX format.
+  """
+  folder = pathlib.Path(data_dir)
+  if (folder / "mnist").is_dir():
+    folder = folder / "mnist"
+
+  def load(part):
+    images = read_idx(_find(folder, f"{part}-images-idx3-ubyte")) / np.float32(255)
+    return examples(images, read_idx(_find(folder, f"{part}-labels-idx1-ubyte")))
+
+  writers = folder / "mnist_writer_ids.npz"
+  groups = np.load(writers)["train_writer"].astype(np.int64) if writers.exists() else None
+  return Dataset(load("train"), load("t10k"), 10, groups)
+
+
+def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
+  """The data set of a given name: "digits" (needs no file) or "mnist" (from data_dir)."""
+  if name == "digits":
+    return digits()
+  if name != "mnist":
+    raise ValueError(f"Expected a data set digits or mnist, got {name!r}.")
+  if data_dir is None:
+    raise ValueError("Expected --data_dir for mnist, got none; name the folder with the IDX files.")
+  return mnist(data_dir)
+
+
+def read_idx(path: pathlib.Path) -> np.ndarray:
+  """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz."""
+  content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+  if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+    raise ValueError(f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}.")
+  rank = content[3]
+  shape = np.frombuffer(content, ">i4", count=rank, offset=4)
+  data = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
+  if data.size != np.prod(shape):
+    raise ValueError(f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; the file is cut short.")
+  return data.reshape(shape)
+
+
+def _find(folder, name):
+  for path in (folder / name, folder / f"{name}.gz"):
+    if path.exists():
+      return path
+  raise FileNotFoundError(
+    f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another --data_dir."
+  )

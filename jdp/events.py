@@ -1,0 +1,162 @@
+"""What a run did with private data: the vocabulary of the ledger.
+
+An event is a frozen value whose docstring is its mathematical definition:
+somebody who writes an accountant needs to know nothing else. An event never
+changes its meaning; a new meaning is a new class. Events are checked when they
+are made.
+
+Events are pytrees, so a jitted step can return them and a scan can stack them.
+Fields that hold arrays are leaves (a clip norm that follows a schedule);
+everything else is static: names, policies and constants, which therefore stay
+float64 on their way through jit.
+"""
+
+import dataclasses
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from jdp import _validate
+from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
+
+_REGISTRY: dict[str, type] = {}
+T = TypeVar("T")
+
+
+def _event(cls: type[T]) -> type[T]:
+  """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
+  cls = dataclasses.dataclass(frozen=True)(cls)
+  names = tuple(f.name for f in dataclasses.fields(cls))
+
+  def flatten(event):
+    values = [getattr(event, name) for name in names]
+    traced = [isinstance(v, jax.Array | np.ndarray) or type(v) in _REGISTRY.values() for v in values]
+    leaves = [v for v, t in zip(values, traced, strict=True) if t]
+    static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
+    dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
+    return leaves, (dynamic, static)
+
+  def unflatten(names_and_static, leaves):
+    dynamic, static = names_and_static
+    event = object.__new__(cls)
+    for name, value in (*zip(dynamic, leaves, strict=True), *static):
+      object.__setattr__(event, name, value)
+    return event
+
+  jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+  _REGISTRY[cls.__name__] = cls
+  return cls
+
+
+def _is_concrete(value) -> bool:
+  return not isinstance(value, jax.core.Tracer)
+
+
+@_event
+class PoissonSampling:
+  """Each record takes part independently with probability `probability`.
+
+  Attributes:
+    probability: q, as realised by the sampler (its integer threshold divided
+      by the range), in [0, 1].
+    overflow_probability: the probability, for the worst data set of the
+      public size, that a sample outgrew the public capacity and surplus
+      records were dropped by data-independent randomness. The accountant adds
+      `(1 + e^epsilon)` times the sum of it over rounds to delta.
+  """
+
+  probability: float
+  overflow_probability: float = 0.0
+
+  def __post_init__(self):
+    _validate.probability(probability=self.probability, overflow_probability=self.overflow_probability)
+
+
+@_event
+class GaussianSum:
+  """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv 1812.06210.
+
+  Attributes:
+    clip_norm: S, L2 bound on what one record contributes to the sum.
+    stddev: sigma, standard deviation of the noise on each coordinate of the
+      sum. `stddev / clip_norm` is the noise multiplier z; zero means no privacy.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+
+  def __post_init__(self):
+    if all(map(_is_concrete, (self.clip_norm, self.stddev))):
+      _validate.positive(clip_norm=self.clip_norm)
+      _validate.non_negative(stddev=self.stddev)
+
+
+@_event
+class NonPrivate:
+  """Something that depends on the data was released without protection: epsilon is infinite."""
+
+
+SamplingEvent = PoissonSampling
+SumQueryEvent = GaussianSum | NonPrivate
+
+
+@_event
+class Round:
+  """One sample was drawn and its noised sum released.
+
+  Attributes:
+    sampling: how the records of the round were chosen.
+    query: what was released about them.
+    relation: the neighbouring relation that the run declares. The accountant
+      computes for another on request, where an analysis is proved for it.
+    unit: what one record is.
+    observer: who sees the release; for a noised sum, whoever sees the models.
+  """
+
+  sampling: SamplingEvent
+  query: SumQueryEvent
+  relation: Relation = Relation.ADD_REMOVE
+  unit: Unit = Unit.USER
+  observer: Observer = Observer.MODEL
+
+  def __post_init__(self):
+    for name, kind in (("relation", Relation), ("unit", Unit), ("observer", Observer)):
+      object.__setattr__(self, name, kind(getattr(self, name)))
+
+
+@_event
+class LocalRelease:
+  """Each unit that took part in a round released one value through a local mechanism.
+
+  Attributes:
+    guarantee: what one release costs, with its relation, unit and observer.
+    max_releases: the most releases that one unit makes over the whole run
+      (the participation cap), or None: as many as there are rounds.
+  """
+
+  guarantee: AnyGuarantee
+  max_releases: int | None = None
+
+  def __post_init__(self):
+    if self.max_releases is not None:
+      _validate.integer(1, max_releases=self.max_releases)
+
+  @property
+  def relation(self) -> Relation:
+    """The relation of the release's guarantee."""
+    return self.guarantee.relation
+
+  @property
+  def unit(self) -> Unit:
+    """The unit of the release's guarantee."""
+    return self.guarantee.unit
+
+  @property
+  def observer(self) -> Observer:
+    """The observer of the release's guarantee."""
+    return self.guarantee.observer
+
+
+Event = Round | LocalRelease
+EVENT_TYPES = _REGISTRY

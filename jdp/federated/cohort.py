@@ -1,0 +1,107 @@
+"""The cohort engine: the sum of a client function over a sample of clients.
+
+The one place that knows of chunks and devices. Clients are taken chunk by
+chunk: the clients of a chunk side by side (vmap), the chunks one after the other
+(a loop), so that memory is set by the chunk and not by the cohort. With a mesh, each device
+takes its share of the slots, and the only communication is the one sum at the end.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jdp import _validate
+from jdp.sampling import Sample
+
+PyTree = Any
+ClientFn = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]  # (keys, shared, client, weight)
+
+AXIS = "clients"
+
+
+def cohort_sum(
+  client_fn: ClientFn,
+  keys: PyTree,
+  shared: PyTree,
+  sample: Sample,
+  data: PyTree,
+  *,
+  chunk_size: int = 4,
+  mesh: Mesh | None = None,
+) -> PyTree:
+  """The sum of `client_fn` over the members of a sample.
+
+  Every slot of the sample has keys of its own, folded in from its number, so
+  neither the chunk size nor the mesh changes what a client computes: only the order of
+  summation differs. Chunks that hold only padding are not computed, and padding in the last chunk adds
+  exact zeros (a client function must return zeros at weight 0), so a larger
+  capacity changes no bit of the result. The running time, and nothing else, depends on the
+  sample's size.
+
+  Args:
+    client_fn: (keys, shared, client, weight) -> contribution, a pytree of
+      arrays. `client` is one row of `data`.
+    keys: a key, or a pytree of keys; consumed.
+    shared: what all clients see (parameters, query state), any pytree.
+    sample: whose `size` members come first.
+    data: a pytree of arrays with one leading axis of all clients.
+    chunk_size: clients computed side by side; a matter of speed and memory
+      only. Small on a CPU (vmap writes every client's intermediate results), hundreds on a GPU.
+    mesh: devices along an axis named "clients"; `shared`, `sample` and `data` are
+      replicated over it. None: one device.
+
+  Returns:
+    The sum, a pytree like one contribution; zeros for an empty sample.
+
+  Raises:
+    ValueError: if chunk_size is not positive or the mesh has no such axis.
+  """
+  _validate.integer(1, chunk_size=chunk_size)
+  if mesh is not None and AXIS not in mesh.shape:
+    raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
+  num_shards = 1 if mesh is None else mesh.shape[AXIS]
+  capacity = sample.indices.shape[0]
+  num_chunks = -(-capacity // chunk_size)
+  padding = (0, (num_chunks + num_shards - 1) * chunk_size - capacity)
+  indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+
+  def shard_sum(keys, shared, indices, weights, size, data):
+    shard = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS)
+
+    def chunk_sum(chunk):
+      slots = chunk * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
+      clients = jax.tree.map(lambda x: x[indices[slots]], data)
+      own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, slots), keys)
+      contributions = jax.vmap(client_fn, (0, None, 0, 0))(own_keys, shared, clients, weights[slots])
+      return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
+
+    def step(carry):
+      chunk, total = carry
+      return chunk + num_shards, jax.tree.map(jnp.add, total, chunk_sum(chunk))
+
+    shapes = jax.eval_shape(chunk_sum, shard)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    # Chunks are dealt out like cards, so that every device gets its share of the members, which come first.
+    _, total = jax.lax.while_loop(lambda carry: carry[0] * chunk_size < size, step, (shard, zeros))
+    return total if mesh is None else jax.lax.psum(total, AXIS)
+
+  if mesh is not None:
+    # The body sums explicitly. With the check on, gradients with respect to replicated values would be summed
+    # over the devices too, once for every client.
+    replicated = PartitionSpec()
+    shard_sum = jax.shard_map(shard_sum, mesh=mesh, in_specs=replicated, out_specs=replicated, check_vma=False)
+  return shard_sum(keys, shared, indices, weights, sample.size, data)
+
+
+def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """A mesh of the given devices (default: all, of all processes) along the axis "clients"."""
+  return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
+
+
+def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
+  """`tree` with a copy on every device of the mesh, once, before the first round; unchanged without a mesh."""
+  return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))

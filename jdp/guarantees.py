@@ -1,0 +1,194 @@
+"""What a privacy guarantee says: how much, about whom, to whom.
+
+A number called epsilon means nothing until three things are named with it:
+
+* the **relation** that makes two inputs neighbours,
+* the **unit** whose presence or value is hidden,
+* the **observer** from whom it is hidden.
+
+Guarantees are plain values. `compose` adds those that speak of the same
+relation, unit and observer, and refuses to add any others. Composition here is
+the basic theorem alone (epsilons and deltas add up); everything tighter is the
+accountant's work, from a ledger.
+"""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+from typing import Self
+
+
+class Relation(enum.StrEnum):
+  """When two inputs (of a release) or two data sets (of a run) are neighbours."""
+
+  ADD_REMOVE = "add_remove"  #: one has a record that the other lacks
+  REPLACE_ONE = "replace_one"  #: one record has another value; for a local release: any two inputs
+  ZERO_OUT = "zero_out"  #: one record is replaced by the null record, which contributes zero
+
+
+class Unit(enum.StrEnum):
+  """What is hidden: the thing that neighbours differ in."""
+
+  VALUE = "value"  #: one input of one local release
+  COORDINATE = "coordinate"  #: one coordinate of one input
+  EXAMPLE = "example"  #: one training example
+  USER = "user"  #: all the examples of one user
+
+
+class Observer(enum.StrEnum):
+  """From whom it is hidden."""
+
+  SERVER = "server"  #: sees every client's report
+  CLIENTS = "clients"  #: the other clients, who see what the server broadcasts
+  MODEL = "model"  #: sees every released model (the intermediate ones too), no report
+
+
+_SCOPE = {"relation": Relation, "unit": Unit, "observer": Observer}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """The part that all guarantees share: relation, unit and observer."""
+
+  relation: Relation = Relation.REPLACE_ONE
+  unit: Unit = Unit.VALUE
+  observer: Observer = Observer.SERVER
+
+  def __post_init__(self):
+    for name, kind in _SCOPE.items():
+      object.__setattr__(self, name, kind(getattr(self, name)))
+
+  def restate(self, **changes: str) -> Self:
+    """The same guarantee, stated for another `unit`, `observer` or `relation`.
+
+    The caller answers for the restatement being true: a release computed from
+    all of a user's data hides the user, not only the value.
+
+    >>> print(PureDP(2.0).restate(unit="user"))
+    2-DP per user (replace one), against the server
+    """
+    if unknown := changes.keys() - _SCOPE.keys():
+      raise TypeError(f"Expected to restate {', '.join(_SCOPE)}, got {', '.join(sorted(unknown))}.")
+    return dataclasses.replace(self, **changes)
+
+  def _scope(self) -> str:
+    observer = "whoever sees the models" if self.observer is Observer.MODEL else f"the {self.observer}"
+    return f"per {self.unit} ({self.relation.replace('_', ' ')}), against {observer}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ApproxDP(Guarantee):
+  """(epsilon, delta)-differential privacy: P(A) <= e^epsilon P'(A) + delta for all events A."""
+
+  epsilon: float
+  delta: float
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_epsilon("epsilon", self.epsilon)
+    if not 0 <= self.delta <= 1:
+      raise ValueError(f"Expected delta in [0, 1], got {self.delta}.")
+
+  def repeat(self, count: int) -> Self:
+    """The guarantee of `count` releases, by basic composition."""
+    return dataclasses.replace(self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta))
+
+  def __str__(self) -> str:
+    return f"({self.epsilon:.6g}, {self.delta:.3g})-DP {self._scope()}"
+
+
+@dataclasses.dataclass(frozen=True)
+class PureDP(Guarantee):
+  """epsilon-differential privacy: every output's likelihood ratio is at most e^epsilon.
+
+  >>> print(PureDP(2.0))
+  2-DP per value (replace one), against the server
+  >>> print(compose([PureDP(2.0), PureDP(0.5)]))
+  2.5-DP per value (replace one), against the server
+  """
+
+  epsilon: float
+  delta = 0.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_epsilon("epsilon", self.epsilon)
+
+  def repeat(self, count: int) -> Self:
+    """The guarantee of `count` releases, by basic composition."""
+    return dataclasses.replace(self, epsilon=count * self.epsilon)
+
+  def __str__(self) -> str:
+    return f"{self.epsilon:.6g}-DP {self._scope()}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SeparatedDP(Guarantee):
+  """(direction, magnitude)-separated privacy of a vector (arXiv 1812.00984, Definition 1).
+
+  The release's direction part is `direction`-DP, its magnitude part
+  `magnitude`-DP, and the two are drawn independently: the whole release is
+  (direction + magnitude)-DP.
+
+  >>> print(SeparatedDP(8.0, 2.0))
+  (8, 2)-separated, 10-DP per value (replace one), against the server
+  """
+
+  direction: float
+  magnitude: float
+  delta = 0.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_epsilon("direction", self.direction)
+    _check_epsilon("magnitude", self.magnitude)
+
+  @property
+  def epsilon(self) -> float:
+    """Pure-DP epsilon of the whole release."""
+    return self.direction + self.magnitude
+
+  def repeat(self, count: int) -> Self:
+    """The guarantee of `count` releases, by basic composition of each part."""
+    return dataclasses.replace(self, direction=count * self.direction, magnitude=count * self.magnitude)
+
+  def __str__(self) -> str:
+    return f"({self.direction:.6g}, {self.magnitude:.6g})-separated, {self.epsilon:.6g}-DP {self._scope()}"
+
+
+AnyGuarantee = PureDP | ApproxDP | SeparatedDP
+
+
+def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
+  """The guarantee of several releases of one unit's data together, by basic composition.
+
+  Args:
+    guarantees: at least one; all of one relation, one unit and one observer.
+
+  Returns:
+    A `SeparatedDP` if all are separated, else a `PureDP` if all deltas are
+    zero, else an `ApproxDP`.
+
+  Raises:
+    ValueError: if there is none, or if their relations, units or observers differ.
+  """
+  if not guarantees:
+    raise ValueError("Expected at least one guarantee to compose, got none.")
+  scopes = {(g.relation, g.unit, g.observer) for g in guarantees}
+  if len(scopes) > 1:
+    raise ValueError(
+      "Expected guarantees of one relation, unit and observer, got "
+      f"{sorted('/'.join(s) for s in scopes)}; restate or account for them separately."
+    )
+  relation, unit, observer = scopes.pop()
+  scope = {"relation": relation, "unit": unit, "observer": observer}
+  if all(isinstance(g, SeparatedDP) for g in guarantees):
+    return SeparatedDP(sum(g.direction for g in guarantees), sum(g.magnitude for g in guarantees), **scope)
+  epsilon, delta = sum(g.epsilon for g in guarantees), sum(g.delta for g in guarantees)
+  return ApproxDP(epsilon, min(1.0, delta), **scope) if delta else PureDP(epsilon, **scope)
+
+
+def _check_epsilon(name: str, value: float) -> None:
+  if not value >= 0 or math.isnan(value):
+    raise ValueError(f"Expected {name} >= 0, got {value}.")

@@ -1,0 +1,8 @@
+"""Local randomisers: one client's value, made private on the client."""
+
+from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.priv_unit import priv_unit, published_split
+from jdp.mechanisms.scalar_dp import scalar_dp
+from jdp.mechanisms.separated import SeparatedReport, separated
+
+__all__ = ["LocalMechanism", "SeparatedReport", "priv_unit", "published_split", "scalar_dp", "separated"]

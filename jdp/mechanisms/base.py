@@ -1,0 +1,45 @@
+"""The form of a local mechanism: one client's value, made private on the client."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from jdp.guarantees import AnyGuarantee
+
+Key = jax.Array
+Report = Any
+
+
+class LocalMechanism(NamedTuple):
+  """A local randomiser as pure functions, with its privacy statement.
+
+  Made by a factory that checks its arguments and computes its constants on the
+  host in float64. Make it once, outside the round: jit caches by the identity
+  of the functions. All three functions work inside jit, vmap and scan.
+
+  The guarantee holds for *every* input: a value outside the domain (not a
+  unit vector, NaN, infinite, too large) is first mapped into it.
+
+  Attributes:
+    encode: (key, value) -> report. What leaves the client, a pytree; its
+      bytes are the upload. Consumes the key.
+    decode: report -> estimate. The server's unbiased estimate of the value.
+    privatize: (key, value) -> estimate. `decode` after `encode`.
+    guarantee: what one report costs: all there is about privacy.
+    norm: value -> scalar. The norm that the domain is stated in.
+    max_norm: the largest that norm of an estimate can be (infinite for
+      mechanisms that add unbounded noise).
+    mean_squared_error: norm of the value -> E||estimate - value||^2 (L2), in
+      float64 on the host.
+    parameters: the mechanism's constants, by their names in the field.
+  """
+
+  encode: Callable[[Key, jax.Array], Report]
+  decode: Callable[[Report], jax.Array]
+  privatize: Callable[[Key, jax.Array], jax.Array]
+  guarantee: AnyGuarantee
+  norm: Callable[[jax.Array], jax.Array]
+  max_norm: float
+  mean_squared_error: Callable[[float], float]
+  parameters: Any

@@ -1,0 +1,81 @@
+"""Separated mechanisms: direction and magnitude of a vector, released independently (arXiv 1812.00984, Definition 1)."""
+
+from typing import NamedTuple
+
+import jax
+
+from jdp.guarantees import SeparatedDP
+from jdp.mechanisms.base import LocalMechanism
+
+
+class SeparatedReport(NamedTuple):
+  """What leaves the client: the reports of the two mechanisms."""
+
+  direction: jax.Array
+  magnitude: jax.Array
+
+
+class SeparatedParameters(NamedTuple):
+  """The constants of the two mechanisms."""
+
+  direction: object
+  magnitude: object
+
+
+def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMechanism:
+  """Releases a vector w = r u as the product of an estimate of u and one of r = ||w||.
+
+  The two are drawn independently, so the product is unbiased. A zero vector has
+  no direction: a fixed one is released for it; the result is finite and, if magnitudes are,
+  unbiased. Norms above the magnitude's largest value are clipped to it.
+
+  Formal guarantee: `SeparatedDP(epsilon of the direction, epsilon of the magnitude)`,
+  their sum as pure DP: replace one (any two inputs), per value, against the
+  server. In floating point, what the two mechanisms' docstrings say.
+
+  Args:
+    direction: a mechanism for unit vectors that normalises its input itself
+      (`priv_unit`).
+    magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
+
+  Returns:
+    A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its
+    `mean_squared_error(r)` is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate.
+
+  Raises:
+    ValueError: if the two guarantees differ in relation, unit or observer, or are not pure.
+
+  >>> from jdp.mechanisms import priv_unit, scalar_dp
+  >>> mechanism = separated(priv_unit(1000, 8.0), scalar_dp(2.0, max_value=1.0))
+  >>> print(mechanism.guarantee)
+  (8, 2)-separated, 10-DP per value (replace one), against the server
+  """
+  parts = (direction.guarantee, magnitude.guarantee)
+  scopes = {(g.relation, g.unit, g.observer) for g in parts}
+  if len(scopes) > 1 or any(g.delta for g in parts):
+    raise ValueError(f"Expected two pure guarantees of one relation, unit and observer, got {parts[0]} and {parts[1]}.")
+  relation, unit, observer = scopes.pop()
+
+  def encode(key, value):
+    direction_key, magnitude_key = jax.random.split(key)
+    return SeparatedReport(
+      direction.encode(direction_key, value), magnitude.encode(magnitude_key, direction.norm(value))
+    )
+
+  def decode(report):
+    return magnitude.decode(report.magnitude) * direction.decode(report.direction)
+
+  def mean_squared_error(norm: float) -> float:
+    second_moment = norm**2 + magnitude.mean_squared_error(norm)
+    return second_moment * (1 + direction.mean_squared_error(1.0)) - norm**2
+
+  return LocalMechanism(
+    encode=encode,
+    decode=decode,
+    privatize=lambda key, value: decode(encode(key, value)),
+    guarantee=SeparatedDP(parts[0].epsilon, parts[1].epsilon, relation=relation, unit=unit, observer=observer),
+    norm=direction.norm,
+    max_norm=direction.max_norm * magnitude.max_norm,
+    mean_squared_error=mean_squared_error,
+    parameters=SeparatedParameters(direction.parameters, magnitude.parameters),
+  )

@@ -1,0 +1,38 @@
+"""The form of a sum query: one sample's sum, made private on the server."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from jdp.events import SumQueryEvent
+
+Key = jax.Array
+PyTree = Any
+State = Any
+Contribution = Any
+Schedule = Callable[[jax.Array], jax.Array]  # step -> value, as in optax
+
+
+class SumQuery(NamedTuple):
+  """A private sum as pure functions (the query of arXiv 1812.06210, Section 2).
+
+  A round is: `preprocess` each record of the sample, add the contributions
+  up, `finalize` the sum. Make the query once, outside the round: jit caches by
+  the identity of the functions.
+
+  Attributes:
+    init: record -> state. Called with one record (or its shapes); the state
+      holds the step and whatever changes between rounds.
+    preprocess: (key, state, record, weight) -> contribution. One record with
+      its weight in [0, 1] becomes a bounded contribution, which may have
+      another structure than the record. A weight of 0 (padding) or NaN gives
+      a contribution of exactly zero, whatever the record holds.
+    finalize: (key, state, sum of contributions) -> (result, event, state).
+      The noised result, what the ledger must hold about it, the next state.
+      The event says what was *done*, with the state before.
+  """
+
+  init: Callable[[PyTree], State]
+  preprocess: Callable[[Key, State, PyTree, jax.Array], Contribution]
+  finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]

@@ -1,0 +1,127 @@
+"""The Gaussian sum query: clip every record, add them up, add Gaussian noise (arXiv 1812.06210, Section 2.2)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate, random, vectors
+from jdp.events import GaussianSum, NonPrivate
+from jdp.queries.base import Schedule, SumQuery
+
+
+class SumState(NamedTuple):
+  """What changes from round to round: `step`, int32 scalar, the number of rounds finalised."""
+
+  step: jax.Array
+
+
+def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
+  """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
+
+  Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S when a record
+  is added, removed or replaced by the null record, and by at most 2S when it
+  is replaced by another. Holds for any records (NaN and infinity are clipped to zero)
+  and weights (clipped to [0, 1]). The noise is float32 and not protected against
+  attacks on its low-order bits (Mironov 2012).
+
+  Args:
+    clip_norm: S > 0, a number or a schedule (round number -> S).
+    stddev: sigma >= 0, on the sum; a number or a schedule. sigma = z S for a noise multiplier z.
+
+  Returns:
+    A `SumQuery` on pytrees of float arrays; contributions and result are float32 trees of
+    the same structure. Its event is a `GaussianSum`.
+
+  Raises:
+    ValueError: if clip_norm is not positive or stddev is negative.
+
+  >>> query = gaussian_sum(clip_norm=1.0, stddev=0.0)
+  >>> state = query.init(jnp.zeros(2))
+  >>> contribution = query.preprocess(jax.random.key(0), state, jnp.array([3.0, 4.0]), jnp.float32(1))
+  >>> result, event, state = query.finalize(jax.random.key(1), state, contribution)
+  >>> [round(x, 4) for x in result.tolist()], event
+  ([0.6, 0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
+  """
+  if not callable(clip_norm):
+    _validate.positive(clip_norm=clip_norm)
+  if not callable(stddev):
+    _validate.non_negative(stddev=stddev)
+
+  def init(record):
+    del record
+    return SumState(jnp.int32(0))
+
+  def preprocess(key, state, record, weight):
+    del key
+    return weighted(vectors.clip(record, _at(clip_norm, state.step)), weight)
+
+  def finalize(key, state, total):
+    sigma = _at(stddev, state.step)
+    event = GaussianSum(_at(clip_norm, state.step), sigma)
+    return add_noise(key, total, sigma), event, SumState(state.step + 1)
+
+  return SumQuery(init, preprocess, finalize)
+
+
+def no_privacy() -> SumQuery:
+  """The plain sum, for baselines: nothing is clipped, no noise is added, and epsilon is infinite.
+
+  A record that holds NaN or infinity counts as zero here too, so that a
+  baseline sees the same cohort.
+  """
+
+  def init(record):
+    del record
+    return SumState(jnp.int32(0))
+
+  def preprocess(key, state, record, weight):
+    del key, state
+    return weighted(vectors.clip(record, jnp.finfo(jnp.float32).max), weight)
+
+  def finalize(key, state, total):
+    del key
+    return total, NonPrivate(), SumState(state.step + 1)
+
+  return SumQuery(init, preprocess, finalize)
+
+
+def average(query: SumQuery, denominator: float) -> SumQuery:
+  """The query's sum divided by a fixed number, such as the *expected* cohort size qN.
+
+  The privacy tuple is that of the sum. The denominator must be public and must not
+  move between neighbours: the realised size of a sample would reveal who is in it.
+
+  Raises:
+    ValueError: if the denominator is not positive.
+
+  >>> query = average(gaussian_sum(clip_norm=1.0, stddev=0.0), denominator=4.0)
+  >>> query.finalize(jax.random.key(0), query.init(jnp.zeros(2)), jnp.array([2.0, 4.0]))[0].tolist()
+  [0.5, 1.0]
+  """
+  _validate.positive(denominator=denominator)
+
+  def finalize(key, state, total):
+    result, event, state = query.finalize(key, state, total)
+    return jax.tree.map(lambda x: x / jnp.float32(denominator), result), event, state
+
+  return query._replace(finalize=finalize)
+
+
+def weighted(contribution, weight: jax.Array):
+  """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
+  weight = jnp.minimum(weight, 1.0)
+  return jax.tree.map(lambda x: jnp.where(weight > 0, x * weight, 0.0), contribution)
+
+
+def add_noise(key: jax.Array, total, stddev):
+  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own."""
+  leaves, treedef = jax.tree.flatten(total)
+  keys = jax.random.split(key, len(leaves))
+  noisy = [x + jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(treedef, noisy)
+
+
+def _at(value: float | Schedule, step: jax.Array):
+  """A schedule's value at a step; a constant stays the host's float64."""
+  return jnp.asarray(value(step), jnp.float32) if callable(value) else value
