@@ -12,7 +12,7 @@ float64 on their way through jit.
 """
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -20,18 +20,21 @@ import numpy as np
 from jdp import _validate
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 
-_REGISTRY: dict[str, type] = {}
+EVENT_TYPES: dict[str, type] = {}
+"""Every event type by its name, as the ledger's file has it."""
+
 T = TypeVar("T")
 
 
+@dataclass_transform(frozen_default=True)
 def _event(cls: type[T]) -> type[T]:
   """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
-  cls = dataclasses.dataclass(frozen=True)(cls)
-  names = tuple(f.name for f in dataclasses.fields(cls))
+  kind: Any = dataclasses.dataclass(frozen=True)(cls)
+  names = tuple(f.name for f in dataclasses.fields(kind))
 
   def flatten(event):
     values = [getattr(event, name) for name in names]
-    traced = [isinstance(v, jax.Array | np.ndarray) or type(v) in _REGISTRY.values() for v in values]
+    traced = [isinstance(v, jax.Array | np.ndarray) or type(v) in EVENT_TYPES.values() for v in values]
     leaves = [v for v, t in zip(values, traced, strict=True) if t]
     static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
     dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
@@ -39,18 +42,14 @@ def _event(cls: type[T]) -> type[T]:
 
   def unflatten(names_and_static, leaves):
     dynamic, static = names_and_static
-    event = object.__new__(cls)
+    event = object.__new__(kind)
     for name, value in (*zip(dynamic, leaves, strict=True), *static):
       object.__setattr__(event, name, value)
     return event
 
-  jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-  _REGISTRY[cls.__name__] = cls
-  return cls
-
-
-def _is_concrete(value) -> bool:
-  return not isinstance(value, jax.core.Tracer)
+  jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+  EVENT_TYPES[kind.__name__] = kind
+  return kind
 
 
 @_event
@@ -87,8 +86,10 @@ class GaussianSum:
   stddev: float | jax.Array
 
   def __post_init__(self):
-    if all(map(_is_concrete, (self.clip_norm, self.stddev))):
+    # Values that vary are traced arrays inside jit; the ledger checks them when they arrive.
+    if not isinstance(self.clip_norm, jax.Array):
       _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
       _validate.non_negative(stddev=self.stddev)
 
 
@@ -159,4 +160,3 @@ class LocalRelease:
 
 
 Event = Round | LocalRelease
-EVENT_TYPES = _REGISTRY

@@ -14,9 +14,8 @@ accountant's work, from a ledger.
 
 import dataclasses
 import enum
-import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 
 class Relation(enum.StrEnum):
@@ -59,7 +58,7 @@ class Guarantee:
     for name, kind in _SCOPE.items():
       object.__setattr__(self, name, kind(getattr(self, name)))
 
-  def restate(self, **changes: str) -> Self:
+  def restate(self, **changes: Any) -> Self:
     """The same guarantee, stated for another `unit`, `observer` or `relation`.
 
     The caller answers for the restatement being true: a release computed from
@@ -160,6 +159,17 @@ class SeparatedDP(Guarantee):
 AnyGuarantee = PureDP | ApproxDP | SeparatedDP
 
 
+def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
+  """The relation, unit and observer that guarantees share, by name; ValueError if they differ or there is none."""
+  scopes = {tuple(getattr(g, name) for name in _SCOPE) for g in guarantees}
+  if len(scopes) != 1:
+    raise ValueError(
+      "Expected guarantees of one relation, unit and observer, got "
+      f"{sorted('/'.join(scope) for scope in scopes) or 'none'}; restate them, or account for them separately."
+    )
+  return dict(zip(_SCOPE, scopes.pop(), strict=True))
+
+
 def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   """The guarantee of several releases of one unit's data together, by basic composition.
 
@@ -173,22 +183,14 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   Raises:
     ValueError: if there is none, or if their relations, units or observers differ.
   """
-  if not guarantees:
-    raise ValueError("Expected at least one guarantee to compose, got none.")
-  scopes = {(g.relation, g.unit, g.observer) for g in guarantees}
-  if len(scopes) > 1:
-    raise ValueError(
-      "Expected guarantees of one relation, unit and observer, got "
-      f"{sorted('/'.join(s) for s in scopes)}; restate or account for them separately."
-    )
-  relation, unit, observer = scopes.pop()
-  scope = {"relation": relation, "unit": unit, "observer": observer}
-  if all(isinstance(g, SeparatedDP) for g in guarantees):
-    return SeparatedDP(sum(g.direction for g in guarantees), sum(g.magnitude for g in guarantees), **scope)
+  scope = common_scope(guarantees)
+  separated = [g for g in guarantees if isinstance(g, SeparatedDP)]
+  if len(separated) == len(guarantees):
+    return SeparatedDP(sum(g.direction for g in separated), sum(g.magnitude for g in separated), **scope)
   epsilon, delta = sum(g.epsilon for g in guarantees), sum(g.delta for g in guarantees)
   return ApproxDP(epsilon, min(1.0, delta), **scope) if delta else PureDP(epsilon, **scope)
 
 
 def _check_epsilon(name: str, value: float) -> None:
-  if not value >= 0 or math.isnan(value):
+  if not value >= 0:  # NaN too; infinity is a guarantee, the empty one
     raise ValueError(f"Expected {name} >= 0, got {value}.")

@@ -17,6 +17,7 @@ import pathlib
 import typing
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -113,21 +114,18 @@ def unstack(event: Event) -> list[Event]:
   leaves, treedef = jax.tree.flatten(event)
   if not leaves:
     return [event]
-  rows = np.broadcast_arrays(*map(np.asarray, leaves))
-  if rows[0].ndim > 1:
-    raise ValueError(f"Expected event arrays with at most one leading axis, got shape {rows[0].shape}.")
-  rows = [np.atleast_1d(row).tolist() for row in rows]
+  arrays = np.broadcast_arrays(*map(np.asarray, leaves))
+  if arrays[0].ndim > 1:
+    raise ValueError(f"Expected event arrays with at most one leading axis, got shape {arrays[0].shape}.")
+  rows = [np.atleast_1d(array).tolist() for array in arrays]
   return [_rebuild(jax.tree.unflatten(treedef, values)) for values in zip(*rows, strict=True)]
 
 
 def _rebuild(event):
-  """Makes the event anew from concrete values, so that its checks run."""
-  if not dataclasses.is_dataclass(event):
+  """Makes an event anew from concrete values, inner events first, so that its checks run."""
+  if type(event) not in EVENT_TYPES.values():
     return event
-  fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
-  return type(event)(
-    **{name: _rebuild(value) if type(value) in EVENT_TYPES.values() else value for name, value in fields.items()}
-  )
+  return type(event)(**{f.name: _rebuild(getattr(event, f.name)) for f in dataclasses.fields(event)})
 
 
 def load(path: str | os.PathLike) -> Ledger:
@@ -167,7 +165,7 @@ class DurableLedger:
       )
     for record in records[1:]:
       self._rounds[record["round"]] = _entries_from_json(record["entries"])
-    self._file = open(self._path, "ab")
+    self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by close()
     self._file.truncate(intact)
     if not records:
       self._write(_line({**_header(), "run": run}))
@@ -229,7 +227,7 @@ def from_json(data):
   if not isinstance(data, dict):
     return data
   fields = {name: from_json(value) for name, value in data.items() if name != "type"}
-  kind = EVENT_TYPES.get(data["type"]) or _GUARANTEES.get(data["type"])
+  kind: Any = EVENT_TYPES.get(data["type"]) or _GUARANTEES.get(data["type"])
   if kind is None:
     raise ValueError(f"Expected an event type this version of jdp knows, got {data['type']!r}.")
   return kind(**fields)

@@ -39,8 +39,8 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
 def l2_norm(vector: PyTree) -> jax.Array:
   """The L2 norm, float32 scalar; infinite only if it exceeds float32's range.
 
-  >>> float(l2_norm({"w": jnp.array([3e30, 0.0]), "b": jnp.array(4e30)})) / 5e30
-  1.0
+  >>> print(l2_norm({"w": jnp.array([3e30, 0.0]), "b": jnp.array(4e30)}))
+  5e+30
   >>> float(l2_norm(jnp.array([1.0, jnp.nan])))
   0.0
   """

@@ -302,7 +302,7 @@ def _make(dim, gamma, log_height, logit_p):
   return Cap(dim, gamma, log_height, math.exp(log_p), logit_p, log_q, logit_q, log_m, epsilon)
 
 
-def _logit(log_q: float) -> float:
+def _logit(log_q) -> float:
   return float(log_q - np.log1p(-np.exp(log_q)))
 
 

@@ -1,4 +1,4 @@
-"""What a client computes: the difference between its locally trained model and the server's (arXiv 1812.00984, Section 3.1)."""
+"""What a client computes: its locally trained model less the server's (arXiv 1812.00984, Section 3.1)."""
 
 from collections.abc import Callable
 from typing import Any

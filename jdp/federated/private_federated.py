@@ -115,6 +115,7 @@ def private_federated(
   Returns:
     A `FederatedAlgorithm`.
   """
+  relation = Relation(relation)
   local_release: tuple[LocalRelease, ...] = ()
   if mechanism is not None:
     local_release = (LocalRelease(mechanism.guarantee.restate(unit=Unit.USER), sampler.max_participations),)
@@ -147,7 +148,7 @@ def private_federated(
     pseudo_gradient = unravel(-difference)
     updates, optimizer_state = optimizer.update(pseudo_gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    events = (Round(sampler.event, query_event, relation, Unit.USER), *local_release)
+    events = (Round(sampler.event, query_event, relation), *local_release)
     diagnostics = None
     if diagnose:
       size = jnp.maximum(norms[0], 1.0)

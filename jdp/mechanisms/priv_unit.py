@@ -1,24 +1,19 @@
 """PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984, Algorithm 1)."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jdp import random
 from jdp.accounting import cap as caps
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.cap_height import height_sampler
 from jdp.vectors import l2_norm, unit
 
-# Up to this dimension the part of the noise orthogonal to the input is computed explicitly, and 1 - t
-# rather than t: few coordinates cannot average rounding out.
+# Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-_KNOTS = 1024
-# -log of the smallest 64-bit uniform is 65 log 2 = 45.05.
-_DEEPEST = 45.1
 
 
 def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None) -> LocalMechanism:
@@ -64,7 +59,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
   1.0
   """
   cap = _choose_cap(dim, epsilon, gamma, p)
-  sample_height = _height_sampler(cap)
+  sample_height = height_sampler(cap)
   move = _move_explicitly if dim <= _SMALL_DIM else _move
   scale = math.exp(-cap.log_m)
 
@@ -78,6 +73,10 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
   def decode(report):
     return scale * report
 
+  def mean_squared_error(norm: float = 1.0) -> float:
+    del norm  # A direction has norm 1.
+    return math.expm1(-2 * cap.log_m)
+
   return LocalMechanism(
     encode=encode,
     decode=decode,
@@ -85,7 +84,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     guarantee=PureDP(cap.epsilon),
     norm=l2_norm,
     max_norm=scale,
-    mean_squared_error=lambda norm=1.0: math.expm1(-2 * cap.log_m),
+    mean_squared_error=mean_squared_error,
     parameters=cap,
   )
 
@@ -102,7 +101,7 @@ def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, 
 
   >>> gamma, p = published_split(1000, 1.0, 3.0)
   >>> f"{priv_unit(1000, 4.0, gamma=gamma, p=p).guarantee.epsilon:.3f}"
-  '2.939'
+  '2.916'
   """
   cap = caps.published_cap(dim, epsilon0, epsilon1)
   return cap.gamma, cap.p
@@ -122,70 +121,6 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
       f"epsilon of {cap.epsilon:.9g}; ask for that epsilon, or leave p out."
     )
   return cap
-
-
-class _Quantiles(NamedTuple):
-  """The height t as a function of y, a log probability: cubic Hermite pieces between equidistant knots, counted from
-  the highest y, where most of the probability lies and float32 is finest.
-
-  Tabulates 1 - t where t comes close to 1 (`from_pole`), else t: the one that
-  float32 can hold to 1e-7 of its own scale.
-  """
-
-  highest: float
-  step: float
-  values: np.ndarray
-  slopes: np.ndarray
-  from_pole: bool
-
-  def __call__(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(t, 1 - t) at y, float32, of any shape."""
-    position = jnp.clip((self.highest - y) / self.step, 0.0, _KNOTS - 1.0)
-    left = jnp.minimum(position.astype(jnp.int32), _KNOTS - 2)
-    s = position - left.astype(jnp.float32)
-    v, d = jnp.asarray(self.values), jnp.asarray(self.slopes)
-    v0, v1, d0, d1 = v[left], v[left + 1], d[left], d[left + 1]
-    rise = v1 - v0
-    value = v0 + s * (d0 + s * ((3 * rise - 2 * d0 - d1) + s * (d0 + d1 - 2 * rise)))
-    return (1 - value, value) if self.from_pole else (value, 1 - value)
-
-
-def _quantiles(dim: int, log_tail_start: float, highest: float, from_pole: bool) -> _Quantiles:
-  """Tabulates the t >= 0 whose cap has the log share log_tail_start + y, for y in [highest - 45.1, highest]."""
-  y = np.linspace(highest, highest - _DEEPEST, _KNOTS)
-  gamma, log_height = caps.quantile(dim, log_tail_start + y)
-  # dt / d log q = -q / density.
-  slope = -np.exp(log_tail_start + y - caps.log_density(dim, gamma, log_height)) * (y[1] - y[0])
-  values, slopes = (2 * np.exp(log_height), -slope) if from_pole else (gamma, slope)
-  return _Quantiles(highest, float(y[0] - y[1]), np.float32(values), np.float32(slopes), from_pole)
-
-
-def _height_sampler(cap: caps.Cap):
-  """key -> (t, 1 - t): t = <V, u>, from the cap w.p. p and else from its complement, by inversion.
-
-  In the cap, log S(t) = log q + log U. In the complement S(t) = q + (1-q) U, and where that exceeds 1/2 the lower
-  tail 1 - S = (1-q)(1-U) is inverted instead, so that both tails keep their full depth.
-  """
-  small = cap.dim <= _SMALL_DIM
-  in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
-  in_half = _quantiles(cap.dim, 0.0, math.log(0.5), small)
-  probability_outside = math.exp(-np.logaddexp(0.0, cap.logit_p))
-  log_q = np.float32(max(cap.log_q, -1e3))  # below the smallest U either way
-  log_rest = np.float32(np.log1p(-math.exp(cap.log_q)))
-
-  def sample(key):
-    side_key, height_key = jax.random.split(key)
-    outside = random.bernoulli(side_key, probability_outside)
-    log_u, log_1mu = random.log_uniforms(height_key)
-    log_upper = jnp.logaddexp(log_q, log_rest + log_u)
-    log_lower = log_rest + log_1mu
-    is_upper = log_upper <= log_lower
-    near, complement = in_half(jnp.minimum(log_upper, log_lower))
-    near, complement = jnp.where(is_upper, near, -near), jnp.where(is_upper, complement, 2 - complement)
-    top, top_complement = in_cap(log_u)
-    return jnp.where(outside, near, top), jnp.where(outside, complement, top_complement)
-
-  return sample
 
 
 def _move(noise, u, height, complement):

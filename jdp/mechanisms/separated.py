@@ -1,10 +1,10 @@
-"""Separated mechanisms: direction and magnitude of a vector, released independently (arXiv 1812.00984, Definition 1)."""
+"""Separated mechanisms: a vector's direction and magnitude, released independently (arXiv 1812.00984, Definition 1)."""
 
 from typing import NamedTuple
 
 import jax
 
-from jdp.guarantees import SeparatedDP
+from jdp.guarantees import SeparatedDP, common_scope
 from jdp.mechanisms.base import LocalMechanism
 
 
@@ -51,10 +51,9 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   (8, 2)-separated, 10-DP per value (replace one), against the server
   """
   parts = (direction.guarantee, magnitude.guarantee)
-  scopes = {(g.relation, g.unit, g.observer) for g in parts}
-  if len(scopes) > 1 or any(g.delta for g in parts):
-    raise ValueError(f"Expected two pure guarantees of one relation, unit and observer, got {parts[0]} and {parts[1]}.")
-  relation, unit, observer = scopes.pop()
+  scope = common_scope(parts)
+  if any(part.delta for part in parts):
+    raise ValueError(f"Expected two pure guarantees, got {parts[0]} and {parts[1]}.")
 
   def encode(key, value):
     direction_key, magnitude_key = jax.random.split(key)
@@ -73,7 +72,7 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     encode=encode,
     decode=decode,
     privatize=lambda key, value: decode(encode(key, value)),
-    guarantee=SeparatedDP(parts[0].epsilon, parts[1].epsilon, relation=relation, unit=unit, observer=observer),
+    guarantee=SeparatedDP(parts[0].epsilon, parts[1].epsilon, **scope),
     norm=direction.norm,
     max_norm=direction.max_norm * magnitude.max_norm,
     mean_squared_error=mean_squared_error,

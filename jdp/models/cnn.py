@@ -1,7 +1,6 @@
 """A small convolutional network, the one that the differential privacy literature trains on MNIST."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from jdp import _validate
@@ -46,7 +45,10 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   def images(inputs):
     return inputs.reshape(inputs.shape[0], height, width, channels)
 
-  return Model(
-    init=lambda key: network.init(key, images(jnp.zeros((1, *input_shape))))["params"],
-    apply=lambda params, inputs: network.apply({"params": params}, images(inputs)),
-  )
+  def init(key):
+    return network.init(key, images(jnp.zeros((1, *input_shape))))["params"]
+
+  def apply(params, inputs):
+    return network.apply({"params": params}, images(inputs))
+
+  return Model(init, apply)
