@@ -64,8 +64,8 @@ def _quantiles(dim: int, log_tail_start: float, highest: float, from_pole: bool)
 def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
   """The sampler key -> (t, 1 - t) of t = <V, u>, for V from the cap w.p. p and else from its complement.
 
-  By inversion: in the cap, log S(t) = log q + log U. In the complement S(t) = q + (1-q) U, and where that exceeds 1/2 the
-  lower tail 1 - S = (1-q)(1-U) is inverted instead, so that both tails keep their full depth.
+  By inversion: in the cap, log S(t) = log q + log U. In the complement S(t) = q + (1-q) U, and where that exceeds 1/2
+  the lower tail 1 - S = (1-q)(1-U) is inverted instead, so that both tails keep their full depth.
   """
   small = cap.dim <= _POLAR_DIM
   in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
