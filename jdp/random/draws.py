@@ -1,0 +1,263 @@
+"""The draws that mechanisms and queries are made of.
+
+All take a key of any type first, and consume it; all run under jit, vmap
+(equal to a loop over keys, bit for bit), scan and shard_map, and give the same
+numbers whether or not 64-bit types are enabled. They are random floats of
+32 bits: their set of values is finite and uneven, which leaks what the real
+numbers of a proof do not (I. Mironov, "On significance of the least
+significant bits for differential privacy", CCS 2012). A release whose
+guarantee must survive that has to be rounded to a grid coarser than the
+floats' own.
+"""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jdp import _validate
+from jdp.random.words import in_tiles, is_threefry, words
+
+# Minimax polynomials, by Remez exchange, of least relative error:
+# log(1 + x) / x for x in [sqrt(1/2) - 1, sqrt(2) - 1], error 2.7e-8;
+_LOG1P = (
+  *(0.999999974, -0.49999988, 0.333341856, -0.250020741, 0.19956833),
+  *(-0.165623909, 0.149522701, -0.143668614, 0.0872236886),
+)
+# sin(pi t) / t in powers of t^2 for t in [-1/2, 1/2], error 5.4e-9.
+_SIN_PI = (3.14159264, -5.16770968, 2.55006973, -0.598242126, 0.0775603869)
+_SQRT_HALF = np.float32(math.sqrt(0.5))
+_SQRT_HALF_BITS = _SQRT_HALF.view(np.int32)
+_LOG_2 = np.float32(math.log(2.0))
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
+  """Uniform uint32 words of `shape`.
+
+  >>> bits(jax.random.key(0), (2,)).dtype
+  dtype('uint32')
+  """
+  return words(key, shape)[0] if is_threefry(key) else jax.random.bits(key, shape, np.uint32)
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
+  """log U and log(1 - U) of one uniform U, each accurate to float32 however close U is to 0 or 1.
+
+  U = (w + 1/2) / 2^64 with w of 64 random bits, so U and 1 - U are at least
+  2^-65. `log_u < log_p` decides a coin whose p, or 1 - p, is far below the
+  resolution of a float32; `log_u` and `log_1mu` invert distribution functions
+  in both tails.
+
+  Args:
+    key: consumed.
+    shape: of each result.
+
+  Returns:
+    (log U, log(1 - U)), float32 of `shape`, with relative error below 5e-7.
+
+  >>> log_u, log_1mu = log_uniforms(jax.random.key(0))
+  >>> bool(abs(jnp.exp(log_u) + jnp.exp(log_1mu) - 1) < 1e-6)
+  True
+  """
+  return in_tiles(lambda k, count: _log_uniforms(*words(k, (count,))), key, shape)
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
+  """Exponential draws of mean 1: -log U of a uniform U of 64 bits, so at most 45.06.
+
+  Args:
+    key: consumed.
+    shape: of the result.
+    dtype: of the result, a float of at most 32 bits; drawn in float32.
+
+  Returns:
+    Independent draws, all > 0 (in a 16-bit `dtype` they may round to 0).
+
+  Raises:
+    ValueError: if `dtype` is another.
+
+  >>> exponential(jax.random.key(0), (2, 3)).shape
+  (2, 3)
+  """
+  _check_dtype(dtype)
+  return in_tiles(lambda k, count: -_log_uniform(*words(k, (count,))), key, shape).astype(dtype)
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
+  """Laplace draws of scale 1 (variance 2): an exponential of 63 bits with a random sign.
+
+  Args:
+    key: consumed.
+    shape: of the result.
+    dtype: of the result, a float of at most 32 bits; drawn in float32.
+
+  Returns:
+    Independent draws, of magnitude at most 45.06.
+
+  Raises:
+    ValueError: if `dtype` is another.
+
+  >>> laplace(jax.random.key(0), (2, 3)).shape
+  (2, 3)
+  """
+  _check_dtype(dtype)
+  return in_tiles(lambda k, count: _laplace(*words(k, (count,))), key, shape).astype(dtype)
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
+  """Standard normal draws (Box and Muller 1958), 2 to 3 times faster than `jax.random.normal` on CPU.
+
+  The radius is drawn from 39 bits and the angle from 25: the magnitude is at
+  most 7.45, which a true normal exceeds with probability 1e-13.
+
+  Args:
+    key: consumed.
+    shape: of the result.
+    dtype: of the result, a float of at most 32 bits; drawn in float32.
+
+  Returns:
+    Independent draws.
+
+  Raises:
+    ValueError: if `dtype` is another.
+
+  >>> normal(jax.random.key(0), (2, 3)).shape
+  (2, 3)
+  """
+  _check_dtype(dtype)
+  return in_tiles(_normals, key, shape).astype(dtype)
+
+
+@partial(jax.jit, static_argnames=("p", "shape"))
+def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Array:
+  """Coins that are True with probability `realised_probability(p)`: 64 random bits are below floor(p 2^64).
+
+  Nothing is rounded to float32, which would draw a sampling probability of
+  0.01 as 0.00999999978. For a traced p, compare `log_uniforms` instead.
+
+  Args:
+    key: consumed.
+    p: a host float in [0, 1]; 0 and 1 are exact.
+    shape: of the result.
+
+  Returns:
+    bool, of `shape`.
+
+  Raises:
+    ValueError: if `p` is not in [0, 1].
+
+  >>> bool(bernoulli(jax.random.key(0), 1.0))
+  True
+  """
+  threshold = _threshold(p)
+  high, low = words(key, shape)
+  if threshold == 2**64:
+    return jnp.ones(shape, bool)
+  threshold_high, threshold_low = np.uint32(threshold >> 32), np.uint32(threshold % 2**32)
+  return (high < threshold_high) | ((high == threshold_high) & (low < threshold_low))
+
+
+def realised_probability(p: float) -> float:
+  """The probability, exactly, with which `bernoulli(key, p)` is True: p rounded down to a multiple of 2^-64.
+
+  It is p itself if p is 0 or at least 2^-12.
+
+  >>> realised_probability(0.01), realised_probability(1e-25)
+  (0.01, 0.0)
+  """
+  return _threshold(p) / 2**64
+
+
+def _threshold(p):
+  _validate.probability(p=p)
+  numerator, denominator = float(p).as_integer_ratio()
+  return numerator * 2**64 // denominator
+
+
+def _check_dtype(dtype):
+  if not (jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 32):
+    raise ValueError(f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert.")
+
+
+def _normals(key, count):
+  if is_threefry(key):  # using the second half too would compute every block twice: XLA fuses to one output
+    high, low = words(key, (count,))
+    return _radius(high, low) * _sin_pi(_angle(low))
+  return _box_muller(*words(key, (-(-count // 2),))).reshape(-1)[:count]
+
+
+def _box_muller(high, low):
+  """Two normals from each 64 bits: [n], [n] -> [2, n]."""
+  high, low = (jnp.broadcast_to(w, (2, *w.shape)) for w in (high, low))
+  first = lax.broadcasted_iota(np.int32, low.shape, 0) == 0
+  sine = _angle(low)
+  cosine = np.float32(0.5) - jnp.abs(sine)  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
+  cosine = jnp.where(low & np.uint32(0x80) == 0, cosine, -cosine)
+  return _radius(high, low) * _sin_pi(jnp.where(first, sine, cosine))
+
+
+def _angle(low):
+  """t in (-1/2, 1/2) from the upper 24 bits: an odd multiple of 2^-25, exact in float32."""
+  centred = low & np.uint32(0xFFFFFF00) | np.uint32(0x80)
+  return lax.bitcast_convert_type(centred, np.int32).astype(np.float32) * np.float32(2.0**-32)
+
+
+def _sin_pi(t):
+  return t * _horner(_SIN_PI, t * t)
+
+
+def _radius(high, low):
+  """sqrt(-2 log u), u from `high` and the last 7 bits of `low`: 32 bits would make the tail a coarse grid."""
+  fine = (low & np.uint32(0x7F)).astype(np.float32) + np.float32(0.5)
+  mantissa, exponent = _mantissa(high.astype(np.float32) * np.float32(2.0**-32) + fine * np.float32(2.0**-39))
+  return jnp.sqrt(np.float32(-2) * (_log1p(mantissa) + exponent * _LOG_2))
+
+
+def _laplace(high, low):
+  magnitude = -_log_uniform(high << np.uint32(1) | low >> np.uint32(31), low << np.uint32(1))
+  return jnp.where(high >> np.uint32(31) == 0, magnitude, -magnitude)
+
+
+def _log_uniforms(high, low):
+  return _log_uniform(high, low), _log_uniform(~high, ~low)
+
+
+def _log_uniform(high, low):
+  """log U for U = (w + 1/2) / 2^64, w of the bits (high, low); w inverted gives log(1 - U)."""
+  above = high >= np.uint32(1 << 31)
+  high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
+  small = (high + (low + np.float32(0.5)) * np.float32(2.0**-32)) * np.float32(2.0**-32)  # min(U, 1 - U)
+  mantissa, exponent = _mantissa(small)
+  # log(1 - small), without forming 1 - small: as it is if close to 1, else from 2 (1 - small), exactly.
+  near = small < np.float32(1) - _SQRT_HALF
+  mantissa = jnp.where(above, jnp.where(near, -small, np.float32(1) - 2 * small), mantissa)
+  exponent = jnp.where(above, jnp.where(near, np.float32(0), np.float32(-1)), exponent)
+  return _log1p(mantissa) + exponent * _LOG_2
+
+
+def _mantissa(u):
+  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)); u is positive and not subnormal."""
+  pattern = lax.bitcast_convert_type(u, np.int32)
+  exponent = (pattern - _SQRT_HALF_BITS) >> 23
+  mantissa = lax.bitcast_convert_type(pattern - (exponent << 23), np.float32)
+  return mantissa - np.float32(1), exponent.astype(np.float32)
+
+
+def _log1p(x):
+  """XLA's own log is a call on some back ends and slower here; see the polynomial for the range."""
+  return x * _horner(_LOG1P, x)
+
+
+def _horner(coefficients, x):
+  total = jnp.full_like(x, coefficients[-1])
+  for coefficient in coefficients[-2::-1]:
+    total = total * x + np.float32(coefficient)
+  return total

@@ -1,0 +1,86 @@
+"""Uniform random words from keys of any type, fast for threefry and ChaCha keys."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jdp.random.chacha import TILE
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_DOMAIN = np.uint32(1 << 31)
+
+
+def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+  """64 random bits for each element of `shape`, as two uint32 arrays. Consumes the key."""
+  if is_threefry(key):
+    return _threefry_words(key, shape)
+  high, low = jax.random.bits(key, (2, *shape), np.uint32)
+  return high, low
+
+
+def is_threefry(key: jax.Array) -> bool:
+  """Whether `key` is of JAX's default type."""
+  return jax.random.key_impl(key) == "threefry2x32"
+
+
+def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
+  """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
+
+  Large draws are made tile by tile, each from its own key, so that a tile's
+  words are still in the cache when they become numbers. The tiles are equal,
+  so that for most shapes nothing is cut off, which would cost a copy. Threefry
+  words need no tiles: they never reach memory (see `_threefry_words`).
+  """
+  size = math.prod(shape)
+  tiles = 1 if is_threefry(key) else max(1, -(-size // (16 * TILE)))
+  count = -(-size // tiles)
+  if tiles == 1:
+    drawn = draw(key, size)
+  else:  # mapped over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for reuse
+    impl, data = jax.random.key_impl(key), jax.random.key_data(jax.random.split(key, tiles))
+    drawn = lax.map(lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count), data)
+  return jax.tree.map(lambda x: x.reshape(-1)[:size].reshape(shape), drawn)
+
+
+def _threefry_words(key, shape):
+  """The two words of one threefry block for each element.
+
+  JAX's own generator runs the rounds as a loop through memory, and keeps one
+  word of the two. Here they are unrolled and elementwise from the counter on:
+  XLA fuses them with whatever the words become.
+
+  Block `i` has the counter (2^31, i). JAX's split and fold_in use counters
+  below (2^31, 0), so they share no block with it.
+  """
+  size = math.prod(shape)
+  if size >= 2**32:
+    raise ValueError(f"Expected fewer than 2^32 values from one threefry key, got shape {shape}; split the key.")
+  jax.random.bits(key)  # compiled away: it is there for JAX's key-reuse checker, which does not see `key_data`
+  index = lax.iota(np.uint32, size).reshape(shape)
+  return threefry_2x32(jax.random.key_data(key), jnp.full_like(index, _DOMAIN), index)
+
+
+def threefry_2x32(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+  Args:
+    key: [2] uint32.
+    high: uint32, the first word of each counter.
+    low: uint32 of the same shape, the second word.
+
+  Returns:
+    The two words of each block, of the shape of the counters.
+  """
+  keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+  high, low = high + keys[0], low + keys[1]
+  for step in range(5):
+    for rotation in _ROTATIONS[step % 2]:
+      high = high + low
+      low = high ^ ((low << np.uint32(rotation)) | (low >> np.uint32(32 - rotation)))
+    high = high + keys[(step + 1) % 3]
+    low = low + keys[(step + 2) % 3] + np.uint32(step + 1)
+  return high, low
