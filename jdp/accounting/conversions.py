@@ -1,0 +1,60 @@
+"""From Renyi differential privacy of one order to epsilon or delta, order by order.
+
+Every order's bound holds, so the smallest is the answer. Two conversions:
+
+* `IMPROVED`: arXiv 2004.00010, Proposition 12;
+* `CLASSIC`: arXiv 1702.07476, Proposition 3, with which the tables of the
+  moments accountant were published (arXiv 1607.00133, Theorem 2).
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Conversion(NamedTuple):
+  """A pair of bounds that belong together.
+
+  A negative epsilon, or a positive log delta, is left as it is: both are smooth in the order.
+
+  Attributes:
+    epsilon: (orders [A] > 1, rdp [A], delta) -> the epsilon [A] of (epsilon, delta)-DP.
+    log_delta: (orders [A] > 1, rdp [A], epsilon) -> the log delta [A] of (epsilon, delta)-DP.
+  """
+
+  epsilon: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+  log_delta: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+
+
+def _improved_epsilon(orders, rdp, delta):
+  return rdp + np.log1p(-1 / orders) - (_log(delta) + np.log(orders)) / (orders - 1)
+
+
+def _improved_log_delta(orders, rdp, epsilon):
+  return (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+
+
+def _classic_epsilon(orders, rdp, delta):
+  return rdp - _log(delta) / (orders - 1)
+
+
+def _classic_log_delta(orders, rdp, epsilon):
+  return (orders - 1) * (rdp - epsilon)
+
+
+IMPROVED = Conversion(_improved_epsilon, _improved_log_delta)
+CLASSIC = Conversion(_classic_epsilon, _classic_log_delta)
+
+
+def total_variation(rdp: float) -> float:
+  """A delta for epsilon = 0, from the divergence of any order (Kullback and Leibler's is not larger).
+
+  The smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp).
+  """
+  return math.sqrt(min(rdp / 2, -math.expm1(-rdp)))
+
+
+def _log(delta: float) -> float:
+  return math.log(delta) if delta > 0 else -math.inf
