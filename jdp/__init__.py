@@ -5,3 +5,7 @@ Three concerns that never know of each other: the training procedure
 `jdp.queries` for one sample's sum), and the accounting (`jdp.accounting`), done afterwards from
 a ledger (`jdp.ledger`) of what was done.
 """
+
+from jdp import accounting, events, guarantees, ledger, mechanisms, queries, random, sampling, vectors
+
+__all__ = ["accounting", "events", "guarantees", "ledger", "mechanisms", "queries", "random", "sampling", "vectors"]

@@ -1,0 +1,84 @@
+"""A small harness for benchmarks: cases side by side in one run, medians, ratios, the machine's facts, JSON.
+
+Absolute times drift with the machine's load; ratios within one run hold. So all
+cases take turns, round by round, and each is reported beside a baseline.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib
+
+
+class Case(NamedTuple):
+  """What is timed: `run` once does `work` units of work (vectors, clients, values)."""
+
+  run: Callable[[], Any]
+  work: float
+
+
+class Timing(NamedTuple):
+  """Median seconds of one run, units of work per second, and the median ratio of rates to the baseline's, round by round."""
+
+  name: str
+  seconds: float
+  rate: float
+  ratio: float
+
+
+def compare(cases: Mapping[str, Case], *, baseline: str, rounds: int = 7) -> list[Timing]:
+  """Times all cases in turn, after one warm-up of each (which compiles).
+
+  Args:
+    cases: by name.
+    baseline: the name of the case that ratios refer to.
+    rounds: how often each case is timed.
+
+  Returns:
+    A `Timing` for each case, in order. A ratio above 1 is faster than the baseline.
+  """
+  for case in cases.values():
+    jax.block_until_ready(case.run())
+  seconds: dict[str, list[float]] = {name: [] for name in cases}
+  for _ in range(rounds):
+    for name, case in cases.items():
+      start = time.perf_counter()
+      jax.block_until_ready(case.run())
+      seconds[name].append(time.perf_counter() - start)
+  base = [cases[baseline].work / s for s in seconds[baseline]]
+  timings = []
+  for name, case in cases.items():
+    rates = [case.work / s for s in seconds[name]]
+    ratio = statistics.median(r / b for r, b in zip(rates, base, strict=True))
+    timings.append(Timing(name, statistics.median(seconds[name]), statistics.median(rates), ratio))
+  return timings
+
+
+def report(title: str, timings: list[Timing], unit: str, *, json_path: str | None = None) -> None:
+  """Prints a table, and appends it with the machine's facts to a JSON Lines file if one is named."""
+  print(f"\n{title}\n{'case':<44} {'median ms':>10} {unit + '/s':>16} {'ratio':>7}")
+  for timing in timings:
+    print(f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {timing.rate:>16,.0f} {timing.ratio:>7.2f}")
+  if json_path:
+    row = {"title": title, "unit": unit, "machine": machine(), "timings": [t._asdict() for t in timings]}
+    with pathlib.Path(json_path).open("a") as file:
+      file.write(json.dumps(row) + "\n")
+
+
+def machine() -> dict[str, Any]:
+  """What the figures depend on: versions, devices, cores."""
+  return {
+    "python": platform.python_version(),
+    "jax": jax.__version__,
+    "jaxlib": jaxlib.__version__,
+    "platform": platform.platform(),
+    "cores": os.cpu_count(),
+    "devices": [device.device_kind for device in jax.devices()],
+  }
