@@ -1,58 +1,47 @@
-"""Speed of jdp's draws beside JAX's default ones: `python -m experiments.benchmarks.randomness`.
+"""Speed of jdp's draws beside JAX's: `python -m experiments.benchmarks.randomness`.
 
-Rates in million values a second, and in brackets the ratio to
-`jax.random.normal` (for bits: `jax.random.bits`) with the default key, as
-medians of interleaved runs: rates drift with the machine, ratios less.
+The baseline is `jax.random.normal` with the default key.
 """
 
-import time
 from collections.abc import Callable
 
 import jax
-import numpy as np
+from absl import app, flags
 
 import jdp.random
+from experiments.benchmarks import harness
 
-_SIZES = (1_000, 100_000, 1_000_000, 10_000_000)
-_REPEATS = 21
+SIZES = flags.DEFINE_multi_integer("size", [1_000, 100_000, 1_000_000, 10_000_000], "Values in one draw.")
+ROUNDS = flags.DEFINE_integer("rounds", 15, "How often each case is timed.", lower_bound=1)
+JSON = flags.DEFINE_string("json", None, "JSON Lines file to append the results to.")
 
 
-def _cases() -> dict[str, tuple[Callable, jax.Array]]:
+def _case(draw: Callable, key: jax.Array, size: int) -> harness.Case:
+  run = jax.jit(lambda key: draw(key, (size,)))
+  return harness.Case(lambda: run(key), size)
+
+
+def _cases(size: int) -> dict[str, harness.Case]:
   default = jax.random.key(0)
   cases = {
-    "jax.random.normal, default key": (jax.random.normal, default),
-    "jax.random.bits, default key": (jax.random.bits, default),
-    "bits, default key": (jdp.random.bits, default),
-    "laplace, default key": (jdp.random.laplace, default),
-    "normal, default key": (jdp.random.normal, default),
+    "jax.random.normal, default key": _case(jax.random.normal, default, size),
+    "jax.random.bits, default key": _case(jax.random.bits, default, size),
+    "bits, default key": _case(jdp.random.bits, default, size),
+    "laplace, default key": _case(jdp.random.laplace, default, size),
+    "normal, default key": _case(jdp.random.normal, default, size),
   }
   for name in jdp.random.IMPLS:
-    cases[f"normal, {name}"] = (jdp.random.normal, jdp.random.secure_key(name))
+    cases[f"normal, {name}"] = _case(jdp.random.normal, jdp.random.secure_key(name), size)
   return cases
 
 
-def _medians(size: int) -> dict[str, float]:
-  """Median seconds of each case, the cases taking turns."""
-  runs = {name: (jax.jit(lambda key, draw=draw: draw(key, (size,))), key) for name, (draw, key) in _cases().items()}
-  seconds: dict[str, list[float]] = {name: [] for name in runs}
-  for repeat in range(_REPEATS + 1):
-    for name, (run, key) in runs.items():
-      start = time.perf_counter()
-      jax.block_until_ready(run(key))
-      if repeat > 0:  # the first compiles
-        seconds[name].append(time.perf_counter() - start)
-  return {name: float(np.median(values)) for name, values in seconds.items()}
-
-
-def main() -> None:
-  """Prints the table."""
-  columns = {size: _medians(size) for size in _SIZES}
-  print(f"{'million values/s (ratio to JAX)':32s}" + "".join(f"{size:>16,d}" for size in _SIZES))
-  for name in next(iter(columns.values())):
-    baseline = "jax.random.bits, default key" if "bits" in name else "jax.random.normal, default key"
-    cells = (f"{size / 1e6 / t[name]:8.0f} ({t[baseline] / t[name]:4.2f})" for size, t in columns.items())
-    print(f"{name:32s}" + "".join(f"{cell:>16s}" for cell in cells))
+def main(argv):
+  """Runs the comparison."""
+  del argv
+  for size in SIZES.value:
+    timings = harness.compare(_cases(size), baseline="jax.random.normal, default key", rounds=ROUNDS.value)
+    harness.report(f"{size:,d} values", timings, "values", json_path=JSON.value)
 
 
 if __name__ == "__main__":
-  main()
+  app.run(main)

@@ -1,0 +1,1 @@
+"""One absl binary per paper, sharing one runner: `python -m experiments.<name> --help`."""

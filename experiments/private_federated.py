@@ -1,0 +1,108 @@
+"""Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1 and 5).
+
+Compares image classifiers trained without privacy, with central privacy alone, and with both, at several local
+epsilons: what each user is promised against the server, and against whoever sees the models, beside the test
+accuracy.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import jax
+
+from experiments.private_federated_report import write_report
+from experiments.runner.classification import ClassificationOptions, Task, load_task
+from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
+from experiments.runner.launch import Experiment, launch
+from experiments.runner.options import option
+from experiments.runner.sweep import Setting, Sweep, run_sweep
+from experiments.runner.training import TrainingOptions
+from experiments.runner.workdir import Workdir
+from jdp import _validate
+from jdp.federated import client_mesh, private_federated
+from jdp.mechanisms import LocalMechanism, priv_unit, scalar_dp, separated
+from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
+
+_epsilon = partial(_validate.in_range, 1e-3, 1e4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(TrainingOptions, FederationOptions, ClassificationOptions):
+  """The options of this experiment."""
+
+  baselines: tuple[str, ...] = option(
+    ("none", "central"), "Runs to compare with: no privacy, central privacy alone.", choices=("none", "central")
+  )
+  epsilon_directions: tuple[float, ...] = option(
+    (2.0, 8.0, 32.0, 128.0), "eps1, local privacy loss of a release's direction; a run for each.", check=_epsilon
+  )
+  epsilon_magnitude: float = option(10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon)
+  max_update_norm: float = option(
+    1.0,
+    "r_max: updates are clipped to this L2 norm; with central privacy alone, by the server.",
+    check=_validate.positive,
+  )
+  projection_radius: float | None = option(
+    None,
+    "L2 norm to which the server projects what it receives. Default: the largest that a release can have, "
+    "which keeps the average unbiased.",
+    check=_validate.positive,
+  )
+
+
+def prepare(options: Options) -> Callable[[Workdir], None]:
+  """Reads the data and makes the mechanisms; returns the work."""
+  if not (options.baselines or options.epsilon_directions):
+    raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
+  mesh = client_mesh() if jax.device_count() > 1 else None
+  task = load_task(options, options.data_seed, mesh)
+  plan = make_plan(options, task.num_users)
+  settings = make_settings(options, task, plan, mesh)
+  sweep = Sweep(settings, task.init, task.evaluate, task.clients, plan.sampler.expected_size, plan.delta, mesh)
+
+  def work(workdir: Workdir):
+    results = run_sweep(sweep, workdir, options)
+    write_report(workdir, options, task, plan, results)
+
+  return work
+
+
+def make_settings(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Setting]:
+  """The rows of the table: the baselines, then one for each eps1."""
+  make = partial(_algorithm, options, task, plan, mesh)
+  baselines = {
+    "none": lambda: Setting("none", "no privacy", make(no_privacy(), None), private=False),
+    "central": lambda: Setting("central", "central only", make(_gaussian(options.max_update_norm, plan), None)),
+  }
+  return [baselines[name]() for name in options.baselines] + [
+    _local_setting(options, task, plan, make, epsilon) for epsilon in options.epsilon_directions
+  ]
+
+
+def _local_setting(options, task, plan, make, epsilon) -> Setting:
+  magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
+  mechanism = separated(priv_unit(task.dim, epsilon), magnitude)
+  radius = options.projection_radius or mechanism.max_norm
+  return Setting(f"local_{epsilon:.12g}", f"local ε₁ = {epsilon:.12g}", make(_gaussian(radius, plan), mechanism))
+
+
+def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
+  return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
+
+
+def _algorithm(options, task, plan, mesh, query: SumQuery, mechanism: LocalMechanism | None):
+  return private_federated(
+    local_update(options, task.loss),
+    average(query, plan.sampler.expected_size),
+    plan.sampler,
+    server_optimizer(options),
+    mechanism=mechanism,
+    chunk_size=options.chunk_size,
+    mesh=mesh,
+    diagnose=options.diagnostics,
+  )
+
+
+if __name__ == "__main__":
+  launch(Experiment("private_federated", Options, prepare))

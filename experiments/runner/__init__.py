@@ -1,0 +1,7 @@
+"""The runner that all experiments share.
+
+`options`: a dataclass whose fields are flags. `launch`: the body of a binary. `workdir`, `files`, `checkpoints`:
+what is on disk. `training`: one run that survives a kill. `sweep`: all runs of an experiment. `costs`: guarantees
+from ledgers. `statistics`, `reports`, `plots`, `progress`: what people read. `classification`, `federation`: options
+that several experiments share.
+"""

@@ -1,0 +1,63 @@
+"""Checkpoints of a run's state, by orbax. They are private: a sampler's state counts each user's participations."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+PyTree = Any
+
+
+class Checkpoints:
+  """The latest state of a run, in a folder.
+
+  A state is saved leaf by leaf as plain arrays, random keys as their key data. A save is whole or absent,
+  whenever the process is killed.
+
+  Args:
+    folder: made if missing.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
+    self._manager = ocp.CheckpointManager(folder, options=options)
+
+  def save(self, step: int, state: PyTree) -> None:
+    """Saves the state after `step` rounds; returns when it is on disk, and removes the one before."""
+    leaves = [np.asarray(_to_data(leaf)) for leaf in jax.tree.leaves(state)]
+    self._manager.save(step, args=ocp.args.StandardSave({"leaves": leaves}))
+
+  def restore(self, like: PyTree) -> tuple[int, PyTree]:
+    """(rounds done, state) of the last save; (0, like) if there is none.
+
+    Args:
+      like: a state of the same structure, shapes and types.
+    """
+    step = self._manager.latest_step()
+    if step is None:
+      return 0, like
+    leaves, treedef = jax.tree.flatten(like)
+    target = {"leaves": [np.asarray(_to_data(leaf)) for leaf in leaves]}
+    saved = self._manager.restore(step, args=ocp.args.StandardRestore(target))["leaves"]
+    return step, jax.tree.unflatten(treedef, list(map(_from_data, saved, leaves)))
+
+  def close(self) -> None:
+    """Ends orbax's threads."""
+    self._manager.close()
+
+
+def _is_key(leaf) -> bool:
+  return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_data(leaf):
+  return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _from_data(data, like):
+  if _is_key(like):
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
+  return jnp.asarray(data)

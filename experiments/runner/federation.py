@@ -1,0 +1,128 @@
+"""Federated training: who takes part, what a client computes, how the server steps, how much noise."""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from scipy import stats
+
+from experiments.runner.options import option
+from jdp import _validate, accounting, sampling
+from jdp.federated import LocalUpdate, gradient_step, local_sgd, proximal_point
+from jdp.models import Loss
+
+_count = partial(_validate.integer, 1)
+_SGD = {"local_training": ("sgd",)}
+_MOMENTUM = 0.9
+_OPTIMIZERS = {"sgd": optax.sgd, "momentum": partial(optax.sgd, momentum=_MOMENTUM), "adam": optax.adam}
+_LOST = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class FederationOptions:
+  """The options of federated training with central noise."""
+
+  cohort_size: int = option(100, "Expected number of users in a round; each takes part with that share.", check=_count)
+  participation_cap: int | None = option(
+    None,
+    "The most rounds that one user takes part in. Default: the least for which, in expectation, "
+    f"at most {_LOST:.1%} of all participations are lost.",
+    check=_count,
+  )
+  local_training: str = option(
+    "gradient",
+    "What a client computes: one gradient step, several of SGD, or a proximal-point step.",
+    choices=("gradient", "sgd", "proximal"),
+  )
+  local_learning_rate: float = option(1.0, "The client's learning rate.", check=_validate.positive)
+  local_epochs: int | None = option(1, "Passes over the client's examples.", check=_count, when=_SGD)
+  local_batch_size: int | None = option(10, "Examples of a local step.", check=_count, when=_SGD)
+  proximal_iterations: int | None = option(
+    10, "Gradient steps towards the proximal point.", check=_count, when={"local_training": ("proximal",)}
+  )
+  server_optimizer: str = option("sgd", f"The server's optimiser; momentum is {_MOMENTUM}.", choices=tuple(_OPTIMIZERS))
+  server_learning_rate: float = option(1.0, "The server's learning rate.", check=_validate.positive)
+  noise_multiplier: float | None = option(
+    None, "z, stddev of the central noise over the clip norm.", check=_validate.non_negative, group="central noise"
+  )
+  target_epsilon: float | None = option(
+    None, "The central epsilon that z is calibrated for.", check=_validate.positive, group="central noise"
+  )
+  delta: float | None = option(
+    None, "Delta of the central guarantee. Default: users^-1.1.", check=partial(_validate.in_range, 1e-300, 0.5)
+  )
+
+
+class Plan(NamedTuple):
+  """What follows from the options and the number of users.
+
+  Attributes:
+    sampler: who takes part in a round.
+    noise_multiplier: z.
+    delta: of the central guarantee.
+  """
+
+  sampler: sampling.Sampler
+  noise_multiplier: float
+  delta: float
+
+
+def make_plan(options: Any, num_users: int) -> Plan:
+  """Chooses sampler, noise and delta.
+
+  Args:
+    options: `FederationOptions` and `TrainingOptions` in one.
+    num_users: N.
+
+  Raises:
+    ValueError: if the cohort is larger than the users are many.
+  """
+  if not options.cohort_size <= num_users:
+    raise ValueError(f"Expected --cohort_size of at most {num_users} users, got {options.cohort_size}.")
+  probability = options.cohort_size / num_users
+  cap = options.participation_cap or default_participation_cap(options.num_rounds, probability)
+  delta = options.delta or num_users**-1.1
+  z = options.noise_multiplier
+  if z is None:
+    z = accounting.calibrate_noise_multiplier(options.target_epsilon, delta, probability, options.num_rounds)
+  # Slots for everybody: unused ones cost next to nothing here, and no sample can overflow.
+  sampler = sampling.poisson(num_users, probability, capacity=num_users, max_participations=cap)
+  return Plan(sampler, z, delta)
+
+
+def default_participation_cap(num_rounds: int, probability: float) -> int:
+  """The least c with E[(K - c)+] <= E[K]/1000, K binomial: a user's participations without a cap.
+
+  Public: it depends on nothing but the plan.
+
+  >>> default_participation_cap(200, 0.1), default_participation_cap(10, 1.0)
+  (31, 10)
+  """
+  beyond = stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
+  lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)  # E[(K - c)+] is the sum of P(K > j) over j >= c.
+  return int(np.argmax(lost <= _LOST * num_rounds * probability))
+
+
+def local_update(options: Any, loss: Loss) -> LocalUpdate:
+  """What a client computes."""
+  if options.local_training == "sgd":
+    return local_sgd(
+      loss, options.local_learning_rate, num_epochs=options.local_epochs, batch_size=options.local_batch_size
+    )
+  if options.local_training == "proximal":
+    return proximal_point(loss, options.local_learning_rate, num_iterations=options.proximal_iterations)
+  return gradient_step(loss, options.local_learning_rate)
+
+
+def server_optimizer(options: FederationOptions) -> optax.GradientTransformation:
+  """How the server steps."""
+  optimizer = _OPTIMIZERS[options.server_optimizer](options.server_learning_rate)
+
+  def update(gradient, state, params):
+    with jax.numpy_dtype_promotion("standard"):  # Optax's adam raises its decay to the power of an integer.
+      return optimizer.update(gradient, state, params)
+
+  return optax.GradientTransformation(optimizer.init, update)

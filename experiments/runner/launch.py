@@ -1,0 +1,127 @@
+"""The body of every binary: flags, presets, work directory, resumption."""
+
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NamedTuple
+
+from absl import app, flags, logging
+
+from experiments.runner import files, options, workdir
+from experiments.runner.workdir import Workdir
+
+flags.disclaim_key_flags()  # They belong to the binary.
+
+_PRESETS = pathlib.Path(__file__).parent.parent / "flags"
+_SMOKE = "smoke"
+
+
+class Experiment(NamedTuple):
+  """An experiment as a binary runs it.
+
+  Attributes:
+    name: of the module in `experiments`, and of the folder with its presets.
+    options_type: a dataclass of `option` fields.
+    prepare: options -> work. What can be refused is refused here, before anything is written: data are read,
+      mechanisms are made. `work(workdir)` then does everything, the report included.
+  """
+
+  name: str
+  options_type: type
+  prepare: Callable[[Any], Callable[[Workdir], None]]
+
+  @property
+  def presets(self) -> dict[str, pathlib.Path]:
+    """The flagfiles of the published rows, by name."""
+    return {path.stem: path for path in sorted((_PRESETS / self.name).glob("*.flags"))}
+
+
+class Location(NamedTuple):
+  """Which run is meant, apart from its options.
+
+  Attributes:
+    preset: a flagfile's name. None: that of the run to resume, else smoke.
+    path: the work directory.
+    resume: whether to continue there.
+  """
+
+  preset: str | None = None
+  path: str | None = None
+  resume: bool = False
+
+
+def launch(experiment: Experiment) -> None:
+  """Defines the flags, reads them, and runs; bad input ends the program with its message."""
+  options.define(experiment.options_type, flags.FLAGS)
+  flags.DEFINE_enum("preset", None, list(experiment.presets), f"A flagfile to begin with. Default: {_SMOKE}.")
+  flags.DEFINE_string("workdir", None, "Where results go: a new folder. Default: one under ./runs.")
+  flags.DEFINE_boolean("resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with.")
+  app.run(lambda argv: _main(experiment, argv))
+
+
+def _main(experiment, argv):
+  if len(argv) > 1:
+    raise app.UsageError(f"Expected flags only, got {' '.join(argv[1:])}.")
+  logging.set_verbosity(logging.WARNING)  # The checkpointer's messages would tell when each round was over.
+  values = flags.FLAGS
+  location = Location(values.preset, values.workdir, values.resume)
+  try:
+    prepared = prepare(experiment, options.given(experiment.options_type, values), location)
+  except (ValueError, FileNotFoundError, ImportError) as error:
+    sys.exit(f"{experiment.name}: {error}")
+  execute(prepared)
+
+
+class Prepared(NamedTuple):
+  """A run that nothing speaks against: its folders, held by `lock`, and its work."""
+
+  workdir: Workdir
+  lock: IO[str]
+  work: Callable[[Workdir], None]
+
+
+def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location) -> Prepared:
+  """Checks everything, and makes the work directory.
+
+  Args:
+    experiment: what to run.
+    given: the options given, name -> value.
+    location: which run.
+
+  Raises:
+    ValueError: if an option or the work directory is refused.
+    FileNotFoundError: if a file of the data is missing.
+  """
+  kind = experiment.options_type
+  if location.resume:
+    folder, preset, saved = workdir.reopen(location.path, experiment.name)
+    _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
+    chosen: Any = options.from_json(kind, saved)
+    work = experiment.prepare(chosen)
+  else:
+    preset = location.preset or _SMOKE
+    chosen = options.resolve(kind, given, options.read_flagfile(kind, experiment.presets[preset]))
+    work = experiment.prepare(chosen)
+    folder = workdir.create(location.path, experiment.name, preset, vars(chosen))
+  lock = workdir.lock(folder)
+  files.write(folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode())
+  return Prepared(folder, lock, work)
+
+
+def execute(prepared: Prepared) -> None:
+  """Does the work. Secrets are removed when it is done, and kept for --resume when it is not."""
+  folder = prepared.workdir
+  print(
+    f"Results go to {folder.path}; after an interruption continue with --resume --workdir={folder.path}", flush=True
+  )
+  with prepared.lock:
+    prepared.work(folder)
+    workdir.remove_secrets(folder)
+
+
+def _refuse_changes(given, saved):
+  for name, value in given.items():
+    if saved[name] != (list(value) if isinstance(value, tuple) else value):
+      raise ValueError(
+        f"Expected --{name}={saved[name]}, with which the run was begun, got {value}; leave it out, or start anew."
+      )

@@ -1,0 +1,215 @@
+"""An experiment's options: a frozen dataclass whose fields are its flags.
+
+A field made by `option` carries its help, its check, and the choice that it belongs to. Flags are read once, in
+the binary's main; everything else works on the dataclass. A preset is a flagfile, and a flag given on the command
+line goes before it.
+"""
+
+import dataclasses
+import pathlib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from absl import flags
+
+from jdp import _validate
+
+flags.disclaim_key_flags()  # They belong to the binary that defines them through `define`.
+
+Options = TypeVar("Options")
+_KEY = "option"
+
+
+class _Spec(NamedTuple):
+  """What `option` was told."""
+
+  default: Any
+  help: str
+  choices: Collection[str] | None
+  check: Callable[..., None] | None
+  when: Mapping[str, Collection[str]]
+  group: str | None
+
+  def applies(self, options) -> bool:
+    return all(getattr(options, name) in choices for name, choices in self.when.items())
+
+
+def option(
+  default: Any,
+  help: str,  # noqa: A002  # absl's name for it
+  *,
+  choices: Collection[str] | None = None,
+  check: Callable[..., None] | None = None,
+  when: Mapping[str, Collection[str]] | None = None,
+  group: str | None = None,
+) -> Any:
+  """A dataclass field that becomes a flag.
+
+  Args:
+    default: its value if it is not given. None: none, or one that depends on the data (`help` says which).
+    help: what it means, in which unit.
+    choices: the strings that it may be, or that its elements may be.
+    check: called as check(**{name: value}), or so for each element; raises ValueError.
+    when: the choices that it belongs to: {"optimizer": ("momentum",)}. Where one of them is not made it is None, and
+      giving it is refused.
+    group: a name. Of the options of a group exactly one is given.
+  """
+  spec = _Spec(default, help, choices, check, when or {}, group)
+  return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
+
+
+def resolve(options_type: type[Options], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> Options:
+  """The options that a preset and a command line ask for, checked.
+
+  What the preset says about a choice that the command line has changed is dropped.
+
+  Args:
+    options_type: a frozen dataclass of `option` fields.
+    given: name -> value, from the command line.
+    preset: the same, from a preset's file.
+
+  Raises:
+    ValueError: if a value is out of range, if a given option belongs to a choice that is not made, or if not
+      exactly one option of a group is given.
+
+  >>> @dataclasses.dataclass(frozen=True)
+  ... class Example:
+  ...   optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "momentum"))
+  ...   decay: float | None = option(0.9, "Its momentum.", when={"optimizer": ("momentum",)})
+  >>> resolve(Example, {}, preset={"optimizer": "momentum"})
+  Example(optimizer='momentum', decay=0.9)
+  >>> resolve(Example, {"decay": 0.5})
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected --decay only with --optimizer=momentum, got --optimizer=sgd; leave it out.
+  """
+  specs = _specs(options_type)
+  rivals = {specs[name].group for name in given} - {None}
+  preset = {name: value for name, value in (preset or {}).items() if specs[name].group not in rivals}
+  made = options_type(**{**preset, **given})
+  for name in given:
+    _refuse_orphan(name, specs[name], made)
+  values = {name: _value(name, spec, made) for name, spec in specs.items()}
+  for group in {spec.group for spec in specs.values()} - {None}:
+    _check_group({name: values[name] for name, spec in specs.items() if spec.group == group})
+  for name, spec in specs.items():
+    _check(name, spec, values[name])
+  return options_type(**values)
+
+
+def define(options_type: type, values: flags.FlagValues) -> None:
+  """Defines one flag for each field."""
+  for name, spec in _specs(options_type).items():
+    kind, is_list = _kind(options_type, name)
+    described = _describe(spec)
+    if is_list:
+      flags.DEFINE_list(name, None, described, flag_values=values)
+    elif spec.choices:
+      flags.DEFINE_enum(name, None, list(spec.choices), described, flag_values=values)
+    else:
+      _DEFINE[kind](name, None, described, flag_values=values)
+
+
+def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
+  """The options that were given as flags, by name."""
+  return {
+    name: _parse(options_type, name, values[name].value)
+    for name in _specs(options_type)
+    if values[name].present and values[name].value is not None
+  }
+
+
+def read_flagfile(options_type: type, path: pathlib.Path) -> dict[str, Any]:
+  """The options in a flagfile, by name."""
+  values = flags.FlagValues()
+  define(options_type, values)
+  values(["", f"--flagfile={path}"])
+  return given(options_type, values)
+
+
+def to_flagfile(options) -> str:
+  """A flagfile that gives exactly these options."""
+  values = ((name, getattr(options, name)) for name in _specs(type(options)))
+  return "".join(f"--{name}={_format(value)}\n" for name, value in values if value is not None)
+
+
+def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
+  """The options whose `dataclasses.asdict` was written as JSON."""
+  return options_type(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
+
+
+_DEFINE: dict[type, Callable] = {
+  int: flags.DEFINE_integer,
+  float: flags.DEFINE_float,
+  bool: flags.DEFINE_boolean,
+  str: flags.DEFINE_string,
+}
+
+
+def _specs(options_type) -> dict[str, _Spec]:
+  return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
+
+
+def _kind(options_type, name) -> tuple[type, bool]:
+  """(type of the value or of its elements, whether it is a tuple) of a field such as `float | None`."""
+  hint = typing.get_type_hints(options_type)[name]
+  if isinstance(hint, types.UnionType):
+    (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+  return (typing.get_args(hint)[0], True) if typing.get_origin(hint) is tuple else (hint, False)
+
+
+def _parse(options_type, name, value):
+  kind, is_list = _kind(options_type, name)
+  if not is_list:
+    return value
+  try:
+    return tuple(map(kind, value))
+  except ValueError as error:
+    raise ValueError(f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}.") from error
+
+
+def _format(value) -> str:
+  return ",".join(map(_format, value)) if isinstance(value, tuple) else str(value)
+
+
+def _describe(spec) -> str:
+  belongs = f" Only with {_conditions(spec)}." if spec.when else ""
+  default = "" if spec.default is None else f" Default: {_format(spec.default)}."
+  return spec.help + belongs + default
+
+
+def _conditions(spec) -> str:
+  return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
+
+
+def _value(name, spec, made):
+  value = getattr(made, name)
+  if not spec.applies(made):
+    return None
+  return spec.default if value is None else value
+
+
+def _refuse_orphan(name, spec, made):
+  if not spec.applies(made):
+    got = " and ".join(f"--{other}={getattr(made, other)}" for other in spec.when)
+    raise ValueError(f"Expected --{name} only with {_conditions(spec)}, got {got}; leave it out.")
+
+
+def _check_group(values):
+  count = sum(value is not None for value in values.values())
+  if count != 1:
+    names = " and ".join(f"--{name}" for name in values)
+    raise ValueError(f"Expected exactly one of {names}, got {count or 'none'}.")
+
+
+def _check(name, spec, value):
+  elements = value if isinstance(value, tuple) else (value,) * (value is not None)
+  if len(set(elements)) < len(elements):
+    raise ValueError(f"Expected --{name} without repetitions, got {_format(value)}.")
+  for element in elements:
+    if spec.choices:
+      _validate.one_of(spec.choices, **{f"--{name}": element})
+    if spec.check:
+      spec.check(**{f"--{name}": element})

@@ -1,0 +1,161 @@
+"""A sweep: every setting, repeated; each run finished once, whatever was killed in between."""
+
+import io
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.runner import files
+from experiments.runner.costs import central_epsilon, costs
+from experiments.runner.progress import Report, progress
+from experiments.runner.statistics import mean_interval
+from experiments.runner.training import Run, TrainingOptions, train
+from experiments.runner.workdir import Workdir, noise_key
+from jdp.federated import FederatedAlgorithm, replicate
+from jdp.ledger import to_json
+
+PyTree = Any
+_RESULT = "result.json"
+_NO_METRICS = {"round", "central_epsilon"}
+
+
+class Setting(NamedTuple):
+  """A row of the results.
+
+  Attributes:
+    name: a folder's name.
+    label: what readers see.
+    algorithm: what is run.
+    private: False for a baseline that no privacy budget can stop.
+  """
+
+  name: str
+  label: str
+  algorithm: FederatedAlgorithm
+  private: bool = True
+
+
+class Sweep(NamedTuple):
+  """What all runs share.
+
+  Attributes:
+    settings: the rows.
+    init: key -> parameters.
+    evaluate: parameters -> name -> scalar.
+    clients: the data of all clients.
+    cohort_size: expected number of clients in a round.
+    delta: of the central guarantees.
+    mesh: the devices, or None.
+  """
+
+  settings: Sequence[Setting]
+  init: Callable[[jax.Array], PyTree]
+  evaluate: Callable[[PyTree], dict[str, jax.Array]]
+  clients: PyTree
+  cohort_size: float
+  delta: float
+  mesh: jax.sharding.Mesh | None
+
+
+def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
+  """Runs what is not finished yet.
+
+  Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and `result.json`. No two
+  runs share noise: each has a key of its own.
+
+  Returns:
+    The results: for each run "setting", "label", "seed", "rounds", "stopped" (by its budget), its last "metrics",
+    and as JSON data or null the guarantees "central", "release" and "local" (`Costs`).
+  """
+  runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
+  pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
+  if pending:
+    key = noise_key(workdir, options.noise_seed)
+    steps = {setting.name: jax.jit(setting.algorithm.round) for setting in sweep.settings}  # For all repetitions.
+    with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
+      for number in pending:
+        setting, seed = runs[number]
+        run = _make_run(sweep, setting, seed, steps[setting.name], jax.random.fold_in(key, number), options)
+        _finish(run, setting, seed, sweep.delta, workdir, options, report)
+  return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """Merges repetitions: one row for each setting, in order.
+
+  Returns:
+    Rows with "setting", "label", "seeds"; `Interval`s of "rounds" and of every metric; and "central", "release",
+    "local" of the repetition with the largest central epsilon.
+  """
+  rows = []
+  for name in dict.fromkeys(result["setting"] for result in results):
+    group = [result for result in results if result["setting"] == name]
+    worst = max(group, key=lambda result: result["central"]["epsilon"] if result["central"] else np.inf)
+    metrics = [key for key in worst["metrics"] if key not in _NO_METRICS]
+    intervals = {key: mean_interval([result["metrics"][key] for result in group]) for key in metrics}
+    rounds = mean_interval([result["rounds"] for result in group])
+    kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
+    rows.append({**kept, "seeds": len(group), "rounds": rounds, **intervals})
+  return rows
+
+
+def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, list[list[dict[str, Any]]]]:
+  """The metrics of each setting's repetitions, by label."""
+  rows: dict[str, list[list[dict[str, Any]]]] = {}
+  for result in results:
+    path = workdir.path / result["setting"] / str(result["seed"]) / "metrics.jsonl"
+    rows.setdefault(result["label"], []).append(files.read_rows(path))
+  return rows
+
+
+def _folder(workdir, setting, seed) -> pathlib.Path:
+  return workdir.path / setting.name / str(seed)
+
+
+def _make_run(sweep, setting, seed, step, key, options) -> Run:
+  params = sweep.init(jax.random.fold_in(jax.random.key(options.init_seed), seed))
+  return Run(
+    name=f"{setting.name}/{seed}",
+    step=step,
+    state=replicate(setting.algorithm.init(params), sweep.mesh),
+    clients=sweep.clients,
+    noise_key=key,
+    data_key=jax.random.fold_in(jax.random.key(options.data_seed), seed),
+    evaluate=lambda state: sweep.evaluate(state.params),
+    epsilon=partial(central_epsilon, delta=sweep.delta),
+    max_epsilon=options.max_epsilon if setting.private else None,
+  )
+
+
+def _finish(run, setting, seed, delta, workdir, options, report: Report):
+  """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
+  folder = _folder(workdir, setting, seed)
+  outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
+  _save_params(folder / "params.npz", outcome.state.params)
+  guarantees = costs(outcome.ledger, delta)._asdict()
+  files.write_json(
+    folder / _RESULT,
+    {
+      "setting": setting.name,
+      "label": setting.label,
+      "seed": seed,
+      "rounds": outcome.metrics["round"],
+      "stopped": outcome.stopped,
+      "metrics": outcome.metrics,
+      **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
+    },
+  )
+
+
+def _save_params(path, params):
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  arrays: dict[str, Any] = {
+    jax.tree_util.keystr(where, simple=True, separator="/"): np.asarray(leaf) for where, leaf in leaves
+  }
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  files.write(path, content.getvalue())
