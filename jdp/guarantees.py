@@ -17,6 +17,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any, Self
 
+from jdp import _validate
+
 
 class Relation(enum.StrEnum):
   """When two inputs (of a release) or two data sets (of a run) are neighbours."""
@@ -24,6 +26,11 @@ class Relation(enum.StrEnum):
   ADD_REMOVE = "add_remove"  #: one has a record that the other lacks
   REPLACE_ONE = "replace_one"  #: one record has another value; for a local release: any two inputs
   ZERO_OUT = "zero_out"  #: one record is replaced by the null record, which contributes zero
+
+  @property
+  def label(self) -> str:
+    """As it is written in prose."""
+    return {"add_remove": "add/remove", "replace_one": "replace one", "zero_out": "zero-out"}[self.value]
 
 
 class Unit(enum.StrEnum):
@@ -73,7 +80,7 @@ class Guarantee:
 
   def _scope(self) -> str:
     observer = "whoever sees the models" if self.observer is Observer.MODEL else f"the {self.observer}"
-    return f"per {self.unit} ({self.relation.replace('_', ' ')}), against {observer}"
+    return f"per {self.unit} ({self.relation.label}), against {observer}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +98,7 @@ class ApproxDP(Guarantee):
 
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition."""
+    _validate.integer(0, count=count)
     return dataclasses.replace(self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta))
 
   def __str__(self) -> str:
@@ -116,6 +124,7 @@ class PureDP(Guarantee):
 
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition."""
+    _validate.integer(0, count=count)
     return dataclasses.replace(self, epsilon=count * self.epsilon)
 
   def __str__(self) -> str:
@@ -150,6 +159,7 @@ class SeparatedDP(Guarantee):
 
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition of each part."""
+    _validate.integer(0, count=count)
     return dataclasses.replace(self, direction=count * self.direction, magnitude=count * self.magnitude)
 
   def __str__(self) -> str:

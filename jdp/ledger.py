@@ -49,7 +49,8 @@ class Ledger:
     Args:
       event: an event, as made on the host or as returned by a jitted step. If
         its arrays have a leading axis (stacked by a scan over rounds), it is
-        unrolled: one event for each index.
+        unrolled: one event for each index. An event without arrays leaves a scan as it
+        is, once: give the number of rounds as `count`.
       count: how often each happened.
 
     Returns:
@@ -131,10 +132,12 @@ def _rebuild(event):
 def load(path: str | os.PathLike) -> Ledger:
   """Reads a file that `Ledger.save` or a `DurableLedger` wrote.
 
-  A torn last line (the writer was killed while writing it) is left out: its
-  round's result was never used. Damage anywhere else raises ValueError.
+  A torn last line (the writer was killed while writing it, so its end is missing) is left out: its
+  round's result was never used. Any other damage, or a file without a header, raises ValueError.
   """
   records, _ = _read(pathlib.Path(path))
+  if not records:
+    raise ValueError(f"Expected a jdp-ledger file in {path}, got a file without its header.")
   return Ledger().extend(itertools.chain.from_iterable(_entries_from_json(r["entries"]) for r in records[1:]))
 
 
@@ -151,24 +154,30 @@ class DurableLedger:
     run: names the run. A file of another run is refused.
 
   Raises:
-    ValueError: if the file belongs to another run, or is damaged before its last line.
+    ValueError: if the file is no ledger, belongs to another run, or holds a damaged line or a round twice
+      (two writers).
   """
 
   def __init__(self, path: str | os.PathLike, run: str):
     self._path = pathlib.Path(path)
     self._rounds: dict[int, list[tuple[Event, int]]] = {}
+    header = _line({**_header(), "run": run})
     records, intact = _read(self._path) if self._path.exists() else ([], 0)
+    if not records and self._path.exists() and not header.encode().startswith(self._path.read_bytes()):
+      raise ValueError(f"Expected a ledger in {self._path}, got a file without its header; choose another path.")
     if records and records[0].get("run") != run:
       raise ValueError(
         f"Expected a ledger of run {run!r} in {self._path}, got one of run {records[0].get('run')!r}; "
         "give each run a work directory of its own."
       )
-    for record in records[1:]:
+    for number, record in enumerate(records[1:]):
+      if record["round"] != number:
+        raise ValueError(f"Expected round {number} in line {number + 2} of {self._path}, got round {record['round']}.")
       self._rounds[record["round"]] = _entries_from_json(record["entries"])
     self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by close()
     self._file.truncate(intact)
     if not records:
-      self._write(_line({**_header(), "run": run}))
+      self._write(header)
 
   @property
   def last_round(self) -> int:
@@ -190,19 +199,19 @@ class DurableLedger:
     Raises:
       ValueError: if a round is skipped, or is on file with other events.
     """
-    lines = []
+    new: dict[int, list[tuple[Event, int]]] = {}
     for number, events in enumerate(rounds, first_round):
       entries = [(event, 1) for stacked in events for event in unstack(stacked)]
       if number in self._rounds:
         if self._rounds[number] != entries:
           raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
         continue
-      if number != self.last_round + 1:
+      if number != self.last_round + len(new) + 1:
         raise ValueError(f"Expected round {self.last_round + 1} next in {self._path}, got round {number}.")
-      self._rounds[number] = entries
-      lines.append(_line({"round": number, "entries": _entries_to_json(entries)}))
-    if lines:
-      self._write("".join(lines))
+      new[number] = entries
+    if new:
+      self._write("".join(_line({"round": n, "entries": _entries_to_json(entries)}) for n, entries in new.items()))
+      self._rounds.update(new)  # Not before: a round whose write failed must be written when it comes again.
 
   def close(self) -> None:
     """Closes the file."""
@@ -249,7 +258,7 @@ def _header():
 
 
 def _line(record) -> str:
-  text = json.dumps(record, separators=(",", ":"))
+  text = json.dumps(record, separators=(",", ":"), default=lambda scalar: scalar.item())  # NumPy's, exactly
   return f"{zlib.crc32(text.encode()):08x} {text}\n"
 
 
@@ -265,7 +274,7 @@ def _read(path: pathlib.Path):
   """All intact records of a file, and the number of bytes they take."""
   lines = path.read_bytes().splitlines(keepends=True)
   records = [_parse(line) for line in lines]
-  if records and records[-1] is None:  # Torn while it was written: never used.
+  if records and records[-1] is None and not lines[-1].endswith(b"\n"):  # Torn while it was written: never used.
     records.pop()
   if None in records:
     raise ValueError(f"Expected intact lines in {path}, got a damaged one at line {records.index(None) + 1}.")

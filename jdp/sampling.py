@@ -97,7 +97,7 @@ def poisson(
   _validate.positive(probability=probability)
   size = stats.binom(population, probability)
   if capacity is None:
-    capacity = min(population, int(size.isf(_NEGLIGIBLE)))
+    capacity = max(1, int(size.isf(_NEGLIGIBLE)))
   _validate.integer(1, capacity=capacity)
   capacity = min(capacity, population)
   if max_participations is not None:

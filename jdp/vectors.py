@@ -1,7 +1,7 @@
 """Norms, directions and bounds of vectors, for whatever a client may send.
 
 A vector is a pytree of floating-point arrays. All of these are total: a
-vector that holds NaN or infinity, or whose norm is below 1e-30, is treated as
+vector that holds NaN or infinity, or no entry of at least 1e-30, is treated as
 zero. None of them overflows or underflows on the way: entries are scaled before they are
 squared. Results are float32, whatever the input's type.
 """
@@ -70,8 +70,8 @@ def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   | --- | --- |
   | norm <= max_norm | unchanged (as float32) |
   | norm > max_norm, however large | scaled to max_norm |
-  | any NaN or infinity | zero |
-  | norm < 1e-30 | zero |
+  | any NaN or infinity (as float32) | zero |
+  | all entries below 1e-30 | zero |
   | max_norm 0 | zero |
 
   Args:
@@ -87,7 +87,7 @@ def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   [0.0, 0.0]
   """
   bound = jnp.asarray(max_norm, jnp.float32) * (1 - _ROUNDING)
-  bound = jnp.where(bound > 0, bound, 0.0)
+  bound = jnp.where(bound > 0, jnp.minimum(bound, jnp.finfo(jnp.float32).max), 0.0)
   vector = _float32(vector)
   scaled, norm, scale = _scaled(vector)
   keep = (norm <= bound * scale) & (scale > 0)

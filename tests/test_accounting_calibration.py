@@ -38,7 +38,7 @@ def test_least_noise_at_the_ends(plan):
 
 @pytest.mark.parametrize("accountant", ["moments", "pld"])
 def test_least_noise_by_other_accountants(accountant):
-  plan = (2.0, 1e-5, 0.02, 100)
+  plan = (1.0, 1e-5, 0.5, 10)
   z = accounting.calibrate_noise_multiplier(*plan, accountant=accountant)
   assert_least(z, *plan, accountant=accountant)
   by_rdp = accounting.calibrate_noise_multiplier(*plan)

@@ -26,7 +26,13 @@ class Examples(NamedTuple):
 
 
 def examples(inputs: np.ndarray, labels: np.ndarray) -> Examples:
-  """`Examples` that all count."""
+  """`Examples` that all count.
+
+  Raises:
+    ValueError: if there are not as many inputs as labels.
+  """
+  if len(inputs) != len(labels):
+    raise ValueError(f"Expected as many inputs as labels, got {len(inputs)} and {len(labels)}.")
   return Examples(np.asarray(inputs, np.float32), np.asarray(labels, np.int32), np.ones(len(labels), np.float32))
 
 
@@ -67,6 +73,7 @@ def partition_by_label(
   Each user gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section 3).
   """
   _check_size(len(labels), examples_per_user)
+  _validate.integer(1, labels_per_user=labels_per_user)
   if examples_per_user % labels_per_user:
     raise ValueError(
       f"Expected examples_per_user to be a multiple of {labels_per_user} labels per user, got {examples_per_user}."
@@ -80,6 +87,8 @@ def partition_by_label(
 
 def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
   """One user for each distinct value of `groups` (a writer), with its first `max_examples` examples."""
+  if max_examples is not None:
+    _validate.integer(1, max_examples=max_examples)
   order = np.argsort(groups, kind="stable")
   users = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
   return [user[:max_examples] for user in users]

@@ -2,6 +2,7 @@
 
 import gzip
 import pathlib
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -84,15 +85,24 @@ def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
 
 
 def read_idx(path: pathlib.Path) -> np.ndarray:
-  """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz."""
-  content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-  if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+  """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz.
+
+  Raises:
+    ValueError: if it is none, or not all of one.
+  """
+  content = path.read_bytes()
+  if path.suffix == ".gz":
+    try:
+      content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+      raise ValueError(f"Expected a whole gzip file in {path}, got: {error}") from error
+  if len(content) < 4 or content[:3] != b"\x00\x00\x08" or len(content) < 4 + 4 * content[3]:
     raise ValueError(f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}.")
   rank = content[3]
   shape = np.frombuffer(content, ">i4", count=rank, offset=4)
   data = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
   if data.size != np.prod(shape):
-    raise ValueError(f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; the file is cut short.")
+    raise ValueError(f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; fetch it again.")
   return data.reshape(shape)
 
 

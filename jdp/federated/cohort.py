@@ -30,7 +30,7 @@ def cohort_sum(
   sample: Sample,
   data: PyTree,
   *,
-  chunk_size: int = 4,
+  chunk_size: int = 64,
   mesh: Mesh | None = None,
 ) -> PyTree:
   """The sum of `client_fn` over the members of a sample.
@@ -66,8 +66,9 @@ def cohort_sum(
   num_shards = 1 if mesh is None else mesh.shape[AXIS]
   capacity = sample.indices.shape[0]
   num_chunks = -(-capacity // chunk_size)
-  padding = (0, (num_chunks + num_shards - 1) * chunk_size - capacity)
+  padding = (0, num_chunks * chunk_size - capacity)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+  data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
   def shard_sum(keys, shared, indices, weights, size, data):
     shard = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS)

@@ -85,7 +85,7 @@ def private_federated(
   *,
   mechanism: LocalMechanism | None = None,
   relation: Relation | str = Relation.ADD_REMOVE,
-  chunk_size: int = 4,
+  chunk_size: int = 64,
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:

@@ -28,11 +28,17 @@ Loss = Callable[[PyTree, Examples], jax.Array]
 
 
 def cross_entropy(model: Model) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none does."""
+  """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none does.
+
+  What padding holds changes neither the loss nor its gradient, NaN included.
+  """
 
   def loss(params, examples):
-    logits = model.apply(params, examples.inputs)
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, examples.labels)
+    counts = examples.mask > 0
+    # Cleared before the model sees it: in the gradient, the mask's zero times a NaN input would be NaN.
+    inputs = jnp.where(counts.reshape(-1, *[1] * (examples.inputs.ndim - 1)), examples.inputs, 0.0)
+    logits = model.apply(params, inputs)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counts, examples.labels, 0))
     return jnp.sum(losses * examples.mask) / jnp.maximum(jnp.sum(examples.mask), 1.0)
 
   return loss
@@ -43,6 +49,6 @@ def accuracy(model: Model, params: PyTree, examples: Examples, *, batch_size: in
 
   def correct(example):
     inputs, labels, mask = example
-    return (jnp.argmax(model.apply(params, inputs[None])[0]) == labels) * mask
+    return jnp.where(jnp.argmax(model.apply(params, inputs[None])[0]) == labels, mask, 0.0)
 
   return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(examples.mask)

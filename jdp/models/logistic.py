@@ -14,6 +14,7 @@ def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model
   Parameters: {"w": float32 [num_classes, features], "b": float32 [num_classes]}; classes come first, as a short
   last axis is slow to compute with.
 
+  >>> import jax
   >>> model = logistic_regression((8, 8), 10)
   >>> params = model.init(jax.random.key(0))
   >>> params["w"].shape, model.apply(params, jnp.ones((2, 8, 8))).shape

@@ -20,9 +20,9 @@ the purpose (the domain) of the block and the other is zero.
   tree. If ChaCha is one, n keys of a run contain two equal ones with
   probability at most n^2 / 2^257.
 
-ChaCha20 is the conservative choice. No attack on eight rounds is known that
-beats exhaustive search by enough to matter (J.-P. Aumasson, "Too Much Crypto",
-IACR ePrint 2019/1492, argues for eight); fewer rounds are faster.
+ChaCha20 is the conservative choice, fewer rounds are faster. J.-P. Aumasson
+("Too Much Crypto", IACR ePrint 2019/1492) counts attacks on seven rounds, none
+on eight, and argues for eight.
 """
 
 import math

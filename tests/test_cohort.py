@@ -1,0 +1,154 @@
+"""The cohort engine computes a plain sum, whatever the chunks, devices, padding and neighbours."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp.federated import client_mesh, cohort_sum, replicate
+from jdp.sampling import Sample
+
+NUM_CLIENTS, DIM = 23, 5
+MESHES = {"one device": lambda: None, "four devices": client_mesh}
+every_mesh = pytest.mark.parametrize("mesh", MESHES)
+RNG = np.random.default_rng(0)
+DATA = {"x": RNG.normal(size=(NUM_CLIENTS, DIM)).astype(np.float32), "number": np.arange(NUM_CLIENTS, dtype=np.int32)}
+
+
+def make_sample(members, capacity, padding=0):
+  """The sample of the given clients; its padding points at client `padding`."""
+  indices = np.full(capacity, padding, np.int32)
+  indices[: len(members)] = members
+  weights = (np.arange(capacity) < len(members)).astype(np.float32)
+  return Sample(jnp.asarray(indices), jnp.asarray(weights), jnp.int32(len(members)))
+
+
+def client_fn(keys, shared, client, weight):
+  """Uses all it is given: two keys, shared values, its own row, its weight. A float vector and integers."""
+  noise = jax.random.uniform(keys[0], (DIM,)) + 10 * jax.random.uniform(keys[1], (DIM,))
+  vector = jnp.where(weight > 0, weight * (shared * client["x"] + noise), 0.0)
+  return vector, jnp.where(weight > 0, client["number"] + 2**24, 0)  # beyond what float32 adds exactly
+
+
+def run(sample, data=DATA, *, seed=0, **kwargs):
+  """The sum of `client_fn`, compiled."""
+  keys, shared = (jax.random.key(seed), jax.random.key(seed + 1)), jnp.float32(0.5)
+  mesh = kwargs.get("mesh")
+  total = jax.jit(lambda *arguments: cohort_sum(client_fn, *arguments, **kwargs))
+  return jax.tree.map(np.asarray, total(*replicate((keys, shared, sample, data), mesh)))
+
+
+def plain_sum(sample, seed=0):
+  """The definition, one client after the other."""
+  total, integers = np.zeros(DIM), 0
+  for slot in range(int(sample.size)):
+    keys = [jax.random.fold_in(jax.random.key(s), slot) for s in (seed, seed + 1)]
+    client = jax.tree.map(lambda x, slot=slot: x[int(sample.indices[slot])], DATA)
+    vector, number = client_fn(keys, jnp.float32(0.5), client, sample.weights[slot])
+    total, integers = total + np.asarray(vector, np.float64), integers + int(number)
+  return total, integers
+
+
+@every_mesh
+@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+def test_the_sum_is_the_plain_loop_for_every_chunk_size_and_mesh(mesh, chunk_size):
+  sample = make_sample([3, 22, 0, 7, 7, 11, 19], capacity=17)
+  expected, integers = plain_sum(sample)
+  vector, number = run(sample, chunk_size=chunk_size, mesh=MESHES[mesh]())
+  np.testing.assert_allclose(vector, expected, rtol=0, atol=20 * 7 * 2**-23)  # 7 additions of numbers below 20
+  assert number == integers
+
+
+@every_mesh
+def test_an_empty_sample_sums_to_zeros(mesh):
+  vector, number = run(make_sample([], capacity=6), mesh=MESHES[mesh]())
+  assert (vector.tolist(), vector.dtype, number, number.dtype) == ([0.0] * DIM, np.float32, 0, np.int32)
+
+
+@every_mesh
+def test_padding_changes_no_bit_whatever_it_points_at(mesh):
+  members = [3, 5, 8, 13, 21]
+  poisoned = {**DATA, "x": np.where(np.arange(NUM_CLIENTS)[:, None] == 1, np.nan, DATA["x"])}
+  kwargs = {"chunk_size": 3, "mesh": MESHES[mesh]()}
+  expected, _ = run(make_sample(members, len(members)), **kwargs)
+  for capacity in (6, 100):
+    np.testing.assert_array_equal(run(make_sample(members, capacity, padding=1), poisoned, **kwargs)[0], expected)
+
+
+def test_one_clients_data_does_not_touch_anothers_contribution():
+  def placed(keys, shared, client, weight):
+    contribution, _ = client_fn(keys, shared, client, weight)
+    return jnp.zeros((NUM_CLIENTS, DIM)).at[client["number"]].set(contribution)
+
+  total = jax.jit(lambda key, x: cohort_sum(placed, (key, key), jnp.float32(1), sample, DATA | {"x": x}, chunk_size=3))
+  sample = make_sample(np.arange(10), 12)
+  changed = DATA["x"].copy()
+  changed[4] = [np.nan, np.inf, 1e38, 0.0, -1.0]
+  with jax.debug_key_reuse(False):
+    before, after = (np.asarray(total(jax.random.key(0), x)) for x in (DATA["x"], changed))
+  others = np.arange(NUM_CLIENTS) != 4
+  np.testing.assert_array_equal(after[others], before[others])
+  assert np.any(after[4] != before[4])
+
+
+def test_one_program_serves_every_sample_size():
+  traces = []
+
+  def counted(keys, shared, client, weight):
+    traces.append(1)
+    return client_fn(keys, shared, client, weight)
+
+  total = jax.jit(lambda keys, sample: cohort_sum(counted, keys, jnp.float32(1), sample, DATA))
+  once = None
+  for size in (0, 1, 9, 12):
+    total((jax.random.key(size), jax.random.key(100 + size)), make_sample(np.arange(size), 12))
+    once = once or len(traces)
+  assert len(traces) == once
+
+
+def compiled(capacity, mesh=None, dim=10_000):
+  """The compiled sum of one [dim] float vector per client."""
+
+  def scaled(key, shared, client, weight):
+    return jnp.where(weight > 0, shared * client[0] + jax.random.normal(key, (dim,)), 0.0)
+
+  total = jax.jit(lambda *arguments: cohort_sum(scaled, *arguments, mesh=mesh))
+  arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity), np.zeros((8, 1), np.float32))
+  return total.lower(*replicate(arguments, mesh)).compile()
+
+
+def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
+  small, large = (compiled(capacity).memory_analysis().temp_size_in_bytes for capacity in (1_000, 100_000))
+  assert large - small <= 3 * 4 * 100_000  # copies of the slots' indices and weights; the vectors would take 4e9 bytes
+  assert small <= 20 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk
+
+
+def test_the_only_communication_is_one_sum():
+  text = compiled(1_000, client_mesh()).as_text()
+  collectives = re.findall(r" (all-[a-z]+|reduce-scatter|collective-[a-z]+)(?:-start)?\(", text)
+  assert collectives == ["all-reduce"]
+
+
+def test_replicate_puts_a_copy_on_every_device():
+  mesh = client_mesh()
+  assert mesh.shape == {"clients": 4}
+  tree = replicate(DATA, mesh)
+  assert all(x.sharding.is_fully_replicated and len(x.sharding.device_set) == 4 for x in jax.tree.leaves(tree))
+  assert replicate(DATA, None) is DATA
+
+
+@pytest.mark.parametrize(
+  ("kwargs", "message"),
+  [
+    ({"chunk_size": 0}, "chunk_size to be a whole number >= 1"),
+    ({"chunk_size": 2.5}, "chunk_size to be a whole number"),
+    ({"mesh": "batch"}, "Expected a mesh with an axis 'clients', got axes"),
+  ],
+)
+def test_bad_arguments_are_refused(kwargs, message):
+  if "mesh" in kwargs:
+    kwargs = {"mesh": jax.sharding.Mesh(np.array(jax.devices()[:2]), (kwargs["mesh"],))}
+  with pytest.raises(ValueError, match=message):
+    cohort_sum(client_fn, None, None, make_sample([0], 2), DATA, **kwargs)
