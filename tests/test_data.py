@@ -169,6 +169,11 @@ def test_users_by_label_hold_few_labels(name, most):
   assert min(len(np.unique(LABELS[user])) for user in partitions(0)["iid"]) > most
 
 
+def test_shards_of_labels_are_dealt_out_at_random():
+  spans = [np.ptp(LABELS[user]) for user in partitions(0)["by label"]]
+  assert max(spans) >= 3  # shards that lie beside each other would span two labels
+
+
 def test_users_by_label_get_random_examples_of_a_label():
   first, second = (partitions(seed)["by one label"] for seed in (0, 1))
   by_label = [{LABELS[user[0]]: set(user.tolist()) for user in users} for users in (first, second)]

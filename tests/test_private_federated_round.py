@@ -134,6 +134,23 @@ def test_a_round_computed_twice_is_the_same_twice():
   assert flat(run(made, seed=7)[0]).tolist() != flat(run(made, rounds=2)[0]).tolist()
 
 
+def test_the_data_key_has_no_part_in_sampling_mechanism_or_noise():
+  made = algorithm(probability=0.5, mechanism=mechanism())
+  states = [jax.jit(made.round)(jax.random.key(0), jax.random.key(k), made.init(PARAMS), CLIENTS)[0] for k in (1, 2)]
+  assert flat(states[0]).tolist() == flat(states[1]).tolist()
+
+
+def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_difference():
+  # Alone and without central noise, a client moves the model by its release: one of finitely many lengths.
+  local = mechanism()
+  made = algorithm(gaussian_sum(1.001 * local.max_norm, 0.0), sampler=poisson(1, 1.0), mechanism=local)
+  grid = local.parameters.magnitude
+  lengths = np.abs(grid.a * (np.arange(grid.num_levels + 1) - grid.b)) / local.parameters.direction.m
+  moved = [np.linalg.norm(flat(run(made, row(CLIENTS, slice(1)), seed=seed)[0])) for seed in range(5)]
+  nearest = lengths[np.argmin(np.abs(lengths - np.array(moved)[:, None]), axis=1)]
+  np.testing.assert_allclose(moved, nearest, rtol=1e-5)
+
+
 def test_every_round_has_noise_of_its_own():
   made = algorithm(gaussian_sum(1e-9, 1.0))  # all that moves the model is noise
   one, two = (flat(run(made, rounds=rounds)[0]) for rounds in (1, 2))

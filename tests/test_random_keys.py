@@ -12,7 +12,6 @@ import jdp.random
 from jdp.random import chacha
 from jdp.random.words import threefry_2x32
 
-IMPLS = sorted(jdp.random.IMPLS)
 NUM_WORDS = 2**20  # 32-bit words in the tests of bits
 
 
@@ -142,7 +141,7 @@ def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all
     assert len(first & second) <= 2
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ["chacha20", "chacha8"])
 def test_bits_are_uniform(impl):
   words = np.asarray(jax.random.bits(jdp.random.seeded_key(5, impl), (NUM_WORDS,)))
   bytes_ = np.bincount(words.view(np.uint8), minlength=256)

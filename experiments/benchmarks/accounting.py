@@ -3,29 +3,20 @@
 Run it as `python -m experiments.benchmarks.accounting`.
 """
 
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import absl.logging
 import dp_accounting
 import numpy as np
+from absl import app, flags
 from dp_accounting import rdp
 
+from experiments.benchmarks import harness
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
 
-
-def seconds(run: Callable[[], object], repeats: int) -> float:
-  """Median wall time of one call, after one to warm up."""
-  run()
-  times = []
-  for _ in range(repeats):
-    start = time.perf_counter()
-    run()
-    times.append(time.perf_counter() - start)
-  return statistics.median(times)
+JSON = flags.DEFINE_string("json", None, "JSON Lines file to append the results to.")
 
 
 def sampled_gaussian(q: float, z: float) -> dp_accounting.DpEvent:
@@ -52,25 +43,40 @@ def their_calibration(epsilon: float, delta: float, q: float, num_rounds: int) -
   )
 
 
-def main() -> None:
-  """Prints one line for each task."""
+def _compare(title, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int, share: float = 1.0):
+  cases = {"dp_accounting": harness.Case(theirs, share), "jdp": harness.Case(ours, 1.0)}
+  timings = harness.compare(cases, baseline="dp_accounting", rounds=rounds)
+  harness.report(title, timings, "tasks", json_path=JSON.value)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Prints one table for each task."""
+  del argv
   absl.logging.set_verbosity(absl.logging.ERROR)
   rng = np.random.default_rng(0)
   events = list(zip(rng.uniform(1e-3, 0.1, 10_000).tolist(), rng.uniform(0.5, 5.0, 10_000).tolist(), strict=True))
   ledger = Ledger().extend((Round(PoissonSampling(q), GaussianSum(1.0, z)), 1) for q, z in events)
   run, plan = subsampled_gaussian(0.01, 1.0, 10_000), (2.0, 1e-6, 0.001, 5000)
-
-  def report(task, ours, theirs):
-    print(f"{task:<42} jdp {1e3 * ours:9.2f} ms   dp_accounting {1e3 * theirs:11.1f} ms   {theirs / ours:7.0f} x")
-
-  ours = seconds(lambda: accounting.epsilon(run, 1e-5), 20)
-  report("epsilon (q=.01, z=1, T=1e4)", ours, seconds(lambda: their_epsilon([(0.01, 1.0)], 10_000, 1e-5), 10))
-  ours = seconds(lambda: accounting.calibrate_noise_multiplier(*plan), 10)
-  report("calibrate (eps=2, q=.001, T=5000)", ours, seconds(lambda: their_calibration(*plan), 5))
-  ours = seconds(lambda: accounting.epsilon(ledger, 1e-5), 3)
-  theirs = 100 * seconds(lambda: their_epsilon(events[:100], 1, 1e-5), 1)
-  report("10,000 distinct events (theirs: 100 x 100)", ours, theirs)
+  _compare(
+    "epsilon (q=.01, z=1, T=1e4)",
+    lambda: accounting.epsilon(run, 1e-5),
+    lambda: their_epsilon([(0.01, 1.0)], 10_000, 1e-5),
+    rounds=10,
+  )
+  _compare(
+    "calibrate (eps=2, delta=1e-6, q=.001, T=5000)",
+    lambda: accounting.calibrate_noise_multiplier(*plan),
+    lambda: their_calibration(*plan),
+    rounds=5,
+  )
+  _compare(
+    "10,000 distinct events (dp_accounting: 100 of them)",
+    lambda: accounting.epsilon(ledger, 1e-5),
+    lambda: their_epsilon(events[:100], 1, 1e-5),
+    rounds=3,
+    share=0.01,
+  )
 
 
 if __name__ == "__main__":
-  main()
+  app.run(main)

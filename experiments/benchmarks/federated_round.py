@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> None:
         run = functools.partial(jax.jit(chunked), key, params, sample, clients)
         cases[f"chunks of {chunk_size}, {generator}"] = harness.Case(run, size)
     timings = harness.compare(cases, baseline="naive vmap, ChaCha20", rounds=ROUNDS.value)
-    harness.report(f"{title}: {size} clients of {count} examples, {dim} weights", timings, "clients", json_path=JSON.value)
+    harness.report(
+      f"{title}: {size} clients of {count} examples, {dim} weights", timings, "clients", json_path=JSON.value
+    )
 
 
 if __name__ == "__main__":

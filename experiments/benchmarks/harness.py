@@ -25,7 +25,14 @@ class Case(NamedTuple):
 
 
 class Timing(NamedTuple):
-  """Median seconds of one run, units of work per second, and the median ratio of rates to the baseline's, round by round."""
+  """What one case took.
+
+  Attributes:
+    name: the case.
+    seconds: median of one run.
+    rate: median units of work per second.
+    ratio: median over the rounds of the rate over the baseline's in the same round.
+  """
 
   name: str
   seconds: float
