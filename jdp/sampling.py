@@ -6,12 +6,14 @@ needs. How many members a sample has is itself private: nothing derived from it 
 be shown un-noised.
 """
 
+import bisect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from scipy import stats
+from scipy import special
 
 from jdp import _validate, random
 from jdp.events import PoissonSampling, SamplingEvent
@@ -95,9 +97,9 @@ def poisson(
   _validate.integer(1, population=population)
   _validate.probability(probability=probability)
   _validate.positive(probability=probability)
-  size = stats.binom(population, probability)
   if capacity is None:
-    capacity = max(1, int(size.isf(_NEGLIGIBLE)))
+    overflows = partial(_overflow_probability, population, probability)
+    capacity = bisect.bisect_left(range(population), True, lo=1, key=lambda slots: overflows(slots) < _NEGLIGIBLE)
   _validate.integer(1, capacity=capacity)
   capacity = min(capacity, population)
   if max_participations is not None:
@@ -117,11 +119,17 @@ def poisson(
       state = state + chosen.astype(jnp.int32)
     return Sample(indices.astype(jnp.int32), weights, total), state
 
+  overflow = _overflow_probability(population, probability, capacity)
   return Sampler(
     init=init,
     sample=sample,
-    event=PoissonSampling(random.realised_probability(probability), float(size.sf(capacity))),
+    event=PoissonSampling(random.realised_probability(probability), overflow),
     expected_size=population * probability,
     capacity=capacity,
     max_participations=max_participations,
   )
+
+
+def _overflow_probability(population: int, probability: float, capacity: int) -> float:
+  """P(Bin(N, q) > capacity) = I_q(capacity + 1, N - capacity)."""
+  return 0.0 if capacity >= population else float(special.betainc(capacity + 1, population - capacity, probability))

@@ -134,10 +134,13 @@ def test_a_round_computed_twice_is_the_same_twice():
   assert flat(run(made, seed=7)[0]).tolist() != flat(run(made, rounds=2)[0]).tolist()
 
 
-def test_the_data_key_has_no_part_in_sampling_mechanism_or_noise():
-  made = algorithm(probability=0.5, mechanism=mechanism())
-  states = [jax.jit(made.round)(jax.random.key(0), jax.random.key(k), made.init(PARAMS), CLIENTS)[0] for k in (1, 2)]
-  assert flat(states[0]).tolist() == flat(states[1]).tolist()
+def test_the_data_key_drives_local_training_and_nothing_else():
+  noisy = algorithm(probability=0.5, mechanism=mechanism())
+  training = algorithm(no_privacy(), update=local_sgd(LOSS, 1.0, batch_size=2))
+  for made, same in ((noisy, True), (training, False)):
+    run_round, state = jax.jit(made.round), made.init(PARAMS)
+    one, two = (run_round(jax.random.key(0), jax.random.key(k), state, CLIENTS)[0] for k in (1, 2))
+    assert (flat(one).tolist() == flat(two).tolist()) is same
 
 
 def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_difference():
