@@ -100,7 +100,7 @@ def test_one_program_serves_every_sample_size():
     traces.append(1)
     return client_fn(keys, shared, client, weight)
 
-  total = jax.jit(lambda keys, sample: cohort_sum(counted, keys, jnp.float32(1), sample, DATA))
+  total = jax.jit(lambda keys, sample: cohort_sum(counted, keys, jnp.float32(1), sample, DATA, chunk_size=4))
   once = None
   for size in (0, 1, 9, 12):
     total((jax.random.key(size), jax.random.key(100 + size)), make_sample(np.arange(size), 12))
@@ -114,7 +114,7 @@ def compiled(capacity, mesh=None, dim=10_000):
   def scaled(key, shared, client, weight):
     return jnp.where(weight > 0, shared * client[0] + jax.random.normal(key, (dim,)), 0.0)
 
-  total = jax.jit(lambda *arguments: cohort_sum(scaled, *arguments, mesh=mesh))
+  total = jax.jit(lambda *arguments: cohort_sum(scaled, *arguments, chunk_size=4, mesh=mesh))
   arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity), np.zeros((8, 1), np.float32))
   return total.lower(*replicate(arguments, mesh)).compile()
 

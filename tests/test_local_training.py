@@ -119,15 +119,14 @@ def test_proximal_point_is_near_the_minimiser(learning_rate):
 
 
 @pytest.mark.parametrize("learning_rate", [0.01, 1.0, 1e6])
-@pytest.mark.parametrize("scale", [1.0, 1e2, 1e5])
-def test_proximal_point_never_overshoots(scale, learning_rate):
-  client = CLIENT._replace(inputs=np.float32(scale) * CLIENT.inputs)
-  values = [proximal_objective(flat(PARAMS), client, learning_rate)[0]]
-  for iterations in (1, 5):
-    x = flat(PARAMS) + run(proximal_point(LOSS, learning_rate, num_iterations=iterations), client)
-    values.append(proximal_objective(x, client, learning_rate)[0])
-  assert values[1] < values[0]
-  assert np.all(np.diff(values) <= 1e-6 * values[0])
+def test_proximal_point_never_overshoots(learning_rate):
+  updates = [proximal_point(LOSS, learning_rate, num_iterations=iterations) for iterations in (1, 5)]
+  for scale in (1.0, 1e2, 1e5):
+    client = CLIENT._replace(inputs=np.float32(scale) * CLIENT.inputs)
+    steps = [0.0, *(run(update, client) for update in updates)]
+    values = [proximal_objective(flat(PARAMS) + step, client, learning_rate)[0] for step in steps]
+    assert values[1] < values[0]
+    assert np.all(np.diff(values) <= 1e-6 * values[0])
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])

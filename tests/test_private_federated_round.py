@@ -42,10 +42,13 @@ def algorithm(query=None, *, probability=1.0, sampler=None, optimizer=None, upda
   """Private federated learning with a Gaussian average of bound S and a little noise, unless told otherwise."""
   sampler = sampler or poisson(USERS, probability)
   query = average(query or gaussian_sum(S, 0.1 * S), sampler.expected_size)
+  kwargs = {"chunk_size": 5} | kwargs  # no divisor of the cohort
   return private_federated(update, query, sampler, optimizer or optax.sgd(1.0), **kwargs)
 
 
+TRAIN = local_sgd(LOSS, 1.0, batch_size=2)
 IN_THE_CLEAR, LOCAL = algorithm(), algorithm(mechanism=mechanism())
+EVERYTHING = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism())
 
 
 def run(made, clients=CLIENTS, *, rounds=1, seed=0):
@@ -84,17 +87,22 @@ def test_differences_are_averaged_over_the_expected_cohort():
   np.testing.assert_allclose(flat(state), expected * members / (USERS * 0.5), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("cap", "relation"), [(None, "add_remove"), (2, "zero_out")])
-def test_events_of_a_round_say_what_was_done_and_cost(cap, relation):
-  sampler = poisson(USERS, 0.5, max_participations=cap)
-  made = algorithm(gaussian_sum(1 / 3, 0.7), sampler=sampler, mechanism=mechanism(), relation=relation)
+def test_events_of_a_round_say_what_was_done_and_cost():
+  sampler, local = poisson(USERS, 0.5, max_participations=2), mechanism()
+  made = algorithm(gaussian_sum(1 / 3, 0.7), sampler=sampler, mechanism=local, relation="zero_out")
   state, history = run(made, rounds=8)
-  central = Round(sampler.event, GaussianSum(1 / 3, 0.7), Relation(relation), "user", "model")
-  local = LocalRelease(mechanism().guarantee.restate(unit="user"), cap)
-  assert all(events == (central, local) and diagnostics is None for events, diagnostics in history)
-  assert local.guarantee.epsilon == pytest.approx(12.0)
+  central = Round(sampler.event, GaussianSum(1 / 3, 0.7), Relation.ZERO_OUT, "user", "model")
+  release = LocalRelease(local.guarantee.restate(unit="user"), max_releases=2)
+  assert all(events == (central, release) and diagnostics is None for events, diagnostics in history)
+  assert release.guarantee.epsilon == pytest.approx(12.0)
   assert int(state.round) == int(state.query.step) == 8
-  assert cap is None or int(state.sampler.max()) == cap
+  assert int(state.sampler.max()) == 2
+
+
+def test_without_a_cap_a_release_counts_in_every_round():
+  _, [(events, _)] = run(LOCAL)
+  assert events[0] == Round(poisson(USERS, 1.0).event, GaussianSum(S, 0.1 * S))
+  assert events[1].max_releases is None
 
 
 @pytest.mark.parametrize(("poison", "effect"), [(np.nan, 0.0), (np.inf, 0.0), (1e30, S)])
@@ -121,37 +129,41 @@ def test_a_sampled_out_client_moves_the_model_by_at_most_its_bound():
     sample, state = sampler.sample(key, state)
     return sample._replace(weights=sample.weights.at[-1].set(0.0), size=sample.size - 1), state
 
-  other = algorithm(sampler=sampler._replace(sample=without_the_last), mechanism=mechanism())
-  (everybody, events), (without, other_events) = run(LOCAL), run(other)
+  other = algorithm(sampler=sampler._replace(sample=without_the_last))
+  (everybody, events), (without, other_events) = run(IN_THE_CLEAR), run(other)
   moved = np.linalg.norm(flat(everybody) - flat(without)) * USERS
-  assert moved == pytest.approx(S, rel=1e-4)  # every release is longer than S
+  assert moved == pytest.approx(S, rel=1e-4)  # every difference is longer than S
   assert events == other_events
 
 
 def test_a_round_computed_twice_is_the_same_twice():
-  made = algorithm(update=local_sgd(LOSS, 1.0, batch_size=2), probability=0.5, mechanism=mechanism())
-  assert flat(run(made, rounds=2)[0]).tolist() == flat(run(made, rounds=2)[0]).tolist()
-  assert flat(run(made, seed=7)[0]).tolist() != flat(run(made, rounds=2)[0]).tolist()
+  assert flat(run(EVERYTHING, rounds=2)[0]).tolist() == flat(run(EVERYTHING, rounds=2)[0]).tolist()
+  assert flat(run(EVERYTHING, seed=7)[0]).tolist() != flat(run(EVERYTHING)[0]).tolist()
 
 
-def test_the_data_key_drives_local_training_and_nothing_else():
-  noisy = algorithm(probability=0.5, mechanism=mechanism())
-  training = algorithm(no_privacy(), update=local_sgd(LOSS, 1.0, batch_size=2))
-  for made, same in ((noisy, True), (training, False)):
-    run_round, state = jax.jit(made.round), made.init(PARAMS)
-    one, two = (run_round(jax.random.key(0), jax.random.key(k), state, CLIENTS)[0] for k in (1, 2))
-    assert (flat(one).tolist() == flat(two).tolist()) is same
+@pytest.mark.parametrize(
+  ("made", "same"),
+  [(LOCAL, True), (algorithm(probability=0.5), True), (algorithm(no_privacy(), update=TRAIN), False)],
+  ids=["mechanism and noise", "sampling", "local training"],
+)
+def test_the_data_key_drives_local_training_and_nothing_else(made, same):
+  run_round, state = jax.jit(made.round), made.init(PARAMS)
+  one, two = (run_round(jax.random.key(0), jax.random.key(k), state, CLIENTS)[0] for k in (1, 2))
+  assert (flat(one).tolist() == flat(two).tolist()) is same
 
 
 def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_difference():
   # Alone and without central noise, a client moves the model by its release: one of finitely many lengths.
   local = mechanism()
-  made = algorithm(gaussian_sum(1.001 * local.max_norm, 0.0), sampler=poisson(1, 1.0), mechanism=local)
+  query = gaussian_sum(1.001 * local.max_norm, 0.0)
+  made = algorithm(query, sampler=poisson(1, 1.0), mechanism=local, diagnose=True)
   grid = local.parameters.magnitude
   lengths = np.abs(grid.a * (np.arange(grid.num_levels + 1) - grid.b)) / local.parameters.direction.m
-  moved = [np.linalg.norm(flat(run(made, row(CLIENTS, slice(1)), seed=seed)[0])) for seed in range(5)]
-  nearest = lengths[np.argmin(np.abs(lengths - np.array(moved)[:, None]), axis=1)]
-  np.testing.assert_allclose(moved, nearest, rtol=1e-5)
+  for seed in range(5):
+    state, [(_, diagnostics)] = run(made, row(CLIENTS, slice(1)), seed=seed)
+    moved = np.linalg.norm(flat(state))
+    assert moved == pytest.approx(lengths[np.argmin(np.abs(lengths - moved))], rel=1e-5)
+    assert float(diagnostics.release_norm) == pytest.approx(moved, rel=1e-5)
 
 
 def test_every_round_has_noise_of_its_own():
@@ -161,10 +173,9 @@ def test_every_round_has_noise_of_its_own():
 
 
 def test_a_mesh_changes_nothing_but_rounding():
-  mesh, update = client_mesh(), local_sgd(LOSS, 1.0, batch_size=2)
-  kwargs = {"probability": 0.5, "mechanism": mechanism(), "update": update}
-  alone, _ = run(algorithm(**kwargs))
-  together, _ = run(algorithm(**kwargs, mesh=mesh, chunk_size=2), replicate(CLIENTS, mesh))
+  mesh = client_mesh()
+  sharded = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism(), chunk_size=2, mesh=mesh)
+  (alone, _), (together, _) = run(EVERYTHING), run(sharded, replicate(CLIENTS, mesh))
   np.testing.assert_allclose(flat(together), flat(alone), atol=1e-7)
   assert np.any(flat(alone))
 
@@ -195,19 +206,20 @@ def test_rounds_run_inside_a_scan_and_their_events_reach_the_ledger():
 
 
 def test_diagnostics_are_averages_over_the_cohort():
-  _, history = run(algorithm(gaussian_sum(100.0, 1.0), mechanism=mechanism(), diagnose=True))
-  diagnostics = history[0][1]
-  norms = [float(optax.tree.norm(STEP(jax.random.key(0), PARAMS, row(CLIENTS, user)))) for user in range(USERS)]
+  _, [(_, diagnostics)] = run(algorithm(diagnose=True))
+  differences = [STEP(jax.random.key(0), PARAMS, row(CLIENTS, user)) for user in range(USERS)]
+  norms = [np.linalg.norm(ravel_pytree(difference)[0]) for difference in differences]
   assert float(diagnostics.cohort_size) == USERS
   assert float(diagnostics.update_norm) == pytest.approx(np.mean(norms), rel=1e-5)
-  assert 0 < float(diagnostics.release_norm) <= mechanism().max_norm * (1 + 1e-6)
+  assert float(diagnostics.release_norm) == pytest.approx(np.mean(norms), rel=1e-5)  # in the clear
 
 
 def test_the_released_average_is_unbiased_with_local_and_central_noise():
-  """Rates: see `statistical`. An error of 5 % of the average's length in any entry would be caught."""
-  rounds, stddev = 40_000, 0.05
+  """Rates: see `statistical`. An error of 8 % of the average's length in any entry would be caught."""
+  rounds, stddev = 16_000, 0.05
   local = mechanism()
-  made = algorithm(gaussian_sum(1.001 * local.max_norm, stddev), mechanism=local)  # the projection cuts nothing
+  query = gaussian_sum(1.001 * local.max_norm, stddev)  # the projection cuts nothing
+  made = algorithm(query, mechanism=local, chunk_size=USERS)
   state = made.init(PARAMS)
 
   def move(key):
@@ -220,4 +232,4 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
   norms = [float(np.linalg.norm(d)) for d in differences]
   # Every entry's variance is at most that of the whole vector; at the optimum of PrivUnit it is about 1/DIM of it.
   variance = (np.mean([local.mean_squared_error(norm) for norm in norms]) / USERS) + (stddev / USERS) ** 2
-  statistical.assert_mean(moves, truth, stddev=np.sqrt(variance), catches=0.05 * np.linalg.norm(truth))
+  statistical.assert_mean(moves, truth, stddev=np.sqrt(variance), catches=0.08 * np.linalg.norm(truth))
