@@ -29,10 +29,12 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
-  usable = (largest >= _LEAST) & (largest < jnp.inf)  # False for NaN
-  scale = jnp.where(usable, scale, 0.0)
-  scaled = jax.tree.map(lambda x: jnp.where(usable, x * scale, 0.0), vector)
+  scaled = jax.tree.map(lambda x: x * scale, vector)
   norm = jnp.sqrt(sum((jnp.sum(x * x) for x in jax.tree.leaves(scaled)), jnp.float32(0.0)))
+  # A sum always passes NaN on. The maximum may not: for rows of a batch, XLA on CPU drops it.
+  usable = (largest >= _LEAST) & (norm < jnp.inf)
+  scaled = jax.tree.map(lambda x: jnp.where(usable, x, 0.0), scaled)
+  norm, scale = jnp.where(usable, norm, 0.0), jnp.where(usable, scale, 0.0)
   return scaled, norm, scale
 
 

@@ -131,3 +131,18 @@ def test_eager_jit_and_vmap_agree_on_every_row(function):
   # A relative 2e-7: the compiler may fuse a product into a sum, which saves one rounding.
   np.testing.assert_allclose([jax.jit(function)(row) for row in rows], eager, rtol=2e-7)
   np.testing.assert_allclose(jax.vmap(function)(rows), eager, rtol=2e-7)
+
+
+@pytest.mark.parametrize("filling", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("length", [1, 7, 300, 1024])
+def test_one_unusable_entry_anywhere_makes_a_row_of_a_batch_zero(length, filling):
+  """Reductions of batches are compiled otherwise than those of one vector."""
+  places = np.unique(np.linspace(0, length - 1, 24).astype(int))
+  rows = np.ones((len(places) + 1, length), np.float32)
+  rows[np.arange(len(places)), places] = filling
+  norms = jax.jit(jax.vmap(vectors.l2_norm))(rows)
+  np.testing.assert_array_equal(norms[:-1], 0)
+  assert norms[-1] > 0
+  clipped = jax.jit(jax.vmap(vectors.clip, (0, None)))(rows, 1.0)
+  np.testing.assert_array_equal(clipped[:-1], 0)
+  np.testing.assert_array_equal(jax.jit(jax.vmap(vectors.unit))(rows)[:-1], np.eye(length)[:1].repeat(len(places), 0))
