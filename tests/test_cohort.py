@@ -44,7 +44,7 @@ def plain_sum(sample, seed=0):
   """The definition, one client after the other."""
   total, integers = np.zeros(DIM), 0
   for slot in range(int(sample.size)):
-    keys = [jax.random.fold_in(jax.random.key(s), slot) for s in (seed, seed + 1)]
+    keys = [jax.random.fold_in(jax.random.key(s), int(sample.indices[slot])) for s in (seed, seed + 1)]
     client = jax.tree.map(lambda x, slot=slot: x[int(sample.indices[slot])], DATA)
     vector, number = client_fn(keys, jnp.float32(0.5), client, sample.weights[slot])
     total, integers = total + np.asarray(vector, np.float64), integers + int(number)

@@ -1,5 +1,7 @@
 """A round of private federated learning is what its events say, and one client can do no more than its bound."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,15 +124,20 @@ def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_t
     assert moved <= 2 * S * (1 + 1e-4)
 
 
-def test_a_sampled_out_client_moves_the_model_by_at_most_its_bound():
+@pytest.mark.parametrize("absent", [0, USERS // 2, USERS - 1])
+@pytest.mark.parametrize("update", [STEP, local_sgd(LOSS, 5.0, batch_size=1)], ids=["gradient", "local sgd"])
+def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_client(absent, update):
+  """Whoever it is: were the keys of local training dealt by slot, all later members would train otherwise."""
   sampler = poisson(USERS, 1.0)
 
-  def without_the_last(key, state):
+  def without_one(key, state):
     sample, state = sampler.sample(key, state)
-    return sample._replace(weights=sample.weights.at[-1].set(0.0), size=sample.size - 1), state
+    others = jnp.delete(sample.indices, absent, assume_unique_indices=True)
+    weights = sample.weights.at[-1].set(0.0)
+    return sample._replace(indices=jnp.pad(others, (0, 1)), weights=weights, size=sample.size - 1), state
 
-  other = algorithm(sampler=sampler._replace(sample=without_the_last))
-  (everybody, events), (without, other_events) = run(IN_THE_CLEAR), run(other)
+  everybody, events = run(algorithm(sampler=sampler, update=update))
+  without, other_events = run(algorithm(sampler=sampler._replace(sample=without_one), update=update))
   moved = np.linalg.norm(flat(everybody) - flat(without)) * USERS
   assert moved == pytest.approx(S, rel=1e-4)  # every difference is longer than S
   assert events == other_events
@@ -172,10 +179,20 @@ def test_every_round_has_noise_of_its_own():
   assert np.min(np.abs(two - 2 * one)) > 0
 
 
-def test_a_mesh_changes_nothing_but_rounding():
+def test_every_round_has_local_training_of_its_own():
+  # With a server that stands still, two rounds differ by what the clients drew alone.
+  made = algorithm(no_privacy(), update=TRAIN, optimizer=optax.sgd(1e-6))
+  one, two = (flat(run(made, rounds=rounds)[0]) for rounds in (1, 2))
+  assert np.max(np.abs(two - 2 * one)) > 1e-3 * np.max(np.abs(one))
+
+
+def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   mesh = client_mesh()
   sharded = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism(), chunk_size=2, mesh=mesh)
-  (alone, _), (together, _) = run(EVERYTHING), run(sharded, replicate(CLIENTS, mesh))
+  arguments = (jax.random.key(0), jax.random.key(1), sharded.init(PARAMS), replicate(CLIENTS, mesh))
+  compiled = jax.jit(sharded.round).lower(*arguments).compile()
+  assert len(re.findall(r" all-reduce(?:-start)?\(", compiled.as_text())) == 1
+  (alone, _), (together, _, _) = run(EVERYTHING), compiled(*arguments)
   np.testing.assert_allclose(flat(together), flat(alone), atol=1e-7)
   assert np.any(flat(alone))
 

@@ -35,12 +35,16 @@ def cohort_sum(
 ) -> PyTree:
   """The sum of `client_fn` over the members of a sample.
 
-  Every slot of the sample has keys of its own, folded in from its number, so
-  neither the chunk size nor the mesh changes what a client computes: only the order of
-  summation differs. Chunks that hold only padding are not computed, and padding in the last chunk adds
-  exact zeros (a client function must return zeros at weight 0), so a larger
-  capacity changes no bit of the result. The running time, and nothing else, depends on the
-  sample's size.
+  Every client has keys of its own, folded in from its *number in the data*. So
+  what a client computes depends neither on the chunk size, nor on the mesh, nor
+  on who else is in the sample: were keys dealt by slot, one member more would
+  change the local training of all behind it, and move the sum by far more than
+  one contribution. Only the order of summation differs.
+
+  Chunks that hold only padding are not computed, and padding in the last chunk
+  adds exact zeros (a client function must return zeros at weight 0), so a
+  larger capacity changes no bit of the result. The running time, and nothing
+  else, depends on the sample's size.
 
   Args:
     client_fn: (keys, shared, client, weight) -> contribution, a pytree of
@@ -75,8 +79,9 @@ def cohort_sum(
 
     def chunk_sum(chunk):
       slots = chunk * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
-      clients = jax.tree.map(lambda x: x[indices[slots]], data)
-      own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, slots), keys)
+      members = indices[slots]
+      clients = jax.tree.map(lambda x: x[members], data)
+      own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys)
       contributions = jax.vmap(client_fn, (0, None, 0, 0))(own_keys, shared, clients, weights[slots])
       return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
 
