@@ -20,7 +20,7 @@ def write_report(workdir: Workdir, options: Any, task: Task, plan: Plan, results
   files.write_json(
     workdir.path / "results.json",
     {
-      "not_private": reports.not_private(options),
+      "not_private": reports.not_private(options) + _baselines(rows),
       "flags": vars(options),
       "summary": reports.to_json(rows),
       "runs": results,
@@ -31,6 +31,11 @@ def write_report(workdir: Workdir, options: Any, task: Task, plan: Plan, results
   files.write(workdir.path / "report.md", _report(options, task, plan, rows, results).encode())
   print(f"\n{reports.notice(options)}{_table(rows)}\n\nReport: {workdir.path / 'report.md'}")
   print(f"Plots: {workdir.path / 'accuracy_over_rounds.png'}, {workdir.path / 'accuracy_against_epsilon.png'}")
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+  unprotected = [row["setting"] for row in rows if row["central"] is None]
+  return [f"the models of baseline {name!r} were trained without privacy" for name in unprotected]
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -110,7 +115,7 @@ All releases of a user in a run: they add up, and the participation cap, a publi
 {reports.together(results, "local")}
 
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of
-float32 noise; the test examples.
+float32 noise, and its tails beyond 7.45 standard deviations; the test examples.
 
 ## What was measured
 
@@ -121,7 +126,7 @@ model, samples and noise; ± is the 95 % interval of Student's t.
 
 ## How to repeat it
 
-In this folder:
+From the repository, with the path of this folder:
 
 {reports.repeat("private_federated")}
 {_randomness(options)}
@@ -141,7 +146,8 @@ def _randomness(options) -> str:
 def _measured(options, task, plan, rows) -> Row:
   return {
     "data": options.dataset,
-    "users": f"{task.num_users}, of up to {task.clients.labels.shape[1]} examples ({options.partition})",
+    "users": f"{task.num_users}, partition {options.partition}",
+    "examples per user": options.examples_per_user or "see --examples_per_user",
     "model": f"{options.model}, {task.dim} parameters",
     "expected cohort": f"{plan.sampler.expected_size:g} of {task.num_users} users, Poisson sampling",
     "noise multiplier z": f"{plan.noise_multiplier:.4g}",

@@ -59,17 +59,20 @@ class PoissonSampling:
   Attributes:
     probability: q, as realised by the sampler (its integer threshold divided
       by the range), in [0, 1].
-    overflow_probability: the probability, for the worst data set of the
-      public size, that a sample outgrew the public capacity and surplus
-      records were dropped by data-independent randomness. The accountant adds
+    overflow_probability: the probability that a sample outgrew the public
+      capacity and surplus records were dropped, whatever they held. The accountant adds
       `(1 + e^epsilon)` times the sum of it over rounds to delta.
+    population: N, the public number of records; None in a plan that names none.
   """
 
   probability: float
   overflow_probability: float = 0.0
+  population: int | None = None
 
   def __post_init__(self):
     _validate.probability(probability=self.probability, overflow_probability=self.overflow_probability)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
 
 
 @_event

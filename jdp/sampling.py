@@ -65,7 +65,7 @@ def poisson(
   """Each of `population` records takes part independently with a given probability.
 
   Formal guarantee: the event is a `PoissonSampling`, analysed under add/remove or zero-out of a record. Samples
-  larger than the capacity lose their surplus; the event carries the
+  larger than the capacity lose the members with the highest numbers, whatever they hold; the event carries the
   probability of that, which the accountant adds to delta. The coins are 64-bit
   integers compared with a threshold; the event records the probability that they realise.
 
@@ -123,7 +123,7 @@ def poisson(
   return Sampler(
     init=init,
     sample=sample,
-    event=PoissonSampling(random.realised_probability(probability), overflow),
+    event=PoissonSampling(random.realised_probability(probability), overflow, population),
     expected_size=population * probability,
     capacity=capacity,
     max_participations=max_participations,

@@ -16,7 +16,7 @@ from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Un
 from jdp.ledger import DurableLedger, Ledger, load
 
 EVENTS = [
-  Round(PoissonSampling(0.1, 1e-13), GaussianSum(1 / 3, 0.7)),
+  Round(PoissonSampling(0.1, 1e-13, population=60_000), GaussianSum(1 / 3, 0.7)),
   Round(PoissonSampling(1.0), NonPrivate(), "zero_out", "example", "server"),
   LocalRelease(PureDP(np.pi)),
   LocalRelease(ApproxDP(0.1, 1e-300), max_releases=3),
@@ -67,6 +67,7 @@ def test_float32_values_reach_the_ledger_exactly():
     (lambda: PoissonSampling(1.5), "Expected probability to be a probability"),
     (lambda: PoissonSampling(np.nan), "Expected probability"),
     (lambda: PoissonSampling(0.1, -1e-9), "Expected overflow_probability"),
+    (lambda: PoissonSampling(0.1, population=0), "Expected population to be a whole number >= 1"),
     (lambda: GaussianSum(0.0, 1.0), "Expected clip_norm to be a finite number > 0"),
     (lambda: GaussianSum(np.nan, 1.0), "Expected clip_norm"),
     (lambda: GaussianSum(1.0, -1.0), "Expected stddev to be a finite number >= 0"),

@@ -193,5 +193,12 @@ def test_no_privacy_says_so_and_adds_nothing(key):
   ids=["clip_norm", "stddev", "denominator"],
 )
 def test_bad_arguments_are_refused_by_name(make, name, bad):
-  with pytest.raises(ValueError, match=f"Expected {name} to be a finite number"):
+  with pytest.raises(ValueError, match=f"Expected {name} to be a"):
     make(bad)
+
+
+@pytest.mark.parametrize("beyond", [1e-31, 1e31, 1e-320])
+@pytest.mark.parametrize("name", ["clip_norm", "stddev"])
+def test_numbers_that_float32_would_flush_are_refused(name, beyond):
+  with pytest.raises(ValueError, match=f"Expected {name} to be a number in"):
+    gaussian_sum(**({"clip_norm": 1.0, "stddev": 1.0} | {name: beyond}))

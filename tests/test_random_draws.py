@@ -264,3 +264,28 @@ def test_bernoulli_refuses_what_is_no_probability(key, p):
 def test_a_threefry_key_refuses_more_values_than_it_has_counters(key):
   with pytest.raises(ValueError, match="fewer than 2\\^32 values"):
     jax.eval_shape(lambda k: jdp.random.normal(k, (2**16, 2**16)), key)
+
+
+@pytest.mark.parametrize("log_p", [0.0, -1e-9, -0.5, -20.0, -40.0, -1e4])
+def test_rare_coins_are_as_rare_as_they_should_be(log_p):
+  """The words that must be zero and the last coin's threshold multiply to e^log_p, to a relative 2^-32."""
+  num_words = int(-log_p / (32 * math.log(2)))
+  rest = jdp.random.realised_probability(min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
+  assert math.log(rest) - num_words * 32 * math.log(2) == pytest.approx(log_p, abs=3e-10)
+  assert rest >= 2.0**-33
+
+
+def test_rare_coins_fall_as_often_as_they_should():
+  """2 million coins of probability 1e-3: 5 standard errors are 0.11 of it; and none at all of probability 2^-80."""
+  keys = jax.random.split(jax.random.key(5), 2_000_000)
+  hits = jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, math.log(1e-3))))(keys)
+  assert abs(int(hits.sum()) - 2000) < 5 * math.sqrt(2000)
+  assert not np.any(
+    jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, -55.0)))(jax.random.split(jax.random.key(6), 1000))
+  )
+
+
+@pytest.mark.parametrize("log_p", [1e-9, -math.inf, math.nan])
+def test_rare_coins_refuse_what_is_no_log_probability(log_p):
+  with pytest.raises(ValueError, match="log_p"):
+    jdp.random.rare_bernoulli(jax.random.key(0), log_p)

@@ -81,7 +81,7 @@ def test_everybody_takes_part_with_probability_one(key):
   assert sample.indices.tolist() == list(range(7))
   assert sample.weights.tolist() == [1.0] * 7
   assert int(sample.size) == 7
-  assert sampler.event == PoissonSampling(1.0, 0.0)
+  assert sampler.event == PoissonSampling(1.0, 0.0, population=7)
 
 
 @pytest.mark.parametrize(("population", "probability"), [(10, 1e-12), (1, 1e-13), (1000, 1e-15)])

@@ -84,6 +84,8 @@ def make_plan(options: Any, num_users: int) -> Plan:
     raise ValueError(f"Expected --cohort_size of at most {num_users} users, got {options.cohort_size}.")
   probability = options.cohort_size / num_users
   cap = options.participation_cap or default_participation_cap(options.num_rounds, probability)
+  if not cap <= options.num_rounds:
+    raise ValueError(f"Expected --participation_cap of at most --num_rounds={options.num_rounds}, got {cap}.")
   delta = options.delta or num_users**-1.1
   z = options.noise_multiplier
   if z is None:

@@ -76,7 +76,7 @@ def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
 
 def repeat(experiment: str) -> str:
   """The command that repeats a run, from its folder."""
-  return f"    python -m experiments.{experiment} --flagfile=run.flags\n"
+  return f"    python -m experiments.{experiment} --flagfile=<folder>/run.flags\n"
 
 
 def to_json(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -112,19 +113,24 @@ def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, 
   return rows
 
 
+def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
+  """A key for what no guarantee rests on; different purposes of one seed share nothing."""
+  return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition)
+
+
 def _folder(workdir, setting, seed) -> pathlib.Path:
   return workdir.path / setting.name / str(seed)
 
 
 def _make_run(sweep, setting, seed, step, key, options) -> Run:
-  params = sweep.init(jax.random.fold_in(jax.random.key(options.init_seed), seed))
+  params = sweep.init(_public_key("initial model", options.init_seed, seed))
   return Run(
     name=f"{setting.name}/{seed}",
     step=step,
     state=replicate(setting.algorithm.init(params), sweep.mesh),
     clients=sweep.clients,
     noise_key=key,
-    data_key=jax.random.fold_in(jax.random.key(options.data_seed), seed),
+    data_key=_public_key("local training", options.data_seed, seed),
     evaluate=lambda state: sweep.evaluate(state.params),
     epsilon=partial(central_epsilon, delta=sweep.delta),
     max_epsilon=options.max_epsilon if setting.private else None,

@@ -47,7 +47,7 @@ class TrainingOptions:
     None, "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private.", check=_seed
   )
   max_epsilon: float | None = option(
-    None, "Stop before the round that would take the central epsilon above this.", check=_validate.positive
+    None, "Stop each run before the round that would take its central epsilon above this.", check=_validate.positive
   )
   diagnostics: bool = option(
     False, "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private."

@@ -1,10 +1,14 @@
-"""Where an experiment keeps its files: the work directory, which one may publish, and its secret sibling.
+"""Where an experiment keeps its files: the work directory, and its secret sibling.
+
+The work directory is what one would publish, as far as its runs are private: `results.json` names those that are
+not (baselines among them) under "not_private".
 
 `<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can take the noise off, or see who took
 part. It is readable by its owner alone, and removed when the experiment is finished.
 """
 
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import pathlib
@@ -20,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import experiments
+import jdp
 from experiments.runner import files
 from jdp import random
 
@@ -137,6 +143,16 @@ def fingerprint(key: jax.Array) -> str:
   return hashlib.sha256(b"fingerprint" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:16]
 
 
+@functools.cache
+def _source_fingerprint() -> str:
+  """Of the code of jdp and of the experiments: an edited line may change a round's bits."""
+  roots = [pathlib.Path(module.__file__).parent for module in (jdp, experiments) if module.__file__]
+  digest = hashlib.sha256()
+  for path in sorted(path for root in roots for path in root.rglob("*.py")):
+    digest.update(path.read_bytes())
+  return digest.hexdigest()[:16]
+
+
 def environment() -> dict[str, str]:
   """What the bits of a result depend on besides the flags: versions and devices."""
   devices = jax.devices()
@@ -146,4 +162,5 @@ def environment() -> dict[str, str]:
     **{name: importlib.metadata.version(name) for name in packages},
     "platform": f"{sys.platform} {platform.machine()}",
     "devices": f"{len(devices)} x {devices[0].device_kind}",
+    "source": _source_fingerprint(),
   }

@@ -96,7 +96,7 @@ def pld_profile(composed: Losses) -> Profile:
     import dp_accounting
     from dp_accounting import pld
   except ImportError as error:
-    raise ImportError("Expected the package dp_accounting for accountant='pld'; pip install dp-accounting.") from error
+    raise ImportError("Expected the package dp_accounting for accountant='pld'; pip install 'jdp[pld]'.") from error
   accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
   for q, z, num_rounds in zip(*composed[:3], strict=True):
     gaussian = dp_accounting.GaussianDpEvent(float(z))

@@ -20,7 +20,7 @@ import numpy as np
 
 from jdp import _validate
 
-MAX_LEVELS = 2**20
+MAX_LEVELS = 2**16  # beyond it the rounding to levels is float32's own, and k-ary draws need wider words
 
 
 class ScalarGrid(NamedTuple):
@@ -30,7 +30,7 @@ class ScalarGrid(NamedTuple):
     epsilon: the privacy loss of one release.
     max_value: r_max.
     num_levels: k; the levels are 0..k.
-    lie_probability: k / (e^epsilon + k), the probability of another level.
+    log_lie_probability: log of k / (e^epsilon + k), the probability of another level.
     a: scale of the estimate a (level - b).
     b: offset of the estimate.
   """
@@ -38,7 +38,7 @@ class ScalarGrid(NamedTuple):
   epsilon: float
   max_value: float
   num_levels: int
-  lie_probability: float
+  log_lie_probability: float
   a: float
   b: float
 
@@ -63,7 +63,7 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   """The constants for `num_levels` = k, by default the k with the least worst-case variance.
 
   Raises:
-    ValueError: if epsilon or max_value is not positive and finite, or num_levels not in [1, 2^20].
+    ValueError: if epsilon or max_value is not positive and finite, or num_levels not in [1, 2^16].
 
   >>> grid = scalar_grid(4.0, 1.0)
   >>> grid.num_levels, round(grid.worst_variance, 7)
@@ -74,12 +74,12 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   _validate.integer(1, num_levels=k)
   _validate.in_range(1, MAX_LEVELS, num_levels=k)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
-  rest = math.exp(-epsilon)
-  return ScalarGrid(epsilon, max_value, int(k), k * rest / (1 + k * rest), max_value / k / slope, shift * slope)
+  log_lie = math.log(k) - float(np.logaddexp(epsilon, math.log(k)))
+  return ScalarGrid(epsilon, max_value, int(k), log_lie, max_value / k / slope, shift * slope)
 
 
 def best_num_levels(epsilon: float) -> int:
-  """The k that minimises the worst-case variance; of the order e^(epsilon/3), at most 2^20.
+  """The k that minimises the worst-case variance; of the order e^(epsilon/3), at most 2^16.
 
   >>> [best_num_levels(epsilon) for epsilon in (2.0, 4.0, 8.0)]
   [2, 4, 16]

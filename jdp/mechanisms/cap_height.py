@@ -70,13 +70,13 @@ def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array
   small = cap.dim <= _POLAR_DIM
   in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
   in_half = _quantiles(cap.dim, 0.0, math.log(0.5), small)
-  probability_outside = math.exp(-np.logaddexp(0.0, cap.logit_p))
+  log_outside = -float(np.logaddexp(0.0, cap.logit_p))  # log(1 - p), also where p rounds to 1
   log_q = np.float32(max(cap.log_q, -1e3))  # below the smallest U either way
   log_rest = np.float32(np.log1p(-math.exp(cap.log_q)))
 
   def sample(key):
     side_key, height_key = jax.random.split(key)
-    outside = random.bernoulli(side_key, probability_outside)
+    outside = random.rare_bernoulli(side_key, log_outside)
     log_u, log_1mu = random.log_uniforms(height_key)
     log_upper = jnp.logaddexp(log_q, log_rest + log_u)
     log_lower = log_rest + log_1mu

@@ -31,11 +31,11 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
   Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the
   server, for every input: it is divided by its norm first, and one that has no
   direction (zero, NaN, infinite) is replaced by the first basis vector. In float32 three things
-  differ from the ideal: the side of the cap is decided to 2^-64 in total variation;
-  <V, u> is accurate to 5e-6 / sqrt(dim); and the rounding of V itself is not
-  protected, so its low-order bits may say more than the guarantee allows. A cap of
-  angle sqrt(1 - gamma^2) below about 1e-6 is lost in rounding: such an epsilon protects nothing, and is
-  offered for sweeps only.
+  differ from the ideal: 1 - p is realised to a relative 2^-32; <V, u> is accurate to 5e-6 / sqrt(dim),
+  with tails cut at a probability of 2^-65; and the rounding of V itself is not
+  protected, so its low-order bits may say more than the guarantee allows. A cap whose
+  radius sqrt(1 - gamma^2) is below about 1e-6 is lost in that rounding: an epsilon so large for its dimension
+  protects nothing, and is offered for sweeps only.
 
   Args:
     dim: d, 2 <= dim <= 1e9.

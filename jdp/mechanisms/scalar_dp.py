@@ -19,12 +19,12 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
 
   Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the
   server, for every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The report is an
-  integer, so floating point leaks nothing; its probabilities are realised to 2^-64.
+  integer, so floating point leaks nothing; the probabilities of its levels are realised to a relative 2^-32.
 
   Args:
     epsilon: the privacy loss of one release, > 0.
     max_value: r_max > 0.
-    num_levels: k, the number of intervals, in [1, 2^20]. Default: the k with the
+    num_levels: k, the number of intervals, in [1, 2^16]. Default: the k with the
       least worst-case variance.
 
   Returns:
@@ -55,7 +55,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
     level = lower.astype(jnp.int32) + up.astype(jnp.int32)
     other = jax.random.randint(other_key, (), 0, k)
     other = jnp.where(other >= level, other + 1, other)
-    return jnp.where(random.bernoulli(lie_key, grid.lie_probability), other, level)
+    return jnp.where(random.rare_bernoulli(lie_key, grid.log_lie_probability), other, level)
 
   def decode(report):
     return jnp.float32(grid.a) * (report.astype(jnp.float32) - jnp.float32(grid.b))

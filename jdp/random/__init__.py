@@ -6,7 +6,16 @@ adversary) do for tests, data order and initial values. The draws take either.
 """
 
 from jdp.random.chacha import IMPLS
-from jdp.random.draws import bernoulli, bits, exponential, laplace, log_uniforms, normal, realised_probability
+from jdp.random.draws import (
+  bernoulli,
+  bits,
+  exponential,
+  laplace,
+  log_uniforms,
+  normal,
+  rare_bernoulli,
+  realised_probability,
+)
 from jdp.random.keys import secure_key, seeded_key
 
 __all__ = [
@@ -17,6 +26,7 @@ __all__ = [
   "laplace",
   "log_uniforms",
   "normal",
+  "rare_bernoulli",
   "realised_probability",
   "secure_key",
   "seeded_key",

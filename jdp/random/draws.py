@@ -165,6 +165,33 @@ def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Arra
   return (high < threshold_high) | ((high == threshold_high) & (low < threshold_low))
 
 
+def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
+  """One coin that is True with probability e^log_p, however small.
+
+  It is the conjunction of a coin of 64 bits and of as many fair ones as bring that coin's
+  probability up to at least 2^-32: the probability realised is e^log_p to a relative 2^-32.
+
+  Args:
+    key: consumed.
+    log_p: a host float <= 0, finite.
+
+  Returns:
+    bool scalar.
+
+  Raises:
+    ValueError: if `log_p` is positive, infinite or NaN.
+
+  >>> bool(rare_bernoulli(jax.random.key(0), -1e4))
+  False
+  """
+  if not -math.inf < log_p <= 0:
+    raise ValueError(f"Expected log_p finite and <= 0, got {log_p}.")
+  num_words = int(-log_p / (32 * math.log(2)))
+  words_key, coin_key = jax.random.split(key)
+  coin = bernoulli(coin_key, min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
+  return coin & jnp.all(bits(words_key, (num_words,)) == 0) if num_words else coin
+
+
 def realised_probability(p: float) -> float:
   """The probability, exactly, with which `bernoulli(key, p)` is True: p rounded down to a multiple of 2^-64.
 

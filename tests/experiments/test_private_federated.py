@@ -20,7 +20,7 @@ from experiments.runner import launch, sweep
 from experiments.runner.launch import Location
 from experiments.runner.statistics import mean_interval
 from jdp import accounting, ledger
-from jdp.events import LocalRelease, Round
+from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.guarantees import ApproxDP
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_ledgers_hold_every_round_once(finished, setting, kinds, seed):
 
 def test_results_follow_from_ledgers_and_metrics(finished):
   content = results(finished.path)
-  assert content["not_private"] == []
+  assert content["not_private"] == ["the models of baseline 'none' were trained without privacy"]
   assert content["flags"]["num_rounds"] == 5
   assert [(result["setting"], result["seed"]) for result in content["runs"]] == [
     (setting, seed) for setting in ("none", "central", "local_8") for seed in (0, 1)
@@ -125,6 +125,39 @@ def test_repetitions_differ(finished):
     assert first != second
 
 
+def test_no_two_runs_share_noise(finished):
+  """A ledger's header names the run and a fingerprint of its noise key."""
+  headers = [
+    json.loads(path.read_text().split("\n")[0].split(" ", 1)[1]) for path in finished.path.rglob("ledger.jsonl")
+  ]
+  fingerprints = {header["run"].split(" ")[-1] for header in headers}
+  assert len(fingerprints) == len(headers) == 6
+
+
+def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_options_say(monkeypatch):
+  made = {}
+  monkeypatch.setattr(private_federated, "average", lambda query, denominator: (query, denominator))
+  monkeypatch.setattr(private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs))
+  for radius in (None, 0.25):
+    options = private_federated.Options(
+      noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius
+    )
+    task = private_federated.load_task(options, 0, None)
+    plan = private_federated.make_plan(options, task.num_users)
+    for setting in private_federated.make_settings(options, task, plan, None):
+      (query, denominator), kwargs = setting.algorithm
+      total = np.zeros(task.dim, np.float32)
+      _, event, _ = query.finalize(jax.random.key(0), query.init(total), total)
+      made[radius, setting.name] = denominator, event, kwargs["mechanism"]
+  for (radius, name), (denominator, event, mechanism) in made.items():
+    assert denominator == 20
+    if name == "none":
+      assert event == NonPrivate()
+    else:
+      clip_norm = 0.5 if mechanism is None else radius or mechanism.max_norm
+      assert event == GaussianSum(clip_norm, 2.0 * clip_norm)
+
+
 def test_the_report_says_what_was_guaranteed_to_whom(finished):
   report = (finished.path / "report.md").read_text()
   book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
@@ -138,7 +171,11 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   assert f"- local ε₁ = 8: {release.guarantee}." in report
   assert f"is\n{release.max_releases} of 5 rounds" in report
   assert f"- local ε₁ = 8: {accounting.local_guarantee(book)}." in report
-  for text in ("ledger.jsonl", "arXiv 1908.10530", "python -m experiments.private_federated --flagfile=run.flags"):
+  for text in (
+    "ledger.jsonl",
+    "arXiv 1908.10530",
+    "python -m experiments.private_federated --flagfile=<folder>/run.flags",
+  ):
     assert text in report
   assert f"| jax      | {jax.__version__}" in report
   assert "NOT PRIVATE" not in report + finished.out
