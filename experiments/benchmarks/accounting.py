@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 import absl.logging
 import dp_accounting
 import numpy as np
-from absl import app, flags
+from absl import app
 from dp_accounting import rdp
 
 from experiments.benchmarks import harness
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
-
-JSON = flags.DEFINE_string("json", None, "JSON Lines file to append the results to.")
 
 
 def sampled_gaussian(q: float, z: float) -> dp_accounting.DpEvent:
@@ -46,7 +44,7 @@ def their_calibration(epsilon: float, delta: float, q: float, num_rounds: int) -
 def _compare(title, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int, share: float = 1.0):
   cases = {"dp_accounting": harness.Case(theirs, share), "jdp": harness.Case(ours, 1.0)}
   timings = harness.compare(cases, baseline="dp_accounting", rounds=rounds)
-  harness.report(title, timings, "tasks", json_path=JSON.value)
+  harness.report(title, timings, "tasks", json_path=harness.JSON.value)
 
 
 def main(argv: Sequence[str]) -> None:

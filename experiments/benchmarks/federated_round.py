@@ -22,8 +22,6 @@ from jdp.federated import cohort_sum, gradient_step
 COHORT_SIZE = flags.DEFINE_integer("cohort_size", 500, "Clients of a round.")
 EXAMPLES_PER_USER = flags.DEFINE_integer("examples_per_user", 10, "Examples of a client.")
 CHUNK_SIZES = flags.DEFINE_list("chunk_sizes", ["1", "8", "64", "256"], "Chunk sizes to compare.")
-ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds of each case.")
-JSON = flags.DEFINE_string("json", None, "A JSON Lines file to append the results to.")
 
 _SHAPE, _CLASSES, _USERS = (28, 28), 10, 2000
 
@@ -43,7 +41,7 @@ def _client_fn(mechanism, query, state):
 
 def _naive(client_fn, key, params, sample, clients):
   chosen = jax.tree.map(lambda x: x[sample.indices], clients)
-  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(sample.indices)))
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sample.indices)
   return jnp.sum(jax.vmap(client_fn, (0, None, 0, 0))(keys, params, chosen, sample.weights), axis=0)
 
 
@@ -75,9 +73,9 @@ def main(argv: Sequence[str]) -> None:
         chunked = functools.partial(cohort_sum, client_fn, chunk_size=chunk_size)
         run = functools.partial(jax.jit(chunked), key, params, sample, clients)
         cases[f"chunks of {chunk_size}, {generator}"] = harness.Case(run, size)
-    timings = harness.compare(cases, baseline="naive vmap, ChaCha20", rounds=ROUNDS.value)
+    timings = harness.compare(cases, baseline="naive vmap, ChaCha20", rounds=harness.ROUNDS.value)
     harness.report(
-      f"{title}: {size} clients of {count} examples, {dim} weights", timings, "clients", json_path=JSON.value
+      f"{title}: {size} clients of {count} examples, {dim} weights", timings, "clients", json_path=harness.JSON.value
     )
 
 

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jaxlib
+from absl import flags
+
+ROUNDS = flags.DEFINE_integer("rounds", 7, "How often each case is timed.", lower_bound=1)
+JSON = flags.DEFINE_string("json", None, "A JSON Lines file to append the results to.")
 
 
 class Case(NamedTuple):

@@ -12,8 +12,6 @@ import jdp.random
 from experiments.benchmarks import harness
 
 SIZES = flags.DEFINE_multi_integer("size", [1_000, 100_000, 1_000_000, 10_000_000], "Values in one draw.")
-ROUNDS = flags.DEFINE_integer("rounds", 15, "How often each case is timed.", lower_bound=1)
-JSON = flags.DEFINE_string("json", None, "JSON Lines file to append the results to.")
 
 
 def _case(draw: Callable, key: jax.Array, size: int) -> harness.Case:
@@ -39,8 +37,8 @@ def main(argv):
   """Runs the comparison."""
   del argv
   for size in SIZES.value:
-    timings = harness.compare(_cases(size), baseline="jax.random.normal, default key", rounds=ROUNDS.value)
-    harness.report(f"{size:,d} values", timings, "values", json_path=JSON.value)
+    timings = harness.compare(_cases(size), baseline="jax.random.normal, default key", rounds=harness.ROUNDS.value)
+    harness.report(f"{size:,d} values", timings, "values", json_path=harness.JSON.value)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   mask = np.zeros((len(users), largest), np.float32)
   for row, (user, count) in enumerate(zip(users, map(len, users), strict=True)):
     indices[row, :count], mask[row, :count] = user, 1
-  return Examples(data.inputs[indices], data.labels[indices], mask)
+  inputs, labels = data.inputs[indices], data.labels[indices]
+  inputs[mask == 0], labels[mask == 0] = 0, 0  # not another user's
+  return Examples(inputs, labels, mask)
 
 
 def partition_iid(rng: np.random.Generator, num_examples: int, examples_per_user: int) -> list[np.ndarray]:
