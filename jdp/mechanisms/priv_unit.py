@@ -1,6 +1,7 @@
 """PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984, Algorithm 1)."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,9 @@ from jdp.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
+# Matrix products in true float32, on accelerators too: their default precision would distort the release.
+_dot = partial(jnp.dot, precision="highest")
+_dots = jax.vmap(_dot)  # row by row; on CPU faster than sums along the rows
 
 
 def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None) -> LocalMechanism:
@@ -63,15 +67,22 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
   move = _move_explicitly if dim <= _SMALL_DIM else _move
   scale = math.exp(-cap.log_m)
 
+  def draw(key):
+    height_key, noise_key = jax.random.split(key)
+    return random.normal(noise_key, (dim,)), *sample_height(height_key)
+
   def encode(key, value):
     if value.shape != (dim,):
       raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
-    height_key, noise_key = jax.random.split(key)
-    height, complement = sample_height(height_key)
-    return move(random.normal(noise_key, (dim,)), unit(value), height, complement)
+    noise, height, complement = draw(key)
+    return move(noise, unit(value), height, complement)
 
   def decode(report):
     return scale * report
+
+  def privatize_sum(keys, values, weights):
+    noise, height, complement = jax.vmap(draw)(keys)
+    return _moved_sum(noise, *_with_lengths(values), height, complement, scale * weights)
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.
@@ -86,6 +97,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cap,
+    privatize_sum=None if dim <= _SMALL_DIM else privatize_sum,
   )
 
 
@@ -125,10 +137,33 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
 
 def _move(noise, u, height, complement):
   """t u + sqrt(1-t^2) w as A g + B u: w, the part of g orthogonal to u, normalised, is never written down."""
-  along = jnp.sum(noise * u)
-  across = jnp.sqrt(jnp.sum(noise * noise) - along * along)
-  a = jnp.sqrt(complement * (1 + height)) / across
-  return a * noise + (height - a * along) * u
+  a, b = _coefficients(jnp.sum(noise * noise), jnp.sum(noise * u), height, complement)
+  return a * noise + b * u
+
+
+def _coefficients(square, along, height, complement):
+  """(A, B) of `_move`, from ||g||^2 and <g, u>."""
+  a = jnp.sqrt(complement * (1 + height)) / jnp.sqrt(square - along * along)
+  return a, height - a * along
+
+
+def _moved_sum(noise, vectors, lengths, height, complement, weights):
+  """sum_i weights_i `_move`(noise_i, vectors_i / lengths_i, ...), as two matrix products: [n, d], [n, d], [n]..."""
+  a, b = _coefficients(_dots(noise, noise), _dots(noise, vectors) / lengths, height, complement)
+  return _dot(weights * a, noise) + _dot(weights * b / lengths, vectors)
+
+
+def _with_lengths(values):
+  """Rows and their lengths, whose quotients are the rows' directions: as they are, or if one is extreme, of length 1.
+
+  A sum of squares within these bounds has lost nothing, and has no NaN in it: no row needs `unit`'s care.
+  """
+  values = values.astype(jnp.float32)
+  squares = _dots(values, values)
+  ordinary = jnp.all((squares > 1e-20) & (squares < 1e30))
+  return jax.lax.cond(
+    ordinary, lambda: (values, jnp.sqrt(squares)), lambda: (jax.vmap(unit)(values), jnp.ones_like(squares))
+  )
 
 
 def _move_explicitly(noise, u, height, complement):

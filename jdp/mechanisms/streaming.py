@@ -1,0 +1,94 @@
+"""The sum of many clients' releases, without ever holding them."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jdp import _validate
+from jdp.mechanisms.base import LocalMechanism
+
+# Numbers in a block by default: noise and values together stay in a core's second-level cache, or close to it.
+_BLOCK = 400_000
+
+
+def stream_sum(
+  mechanism: LocalMechanism,
+  keys: jax.Array,
+  values: jax.Array | Callable[[jax.Array], jax.Array],
+  weights: jax.Array | None = None,
+  *,
+  block_size: int | None = None,
+) -> jax.Array:
+  """sum_i weights_i privatize(keys_i, values_i), block by block of clients.
+
+  What a server adds up if every client releases its value once, simulated with memory for one block: neither the
+  releases nor, if `values` is a function, the values are ever all there. A mechanism with a `privatize_sum`
+  (`priv_unit`, and `separated` of it) makes the sum of a block by matrix products. For the
+  releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding.
+
+  Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
+  post-processing. With weights that depend on private data it says nothing about what they reveal.
+
+  Args:
+    mechanism: the local randomiser.
+    keys: [n] keys, one for each client; consumed.
+    values: [n, ...] floats, or a function (int32 scalar, the client's number) -> its value, traced under vmap.
+    weights: [n] floats; NaN counts as 0. None: all 1.
+    block_size: clients computed side by side; a matter of speed and memory only. Default: as many as a core's cache
+      likes, 40 at 1e4 coordinates; take hundreds on a GPU.
+
+  Returns:
+    The sum, float32, of the shape of one value.
+
+  Raises:
+    ValueError: if there is no client, block_size is not positive, or values or weights are not as many as the keys.
+
+  >>> from jdp.mechanisms import priv_unit
+  >>> mechanism = priv_unit(1000, 16.0)
+  >>> keys = jax.random.split(jax.random.key(0), 5000)
+  >>> mean = stream_sum(mechanism, keys, lambda client: jnp.ones(1000)) / 5000
+  >>> bool(jnp.linalg.norm(mean - 1000**-0.5) < 0.15)  # sqrt(mechanism.mean_squared_error(1.0) / 5000) = 0.095
+  True
+  """
+  count = keys.shape[0]
+  _validate.integer(1, number_of_keys=count)
+  weights = jnp.ones(count) if weights is None else jnp.asarray(weights, jnp.float32)
+  _check_count("weights", weights, count)
+  if not callable(values):
+    values = jnp.asarray(values)
+    _check_count("values", values, count)
+  shape = jax.eval_shape(values, jnp.int32(0)).shape if callable(values) else values.shape[1:]
+  size = max(1, _BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
+  _validate.integer(1, block_size=size)
+  size = min(size, count)
+  # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw data.
+  impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
+  sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
+
+  def add_block(block, total):
+    start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
+    clients = start + jnp.arange(size, dtype=jnp.int32)
+    own_key_data, own_weights = (lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights))
+    own_values = jax.vmap(values)(clients) if callable(values) else lax.dynamic_slice_in_dim(values, start, size)
+    counted = (clients >= block * size) & ~jnp.isnan(own_weights)
+    own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
+    return total + sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
+
+  return lax.fori_loop(0, -(-count // size), add_block, jnp.zeros(shape, jnp.float32))
+
+
+def _sum_of_each(mechanism):
+  """The `privatize_sum` of any mechanism: each release, then their sum."""
+
+  def privatize_sum(keys, values, weights):
+    return jnp.tensordot(weights, jax.vmap(mechanism.privatize)(keys, values), 1, precision="highest")
+
+  return privatize_sum
+
+
+def _check_count(name, array, count):
+  if array.shape[:1] != (count,):
+    raise ValueError(f"Expected {name} for {count} clients, one for each key, got shape {array.shape}.")

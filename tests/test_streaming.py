@@ -1,0 +1,146 @@
+"""The streamed sum of releases: their own sum, whatever the block, the keys and the inputs; in little memory."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp import random
+from jdp.mechanisms import priv_unit, scalar_dp, separated, stream_sum
+
+DIM, COUNT = 300, 23
+MECHANISMS = {  # name: (mechanism, shape of a value)
+  "priv_unit": (priv_unit(DIM, 8.0), (DIM,)),
+  "priv_unit, few dimensions": (priv_unit(30, 8.0), (30,)),
+  "separated": (separated(priv_unit(DIM, 8.0), scalar_dp(4.0, 2.0)), (DIM,)),
+  "scalar_dp": (scalar_dp(4.0, 2.0), ()),
+}
+KEYS = {"threefry": jax.random.key, "ChaCha20": random.seeded_key}
+
+
+def values_of(shape, scale=1.0):
+  return jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (COUNT, *shape)) * scale, jnp.float32)
+
+
+@functools.cache
+def released(mechanism):
+  return jax.jit(jax.vmap(mechanism.privatize))
+
+
+@functools.cache
+def stream(mechanism, block_size):
+  return jax.jit(functools.partial(stream_sum, mechanism, block_size=block_size))
+
+
+def assert_is_the_sum_of_releases(mechanism, key, values, weights, block_size=5):
+  """To 1e-5 of the norm of the releases: what float32 rounding explains, and no release in 23 left out or doubled."""
+  keys = jax.random.split(key, COUNT)
+  releases = np.asarray(released(mechanism)(keys, values), np.float64)
+  expected = np.tensordot(np.asarray(weights, np.float64), releases, 1)
+  streamed = stream(mechanism, block_size)(jax.random.clone(keys), values, weights)
+  assert streamed.dtype == jnp.float32
+  tolerance = 1e-5 * np.sqrt(np.sum(releases**2))
+  assert 100 * tolerance < np.min(np.sqrt(np.sum(releases.reshape(COUNT, -1) ** 2, axis=1)))
+  assert np.linalg.norm(streamed - expected) <= tolerance
+
+
+@pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("case", MECHANISMS.values(), ids=MECHANISMS)
+def test_sum_is_that_of_the_releases(case, make_key):
+  mechanism, shape = case
+  weights = jnp.linspace(-1.0, 2.0, COUNT)
+  assert_is_the_sum_of_releases(mechanism, make_key(0), values_of(shape), weights)
+
+
+@pytest.mark.parametrize("block_size", [None, 1, 22])
+def test_no_block_size_leaves_out_or_doubles_a_client(block_size):
+  assert_is_the_sum_of_releases(
+    MECHANISMS["priv_unit"][0], jax.random.key(1), values_of((DIM,)), jnp.ones(COUNT), block_size=block_size
+  )
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-15, 1e-3, 1e3, 1e18, 1e37])
+def test_values_of_any_length_are_taken(scale):
+  assert_is_the_sum_of_releases(
+    MECHANISMS["priv_unit"][0], jax.random.key(2), values_of((DIM,), scale), jnp.ones(COUNT)
+  )
+
+
+@pytest.mark.parametrize("name", ["priv_unit", "separated"])
+@pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38])
+def test_a_client_with_an_unusable_value_counts_as_in_its_own_release(name, filling):
+  values = values_of((DIM,)).at[3].set(filling).at[9, 7].set(filling)
+  assert_is_the_sum_of_releases(MECHANISMS[name][0], jax.random.key(3), values, jnp.ones(COUNT))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_values_are_taken(dtype):
+  values = values_of((DIM,)).astype(dtype)
+  assert_is_the_sum_of_releases(MECHANISMS["separated"][0], jax.random.key(4), values, jnp.ones(COUNT))
+
+
+def test_weight_zero_or_nan_leaves_a_client_out_exactly():
+  mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))
+  weights = jnp.ones(COUNT).at[jnp.array([2, 22])].set(jnp.array([0.0, jnp.nan]))
+  without = stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), values, weights)
+  hostile = values.at[jnp.array([2, 22])].set(-7.0)  # other directions, ordinary lengths
+  np.testing.assert_array_equal(
+    stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), hostile, weights), without
+  )
+  assert (
+    np.linalg.norm(stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), values, jnp.ones(COUNT)) - without)
+    > 1
+  )
+
+
+def test_values_by_a_function_of_the_client():
+  mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))
+  whole = stream_sum(mechanism, jax.random.split(jax.random.key(6), COUNT), values, block_size=4)
+  by_number = stream_sum(mechanism, jax.random.split(jax.random.key(6), COUNT), lambda i: values[i], block_size=4)
+  np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
+
+
+def test_runs_inside_scan():
+  mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))
+
+  def step(key, _):
+    key, own = jax.random.split(key)
+    return key, stream_sum(mechanism, jax.random.split(own, COUNT), values, block_size=4)
+
+  _, sums = jax.jit(lambda key: jax.lax.scan(step, key, length=2))(jax.random.key(7))
+  key = jax.random.key(7)
+  for streamed in sums:
+    key, own = jax.random.split(key)
+    expected = jnp.sum(jax.vmap(mechanism.privatize)(jax.random.split(own, COUNT), values), axis=0)
+    np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * COUNT * mechanism.max_norm)
+
+
+@pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
+def test_memory_is_bounded_by_the_block(make_key):
+  """10,000 clients at 1e6 coordinates: 40 GB of releases, in buffers of a few vectors, compiled and not run."""
+  dim, count = 1_000_000, 10_000
+  mechanism = priv_unit(dim, 64.0)
+  direction = jnp.ones(dim)
+
+  def run(keys):
+    return stream_sum(mechanism, keys, lambda client: direction + client.astype(jnp.float32))
+
+  keys = jax.random.split(make_key(8), count)
+  memory = jax.jit(run).lower(keys).compile().memory_analysis()
+  assert memory.temp_size_in_bytes < 12 * 4 * dim
+  assert memory.output_size_in_bytes == 4 * dim
+
+
+def test_bad_arguments_are_refused():
+  mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))
+  keys = jax.random.split(jax.random.key(9), COUNT)
+  with pytest.raises(ValueError, match="Expected values for 23 clients"):
+    stream_sum(mechanism, keys, values[:5])
+  with pytest.raises(ValueError, match="Expected weights for 23 clients"):
+    stream_sum(mechanism, keys, values, jnp.float32(1))
+  with pytest.raises(ValueError, match="block_size"):
+    stream_sum(mechanism, keys, values, block_size=0)
+  with pytest.raises(ValueError, match="number_of_keys"):
+    stream_sum(mechanism, keys[:0], values[:0])
