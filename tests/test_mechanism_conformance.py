@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdp.guarantees import Relation, Unit
-from jdp.mechanisms import priv_unit, scalar_dp, separated
+from jdp.mechanisms import on_grid, priv_unit, scalar_dp, separated
 
 VECTOR, SCALAR = (30,), ()
 MECHANISMS = {  # name: (mechanism, shape of a value)
@@ -15,6 +15,8 @@ MECHANISMS = {  # name: (mechanism, shape of a value)
   "priv_unit, gamma 0": (priv_unit(30, 1.0, gamma=0.0), VECTOR),
   "scalar_dp": (scalar_dp(2.0, 1.0), SCALAR),
   "separated": (separated(priv_unit(30, 4.0), scalar_dp(2.0, 1.0)), VECTOR),
+  "on_grid": (on_grid(priv_unit(30, 4.0), 0.25, 30), VECTOR),
+  "on_grid, at random": (on_grid(scalar_dp(2.0, 1.0), 0.25, 1, unbiased=True), SCALAR),
 }
 
 

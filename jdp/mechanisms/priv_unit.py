@@ -82,7 +82,8 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 
   def privatize_sum(keys, values, weights):
     noise, height, complement = jax.vmap(draw)(keys)
-    return _moved_sum(noise, *_with_lengths(values), height, complement, scale * weights)
+    vectors, lengths = _with_lengths(values)
+    return _moved_sum(noise, vectors, lengths, height, complement, scale * weights)
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.

@@ -64,14 +64,6 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   def decode(report):
     return magnitude.decode(report.magnitude) * direction.decode(report.direction)
 
-  def magnitude_of(key, value):
-    direction_key, magnitude_key = jax.random.split(key)
-    return direction_key, magnitude.privatize(magnitude_key, direction.norm(value))
-
-  def privatize_sum(keys, values, weights):
-    direction_keys, magnitudes = jax.vmap(magnitude_of)(keys, values)
-    return direction.privatize_sum(direction_keys, values, weights * magnitudes)
-
   def mean_squared_error(norm: float) -> float:
     second_moment = norm**2 + magnitude.mean_squared_error(norm)
     return second_moment * (1 + direction.mean_squared_error(1.0)) - norm**2
@@ -85,5 +77,20 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     max_norm=direction.max_norm * magnitude.max_norm,
     mean_squared_error=mean_squared_error,
     parameters=SeparatedParameters(direction.parameters, magnitude.parameters),
-    privatize_sum=privatize_sum if direction.privatize_sum else None,
+    privatize_sum=direction.privatize_sum
+    and _product_sum(direction.privatize_sum, direction.norm, magnitude.privatize),
   )
+
+
+def _product_sum(direction_sum, norm, magnitude):
+  """The `privatize_sum` of the product: the directions' sum, with the magnitudes among the weights."""
+
+  def magnitude_of(key, value):
+    direction_key, magnitude_key = jax.random.split(key)
+    return direction_key, magnitude(magnitude_key, norm(value))
+
+  def privatize_sum(keys, values, weights):
+    direction_keys, magnitudes = jax.vmap(magnitude_of)(keys, values)
+    return direction_sum(direction_keys, values, weights * magnitudes)
+
+  return privatize_sum
