@@ -21,8 +21,6 @@ VALUES = flags.DEFINE_integer("values", 4_000_000, "Clients times coordinates of
 EPSILON = flags.DEFINE_float("epsilon", 16.0, "Privacy loss of a release.")
 BLOCK_SIZE = flags.DEFINE_integer("block_size", None, "Clients computed side by side; default: stream_sum's.")
 WHOLE = flags.DEFINE_bool("whole", False, "Pass the values as one array.")
-ROUNDS = flags.DEFINE_integer("rounds", 15, "How often each case is timed.", lower_bound=1)
-JSON = flags.DEFINE_string("json", None, "JSON Lines file to append the results to.")
 
 
 def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
@@ -66,9 +64,9 @@ def main(argv):
   del argv
   for dim in DIMS.value:
     for generator, key in {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}.items():
-      timings = harness.compare(_cases(dim, key), baseline="normals alone", rounds=ROUNDS.value)
+      timings = harness.compare(_cases(dim, key), baseline="normals alone", rounds=harness.ROUNDS.value)
       title = f"{generator}, {dim:,d} coordinates, values {'whole' if WHOLE.value else 'by function'}"
-      harness.report(title, timings, "vectors", json_path=JSON.value)
+      harness.report(title, timings, "vectors", json_path=harness.JSON.value)
 
 
 if __name__ == "__main__":

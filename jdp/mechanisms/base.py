@@ -31,7 +31,7 @@ class LocalMechanism(NamedTuple):
     max_norm: the largest that norm of an estimate can be (infinite for
       mechanisms that add unbounded noise).
     mean_squared_error: norm of the value -> E||estimate - value||^2 (L2), in
-      float64 on the host.
+      float64 on the host; exact, or an upper bound where the factory says so.
     parameters: the mechanism's constants, by their names in the field.
     privatize_sum: (keys [n], values [n, d], weights [n]) -> [d]. The weighted sum of the n estimates that
       `privatize` makes from the same keys, up to rounding, where that is faster than making each of them: a fast path
