@@ -34,7 +34,7 @@ def _event(cls: type[T]) -> type[T]:
 
   def flatten(event):
     values = [getattr(event, name) for name in names]
-    traced = [isinstance(v, jax.Array | np.ndarray) or type(v) in EVENT_TYPES.values() for v in values]
+    traced = [isinstance(v, jax.Array | np.ndarray) or _holds_events(v) for v in values]
     leaves = [v for v, t in zip(values, traced, strict=True) if t]
     static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
     dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
@@ -50,6 +50,12 @@ def _event(cls: type[T]) -> type[T]:
   jax.tree_util.register_pytree_node(kind, flatten, unflatten)
   EVENT_TYPES[kind.__name__] = kind
   return kind
+
+
+def _holds_events(value: Any) -> bool:
+  """Whether a field's value is an event, or a tuple of events."""
+  inner = value if isinstance(value, tuple) else (value,)
+  return bool(inner) and all(type(v) in EVENT_TYPES.values() for v in inner)
 
 
 @_event
@@ -76,6 +82,72 @@ class PoissonSampling:
 
 
 @_event
+class FixedSizeSampling:
+  """A uniformly random subset of fixed size takes part, drawn without replacement, anew for each round.
+
+  Attributes:
+    sample_size: m, the number of records in the sample, in [1, population].
+    population: N, the public number of records.
+  """
+
+  sample_size: int
+  population: int
+
+  def __post_init__(self):
+    _validate.integer(1, population=self.population, sample_size=self.sample_size)
+    if self.sample_size > self.population:
+      raise ValueError(f"Expected sample_size <= population, got {self.sample_size} > {self.population}.")
+
+
+@_event
+class ShuffledBatches:
+  """The round's records are the next batch of an epoch: the records in a fresh uniform permutation, cut in pieces.
+
+  Each record is in at most one batch of an epoch.
+
+  Attributes:
+    num_batches: rounds of a whole epoch, public.
+    starts_epoch: whether this round is the first after a new permutation.
+    keeps_partial: whether the last batch of an epoch is smaller than the others when the batch size does not divide
+      the population; False: the records left over sit that epoch out.
+    population: N, the public number of records; None in a plan that names none.
+  """
+
+  num_batches: int
+  starts_epoch: bool | jax.Array
+  keeps_partial: bool = False
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.integer(1, num_batches=self.num_batches)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
+@_event
+class BallsInBins:
+  """The round's records are those that picked it: each picks one round of every epoch, uniformly, independently.
+
+  Attributes:
+    num_batches: rounds of a whole epoch, public.
+    starts_epoch: whether this round is the first after the records picked anew.
+    overflow_probability: as for `PoissonSampling`.
+    population: N, the public number of records; None in a plan that names none.
+  """
+
+  num_batches: int
+  starts_epoch: bool | jax.Array
+  overflow_probability: float = 0.0
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.integer(1, num_batches=self.num_batches)
+    _validate.probability(overflow_probability=self.overflow_probability)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
+@_event
 class GaussianSum:
   """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv 1812.06210.
 
@@ -97,12 +169,116 @@ class GaussianSum:
 
 
 @_event
+class LaplaceSum:
+  """A sum of vectors was released with Laplace noise.
+
+  Attributes:
+    clip_norm: L1 bound on what one record contributes to the sum.
+    scale: of the noise on each coordinate of the sum; zero means no privacy.
+  """
+
+  clip_norm: float
+  scale: float
+
+  def __post_init__(self):
+    _validate.positive(clip_norm=self.clip_norm)
+    _validate.non_negative(scale=self.scale)
+
+
+@_event
+class WeightedAverage:
+  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise, weights w_k in [0, 1], ||D_k|| <= S.
+
+  The clipped-denominator estimator of arXiv 1710.06963, Section 3.2.
+
+  Attributes:
+    clip_norm: S, L2 bound on one record's vector.
+    stddev: standard deviation of the noise on each coordinate of the *average*.
+    min_total_weight: W_min, the least value of the denominator, public.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+  min_total_weight: float
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+    _validate.positive(min_total_weight=self.min_total_weight)
+
+
+@_event
+class RandomizedResponse:
+  """One of `num_values` values was released: the true one, or with probability `noise` a uniform one of all.
+
+  Attributes:
+    noise: probability that the value is replaced by a uniform one (which may be the true one), in [0, 1].
+    num_values: at least 2.
+  """
+
+  noise: float
+  num_values: int
+
+  def __post_init__(self):
+    _validate.probability(noise=self.noise)
+    _validate.integer(2, num_values=self.num_values)
+
+
+@_event
+class PureRelease:
+  """Something was released by an epsilon-DP mechanism, under the relation of the round it belongs to."""
+
+  epsilon: float
+
+  def __post_init__(self):
+    _validate.non_negative(epsilon=self.epsilon)
+
+
+@_event
+class ConcentratedRelease:
+  """Something was released by a rho-zCDP mechanism (arXiv 1605.02065), under the relation of its round."""
+
+  rho: float
+
+  def __post_init__(self):
+    _validate.non_negative(rho=self.rho)
+
+
+@_event
 class NonPrivate:
   """Something that depends on the data was released without protection: epsilon is infinite."""
 
 
-SamplingEvent = PoissonSampling
-SumQueryEvent = GaussianSum | NonPrivate
+@_event
+class GroupedSums:
+  """Several sums of the *same* sample were released, each with its own, independent noise.
+
+  Attributes:
+    parts: what was released of each group; may be nested.
+    labels: the groups' names, in the same order.
+  """
+
+  parts: tuple["SumQueryEvent", ...]
+  labels: tuple[str, ...]
+
+  def __post_init__(self):
+    if not self.parts or len(self.parts) != len(self.labels):
+      raise ValueError(f"Expected one label for each of at least one part, got {self.labels}.")
+
+
+SamplingEvent = PoissonSampling | FixedSizeSampling | ShuffledBatches | BallsInBins
+SumQueryEvent = (
+  GaussianSum
+  | LaplaceSum
+  | WeightedAverage
+  | RandomizedResponse
+  | PureRelease
+  | ConcentratedRelease
+  | NonPrivate
+  | GroupedSums
+)
 
 
 @_event

@@ -124,6 +124,8 @@ def unstack(event: Event) -> list[Event]:
 
 def _rebuild(event):
   """Makes an event anew from concrete values, inner events first, so that its checks run."""
+  if isinstance(event, tuple):
+    return tuple(map(_rebuild, event))
   if type(event) not in EVENT_TYPES.values():
     return event
   return type(event)(**{f.name: _rebuild(getattr(event, f.name)) for f in dataclasses.fields(event)})
@@ -224,7 +226,9 @@ class DurableLedger:
 
 
 def to_json(value):
-  """An event as JSON data: a dataclass becomes its fields and its type's name."""
+  """An event as JSON data: a dataclass becomes its fields and its type's name, a tuple a list."""
+  if isinstance(value, tuple):
+    return [to_json(v) for v in value]
   if not dataclasses.is_dataclass(value):
     return value
   fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -233,6 +237,8 @@ def to_json(value):
 
 def from_json(data):
   """The event that `to_json` described; its checks run again."""
+  if isinstance(data, list):
+    return tuple(map(from_json, data))
   if not isinstance(data, dict):
     return data
   fields = {name: from_json(value) for name, value in data.items() if name != "type"}

@@ -69,7 +69,7 @@ def test_sizes_are_binomial(members, wrong):
 
 @pytest.mark.parametrize("probability", [1e-9, 1e-6, 0.01, 1 / 3, 0.1, 1 - 2**-53, 1.0])
 def test_event_holds_the_realised_probability_to_64_bits(probability):
-  event = poisson(1000, probability).event
+  event = poisson(1000, probability).event(())
   assert isinstance(event, PoissonSampling)
   assert abs(fractions.Fraction(event.probability) - fractions.Fraction(probability)) <= fractions.Fraction(1, 2**64)
   assert poisson(1000, probability).expected_size == 1000 * probability
@@ -81,7 +81,7 @@ def test_everybody_takes_part_with_probability_one(key):
   assert sample.indices.tolist() == list(range(7))
   assert sample.weights.tolist() == [1.0] * 7
   assert int(sample.size) == 7
-  assert sampler.event == PoissonSampling(1.0, 0.0, population=7)
+  assert sampler.event(()) == PoissonSampling(1.0, 0.0, population=7)
 
 
 @pytest.mark.parametrize(("population", "probability"), [(10, 1e-12), (1, 1e-13), (1000, 1e-15)])
@@ -97,13 +97,13 @@ def test_empty_samples_have_slots_of_weight_zero(key, population, probability):
 def test_default_capacity_is_the_least_that_overflows_in_1e12_rounds(population, probability, capacity):
   sampler = poisson(population, probability)
   assert sampler.capacity == capacity
-  assert sampler.event.overflow_probability < 1e-12 <= stats.binom(population, probability).sf(capacity - 1)
+  assert sampler.event(()).overflow_probability < 1e-12 <= stats.binom(population, probability).sf(capacity - 1)
 
 
 def test_overflow_happens_as_often_as_the_event_says(key):
   capacity, rounds = 18, 20_000
   sampler = poisson(POPULATION, PROBABILITY, capacity=capacity)
-  assert sampler.event.overflow_probability == pytest.approx(LAW.sf(capacity), rel=1e-9)
+  assert sampler.event(()).overflow_probability == pytest.approx(LAW.sf(capacity), rel=1e-9)
   sample = draw(sampler, jax.random.split(key, rounds))
   assert sample.indices.shape == (rounds, capacity)
   assert np.all(np.asarray(sample.size) <= capacity)
@@ -122,7 +122,7 @@ def test_members_come_first_and_padding_has_weight_zero(key):
 
 def test_capacity_beyond_the_population_is_the_population():
   sampler = poisson(10, 0.5, capacity=100)
-  assert (sampler.capacity, sampler.event.overflow_probability) == (10, 0.0)
+  assert (sampler.capacity, sampler.event(()).overflow_probability) == (10, 0.0)
 
 
 def test_no_record_exceeds_the_participation_cap(key):

@@ -53,10 +53,10 @@ def test_a_plan():
 @pytest.mark.parametrize("target", [0.5, 20.0])
 def test_calibrated_noise_meets_the_target(target):
   plan = federation.make_plan(resolve(target_epsilon=target, cohort_size=30, num_rounds=40), 300)
-  assert plan.sampler.event.overflow_probability == 0
+  assert plan.sampler.event(()).overflow_probability == 0
 
   def spent(noise):
-    return accounting.epsilon(Ledger().append(Round(plan.sampler.event, GaussianSum(1.0, noise)), count=40), plan.delta)
+    return accounting.epsilon(Ledger().append(Round(plan.sampler.event(()), GaussianSum(1.0, noise)), count=40), plan.delta)
 
   assert spent(plan.noise_multiplier) <= target < spent(0.99 * plan.noise_multiplier)
 
