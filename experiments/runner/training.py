@@ -183,7 +183,7 @@ def _measure(run, state, ledger):
 
 
 def _mean(diagnostics):
-  return {name: float(np.mean(values)) for name, values in jax.tree.map(lambda *x: x, *diagnostics)._asdict().items()}
+  return {name: float(np.mean([round_[name] for round_ in diagnostics])) for name in diagnostics[0]}
 
 
 def _news(name, num_rounds, row):

@@ -26,15 +26,11 @@ class State(NamedTuple):
   params: jax.Array
 
 
-class Diagnostics(NamedTuple):
-  size: jax.Array
-
-
 def step(noise_key, data_key, state, clients):
   noise = random.normal(jax.random.fold_in(noise_key, state.round), state.params.shape)
   clip_norm = 1 / (1 + state.round.astype(jnp.float32))
   event = Round(PoissonSampling(0.1), GaussianSum(clip_norm, 2 * clip_norm))
-  return State(state.round + 1, state.params + noise), (event,), Diagnostics(state.round)
+  return State(state.round + 1, state.params + noise), (event,), {"size": state.round}
 
 
 def make_run(**changes):
