@@ -7,25 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import statistical
+from samples import draw, membership
 from scipy import stats
 
 from jdp.events import PoissonSampling
-from jdp.sampling import poisson
+from jdp.sampling import base, poisson
 
 POPULATION, PROBABILITY, ROUNDS = 50, 0.3, 20_000
 LAW = stats.binom(POPULATION, PROBABILITY)
-
-
-def draw(sampler, keys):
-  """One sample for each key, each from the initial state."""
-  return jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[0]))(keys)
-
-
-def membership(sample, population):
-  """How often each record is in each of many samples, int [rounds, population]."""
-  rows = np.zeros((len(sample.indices), population), int)
-  np.add.at(rows, (np.arange(len(rows))[:, None], sample.indices), np.asarray(sample.weights).astype(int))
-  return rows
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +109,17 @@ def test_members_come_first_and_padding_has_weight_zero(key):
   assert np.all((sample.indices >= 0) & (sample.indices < POPULATION))
 
 
+@pytest.mark.parametrize(("population", "capacity"), [(1000, 5), (1024, 5), (1000, 40)])
+@pytest.mark.parametrize("probability", [0.0, 0.003, 0.05])
+def test_members_are_the_first_that_were_chosen(key, population, capacity, probability):
+  chosen = jax.random.bernoulli(key, probability, (20, population)).at[0, -1].set(True)
+  samples = jax.jit(jax.vmap(lambda row: base.pack(row, capacity)))(chosen)
+  for row, indices, weights, size in zip(np.asarray(chosen), *samples, strict=True):
+    members = np.flatnonzero(row)[:capacity]
+    assert indices.tolist() == [*members, *[0] * (capacity - len(members))]
+    assert (weights.sum(), size) == (len(members), len(members))
+
+
 def test_capacity_beyond_the_population_is_the_population():
   sampler = poisson(10, 0.5, capacity=100)
   assert (sampler.capacity, sampler.event(()).overflow_probability) == (10, 0.0)
@@ -180,6 +180,7 @@ def test_a_million_users_in_one_program_for_all_rounds(key):
   [
     ({"population": 0}, "population to be a whole number >= 1"),
     ({"population": 1.5}, "population to be a whole number"),
+    ({"population": 2**31}, "population to be a number in"),
     ({"probability": 0.0}, "probability to be a finite number > 0"),
     ({"probability": 1.1}, "probability to be a probability"),
     ({"probability": np.nan}, "probability"),

@@ -1,0 +1,118 @@
+"""The form of a sampler, and what samplers are made of."""
+
+import bisect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from scipy import special
+
+from jdp import _validate, random
+from jdp.events import SamplingEvent
+
+T = TypeVar("T")
+
+_NEGLIGIBLE = 1e-12
+_BLOCK = 128  # records searched at a time for the members of a small sample
+
+
+class Sample(NamedTuple):
+  """A round's members.
+
+  Attributes:
+    indices: int32 [capacity], which record each slot holds; members come first.
+    weights: float32 [capacity], 1 for a member, 0 for padding.
+    size: int32 scalar, the number of members. Private, unless the policy fixes it.
+  """
+
+  indices: jax.Array
+  weights: jax.Array
+  size: jax.Array
+
+
+class Sampler(NamedTuple):
+  """A sampling policy as pure functions.
+
+  Attributes:
+    init: () -> state.
+    sample: (key, state) -> (Sample, state).
+    event: state -> what the ledger must hold about the round that `sample` draws from that state.
+    expected_size: the expected number of members, public.
+    capacity: the number of slots, public.
+    max_participations: the most rounds of a run that one record takes part in, or None.
+  """
+
+  init: Callable[[], Any]
+  sample: Callable[[jax.Array, Any], tuple[Sample, Any]]
+  event: Callable[[Any], SamplingEvent]
+  expected_size: float
+  capacity: int
+  max_participations: int | None
+
+
+def check_population(population: int) -> None:
+  """The number of records is a whole number that int32 indices reach."""
+  _validate.integer(1, population=population)
+  _validate.in_range(1, 2**31 - 1, population=population)
+
+
+def first_members(indices: jax.Array, size: jax.Array) -> Sample:
+  """The sample whose first `size` slots are members."""
+  member = jnp.arange(indices.size, dtype=np.int32) < size
+  return Sample(jnp.where(member, indices, np.int32(0)), member.astype(np.float32), size)
+
+
+def pack(chosen: jax.Array, capacity: int) -> Sample:
+  """The sample of the first `capacity` records that are chosen, bool [population]; the others are dropped."""
+  if capacity * _BLOCK > chosen.size:
+    (indices,) = jnp.nonzero(chosen, size=capacity, fill_value=0)
+    return first_members(indices.astype(np.int32), jnp.minimum(jnp.sum(chosen, dtype=np.int32), capacity))
+  # A running count of all records is slow on CPU: count by blocks, then look into the blocks that hold members.
+  # The coins are neither padded nor written to memory: XLA fuses their draw with the count.
+  whole = chosen.size - chosen.size % _BLOCK
+  counts = jnp.sum(chosen[:whole].reshape(-1, _BLOCK), axis=1, dtype=np.int32)
+  ends = jnp.cumsum(jnp.append(counts, jnp.sum(chosen[whole:], dtype=np.int32)))
+  slots = jnp.arange(capacity, dtype=np.int32)
+  block = jnp.minimum(jnp.searchsorted(ends, slots, side="right"), ends.size - 1).astype(np.int32)
+  places = block[:, None] * _BLOCK + jnp.arange(_BLOCK, dtype=np.int32)[None]
+  inside = jnp.cumsum(chosen.at[places].get(mode="fill", fill_value=False), axis=1, dtype=np.int32)
+  place = jnp.sum(inside <= (slots - ends[block] + inside[:, -1])[:, None], axis=1, dtype=np.int32)
+  return first_members(block * _BLOCK + place, jnp.minimum(ends[-1], capacity))
+
+
+def until_done(key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Array]], value: T) -> T:
+  """The last of `value, done = attempt(fresh_key, value)`, repeated until done. Consumes the key."""
+  (key,) = jax.random.split(key, 1)  # fold_in alone would not show the key-reuse checker that it is spent
+
+  def again(carry):
+    step, value, _ = carry
+    return step + 1, *attempt(jax.random.fold_in(key, step), value)
+
+  return lax.while_loop(lambda carry: ~carry[2], again, (jnp.int32(0), value, jnp.bool(False)))[1]
+
+
+def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
+  """Uniform integers below `bound`, exactly: int32 [size].
+
+  A word of 32 bits is reduced modulo the bound. Words from the largest multiple of the bound
+  on would make small numbers likelier: they become `bound`, for the caller to draw again.
+  """
+  word = random.bits(key, (size,))
+  value = (word % np.uint32(bound)).astype(np.int32)
+  fair = 2**32 - 2**32 % bound
+  return value if fair == 2**32 else jnp.where(word < np.uint32(fair), value, np.int32(bound))
+
+
+def least_capacity(population: int, probability: float) -> int:
+  """The least number of slots that Bin(population, probability) members outgrow with a probability below 1e-12."""
+  overflows = partial(overflow_probability, population, probability)
+  return bisect.bisect_left(range(population), True, lo=1, key=lambda slots: overflows(slots) < _NEGLIGIBLE)
+
+
+def overflow_probability(population: int, probability: float, capacity: int) -> float:
+  """P(Bin(N, q) > capacity) = I_q(capacity + 1, N - capacity)."""
+  return 0.0 if capacity >= population else float(special.betainc(capacity + 1, population - capacity, probability))

@@ -1,0 +1,176 @@
+"""Samplers that give every record one round of each epoch."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jdp import _validate
+from jdp.events import BallsInBins, ShuffledBatches
+from jdp.random.words import words
+from jdp.sampling.base import (
+  Sample,
+  Sampler,
+  check_population,
+  first_members,
+  integers,
+  least_capacity,
+  overflow_probability,
+  pack,
+  until_done,
+)
+
+
+class EpochState(NamedTuple):
+  """Where a run is in its epoch.
+
+  Attributes:
+    assignment: int32, the epoch's random assignment of records to rounds. Secret, as the sample is.
+    position: int32 scalar, the number of the next round within its epoch; public.
+  """
+
+  assignment: jax.Array
+  position: jax.Array
+
+
+def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) -> Sampler:
+  """The records, in a fresh uniform order for each epoch, are cut in batches: one batch a round.
+
+  Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed: a record is in at most one batch of
+  an epoch, so a whole epoch costs one unsampled release, under zero-out, replace-one or (by the uniform order and the
+  public number of batches) add/remove. Rounds of an epoch that was begun count as the whole of it.
+
+  The order is exactly uniform, for ideal random bits: records are sorted by 64-bit words, all drawn again if two
+  are equal (once in 4e7 epochs of a million records).
+
+  Args:
+    population: N, a public constant below 2^31.
+    batch_size: B in [1, N].
+    keep_partial: whether the N mod B records left over make a last, smaller batch. False: they sit the epoch out.
+
+  Returns:
+    A `Sampler` with an `EpochState`, whose assignment holds the records of all batches in order. Batches
+    have a public size; `expected_size` is its mean over an epoch.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> sampler = shuffled(10, 4)
+  >>> state, seen = sampler.init(), []
+  >>> for key in jax.random.split(jax.random.key(0), 2):
+  ...   print(sampler.event(state).starts_epoch)
+  ...   sample, state = sampler.sample(key, state)
+  ...   seen += sample.indices.tolist()
+  True
+  False
+  >>> len(set(seen))
+  8
+  """
+  check_population(population)
+  _validate.integer(1, batch_size=batch_size)
+  if batch_size > population:
+    raise ValueError(f"Expected batch_size <= population, got {batch_size} > {population}.")
+  num_batches = -(-population // batch_size) if keep_partial else population // batch_size
+  num_slots = num_batches * batch_size
+  covered = min(population, num_slots)
+
+  def assign(key):
+    return jnp.pad(_permutation(key, population)[:num_slots], (0, num_slots - covered))
+
+  def batch(assignment, position):
+    start = position * batch_size
+    return first_members(
+      lax.dynamic_slice(assignment, (start,), (batch_size,)), jnp.minimum(batch_size, covered - start)
+    )
+
+  event = partial(ShuffledBatches, num_batches, keeps_partial=keep_partial, population=population)
+  return _sampler(assign, batch, event, num_slots, num_batches, covered / num_batches, batch_size)
+
+
+def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = None) -> Sampler:
+  """Each record picks one round of every epoch, uniformly and independently of the others.
+
+  Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch, whatever the others
+  picked, so a whole epoch costs one unsampled release, under add/remove, zero-out or replace-one. Rounds of an epoch
+  that was begun count as the whole of it. Samples larger than the capacity lose the members
+  with the highest numbers, whatever they hold; the event carries the probability of that, which the
+  accountant adds to delta for each round.
+
+  The picks are exactly uniform, for ideal random bits: no float takes part in them.
+
+  Args:
+    population: N, a public constant below 2^31.
+    num_batches: rounds of an epoch, public, below 2^31.
+    capacity: slots of a sample. Default: the least for which a round's members outgrow it with a
+      probability below 1e-12.
+
+  Returns:
+    A `Sampler` with an `EpochState`, whose assignment holds the round that each record picked, int32 [population].
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> sampler = balls_in_bins(60_000, 100)
+  >>> sampler.capacity, sampler.expected_size
+  (779, 600.0)
+  """
+  check_population(population)
+  _validate.integer(1, num_batches=num_batches)
+  _validate.in_range(1, 2**31 - 1, num_batches=num_batches)
+  if capacity is None:
+    capacity = least_capacity(population, 1 / num_batches)
+  _validate.integer(1, capacity=capacity)
+  capacity = min(capacity, population)
+
+  def assign(key):
+    def redraw(key, picks):
+      picks = jnp.where(picks == num_batches, integers(key, num_batches, population), picks)
+      return picks, jnp.all(picks < num_batches)
+
+    return until_done(key, redraw, jnp.full(population, num_batches, np.int32))
+
+  def batch(assignment, position):
+    return pack(assignment == position, capacity)
+
+  overflow = overflow_probability(population, 1 / num_batches, capacity)
+  event = partial(BallsInBins, num_batches, overflow_probability=overflow, population=population)
+  return _sampler(assign, batch, event, population, num_batches, population / num_batches, capacity)
+
+
+def _sampler(
+  assign: Callable[[jax.Array], jax.Array],
+  batch: Callable[[jax.Array, jax.Array], Sample],
+  event: Callable,
+  assignment_size: int,
+  num_batches: int,
+  expected_size: float,
+  capacity: int,
+) -> Sampler:
+  """A sampler that assigns records to rounds where an epoch begins."""
+
+  def sample(key, state):
+    assignment = lax.cond(state.position == 0, assign, lambda key: state.assignment, key)
+    return batch(assignment, state.position), EpochState(assignment, (state.position + 1) % num_batches)
+
+  return Sampler(
+    init=lambda: EpochState(jnp.zeros(assignment_size, jnp.int32), jnp.int32(0)),
+    sample=sample,
+    event=lambda state: event(starts_epoch=state.position == 0),
+    expected_size=expected_size,
+    capacity=capacity,
+    max_participations=None,
+  )
+
+
+def _permutation(key, size):
+  """A uniform order of `size` records: int32 [size]."""
+
+  def sort(key, _):
+    high, low, order = lax.sort((*words(key, (size,)), lax.iota(np.int32, size)), num_keys=2)
+    return order, ~jnp.any((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
+
+  return until_done(key, sort, jnp.zeros(size, np.int32))

@@ -1,0 +1,79 @@
+"""Poisson sampling."""
+
+import jax.numpy as jnp
+
+from jdp import _validate, random
+from jdp.events import PoissonSampling
+from jdp.sampling.base import Sampler, check_population, least_capacity, overflow_probability, pack
+
+
+def poisson(
+  population: int,
+  probability: float,
+  *,
+  capacity: int | None = None,
+  max_participations: int | None = None,
+) -> Sampler:
+  """Each of `population` records takes part independently with a given probability.
+
+  Formal guarantee: the event is a `PoissonSampling`, analysed under add/remove or zero-out of a record. Samples
+  larger than the capacity lose the members with the highest numbers, whatever they hold; the event carries the
+  probability of that, which the accountant adds to delta. The coins are 64-bit
+  integers compared with a threshold; the event records the probability that they realise.
+
+  A participation cap keeps the amplification: given everything released before, a record takes
+  part with probability at most q, and the divergence of the round grows with q.
+  It makes the total of a user's *local* releases a public number.
+
+  Args:
+    population: N, a public constant.
+    probability: q in (0, 1].
+    capacity: slots of a sample. Default: the least for which a sample
+      outgrows it with a probability below 1e-12.
+    max_participations: a record that has taken part this often is passed over. Default: no cap.
+
+  Returns:
+    A `Sampler`; its state is the number of participations of every record, int32 [population], if there
+    is a cap, else empty.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> import jax
+  >>> sampler = poisson(60_000, 0.01)
+  >>> sampler.capacity, sampler.expected_size
+  (779, 600.0)
+  >>> sample, _ = sampler.sample(jax.random.key(0), sampler.init())
+  >>> sample.indices.shape, int(sample.size) == int(sample.weights.sum())
+  ((779,), True)
+  """
+  check_population(population)
+  _validate.probability(probability=probability)
+  _validate.positive(probability=probability)
+  if capacity is None:
+    capacity = least_capacity(population, probability)
+  _validate.integer(1, capacity=capacity)
+  capacity = min(capacity, population)
+  if max_participations is not None:
+    _validate.integer(1, max_participations=max_participations)
+
+  def init():
+    return () if max_participations is None else jnp.zeros(population, jnp.int32)
+
+  def sample(key, state):
+    chosen = random.bernoulli(key, probability, (population,))
+    if max_participations is not None:
+      chosen &= state < max_participations
+      state = state + chosen.astype(jnp.int32)
+    return pack(chosen, capacity), state
+
+  overflow = overflow_probability(population, probability, capacity)
+  event = PoissonSampling(random.realised_probability(probability), overflow, population)
+  return Sampler(
+    init=init,
+    sample=sample,
+    event=lambda state: event,
+    expected_size=population * probability,
+    capacity=capacity,
+    max_participations=max_participations,
+  )

@@ -1,0 +1,71 @@
+"""Samples of fixed size."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate
+from jdp.events import FixedSizeSampling
+from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
+
+
+def fixed_size(population: int, sample_size: int) -> Sampler:
+  """A uniformly random subset of `sample_size` of `population` records takes part, anew each round.
+
+  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one (a record that comes or goes
+  changes the population, which is public). The size of the sample is public, and there is no padding.
+
+  The subset is exactly uniform, for ideal random bits: no float takes part in it. Slots are drawn as
+  integers, and those that repeat another are drawn again until none does. The procedure only ever asks
+  whether two draws are equal, so it treats all records alike, and every subset is as likely as any other.
+  For more than half of the population the complement is drawn. A round takes time in proportion to m log m
+  for m up to N/2, whatever the population; beyond, to N.
+
+  Args:
+    population: N, a public constant below 2^31.
+    sample_size: m in [1, N].
+
+  Returns:
+    A `Sampler` without state; `indices` are in ascending order.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> import jax
+  >>> sampler = fixed_size(1_000_000, 1000)
+  >>> sample, _ = sampler.sample(jax.random.key(0), sampler.init())
+  >>> sample.indices.shape, len(set(sample.indices.tolist())), float(sample.weights.min())
+  ((1000,), 1000, 1.0)
+  """
+  check_population(population)
+  event = FixedSizeSampling(sample_size, population)
+  _validate.integer(1, sample_size=sample_size)
+
+  def sample(key, state):
+    if sample_size <= population // 2:
+      return first_members(_subset(key, population, sample_size), jnp.int32(sample_size)), state
+    others = _subset(key, population, population - sample_size)
+    return pack(jnp.ones(population, bool).at[others].set(False), sample_size), state
+
+  return Sampler(
+    init=lambda: (),
+    sample=sample,
+    event=lambda state: event,
+    expected_size=float(sample_size),
+    capacity=sample_size,
+    max_participations=None,
+  )
+
+
+def _subset(key, population, size):
+  """A uniform subset of `size` records, ascending: int32 [size]."""
+  if size == 0:
+    return jnp.zeros(0, jnp.int32)
+
+  def unfit(slots):  # of equal neighbours all but the first; `population` stands for a draw to be made again
+    return jnp.concatenate([jnp.zeros(1, bool), slots[1:] == slots[:-1]]) | (slots == population)
+
+  def redraw(key, slots):
+    slots = jnp.sort(jnp.where(unfit(slots), integers(key, population, size), slots))
+    return slots, ~jnp.any(unfit(slots))
+
+  return until_done(key, redraw, jnp.full(size, population, np.int32))
