@@ -5,11 +5,12 @@ nothing of epsilons: `jdp.accounting` reads it afterwards.
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it
 *before* the round's result is used for anything that leaves the process; the
-file survives a kill at any moment (a torn last line is repaired) and takes
-the same round of the same run only once.
+file survives a kill at any moment (a torn last line is repaired), takes
+the same round of the same run only once, and has one writer at a time.
 """
 
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -22,8 +23,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdp import guarantees
-from jdp.events import EVENT_TYPES, Event, GaussianSum, PoissonSampling, Round
+from jdp import _validate, guarantees
+from jdp.events import EVENT_TYPES, BallsInBins, Event, GaussianSum, PoissonSampling, Round, ShuffledBatches
 
 FORMAT_VERSION = 1
 
@@ -39,6 +40,8 @@ class Ledger:
   >>> ledger = Ledger().append(event).append(event, count=99)
   >>> len(ledger), len(ledger.entries)
   (100, 1)
+  >>> ledger.rounds(90, 100) + ledger.rounds(0, 90) == ledger
+  True
   """
 
   entries: tuple[tuple[Event, int], ...] = ()
@@ -63,7 +66,10 @@ class Ledger:
     return self.extend((e, count) for e in unstack(event))
 
   def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
-    """A new ledger with further (event, count) entries, in order."""
+    """A new ledger with further (event, count) entries, in order; their events hold scalars (see `unstack`).
+
+    A call copies the ledger: many events are added in time in proportion to their number by one call, not by one each.
+    """
     merged = list(self.entries)
     for event, count in entries:
       if not (isinstance(count, int | np.integer) and count >= 0):
@@ -73,6 +79,32 @@ class Ledger:
       elif count:
         merged.append((event, int(count)))
     return Ledger(tuple(merged))
+
+  def __add__(self, other: "Ledger") -> "Ledger":
+    """What happened here, and then there."""
+    return self.extend(other.entries) if isinstance(other, Ledger) else NotImplemented
+
+  def rounds(self, start: int, stop: int) -> "Ledger":
+    """The ledger of the rounds `start` (from 0) up to and without `stop`, as of a run of its own.
+
+    A round is a `Round` event and what follows it, up to the next `Round` (the first one also has what comes before
+    it); in a ledger without any, every event is a round. If a slice begins within an epoch of a `ShuffledBatches` or
+    `BallsInBins`, its first round of that sampling is marked as the start of the epoch: the record of a neighbour
+    may be in it, and the accountant counts epochs by their starts.
+
+    Raises:
+      ValueError: if `start` or `stop` is no whole number >= 0.
+    """
+    _validate.integer(0, start=start, stop=stop)
+    kept: list[tuple[Event, int]] = []
+    first_of_next, has_rounds = 0, any(isinstance(event, Round) for event, _ in self.entries)
+    for event, count in self.entries:
+      if has_rounds and not isinstance(event, Round):  # belongs to the round before it
+        kept.append((event, count if start <= max(first_of_next - 1, 0) < stop else 0))
+        continue
+      first, first_of_next = first_of_next, first_of_next + count
+      kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
+    return Ledger().extend(_with_epochs_started(entry for entry in kept if entry[1]))
 
   def __len__(self) -> int:
     """The number of events."""
@@ -92,6 +124,7 @@ class Ledger:
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)
+    _sync_folder(path)
 
 
 def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, num_rounds: int) -> Ledger:
@@ -102,6 +135,20 @@ def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, nu
   """
   event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
   return Ledger().append(event, count=num_rounds)
+
+
+def _with_epochs_started(entries):
+  """The entries, with the first round of each sampling by epochs marked as the start of one."""
+  seen = set()
+  for event, count in entries:
+    sampling = getattr(event, "sampling", None)
+    if isinstance(sampling, ShuffledBatches | BallsInBins):
+      starting = dataclasses.replace(sampling, starts_epoch=True)
+      if starting not in seen:
+        seen.add(starting)
+        yield dataclasses.replace(event, sampling=starting), 1
+        count -= 1
+    yield event, count
 
 
 def unstack(event: Event) -> list[Event]:
@@ -126,9 +173,9 @@ def _rebuild(event):
   """Makes an event anew from concrete values, inner events first, so that its checks run."""
   if isinstance(event, tuple):
     return tuple(map(_rebuild, event))
-  if type(event) not in EVENT_TYPES.values():
+  if EVENT_TYPES.get(type(event).__name__) is not type(event):
     return event
-  return type(event)(**{f.name: _rebuild(getattr(event, f.name)) for f in dataclasses.fields(event)})
+  return type(event)(**{name: _rebuild(value) for name, value in vars(event).items()})
 
 
 def load(path: str | os.PathLike) -> Ledger:
@@ -149,23 +196,42 @@ class DurableLedger:
   Every line carries a checksum. `append` returns once the operating system has
   the line on disk. Rounds arrive in order; a round that the file already holds
   is not written again, so a run resumed from a checkpoint may repeat rounds (bit
-  for bit, with the same keys) without counting them twice.
+  for bit, with the same keys) without counting them twice. The file is locked (flock) until
+  it is closed or the process ends.
 
   Args:
     path: the file; made if missing, repaired if its last line is torn.
     run: names the run. A file of another run is refused.
 
   Raises:
-    ValueError: if the file is no ledger, belongs to another run, or holds a damaged line or a round twice
-      (two writers).
+    ValueError: if the file is no ledger, belongs to another run, or holds a damaged line or a round twice.
+    BlockingIOError: if another writer has the file open.
   """
 
   def __init__(self, path: str | os.PathLike, run: str):
     self._path = pathlib.Path(path)
-    self._rounds: dict[int, list[tuple[Event, int]]] = {}
+    self._rounds: list[list[tuple[Event, int]]] = []
+    self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by close()
+    try:
+      self._lock()
+      self._recover(run)
+    except BaseException:
+      self._file.close()
+      raise
+
+  def _lock(self) -> None:
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise BlockingIOError(
+        error.errno, f"Expected to be the only writer of {self._path}, got a file that another has open; stop that one."
+      ) from None
+
+  def _recover(self, run: str) -> None:
+    """Reads what an earlier process wrote, and cuts off a torn last line; writes the header of a new file."""
     header = _line({**_header(), "run": run})
-    records, intact = _read(self._path) if self._path.exists() else ([], 0)
-    if not records and self._path.exists() and not header.encode().startswith(self._path.read_bytes()):
+    records, intact = _read(self._path)
+    if not records and not header.encode().startswith(self._path.read_bytes()):
       raise ValueError(f"Expected a ledger in {self._path}, got a file without its header; choose another path.")
     if records and records[0].get("run") != run:
       raise ValueError(
@@ -175,21 +241,21 @@ class DurableLedger:
     for number, record in enumerate(records[1:]):
       if record["round"] != number:
         raise ValueError(f"Expected round {number} in line {number + 2} of {self._path}, got round {record['round']}.")
-      self._rounds[record["round"]] = _entries_from_json(record["entries"])
-    self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by close()
+      self._rounds.append(_entries_from_json(record["entries"]))
     self._file.truncate(intact)
     if not records:
       self._write(header)
+      _sync_folder(self._path)
 
   @property
   def last_round(self) -> int:
     """The last round recorded; -1 if there is none."""
-    return max(self._rounds, default=-1)
+    return len(self._rounds) - 1
 
   @property
   def ledger(self) -> Ledger:
     """All that was recorded, as a value."""
-    return Ledger().extend(itertools.chain.from_iterable(self._rounds[r] for r in sorted(self._rounds)))
+    return Ledger().extend(itertools.chain.from_iterable(self._rounds))
 
   def append(self, first_round: int, *rounds: Iterable[Event]) -> None:
     """Records the events of round `first_round` and of those that follow it, in one write to disk.
@@ -201,28 +267,38 @@ class DurableLedger:
     Raises:
       ValueError: if a round is skipped, or is on file with other events.
     """
-    new: dict[int, list[tuple[Event, int]]] = {}
+    new: list[list[tuple[Event, int]]] = []
     for number, events in enumerate(rounds, first_round):
       entries = [(event, 1) for stacked in events for event in unstack(stacked)]
-      if number in self._rounds:
-        if self._rounds[number] != entries:
-          raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
-        continue
-      if number != self.last_round + len(new) + 1:
-        raise ValueError(f"Expected round {self.last_round + 1} next in {self._path}, got round {number}.")
-      new[number] = entries
+      following = len(self._rounds) + len(new)
+      if not 0 <= number <= following:
+        raise ValueError(f"Expected round {following} next in {self._path}, got round {number}.")
+      if number == following:
+        new.append(entries)
+      elif self._rounds[number] != entries:
+        raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
     if new:
-      self._write("".join(_line({"round": n, "entries": _entries_to_json(entries)}) for n, entries in new.items()))
-      self._rounds.update(new)  # Not before: a round whose write failed must be written when it comes again.
+      lines = (_line({"round": n, "entries": _entries_to_json(e)}) for n, e in enumerate(new, len(self._rounds)))
+      self._write("".join(lines))
+      self._rounds += new  # Not before: a round whose write failed must be written when it comes again.
 
   def close(self) -> None:
-    """Closes the file."""
+    """Closes the file; another writer may open it."""
     self._file.close()
 
   def _write(self, text: str) -> None:
     self._file.write(text.encode())
     self._file.flush()
     os.fsync(self._file.fileno())
+
+
+def _sync_folder(path: pathlib.Path) -> None:
+  """Brings a new name onto the disk: fsync of a file does not cover its folder's entry."""
+  folder = os.open(path.absolute().parent, os.O_RDONLY)
+  try:
+    os.fsync(folder)
+  finally:
+    os.close(folder)
 
 
 def to_json(value):

@@ -1,5 +1,6 @@
 """Events keep their meaning out of jit and onto disk; the ledger forgets nothing and counts nothing twice."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -11,7 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdp import ledger as ledgers
-from jdp.events import EVENT_TYPES, GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events import (
+  EVENT_TYPES,
+  BallsInBins,
+  ConcentratedRelease,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  LocalRelease,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  RandomizedResponse,
+  Round,
+  ShuffledBatches,
+  WeightedAverage,
+)
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Unit
 from jdp.ledger import DurableLedger, Ledger, load
 
@@ -21,6 +38,10 @@ EVENTS = [
   LocalRelease(PureDP(np.pi)),
   LocalRelease(ApproxDP(0.1, 1e-300), max_releases=3),
   LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
+  Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
+  Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
+  Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
+  Round(PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))),
 ]
 numbers = st.floats(0, exclude_min=True, allow_infinity=False)
 hypothesis = settings(max_examples=60, derandomize=True, deadline=None, database=None)
@@ -28,7 +49,8 @@ hypothesis = settings(max_examples=60, derandomize=True, deadline=None, database
 
 def names_inside(event):
   """The types of an event and of the events in it."""
-  inner = [names_inside(v) for v in vars(event).values() if type(v) in EVENT_TYPES.values()]
+  values = [part for v in vars(event).values() for part in (v if isinstance(v, tuple) else (v,))]
+  inner = [names_inside(v) for v in values if type(v) in EVENT_TYPES.values()]
   return {type(event).__name__}.union(*inner)
 
 
@@ -113,6 +135,60 @@ def test_append_is_a_list_that_is_run_length_encoded(entries):
 def test_a_million_rounds_are_one_entry():
   ledger = ledgers.subsampled_gaussian(0.01, 1.1, 10**6)
   assert ledger.entries == ((Round(PoissonSampling(0.01), GaussianSum(1.0, 1.1)), 10**6),)
+
+
+def test_a_sum_of_ledgers_is_one_after_the_other():
+  first = Ledger().extend(zip(EVENTS[:3], (1, 2, 3), strict=True))
+  second = Ledger().append(EVENTS[2], count=4).append(EVENTS[0])
+  assert list(first + second) == list(first) + list(second)
+  assert [count for _, count in (first + second).entries] == [1, 2, 7, 1]
+  assert first + Ledger() == Ledger() + first == first
+  with pytest.raises(TypeError):
+    first + second.entries
+
+
+@hypothesis
+@given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 4)), max_size=8), *[st.integers(0, 9)] * 2)
+def test_rounds_are_a_slice(entries, start, stop):
+  ledger = Ledger().extend(entries)
+  opens = np.array([isinstance(event, Round) for event in ledger], bool)
+  number = np.maximum(np.cumsum(opens if opens.any() else np.ones_like(opens)) - 1, 0)
+  expected = [started(event) for event, n in zip(ledger, number, strict=True) if start <= n < stop]
+  assert [started(event) for event in ledger.rounds(start, stop)] == expected
+
+
+def started(event):
+  """The event, as if an epoch began with it."""
+  if not isinstance(getattr(event, "sampling", None), ShuffledBatches | BallsInBins):
+    return event
+  return dataclasses.replace(event, sampling=dataclasses.replace(event.sampling, starts_epoch=True))
+
+
+def test_a_slice_within_an_epoch_counts_the_epoch():
+  def epoch_round(starts, population=10):
+    return Round(ShuffledBatches(3, starts, population=population), GaussianSum(1.0, 1.0))
+
+  two_epochs = [epoch_round(True), epoch_round(False), epoch_round(False)] * 2
+  ledger = Ledger().extend((event, 1) for event in two_epochs)
+  assert ledger.rounds(0, 6) == ledger
+  assert ledger.rounds(3, 6) == ledger.rounds(0, 3)
+  assert list(ledger.rounds(1, 5)) == [epoch_round(True), *two_epochs[2:5]]
+  assert list(ledger.rounds(2, 3)) == [epoch_round(True)]
+  with_another = Ledger().append(epoch_round(False, 20), count=2) + Ledger().extend((e, 1) for e in two_epochs[1:])
+  assert list(with_another.rounds(1, 3)) == [epoch_round(True, 20), epoch_round(True)]
+  assert ledger.rounds(4, 4) == ledger.rounds(9, 12) == Ledger()
+
+
+def test_what_comes_before_the_first_round_belongs_to_it():
+  ledger = Ledger().append(EVENTS[2]).append(EVENTS[0], count=2)
+  assert list(ledger.rounds(0, 1)) == [EVENTS[2], EVENTS[0]]
+  assert list(ledger.rounds(1, 2)) == [EVENTS[0]]
+
+
+@pytest.mark.parametrize("bounds", [(-1, 2), (0, -1), (0.5, 2)])
+def test_a_slice_needs_whole_numbers(bounds):
+  with pytest.raises(ValueError, match="whole number >= 0"):
+    Ledger().rounds(*bounds)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, np.nan, "2"])
@@ -223,6 +299,34 @@ def test_append_returns_after_one_fsync_of_everything(tmp_path, monkeypatch):
   ledger.append(2, [EVENTS[3]])  # nothing new: nothing to write
   assert len(on_disk) == 1
   ledger.close()
+
+
+def test_a_file_has_one_writer_at_a_time(tmp_path):
+  path = tmp_path / "ledger"
+  ledger = DurableLedger(path, "run")
+  with pytest.raises(BlockingIOError, match=r"Expected to be the only writer of .*ledger"):
+    DurableLedger(path, "run")
+  ledger.append(0, [EVENTS[0]])  # the one that came first goes on
+  ledger.close()
+  durable(path, [[EVENTS[0]], [EVENTS[1]]])
+  assert list(load(path)) == EVENTS[:2]
+
+
+def test_a_refused_file_is_not_held(tmp_path):
+  path = tmp_path / "ledger"
+  durable(path, [], run="other run")
+  with pytest.raises(ValueError, match="one of run 'other run'"):
+    DurableLedger(path, "run")
+  durable(path, [[EVENTS[0]]], run="other run")
+
+
+def test_new_names_are_brought_to_disk(tmp_path, monkeypatch):
+  synced = []
+  monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+  durable(tmp_path / "ledger", [])
+  assert synced == [str(tmp_path / "ledger"), str(tmp_path)]
+  Ledger().save(tmp_path / "saved")
+  assert synced[2:] == [str(tmp_path / "saved.tmp"), str(tmp_path)]
 
 
 def test_a_round_that_could_not_be_written_is_not_taken_as_recorded(tmp_path, monkeypatch):
