@@ -1,4 +1,4 @@
-"""Calibrated noise meets its target, and not much less noise does."""
+"""Calibrated noise meets its target and not much less does; so do clip norm, probability, rounds and cohort."""
 
 import math
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.ledger import subsampled_gaussian
+from jdp.events import FixedSizeSampling, GaussianSum, LocalRelease, PoissonSampling, Round, ShuffledBatches
+from jdp.guarantees import PureDP
+from jdp.ledger import Ledger, subsampled_gaussian
 
 
 def assert_least(z, target, delta, q, rounds, accountant="rdp"):
@@ -73,3 +75,93 @@ def test_refuses_the_moments_accountant_below_its_floor():
 def test_refuses_a_delta_that_needs_no_noise():
   with pytest.raises(ValueError, match="Expected delta below 1e-06, the probability that a record is ever sampled"):
     accounting.calibrate_noise_multiplier(1.0, 1e-5, 1e-7, 10, accountant="pld")
+
+
+def sampled(q, z, rounds):
+  return subsampled_gaussian(q, z, rounds)
+
+
+def epochs(stddev, number=10):
+  first, other = (Round(ShuffledBatches(7, start), GaussianSum(1.0, stddev), "replace_one") for start in (True, False))
+  return Ledger().append(first, count=number).append(other, count=6 * number)
+
+
+def decaying(z):
+  """A run whose noise follows a schedule, with local releases of the same observer."""
+  rounds = (Round(PoissonSampling(1.0), GaussianSum(1.0, z * (1 + i)), "replace_one", "user") for i in range(20))
+  local = LocalRelease(PureDP(0.01, unit="user", observer="model"))
+  return Ledger().extend([*((event, 1) for event in rounds), (local, 9)])
+
+
+@pytest.mark.parametrize("plan", [epochs, decaying])
+@pytest.mark.parametrize("target", [0.3, 2.0])
+def test_noise_of_any_plan(plan, target):
+  noise = accounting.calibrate_noise(target, 1e-5, plan)
+  assert accounting.epsilon(plan(noise), 1e-5) <= target < accounting.epsilon(plan(0.999 * noise), 1e-5)
+
+
+def test_noise_agrees_with_the_noise_multiplier():
+  by_plan = accounting.calibrate_noise(2.0, 1e-6, lambda z: sampled(0.001, z, 5000))
+  assert by_plan == accounting.calibrate_noise_multiplier(2.0, 1e-6, 0.001, 5000)
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 30.0])
+def test_clip_norm(target):
+  def plan(clip_norm):
+    return Ledger().append(Round(PoissonSampling(0.03), GaussianSum(clip_norm, 0.7)), count=300)
+
+  clip_norm = accounting.calibrate_clip_norm(target, 1e-6, plan)
+  assert accounting.epsilon(plan(clip_norm), 1e-6) <= target < accounting.epsilon(plan(1.001 * clip_norm), 1e-6)
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
+def test_sampling_probability(target):
+  q = accounting.calibrate_sampling_probability(target, 1e-6, lambda q: sampled(q, 2.0, 300))
+  assert accounting.epsilon(sampled(q, 2.0, 300), 1e-6) <= target
+  assert accounting.epsilon(sampled(1.001 * q, 2.0, 300), 1e-6) > target
+
+
+def test_sampling_probability_is_one_where_that_meets_the_target():
+  assert accounting.calibrate_sampling_probability(1.0, 1e-6, lambda q: sampled(q, 50.0, 10)) == 1.0
+
+
+@pytest.mark.parametrize("target", [1.6, 5.0, 100.0])
+def test_rounds(target):
+  rounds = accounting.calibrate_rounds(target, 1e-6, lambda rounds: sampled(0.02, 1.0, rounds))
+  assert accounting.epsilon(sampled(0.02, 1.0, rounds), 1e-6) <= target
+  assert accounting.epsilon(sampled(0.02, 1.0, rounds + 1), 1e-6) > target
+  assert accounting.calibrate_rounds(target, 1e-6, lambda n: sampled(0.02, 1.0, n), maximum=rounds - 1) == rounds - 1
+
+
+def test_cohort():
+  def plan(size, population=5000):
+    return Ledger().append(Round(FixedSizeSampling(size, population), GaussianSum(1.0, 3.0), "replace_one"), count=400)
+
+  cohort = accounting.calibrate_cohort(2.0, 1e-6, plan, population=5000)
+  assert accounting.epsilon(plan(cohort), 1e-6) <= 2.0 < accounting.epsilon(plan(cohort + 1), 1e-6)
+  assert accounting.calibrate_cohort(2.0, 1e-6, lambda m: plan(m, 100_000_000), population=5000) == 5000
+
+
+def test_other_accountants_and_relations_are_passed_on():
+  arguments = {"relation": "zero_out", "accountant": "pld"}
+  noise = accounting.calibrate_noise(1.0, 1e-5, epochs, **arguments)
+  assert accounting.epsilon(epochs(noise), 1e-5, **arguments) <= 1.0
+  assert accounting.epsilon(epochs(0.999 * noise), 1e-5, **arguments) > 1.0
+  assert noise < 0.6 * accounting.calibrate_noise(1.0, 1e-5, epochs)
+
+
+@pytest.mark.parametrize(
+  ("calibrate", "message"),
+  [
+    (lambda: accounting.calibrate_noise(0.0, 1e-5, epochs), "target_epsilon to be a finite number > 0"),
+    (lambda: accounting.calibrate_rounds(1.0, math.nan, sampled), "delta to be a finite number > 0"),
+    (lambda: accounting.calibrate_rounds(1.0, 0.1, sampled, maximum=0), "maximum to be a whole number >= 1"),
+    (lambda: accounting.calibrate_noise(1.0, 1e-5, lambda z: sampled(1.0, 0.1, 1)), "which no noise meets"),
+    (lambda: accounting.calibrate_clip_norm(1.0, 1e-5, lambda s: sampled(1.0, 9.0, 1)), "depends on its clip norm"),
+    (lambda: accounting.calibrate_rounds(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n)), "one round meets.*one costs 4"),
+    (lambda: accounting.calibrate_cohort(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n), population=9), "that one record"),
+  ],
+)
+def test_searches_refuse(calibrate, message):
+  with pytest.raises(ValueError, match=message):
+    calibrate()

@@ -136,6 +136,12 @@ def test_moments_accountant_reproduces_the_published_table(users, sample, z, row
   assert all(accounting.epsilon(run, users**-1.1) <= epsilon for run, epsilon in zip(runs, ours, strict=True))
 
 
+@pytest.mark.parametrize(("users", "row"), [(763_430, ("4.634", "2.314", "2.038")), (1e8, ("1.152", "0.991", "0.987"))])
+def test_moments_accountant_reproduces_the_second_table(users, row):
+  runs = [subsampled_gaussian(sample / users, 1.0, 5000) for sample in (5000, 1667, 1250)]
+  assert tuple(f"{accounting.epsilon(run, 1e-9, accountant='moments'):.3f}" for run in runs) == row
+
+
 def test_moments_accountant_both_ways():
   run = subsampled_gaussian(0.01, 1.1, 1000)
   epsilon = accounting.epsilon(run, 1e-5, accountant="moments")

@@ -1,8 +1,39 @@
 """What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their guarantees with."""
 
 from jdp.accounting.accountant import delta, epsilon
-from jdp.accounting.calibration import calibrate_noise_multiplier
+from jdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
+from jdp.accounting.calibration import (
+  calibrate_clip_norm,
+  calibrate_cohort,
+  calibrate_noise,
+  calibrate_noise_multiplier,
+  calibrate_rounds,
+  calibrate_sampling_probability,
+)
+from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.local import local_guarantee
 from jdp.accounting.rdp import rdp_subsampled_gaussian
+from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
+from jdp.accounting.split import best_split
 
-__all__ = ["calibrate_noise_multiplier", "delta", "epsilon", "local_guarantee", "rdp_subsampled_gaussian"]
+__all__ = [
+  "best_split",
+  "calibrate_clip_norm",
+  "calibrate_cohort",
+  "calibrate_noise",
+  "calibrate_noise_multiplier",
+  "calibrate_rounds",
+  "calibrate_sampling_probability",
+  "delta",
+  "epsilon",
+  "from_dp_event",
+  "gaussian_delta",
+  "gaussian_epsilon",
+  "gaussian_noise_multiplier",
+  "largest_local_epsilon",
+  "local_guarantee",
+  "rdp_subsampled_gaussian",
+  "shuffled_delta",
+  "shuffled_epsilon",
+  "to_dp_event",
+]

@@ -1,13 +1,20 @@
 """Epsilon and delta of a ledger, for one observer and under one neighbouring relation."""
 
-import math
-
 from jdp import _validate
 from jdp.accounting import local
-from jdp.accounting.losses import losses, of_type, select
-from jdp.accounting.profiles import Profile, moments_profile, pld_profile, rdp_profile, with_overflow
+from jdp.accounting.loss_distributions import pld_profile
+from jdp.accounting.losses import Losses, join, losses, of_type, select
+from jdp.accounting.profiles import (
+  Profile,
+  moments_profile,
+  pure_profile,
+  rdp_profile,
+  smaller,
+  with_overflow,
+  with_release,
+)
 from jdp.events import LocalRelease, Round
-from jdp.guarantees import AnyGuarantee, Relation
+from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
 _ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": pld_profile}
@@ -19,16 +26,24 @@ def epsilon(
   """The epsilon of (epsilon, delta)-differential privacy that a ledger's events guarantee together.
 
   It holds for one observer, who sees all results of that observer's events,
-  under one neighbouring relation.
+  under one neighbouring relation. Which pairings of sampling, query and relation
+  are analysed, and how, is said in `jdp.accounting.samples` and
+  `jdp.accounting.releases`; any other is refused by name.
+
+  Rounds and local releases of one observer are composed. That observer sees who
+  takes part, so sampling then amplifies nothing. Of the local releases a unit's
+  `max_releases` most expensive count.
 
   Args:
     ledger: what was done.
     delta: in [0, 1]; it includes what sample overflows cost.
-    accountant: "rdp": Renyi divergences, minimised over all orders; "moments":
-      orders 2..33 and the classic conversion, as published tables have it;
-      "pld": privacy loss distributions by the package dp_accounting, on its
-      grid of 1e-4 in the loss (tightest, unless epsilon is small against the
-      grid; slow). Local releases compose by the basic theorem with each.
+    accountant: "rdp": Renyi divergences, minimised over all orders, for every
+      event; "moments": orders 2..33 and the classic conversion, as published
+      tables have it, for Gaussian sums of Poisson samples (local releases are
+      added by the basic theorem); "pld": privacy loss distributions by the
+      package dp_accounting, on its grid of 1e-4 in the loss (tightest, unless
+      epsilon is small against the grid; slow), for Gaussian and Laplace sums,
+      randomised response and pure releases. None exceeds basic composition.
     relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
     observer: server, clients or model; None: the ledger's only one.
 
@@ -73,24 +88,34 @@ def delta(
 def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: str | None) -> Profile:
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
-    return Profile(lambda delta: 0.0, lambda epsilon: 0.0)
+    return pure_profile(0.0)
   events, chosen = select(ledger, relation, observer)
   rounds, releases = of_type(Round, events), of_type(LocalRelease, events)
-  if rounds and releases:
-    raise ValueError(
-      "Expected one observer's events to be all Round or all LocalRelease, got both: no analysis composes them yet; "
-      "keep a ledger for each and add their epsilons and deltas."
-    )
+  # Whoever sees a user's reports sees that the user is in the sample: it hides nobody from that observer.
+  composed = losses(rounds, chosen, sample_known=bool(releases))
+  profile = _composed_profile(composed, accountant)
   if releases:
-    return _local_profile(local.total(releases), chosen)
-  composed = losses(rounds, chosen)
-  return with_overflow(_ACCOUNTANTS[accountant](composed), composed.overflow)
+    guarantee = local.total(releases)
+    _check_local_relation(guarantee.relation, chosen, bool(rounds))
+    basic = with_release(profile, guarantee.epsilon, guarantee.delta)
+    if accountant == "moments":
+      profile = basic
+    else:
+      joint = _composed_profile(join(composed, local.pure_losses(releases)), accountant)
+      profile = smaller(basic, with_release(joint, 0.0, guarantee.delta))
+  return with_overflow(profile, composed.overflow)
 
 
-def _local_profile(guarantee: AnyGuarantee, relation: Relation) -> Profile:
-  if guarantee.relation != relation:
-    raise ValueError(f"Expected relation {guarantee.relation}, which the local releases state, got {relation}.")
-  return Profile(
-    lambda delta: guarantee.epsilon if guarantee.delta <= delta else math.inf,
-    lambda epsilon: guarantee.delta if guarantee.epsilon <= epsilon else 1.0,
-  )
+def _composed_profile(composed: Losses, accountant: str) -> Profile:
+  return smaller(_ACCOUNTANTS[accountant](composed), pure_profile(composed.max_loss()))
+
+
+def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:
+  """Refuses a relation that local releases do not cover. The null record is a value, so replace-one covers zero-out."""
+  if chosen not in {stated, Relation.ZERO_OUT if stated is Relation.REPLACE_ONE else stated}:
+    raise ValueError(f"Expected relation {stated}, which the local releases state, got {chosen}; pass that relation.")
+  if with_rounds and chosen is Relation.ADD_REMOVE:
+    raise ValueError(
+      "Expected relation replace_one or zero_out for rounds and local releases of one observer, got add_remove: who "
+      "reports is seen; pass one of them, or account for each observer."
+    )

@@ -1,16 +1,24 @@
-"""The least noise that meets a privacy target."""
+"""The best choice that meets a privacy target: noise, clip norm, sampling probability, rounds, cohort.
 
+Each search takes a plan, a function from the number that it looks for to the ledger of the run: any ledger,
+with schedules, groups or local releases. Epsilon must be monotone in that number.
+"""
+
+import bisect
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 from scipy import optimize
 
 from jdp import _validate
 from jdp.accounting.accountant import epsilon
-from jdp.ledger import subsampled_gaussian
+from jdp.ledger import Ledger, subsampled_gaussian
 
-# In log z: below _LOW the search asks whether any noise is needed, above _HIGH it gives up.
-_LOW, _HIGH, _STRIDE, _STEP = math.log(0.1), math.log(1e9), math.log(4), 1e-4
+# Real numbers are searched on a logarithmic scale.
+_LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
+_MOST = 2**40  # whole numbers
 
 
 def calibrate_noise_multiplier(
@@ -39,32 +47,173 @@ def calibrate_noise_multiplier(
   >>> round(calibrate_noise_multiplier(2.0, 1e-6, sampling_probability=0.001, num_rounds=5000), 3)
   0.735
   """
-  _validate.positive(target_epsilon=target_epsilon, delta=delta, sampling_probability=sampling_probability)
-  _validate.probability(delta=delta, sampling_probability=sampling_probability)
+  _check_target(target_epsilon, delta)
+  _validate.positive(sampling_probability=sampling_probability)
+  _validate.probability(sampling_probability=sampling_probability)
   _validate.integer(1, num_rounds=num_rounds)
 
-  @functools.cache
-  def surplus(log_noise):
-    run = subsampled_gaussian(sampling_probability, math.exp(log_noise), num_rounds)
-    return math.log(min(max(epsilon(run, delta, accountant=accountant) / target_epsilon, 1e-3), 1e3))
+  def plan(noise_multiplier):
+    return subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
 
   sampled = -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
-  low, high = 0.0, 0.0
-  while surplus(high) > 0:
-    low, high = high, high + _STRIDE
-    if high > _HIGH:
-      raise ValueError(
-        f"Expected a target_epsilon that the {accountant} accountant can prove at delta={delta}, got {target_epsilon}; "
-        "raise one of the two."
-      )
-  while surplus(low) <= 0:
+  if delta >= sampled and epsilon(plan(0.25), delta, accountant=accountant) <= target_epsilon:
+    raise ValueError(
+      f"Expected delta below {sampled:.3g}, the probability that a record is ever sampled, got {delta}: with such a "
+      "delta no noise is needed; choose a smaller one."
+    )
+  return calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
+
+
+def calibrate_noise(target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any) -> float:
+  """The least noise with which a planned run meets a privacy target.
+
+  The number returned meets the target, and 0.999 of it does not.
+
+  Args:
+    target_epsilon: > 0, finite.
+    delta: in (0, 1).
+    plan: noise > 0 (its stddev, its multiplier, its scale: whatever the plan makes of it) -> the run's ledger.
+    **accounting: accountant, relation and observer, as for `epsilon`.
+
+  Raises:
+    ValueError: if an argument is out of range, or no number from 1e-9 to 1e9 is the least.
+
+  >>> from jdp.events import GaussianSum, Round, ShuffledBatches
+  >>> def plan(stddev):  # ten epochs of 100 batches
+  ...   first, other = (Round(ShuffledBatches(100, start), GaussianSum(1.0, stddev)) for start in (True, False))
+  ...   return Ledger().append(first, count=10).append(other, count=990)
+  >>> round(calibrate_noise(2.0, 1e-5, plan, relation="zero_out"), 2)
+  6.8
+  """
+  return 1 / _largest(target_epsilon, delta, lambda x: plan(1 / x), "noise", accounting)
+
+
+def calibrate_clip_norm(
+  target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
+) -> float:
+  """The largest clip norm, for noise that is given, with which a planned run meets a privacy target.
+
+  The number returned meets the target, and 1.001 of it does not. Arguments and errors are as for
+  `calibrate_noise`; `plan` takes a clip norm.
+
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> def plan(clip_norm):
+  ...   return Ledger().append(Round(PoissonSampling(0.01), GaussianSum(clip_norm, stddev=2.0)), count=1000)
+  >>> round(calibrate_clip_norm(1.0, 1e-5, plan), 2)
+  1.32
+  """
+  return _largest(target_epsilon, delta, plan, "clip norm", accounting)
+
+
+def calibrate_sampling_probability(
+  target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
+) -> float:
+  """The largest sampling probability with which a planned run meets a privacy target; 1 if that does.
+
+  The number returned meets the target, and 1.001 of it does not, or is above 1. Arguments and errors are as for
+  `calibrate_noise`; `plan` takes a probability in (0, 1].
+
+  >>> from jdp import ledger
+  >>> round(calibrate_sampling_probability(1.0, 1e-5, lambda q: ledger.subsampled_gaussian(q, 1.0, 1000)), 4)
+  0.0036
+  """
+  _check_target(target_epsilon, delta)
+  if epsilon(plan(1.0), delta, **accounting) <= target_epsilon:
+    return 1.0
+  return _largest(target_epsilon, delta, plan, "sampling probability", accounting, high=0.0)
+
+
+def calibrate_rounds(
+  target_epsilon: float, delta: float, plan: Callable[[int], Ledger], *, maximum: int = _MOST, **accounting: Any
+) -> int:
+  """The largest whole number of rounds with which a planned run meets a privacy target.
+
+  The number returned meets the target, and one more does not, or is above `maximum`.
+
+  Args:
+    target_epsilon: > 0, finite.
+    delta: in (0, 1).
+    plan: number of rounds >= 1 -> the run's ledger.
+    maximum: the most rounds of interest.
+    **accounting: accountant, relation and observer, as for `epsilon`.
+
+  Raises:
+    ValueError: if an argument is out of range, or one round is too many.
+
+  >>> from jdp import ledger
+  >>> calibrate_rounds(1.0, 1e-5, lambda rounds: ledger.subsampled_gaussian(0.01, 1.1, rounds))
+  141
+  """
+  return _largest_whole(target_epsilon, delta, plan, maximum, "round", accounting)
+
+
+def calibrate_cohort(
+  target_epsilon: float, delta: float, plan: Callable[[int], Ledger], *, population: int, **accounting: Any
+) -> int:
+  """The largest cohort (the sample's size, or its expectation) with which a planned run meets a privacy target.
+
+  The number returned meets the target, and one more does not, or is above `population`. Arguments and errors
+  are as for `calibrate_rounds`; `plan` takes a cohort of 1 to `population` records.
+
+  >>> from jdp.events import FixedSizeSampling, GaussianSum, Round
+  >>> def plan(size):
+  ...   return Ledger().append(Round(FixedSizeSampling(size, 10_000), GaussianSum(1.0, 2.0)), count=1000)
+  >>> calibrate_cohort(4.0, 1e-5, plan, population=10_000, relation="replace_one")
+  110
+  """
+  return _largest_whole(target_epsilon, delta, plan, population, "record", accounting)
+
+
+def _check_target(target_epsilon, delta):
+  _validate.positive(target_epsilon=target_epsilon, delta=delta)
+  _validate.probability(delta=delta)
+
+
+def _largest(target_epsilon, delta, plan, what, accounting, high=None):
+  """The largest x, up to a factor of 1.001, whose plan meets the target; the target is missed at e^high."""
+  _check_target(target_epsilon, delta)
+
+  @functools.cache
+  def surplus(log_x):
+    value = epsilon(plan(math.exp(log_x)), delta, **accounting)
+    return math.log(min(max(value / target_epsilon, 1e-3), 1e3))
+
+  low = 0.0
+  while surplus(low) > 0:
     low, high = low - _STRIDE, low
-    if low < _LOW and delta >= sampled:
+    if low < -_LIMIT:
       raise ValueError(
-        f"Expected delta below {sampled:.3g}, the probability that a record is ever sampled, got {delta}: with such a "
-        "delta no noise is needed; choose a smaller one."
+        f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can prove at "
+        f"delta={delta}, got {target_epsilon}, which no {what} meets; raise one of the two."
       )
-  log_noise = optimize.brentq(surplus, low, high, xtol=_STEP) + 2 * _STEP
-  while surplus(log_noise) > 0:  # The search over orders leaves a ripple.
-    log_noise += _STEP
-  return math.exp(log_noise)
+  while high is None or surplus(high) <= 0:
+    low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
+    if high > _LIMIT:
+      raise ValueError(
+        f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} at delta={delta} "
+        "with any; choose a smaller delta, or look at the plan."
+      )
+  log_x = optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
+  while surplus(log_x) > 0:  # The search over orders leaves a ripple.
+    log_x -= _STEP
+  return math.exp(log_x)
+
+
+def _largest_whole(target_epsilon, delta, plan, maximum, what, accounting):
+  _check_target(target_epsilon, delta)
+  _validate.integer(1, maximum=maximum)
+
+  @functools.cache
+  def value(number):
+    return epsilon(plan(number), delta, **accounting)
+
+  if value(1) > target_epsilon:
+    raise ValueError(
+      f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, but one costs "
+      f"{value(1):.4g}; raise one of the two, or the noise."
+    )
+  high = 1
+  while high < maximum and value(high) <= target_epsilon:
+    high = min(4 * high, maximum)
+  # Of 1..high, as many meet the target as come before the first that does not.
+  return bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)

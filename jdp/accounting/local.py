@@ -1,9 +1,11 @@
-"""What a unit's local releases cost together, by basic composition."""
+"""What a unit's local releases cost together: by basic composition, and as losses for an accountant."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 
-from jdp.accounting.losses import of_type, select
+from jdp.accounting.loss_kinds import PURE
+from jdp.accounting.losses import Losses, counted, most_severe, of_type, select
 from jdp.events import LocalRelease
 from jdp.guarantees import AnyGuarantee, Guarantee, compose
 from jdp.ledger import Ledger
@@ -38,6 +40,19 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
     raise ValueError("Expected a ledger with local releases, got none.")
   events, _ = select(Ledger(entries), None, observer)
   return total(of_type(LocalRelease, events))
+
+
+def pure_losses(releases: Mapping[LocalRelease, int]) -> Losses:
+  """The losses of the most expensive releases that a unit may make, apart from their deltas.
+
+  An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv 1311.0776), so the
+  releases together have these losses but for an event of the sum of the deltas, that of `total`.
+  """
+  table: Counter[tuple[float, ...]] = Counter()
+  for release, count in releases.items():
+    table[(release.guarantee.epsilon,)] += count
+  (cap,) = {release.max_releases for release in releases}
+  return counted(most_severe(PURE, table, table.total() if cap is None else cap))
 
 
 def total(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:

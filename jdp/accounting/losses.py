@@ -1,19 +1,22 @@
 """From the ledger's events to the privacy losses that an accountant composes.
 
-`select` finds the events that one epsilon is about: those that one observer
-saw. `losses` replaces each round by the pair of distributions that dominates
-it under one relation; a table says which. At present every pair is that of a
-Poisson-subsampled Gaussian, (q, z).
+`select` finds the events that one epsilon is about: those that one observer saw. `losses` replaces rounds by what
+dominates them under one relation, in two steps that know nothing of each other: the query gives the loss of
+a release (`jdp.accounting.releases`), the sampling says what drawing the sample does to it
+(`jdp.accounting.samples`). Counts enter here, and epochs.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from jdp import _validate
-from jdp.events import Event, GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.accounting.loss_kinds import Loss, LossKind
+from jdp.accounting.samples import EPOCHS, participation
+from jdp.events import Event, Round
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
@@ -21,58 +24,116 @@ E = TypeVar("E", bound=Event)
 
 
 class Losses(NamedTuple):
-  """Rounds with independent randomness, equal ones counted together.
+  """Losses with independent randomness, equal ones counted together.
 
   Attributes:
-    sampling_probability: q of each distinct round, float64 [E].
-    noise_multiplier: z of each, float64 [E]; zero where nothing is private.
-    num_rounds: how many there were of each, float64 [E].
+    groups: for each kind the parameters of its losses, float64 [E, P], and how many there were of each, float64 [E].
     overflow: sum over all rounds of the probability that a sample outgrew its capacity.
   """
 
-  sampling_probability: np.ndarray
-  noise_multiplier: np.ndarray
-  num_rounds: np.ndarray
-  overflow: float
+  groups: Mapping[LossKind, tuple[np.ndarray, np.ndarray]]
+  overflow: float = 0.0
+
+  def rdp(self, orders: tuple[float, ...]) -> np.ndarray:
+    """The divergences [A] of all losses together."""
+    total = np.zeros(len(orders))
+    for kind, (parameters, counts) in self.groups.items():
+      total += counts @ kind.rdp(parameters, np.array(orders))
+    return total
+
+  def max_loss(self) -> float:
+    """The epsilon of pure differential privacy, by basic composition; infinite if there is none."""
+    return float(sum(counts @ kind.max_loss(parameters) for kind, (parameters, counts) in self.groups.items()))
 
 
-def _poisson_gaussian(sampling: PoissonSampling, query: GaussianSum, relation: Relation) -> tuple[float, float]:
-  multiplier = float(query.stddev) / float(query.clip_norm)
-  if relation is not Relation.REPLACE_ONE:
-    return sampling.probability, multiplier
-  if sampling.probability < 1:
+def counted(items: Iterable[tuple[Loss, int]], overflow: float = 0.0) -> Losses:
+  """Losses from pairs (loss, count)."""
+  tables: defaultdict[LossKind, Counter[tuple[float, ...]]] = defaultdict(Counter)
+  for (kind, parameters), count in items:
+    tables[kind][parameters] += count
+  groups = {
+    kind: (np.array(list(table), float).reshape(len(table), -1), np.array(list(table.values()), float))
+    for kind, table in tables.items()
+  }
+  return Losses(groups, overflow)
+
+
+def join(first: Losses, second: Losses) -> Losses:
+  """Both together."""
+  groups = {**first.groups}
+  for kind, group in second.groups.items():
+    parts = [groups[kind], group] if kind in groups else [group]
+    groups[kind] = np.concatenate([p for p, _ in parts]), np.concatenate([n for _, n in parts])
+  return Losses(groups, first.overflow + second.overflow)
+
+
+def most_severe(kind: LossKind, table: Mapping[tuple[float, ...], int], number: int) -> list[tuple[Loss, int]]:
+  """The `number` most severe of counted losses of one kind.
+
+  Raises:
+    ValueError: if the kind is not ordered and the losses differ.
+  """
+  if len(table) > 1 and kind.severity is None:
     raise ValueError(
-      "Expected relation add_remove or zero_out for a Poisson-sampled Gaussian sum, got replace_one: Poisson sampling "
-      "is analysed under add_remove or zero_out; pass one of them as relation."
+      f"Expected the rounds of an epoch to have equal parameters of {kind.name}, got {sorted(table)[:2]}; "
+      "record them as PureRelease, which can be compared."
     )
-  return 1.0, multiplier / 2  # A replaced record moves the sum by twice the clip norm.
+  result = []
+  for parameters in sorted(table, key=kind.severity, reverse=True):
+    taken = min(table[parameters], number)
+    number -= taken
+    result += [(Loss(kind, parameters), taken)] if taken else []
+  return result
 
 
-def _non_private(sampling: PoissonSampling, query: NonPrivate, relation: Relation) -> tuple[float, float]:
-  return 1.0, 0.0
+def losses(rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool = False) -> Losses:
+  """The losses of counted rounds under one relation.
 
-
-_ANALYSES: dict[tuple[type, type], Callable[[Any, Any, Relation], tuple[float, float]]] = {
-  (PoissonSampling, GaussianSum): _poisson_gaussian,
-  (PoissonSampling, NonPrivate): _non_private,
-}
-
-
-def losses(rounds: Mapping[Round, int], relation: Relation) -> Losses:
-  """The losses of counted rounds under one relation. Counts enter here, whatever the analysis.
+  Args:
+    rounds: with their counts, in the order in which they first happened.
+    relation: add_remove, zero_out or replace_one.
+    sample_known: whether the observer sees who took part.
 
   Raises:
     ValueError: if a round has no analysis under the relation.
   """
-  counts: Counter[tuple[float, float]] = Counter()
+  items: list[tuple[Loss, int]] = []
+  streams: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
+  overflow = 0.0
   for event, count in rounds.items():
-    kind = type(event.sampling), type(event.query)
-    if kind not in _ANALYSES:
-      raise ValueError(f"Expected rounds that have an analysis, got {kind[0].__name__} with {kind[1].__name__}.")
-    counts[_ANALYSES[kind](event.sampling, event.query, relation)] += count
-  q, z = np.array(list(counts), float).T
-  overflow = sum(count * event.sampling.overflow_probability for event, count in rounds.items())
-  return Losses(q, z, np.array(list(counts.values()), float), overflow)
+    sampling = event.sampling
+    overflow += count * getattr(sampling, "overflow_probability", 0.0)
+    if isinstance(sampling, EPOCHS):
+      partial = getattr(sampling, "keeps_partial", False)
+      streams[type(sampling), sampling.num_batches, partial, sampling.population][event] = count
+    else:
+      items += ((loss, count) for loss in participation(event, relation, sample_known=sample_known))
+  for stream in streams.values():
+    items += _of_epochs(stream, relation)
+  return counted(items, overflow)
+
+
+def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Loss, int]]:
+  """The losses of one sampler's rounds: the most severe of them, as many as there were epochs.
+
+  It is enough to bound the run given the permutations (or bins), coupled as `jdp.accounting.samples` says, for
+  divergences are jointly quasi-convex. Given them, a record takes part in one round of an epoch at most and the run is
+  the composition of those rounds' releases. They are E rounds or fewer, whichever they are; in order of severity
+  each is dominated by one of the E most severe. Of each kind of loss E are counted, and of each charge (a
+  replacement, a removal): that is above every choice.
+
+  Epochs are counted by the rounds that start one, with one more if the first round of all does not (a slice of a
+  run), and are never fewer than the rounds fill.
+  """
+  samplings: list[Any] = [event.sampling for event in stream]
+  first = samplings[0]
+  starts = sum(count for sampling, count in zip(samplings, stream.values(), strict=True) if sampling.starts_epoch)
+  epochs = max(starts + (not first.starts_epoch), math.ceil(sum(stream.values()) / first.num_batches))
+  charges: defaultdict[tuple[int, LossKind], Counter[tuple[float, ...]]] = defaultdict(Counter)
+  for event, count in stream.items():
+    for position, (kind, parameters) in enumerate(participation(event, relation)):
+      charges[position, kind][parameters] += count
+  return [item for (_, kind), table in charges.items() for item in most_severe(kind, table, epochs)]
 
 
 def select(ledger: Ledger, relation: str | None, observer: str | None) -> tuple[Mapping[Event, int], Relation]:

@@ -14,15 +14,14 @@ million rounds matters, so both ways to it below are sums of non-negative terms:
 * any order: quadrature of E[(1 + y)^a - 1 - a y].
 """
 
-import functools
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
+
+from jdp.accounting.binomial import CHUNK, chunks, log_binomial_sum, log_expm1
 
 _MAX_BINOMIAL_ORDER = 1024  # beyond it a whole order's sum has more terms than the quadrature nodes
-_CHUNK = 2**16  # array elements at a time: bounds the memory, and stays in the cache
 
 
 def rdp_subsampled_gaussian(
@@ -87,38 +86,10 @@ def _log_excess(q, z, a):
 
 
 def _by_binomial_sum(q, z, a):
-  starts, k, rest, log_choose = _binomial_terms(tuple(a.astype(int)))
-  result = np.empty((q.size, a.size))
-  for chunk in _chunks(np.full(q.size, k.size)):
-    log_q, log_p = np.log(q[chunk, None]), np.log1p(-q[chunk, None])
-    distinct = np.arange(2.0, k.max() + 1)
-    gain = _log_expm1(distinct * (distinct - 1) / 2 * (1 / z[chunk, None]) ** 2)
-    terms = log_choose + k * log_q + rest * log_p + gain[:, k - 2]
-    result[chunk] = _log_sum_exp(terms, starts)
-  return result
+  def gain(rows, k):
+    return log_expm1(k * (k - 1) / 2 * (1 / z[rows, None]) ** 2)
 
-
-@functools.lru_cache(maxsize=16)
-def _binomial_terms(orders):
-  """The terms k = 2..a of every order, one after another: where each order starts, k, a - k, log C(a, k)."""
-  a = np.repeat(orders, np.array(orders) - 1)
-  k = np.concatenate([np.arange(2, order + 1) for order in orders])
-  starts = np.cumsum([0, *(order - 1 for order in orders[:-1])])
-  log_choose = special.gammaln(a + 1) - special.gammaln(k + 1) - special.gammaln(a - k + 1)
-  return starts, k, a - k, log_choose
-
-
-def _log_sum_exp(terms, starts):
-  """log of the sum of exp(terms) over the segments of the last axis that begin at `starts`."""
-  top = np.maximum.reduceat(terms, starts, axis=1)
-  lengths = np.diff(starts, append=terms.shape[1])
-  terms -= np.repeat(top, lengths, axis=1)
-  return top + np.log(np.add.reduceat(np.exp(terms, out=terms), starts, axis=1))
-
-
-def _log_expm1(t):
-  """log(e^t - 1) for t >= 0, accurate for small and for large t."""
-  return np.where(t > 1, t + np.log1p(-np.exp(-np.maximum(t, 1))), np.log(np.expm1(np.minimum(t, 1))))
+  return log_binomial_sum(np.log(q), np.log1p(-q), gain, a)
 
 
 # The trapezoidal rule with step h errs by about e^(-2 pi d / h) times the integral of |integrand| along Im x = d
@@ -133,8 +104,8 @@ def _by_quadrature(q, z, a):
   step = np.where(wide > 2, wide, narrow)
   num_nodes = np.ceil((np.maximum(a, 2) + 16 * z) / step) + 1  # from -8z to max(a, 2) + 8z
   result = np.empty(q.size)
-  for rows in _chunks(num_nodes):
-    if num_nodes[rows[-1]] > _CHUNK:  # Where that many would be needed, a closed form is as good.
+  for rows in chunks(num_nodes):
+    if num_nodes[rows[-1]] > CHUNK:  # Where that many would be needed, a closed form is as good.
       result[rows] = _by_triangle_inequality(q[rows], z[rows], a[rows])
     else:
       x = -8 * z[rows, None] + step[rows, None] * np.arange(num_nodes[rows[-1]])
@@ -163,7 +134,7 @@ def _log_sum(x, q, z, a):
 
 def _by_triangle_inequality(q, z, a):
   """E (1-q + q L)^a <= ((1-q) + q (E L^a)^(1/a))^a, with E L^a = e^(a(a-1)/(2z^2))."""
-  return _log_expm1(a * _log_mixture(q, (a - 1) / (2 * z**2)))
+  return log_expm1(a * _log_mixture(q, (a - 1) / (2 * z**2)))
 
 
 def _log_mixture(q, u):
@@ -171,16 +142,6 @@ def _log_mixture(q, u):
   log_large = np.log(q) + u
   small = np.log1p(q * np.expm1(np.minimum(u, -np.log(q))))
   return np.where(log_large > 0, log_large + np.log1p((1 - q) * np.exp(-np.maximum(log_large, 0.0))), small)
-
-
-def _chunks(lengths):
-  """Splits rows into index arrays, rows of similar length together, that fill at most _CHUNK elements."""
-  rows = np.argsort(lengths)
-  while rows.size:
-    filled = np.arange(1, rows.size + 1) * lengths[rows]
-    size = max(1, int(np.searchsorted(filled, _CHUNK, side="right")))
-    yield rows[:size]
-    rows = rows[size:]
 
 
 def _check(expected, accepted, values):

@@ -1,4 +1,4 @@
-"""Closed forms of k-ary randomised response on a grid: ScalarDP (arXiv 1812.00984, Algorithm 3).
+"""Closed forms of k-ary randomised response on a grid: ScalarDP and ScalarRelDP (arXiv 1812.00984, Algorithms 3, 4).
 
 A number r in [0, r_max] is rounded without bias to one of the levels 0..k, the
 level is kept with probability e^epsilon / (e^epsilon + k) and otherwise
@@ -11,6 +11,9 @@ where A = (e^epsilon - 1)/(e^epsilon + k) is the slope of E[level kept],
 B = b/A and C = k(k+1)(2k+1)/(6 (e^epsilon + k)) / A^2. For fixed f it is convex
 in j, for fixed j a concave parabola in f: the worst r lies in the first or the
 last interval. Everything is written in e^-epsilon, which cannot overflow.
+
+ScalarRelDP does the same on levels e_0 = 0 and e_1..e_k in geometric progression, with
+variance E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2, where now B = (sum_i e_i)/(e^epsilon - 1).
 """
 
 import math
@@ -51,7 +54,7 @@ class ScalarGrid(NamedTuple):
     """E(estimate - value)^2 for a value in [0, max_value]."""
     x = self.num_levels * value / self.max_value
     j = min(math.floor(x), self.num_levels - 1)
-    return float(_variance(self.epsilon, self.num_levels, j, x - j)) * (self.max_value / self.num_levels) ** 2
+    return float(level_variance(self.epsilon, self.num_levels, j, x - j)) * (self.max_value / self.num_levels) ** 2
 
   @property
   def worst_variance(self) -> float:
@@ -74,8 +77,7 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   _validate.integer(1, num_levels=k)
   _validate.in_range(1, MAX_LEVELS, num_levels=k)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
-  log_lie = math.log(k) - float(np.logaddexp(epsilon, math.log(k)))
-  return ScalarGrid(epsilon, max_value, int(k), log_lie, max_value / k / slope, shift * slope)
+  return ScalarGrid(epsilon, max_value, int(k), _log_lie(epsilon, k), max_value / k / slope, shift * slope)
 
 
 def best_num_levels(epsilon: float) -> int:
@@ -95,24 +97,115 @@ def worst_variance(epsilon: float, k: np.ndarray) -> np.ndarray:
   return np.maximum(first, last) / k**2
 
 
+class RelativeGrid(NamedTuple):
+  """The constants of ScalarRelDP.
+
+  Attributes:
+    epsilon: the privacy loss of one release.
+    levels: 0, min_value, ..., max_value: k + 1 of them, those above 0 in geometric progression.
+    log_lie_probability: log of k / (e^epsilon + k), the probability of another level.
+    estimates: of each level, (level - b)/A.
+  """
+
+  epsilon: float
+  levels: tuple[float, ...]
+  log_lie_probability: float
+  estimates: tuple[float, ...]
+
+  @property
+  def max_norm(self) -> float:
+    """The largest |estimate|: estimates may be negative, and exceed max_value."""
+    return max(map(abs, self.estimates))
+
+  def variance(self, value: float) -> float:
+    """E(estimate - value)^2 for a value in [0, max_value]."""
+    low, high, at_0, at_1 = (part[self._interval(value)] for part in self._intervals())
+    return float(at_0 + (value - low) * ((at_1 - at_0) / (high - low) + (high - value)))
+
+  @property
+  def worst_relative_variance(self) -> float:
+    """The largest variance(r) / r^2 over r in [min_value, max_value].
+
+    In each interval it is c_0 s^2 + c_1 s - 1 with s = 1/r: largest at an end, or at its vertex.
+    """
+    low, high, at_0, at_1 = (part[1:] for part in self._intervals())
+    c_1 = (at_1 - at_0) / (high - low) + low + high
+    c_0 = at_0 - (c_1 - low) * low
+    vertex = np.clip(-2 * c_0 / c_1, low, high)
+    return float(max(np.max(c_0 / r**2 + c_1 / r - 1) for r in (low, high, vertex)))
+
+  def _interval(self, value):
+    return min(max(int(np.searchsorted(self.levels, value, side="right")) - 1, 0), len(self.levels) - 2)
+
+  def _intervals(self):
+    """Each interval's ends, and the variance at them; what rounding adds to a line between them is (high-r)(r-low)."""
+    levels = np.array(self.levels)
+    k, rest = len(levels) - 1, math.exp(-self.epsilon)
+    slope, shift = _slope(self.epsilon, k), np.sum(levels) * rest / -math.expm1(-self.epsilon)
+    spread = np.sum(levels**2) * rest / (1 + k * rest) / slope**2
+    variances = _excess(self.epsilon, k) * levels**2 + spread - 2 * levels * shift - shift**2
+    return levels[:-1], levels[1:], variances[:-1], variances[1:]
+
+
+def relative_grid(epsilon: float, max_value: float, num_levels: int, min_value: float) -> RelativeGrid:
+  """The constants for levels 0, min_value, ..., max_value, k = num_levels of them above 0.
+
+  Raises:
+    ValueError: if epsilon is not positive, 0 < min_value < max_value does not hold or num_levels is not in [2, 2^16].
+
+  >>> grid = relative_grid(8.0, 1.0, num_levels=4, min_value=0.125)
+  >>> [round(level, 12) for level in grid.levels], round(grid.variance(0.25), 4)
+  ([0.0, 0.125, 0.25, 0.5, 1.0], 0.0002)
+  """
+  _validate.positive(epsilon=epsilon, max_value=max_value, min_value=min_value)
+  _validate.integer(2, num_levels=num_levels)
+  _validate.in_range(2, MAX_LEVELS, num_levels=num_levels)
+  if not min_value < max_value:
+    raise ValueError(f"Expected min_value below max_value = {max_value}, got {min_value}.")
+  levels = np.concatenate([[0.0], np.geomspace(min_value, max_value, num_levels)])
+  shift = np.sum(levels) * math.exp(-epsilon) / -math.expm1(-epsilon)
+  estimates = levels / _slope(epsilon, num_levels) - shift
+  return RelativeGrid(epsilon, tuple(levels.tolist()), _log_lie(epsilon, num_levels), tuple(estimates.tolist()))
+
+
+def best_num_relative_levels(epsilon: float, max_value: float, min_value: float) -> int:
+  """The k >= 2 of ScalarRelDP, up to 1024, with the least worst-case relative variance over [min_value, max_value].
+
+  >>> [best_num_relative_levels(epsilon, 1.0, 0.01) for epsilon in (4.0, 8.0, 12.0)]
+  [2, 4, 12]
+  """
+  _validate.positive(epsilon=epsilon)
+  largest = min(1024, math.ceil(8 * math.exp(min(epsilon / 3, 20))))
+  candidates = range(2, max(largest, 2) + 1)
+  return min(candidates, key=lambda k: relative_grid(epsilon, max_value, k, min_value).worst_relative_variance)
+
+
+def _log_lie(epsilon, k):
+  return math.log(k) - float(np.logaddexp(epsilon, math.log(k)))
+
+
 def _worst_in_interval(epsilon, k, j):
   """The parabola in f is concave with leading coefficient -1: its vertex, if inside [0, 1]."""
-  at_0, at_1 = _variance(epsilon, k, j, 0.0), _variance(epsilon, k, j, 1.0)
+  at_0, at_1 = level_variance(epsilon, k, j, 0.0), level_variance(epsilon, k, j, 1.0)
   vertex = np.clip((at_1 - at_0 + 1) / 2, 0.0, 1.0)
-  return _variance(epsilon, k, j, vertex)
+  return level_variance(epsilon, k, j, vertex)
 
 
-def _variance(epsilon, k, j, f):
-  """Variance at x = j + f, in units of (r_max/k)^2, with k - 1 >= j."""
+def level_variance(epsilon: float, k, j, f):
+  """ScalarDP's variance at x = j + f, elementwise, in units of (r_max/k)^2, with k - 1 >= j and f in [0, 1]."""
   rest = math.exp(-epsilon)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
   second = k * (k + 1) * (2 * k + 1) / 6 * rest / (1 + k * rest) / slope**2
-  excess = (k + 1) * rest / -math.expm1(-epsilon)  # 1/A - 1
-  return excess * (j**2 + (2 * j + 1) * f) + f * (1 - f) + second - 2 * (j + f) * shift - shift**2
+  return _excess(epsilon, k) * (j**2 + (2 * j + 1) * f) + f * (1 - f) + second - 2 * (j + f) * shift - shift**2
 
 
 def _slope(epsilon, k):
   return -math.expm1(-epsilon) / (1 + k * math.exp(-epsilon))
+
+
+def _excess(epsilon, k):
+  """1/A - 1."""
+  return (k + 1) * math.exp(-epsilon) / -math.expm1(-epsilon)
 
 
 def _shift(epsilon, k):

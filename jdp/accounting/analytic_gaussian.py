@@ -1,0 +1,114 @@
+"""The Gaussian mechanism's exact privacy, for every epsilon (Balle and Wang, arXiv 1805.06530, Theorem 8).
+
+One release of noise multiplier z = stddev / sensitivity is (epsilon, delta)-DP if and only if
+delta >= Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). With x = epsilon z - 1/(2z), Mills's ratio
+R(x) = Phi(-x)/phi(x) and phi the normal density, the right side is phi(x) (R(x) - R(x + 1/z)): nothing overflows.
+"""
+
+import math
+
+from scipy import optimize, special
+
+from jdp import _validate
+
+# Results are this much (relatively) on the safe side, more than the error of the formulas here.
+_SAFETY = 1e-9
+# What z may be: beyond, differences of Mills's ratio lose what the safety margin covers.
+_LEAST, _LARGEST = 1e-4, 1e4
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+  """The least delta of one Gaussian release at a given epsilon, to a relative 1e-9; 0 where it underflows.
+
+  Args:
+    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]; the sensitivity is in the L2 norm.
+    epsilon: >= 0.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> print(f"{gaussian_delta(1.0, 1.0):.6f}")
+  0.126937
+  """
+  _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
+  _validate.non_negative(epsilon=epsilon)
+  return math.exp(_log_delta(noise_multiplier, epsilon))
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+  """The least epsilon of one Gaussian release at a given delta, and at most a relative 1e-9 above it.
+
+  Args:
+    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4].
+    delta: in (0, 1), at least 1e-100.
+
+  Returns:
+    epsilon >= 0; 0 if delta covers the whole distance between the two normal laws.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> print(f"{gaussian_epsilon(4.0, 1e-5):.6f}")
+  0.926342
+  """
+  _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
+  log_delta = _log(delta)
+  if _log_delta(noise_multiplier, 0.0) <= log_delta:
+    return 0.0
+  # At this epsilon P(loss > epsilon) is already below delta.
+  highest = (0.5 / noise_multiplier - special.ndtri_exp(log_delta)) / noise_multiplier
+  epsilon = optimize.brentq(
+    lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta, 0.0, highest, xtol=1e-300, rtol=1e-14
+  )
+  return epsilon * (1 + _SAFETY)
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+  """The least noise multiplier whose release is (epsilon, delta)-DP: multiply it by the sensitivity for the stddev.
+
+  Args:
+    epsilon: > 0, for example 0.1 or 1000: no bound such as epsilon <= 1 is needed.
+    delta: in (0, 1), at least 1e-100.
+
+  Returns:
+    z, at most a relative 1e-9 above the least.
+
+  Raises:
+    ValueError: if an argument is out of range, or z would be outside [1e-4, 1e4].
+
+  >>> z = gaussian_noise_multiplier(2.0, 1e-6)
+  >>> print(f"{z:.6f}", gaussian_epsilon(z, 1e-6) <= 2.0)
+  2.230476 True
+  """
+  _validate.positive(epsilon=epsilon)
+  log_delta = _log(delta)
+
+  def surplus(log_z):
+    return _log_delta(math.exp(log_z), epsilon) - log_delta
+
+  lowest, highest = math.log(_LEAST), math.log(_LARGEST)
+  if not surplus(lowest) > 0 >= surplus(highest):
+    raise ValueError(
+      f"Expected a noise multiplier between {_LEAST:g} and {_LARGEST:g}, got epsilon = {epsilon} and delta = {delta}, "
+      "which need one outside."
+    )
+  return math.exp(optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
+
+
+def _log_delta(z, epsilon):
+  x = epsilon * z - 0.5 / z
+  if x < -1:
+    # There Mills's ratio may overflow, and the two terms differ by much: 1 - Phi(x) - phi(x) R(x + 1/z).
+    return math.log1p(-float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z))
+  return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
+
+
+def _mills(x):
+  """R(x) = Phi(-x)/phi(x)."""
+  return math.sqrt(math.pi / 2) * float(special.erfcx(x / math.sqrt(2)))
+
+
+def _log(delta):
+  if not 1e-100 <= delta < 1:
+    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}.")
+  return math.log(delta)

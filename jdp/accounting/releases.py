@@ -1,0 +1,136 @@
+"""What a query's release costs when the record is in the sample for certain, by query and neighbouring relation.
+
+S bounds a record's contribution. A record that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
+
+* Gaussian sum: a Gaussian of multiplier sigma / S, or sigma / (2S).
+* Laplace sum (L1 bound): Laplace laws S / scale, or 2S / scale, apart; one coordinate is the worst case, because the
+  overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t q2), integrates to at least that of
+  one coordinate with the whole distance.
+* Weighted average sum_k w_k D_k / max(W, sum_k w_k), with f = S: it moves by at most 2S/W when a record is replaced,
+  max(S/W, 2S/(W+1)) when one is added, removed or zeroed. With A and s the sums over the others, |A| <= S s:
+  a removed record moves it by S w/W if s + w <= W; by |s w D - w A| / (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s;
+  between, by at most S (1 - 2s/(s+1) + s/W), convex in s and at its ends one of the two. For a replaced record with
+  w >= w' the denominators M >= M' give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it,
+  and at most 2/W where W lies between.
+* Randomised response: any two values, under every relation.
+* Pure and concentrated releases: what they state, for the relation of their round and no other.
+* Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases (Laplace
+  sums and randomised responses too) one pure release of the sum of their epsilons; concentrated ones, with Gaussians
+  or without, one concentrated release of the sum of their rho, where a Gaussian's is 1/(2z^2). Other mixtures are
+  refused.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jdp.accounting.loss_kinds import (
+  CONCENTRATED,
+  GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  Loss,
+  pure_epsilon,
+)
+from jdp.events import (
+  ConcentratedRelease,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  NonPrivate,
+  PureRelease,
+  RandomizedResponse,
+  SumQueryEvent,
+  WeightedAverage,
+)
+from jdp.guarantees import Relation
+
+
+def release(query: SumQueryEvent, relation: Relation, declared: Relation) -> Loss:
+  """The loss of one release that the record takes part in.
+
+  Args:
+    query: what was released.
+    relation: what is asked for.
+    declared: the relation of the round, for which pure and concentrated releases are stated.
+
+  Raises:
+    ValueError: if the query has no analysis under the relation, or its groups none together.
+  """
+  if type(query) not in _RELEASES:
+    raise ValueError(f"Expected a query that has an analysis, got {type(query).__name__}.")
+  return _RELEASES[type(query)](query, relation, declared)
+
+
+def _sum_sensitivity(clip_norm, relation):
+  return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
+
+
+def _gaussian_sum(query: GaussianSum, relation, declared):
+  return Loss(GAUSSIAN, (1.0, float(query.stddev) / _sum_sensitivity(query.clip_norm, relation)))
+
+
+def _weighted_average(query: WeightedAverage, relation, declared):
+  least = query.min_total_weight
+  sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
+  return Loss(GAUSSIAN, (1.0, float(query.stddev) / (float(query.clip_norm) * sensitivity)))
+
+
+def _laplace_sum(query: LaplaceSum, relation, declared):
+  return Loss(LAPLACE, (_sum_sensitivity(query.clip_norm, relation) / query.scale if query.scale else math.inf,))
+
+
+def _randomized_response(query: RandomizedResponse, relation, declared):
+  return Loss(RANDOMIZED_RESPONSE, (query.noise, query.num_values))
+
+
+def _stated(kind, parameter):
+  def loss(query, relation, declared):
+    if relation is not declared:
+      raise ValueError(
+        f"Expected relation {declared}, for which the round's {type(query).__name__} is stated, got {relation}; "
+        "ask for that relation, or state the release for the other one."
+      )
+    return Loss(kind, (getattr(query, parameter),))
+
+  return loss
+
+
+def _grouped_sums(query: GroupedSums, relation, declared):
+  parts = [release(part, relation, declared) for part in query.parts]
+  kinds = {part.kind for part in parts}
+  if NON_PRIVATE in kinds:
+    return Loss(NON_PRIVATE, ())
+  if kinds == {GAUSSIAN}:
+    return Loss(GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts)))))
+  if kinds <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
+    return Loss(PURE, (sum(map(pure_epsilon, parts)),))
+  if kinds <= {CONCENTRATED, GAUSSIAN}:
+    return Loss(CONCENTRATED, (sum(map(_rho, parts)),))
+  names = ", ".join(sorted(kind.name for kind in kinds))
+  raise ValueError(
+    f"Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got {names}; "
+    "record the others as a PureRelease or ConcentratedRelease of that kind, or as rounds of their own."
+  )
+
+
+def _inverse(multiplier):
+  return 1 / multiplier if multiplier else math.inf
+
+
+def _rho(loss):
+  return loss.parameters[0] if loss.kind is CONCENTRATED else _inverse(loss.parameters[1]) ** 2 / 2
+
+
+_RELEASES: dict[type, Callable[[Any, Relation, Relation], Loss]] = {
+  GaussianSum: _gaussian_sum,
+  WeightedAverage: _weighted_average,
+  LaplaceSum: _laplace_sum,
+  RandomizedResponse: _randomized_response,
+  PureRelease: _stated(PURE, "epsilon"),
+  ConcentratedRelease: _stated(CONCENTRATED, "rho"),
+  NonPrivate: lambda query, relation, declared: Loss(NON_PRIVATE, ()),
+  GroupedSums: _grouped_sums,
+}

@@ -1,0 +1,124 @@
+"""What drawing a sample does to the loss of a release, by sampling and neighbouring relation.
+
+* Poisson sampling, add/remove or zero-out. Gaussian sums: the pair of arXiv 1908.10530, Section 3 (a null record
+  contributes what an absent one does). Laplace sums, and under add/remove every pure release: log(1 + q (e^eps - 1))
+  for eps (arXiv 1807.01647, Theorem 8). Other releases cost what they cost unsampled: given the sample, the two
+  runs are equal or neighbours, and divergences are jointly quasi-convex. At q = 1 nothing is sampled.
+* Samples of fixed size, replace-one. Gaussian sums: arXiv 1808.00087, Theorem 9. Pure releases: as above with q = m/N
+  (arXiv 1807.01647, Theorem 9). Concentrated ones: as unsampled. At m = N nothing is sampled; then zero-out as well.
+* Shuffled batches: no amplification. A record is in at most one batch of an epoch, so under zero-out and
+  replace-one, with the same permutation on both sides, one round of an epoch differs, by one release. Under
+  add/remove the permutation must be uniform and fresh: put the last record in the place of the one that is removed, and
+  the others are permuted uniformly again. If the last record was left over, one batch differs, by a replaced record.
+  That needs a public number of batches, which both data sets fill. If the last batch is kept, partial, it loses
+  a record, so that an epoch is charged a replacement *and* a removal.
+* Balls in bins: give the bins away; the record's choice is the same on both sides: one release an epoch.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jdp.accounting.loss_kinds import (
+  FIXED_SIZE_GAUSSIAN,
+  GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  Loss,
+  pure_epsilon,
+)
+from jdp.accounting.releases import release
+from jdp.events import BallsInBins, FixedSizeSampling, PoissonSampling, Round, ShuffledBatches
+from jdp.guarantees import Relation
+
+EPOCHS = (ShuffledBatches, BallsInBins)
+"""Samplings under which a record takes part in at most one round of an epoch."""
+
+_PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE)
+
+
+def participation(event: Round, relation: Relation, *, sample_known: bool = False) -> tuple[Loss, ...]:
+  """What is charged for a record: per round, or per epoch for the samplings of `EPOCHS`.
+
+  Args:
+    event: the round.
+    relation: add_remove, zero_out or replace_one.
+    sample_known: the observer sees who takes part (because it sees their reports), so that no sampling amplifies.
+
+  Raises:
+    ValueError: if the pairing of sampling, query and relation has no analysis; it names those that have.
+  """
+  kind = type(event.sampling)
+  if kind not in _SAMPLINGS:
+    raise ValueError(f"Expected a sampling that has an analysis, got {kind.__name__}.")
+  charged = tuple(release(event.query, r, event.relation) for r in _SAMPLINGS[kind](event.sampling, relation))
+  if sample_known or isinstance(event.sampling, EPOCHS):
+    return charged
+  return tuple(_amplified(event, loss, relation) for loss in charged)
+
+
+def _poisson(sampling: PoissonSampling, relation):
+  return (relation,)
+
+
+def _fixed_size(sampling: FixedSizeSampling, relation):
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      "Expected relation replace_one for FixedSizeSampling (zero_out if the sample is the population), got add_remove: "
+      "the size of the sample would not be that of the data; pass relation='replace_one', or sample by Poisson."
+    )
+  return (relation,)
+
+
+def _shuffled(sampling: ShuffledBatches, relation):
+  if relation is not Relation.ADD_REMOVE:
+    return (relation,)
+  return (Relation.REPLACE_ONE, Relation.ADD_REMOVE) if sampling.keeps_partial else (Relation.REPLACE_ONE,)
+
+
+def _balls_in_bins(sampling: BallsInBins, relation):
+  return (relation,)
+
+
+_SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
+  PoissonSampling: _poisson,
+  FixedSizeSampling: _fixed_size,
+  ShuffledBatches: _shuffled,
+  BallsInBins: _balls_in_bins,
+}
+
+
+def _amplified(event, loss, relation):
+  """The loss of a release when the record is in the sample with probability q only."""
+  sampling, poisson = event.sampling, isinstance(event.sampling, PoissonSampling)
+  q = sampling.probability if poisson else sampling.sample_size / sampling.population
+  if q == 1 or loss.kind is NON_PRIVATE:
+    return loss
+  if poisson and relation is Relation.REPLACE_ONE:
+    raise ValueError(
+      f"Expected relation add_remove or zero_out for PoissonSampling with {type(event.query).__name__}, got "
+      "replace_one: Poisson sampling is analysed under add_remove or zero_out; pass one of them as relation, or sample "
+      "by FixedSizeSampling, ShuffledBatches or BallsInBins."
+    )
+  if not poisson and relation is Relation.ZERO_OUT:
+    raise ValueError(
+      "Expected relation replace_one for FixedSizeSampling, got zero_out; pass relation='replace_one', which covers "
+      "zero_out, or sample by PoissonSampling, ShuffledBatches or BallsInBins."
+    )
+  if loss.kind is GAUSSIAN:
+    return Loss(GAUSSIAN if poisson else FIXED_SIZE_GAUSSIAN, (q, loss.parameters[1]))
+  # Under zero-out the null record may cost more than an absent one, but in a sum.
+  if loss.kind in _PURE and (loss.kind is LAPLACE or relation is not Relation.ZERO_OUT):
+    return Loss(PURE, (_log_mixture(q, pure_epsilon(loss)),))
+  return loss
+
+
+def _log_mixture(q: float, epsilon: float) -> float:
+  """log(1 + q (e^epsilon - 1))."""
+  if q == 0:
+    return 0.0
+  if epsilon > 1:
+    return epsilon + math.log(q + (1 - q) * math.exp(-epsilon))
+  return math.log1p(q * math.expm1(epsilon))

@@ -1,0 +1,180 @@
+"""Privacy amplification by shuffling: from local reports to those who see them only in a random order.
+
+Each of n users sends one report of an epsilon_0-DP local randomiser R, and a shuffler removes who sent what. A
+user whose value changes from x to x' hides among the others: with probability r another user's report is a
+*clone*, a draw of the same two laws Q and Q' that the changed user's report mixes,
+
+    R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1),
+
+Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a law as R is epsilon_0-DP, and Q' likewise. All else
+about the reports does not depend on the changed value. So what is seen is a post-processing of the number of draws
+from each of the two laws,
+
+    (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),    C ~ Bin(n - 1, r), A ~ Bin(C, 1/2), D ~ Bern(w)
+
+(arXiv 2012.12803, Theorem 3.1 and its proof), and delta is the hockey-stick divergence of these two, which is
+computed here. The two are mirror images, so that both directions cost the same. How likely clones are:
+
+* of any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q + Q') / 2;
+* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1): there even R(x'') >= (R(x) + R(x')) / (e^epsilon_0 + 1), as
+  no output is the likelier one of two inputs. arXiv 2208.04591 had stated this r for every randomiser; its
+  erratum withdraws that.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import optimize, special
+
+from jdp import _validate
+
+_LOG_TAIL = 80.0  # counts of clones that e^-80 of the mass lies beyond are not summed over, but added to delta
+_MAX_GROUPS = 4096  # of such counts
+_ROUNDING = 1e-10  # relative error allowed for in the binomial tails
+_TOLERANCE = 1e-9  # of a search in epsilon
+_MAX_EPSILON = 500.0  # e^epsilon is finite; no number of reports amplifies so much
+_TINY = 1e-300
+
+_CLONES = {
+  "any": lambda epsilon: math.exp(-epsilon),
+  "randomized_response": lambda epsilon: 2 * float(special.expit(-epsilon)),
+}
+
+
+def shuffled_delta(local_epsilon: float, num_reports: int, epsilon: float, *, randomizer: str = "any") -> float:
+  """The delta of (epsilon, delta)-differential privacy of shuffled local reports.
+
+  Formal guarantee: replace-one, per user (one report each), against whoever sees the reports only after they were
+  shuffled. It holds for users that share a randomiser; and for randomisers that each depend on the
+  reports before (arXiv 2012.12803, Theorem 3.1), if the users were put in a uniform order first. The
+  server that receives reports with their senders sees epsilon_0 as ever. Computed in float64, with an allowance
+  for rounding: the value is an upper bound.
+
+  Args:
+    local_epsilon: epsilon_0 of one report, pure DP under replace-one, in [0, 500].
+    num_reports: n, the number of reports, a public constant.
+    epsilon: >= 0.
+    randomizer: "any", or "randomized_response" (of any number of values), for which more is proved.
+
+  Returns:
+    delta in [0, 1]; 0 from epsilon = local_epsilon on.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> print(f"{shuffled_delta(2.0, 10_000, 0.25):.3g}")
+  7.26e-12
+  """
+  _check(local_epsilon, num_reports, randomizer)
+  _validate.non_negative(epsilon=epsilon)
+  if epsilon >= local_epsilon:
+    return 0.0
+  clones, mass = _clones(num_reports - 1, _CLONES[randomizer](local_epsilon))
+  # The likelihood ratio of the first count, k of c + 1, grows with k: it exceeds e^epsilon from a fixed share on.
+  share = math.expm1(-epsilon - local_epsilon) / (math.expm1(-local_epsilon) * (1 + math.exp(-epsilon)))
+  least = np.ceil(share * (clones + 1))
+  half = _binomial()(clones, 0.5)
+  above, at = half.sf(least - 1), half.pmf(least - 1)
+  gain = -math.expm1(epsilon - local_epsilon) * float(special.expit(local_epsilon)) * at
+  loss = math.expm1(epsilon) * above
+  return min(1.0, float(mass @ (np.maximum(gain - loss, 0) + _ROUNDING * (gain + loss))) + 2 * math.exp(-_LOG_TAIL))
+
+
+def shuffled_epsilon(local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any") -> float:
+  """The epsilon of (epsilon, delta)-differential privacy of shuffled local reports: `shuffled_delta` reversed.
+
+  Args:
+    local_epsilon: as for `shuffled_delta`, and so are the guarantee and the other arguments.
+    num_reports: n.
+    delta: in [0, 1].
+    randomizer: see `shuffled_delta`.
+
+  Returns:
+    epsilon in [0, local_epsilon], at most 1e-9 above the least for which `shuffled_delta` allows it.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> print(f"{shuffled_epsilon(1.0, 100_000, 1e-6):.4f}")
+  0.0153
+  """
+  _check(local_epsilon, num_reports, randomizer)
+  _validate.probability(delta=delta)
+
+  def delta_of(epsilon):
+    return shuffled_delta(local_epsilon, num_reports, epsilon, randomizer=randomizer)
+
+  return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
+
+
+def largest_local_epsilon(target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any") -> float:
+  """The largest local epsilon whose reports, shuffled, are (target_epsilon, delta)-differentially private.
+
+  Args:
+    target_epsilon: > 0, at most 500; the guarantee is that of `shuffled_delta`.
+    num_reports: n.
+    delta: in [0, 1].
+    randomizer: see `shuffled_delta`.
+
+  Returns:
+    epsilon_0 in [target_epsilon, 500], at most 1e-9 below the largest.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> local = largest_local_epsilon(0.25, 10_000, 1e-6)
+  >>> print(f"{local:.4f}, {shuffled_epsilon(local, 10_000, 1e-6):.4f}")
+  2.6307, 0.2500
+  """
+  _validate.positive(target_epsilon=target_epsilon)
+  _validate.in_range(0, _MAX_EPSILON, target_epsilon=target_epsilon)
+  _validate.probability(delta=delta)
+
+  def delta_of(local_epsilon):
+    return shuffled_delta(local_epsilon, num_reports, target_epsilon, randomizer=randomizer)
+
+  return _search(delta_of, delta, feasible=target_epsilon, infeasible=_MAX_EPSILON)
+
+
+def _binomial():
+  from scipy import stats  # A quarter of a second to import.
+
+  return stats.binom
+
+
+@functools.lru_cache(maxsize=4)
+def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
+  """Numbers of clones and their probabilities, by Bernstein's inequality all but 2 e^-_LOG_TAIL of the mass.
+
+  Many numbers are taken in groups, each for its smallest: a clone less never hides better, as whoever sees the
+  counts could add one.
+  """
+  mean, variance = others * probability, others * probability * (1 - probability)
+  reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)
+  clones = np.arange(max(0, math.floor(mean - reach)), min(others, math.ceil(mean + reach)) + 1.0)
+  starts = np.arange(0, clones.size, -(-clones.size // _MAX_GROUPS))
+  return clones[starts], np.add.reduceat(_binomial()(others, probability).pmf(clones), starts)
+
+
+def _search(delta_of: Callable[[float], float], delta: float, *, feasible: float, infeasible: float) -> float:
+  """Where the monotone `delta_of` reaches `delta`, on the feasible side; the other end if it stays below."""
+
+  def excess(x):
+    return math.log(max(delta_of(x), _TINY)) - math.log(max(delta, _TINY))
+
+  if excess(infeasible) <= 0:
+    return infeasible
+  if excess(feasible) == 0:
+    return feasible
+  found = float(optimize.brentq(excess, feasible, infeasible, xtol=_TOLERANCE / 4))
+  while excess(found) > 0:
+    found += math.copysign(_TOLERANCE / 4, feasible - infeasible)
+  return min(found, feasible) if infeasible < feasible else max(found, feasible)
+
+
+def _check(local_epsilon, num_reports, randomizer):
+  _validate.in_range(0, _MAX_EPSILON, local_epsilon=local_epsilon)
+  _validate.integer(1, num_reports=num_reports)
+  _validate.one_of(_CLONES, randomizer=randomizer)

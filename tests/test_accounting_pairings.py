@@ -1,0 +1,311 @@
+"""Every sampling with every query under every relation: a bound above the truth, or a refusal that names what works."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from jdp import accounting
+from jdp.accounting import samples
+from jdp.accounting.releases import release
+from jdp.events import (
+  BallsInBins,
+  ConcentratedRelease,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  RandomizedResponse,
+  Round,
+  ShuffledBatches,
+  WeightedAverage,
+)
+from jdp.guarantees import Relation
+from jdp.ledger import Ledger, subsampled_gaussian
+
+GAUSSIAN = GaussianSum(2.0, 6.0)
+LAPLACE = LaplaceSum(1.0, 1.5)
+AVERAGE = WeightedAverage(1.0, 0.3, min_total_weight=8.0)
+NESTED = GroupedSums(
+  (GaussianSum(1.0, 4.0), GroupedSums((GAUSSIAN, GaussianSum(3.0, 15.0)), ("b", "c"))), ("a", "rest")
+)
+PURE_GROUP = GroupedSums((LAPLACE, PureRelease(0.5)), ("sum", "count"))
+ZCDP_GROUP = GroupedSums((ConcentratedRelease(0.02), GAUSSIAN), ("statistics", "sum"))
+RESPONSE, PURE, CONCENTRATED = RandomizedResponse(0.4, 3), PureRelease(0.8), ConcentratedRelease(0.05)
+QUERIES = [GAUSSIAN, LAPLACE, AVERAGE, NESTED, PURE_GROUP, ZCDP_GROUP, RESPONSE, PURE, CONCENTRATED]
+
+# One round of each sampling, the probability that the record is in it, and the relations under which it is analysed.
+BOTH = {"add_remove", "zero_out"}
+ALL = {*BOTH, "replace_one"}
+SAMPLINGS = {
+  PoissonSampling(0.2): (0.2, BOTH),
+  PoissonSampling(1.0): (1.0, ALL),
+  FixedSizeSampling(20, 100): (0.2, {"replace_one"}),
+  FixedSizeSampling(100, 100): (1.0, {"replace_one", "zero_out"}),
+  ShuffledBatches(5, True): (0.2, ALL),
+  ShuffledBatches(5, True, keeps_partial=True): (0.2, ALL),
+  BallsInBins(5, True): (0.2, ALL),
+}
+STATED = (PureRelease, ConcentratedRelease)
+
+X = np.linspace(-60.0, 60.0, 24_001)
+
+
+def gaussian_law(shift):
+  density = np.exp(-((X - shift) ** 2) / 2)
+  return density / density.sum()
+
+
+def laplace_law(shift):
+  density = np.exp(-np.abs(X - shift))
+  return density / density.sum()
+
+
+def response_law(epsilon):
+  """Of randomised response on one bit: absent, one value, the other value."""
+  high = 1 / (1 + math.exp(-epsilon))
+  return np.array([high, 1 - high]), np.array([1 - high, high])
+
+
+def laws(query, relation):
+  """Output laws that neighbours can have: record in the sample, record of the other side, record not in the sample."""
+  if query in (PURE, PURE_GROUP):
+    here, there = response_law(0.8 if query == PURE else 0.5)
+    return here, there, there
+  if query == RESPONSE:
+    values = np.full((3, 3), 0.4 / 3) + 0.6 * np.eye(3)
+    return values[0], values[1], values[1]
+  law, shift = {
+    GAUSSIAN: (gaussian_law, 1 / 3),
+    LAPLACE: (laplace_law, 1 / 1.5),
+    AVERAGE: (gaussian_law, 1 / 8 / 0.3),
+    NESTED: (gaussian_law, math.sqrt(1 / 16 + 1 / 9 + 1 / 25)),
+    ZCDP_GROUP: (gaussian_law, math.sqrt(1 / 9 + 2 * 0.02)),
+    CONCENTRATED: (gaussian_law, math.sqrt(2 * 0.05)),
+  }[query]
+  whole = query in (CONCENTRATED, ZCDP_GROUP)  # stated for the relation itself
+  if relation != "replace_one" or whole:
+    return law(shift), law(0.0), law(0.0)
+  return law(shift), law(-shift), law(0.0)
+
+
+def true_delta(query, relation, q, epsilon):
+  """The hockey-stick divergence between two runs of neighbours, both ways."""
+  here, there, absent = laws(query, relation)
+  p, r = q * here + (1 - q) * absent, q * there + (1 - q) * absent
+  return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, r), (r, p)))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_bounds_the_truth_or_refuses(sampling, query):
+  q, analysed = SAMPLINGS[sampling]
+  for relation in Relation:
+    ledger = Ledger().append(Round(sampling, query, relation))
+    needs_two = isinstance(sampling, ShuffledBatches) and relation == "add_remove"
+    stated = query in (PURE, CONCENTRATED, PURE_GROUP, ZCDP_GROUP)
+    if relation in analysed and not (needs_two and stated):
+      for epsilon in (0.0, 0.1, 0.5, 1.5):
+        truth = true_delta(query, relation, q, epsilon)
+        assert accounting.delta(ledger, epsilon) >= truth * (1 - 1e-9)
+      assert 0 < accounting.epsilon(ledger, 1e-6) < 20
+    else:
+      with pytest.raises(ValueError, match=r"^Expected relation (add_remove|replace_one|zero_out)[^;]*got [^;]*[;:] "):
+        accounting.epsilon(ledger, 1e-6)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_no_protection_is_infinite_whatever_the_sampling(sampling):
+  hidden = GroupedSums((GAUSSIAN, GroupedSums((NonPrivate(),), ("bare",))), ("a", "b"))
+  no_noise = GroupedSums((GAUSSIAN, GaussianSum(1.0, 0.0)), ("a", "b"))
+  relations = SAMPLINGS[sampling][1]
+  for relation, query in itertools.product(relations, (NonPrivate(), hidden, no_noise, LaplaceSum(1.0, 0.0))):
+    for accountant in ("rdp", "pld"):
+      ledger = Ledger().append(Round(sampling, query, relation))
+      if accountant == "rdp" or not isinstance(sampling, FixedSizeSampling):
+        assert accounting.epsilon(ledger, 1e-5, accountant=accountant) == math.inf
+        assert accounting.delta(ledger, 3.0, accountant=accountant) == 1.0
+
+
+@pytest.mark.parametrize("relation", ALL)
+def test_nested_groups_are_one_gaussian(relation):
+  expected = 1 / math.sqrt(1 / 16 + 1 / 9 + 1 / 25) / (2 if relation == "replace_one" else 1)
+  kind, (q, z) = release(NESTED, Relation(relation), Relation(relation))
+  assert (kind.name, q) == ("Poisson-sampled Gaussian", 1.0)
+  np.testing.assert_allclose(z, expected, rtol=1e-14)
+
+
+def test_mixed_groups_are_refused_by_name():
+  mixed = GroupedSums((GAUSSIAN, LAPLACE), ("a", "b"))
+  with pytest.raises(ValueError, match="got Laplace, Poisson-sampled Gaussian"):
+    accounting.epsilon(Ledger().append(Round(PoissonSampling(0.1), mixed)), 1e-5)
+
+
+def test_stated_releases_hold_for_the_relation_of_their_round():
+  ledger = Ledger().append(Round(PoissonSampling(1.0), PURE, "add_remove"))
+  assert accounting.epsilon(ledger, 0.0) == 0.8
+  with pytest.raises(ValueError, match="Expected relation add_remove, for which the round's PureRelease is stated"):
+    accounting.epsilon(ledger, 0.0, relation="zero_out")
+
+
+def test_pure_amplification():
+  ledger = Ledger().append(Round(PoissonSampling(0.01), PureRelease(1.0)))
+  np.testing.assert_allclose(accounting.epsilon(ledger, 0.0), math.log1p(0.01 * math.expm1(1.0)), rtol=1e-14)
+  far = Ledger().append(Round(PoissonSampling(0.01), PureRelease(900.0)))
+  np.testing.assert_allclose(accounting.epsilon(far, 0.0), 900 + math.log(0.01), rtol=1e-14)
+  # The null record may cost a release what no absent one does.
+  zeroed = Ledger().append(Round(PoissonSampling(0.01), PureRelease(1.0), "zero_out"))
+  assert accounting.epsilon(zeroed, 0.0) == 1.0
+  summed = Ledger().append(Round(PoissonSampling(0.01), LaplaceSum(1.0, 1.0), "zero_out"))
+  assert accounting.epsilon(summed, 0.0) == accounting.epsilon(ledger, 0.0)
+
+
+def test_fixed_size_sample_of_the_published_example():
+  # Passing sigma / S instead of sigma / (2S) would claim 1.445.
+  ledger = Ledger().append(Round(FixedSizeSampling(100, 10_000), GaussianSum(1.0, 2.0), "replace_one"), count=1000)
+  assert round(accounting.epsilon(ledger, 1e-5), 3) == 3.576
+  with pytest.raises(ValueError, match="Expected relation replace_one for FixedSizeSampling"):
+    accounting.epsilon(ledger, 1e-5, relation="add_remove")
+
+
+def test_replacing_is_dearer_than_the_loss_distribution_of_a_replaced_record():
+  run = subsampled_gaussian(1.0, 1.0, 10)
+  replaced = accounting.epsilon(run, 1e-5, relation="replace_one")
+  loss_distribution = accounting.epsilon(run, 1e-5, relation="replace_one", accountant="pld")
+  assert replaced >= loss_distribution >= 46.2
+  assert accounting.epsilon(run, 1e-5) < 19.1
+
+
+def epochs(number, batches, query=None, **fields):
+  first, other = (
+    Round(ShuffledBatches(batches, start, **fields), query or GaussianSum(1.0, 10.0)) for start in (True, False)
+  )
+  return Ledger().extend([(first, 1), (other, batches - 1)] * number)
+
+
+@pytest.mark.parametrize(
+  ("relation", "partial", "expected"),
+  [
+    ("zero_out", False, 1.1994),
+    ("replace_one", False, 2.5944),
+    ("add_remove", False, 2.5944),
+    ("zero_out", True, 1.1994),
+    ("replace_one", True, 2.5944),
+  ],
+)
+def test_ten_shuffled_epochs(relation, partial, expected):
+  run = epochs(10, 7, keeps_partial=partial)
+  assert round(accounting.epsilon(run, 1e-5, relation=relation, accountant="pld"), 4) == expected
+  assert expected <= accounting.epsilon(run, 1e-5, relation=relation) <= 1.1 * expected
+
+
+def test_a_kept_partial_batch_costs_a_replacement_and_a_removal():
+  run = epochs(10, 7, keeps_partial=True)
+  for accountant in ("rdp", "pld", "moments"):
+    np.testing.assert_allclose(
+      accounting.epsilon(run, 1e-5, relation="add_remove", accountant=accountant),
+      accounting.epsilon(subsampled_gaussian(1.0, 10 / math.sqrt(5), 10), 1e-5, accountant=accountant),
+      rtol=1e-9,
+    )
+
+
+@pytest.mark.parametrize("kind", [ShuffledBatches, BallsInBins])
+def test_epochs_are_counted_by_their_starts(kind):
+  first, other = (Round(kind(4, start), GaussianSum(1.0, 5.0), "zero_out") for start in (True, False))
+
+  def epsilon(*entries):
+    return accounting.epsilon(Ledger().extend(entries), 1e-5)
+
+  def of_epochs(number):
+    return accounting.epsilon(subsampled_gaussian(1.0, 5.0, number), 1e-5)
+
+  assert epsilon((first, 1)) == epsilon((first, 1), (other, 3)) == of_epochs(1)
+  assert epsilon((first, 1), (other, 1), (first, 1)) == of_epochs(2)  # the first was cut short
+  assert epsilon((other, 2), (first, 1), (other, 1)) == of_epochs(2)  # a slice: it begins within an epoch
+  assert epsilon((other, 2)) == of_epochs(1)
+  assert epsilon((other, 100)) == of_epochs(25)  # starts are missing
+  separate = Round(kind(4, True, population=9), GaussianSum(1.0, 5.0), "zero_out")
+  assert epsilon((first, 1), (other, 3), (separate, 1)) == of_epochs(2)  # another sampler's epoch
+
+
+def test_epochs_of_differing_rounds_count_the_dearest():
+  noises = [3.0, 8.0, 5.0, 4.0, 9.0, 6.0]
+  rounds = [Round(ShuffledBatches(3, i % 3 == 0), GaussianSum(1.0, z), "zero_out") for i, z in enumerate(noises)]
+  run = Ledger().extend((event, 1) for event in rounds)
+  # A record is in one round of the first three and one of the last: any choice costs no more.
+  worst = max(
+    accounting.epsilon(subsampled_gaussian(1.0, (a**-2 + b**-2) ** -0.5, 1), 1e-5)
+    for a, b in itertools.product(noises[:3], noises[3:])
+  )
+  two_dearest = accounting.epsilon(subsampled_gaussian(1.0, (3.0**-2 + 4.0**-2) ** -0.5, 1), 1e-5)
+  np.testing.assert_allclose(accounting.epsilon(run, 1e-5), two_dearest, rtol=1e-9)
+  assert worst <= two_dearest * (1 + 1e-12)
+  responses = [Round(ShuffledBatches(3, True), RandomizedResponse(noise, 2), "zero_out") for noise in (0.5, 0.6)]
+  with pytest.raises(ValueError, match="equal parameters of randomized response"):
+    accounting.epsilon(Ledger().extend((event, 1) for event in responses), 1e-5)
+
+
+def test_overflow_of_bins_adds_up():
+  event = Round(BallsInBins(4, True, overflow_probability=1e-9), GaussianSum(1.0, 5.0), "zero_out")
+  run = Ledger().append(event, count=3)
+  plain = accounting.delta(subsampled_gaussian(1.0, 5.0, 3), 1.0)
+  np.testing.assert_allclose(accounting.delta(run, 1.0), plain + 3e-9 * (1 + math.e), rtol=1e-9)
+
+
+@pytest.mark.parametrize("w_min", [0.3, 1.0, 2.5, 8.0])
+def test_sensitivity_of_the_weighted_average(w_min):
+  """Against brute force in one dimension: vectors of the others at one end, weights on a grid."""
+  weights = np.linspace(0, 1, 11)
+  others = np.linspace(0, 2 * w_min + 2, 60)[:, None, None, None, None]  # total weight of the others, all at +S
+
+  def average(weight, value):
+    return (others + weight * value) / np.maximum(w_min, others + weight)
+
+  w, d = weights[:, None, None, None], np.array([-1.0, 1.0])[:, None, None]
+  w2, d2 = weights[:, None], np.array([-1.0, 1.0])
+  replaced = np.abs(average(w, d) - average(w2, d2)).max()
+  removed = np.abs(average(w, d) - average(0.0, 0.0)).max()
+  for relation, brute in (("replace_one", replaced), ("add_remove", removed), ("zero_out", removed)):
+    _, (_, z) = release(WeightedAverage(1.0, 1.0, w_min), Relation(relation), Relation(relation))
+    assert brute <= 1 / z * (1 + 1e-12)
+    assert brute >= 0.9 / z or w_min < 1  # and the formula is no waste
+
+
+def test_a_new_event_without_an_analysis_is_refused_by_name(monkeypatch):
+  ledger = Ledger().append(Round(PoissonSampling(0.1), GAUSSIAN))
+  monkeypatch.delitem(samples._SAMPLINGS, PoissonSampling)
+  with pytest.raises(ValueError, match="Expected a sampling that has an analysis, got PoissonSampling"):
+    accounting.epsilon(ledger, 1e-5)
+
+
+@pytest.mark.parametrize("sampling", [FixedSizeSampling(10, 100), PoissonSampling(1.0)], ids=str)
+def test_accountants_refuse_losses_they_do_not_cover(sampling):
+  query = GAUSSIAN if isinstance(sampling, FixedSizeSampling) else CONCENTRATED
+  ledger = Ledger().append(Round(sampling, query, "replace_one"))
+  name = "Gaussian sum of a fixed-size sample" if query is GAUSSIAN else "zero-concentrated differential privacy"
+  for accountant in ("pld", "moments"):
+    with pytest.raises(ValueError, match=f"got {name}; pass accountant='rdp'"):
+      accounting.epsilon(ledger, 1e-5, accountant=accountant)
+
+
+@pytest.mark.parametrize("query", [LAPLACE, RESPONSE, PURE, PURE_GROUP], ids=str)
+def test_loss_distributions_of_pure_releases(query):
+  ledger = Ledger().append(Round(PoissonSampling(1.0), query, "replace_one"), count=20)
+  loss_distribution = accounting.epsilon(ledger, 1e-6, accountant="pld")
+  by_rdp, basic = accounting.epsilon(ledger, 1e-6), accounting.epsilon(ledger, 0.0)
+  assert loss_distribution <= 1.0001 * by_rdp <= 1.0001 * basic  # its grid rounds each release up
+  assert loss_distribution >= 0.5 * by_rdp  # a count that is dropped would show
+  assert accounting.epsilon(ledger, 0.0, accountant="pld") <= basic
+
+
+def test_free_releases_cost_nothing():
+  free = [RandomizedResponse(1.0, 3), PureRelease(0.0), ConcentratedRelease(0.0), LaplaceSum(1.0, 1.0)]
+  samplings = [PoissonSampling(1.0)] * 3 + [PoissonSampling(0.0)]
+  ledger = Ledger().extend((Round(s, query), 5) for s, query in zip(samplings, free, strict=True))
+  assert accounting.epsilon(ledger, 0.0) == 0.0
+  without_zcdp = Ledger(tuple(e for e in ledger.entries if not isinstance(e[0].query, ConcentratedRelease)))
+  assert accounting.epsilon(without_zcdp, 1e-9, accountant="pld") == 0.0
