@@ -6,6 +6,17 @@ Three concerns that never know of each other: the training procedure
 a ledger (`jdp.ledger`) of what was done.
 """
 
-from jdp import accounting, events, guarantees, ledger, mechanisms, queries, random, sampling, vectors
+from jdp import accounting, events, guarantees, ledger, mechanisms, queries, random, sampling, transforms, vectors
 
-__all__ = ["accounting", "events", "guarantees", "ledger", "mechanisms", "queries", "random", "sampling", "vectors"]
+__all__ = [
+  "accounting",
+  "events",
+  "guarantees",
+  "ledger",
+  "mechanisms",
+  "queries",
+  "random",
+  "sampling",
+  "transforms",
+  "vectors",
+]

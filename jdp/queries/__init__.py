@@ -1,6 +1,27 @@
 """Sum queries: one sample's sum, made private on the server."""
 
+from jdp.queries.adaptive import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
 from jdp.queries.gaussian import average, gaussian_sum, no_privacy
+from jdp.queries.grouped import grouped
+from jdp.queries.joint import joint_clipped_sum
+from jdp.queries.noise_shares import dimension_adjusted_noise, proportional_noise
+from jdp.queries.on_grid import on_grid
+from jdp.queries.per_layer import layers, per_layer
+from jdp.queries.weighted_average import weighted_average
 
-__all__ = ["SumQuery", "average", "gaussian_sum", "no_privacy"]
+__all__ = [
+  "SumQuery",
+  "adaptive_clipped_sum",
+  "average",
+  "dimension_adjusted_noise",
+  "gaussian_sum",
+  "grouped",
+  "joint_clipped_sum",
+  "layers",
+  "no_privacy",
+  "on_grid",
+  "per_layer",
+  "proportional_noise",
+  "weighted_average",
+]

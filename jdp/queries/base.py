@@ -1,4 +1,19 @@
-"""The form of a sum query: one sample's sum, made private on the server."""
+"""The form of a sum query: one sample's sum, made private on the server.
+
+What a *record* is decides what the guarantee protects (arXiv 1812.06210, Table 1):
+
+| training | record | sample |
+| --- | --- | --- |
+| per example | the gradient on one example | a batch of examples |
+| by microbatch | the mean gradient on one microbatch | a batch of microbatches |
+| federated, per user | one user's model update | the users of a round |
+
+A record is fixed before sampling. So a microbatch is a record only if its members are: cut the data into microbatches
+once, and sample those. It is then the microbatch that is protected: one example added, removed or replaced *replaces*
+its record, which moves the sum by up to 2S (for one example alone, take the relation replace_one). Cutting a *sample*
+into microbatches is not covered: one example less shifts all that follow it into other microbatches, and each of
+them may move by 2S.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

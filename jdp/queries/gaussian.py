@@ -9,7 +9,7 @@ from jdp import _validate, random, vectors
 from jdp.events import GaussianSum, NonPrivate
 from jdp.queries.base import Schedule, SumQuery
 
-_FLOAT32_SAFE = (1e-30, 1e30)
+FLOAT32_SAFE = (1e-30, 1e30)  # beyond it float32 would flush a bound or a noise level to zero or infinity
 
 
 class SumState(NamedTuple):
@@ -48,10 +48,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   >>> [round(x, 4) for x in result.tolist()], event
   ([0.6, 0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
   """
-  if not callable(clip_norm):
-    _validate.in_range(*_FLOAT32_SAFE, clip_norm=clip_norm)
-  if not callable(stddev) and stddev != 0:
-    _validate.in_range(*_FLOAT32_SAFE, stddev=stddev)
+  check_clip_and_noise(clip_norm, stddev)
 
   def init(record):
     del record
@@ -59,11 +56,11 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
   def preprocess(key, state, record, weight):
     del key
-    return weighted(vectors.clip(record, _at(clip_norm, state.step)), weight)
+    return weighted(vectors.clip(record, at_step(clip_norm, state.step)), weight)
 
   def finalize(key, state, total):
-    sigma = _at(stddev, state.step)
-    event = GaussianSum(_at(clip_norm, state.step), sigma)
+    sigma = at_step(stddev, state.step)
+    event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
   return SumQuery(init, preprocess, finalize)
@@ -113,6 +110,14 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
   return query._replace(finalize=finalize)
 
 
+def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) -> None:
+  """Refuses a constant S outside `FLOAT32_SAFE`, and a constant sigma neither there nor zero."""
+  if not callable(clip_norm):
+    _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
+  if not callable(stddev) and stddev != 0:
+    _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
+
+
 def weighted(contribution, weight: jax.Array):
   """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
   weight = jnp.minimum(weight, 1.0)
@@ -127,6 +132,6 @@ def add_noise(key: jax.Array, total, stddev):
   return jax.tree.unflatten(treedef, noisy)
 
 
-def _at(value: float | Schedule, step: jax.Array):
+def at_step(value: float | Schedule, step: jax.Array):
   """A schedule's value at a step; a constant stays the host's float64."""
   return jnp.asarray(value(step), jnp.float32) if callable(value) else value

@@ -1,0 +1,99 @@
+"""Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210, Sections 2 and 3)."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import optax
+
+from jdp.events import GroupedSums
+from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.prefix import broadcast_prefix
+
+
+def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]) -> SumQuery:
+  """Each labelled group of a record's vectors goes through a query of its own, with its own bound and its own noise.
+
+  A group's query sees the record with `optax.MaskedNode()` in place of the other groups' vectors, as in
+  `optax.partition`; it may itself be grouped. All groups weigh a record alike.
+
+  Formal guarantee: that of all the groups' releases together, on the same sample, with independent noise. For groups
+  with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise multiplier
+  (sum_g (S_g / sigma_g)^2)^(-1/2) (Section 3). A record with NaN or infinity in one group counts as zero there, and
+  is an ordinary one in the others.
+
+  Args:
+    queries: the groups' queries by label.
+    labels: a pytree prefix of the record with the label of every vector, or a function from the record's shapes
+      (`jax.ShapeDtypeStruct`s: the grouping cannot depend on private values) to one.
+
+  Returns:
+    A `SumQuery`; states and contributions are dicts by label; the result has the record's structure. Its event is
+    a `GroupedSums`, labels in alphabetic order.
+
+  Raises:
+    ValueError: if there are no queries or a label is no string; when the query meets a record, if `labels` is no prefix
+      of it, names a group without a query, or leaves a query without vectors.
+
+  >>> import jax.numpy as jnp
+  >>> from jdp.queries import gaussian_sum
+  >>> queries = {"model": gaussian_sum(1.0, 0.0), "metrics": gaussian_sum(9.0, 0.0)}
+  >>> query = grouped(queries, {"w": "model", "loss": "metrics"})
+  >>> record = {"w": jnp.array([3.0, 4.0]), "loss": jnp.array([7.0])}
+  >>> state = query.init(record)
+  >>> contribution = query.preprocess(jax.random.key(0), state, record, jnp.float32(1))
+  >>> result, event, state = query.finalize(jax.random.key(1), state, contribution)
+  >>> {name: [round(x, 4) for x in vector.tolist()] for name, vector in result.items()}, event.labels
+  ({'loss': [7.0], 'w': [0.6, 0.8]}, ('metrics', 'model'))
+  """
+  if not queries or not all(isinstance(name, str) for name in queries):
+    raise ValueError(f"Expected at least one query, each with a string as its label, got labels {list(queries)}.")
+  names = tuple(sorted(queries))
+  queries = dict(queries)
+
+  def split(record):
+    """Each group's part of the record, by label."""
+    prefix = labels(jax.eval_shape(lambda x: x, record)) if callable(labels) else labels
+    by_vector = broadcast_prefix("labels", prefix, record)
+    _check_labels(names, jax.tree.leaves(by_vector))
+    return {name: _select(name, by_vector, record) for name in names}
+
+  def init(record):
+    return {name: queries[name].init(part) for name, part in split(record).items()}
+
+  def preprocess(key, state, record, weight):
+    keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
+    parts = split(record)
+    return {name: queries[name].preprocess(keys[name], state[name], parts[name], weight) for name in names}
+
+  def finalize(key, state, total):
+    keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
+    released = [queries[name].finalize(keys[name], state[name], total[name]) for name in names]
+    results, events, states = zip(*released, strict=True)
+    return _merge(results), GroupedSums(events, names), dict(zip(names, states, strict=True))
+
+  return SumQuery(init, preprocess, finalize)
+
+
+def _check_labels(names, used):
+  unknown, unused = ({*used} - {*names}, {*names} - {*used})
+  if unknown:
+    raise ValueError(f"Expected every label to be one of {list(names)}, got {sorted(map(str, unknown))}; add a query.")
+  if unused:
+    raise ValueError(f"Expected vectors for every group, got none for {sorted(unused)}; remove it or label some.")
+
+
+def _select(name, by_vector, record):
+  """The record with only the vectors of group `name`."""
+  return jax.tree.map(lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record)
+
+
+def _merge(results):
+  """One tree of the groups' results, which mask each other's vectors."""
+
+  def is_masked(node):
+    return isinstance(node, optax.MaskedNode)
+
+  def held(*nodes):
+    return next((node for node in nodes if not is_masked(node)), nodes[0])
+
+  return jax.tree.map(held, *results, is_leaf=is_masked)

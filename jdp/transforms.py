@@ -1,0 +1,177 @@
+"""Sum queries as optax gradient transformations, for a training loop of one's own.
+
+`privatize` turns per-record gradients into a private aggregate; `release` does the same from their clipped sum, which
+`contribution_sum` makes in the memory of one chunk. Either comes first in an `optax.chain`, before any
+optimiser, and leaves the event of the step in its state: append it to the ledger before the step's result is used.
+
+  >>> import jax, jax.numpy as jnp, optax
+  >>> from jdp import accounting, events, ledger, queries, random, sampling, transforms
+  >>> inputs = jax.random.normal(jax.random.key(0), (1000, 4))
+  >>> data = (inputs, inputs @ jnp.array([1.0, -1.0, 0.5, 2.0]))
+  >>> def loss(weights, example):
+  ...   x, y = example
+  ...   return (x @ weights - y) ** 2
+  >>> sampler = sampling.poisson(1000, 0.1)
+  >>> query = queries.average(queries.gaussian_sum(clip_norm=1.0, stddev=1.0), sampler.expected_size)
+  >>> noise_key, sampling_key = jax.random.split(random.secure_key())
+  >>> optimizer = optax.chain(transforms.release(query, noise_key), optax.sgd(0.5))
+  >>> clipped_sum = transforms.contribution_sum(jax.grad(loss), query, chunk_size=32)
+  >>> @jax.jit
+  ... def step(key, weights, state, sampler_state):
+  ...   sample_key, sum_key = jax.random.split(key)
+  ...   sampling_event = sampler.event(sampler_state)
+  ...   sample, sampler_state = sampler.sample(sample_key, sampler_state)
+  ...   total = clipped_sum(sum_key, state[0].query, weights, sample, data)
+  ...   updates, state = optimizer.update(total, state, weights)
+  ...   event = events.Round(sampling_event, state[0].event, unit="example")
+  ...   return optax.apply_updates(weights, updates), state, sampler_state, event
+  >>> weights = jnp.zeros(4)
+  >>> state, sampler_state, spent = optimizer.init(weights), sampler.init(), ledger.Ledger()
+  >>> for key in jax.random.split(sampling_key, 30):
+  ...   weights, state, sampler_state, event = step(key, weights, state, sampler_state)
+  ...   spent = spent.append(event)
+  >>> bool(jnp.linalg.norm(weights - jnp.array([1.0, -1.0, 0.5, 2.0])) < 0.5)
+  True
+  >>> round(accounting.epsilon(spent, delta=1e-5), 2)
+  4.85
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jdp.events import SumQueryEvent
+from jdp.federated.cohort import cohort_sum
+from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery
+from jdp.sampling import Sample
+
+
+class ReleaseState(NamedTuple):
+  """The state of a `privatize` or `release`.
+
+  Attributes:
+    step: int32 scalar, the number of steps done.
+    key: the key of the whole run, as secret as the noise; to store it, store its `jax.random.key_data`.
+    query: the sum query's state.
+    event: what the last step released; before the first step, a placeholder of the same structure.
+  """
+
+  step: jax.Array
+  key: Key
+  query: State
+  event: SumQueryEvent
+
+
+def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
+  """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
+
+  Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
+  state that `ReleaseState.query` holds. To accumulate over several batches, add up their contributions and release
+  once; `optax.MultiSteps` with `use_grad_mean=False` *around* it does that if contributions are like the parameters.
+  Placed *behind* it, `MultiSteps` adds up releases: each small step has its own noise and is an event of its own.
+
+  Args:
+    query: what makes the sum private.
+    key: the key of the run, from `jdp.random.secure_key` if it is to be private. The step's number is folded in, so
+      a step computed twice is the same twice. Two runs must not share a key: make the transformation anew.
+
+  Returns:
+    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
+  """
+  return _transformation(query, key, lambda key, state, total, extra_args: total)
+
+
+def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
+  """Per-record gradients in, their private aggregate out.
+
+  `update(gradients, state, params, weights=weights)` takes leaves [B, ...], a row for each record, and weights [B] in
+  [0, 1]; without weights, every row counts. A row of weight 0 is padding and adds exactly zero.
+
+  Formal guarantee: the query's own, per row, once for each call of `update`; the key as for `release`.
+  `optax.MultiSteps` around it fails: it would average rows of different batches, which are not one record.
+
+  Args:
+    query: what makes the sum private; divide it by a public number (`jdp.queries.average`) for a mean.
+    key: the key of the run.
+
+  Returns:
+    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
+
+  >>> from jdp.queries import gaussian_sum
+  >>> optimizer = optax.chain(privatize(gaussian_sum(clip_norm=1.0, stddev=0.0), jax.random.key(0)), optax.sgd(1.0))
+  >>> params, gradients = jnp.zeros(2), jnp.array([[3.0, 4.0], [0.5, 0.0], [jnp.nan, 0.0]])
+  >>> updates, state = optimizer.update(gradients, optimizer.init(params), params, weights=jnp.array([1.0, 1.0, 0.0]))
+  >>> [round(x, 4) for x in updates.tolist()], state[0].event
+  ([-1.1, -0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
+  """
+
+  def total(key, state, gradients, extra_args):
+    size = jax.tree.leaves(gradients)[0].shape[0]
+    weights = extra_args.get("weights")
+    weights = jnp.ones(size) if weights is None else weights
+    parts = jax.vmap(query.preprocess, (0, None, 0, 0))(jax.random.split(key, size), state, gradients, weights)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
+
+  return _transformation(query, key, total)
+
+
+def contribution_sum(
+  vectors_fn: Callable[[PyTree, PyTree], PyTree], query: SumQuery, *, chunk_size: int = 64, mesh: Mesh | None = None
+) -> Callable[[Key, State, PyTree, Sample, PyTree], Contribution]:
+  """Makes the function that sums a query's contributions over a sample, for `release`.
+
+  Records are computed chunk by chunk (`jdp.federated.cohort_sum`): memory holds the gradients of one chunk,
+  never those of the sample.
+
+  Args:
+    vectors_fn: (params, record) -> the record's vectors: `jax.grad(loss)`, or a pytree of gradients and metrics for a
+      `jdp.queries.grouped`.
+    query: what bounds each record.
+    chunk_size: records computed side by side.
+    mesh: devices along an axis "clients"; None: one device.
+
+  Returns:
+    A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
+    whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over several samples
+    may be added up. Where a record holds more than gradients, give the sum to `query.finalize` itself.
+  """
+
+  def contribution(key, shared, record, weight):
+    params, state = shared
+    return query.preprocess(key, state, vectors_fn(params, record), weight)
+
+  def total(key, state, params, sample, data):
+    return cohort_sum(contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh)
+
+  return total
+
+
+def _transformation(query, run_key, make_total):
+  """The transformation that finalises `make_total(key, query state, updates, extra arguments)`."""
+
+  def init(params):
+    state = query.init(params)
+    return ReleaseState(jnp.int32(0), run_key, state, _placeholder(query, state, params))
+
+  def update(updates, state, params=None, **extra_args):
+    del params
+    sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+    total = make_total(sum_key, state.query, updates, extra_args)
+    result, event, query_state = query.finalize(noise_key, state.query, total)
+    return result, ReleaseState(state.step + 1, state.key, query_state, event)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+@partial(jax.jit, static_argnums=0)
+def _placeholder(query, state, params):
+  """The event of a step with zeros for all that varies; nothing else of the step is computed."""
+  keys = jax.random.split(jax.random.key(0))
+  contribution = query.preprocess(keys[0], state, params, jnp.float32(0))
+  _, event, _ = query.finalize(keys[1], state, contribution)
+  return jax.tree.map(jnp.zeros_like, event)
