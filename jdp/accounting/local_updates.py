@@ -1,0 +1,110 @@
+"""What a client's noisy model updates cost against who sees them (arXiv 1807.04369, Sections 3.2 and 4.2).
+
+A client moves the model it drew by -eta g plus Laplace noise on every coordinate, where its average gradient g has
+coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients of one update; the model it starts from is the same.
+
+* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of the released update
+  is seen alone.
+* *Per user*: they differ anywhere, and all released coordinates are seen together.
+
+The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does not hide a feature
+of a client: one feature moves the residual, and with it every coordinate of g.
+
+Noise is taken as real-valued: what the low bits of floating-point noise reveal is not covered.
+"""
+
+import math
+
+from jdp import _validate
+from jdp.accounting.laplace_sums import laplace_rdp, rdp_epsilon
+from jdp.guarantees import ApproxDP, PureDP, Unit
+
+
+def noise_scale(epsilon: float, norm: float, step: float) -> float:
+  """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
+
+  With `norm` = c, the bound of each coordinate of g, every coordinate is epsilon-DP (Algorithm 1). With `norm` an L1
+  bound of the whole of g the whole update is: two such gradients are at most 2 norm apart in L1.
+
+  >>> noise_scale(1.0, 0.1, 0.5), noise_scale(1.0, 20.0, 0.5)
+  (0.1, 20.0)
+  """
+  _validate.positive(epsilon=epsilon, norm=norm, step=step)
+  return 2 * norm * step / epsilon
+
+
+def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_norm: float = math.inf) -> float:
+  """The epsilon of one update whose `coordinates` released coordinates are seen together, each epsilon-DP alone.
+
+  The log density ratio is at most ||eta g - eta g'||_1 / scale <= epsilon / (2c) * ||g - g'||_1. Each of the
+  coordinates contributes at most 2c to that norm, and all together at most 2 `l1_norm`: the result is
+  epsilon * min(coordinates, l1_norm / c), which is sharp.
+
+  Multinomial regression, features in [0, 1]: the gradient's row of feature x_j is (p - e_y) x_j for predicted
+  probabilities p and label y; its L1 norm is 2 (1 - p_y) x_j <= 2, averages over examples and clipped rows included.
+  With c = 1 a feature's row therefore costs 2 epsilon, for any number of outputs.
+
+  Args:
+    epsilon: of each coordinate seen alone.
+    coordinates: released coordinates that depend on the data.
+    clip: c > 0.
+    l1_norm: a bound that is known for the L1 norm of these coordinates of g; infinity: none.
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> joint_epsilon(1.0, 7850), joint_epsilon(1.0, 10, l1_norm=2.0)
+  (7850.0, 2.0)
+  """
+  _validate.positive(epsilon=epsilon, clip=clip)
+  _validate.integer(1, coordinates=coordinates)
+  _validate.in_range(0, math.inf, l1_norm=l1_norm)
+  return epsilon * min(float(coordinates), l1_norm / clip)
+
+
+def channel_guarantee(
+  epsilon: float,
+  *,
+  coordinates: int = 1,
+  clip: float = 1.0,
+  l1_norm: float = math.inf,
+  reports: int = 1,
+  delta: float = 0.0,
+) -> PureDP | ApproxDP:
+  """What holds for all reports of a user against who sees them, and the models they started from (Section 4.2).
+
+  Relation replace one, observer server; the unit is a coordinate for `coordinates=1`, else the user (all coordinates
+  together). Without a delta epsilons add up. With one, the smaller of that sum and the epsilon of the composed
+  Renyi divergences: reports * sum_j f(v_j), f that of a Laplace draw (`laplace_rdp`). f is convex and the
+  shifts v_j, at most epsilon each, add up to at most `joint_epsilon`: the worst v has whole epsilons and one rest.
+
+  Args:
+    epsilon: of each coordinate of one report, seen alone.
+    coordinates: as for `joint_epsilon`; so are `clip` and `l1_norm`.
+    clip: c.
+    l1_norm: bound of the L1 norm of g.
+    reports: how many updates the user sends at most.
+    delta: in [0, 1].
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> print(channel_guarantee(1.0, coordinates=10))
+  10-DP per user (replace one), against the server
+  >>> print(channel_guarantee(0.1, reports=400, delta=1e-6))
+  (11.36..., 1e-06)-DP per coordinate (replace one), against the server
+  """
+  _validate.integer(1, reports=reports)
+  _validate.probability(delta=delta)
+  joint = joint_epsilon(epsilon, coordinates, clip=clip, l1_norm=l1_norm)
+  unit = Unit.COORDINATE if coordinates == 1 else Unit.USER
+  pure = PureDP(reports * joint, unit=unit)
+  if delta == 0:
+    return pure
+  whole, rest = divmod(joint, epsilon)
+
+  def rdp(orders):
+    return reports * (whole * laplace_rdp(epsilon, orders) + laplace_rdp(rest, orders))
+
+  approximate = rdp_epsilon(rdp, delta)
+  return pure if pure.epsilon <= approximate else ApproxDP(approximate, delta, unit=unit)
