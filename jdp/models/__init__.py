@@ -2,6 +2,17 @@
 
 from jdp.models.base import Loss, Model, accuracy, cross_entropy
 from jdp.models.cnn import small_cnn
+from jdp.models.glm import GLM, glm, with_intercept
 from jdp.models.logistic import logistic_regression
 
-__all__ = ["Loss", "Model", "accuracy", "cross_entropy", "logistic_regression", "small_cnn"]
+__all__ = [
+  "GLM",
+  "Loss",
+  "Model",
+  "accuracy",
+  "cross_entropy",
+  "glm",
+  "logistic_regression",
+  "small_cnn",
+  "with_intercept",
+]

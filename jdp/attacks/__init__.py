@@ -1,0 +1,1 @@
+"""What really leaks, and what malicious clients can do."""
