@@ -10,7 +10,7 @@ import statistical
 
 import jdp.random
 from jdp.random import chacha
-from jdp.random.words import threefry_2x32
+from jdp.random.words import in_tiles, threefry_2x32, words
 
 NUM_WORDS = 2**20  # 32-bit words in the tests of bits
 
@@ -130,6 +130,14 @@ def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
   data = [*map(jax.random.key_data, (rounds, clients, uses)), draws, own]
   pairs = np.concatenate([np.asarray(x).reshape(-1, 2) for x in data])
   assert len(np.unique(pairs, axis=0)) == len(pairs)
+
+
+def test_tiles_of_one_draw_share_no_words():
+  """2 million words of 64 bits in three tiles: two are equal by chance with probability 1e-7."""
+  count = 2 * 16 * chacha.TILE + 1
+  high, low = in_tiles(lambda key, size: words(key, (size,)), jdp.random.seeded_key(4), (count,))
+  drawn = np.asarray(high).astype(np.uint64) << 32 | np.asarray(low)
+  assert len(np.unique(drawn)) == count
 
 
 def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all(key):

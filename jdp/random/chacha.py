@@ -38,7 +38,11 @@ from jax.extend.random import define_prng_impl
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
-TILE = 4096  # blocks computed at a time: their state (256 KiB) stays in a core's second-level cache
+# Blocks of one stream computed at a time: enough that XLA's CPU back end gains from spreading each operation over the
+# cores, and still within the shared cache (4 MiB).
+TILE = 2**16
+# Blocks of many streams computed at a time: their state (256 KiB) stays in the second-level cache of the one core.
+GROUP = 2**12
 
 
 def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
@@ -55,7 +59,8 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
   start = jnp.concatenate([head, keys, tails]).reshape(4, 4, count)
-  end = lax.fori_loop(0, rounds, lambda _, rows: _round(*rows), tuple(start))
+  # Two rounds in the loop's body: what the first writes beside its input, the second writes back. With one, XLA copies.
+  end = lax.fori_loop(0, rounds // 2, lambda _, rows: _round(*_round(*rows)), tuple(start))
   return (jnp.stack(end) + start).reshape(16, count)
 
 
@@ -65,8 +70,8 @@ def _round(a, b, c, d):
   The RFC alternates column rounds with diagonal rounds: column rounds on rows
   turned left, which are turned right again afterwards. Mirroring the columns
   (which a column round does not notice) makes the second turn equal to the
-  first. So all rounds are one loop body, which halves the time to compile, and
-  after an even number of them everything is back in its place.
+  first. So all rounds are alike, and after an even number of them everything
+  is back in its place.
   """
   a, b, c, d = _half_quarter(a, b, c, d, 16, 12)
   a, b, c, d = _half_quarter(a, b, c, d, 8, 7)
@@ -97,12 +102,12 @@ def counters(starts: jax.Array, piece: jax.Array, size: int) -> tuple[jax.Array,
 def _streams(keys, starts, *, domain, count, rounds):
   """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks in a piece].
 
-  Many short streams are computed side by side, a long one in pieces: TILE blocks at a time either way.
+  Many short streams are computed side by side, GROUP blocks at a time; a long one in pieces of TILE.
   """
   size = min(count, TILE)
   pieces = -(-count // TILE)
   num_keys = keys.shape[0]
-  groups = max(1, -(-num_keys // (TILE // size)))
+  groups = max(1, -(-num_keys // max(1, GROUP // size)))
   group = -(-num_keys // groups)
   spare = groups * group - num_keys
   keys = jnp.pad(keys, ((0, spare), (0, 0))).reshape(groups, group, 8)

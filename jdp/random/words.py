@@ -30,8 +30,8 @@ def is_threefry(key: jax.Array) -> bool:
 def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
-  Large draws are made tile by tile, each from its own key, so that a tile's
-  words are still in the cache when they become numbers. The tiles are equal,
+  Draws of more than 2^20 words are made tile by tile, each from its own key, so
+  that a tile's words are still in the cache when they become numbers. The tiles are equal,
   so that for most shapes nothing is cut off, which would cost a copy. Threefry
   words need no tiles: they never reach memory (see `_threefry_words`).
   """
