@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.accounting import calibrate_noise_multiplier, local_guarantee
+from jdp.accounting import gaussian_noise_multiplier, local_guarantee
 from jdp.data import Examples
 from jdp.federated import client_updates
 from jdp.federated.client_updates import exact_update, gaussian_update, laplace_update
@@ -84,7 +84,7 @@ def test_the_privacy_loss_of_any_two_clients_is_within_the_guarantee(kind, key):
     first, second = (np.asarray(clipped(update, jnp.asarray(g)), np.float64) for g in pair)
     worst = max(worst, np.linalg.norm((first - second).reshape(-1), NORMS[kind]))
   shift = worst / float(update.settings.noise_scale)
-  allowed = 0.5 if kind[0] == "laplace" else 1 / calibrate_noise_multiplier(0.5, 1e-6, 1.0, 1)
+  allowed = 0.5 if kind[0] == "laplace" else 1 / gaussian_noise_multiplier(0.5, 1e-6)
   assert 0.5 * allowed < shift <= allowed  # no pair of random clients is at opposite ends of an L1 or L2 ball
 
 
@@ -112,7 +112,7 @@ def test_the_noise_has_the_stated_law_and_variance(kind, key):
     statistical.assert_mean(np.abs(weights), scale, stddev=scale, catches=0.02 * scale)
     np.testing.assert_allclose(update.noise_variance, 2 * scale**2, rtol=1e-6)
   else:
-    scale = 0.1 * 2 * 0.25 * calibrate_noise_multiplier(0.5, 1e-6, 1.0, 1)
+    scale = 0.1 * 2 * 0.25 * gaussian_noise_multiplier(0.5, 1e-6)
     statistical.assert_normal_stddev(weights, scale, catches=0.02)
     np.testing.assert_allclose(update.noise_variance, scale**2, rtol=1e-6)
   statistical.assert_mean(weights, 0.0, stddev=math.sqrt(update.noise_variance), catches=0.05 * scale)

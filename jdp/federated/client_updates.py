@@ -164,7 +164,7 @@ def gaussian_update(
   >>> from jdp.models.glm import glm
   >>> update = gaussian_update(glm("logistic", (100,)).gradient, 1.0, 1e-6, 0.1, unit="user")
   >>> print(update.event.guarantee, round(float(update.settings.noise_scale), 1))
-  (1, 1e-06)-DP per user (replace one), against the server 8.5
+  (1, 1e-06)-DP per user (replace one), against the server 8.4
   """
   kind, clip_to = _unit(unit, vectors.clip)
   scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
