@@ -15,7 +15,7 @@ from jdp.accounting.loss_kinds import GAUSSIAN, NON_PRIVATE, LossKind
 from jdp.accounting.losses import Losses
 
 # The search for the best order starts from these; it goes on doubling order - 1 while that helps.
-_GRID = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32, 1.64, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129)
+_GRID = (1.01, 1.04, 1.16, 1.64, 2, 3, 5, 9, 17, 33, 65, 129)
 _MAX_ORDER = 1 + 2**20
 # It ends where orders differ by _CLOSE in log(order - 1), or their bounds by a share _FLAT: then a parabola fits.
 _CLOSE, _FLAT = 3e-4, 3e-4
@@ -54,8 +54,8 @@ def _least_over_orders(curve: Callable[[tuple[float, ...]], np.ndarray], bound) 
   """The smallest bound over all orders.
 
   (a - 1) rdp(a) is convex in the order a, being a cumulant generating function. That makes both bounds
-  quasi-convex in a: the best order lies between the neighbours of the best order of the grid. Ever finer grids
-  find it, and where the bound is flat a parabola; but at some order it may rise as steeply as a cliff.
+  quasi-convex in a: the best order lies between the neighbours of the best order of the grid. Halving finds
+  it, and where the bound is flat a parabola; but at some order it may rise as steeply as a cliff.
   """
   orders, values = list(_GRID), list(bound(np.array(_GRID), curve(_GRID)))
 
@@ -66,31 +66,28 @@ def _least_over_orders(curve: Callable[[tuple[float, ...]], np.ndarray], bound) 
   while (best := int(np.argmin(values))) == len(orders) - 1 and orders[-1] < _MAX_ORDER:
     orders.append(2 * orders[-1] - 1)
     values.append(float(value(np.log([orders[-1] - 1]))[0]))
-  least = float(values[best])
-  if math.isinf(least):
-    return least
-  ends = max(best - 1, 0), min(best + 1, len(orders) - 1)
-  low, high = (math.log(orders[end] - 1) for end in ends)
-  around = [float(values[end]) for end in ends]
-  while True:
-    x = np.linspace(low, high, 6)
-    y = np.array([around[0], *value(x[1:-1]), around[-1]])
-    middle = min(max(int(np.argmin(y)), 1), 4)
-    low, centre, high = x[middle - 1 : middle + 2]
-    around = y[middle - 1 : middle + 2].tolist()
-    least = min(least, float(y.min()))
-    if high - low < _CLOSE or max(around) - around[1] <= _FLAT * abs(around[1]):
-      break
-  vertex = centre + (high - centre) * _vertex(*around)
-  return min(least, float(value(np.array([vertex]))[0]))
+  if math.isinf(values[best]):
+    return float(values[best])
+  best = min(max(best, 1), len(orders) - 2)
+  points = [math.log(order - 1) for order in orders[best - 1 : best + 2]]
+  around = [float(v) for v in values[best - 1 : best + 2]]
+  while points[2] - points[0] > _CLOSE and max(around) - around[1] > _FLAT * abs(around[1]):
+    between = np.array([points[0] + points[1], points[1] + points[2]]) / 2
+    left, right = value(between)
+    points = [points[0], between[0], points[1], between[1], points[2]]
+    around = [around[0], float(left), around[1], float(right), around[2]]
+    best = min(max(int(np.argmin(around)), 1), 3)
+    points, around = points[best - 1 : best + 2], around[best - 1 : best + 2]
+  return min(*around, float(value(np.array([_vertex(points, around)]))[0]))
 
 
-def _vertex(left: float, middle: float, right: float) -> float:
-  """Where the parabola through (-1, left), (0, middle), (1, right) is least, within [-1, 1]."""
-  curvature = left - 2 * middle + right
-  if not 0 < curvature < math.inf:
-    return 0.0
-  return min(max((left - right) / (2 * curvature), -1.0), 1.0)
+def _vertex(x: list[float], y: list[float]) -> float:
+  """Where the parabola through three points is least, between the first and the last."""
+  left, right = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+  if not 0 < right - left < math.inf:
+    return x[1]
+  slope_at_middle = (left * (x[2] - x[1]) + right * (x[1] - x[0])) / (x[2] - x[0])
+  return min(max(x[1] - slope_at_middle * (x[2] - x[0]) / (2 * (right - left)), x[0]), x[2])
 
 
 def moments_profile(composed: Losses) -> Profile:
