@@ -3,14 +3,26 @@
 For each generator the baseline is drawing the normals alone: the same count, by the same keys, in the same blocks,
 each block written over the last. `--whole` passes the values as one array, which has to come from memory; without
 it a function makes them.
+
+A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section 4), one release
+after the other in float64, its constants precomputed, with numpy's new generator and with its old one.
+
+`--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports its memory: that of the compiled
+program, and the most that the process ever held.
 """
 
 import functools
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import app, flags
 from jax import lax
+from scipy import special, stats
 
 import jdp.random
 from experiments.benchmarks import harness
@@ -21,6 +33,32 @@ VALUES = flags.DEFINE_integer("values", 4_000_000, "Clients times coordinates of
 EPSILON = flags.DEFINE_float("epsilon", 16.0, "Privacy loss of a release.")
 BLOCK_SIZE = flags.DEFINE_integer("block_size", None, "Clients computed side by side; default: stream_sum's.")
 WHOLE = flags.DEFINE_bool("whole", False, "Pass the values as one array.")
+CLIENTS = flags.DEFINE_integer("clients", None, "Run one sum of so many clients, for its memory.", lower_bound=1)
+
+
+def _numpy_release(dim: int, epsilon: float, rng) -> Callable[[np.ndarray], np.ndarray]:
+  """PrivUnitG as its paper states it: unit vector -> estimate. gamma and p are those of `priv_unit`."""
+  cap = mechanisms.priv_unit(dim, epsilon).parameters
+  sigma = dim**-0.5
+  above = special.ndtr(-cap.gamma / sigma)  # P(alpha >= gamma) for alpha ~ N(0, 1/dim)
+  m = sigma * stats.norm.pdf(cap.gamma / sigma) * (cap.p / above - (1 - cap.p) / (1 - above))
+
+  def release(u):
+    in_cap = rng.random() < cap.p
+    tail = rng.random() * above if in_cap else above + rng.random() * (1 - above)
+    alpha = -sigma * special.ndtri(tail)
+    noise = rng.standard_normal(dim) * sigma
+    noise -= (noise @ u) * u
+    return (alpha * u + noise) / m
+
+  return release
+
+
+def _numpy_sum(release: Callable[[np.ndarray], np.ndarray], values: np.ndarray, count: int) -> np.ndarray:
+  total = np.zeros(values.shape[1])
+  for i in range(count):
+    total += release(values[i % len(values)])
+  return total
 
 
 def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
@@ -35,38 +73,95 @@ def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, val
   return jnp.sum(jax.vmap(mechanism.privatize)(keys, values), axis=0)
 
 
-def _cases(dim: int, key: jax.Array) -> dict[str, harness.Case]:
+def _streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array) -> jax.Array:
+  source = vectors if WHOLE.value else lambda i: vectors[i % len(vectors)]
+  return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value)
+
+
+def _case(run: Callable, keys: jax.Array, *args) -> harness.Case:
+  return harness.Case(functools.partial(jax.jit(run), keys, *args), len(keys))
+
+
+def _values(dim: int) -> tuple[int, jax.Array, jax.Array]:
+  """The size of a block; the values of all clients, in whole blocks; those that a streamed sum is given."""
   block_size = BLOCK_SIZE.value or max(1, 400_000 // dim)
   count = -(-VALUES.value // (dim * block_size)) * block_size
-  keys = jax.random.split(key, count)
   values = jax.random.normal(jax.random.key(1), (count, dim))
-  passed = values if WHOLE.value else values[: max(2, block_size)]
+  return block_size, values, values if WHOLE.value else values[: max(2, block_size)]
+
+
+def _cases(dim: int, key: jax.Array) -> dict[str, harness.Case]:
+  block_size, values, passed = _values(dim)
+  keys = jax.random.split(key, len(values))
   priv_unit = mechanisms.priv_unit(dim, EPSILON.value)
   separated = mechanisms.separated(priv_unit, mechanisms.scalar_dp(10.0, 1.0))
-
-  def streamed(mechanism, keys, vectors):
-    source = vectors if WHOLE.value else lambda i: vectors[i % len(vectors)]
-    return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value)
-
-  def case(run, *args):
-    return harness.Case(functools.partial(jax.jit(run), *args), count)
-
   return {
-    "normals alone": case(functools.partial(_draw_alone, dim=dim, block_size=block_size), keys),
-    "every release, then their sum": case(functools.partial(_releases_in_full, priv_unit), keys, values),
-    "stream_sum, priv_unit": case(functools.partial(streamed, priv_unit), keys, passed),
-    "stream_sum, separated": case(functools.partial(streamed, separated), keys, passed),
+    "normals alone": _case(functools.partial(_draw_alone, dim=dim, block_size=block_size), keys),
+    "every release, then their sum": _case(functools.partial(_releases_in_full, priv_unit), keys, values),
+    "stream_sum, priv_unit": _case(functools.partial(_streamed, priv_unit), keys, passed),
+    "stream_sum, separated": _case(functools.partial(_streamed, separated), keys, passed),
   }
 
 
+def _beside_numpy(dim: int, generators: dict[str, jax.Array]) -> dict[str, harness.Case]:
+  _, values, passed = _values(dim)
+  units = np.asarray(passed, np.float64) / np.linalg.norm(passed, axis=1, keepdims=True)
+  few = max(1, len(values) // 8)  # numpy's rate does not depend on how many there are
+  cases = {}
+  for name, rng in {"default_rng": np.random.default_rng(0), "np.random": np.random.RandomState(0)}.items():
+    release = _numpy_release(dim, EPSILON.value, rng)
+    cases[f"numpy, {name}"] = harness.Case(functools.partial(_numpy_sum, release, units, few), few)
+  priv_unit = mechanisms.priv_unit(dim, EPSILON.value)
+  for name, key in generators.items():
+    keys = jax.random.split(key, len(values))
+    cases[f"stream_sum, priv_unit, {name}"] = _case(functools.partial(_streamed, priv_unit), keys, passed)
+  return cases
+
+
+def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
+  priv_unit = mechanisms.priv_unit(dim, EPSILON.value)
+  keys = jax.random.split(key, count)
+
+  def run(keys):
+    return mechanisms.stream_sum(priv_unit, keys, lambda i: jnp.ones(dim) + i.astype(jnp.float32))
+
+  compiled = jax.jit(run).lower(keys).compile()
+  memory: Any = compiled.memory_analysis()  # None on a back end that does not tell
+  buffers = memory.temp_size_in_bytes
+  before = _peak_memory()
+  start = time.perf_counter()
+  jax.block_until_ready(compiled(keys))
+  seconds = time.perf_counter() - start
+  print(
+    f"{name}: {count:,d} clients of {dim:,d} coordinates, {4e-9 * count * dim:.3g} GB of releases, summed in "
+    f"{seconds:.1f} s ({count / seconds:,.0f} vectors/s). Buffers of the program: {1e-6 * buffers:.1f} MB, those of "
+    f"{buffers / (4 * dim):.1f} releases. Peak memory of the process: {_peak_memory():.0f} MB, {before:.0f} MB before."
+  )
+
+
+def _peak_memory() -> float:
+  """In MB; Linux counts it in KiB."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024e-6
+
+
 def main(argv):
-  """Prints one table for each dimension and generator."""
+  """Prints one table for each dimension and generator, and one beside numpy; with --clients, the memory of one sum."""
   del argv
+  generators = {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}
+  values = "whole" if WHOLE.value else "by function"
   for dim in DIMS.value:
-    for generator, key in {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}.items():
+    if CLIENTS.value:
+      for name, key in generators.items():
+        _report_memory(dim, name, key, CLIENTS.value)
+      continue
+    for name, key in generators.items():
       timings = harness.compare(_cases(dim, key), baseline="normals alone", rounds=harness.ROUNDS.value)
-      title = f"{generator}, {dim:,d} coordinates, values {'whole' if WHOLE.value else 'by function'}"
+      title = f"{name}, {dim:,d} coordinates, values {values}"
       harness.report(title, timings, "vectors", json_path=harness.JSON.value)
+    timings = harness.compare(
+      _beside_numpy(dim, generators), baseline="numpy, default_rng", rounds=harness.ROUNDS.value
+    )
+    harness.report(f"{dim:,d} coordinates, values {values}", timings, "vectors", json_path=harness.JSON.value)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,33 @@
 """Local randomisers: one client's value, made private on the client."""
 
+from jdp.mechanisms.additive import gaussian, l2_laplace, laplace
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.grid import on_grid
+from jdp.mechanisms.hemisphere import hemisphere
 from jdp.mechanisms.priv_unit import priv_unit, published_split
-from jdp.mechanisms.scalar_dp import scalar_dp
+from jdp.mechanisms.priv_unit_g import priv_unit_g
+from jdp.mechanisms.priv_unit_linf import priv_unit_linf
+from jdp.mechanisms.proj_unit import fast_proj_unit, proj_unit
+from jdp.mechanisms.scalar_dp import scalar_dp, scalar_rel_dp
 from jdp.mechanisms.separated import SeparatedReport, separated
 from jdp.mechanisms.streaming import stream_sum
 
 __all__ = [
   "LocalMechanism",
   "SeparatedReport",
+  "fast_proj_unit",
+  "gaussian",
+  "hemisphere",
+  "l2_laplace",
+  "laplace",
   "on_grid",
   "priv_unit",
+  "priv_unit_g",
+  "priv_unit_linf",
+  "proj_unit",
   "published_split",
   "scalar_dp",
+  "scalar_rel_dp",
   "separated",
   "stream_sum",
 ]

@@ -27,6 +27,7 @@ class LocalMechanism(NamedTuple):
     decode: report -> estimate. The server's unbiased estimate of the value.
     privatize: (key, value) -> estimate. `decode` after `encode`.
     guarantee: what one report costs: all there is about privacy.
+    shape: of one value, and of one estimate; () for scalars.
     norm: value -> scalar. The norm that the domain is stated in.
     max_norm: the largest that norm of an estimate can be (infinite for
       mechanisms that add unbounded noise).
@@ -42,6 +43,7 @@ class LocalMechanism(NamedTuple):
   decode: Callable[[Report], jax.Array]
   privatize: Callable[[Key, jax.Array], jax.Array]
   guarantee: AnyGuarantee
+  shape: tuple[int, ...]
   norm: Callable[[jax.Array], jax.Array]
   max_norm: float
   mean_squared_error: Callable[[float], float]

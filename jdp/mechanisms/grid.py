@@ -29,11 +29,11 @@ class GridParameters(NamedTuple):
   dtype: np.dtype
 
 
-def on_grid(mechanism: LocalMechanism, spacing: float, dim: int, *, unbiased: bool = False) -> LocalMechanism:
+def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False) -> LocalMechanism:
   """The mechanism's estimates, rounded to multiples of `spacing` on the client, after sampling.
 
-  An upload is `dim` integers of 1, 2 or 4 bytes: the fewest that hold `mechanism.max_norm / spacing`. If the
-  estimates have no bound, they are 4 bytes, and estimates beyond 2^24 spacings are cut off there.
+  An upload is an integer of 1, 2 or 4 bytes for each coordinate: the fewest that hold `mechanism.max_norm / spacing`.
+  If the estimates have no bound, they are 4 bytes, and estimates beyond 2^24 spacings are cut off there.
 
   Rounding is to nearest, by default: it moves each coordinate by at most spacing / 2, and biases it by at most that
   (far less if its noise is wider than the spacing). `unbiased` rounds up with the probability of the remainder
@@ -49,7 +49,6 @@ def on_grid(mechanism: LocalMechanism, spacing: float, dim: int, *, unbiased: bo
   Args:
     mechanism: a mechanism with float32 estimates.
     spacing: > 0, public; at least `mechanism.max_norm` / 2^24, below which float32 has no finer points to round.
-    dim: the number of coordinates of a value, 1 for a scalar.
     unbiased: round at random, without bias, instead of to nearest.
 
   Returns:
@@ -57,16 +56,16 @@ def on_grid(mechanism: LocalMechanism, spacing: float, dim: int, *, unbiased: bo
     (without the cut-off); `max_norm` is one for norms from L2 to L-infinity.
 
   Raises:
-    ValueError: if spacing or dim is not positive, or spacing is too fine.
+    ValueError: if spacing is not positive, or too fine.
 
   >>> from jdp.mechanisms import priv_unit
-  >>> mechanism = on_grid(priv_unit(1000, 8.0), spacing=0.25, dim=1000)
+  >>> mechanism = on_grid(priv_unit(1000, 8.0), spacing=0.25)
   >>> report = mechanism.encode(jax.random.key(0), jnp.ones(1000))
   >>> report.dtype, report.nbytes, mechanism.parameters.num_levels
   (dtype('int8'), 1000, 47)
   """
   _validate.positive(spacing=spacing)
-  _validate.integer(1, dim=dim)
+  dim = math.prod(mechanism.shape)
   bounded = mechanism.max_norm < math.inf
   num_levels = math.ceil(mechanism.max_norm / spacing) if bounded else _LARGEST
   if not num_levels <= _LARGEST:

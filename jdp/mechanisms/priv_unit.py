@@ -1,7 +1,6 @@
 """PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984, Algorithm 1)."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +10,11 @@ from jdp.accounting import cap as caps
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.cap_height import height_sampler
+from jdp.mechanisms.rows import dot, dots, with_lengths
 from jdp.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-# Matrix products in true float32, on accelerators too: their default precision would distort the release.
-_dot = partial(jnp.dot, precision="highest")
-_dots = jax.vmap(_dot)  # row by row; on CPU faster than sums along the rows
 
 
 def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None) -> LocalMechanism:
@@ -82,7 +79,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 
   def privatize_sum(keys, values, weights):
     noise, height, complement = jax.vmap(draw)(keys)
-    vectors, lengths = _with_lengths(values)
+    vectors, lengths = with_lengths(values)
     return _moved_sum(noise, vectors, lengths, height, complement, scale * weights)
 
   def mean_squared_error(norm: float = 1.0) -> float:
@@ -94,6 +91,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     decode=decode,
     privatize=lambda key, value: decode(encode(key, value)),
     guarantee=PureDP(cap.epsilon),
+    shape=(dim,),
     norm=l2_norm,
     max_norm=scale,
     mean_squared_error=mean_squared_error,
@@ -150,21 +148,8 @@ def _coefficients(square, along, height, complement):
 
 def _moved_sum(noise, vectors, lengths, height, complement, weights):
   """sum_i weights_i `_move`(noise_i, vectors_i / lengths_i, ...), as two matrix products: [n, d], [n, d], [n]..."""
-  a, b = _coefficients(_dots(noise, noise), _dots(noise, vectors) / lengths, height, complement)
-  return _dot(weights * a, noise) + _dot(weights * b / lengths, vectors)
-
-
-def _with_lengths(values):
-  """Rows and their lengths, whose quotients are the rows' directions: as they are, or if one is extreme, of length 1.
-
-  A sum of squares within these bounds has lost nothing, and has no NaN in it: no row needs `unit`'s care.
-  """
-  values = values.astype(jnp.float32)
-  squares = _dots(values, values)
-  ordinary = jnp.all((squares > 1e-20) & (squares < 1e30))
-  return jax.lax.cond(
-    ordinary, lambda: (values, jnp.sqrt(squares)), lambda: (jax.vmap(unit)(values), jnp.ones_like(squares))
-  )
+  a, b = _coefficients(dots(noise, noise), dots(noise, vectors) / lengths, height, complement)
+  return dot(weights * a, noise) + dot(weights * b / lengths, vectors)
 
 
 def _move_explicitly(noise, u, height, complement):

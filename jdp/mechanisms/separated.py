@@ -73,6 +73,7 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     decode=decode,
     privatize=lambda key, value: decode(encode(key, value)),
     guarantee=SeparatedDP(parts[0].epsilon, parts[1].epsilon, **scope),
+    shape=direction.shape,
     norm=direction.norm,
     max_norm=direction.max_norm * magnitude.max_norm,
     mean_squared_error=mean_squared_error,

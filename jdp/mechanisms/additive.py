@@ -1,0 +1,184 @@
+"""Additive noise: Laplace, Gaussian and the L2 norm's Laplace, on a ball as wide as the sensitivity.
+
+A sensitivity is a promise about inputs. Here it is kept by the mechanism: the domain is the ball around zero of radius
+sensitivity / 2, whose points are at most `sensitivity` apart, and every input is scaled down into it. The reports
+are floats, whose low-order bits may say more than the guarantee allows (I. Mironov, "On significance of the least
+significant bits for differential privacy", CCS 2012): `on_grid` rounds them away.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate, random, vectors
+from jdp.accounting.analytic_gaussian import gaussian_epsilon
+from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
+from jdp.mechanisms.base import LocalMechanism
+
+# The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact one.
+_ROUNDING = 2e-6
+
+
+def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
+  """Releases a value plus independent Laplace noise of scale sensitivity / epsilon in each coordinate.
+
+  Unbiased for values of an L1 norm up to sensitivity / 2, with E||estimate - value||^2 = 2 size (sensitivity /
+  epsilon)^2. For a number in [0, r_max], take r_max for the sensitivity and release value - r_max / 2.
+
+  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
+  it is scaled down to an L1 norm of sensitivity / 2 first; one that holds NaN or infinity, or whose norm exceeds
+  float32's range, counts as zero. For real numbers: the noise is float32, see the module's docstring,
+  and ends at 45 times its scale, which true noise exceeds with probability 3e-20 for each coordinate.
+
+  Source: Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis" (TCC 2006).
+
+  Args:
+    epsilon: the privacy loss of one release, > 0.
+    sensitivity: the L1 distance of the farthest two values of the domain, > 0.
+    shape: of one value.
+
+  Returns:
+    A `LocalMechanism` on float values of `shape` in the L1 norm. Reports: float32 of `shape`, the estimates.
+    `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is exact
+    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+
+  Raises:
+    ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
+
+  >>> mechanism = laplace(2.0, 1.0)
+  >>> mechanism.guarantee.epsilon, mechanism.parameters, mechanism.mean_squared_error(0.5)
+  (2.0, 0.5, 0.5)
+  """
+  _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+  scale = sensitivity / epsilon
+  noise = random.laplace
+  return _additive(_clip_l1, _l1_norm, noise, scale, 2 * math.prod(shape), PureDP(epsilon), sensitivity, shape)
+
+
+def gaussian(stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
+  """Releases a value plus independent normal noise of standard deviation `stddev` in each coordinate.
+
+  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size stddev^2.
+  `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)` times the sensitivity is the stddev
+  that a given epsilon needs.
+
+  Formal guarantee: `ApproxDP(epsilon, delta)`, replace one (any two inputs), per value, against the server, with the
+  exact epsilon of this delta (arXiv 1805.06530, Theorem 8), valid whether it is small or large, for every input: it
+  is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. For real
+  numbers: the noise is float32, see the module's docstring, and ends at 7.45 times its standard deviation,
+  which true noise exceeds with probability 1e-13 for each coordinate.
+
+  Args:
+    stddev: of the noise, between 1e-4 and 1e4 times the sensitivity.
+    sensitivity: the L2 distance of the farthest two values of the domain, > 0.
+    delta: at which epsilon is stated, in [1e-100, 1).
+    shape: of one value.
+
+  Returns:
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the estimates.
+    `max_norm` is infinite. `parameters` is the stddev. `mean_squared_error(r)` is exact for
+    r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+
+  Raises:
+    ValueError: if an argument is out of range, or a value has another shape.
+
+  >>> print(gaussian(4.0, 1.0, 1e-5).guarantee)
+  (0.926342, 1e-05)-DP per value (replace one), against the server
+  """
+  _validate.positive(stddev=stddev, sensitivity=sensitivity)
+  guarantee = ApproxDP(gaussian_epsilon(stddev / sensitivity, delta), delta)
+  size = math.prod(shape)
+  return _additive(vectors.clip, vectors.l2_norm, random.normal, stddev, size, guarantee, sensitivity, shape)
+
+
+def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
+  """Releases a vector plus noise z of density proportional to exp(-epsilon ||z||_2 / sensitivity).
+
+  The noise has a uniform direction and a length that is Gamma(size) distributed, the sum of as many exponentials.
+  Unbiased for vectors of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size (size + 1)
+  (sensitivity / epsilon)^2. For a scalar it is the Laplace mechanism.
+
+  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
+  it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. For real
+  numbers: the noise is float32, see the module's docstring.
+
+  Source: Chaudhuri, Monteleoni, Sarwate, "Differentially private empirical risk minimization" (JMLR 2011), Algorithm 1.
+
+  Args:
+    epsilon: the privacy loss of one release, > 0.
+    sensitivity: the L2 distance of the farthest two values of the domain, > 0.
+    shape: of one value.
+
+  Returns:
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the estimates.
+    `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is exact
+    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+
+  Raises:
+    ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
+
+  >>> l2_laplace(2.0, 1.0, shape=(10,)).mean_squared_error(0.5)
+  27.5
+  """
+  _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+  size = math.prod(shape)
+
+  def noise(key, shape):
+    direction_key, length_key = jax.random.split(key)
+    # As an inner product: XLA on CPU would fuse a sum with the draws, number by number.
+    length = jnp.dot(random.exponential(length_key, (size,)), jnp.ones(size), precision="highest")
+    return length * vectors.unit(random.normal(direction_key, shape))
+
+  scale, second_moment = sensitivity / epsilon, size * (size + 1)
+  return _additive(vectors.clip, vectors.l2_norm, noise, scale, second_moment, PureDP(epsilon), sensitivity, shape)
+
+
+def _additive(
+  clip: Callable[[jax.Array, float], jax.Array],
+  norm: Callable[[jax.Array], jax.Array],
+  noise: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+  scale: float,
+  second_moment: float,
+  guarantee: AnyGuarantee,
+  sensitivity: float,
+  shape: tuple[int, ...],
+) -> LocalMechanism:
+  """clip(value, sensitivity / 2) + scale * noise(key, shape), for noise with E||noise||^2 = second_moment."""
+  radius = sensitivity / 2
+
+  def encode(key, value):
+    value = jnp.asarray(value)
+    if value.shape != shape:
+      raise ValueError(f"Expected a value of shape {shape}, got {value.shape}; vmap over a batch.")
+    return clip(value, radius) + np.float32(scale) * noise(key, shape)
+
+  def mean_squared_error(norm: float) -> float:
+    return second_moment * scale**2 + max(0.0, norm - radius) ** 2
+
+  return LocalMechanism(
+    encode=encode,
+    decode=lambda report: report,
+    privatize=encode,
+    guarantee=guarantee,
+    shape=shape,
+    norm=norm,
+    max_norm=math.inf,
+    mean_squared_error=mean_squared_error,
+    parameters=scale,
+  )
+
+
+def _l1_norm(value):
+  return jnp.sum(jnp.abs(value))
+
+
+def _clip_l1(value, max_norm):
+  """Scales down to an L1 norm of at most max_norm, a relative 2e-6 shorter to leave room for rounding."""
+  value = value.astype(jnp.float32) / np.float32(max_norm)
+  norm = _l1_norm(value)
+  usable = norm < jnp.inf  # not of NaN
+  factor = np.float32(max_norm) / jnp.maximum(norm * (1 + _ROUNDING), 1.0)
+  return jnp.where(usable, value, 0.0) * jnp.where(usable, factor, 0.0)

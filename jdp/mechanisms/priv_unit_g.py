@@ -1,0 +1,110 @@
+"""PrivUnitG: the direction of a vector, by Gaussian noise on one side of a plane (arXiv 2205.02466)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from jdp import _validate, random
+from jdp.accounting.gaussian_cap import GaussianCap, log_normal_density, optimal_gaussian_cap
+from jdp.guarantees import PureDP
+from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.quantiles import HALF, tabulate, two_sided
+from jdp.mechanisms.rows import dot, dots, with_lengths
+from jdp.vectors import l2_norm, unit
+
+
+def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
+  """Releases the direction u of a vector in R^dim by Gaussian noise whose component along u is truncated.
+
+  The report V is N(0, I), given <V, u> >= gamma with probability p, else given <V, u> < gamma: a truncated normal
+  along u and plain noise orthogonal to it, not renormalised. The estimate V/m is unbiased for u with
+  E||V/m - u||^2 = dim / m^2, exactly, and covariance I / m^2. `gamma` and p are those of the largest m that
+  costs epsilon, the same in every dimension; m^2 is about 2 epsilon where epsilon is large.
+
+  The error is that of `priv_unit` where dim is far above epsilon, and more where it is not; its reports have no bound.
+  Prefer `priv_unit` but for a release whose law does not depend on the dimension.
+
+  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the
+  server, for every input: it is divided by its norm first, and one that has no
+  direction (zero, NaN, infinite) is replaced by the first basis vector. In float32 three things
+  differ from the ideal: 1 - p is realised to a relative 2^-32; <V, u> is accurate to about 1e-5, with tails cut
+  at a probability of 2^-65, and the noise orthogonal to u at 7.45 in each coordinate of R^dim; and the rounding of V
+  itself is not protected, so its low-order bits may say more than the guarantee allows.
+
+  Args:
+    dim: d >= 2.
+    epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
+
+  Returns:
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim]. Its `max_norm` is infinite:
+    where a bound is needed (a server that projects releases onto a ball, an output grid) give one. The norm is near
+    sqrt(dim) / m: above it by a relative x / sqrt(dim) at most about as often as a normal exceeds sqrt(2) x.
+    `parameters` is a `jdp.accounting.gaussian_cap.GaussianCap`.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> mechanism = priv_unit_g(1000, 4.0)
+  >>> print(mechanism.guarantee)
+  4-DP per value (replace one), against the server
+  >>> round(mechanism.mean_squared_error(1.0), 1)
+  435.3
+  >>> mechanism.privatize(jax.random.key(0), jnp.ones(1000)).shape
+  (1000,)
+  """
+  _validate.integer(2, dim=dim)
+  cap = optimal_gaussian_cap(epsilon)
+  sample_height = truncated_normal(cap)
+  scale = 1 / cap.m
+
+  def draw(key):
+    height_key, noise_key = jax.random.split(key)
+    return random.normal(noise_key, (dim,)), sample_height(height_key)
+
+  def encode(key, value):
+    if value.shape != (dim,):
+      raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
+    noise, height = draw(key)
+    u = unit(value)
+    return noise + (height - jnp.sum(noise * u)) * u
+
+  def decode(report):
+    return scale * report
+
+  def privatize_sum(keys, values, weights):
+    noise, height = jax.vmap(draw)(keys)
+    vectors, lengths = with_lengths(values)
+    along = (height - dots(noise, vectors) / lengths) / lengths
+    return scale * (dot(weights, noise) + dot(weights * along, vectors))
+
+  def mean_squared_error(norm: float = 1.0) -> float:
+    del norm  # A direction has norm 1.
+    return cap.mean_squared_error(dim)
+
+  return LocalMechanism(
+    encode=encode,
+    decode=decode,
+    privatize=lambda key, value: decode(encode(key, value)),
+    guarantee=PureDP(cap.epsilon),
+    shape=(dim,),
+    norm=l2_norm,
+    max_norm=math.inf,
+    mean_squared_error=mean_squared_error,
+    parameters=cap,
+    privatize_sum=privatize_sum,
+  )
+
+
+def truncated_normal(cap: GaussianCap):
+  """The sampler key -> t of t = <V, u>: a standard normal, given t >= gamma w.p. p and else given t < gamma."""
+
+  def upper_quantile(log_tail):
+    t = -special.ndtri_exp(log_tail)
+    return t, -np.exp(log_tail - log_normal_density(t))  # dt / d log Phi(-t)
+
+  in_top = tabulate(lambda y: upper_quantile(cap.log_q + y), 0.0)
+  in_half = tabulate(upper_quantile, HALF)
+  return two_sided(cap.log_q, cap.logit_p, in_top, in_half, mirror=lambda t: -t)

@@ -1,0 +1,28 @@
+"""The fast transform is the product with scipy's Hadamard matrix."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.linalg import hadamard
+
+from jdp.mechanisms.hadamard import hadamard_transform
+
+
+@pytest.mark.parametrize("levels", range(13))
+def test_transform_is_the_product_with_the_matrix(levels):
+  dim = 2**levels
+  x = np.random.default_rng(levels).standard_normal((3, dim))
+  transformed = hadamard_transform(jnp.asarray(x, jnp.float32))
+  assert transformed.dtype == jnp.float32
+  np.testing.assert_allclose(transformed, x @ hadamard(dim) / np.sqrt(dim), atol=2e-5)
+
+
+def test_transform_is_its_own_inverse():
+  x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 2**14)), jnp.float32)
+  np.testing.assert_allclose(hadamard_transform(hadamard_transform(x)), x, atol=5e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 3, 96])
+def test_other_lengths_are_refused(dim):
+  with pytest.raises(ValueError, match="power of two"):
+    hadamard_transform(jnp.ones(dim))
