@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from experiments.accounting_tables import Part, ledger_parts, plan_part, published_parts
-from experiments.runner import files, plots
+from experiments.accounting_tables import ledger_parts, plan_part, published_parts
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option
-from experiments.runner.reports import repeat, table
+from experiments.runner.parts import Part, write_parts
+from experiments.runner.reports import table
 from experiments.runner.workdir import Workdir
 from jdp import _validate, accounting, ledger
 from jdp.guarantees import Observer, Relation
@@ -70,19 +70,7 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   """Reads the ledger and checks what is asked; returns the work."""
   make_parts = _TASKS[options.task](options)
 
-  def work(workdir: Workdir):
-    sections = []
-    for part in make_parts():
-      sections.append(f"## {part.title}\n\n{part.text}\n")
-      print(f"\n{sections[-1]}", flush=True)
-      if part.figure:
-        plots.save(part.figure, workdir.path / f"{part.name}.png")
-        sections.append(f"![{part.title}]({part.name}.png)\n")
-    report = workdir.path / "report.md"
-    files.write(report, "\n".join(["# Privacy accounting\n", *sections, repeat("accounting")]).encode())
-    print(f"Report and plots: {report}")
-
-  return work
+  return lambda workdir: write_parts(workdir, "Privacy accounting", "accounting", make_parts())
 
 
 def _ledger(options: Any) -> Callable[[], list[Part]]:

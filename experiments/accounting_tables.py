@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments.runner import plots
+from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from jdp import accounting
 from jdp.events import LocalRelease, Round
@@ -19,15 +18,6 @@ _SLOW = 100  # distinct rounds beyond which loss distributions take minutes
 _TABLE = ((1e5, 1e2, 1.0), (1e6, 1e1, 1.0), (1e6, 1e3, 1.0), (1e6, 1e4, 1.0), (1e6, 1e3, 3.0), (1e9, 1e3, 1.0))
 # The same, Table 2 and its larger data set: expected samples at z = 1, delta = 1e-9 and 5000 rounds.
 _SAMPLES, _USERS = (5000, 1667, 1250), (763_430, 1e8)
-
-
-class Part(NamedTuple):
-  """A piece of a report: `text` in Markdown under `title`, with a plot saved as `name`.png or none."""
-
-  title: str
-  text: str
-  name: str | None = None
-  figure: Figure | None = None
 
 
 def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountants: Sequence[str]) -> Part:

@@ -39,6 +39,7 @@ class Unit(enum.StrEnum):
   VALUE = "value"  #: one input of one local release
   COORDINATE = "coordinate"  #: one coordinate of one input
   EXAMPLE = "example"  #: one training example
+  MICROBATCH = "microbatch"  #: a group of training examples that was fixed before sampling
   USER = "user"  #: all the examples of one user
 
 

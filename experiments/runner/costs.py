@@ -24,14 +24,19 @@ class Costs(NamedTuple):
 
 
 def central_epsilon(ledger: Ledger, delta: float) -> float:
-  """Epsilon of the run to whoever sees the released models; infinite if a sum was released without noise."""
+  """Epsilon of the run to whoever sees the released models; infinite if a sum, or clients' releases alone, made them.
+
+  Local releases hide as much from whoever sees the models as from the server, which their own guarantee says.
+  """
+  if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
+    return math.inf
   return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
 
 
 def costs(ledger: Ledger, delta: float) -> Costs:
   """The guarantees of a run."""
   releases = [event for event, _ in ledger.entries if isinstance(event, LocalRelease)]
-  if releases:
+  if releases and math.isfinite(releases[0].guarantee.epsilon):
     return Costs(_central(ledger, delta), releases[0].guarantee, accounting.local_guarantee(ledger))
   return Costs(_central(ledger, delta), None, None)
 

@@ -26,7 +26,8 @@ def figure(xlabel: str, ylabel: str, title: str) -> tuple[Figure, Axes]:
 
 def save(made: Figure, path: pathlib.Path) -> None:
   """Writes a PNG, and frees the figure."""
-  made.axes[0].legend()
+  if made.axes[0].get_legend_handles_labels()[0]:  # Pictures have none.
+    made.axes[0].legend()
   made.savefig(path, dpi=150)
   plt.close(made)
 

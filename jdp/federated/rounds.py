@@ -6,6 +6,7 @@ procedure supplies what a record becomes and what the step is; nothing here know
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from jdp import _validate
 from jdp.events import Event, LocalRelease, Round
-from jdp.federated.cohort import cohort_sum
+from jdp.federated.cohort import ChunkFn, cohort_sum
 from jdp.guarantees import Relation, Unit
+from jdp.ledger import unstack
 from jdp.queries import SumQuery
 from jdp.queries.gaussian import weighted
 from jdp.sampling import Sampler
@@ -83,11 +86,28 @@ class ClientKeys(NamedTuple):
 
 
 ClientFn = Callable[[ClientKeys, PyTree, PyTree], tuple[PyTree, dict[str, jax.Array]]]
-"""(keys, parameters, client) -> (the client's record, scalars to diagnose by name)."""
+"""(keys, what the server sent, client) -> (the client's record, scalars to diagnose by name)."""
+
+
+class SummedClients(NamedTuple):
+  """Clients whose records are clipped and summed without ever existing one by one.
+
+  Attributes:
+    contributions: (query, query state, keys [C], what the server sent, clients [C, ...], weights [C]) -> (the sum of
+      the query's contributions, scalars [C] to diagnose by name). The keys are those for `query.preprocess`.
+  """
+
+  contributions: Callable[..., tuple[PyTree, dict[str, jax.Array]]]
+
+
+def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
+  """What the server sends unless told otherwise."""
+  del query_state
+  return params
 
 
 def rounds(
-  client_fn: ClientFn,
+  client_fn: ClientFn | SummedClients,
   query: SumQuery,
   sampler: Sampler,
   server: Server,
@@ -95,24 +115,28 @@ def rounds(
   relation: Relation | str,
   unit: Unit | str = Unit.USER,
   releases: tuple[LocalRelease, ...] = (),
-  chunk_size: int = 64,
+  send: Callable[[PyTree, PyTree], PyTree] = send_parameters,
+  weight: Callable[[PyTree], jax.Array] | None = None,
+  chunk_size: int | None = None,
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:
   """Private training from its parts.
 
   Formal guarantee: that of the events, which every round returns: a `Round` of the sampler's and the query's event
-  under `relation`, for a `unit`, to whoever sees the parameters; and `releases`. `client_fn` may depend on the
-  client's own data, the server's parameters and the keys, on nothing else.
+  under `relation`, for a `unit`, to whoever sees the parameters; and `releases`. `client_fn` and `weight` may depend
+  on the client's own data, `client_fn` on what the server sent and the keys too, on nothing else.
 
   Args:
-    client_fn: what a client's record is (see `ClientFn`).
+    client_fn: what a client's record is (see `ClientFn`), or `SummedClients`.
     query: makes the sum of the records private.
     sampler: who takes part.
     server: what the server does with the query's result.
     relation: the neighbouring relation of the central guarantee.
     unit: what one client is.
     releases: what each member of the cohort releases locally in a round.
+    send: (parameters, query state) -> what clients see of them. Both are public.
+    weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
     chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics; they break the guarantee if shown.
@@ -123,22 +147,16 @@ def rounds(
     record = jax.eval_shape(server.record, params)
     return ServerState(jnp.int32(0), params, server.init(params), query.init(record), sampler.init())
 
-  def contribution(keys, shared, client, weight):
-    client_key, data_key = keys
-    noise_key, query_key = jax.random.split(client_key)
-    params, query_state = shared
-    record, scalars = client_fn(ClientKeys(noise_key, data_key), params, client)
-    diagnostics = weighted({**scalars, "cohort_size": jnp.float32(1)}, weight) if diagnose else None
-    return query.preprocess(query_key, query_state, record, weight), diagnostics
+  make = _summed if isinstance(client_fn, SummedClients) else _one_by_one
+  cohort_fn = make(client_fn, query, weight, diagnose)
 
   def round_fn(noise_key, data_key, state, clients):
     sampling_key, clients_key, server_key = jax.random.split(jax.random.fold_in(noise_key, state.round), 3)
     keys = (clients_key, jax.random.fold_in(data_key, state.round))
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
-    total, diagnostics = cohort_sum(
-      contribution, keys, (state.params, state.query), sample, clients, chunk_size=chunk_size, mesh=mesh
-    )
+    shared = (send(state.params, state.query), state.query)
+    total, diagnostics = cohort_sum(cohort_fn, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
     result, query_event, query_state = query.finalize(server_key, state.query, total)
     params, carried = server.step(result, state.optimizer, state.params)
     events = (Round(event, query_event, relation, unit), *releases)
@@ -155,6 +173,73 @@ def descend(optimizer: optax.GradientTransformation) -> Server:
     return optax.apply_updates(params, updates), carried
 
   return Server(lambda params: params, optimizer.init, step)
+
+
+def block(algorithm: FederatedAlgorithm, num_rounds: int) -> Callable[..., tuple[ServerState, Any, Any]]:
+  """The function of `algorithm.round` that does several rounds, compiled as one scan.
+
+  (noise_key, data_key, state, clients) -> (state, events, diagnostics), the latter two with a leading axis of rounds.
+  `events_by_round` makes ledger entries of such events. Keys and data are those of single rounds, and so are the
+  results, bit for bit: put all the block's events in the ledger before its state is used.
+
+  Raises:
+    ValueError: if num_rounds is not positive.
+  """
+  _validate.integer(1, num_rounds=num_rounds)
+
+  def run(noise_key, data_key, state, clients):
+    def one_round(state, _):
+      state, *output = algorithm.round(noise_key, data_key, state, clients)
+      return state, tuple(output)
+
+    state, (events, diagnostics) = jax.lax.scan(one_round, state, length=num_rounds)
+    return state, events, diagnostics
+
+  return run
+
+
+def events_by_round(events: tuple[Event, ...], num_rounds: int) -> list[tuple[Event, ...]]:
+  """The events of each round of a `block`, on the host.
+
+  An event that no round changes leaves a scan without an axis of rounds: it happened in each of them.
+  """
+  columns = [unstack(event) if jax.tree.leaves(event) else [event] * num_rounds for event in events]
+  return list(zip(*columns, strict=True))
+
+
+def _one_by_one(client_fn, query, weight, diagnose):
+  """The cohort's function for clients that make a record each."""
+
+  def contribution(keys, shared, client, membership):
+    client_key, data_key = keys
+    noise_key, query_key = jax.random.split(client_key)
+    sent, query_state = shared
+    record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
+    diagnostics = weighted({**scalars, "cohort_size": jnp.float32(1)}, membership) if diagnose else None
+    own_weight = _weight(weight, membership, client)
+    return query.preprocess(query_key, query_state, record, own_weight), diagnostics
+
+  return contribution
+
+
+def _summed(client_fn, query, weight, diagnose):
+  """The cohort's function for `SummedClients`."""
+
+  def contributions(keys, shared, clients, memberships):
+    query_keys, _ = keys
+    sent, query_state = shared
+    weights = jax.vmap(partial(_weight, weight))(memberships, clients)
+    total, scalars = client_fn.contributions(query, query_state, query_keys, sent, clients, weights)
+    scalars = {**scalars, "cohort_size": jnp.ones_like(memberships)}
+    diagnostics = jax.tree.map(jnp.sum, jax.vmap(weighted)(scalars, memberships)) if diagnose else None
+    return total, diagnostics
+
+  return ChunkFn(contributions)
+
+
+def _weight(weight, membership, client):
+  """A record's weight: zero for padding."""
+  return membership if weight is None else membership * weight(client)
 
 
 def _means(sums):

@@ -1,6 +1,7 @@
 """Models as pairs of pure functions, and their losses."""
 
 from jdp.models.base import Loss, Model, accuracy, cross_entropy
+from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.glm import GLM, glm, with_intercept
 from jdp.models.logistic import logistic_regression
@@ -10,9 +11,11 @@ __all__ = [
   "Loss",
   "Model",
   "accuracy",
+  "batch_norm_cnn",
   "cross_entropy",
   "glm",
   "logistic_regression",
   "small_cnn",
   "with_intercept",
+  "without_statistics",
 ]

@@ -27,6 +27,22 @@ class Model(NamedTuple):
 Loss = Callable[[PyTree, Examples], jax.Array]
 
 
+def half_precision(model: Model) -> Model:
+  """The model computed in bfloat16: for clients, whose parameters, gradients, clipping and sums stay float32.
+
+  Half the memory and a multiple of the speed where the processor multiplies bfloat16 matrices; slower where not. What a
+  client computes is rounded to a relative 2^-8, which the guarantee does not depend on.
+  """
+
+  def half(x):
+    return x.astype(jnp.bfloat16)
+
+  def apply(params, inputs):
+    return model.apply(jax.tree.map(half, params), half(inputs)).astype(jnp.float32)
+
+  return Model(model.init, apply)
+
+
 def cross_entropy(model: Model) -> Loss:
   """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none does.
 
@@ -34,14 +50,26 @@ def cross_entropy(model: Model) -> Loss:
   """
 
   def loss(params, examples):
-    counts = examples.mask > 0
-    # Cleared before the model sees it: in the gradient, the mask's zero times a NaN input would be NaN.
-    inputs = jnp.where(counts.reshape(-1, *[1] * (examples.inputs.ndim - 1)), examples.inputs, 0.0)
-    logits = model.apply(params, inputs)
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counts, examples.labels, 0))
-    return jnp.sum(losses * examples.mask) / jnp.maximum(jnp.sum(examples.mask), 1.0)
+    inputs, labels, mask = without_padding(examples)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(model.apply(params, inputs), labels)
+    return mean_of_counting(losses, mask)
 
   return loss
+
+
+def without_padding(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """(inputs, labels, mask) with zeros for whatever padding holds.
+
+  Cleared before the model sees it: in the gradient, the mask's zero times a NaN input would be NaN.
+  """
+  counts = examples.mask > 0
+  inputs = jnp.where(counts.reshape(-1, *[1] * (examples.inputs.ndim - 1)), examples.inputs, 0.0)
+  return inputs, jnp.where(counts, examples.labels, 0), jnp.asarray(examples.mask)
+
+
+def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
+  """The mean of values [n] over the examples that count, 0 if none does."""
+  return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def accuracy(model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000) -> jax.Array:

@@ -14,7 +14,7 @@ from jdp import _validate
 from jdp.models.base import Model
 
 
-class _Conv(nn.Module):
+class Conv(nn.Module):
   """`nn.Conv` in two dimensions, with the same parameters and results, as a product of patches and weights."""
 
   features: int
@@ -23,7 +23,8 @@ class _Conv(nn.Module):
   padding: str
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[n, height, width, channels] -> [n, height', width', features]."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
     bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -50,8 +51,8 @@ class _SmallCNN(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    x = _max_pool(nn.relu(_Conv(16, (8, 8), 2, "SAME", name="Conv_0")(x)))
-    x = _max_pool(nn.relu(_Conv(32, (4, 4), 2, "VALID", name="Conv_1")(x)))
+    x = _max_pool(nn.relu(Conv(16, (8, 8), 2, "SAME", name="Conv_0")(x)))
+    x = _max_pool(nn.relu(Conv(32, (4, 4), 2, "VALID", name="Conv_1")(x)))
     x = nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1)))
     return nn.Dense(self.num_classes)(x)
 

@@ -56,7 +56,9 @@ def test_calibrated_noise_meets_the_target(target):
   assert plan.sampler.event(()).overflow_probability == 0
 
   def spent(noise):
-    return accounting.epsilon(Ledger().append(Round(plan.sampler.event(()), GaussianSum(1.0, noise)), count=40), plan.delta)
+    return accounting.epsilon(
+      Ledger().append(Round(plan.sampler.event(()), GaussianSum(1.0, noise)), count=40), plan.delta
+    )
 
   assert spent(plan.noise_multiplier) <= target < spent(0.99 * plan.noise_multiplier)
 
