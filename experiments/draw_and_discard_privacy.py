@@ -1,0 +1,137 @@
+"""What a Draw and Discard report says of privacy: one statement for each adversary, never mixed with what is none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+from experiments.runner import plots, reports
+from experiments.runner.workdir import LEDGER, Workdir
+from jdp import ledger
+from jdp.accounting.draw_and_discard import (
+  Statement,
+  channel_listener,
+  internal_threat,
+  opportunistic_threat,
+  published_average,
+  published_lemma,
+)
+from jdp.accounting.later_updates import line_epsilon
+from jdp.accounting.lineage import probability_gone
+from jdp.events import LocalRelease
+from jdp.guarantees import Unit
+from jdp.ledger import from_json
+
+Row = dict[str, Any]
+_ALL_REPORTS = 1  # The place, in `statements`, of the statement about all of a user's reports.
+
+
+def statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[Statement]]:
+  """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden: a coordinate, or the user.
+
+  All are about one report, but for the second of each list: adversary I, over all of a user's reports.
+  """
+  epsilon, updates = event.guarantee.epsilon, task.schedule.round_size * task.schedule.rounds_per_pass
+  dimension, k = int(np.prod(task.shape)), options.noisy_instances
+  if event.guarantee.unit == Unit.USER:
+    whole = {"coordinates": dimension, "clip": options.clip, "l1_norm": options.clip}
+    groups = {f"the user, all {dimension} coordinates together": whole}
+  else:
+    groups = {
+      "a coordinate": {"coordinates": 1},
+      f"the user, all {dimension} coordinates together": {
+        "coordinates": dimension,
+        "clip": options.clip,
+        "l1_norm": task.l1_norm,
+      },
+    }
+  made = {}
+  for name, report in groups.items():
+    made[name] = [
+      channel_listener(epsilon, **report),
+      channel_listener(epsilon, **report, reports=event.max_releases, delta=options.delta),
+      internal_threat(epsilon, k, **report),
+    ]
+  if event.guarantee.unit == Unit.COORDINATE:  # Clipped average gradients: nothing is known of what later updates do.
+    made["a coordinate"].append(opportunistic_threat(epsilon, options.delta, k, updates, later="any"))
+  return made
+
+
+def privacy_sections(
+  workdir: Workdir, options: Any, task: Any, private: Sequence[Row], results: Sequence[Row]
+) -> list[str]:
+  """The report's sections on what was guaranteed; `private` are the summary rows of runs with noise."""
+  if not private:
+    return ["## What was guaranteed\n\nNothing: these runs are without noise."]
+  _plot_privacy(workdir, options, from_json(private[0]["release"]).epsilon)
+  together = reports.together(results, "local")
+  sections = [
+    f"""## What was guaranteed
+
+Against the server, which knows the model that it sent and sees the one that comes back, from each run's
+`ledger.jsonl`. One release:
+
+{reports.guarantees(private, "release")}
+
+All releases of a user in a run; a user makes at most {task.schedule.max_releases}:
+
+{reports.guarantees(private, "local")}
+
+{together}
+
+A coordinate's guarantee is about that coordinate *seen alone*. It does not hide a feature of a client: one feature
+moves the residual, and with it every coordinate. Nothing is claimed of runs without noise, of the choice of the
+settings, or of what the low-order bits of float32 noise tell."""
+  ]
+  for row in private:
+    sections.append(_adversaries(workdir, options, task, row))
+  sections.append(
+    "![Lineage and later noise](privacy.png)\n\nLeft: the probability that no instance descends from a user's update "
+    "any more (exact). Right: guarantees for one report and one coordinate that is followed along its line by so many "
+    "updates, **if** these do not depend on the model, or do not expand; clipped average gradients need not be "
+    "either, and then only ε is known. Lemma 4.3 is published, no guarantee."
+  )
+  return sections
+
+
+def _adversaries(workdir, options, task, row) -> str:
+  book = ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
+  event = next(event for event in book if isinstance(event, LocalRelease))
+  epsilon = event.guarantee.epsilon
+  lines = [f"### Adversaries, {row['label']}\n"]
+  for unit, made in statements(options, task, event).items():
+    lines.append(f"What is hidden: {unit}. Guarantees:\n")
+    for number, s in enumerate(made):
+      reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
+      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: ({s.epsilon:.6g}, {s.delta:.3g})-DP.")
+    lines.append("")
+  per_pass = task.schedule.round_size * task.schedule.rounds_per_pass
+  k = options.noisy_instances
+  lines.append(
+    "Published, **no guarantees**, for one report and one coordinate: "
+    f"II {published_average(epsilon, k):.4g} (an average over the server's coins); "
+    f"III after {per_pass} updates {min(epsilon, published_lemma(epsilon, options.delta, per_pass / k)):.4g} "
+    "(Lemma 4.3, by the central limit theorem)."
+  )
+  return "\n".join(lines)
+
+
+def _plot_privacy(workdir, options, epsilon):
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+  times = np.unique(np.geomspace(1, 1e4, 40).astype(int))
+  for k in sorted({5, options.noisy_instances, 100}):
+    left.semilogx(times, [probability_gone(k, int(t)) for t in times], label=f"k = {k}")
+  left.set(xlabel="server updates after the user's", ylabel="probability that its line has died out")
+  line = np.unique(np.geomspace(1, 1000, 12).astype(int))
+  for later, style in (("data_independent", "-"), ("non_expansive", "--")):
+    values = [line_epsilon(epsilon, options.delta, int(t), later=later, dimension=1) for t in line]
+    right.loglog(line, values, style, label=f"guarantee if {later.replace('_', '-')}")
+  lemma = [min(epsilon, published_lemma(epsilon, options.delta, int(t))) for t in line]
+  right.loglog(line, lemma, ":", label="Lemma 4.3, no guarantee")
+  right.axhline(epsilon, color="0.3", label="guarantee, any updates")
+  right.set(xlabel="updates along the line", ylabel=f"ε at δ = {options.delta:g}, one coordinate of one report")
+  for axes in (left, right):
+    axes.grid(alpha=0.3)
+    axes.legend()
+  plots.save(figure, workdir.path / "privacy.png")

@@ -1,0 +1,112 @@
+"""Phishing URLs as features in [0, 1]: hashed words of the path and the query. No URL is ever opened.
+
+Scheme and host are left out: in public lists the harmless URLs come from few hosts, which a model would learn by
+heart.
+"""
+
+import csv
+import gzip
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from jdp import _validate
+from jdp.data.clients import examples
+from jdp.data.datasets import Dataset
+
+_LABELS = {"0": 0, "1": 1, "legitimate": 0, "phishing": 1}
+_URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)  # urllib refuses URLs that people do click on
+
+
+def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
+  """Labelled URLs, 1 for phishing; a fifth of the hosts is for the test, so that no host is on both sides.
+
+  Args:
+    path: a CSV file, gzip'd if its name ends in .gz, with a column "url" and a column "label" (0, 1) or "status"
+      ("legitimate", "phishing"); or a folder, or one with a folder "phishing", that holds `urls_50k.csv.gz`.
+    num_features: see `url_features`.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if a column is missing, a label is another, or all hosts are on one side.
+  """
+  urls, labels = read_urls(_find(pathlib.Path(path)))
+  is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])
+  if not 0 < is_test.sum() < len(urls):
+    raise ValueError(f"Expected URLs of several hosts, got {len(urls)} that are all for training or all for the test.")
+  features = url_features(urls, num_features)
+  return Dataset(examples(features[~is_test], labels[~is_test]), examples(features[is_test], labels[is_test]), 2)
+
+
+def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
+  """(URLs, labels int32 [n]) of a CSV file; see `phishing`."""
+  urls, labels = [], []
+  with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file:
+    for row in csv.DictReader(file):
+      url, label = row.get("url"), row.get("label", row.get("status"))
+      if url is None or label not in _LABELS:
+        raise ValueError(
+          f"Expected columns url and label (0, 1) or status (legitimate, phishing) in {path}, got columns "
+          f"{', '.join(map(str, row))}; put such a file there."
+        )
+      urls.append(url)
+      labels.append(_LABELS[label])
+  return urls, np.array(labels, np.int32)
+
+
+def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
+  """What the paths and queries of URLs are made of, as bits.
+
+  The first feature is always 1, an intercept. The words of a path, of a query, and how long and deep they are (in
+  powers of two) are hashed (CRC-32) to the others; a feature is 1 if anything fell on it. Numbers count as their
+  number of digits.
+
+  Args:
+    urls: any strings.
+    num_features: >= 2.
+
+  Returns:
+    float32 [len(urls), num_features], zeros and ones.
+
+  >>> one, other = url_features(["https://a.example/login?user=17", "http://b.example/login?user=99"])
+  >>> bool((one == other).all()), int(one.sum())
+  (True, 7)
+  """
+  _validate.integer(2, num_features=num_features)
+  features = np.zeros((len(urls), num_features), np.float32)
+  features[:, 0] = 1
+  for row, url in zip(features, urls, strict=True):
+    row[[1 + zlib.crc32(word.encode()) % (num_features - 1) for word in _words(url)]] = 1
+  return features
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+  """(host, path, query) of any string, in lower case.
+
+  >>> split_url("HTTP://Example.org/a/b?c=d#e")
+  ('example.org', '/a/b', 'c=d#e')
+  """
+  rest = _URL.sub("", url.strip()).lower()
+  host = re.split("[/?#]", rest, maxsplit=1)[0]
+  path, _, query = rest[len(host) :].partition("?")
+  return host, path, query
+
+
+def _words(url: str) -> Iterator[str]:
+  _, path, query = split_url(url)
+  for name, part in (("path", path), ("query", query)):
+    for word in re.findall(r"[a-z]+|[0-9]+", part):
+      yield f"{name} {len(word)} digits" if word.isdecimal() else f"{name} {word}"
+    yield f"{name} length {len(part).bit_length()}"
+  yield f"depth {path.count('/')}"
+
+
+def _find(path: pathlib.Path) -> pathlib.Path:
+  candidates = (path, path / "urls_50k.csv.gz", path / "phishing" / "urls_50k.csv.gz")
+  for candidate in candidates:
+    if candidate.is_file():
+      return candidate
+  raise FileNotFoundError(f"Expected a CSV file of URLs in {path}; put urls_50k.csv.gz there, or name a file.")
