@@ -24,7 +24,16 @@ import jax
 import numpy as np
 
 from jdp import _validate, guarantees
-from jdp.events import EVENT_TYPES, BallsInBins, Event, GaussianSum, PoissonSampling, Round, ShuffledBatches
+from jdp.events import (
+  EVENT_TYPES,
+  BallsInBins,
+  Event,
+  GaussianSum,
+  LocalRelease,
+  PoissonSampling,
+  Round,
+  ShuffledBatches,
+)
 
 FORMAT_VERSION = 1
 
@@ -81,8 +90,20 @@ class Ledger:
     return Ledger(tuple(merged))
 
   def __add__(self, other: "Ledger") -> "Ledger":
-    """What happened here, and then there."""
-    return self.extend(other.entries) if isinstance(other, Ledger) else NotImplemented
+    """What happened here, and then there.
+
+    Raises:
+      ValueError: if both hold local releases with a cap: `max_releases` is over a run, and they may be of two. Of one
+        run, `extend` the first ledger by the other's entries.
+    """
+    if not isinstance(other, Ledger):
+      return NotImplemented
+    if any(_is_capped(event) for event, _ in self.entries) and any(_is_capped(event) for event, _ in other.entries):
+      raise ValueError(
+        "Expected local releases with max_releases in one of two ledgers that are added, got them in both; state the "
+        "cap over both runs (or None), or extend the first ledger if it is one run."
+      )
+    return self.extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
     """The ledger of the rounds `start` (from 0) up to and without `stop`, as of a run of its own.
@@ -90,7 +111,8 @@ class Ledger:
     A round is a `Round` event and what follows it, up to the next `Round` (the first one also has what comes before
     it); in a ledger without any, every event is a round. If a slice begins within an epoch of a `ShuffledBatches` or
     `BallsInBins`, its first round of that sampling is marked as the start of the epoch: the record of a neighbour
-    may be in it, and the accountant counts epochs by their starts.
+    may be in it, and the accountant counts epochs by their starts. Two samplers with equal parameters in one ledger
+    cannot be told apart: slice their ledgers before adding them.
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0.
@@ -135,6 +157,10 @@ def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, nu
   """
   event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
   return Ledger().append(event, count=num_rounds)
+
+
+def _is_capped(event):
+  return isinstance(event, LocalRelease) and event.max_releases is not None
 
 
 def _with_epochs_started(entries):

@@ -71,8 +71,9 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
 
   Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
-  state that `ReleaseState.query` holds. To accumulate over several batches, add up their contributions and release
-  once; `optax.MultiSteps` with `use_grad_mean=False` *around* it does that if contributions are like the parameters.
+  state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their
+  contributions and release once; `optax.MultiSteps` with `use_grad_mean=False` *around* it does that if contributions
+  are like the parameters. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
   Placed *behind* it, `MultiSteps` adds up releases: each small step has its own noise and is an event of its own.
 
   Args:
@@ -137,8 +138,8 @@ def contribution_sum(
 
   Returns:
     A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
-    whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over several samples
-    may be added up. Where a record holds more than gradients, give the sum to `query.finalize` itself.
+    whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over samples that share
+    no record may be added up. Where a record holds more than gradients, give the sum to `query.finalize` itself.
   """
 
   def contribution(key, shared, record, weight):

@@ -30,7 +30,8 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
-  norm = jnp.sqrt(sum((jnp.sum(x * x) for x in jax.tree.leaves(scaled)), jnp.float32(0.0)))
+  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than _ROUNDING allows.
+  norm = jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x * x) for x in jax.tree.leaves(scaled)])))
   # A sum always passes NaN on. The maximum may not: for rows of a batch, XLA on CPU drops it.
   usable = (largest >= _LEAST) & (norm < jnp.inf)
   scaled = jax.tree.map(lambda x: jnp.where(usable, x, 0.0), scaled)

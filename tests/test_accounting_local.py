@@ -109,6 +109,14 @@ def test_relations_that_releases_do_not_cover_are_refused():
   assert accounting.epsilon(many(1.0, 2), 0.0, relation="zero_out") == 2.0  # the null record is a value
 
 
+def test_a_cap_is_over_one_run():
+  run = many(1.0, 10, cap=3)
+  with pytest.raises(ValueError, match="max_releases in one of two ledgers that are added, got them in both"):
+    run + run  # of two runs a unit may make 6 releases
+  assert accounting.local_guarantee(run.extend(run.entries)).epsilon == 3.0  # more rounds of the same run
+  assert accounting.local_guarantee(run + subsampled_gaussian(0.1, 1.0, 5)).epsilon == 3.0
+
+
 def test_caps_and_units_must_agree():
   differing = Ledger().extend((LocalRelease(PureDP(1.0), cap), 1) for cap in (2, 3))
   with pytest.raises(ValueError, match="one participation cap"):

@@ -157,6 +157,8 @@ def test_pure_amplification():
   np.testing.assert_allclose(accounting.epsilon(ledger, 0.0), math.log1p(0.01 * math.expm1(1.0)), rtol=1e-14)
   far = Ledger().append(Round(PoissonSampling(0.01), PureRelease(900.0)))
   np.testing.assert_allclose(accounting.epsilon(far, 0.0), 900 + math.log(0.01), rtol=1e-14)
+  rare = Ledger().append(Round(PoissonSampling(1e-14), PureRelease(1.5)))  # log(q + (1 - q) / e^eps) would lose it
+  np.testing.assert_allclose(accounting.epsilon(rare, 0.0), 1e-14 * math.expm1(1.5), rtol=1e-12)
   # The null record may cost a release what no absent one does.
   zeroed = Ledger().append(Round(PoissonSampling(0.01), PureRelease(1.0), "zero_out"))
   assert accounting.epsilon(zeroed, 0.0) == 1.0

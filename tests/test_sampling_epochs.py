@@ -9,6 +9,7 @@ import statistical
 from samples import membership, run
 from scipy import stats
 
+from jdp import accounting
 from jdp.events import BallsInBins, GaussianSum, Round, ShuffledBatches
 from jdp.ledger import Ledger
 from jdp.sampling import balls_in_bins, epochs, shuffled
@@ -45,6 +46,23 @@ def test_a_run_resumes_at_any_round(sampler):
   for done in (1, 4):  # within the first epoch and in another
     resumed, _, _ = rest_after(done, jax.tree.map(lambda x, done=done: x[done - 1], states))
     jax.tree.map(np.testing.assert_array_equal, resumed, jax.tree.map(lambda x, done=done: x[done:], samples))
+
+
+def test_batches_filled_exactly_are_charged_for_the_one_that_a_removed_record_leaves_short():
+  """Records +1 and -1 in batches of one, in either order, against -1 and an empty batch: exactly, on a grid."""
+  grid = np.linspace(-4, 4, 801)
+  sampler, stddev = shuffled(2, 1), 0.3
+
+  def law(first, second):
+    x, y = (np.exp(-((grid - mean) ** 2) / (2 * stddev**2)) for mean in (first, second))
+    return np.outer(x / x.sum(), y / y.sum())
+
+  both, one = (law(1, -1) + law(-1, 1)) / 2, law(-1, 0)
+  ledger = Ledger().append(Round(sampler.event(sampler.init()), GaussianSum(1.0, stddev), "add_remove"))
+  for epsilon in (35.0, 50.0, 60.0):
+    truth = np.maximum(both - np.exp(epsilon) * one, 0).sum()
+    assert truth <= accounting.delta(ledger, epsilon) < 1
+  assert shuffled(9, 4).event(epochs.EpochState(None, 1)) == ShuffledBatches(2, False, False, 9)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)

@@ -110,6 +110,13 @@ def test_bound_holds_exactly_however_many_entries(size):
       assert exact_norm(clip(x, bound)) <= bound
 
 
+def test_bound_holds_exactly_however_many_leaves():
+  """Squares below half a unit in the last place of the first: added to it one by one, none would count."""
+  tree = [np.ones(1, np.float32)] + [np.full(1, np.sqrt(5.9e-8), np.float32)] * 300
+  assert exact_norm(vectors.clip(tree, 1.000003)) <= 1.000003
+  assert exact_norm(tree) > 1.000008  # so that it must be clipped
+
+
 def test_half_precision_is_squared_in_float32():
   x = jnp.full(300, 60_000, jnp.float16)  # squares overflow float16; their float16 sum even sooner
   np.testing.assert_allclose(float(vectors.l2_norm(x)), exact_norm(x), rtol=1e-6)

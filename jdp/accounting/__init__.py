@@ -1,4 +1,15 @@
-"""What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their guarantees with."""
+"""What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their guarantees with.
+
+| what | where |
+|---|---|
+| from a ledger to epsilon and back | `accountant`, `calibration`, `local` (a unit's local releases) |
+| from events to losses: queries, then samples | `losses`, `releases`, `samples`, `loss_kinds` |
+| from losses to epsilon | `profiles` (RDP, moments), `conversions`, `loss_distributions` (PLD), `analytic_gaussian` |
+| Renyi divergences | `rdp` (Poisson samples), `rdp_fixed_size`, `rdp_closed`, `binomial` |
+| other packages' events; shuffled reports | `dp_events`; `shuffling` |
+| constants of local mechanisms | `cap` (PrivUnit), `gaussian_cap` (PrivUnitG), `cube` (L-infinity), `scalar`, `split` |
+| adversaries of Draw and Discard | `draw_and_discard`, `local_updates`, `lineage`, `later_updates`, `laplace_sums` |
+"""
 
 from jdp.accounting.accountant import delta, epsilon
 from jdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier

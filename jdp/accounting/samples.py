@@ -119,6 +119,6 @@ def _log_mixture(q: float, epsilon: float) -> float:
   """log(1 + q (e^epsilon - 1))."""
   if q == 0:
     return 0.0
-  if epsilon > 1:
+  if epsilon > 700:  # where e^epsilon may overflow
     return epsilon + math.log(q + (1 - q) * math.exp(-epsilon))
   return math.log1p(q * math.expm1(epsilon))

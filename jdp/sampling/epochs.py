@@ -43,6 +43,8 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
   Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed: a record is in at most one batch of
   an epoch, so a whole epoch costs one unsampled release, under zero-out, replace-one or (by the uniform order and the
   public number of batches) add/remove. Rounds of an epoch that was begun count as the whole of it.
+  Where B divides N, nobody sits out to take the place of a record that is removed, and the last batch would be short:
+  the event says that a partial batch is kept, which costs more under add/remove.
 
   The order is exactly uniform, for ideal random bits: records are sorted by 64-bit words, all drawn again if two
   are equal (once in 4e7 epochs of a million records).
@@ -87,7 +89,8 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
       lax.dynamic_slice(assignment, (start,), (batch_size,)), jnp.minimum(batch_size, covered - start)
     )
 
-  event = partial(ShuffledBatches, num_batches, keeps_partial=keep_partial, population=population)
+  short_without_one = keep_partial or population == num_slots
+  event = partial(ShuffledBatches, num_batches, keeps_partial=short_without_one, population=population)
   return _sampler(assign, batch, event, num_slots, num_batches, covered / num_batches, batch_size)
 
 
