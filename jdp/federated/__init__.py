@@ -1,12 +1,23 @@
 """Training procedures: what clients compute and how the server steps."""
 
+from jdp.federated.averages import (
+  adaptive_average,
+  by_layer,
+  clipped_denominator,
+  fixed_denominator,
+  flat,
+  true_average,
+)
+from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
 from jdp.federated.client_updates import ClientUpdate, exact_update, gaussian_update, laplace_update
 from jdp.federated.cohort import client_mesh, cohort_sum, replicate
 from jdp.federated.draw_and_discard import average_predictions, draw_and_discard, instances
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_training import LocalUpdate, gradient_step, local_sgd, proximal_point
+from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.private_federated import private_federated
 from jdp.federated.rounds import ClientKeys, FederatedAlgorithm, Server, ServerState, descend, rounds
+from jdp.federated.secure_aggregation import secure_aggregation
 from jdp.federated.server_batching import server_batching
 
 __all__ = [
@@ -16,12 +27,19 @@ __all__ = [
   "LocalUpdate",
   "Server",
   "ServerState",
+  "adaptive_average",
   "average_predictions",
+  "by_layer",
   "client_mesh",
+  "clipped_denominator",
   "cohort_sum",
   "descend",
+  "dp_sgd",
   "draw_and_discard",
   "exact_update",
+  "federated_averaging",
+  "fixed_denominator",
+  "flat",
   "gaussian_update",
   "gradient_step",
   "initial_values",
@@ -29,10 +47,14 @@ __all__ = [
   "iterative_training",
   "laplace_update",
   "local_sgd",
+  "p_norm_descent",
   "private_federated",
   "proximal_point",
   "record_like",
   "replicate",
   "rounds",
+  "secure_aggregation",
   "server_batching",
+  "true_average",
+  "weight_by_examples",
 ]

@@ -4,10 +4,16 @@ The one place that knows of chunks and devices. Clients are taken chunk by
 chunk: the clients of a chunk side by side (vmap), the chunks one after the other
 (a loop), so that memory is set by the chunk and not by the cohort. With a mesh, each device
 takes its share of the slots, and the only communication is the one sum at the end.
+
+How many side by side is a matter of the processor. On a CPU one: a gradient of its own for every client of a vmap
+is written to memory and read again, while one client's stays in the cache (on 2 cores and clients of 10 examples,
+chunks of 64 took 4 times as long for an MLP of 79,510 weights and 1.5 times for a small CNN and logistic regression; to
+unroll the loop gained nothing). On an accelerator hundreds, to fill it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
+from jdp.data.packed import PackedUsers
 from jdp.sampling import Sample
 
 PyTree = Any
@@ -23,14 +30,25 @@ ClientFn = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]  # (keys, share
 AXIS = "clients"
 
 
+class ChunkFn(NamedTuple):
+  """A client function for a whole chunk, which can do better than one client after the other.
+
+  Attributes:
+    sum: (keys [C], shared, clients [C, ...], weights [C]) -> sum over the C clients; a client of weight 0 adds
+      exactly zero.
+  """
+
+  sum: Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
+
+
 def cohort_sum(
-  client_fn: ClientFn,
+  client_fn: ClientFn | ChunkFn,
   keys: PyTree,
   shared: PyTree,
   sample: Sample,
   data: PyTree,
   *,
-  chunk_size: int = 64,
+  chunk_size: int | None = None,
   mesh: Mesh | None = None,
 ) -> PyTree:
   """The sum of `client_fn` over the members of a sample.
@@ -48,13 +66,13 @@ def cohort_sum(
 
   Args:
     client_fn: (keys, shared, client, weight) -> contribution, a pytree of
-      arrays. `client` is one row of `data`.
+      arrays. `client` is one row of `data`. Or a `ChunkFn`.
     keys: a key, or a pytree of keys; consumed.
     shared: what all clients see (parameters, query state), any pytree.
     sample: whose `size` members come first.
-    data: a pytree of arrays with one leading axis of all clients.
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`.
     chunk_size: clients computed side by side; a matter of speed and memory
-      only. Small on a CPU (vmap writes every client's intermediate results), hundreds on a GPU.
+      only. Default: what `default_chunk_size` says.
     mesh: devices along an axis named "clients"; `shared`, `sample` and `data` are
       replicated over it. None: one device.
 
@@ -64,6 +82,8 @@ def cohort_sum(
   Raises:
     ValueError: if chunk_size is not positive or the mesh has no such axis.
   """
+  if chunk_size is None:
+    chunk_size = default_chunk_size(client_fn, mesh)
   _validate.integer(1, chunk_size=chunk_size)
   if mesh is not None and AXIS not in mesh.shape:
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
@@ -72,6 +92,7 @@ def cohort_sum(
   num_chunks = -(-capacity // chunk_size)
   padding = (0, num_chunks * chunk_size - capacity)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+  chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
   def shard_sum(keys, shared, indices, weights, size, data):
@@ -80,10 +101,9 @@ def cohort_sum(
     def chunk_sum(chunk):
       slots = chunk * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
       members = indices[slots]
-      clients = jax.tree.map(lambda x: x[members], data)
+      clients = jax.vmap(partial(_client, data))(members)
       own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys)
-      contributions = jax.vmap(client_fn, (0, None, 0, 0))(own_keys, shared, clients, weights[slots])
-      return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
+      return chunk_fn.sum(own_keys, shared, clients, weights[slots])
 
     def step(carry):
       chunk, total = carry
@@ -103,6 +123,32 @@ def cohort_sum(
   return shard_sum(keys, shared, indices, weights, sample.size, data)
 
 
+def default_chunk_size(client_fn: ClientFn | ChunkFn, mesh: Mesh | None = None) -> int:
+  """Clients computed side by side where nobody says: on a CPU 1, or 64 of a `ChunkFn`; elsewhere 256."""
+  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  if platform != "cpu":
+    return 256
+  return 64 if isinstance(client_fn, ChunkFn) else 1
+
+
+def _side_by_side(client_fn: ClientFn) -> ChunkFn:
+  """The chunk function that computes its clients by vmap, or a single one without."""
+
+  def total(keys, shared, clients, weights):
+    if weights.shape[0] == 1:
+      key, client, weight = jax.tree.map(lambda x: x[0], (keys, clients, weights))
+      return client_fn(key, shared, client, weight)
+    contributions = jax.vmap(client_fn, (0, None, 0, 0))(keys, shared, clients, weights)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
+
+  return ChunkFn(total)
+
+
+def _client(data, member):
+  """One client's row of the data."""
+  return data.user(member) if isinstance(data, PackedUsers) else jax.tree.map(lambda x: x[member], data)
+
+
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
   """A mesh of the given devices (default: all, of all processes) along the axis "clients"."""
   return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
@@ -110,4 +156,7 @@ def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
   """`tree` with a copy on every device of the mesh, once, before the first round; unchanged without a mesh."""
-  return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+  if mesh is None:
+    return tree
+  # Of several processes each has the whole tree, and puts it on the devices that it can reach.
+  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)

@@ -1,7 +1,8 @@
-"""What a client computes: its locally trained model less the server's (arXiv 1812.00984, Section 3.1)."""
+"""What a client computes: its locally trained model less the server's (arXiv 1710.06963, Algorithm 1)."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,46 +13,76 @@ from jdp.data.clients import Examples
 from jdp.models.base import Loss
 
 PyTree = Any
-LocalUpdate = Callable[[jax.Array, PyTree, Examples], PyTree]  # (key, parameters, client's examples) -> difference
+Project = Callable[[PyTree], PyTree]
 
 
-def gradient_step(loss: Loss, learning_rate: float) -> LocalUpdate:
-  """One gradient step on all of the client's examples: -learning_rate * gradient."""
+def keep(difference: PyTree) -> PyTree:
+  """The projection that changes nothing."""
+  return difference
+
+
+class LocalUpdate(Protocol):
+  """What a client computes, as a pure function."""
+
+  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = keep) -> PyTree:
+    """The client's model after training less the server's.
+
+    Args:
+      key: drives the order of the examples; consumed.
+      params: the server's model.
+      client: the client's examples.
+      project: brings the difference back within its bound between local steps. What is returned need not be
+        projected: the query clips it.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientStep:
+  """The `LocalUpdate` of one gradient step; a value, so that an engine may compute it in other ways."""
+
+  loss: Loss
+  learning_rate: float
+
+  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = keep) -> PyTree:
+    """-learning_rate * gradient."""
+    del key, project
+    return jax.tree.map(lambda g: -self.learning_rate * g, jax.grad(self.loss)(params, client))
+
+
+def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
+  """One gradient step on all of the client's examples: -learning_rate * gradient (FedSGD)."""
   _validate.positive(learning_rate=learning_rate)
-
-  def update(key, params, client):
-    del key
-    return jax.tree.map(lambda g: -learning_rate * g, jax.grad(loss)(params, client))
-
-  return update
+  return GradientStep(loss, learning_rate)
 
 
 def local_sgd(loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int) -> LocalUpdate:
-  """Several epochs of SGD over the client's examples, in random batches.
+  """Several epochs of SGD over the client's examples, in random batches (FedAvg).
 
-  Batches are filled with the client's own examples, padding comes last: how far a client is padded changes
-  nothing, and a batch that holds only padding is a step of zero.
+  Batches are filled with the client's own examples, padding comes last and takes no steps: how far a client is padded
+  changes nothing, and where clients are computed one by one it costs no steps either.
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
 
-  def update(key, params, client):
+  def update(key, params, client, project=keep):
     num_examples = client.labels.shape[0]
-    num_batches = -(-num_examples // batch_size)
-    padding = num_batches * batch_size - num_examples
+    padding = -num_examples % batch_size
     client = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), client)
+    num_batches = -(-jnp.sum(client.mask > 0, dtype=jnp.int32) // batch_size)
 
-    def step(current, batch):
-      gradient = jax.grad(loss)(current, jax.tree.map(lambda x: x[batch], client))
-      return jax.tree.map(lambda p, g: p - learning_rate * g, current, gradient), None
-
-    def epoch(current, number):
+    def epoch(number, difference):
       places = jax.random.uniform(jax.random.fold_in(key, number), client.mask.shape)
-      places = jnp.where(client.mask > 0, places, jnp.inf)
-      return jax.lax.scan(step, current, jnp.argsort(places).reshape(num_batches, batch_size))
+      order = jnp.argsort(jnp.where(client.mask > 0, places, jnp.inf))
 
-    trained, _ = jax.lax.scan(epoch, params, jnp.arange(num_epochs))
-    return jax.tree.map(jnp.subtract, trained, params)
+      def step(place, difference):
+        batch = jax.lax.dynamic_slice_in_dim(order, place * batch_size, batch_size)
+        current = jax.tree.map(jnp.add, params, difference)
+        gradient = jax.grad(loss)(current, jax.tree.map(lambda x: x[batch], client))
+        return project(jax.tree.map(lambda d, g: d - learning_rate * g, difference, gradient))
+
+      return jax.lax.fori_loop(0, num_batches, step, difference)
+
+    return jax.lax.fori_loop(0, num_epochs, epoch, jax.tree.map(jnp.zeros_like, params))
 
   return update
 
@@ -68,8 +99,8 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
   search = optax.scale_by_backtracking_linesearch(40, decrease_factor=0.5, max_learning_rate=learning_rate)
   optimizer = optax.chain(optax.sgd(1.0), search)
 
-  def update(key, params, client):
-    del key
+  def update(key, params, client, project=keep):
+    del key, project
 
     def objective(current):
       distances = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), current, params)

@@ -27,7 +27,7 @@ def private_federated(
   *,
   mechanism: LocalMechanism | None = None,
   relation: Relation | str = Relation.ADD_REMOVE,
-  chunk_size: int = 64,
+  chunk_size: int | None = None,
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:

@@ -1,6 +1,6 @@
 """Models as pairs of pure functions, and their losses."""
 
-from jdp.models.base import Loss, Model, accuracy, cross_entropy
+from jdp.models.base import Loss, Model, accuracy, cross_entropy, half_precision
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.glm import GLM, glm, with_intercept
@@ -14,6 +14,7 @@ __all__ = [
   "batch_norm_cnn",
   "cross_entropy",
   "glm",
+  "half_precision",
   "logistic_regression",
   "small_cnn",
   "with_intercept",

@@ -60,7 +60,9 @@ def per_layer(
   >>> {label: round(part.clip_norm, 4) for label, part in zip(event.labels, event.parts)}
   {'/a': 1.7321, '/b': 1.0}
   """
-  return grouped({n: gaussian_sum(bound, stddev) for n, bound in layer_bounds(record, clip_norm, shares).items()}, layers)
+  return grouped(
+    {n: gaussian_sum(bound, stddev) for n, bound in layer_bounds(record, clip_norm, shares).items()}, layers
+  )
 
 
 def layer_bounds(record: PyTree, clip_norm: float | Schedule, shares: str) -> dict[str, float | Schedule]:

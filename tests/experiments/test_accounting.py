@@ -109,5 +109,5 @@ def test_refusals_come_before_anything_is_written(tmp_path, given, message):
 
 def test_an_empty_ledger_is_refused(tmp_path):
   Ledger().save(tmp_path / "ledger.jsonl")
-  with pytest.raises(ValueError, match="Expected events in .*, got none"):
+  with pytest.raises(ValueError, match=r"Expected events in .*, got none"):
     run(tmp_path, task="ledger", ledger=str(tmp_path / "ledger.jsonl"))

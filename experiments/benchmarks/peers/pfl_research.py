@@ -1,0 +1,65 @@
+"""Rounds of DP-FedAvg in pfl-research: python -m experiments.benchmarks.peers.pfl_research federated MODEL."""
+
+import sys
+
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Weighted
+from pfl.model.pytorch import PyTorchModel
+from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
+
+from experiments.benchmarks.peers import serve
+from experiments.benchmarks.peers.torch_models import MODELS
+
+_ROUNDS = 2  # in one timed run, so that what happens before the first of them counts less
+
+
+class _Classifier(torch.nn.Module):
+  """A network with the loss and metrics that pfl-research asks for."""
+
+  def __init__(self, network):
+    super().__init__()
+    self.network = network
+
+  def forward(self, x):
+    return self.network(x)
+
+  def loss(self, x, y, eval=False):  # noqa: A002 (pfl-research's name)
+    del eval
+    return torch.nn.functional.cross_entropy(self(x), y)
+
+  def metrics(self, x, y):
+    return {"loss": Weighted(self.loss(x, y).item(), 1)}
+
+
+def main() -> None:
+  """Serves `_ROUNDS` rounds of a cohort."""
+  inputs, labels = serve.images(serve.USERS * serve.EXAMPLES)
+  users = zip(
+    torch.tensor(inputs).reshape(serve.USERS, serve.EXAMPLES, *serve.SHAPE),
+    torch.tensor(labels).reshape(serve.USERS, serve.EXAMPLES),
+    strict=True,
+  )
+  datasets = {number: Dataset(tuple(user)) for number, user in enumerate(users)}
+  data = FederatedDataset(datasets.__getitem__, get_user_sampler("random", list(datasets)))
+  mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(serve.CLIP_NORM, serve.NOISE_MULTIPLIER))
+  backend = SimulatedBackend(data, data, postprocessors=[mechanism])
+  network = _Classifier(MODELS[sys.argv[2]]())
+  model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+  algorithm_params = NNAlgorithmParams(_ROUNDS, 10**6, serve.COHORT, 1)
+  train = NNTrainHyperParams(serve.EXAMPLES, 1, serve.LEARNING_RATE)
+
+  def run():
+    FederatedAveraging().run(algorithm_params, backend, model, train, NNEvalHyperParams(serve.EXAMPLES))
+
+  serve.serve(run, _ROUNDS * serve.COHORT)
+
+
+if __name__ == "__main__":
+  main()

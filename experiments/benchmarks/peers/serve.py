@@ -1,0 +1,26 @@
+"""A process that times one piece of work whenever it is asked to, so that processes can take turns."""
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+SHAPE, CLASSES, USERS, EXAMPLES, COHORT, BATCH = (28, 28), 10, 1000, 10, 500, 256
+LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+  """The same random images and labels for every library."""
+  rng = np.random.default_rng(0)
+  return rng.random((count, *SHAPE), np.float32), rng.integers(0, CLASSES, count)
+
+
+def serve(run: Callable[[], None], work: float) -> None:
+  """Warms up, says how many units of work a run does, and for every line read does a run and prints its seconds."""
+  run()
+  print("work", work, flush=True)
+  for _ in sys.stdin:
+    start = time.perf_counter()
+    run()
+    print("seconds", time.perf_counter() - start, flush=True)

@@ -1,0 +1,62 @@
+"""Users of unequal size, one after the other in one array: memory for the examples that there are."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp.data.clients import Array, Examples
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["examples", "starts", "counts"], meta_fields=["width"])
+@dataclasses.dataclass(frozen=True)
+class PackedUsers:
+  """The examples of many users, a pytree.
+
+  Attributes:
+    examples: those of all users in a row, and `width` rows of padding at the end.
+    starts: int32 [users], where each user begins.
+    counts: int32 [users], how many examples it has.
+    width: the largest count, static.
+  """
+
+  examples: Examples
+  starts: Array
+  counts: Array
+  width: int
+
+  def user(self, number: jax.Array) -> Examples:
+    """One user's examples, padded with zeros to `width`: nothing of the next user is left in them."""
+
+    def rows(x):
+      own = jax.lax.dynamic_slice_in_dim(jnp.asarray(x), self.starts[number], self.width)
+      inside = jnp.arange(self.width, dtype=jnp.int32) < self.counts[number]
+      return jnp.where(inside.reshape(-1, *[1] * (own.ndim - 1)), own, jnp.zeros((), own.dtype))
+
+    return jax.tree.map(rows, self.examples)
+
+
+def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
+  """The examples of each user, without padding between them; `jdp.data.group` pads every user to the largest.
+
+  Args:
+    data: n examples.
+    users: for each user, the numbers of its examples, int [n_user].
+
+  >>> from jdp.data import examples
+  >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
+  >>> packed = pack(data, [np.array([2]), np.array([0, 1])])
+  >>> packed.user(0).labels.tolist(), packed.user(0).mask.tolist(), packed.user(1).labels.tolist()
+  ([2, 0], [1.0, 0.0], [0, 1])
+  """
+  counts = np.array([len(user) for user in users], np.int32)
+  width = int(counts.max())
+  order = np.concatenate(users)
+
+  def padded(x):
+    return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])
+
+  return PackedUsers(jax.tree.map(padded, data), (np.cumsum(counts) - counts).astype(np.int32), counts, width)

@@ -1,0 +1,199 @@
+"""Clipping by exact norms of gradients that are never computed one by one (ghost norms).
+
+In a dense layer with inputs a_r and derivatives b_r of a client's loss by its outputs (row r: an example, a place in a
+sequence, one of several uses of the layer), the client's gradient is sum_r a_r b_r^T, whose squared norm is
+sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4): two small Gram matrices in place of a matrix of weights. And
+the sum of all clients' clipped gradients is one product of matrices, each client's rows scaled by its clipping factor
+(arXiv 2210.00038). All uses of shared weights are rows of one layer, so that the norm is that of the *summed* gradient;
+tied embeddings too.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+from jax.extend.core import Literal
+
+from jdp.federated.local_training import GradientStep
+from jdp.federated.rounds import SummedClients
+
+PyTree = Any
+Path = tuple[str, ...]
+
+_UNIT_ROUNDOFF = 2.0**-24
+_REDUCTION = 4e-6  # relative error of long float32 sums of positive numbers, as XLA orders them, twice over
+_METHODS: Mapping[type, tuple[str, ...]] = {nn.Dense: ("__call__",), nn.Embed: ("__call__", "attend")}
+
+
+class _Use(NamedTuple):
+  """One call of a layer: its module's path, the method called, and the shape and type of what came out."""
+
+  path: Path
+  method: str
+  output: jax.ShapeDtypeStruct
+
+
+class _Factors(NamedTuple):
+  """Gradients of one matrix of weights, left^T right: rows [C, r, a] and [C, r, b]."""
+
+  left: jax.Array
+  right: jax.Array
+
+
+def ghost_clients(step: GradientStep) -> SummedClients:
+  """Clients that take one gradient step, clipped by ghost norms.
+
+  The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and `nn.Embed` layers,
+  each as often as it likes, but not inside `jax.jit`, `nn.scan` or another lifted transformation.
+
+  Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper bound of its norm:
+  the float32 value plus the most that rounding can take from it, so that no difference is longer than the clip norm
+  in real numbers. That makes clipped differences shorter than `jdp.vectors.clip` does, by about 1e-4 of their length;
+  more where the client's gradients nearly cancel. A client whose gradient holds NaN or infinity, or
+  is longer than 1e18, adds zero.
+
+  Args:
+    step: the loss and the learning rate.
+
+  Returns:
+    `SummedClients` whose difference is minus the learning rate times the gradient; "update_norm" is the upper bound.
+    They expect to be sent a tuple that begins with the parameters, a dict.
+
+  Raises:
+    ValueError: when tracing, if parameters are used outside of such layers, or the query does not bound a record
+      by one factor for all of its vectors.
+  """
+
+  def contributions(query, query_state, keys, sent, clients, weights):
+    params = sent[0]
+    factors = _gradient_factors(step.loss, params, clients)
+    norms = step.learning_rate * jnp.sqrt(sum(jax.vmap(_squared_norm)(f) for f in factors.values()))
+    shortened = jax.vmap(query.preprocess, (0, None, 0, 0))(keys, query_state, norms, weights)
+    scales = _vector(shortened) / jnp.where(norms > 0, norms, 1.0)
+    total = _weighted_sum(params, factors, -step.learning_rate * scales)
+    summed = jax.tree.map(lambda x: jnp.sum(x, axis=0), shortened)
+    return summed._replace(vector=total) if hasattr(shortened, "vector") else total, {"update_norm": norms}
+
+  return SummedClients(contributions)
+
+
+def _vector(contributions):
+  """What the query makes of the norms: of a whole record with one bound, the norms of its contributions."""
+  vector = getattr(contributions, "vector", contributions)
+  if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
+    raise ValueError(
+      "Expected a query that scales a record by one factor, such as gaussian_sum, got contributions of structure "
+      f"{jax.tree.structure(contributions)}; set ghost_norms=False."
+    )
+  return vector
+
+
+def _gradient_factors(loss, params, clients) -> dict[Path, _Factors]:
+  """The factors of all clients' gradients, by the parameters' paths."""
+  uses = _survey(loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), clients))
+
+  def value(added, client):
+    inputs: list[jax.Array] = []
+
+    def add(use, layer_input, output):
+      inputs.append(layer_input)
+      return output + added[len(inputs) - 1]
+
+    return _watched(loss, params, client, add), inputs
+
+  zeros = [jnp.zeros(use.output.shape, use.output.dtype) for use in uses]
+  derivatives, inputs = jax.vmap(jax.grad(value, has_aux=True), (None, 0))(zeros, clients)
+  flat_params = traverse_util.flatten_dict(params)
+  rows: dict[Path, list[_Factors]] = {}
+  for use, x, derivative in zip(uses, inputs, derivatives, strict=True):
+    for name, part in _parts(use.method, x, derivative, flat_params, use.path).items():
+      rows.setdefault((*use.path, name), []).append(part)
+  return {path: jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *parts) for path, parts in rows.items()}
+
+
+def _survey(loss, params, client) -> list[_Use]:
+  """The loss's calls of layers, in order; refuses a loss that uses parameters in any other way."""
+  uses: list[_Use] = []
+
+  def without_layers(params, client):
+    def cut(use, layer_input, output):  # what comes out still follows from what went in, but from no parameter
+      uses.append(use)
+      return jnp.full_like(output, jnp.sum(layer_input).astype(output.dtype))
+
+    return _watched(loss, params, client, cut)
+
+  jaxpr = jax.make_jaxpr(without_layers)(params, client).jaxpr
+  needed = set(jaxpr.outvars)
+  for equation in reversed(jaxpr.eqns):
+    if needed.intersection(equation.outvars):
+      needed.update(v for v in equation.invars if not isinstance(v, Literal))
+  paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  outside = [path for path, variable in zip(paths, jaxpr.invars, strict=False) if variable in needed]
+  if outside:
+    raise ValueError(
+      f"Expected parameters of nn.Dense and nn.Embed layers alone, got {', '.join(outside)} used outside of them; "
+      "set ghost_norms=False."
+    )
+  return uses
+
+
+def _watched(loss, params, client, change):
+  """The loss, with `change(use, input, output)` in place of every layer's output."""
+
+  def intercept(call, args, kwargs, context):
+    output = call(*args, **kwargs)
+    if context.method_name not in _METHODS.get(type(context.module), ()):
+      return output
+    shape = jax.ShapeDtypeStruct(output.shape, output.dtype)
+    return change(_Use(context.module.path, context.method_name, shape), args[0], output)
+
+  with nn.intercept_methods(intercept):
+    return loss(params, client)
+
+
+def _parts(method, x, derivative, flat_params, path) -> dict[str, _Factors]:
+  """One use's factors by the name of the layer's parameter. The table of an embedding is [words, features]."""
+  derivative = _as_rows(derivative)
+  if (*path, "embedding") in flat_params:
+    if method == "attend":
+      return {"embedding": _Factors(derivative, _as_rows(x))}
+    words = jax.nn.one_hot(x.reshape(x.shape[0], -1), flat_params[(*path, "embedding")].shape[0])
+    return {"embedding": _Factors(words, derivative)}
+  parts = {"kernel": _Factors(_as_rows(x), derivative)}
+  if (*path, "bias") in flat_params:
+    parts["bias"] = _Factors(jnp.ones((*derivative.shape[:2], 1)), derivative)
+  return parts
+
+
+def _as_rows(x):
+  """[C, ..., d] as float32 [C, rows, d]."""
+  return x.reshape(x.shape[0], -1, x.shape[-1]).astype(jnp.float32)
+
+
+def _squared_norm(factors: _Factors) -> jax.Array:
+  """An upper bound of the squared norm of one client's left^T right, tight but for rounding.
+
+  With T = sum_r |a_r| |b_r|, products of length n are rounded by at most n u T^2 together, whatever their order.
+  """
+  left, right = factors
+  (rows, a), b = left.shape, right.shape[1]
+  if rows * (a + b) < a * b:
+    square, length = jnp.sum((left @ left.T) * (right @ right.T)), a + b
+  else:
+    square, length = jnp.sum((left.T @ right) ** 2), 2 * rows
+  size = jnp.sum(jnp.sqrt(jnp.sum(left**2, axis=1) * jnp.sum(right**2, axis=1)))
+  return square + (_UNIT_ROUNDOFF * length + _REDUCTION) * size**2
+
+
+def _weighted_sum(params, factors: dict[Path, _Factors], scales: jax.Array) -> PyTree:
+  """The sum over the clients of scale times gradient, zero for scale 0 whatever the gradient."""
+  column = scales[:, None, None]
+  total = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
+  for path, (left, right) in factors.items():
+    left, right = jnp.where(column != 0, left, 0.0), jnp.where(column != 0, column * right, 0.0)
+    product = left.reshape(-1, left.shape[2]).T @ right.reshape(-1, right.shape[2])
+    total[path] = product.reshape(total[path].shape)
+  return traverse_util.unflatten_dict(total)

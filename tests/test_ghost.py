@@ -1,0 +1,200 @@
+"""Ghost norms are the norms of the gradients that they spare, whatever the layers share."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jdp import vectors
+from jdp.data import Examples
+from jdp.federated import gradient_step
+from jdp.federated.averages import (
+  adaptive_average,
+  by_layer,
+  clipped_denominator,
+  fixed_denominator,
+  flat,
+  true_average,
+)
+from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.ghost import ghost_clients
+from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
+from jdp.queries import gaussian_sum
+from jdp.sampling import poisson
+
+USERS, EXAMPLES, LENGTH, WORDS, FEATURES = 7, 4, 3, 6, 5
+S = 0.1
+RNG = np.random.default_rng(0)
+
+
+class _Dense(nn.Module):
+  """One layer wide enough for Gram matrices, a narrow one that is used twice, one without bias."""
+
+  @nn.compact
+  def __call__(self, x):
+    shared = nn.Dense(20)
+    x = nn.relu(nn.Dense(20)(x.reshape(x.shape[0], -1)))
+    return nn.Dense(WORDS, use_bias=False)(shared(nn.tanh(shared(x))))
+
+
+class _Tied(nn.Module):
+  """Words in, words out, one table for both."""
+
+  @nn.compact
+  def __call__(self, x):
+    table = nn.Embed(WORDS, FEATURES)
+    hidden = nn.tanh(nn.Dense(FEATURES)(table(x.astype(jnp.int32))))
+    return table.attend(hidden).mean(axis=1)
+
+
+class _Leaky(nn.Module):
+  """Uses the table outside of its layer too."""
+
+  @nn.compact
+  def __call__(self, x):
+    table = nn.Embed(WORDS, FEATURES)
+    return table(x.astype(jnp.int32)).mean(axis=1) @ table.embedding.T
+
+
+def model(network):
+  """A classifier of sequences [n, LENGTH] among WORDS classes."""
+  return Model(
+    lambda key: network.init(key, jnp.zeros((1, LENGTH)))["params"], lambda p, x: network.apply({"params": p}, x)
+  )
+
+
+NETWORKS = {"dense": model(_Dense()), "tied": model(_Tied())}
+CLIENTS = Examples(
+  RNG.integers(0, WORDS, (USERS, EXAMPLES, LENGTH)).astype(np.float32),
+  RNG.integers(0, WORDS, (USERS, EXAMPLES)).astype(np.int32),
+  (np.arange(EXAMPLES)[None] < RNG.integers(1, EXAMPLES + 1, (USERS, 1))).astype(np.float32),
+)
+
+
+def run(network, average, clients=CLIENTS, *, ghost, **kwargs):
+  """How far a round moves the model, flat, and its diagnostics."""
+  made = federated_averaging(
+    gradient_step(cross_entropy(network), 0.5),
+    average,
+    poisson(USERS, 1.0),
+    optax.sgd(1.0),
+    weight=weight_by_examples(3),
+    ghost_norms=ghost,
+    diagnose=True,
+    **kwargs,
+  )
+  params = network.init(jax.random.key(3))
+  state, events, diagnostics = jax.jit(made.round)(jax.random.key(0), jax.random.key(1), made.init(params), clients)
+  moved = ravel_pytree(jax.tree.map(jnp.subtract, state.params, params))[0]
+  return np.asarray(moved, np.float64), events, jax.tree.map(float, diagnostics)
+
+
+AVERAGES = {
+  "fixed": lambda: fixed_denominator(flat(S), 0.0, 5.0),
+  "unclipped": lambda: fixed_denominator(flat(100.0), 0.0, 5.0),
+  "clipped denominator": lambda: clipped_denominator(flat(S), 0.0, 3.0),
+  "adaptive": lambda: adaptive_average(0.0, 5.0, initial_clip_norm=S, count_stddev=1e-6),
+  "true": true_average,
+}
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
+  network, average = NETWORKS[network], AVERAGES[average]()
+  ordinary, events, diagnostics = run(network, average, ghost=False)
+  ghost, other_events, other_diagnostics = run(network, average, ghost=True, chunk_size=3)
+  assert np.linalg.norm(ghost - ordinary) < 2e-4 * np.linalg.norm(ordinary)
+  assert jax.tree.structure(events) == jax.tree.structure(other_events)
+  assert other_diagnostics == pytest.approx(diagnostics, rel=2e-4)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
+  """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
+  network, step = NETWORKS[network], gradient_step(cross_entropy(NETWORKS[network]), 1.0)
+  params, query = network.init(jax.random.key(3)), gaussian_sum(S, 0.0)
+  _, scalars = jax.jit(
+    lambda p: ghost_clients(step).contributions(
+      query, query.init(p), jax.random.split(jax.random.key(0), USERS), (p,), CLIENTS, jnp.ones(USERS)
+    )
+  )(params)
+  for user in range(USERS):
+    client = jax.tree.map(lambda x, user=user: x[user], CLIENTS)
+    norm = float(vectors.l2_norm(jax.grad(cross_entropy(network))(params, client)))
+    assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e25, 1e10])
+def test_a_hostile_user_moves_the_average_by_at_most_its_bound_and_hides_nobody(poison):
+  network, average = NETWORKS["dense"], AVERAGES["fixed"]()
+  absent = CLIENTS._replace(mask=np.where(np.arange(USERS)[:, None] == 2, 0.0, CLIENTS.mask).astype(np.float32))
+  poisoned = CLIENTS._replace(
+    inputs=np.where(np.arange(USERS)[:, None, None] == 2, poison, CLIENTS.inputs).astype(np.float32)
+  )
+  without, with_user = (run(network, average, clients, ghost=True)[0] for clients in (absent, poisoned))
+  change = np.linalg.norm(with_user - without) * 5.0
+  weight = min(CLIENTS.mask[2].sum() / 3, 1)
+  assert change == pytest.approx(S * weight if poison == 1e10 else 0.0, rel=1e-3, abs=1e-6)
+  assert np.linalg.norm(without) > 0.01
+
+
+def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
+  """Examples that pull in opposite directions: the bound is what rounding may have hidden, and never NaN."""
+  network = model(nn.Dense(100))
+  inputs = np.tile(RNG.normal(size=(USERS, 1, 100)).astype(np.float32), (1, EXAMPLES, 1))
+  signs = np.tile(np.array([1, -1, 1, -1], np.float32), (USERS, 1))
+
+  def opposed(params, client):
+    return jnp.sum(network.apply(params, client.inputs) * client.mask[:, None])
+
+  params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
+  query, keys = gaussian_sum(S, 0.0), jax.random.split(jax.random.key(0), USERS)
+  clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
+  made = ghost_clients(gradient_step(opposed, 1.0))
+  _, scalars = made.contributions(query, query.init(params), keys, (params,), clients, jnp.ones(USERS))
+  norms, parts = np.asarray(scalars["update_norm"]), EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1)
+  assert np.all(norms > 0)
+  assert np.all(norms < 0.01 * parts)
+
+
+def test_dp_sgd_of_ghost_norms_is_dp_sgd():
+  points = Examples(*(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask))))
+  network, ends = NETWORKS["dense"], []
+  params = network.init(jax.random.key(3))
+  for ghost in (False, True):
+    made = dp_sgd(
+      cross_entropy(network),
+      fixed_denominator(flat(S), 0.0, 10.0),
+      poisson(len(points.labels), 0.5),
+      optax.sgd(1.0),
+      ghost_norms=ghost,
+    )
+    state, *_ = jax.jit(made.round)(jax.random.key(0), jax.random.key(1), made.init(params), points)
+    ends.append(np.asarray(ravel_pytree(jax.tree.map(jnp.subtract, state.params, params))[0]))
+  assert np.linalg.norm(ends[1] - ends[0]) < 2e-4 * np.linalg.norm(ends[0])
+
+
+@pytest.mark.parametrize(
+  ("network", "inputs"),
+  [
+    (logistic_regression((LENGTH,), WORDS), (LENGTH,)),
+    (small_cnn((16, 16), WORDS), (16, 16)),
+    (model(_Leaky()), (LENGTH,)),
+  ],
+  ids=["no flax", "convolutions", "a table used outside"],
+)
+def test_parameters_outside_of_layers_are_refused(network, inputs):
+  clients = CLIENTS._replace(inputs=np.zeros((USERS, EXAMPLES, *inputs), np.float32))
+  with pytest.raises(ValueError, match=r"Expected parameters of nn.Dense .* alone, got .* used outside"):
+    run(network, AVERAGES["fixed"](), clients, ghost=True)
+
+
+def test_a_query_with_several_bounds_is_refused():
+  network = NETWORKS["dense"]
+  average = fixed_denominator(by_layer(network.init(jax.random.key(0)), S), 0.0, 5.0)
+  with pytest.raises((ValueError, TypeError), match="Expected"):
+    run(network, average, ghost=True)
