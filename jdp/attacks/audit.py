@@ -1,0 +1,210 @@
+"""Audits: lower bounds on a privacy loss, from what was observed, with a stated confidence.
+
+An audit tests a claim by experiment: draw many outputs on two neighbouring inputs, and find an event A that is far
+likelier on one than on the other. A mechanism that is (epsilon, delta)-DP has P(A) <= e^epsilon Q(A) + delta for every
+event, so a lower limit of P(A) and an upper limit of Q(A), both Clopper and Pearson's, bound epsilon from below. The
+limits hold for an event that was fixed before the outputs were seen: it is chosen on one half of them and measured on
+the other (`audit_scores`), or every outcome of a finite set is measured, and the confidence shared out among them
+(`audit_outcomes`).
+
+A bound above the stated epsilon refutes the statement. One below it proves nothing: another pair of inputs, another
+event or more outputs might do better.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
+"""(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise: of an event seen `hits` times in
+`trials` outputs on one input, and `false hits` times in `false trials` on the other."""
+
+_GRID = 32
+
+
+class ScoreAudit(NamedTuple):
+  """What an audit found.
+
+  Attributes:
+    bound: the lower bound, >= 0, of epsilon or of what else the `Bound` speaks of.
+    threshold: the event is a score at least as large as this, which the first input makes likelier; or
+    upper: if False, a score at most as large, which the second input makes likelier.
+    hits: outputs in the event on the input that makes it likelier, of `trials`.
+    trials: outputs that it was measured on.
+    false_hits: outputs in the event on the other input, of `false_trials`.
+    false_trials: outputs that this was measured on.
+  """
+
+  bound: float
+  threshold: float
+  upper: bool
+  hits: int
+  trials: int
+  false_hits: int
+  false_trials: int
+
+
+def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.ndarray]:
+  """Limits of a probability from independent trials: each is wrong with probability at most `error`, elementwise.
+
+  Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial"
+  (Biometrika 1934).
+
+  >>> low, high = clopper_pearson([0, 50, 100], 100, 0.005)
+  >>> low.round(3).tolist(), high.round(3).tolist()
+  ([0.0, 0.369, 0.948], [0.052, 0.631, 1.0])
+  """
+  k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
+  low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
+  high = np.where(k < n, special.betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
+  return low, high
+
+
+def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
+  """Lower bounds log((P - delta) / Q) on epsilon: at most the true one with probability `confidence`.
+
+  Args:
+    confidence: in (0, 1), shared equally by the limits of P and of Q.
+    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # of log 9 = 2.197
+  1.99
+  """
+  error = _error(confidence) / 2
+  _check_delta(delta)
+
+  def bound(hits, trials, false_hits, false_trials):
+    low, _ = clopper_pearson(hits, trials, error)
+    _, high = clopper_pearson(false_hits, false_trials, error)
+    return np.maximum(_log(low - delta) - np.log(high), 0.0)
+
+  return bound
+
+
+def gaussian_bound(confidence: float) -> Bound:
+  """Lower bounds Phi^-1(P) - Phi^-1(Q) on mu, for mechanisms that are mu-GDP.
+
+  A release with normal noise of multiplier z is 1/z-GDP (Dong, Roth, Su, arXiv 1905.02383, Theorem 1): a claim about
+  all its (epsilon, delta) at once, which events refute that are far likelier than any delta worth stating.
+
+  Args:
+    confidence: in (0, 1): the bound is at most the least such mu with this probability.
+
+  >>> gaussian_bound(0.95)(840, 1000, 160, 1000).round(3).item()  # of mu = 1.989
+  1.799
+  """
+  error = _error(confidence) / 2
+
+  def bound(hits, trials, false_hits, false_trials):
+    low, _ = clopper_pearson(hits, trials, error)
+    _, high = clopper_pearson(false_hits, false_trials, error)
+    # At its end each limit says nothing, and -inf becomes 0.
+    informative = (low > 0) & (high < 1)
+    return np.where(informative, np.maximum(special.ndtri(low) - special.ndtri(high), 0.0), 0.0)
+
+  return bound
+
+
+def audit_scores(first, second, bound: Bound) -> ScoreAudit:
+  """Audits by a threshold on scores: chosen on the first half of them, measured on the second.
+
+  Args:
+    first: [n] independent scores of outputs on one input, in the order they were drawn, n >= 2.
+    second: [n'] likewise on the other. A good score is larger on the first input: the log of the likelihood ratio.
+    bound: `epsilon_bound` or `gaussian_bound`; its confidence is the audit's, whatever the choice of the threshold.
+
+  Raises:
+    ValueError: if there are fewer than two scores of either kind, or one is NaN.
+
+  >>> rng = np.random.default_rng(0)
+  >>> audit = audit_scores(rng.laplace(1.0, size=20_000), rng.laplace(0.0, size=20_000), epsilon_bound(0.95))
+  >>> 0.8 < audit.bound < 1.0
+  True
+  """
+  first, second = _scores(first), _scores(second)
+  (own, new), (other, other_new) = (np.split(scores, [len(scores) // 2]) for scores in (first, second))
+  above, below = _best_threshold(own, other, bound), _best_threshold(-other, -own, bound)
+  if above[0] >= below[0]:
+    return _measure(new, other_new, above[1], bound)
+  found = _measure(-other_new, -new, below[1], bound)
+  return found._replace(threshold=-found.threshold, upper=False)
+
+
+def audit_outcomes(counts, *, confidence: float, delta: float = 0.0) -> float:
+  """A lower bound on epsilon from histograms, jointly over all outcomes and all pairs of inputs.
+
+  Args:
+    counts: [inputs, outcomes], how often each outcome was seen on each input, in independent trials. What counts as
+      one outcome must be chosen before the trials.
+    confidence: with this probability all limits, two for each count, hold, and the bound is at most epsilon.
+    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
+
+  Returns:
+    The bound, >= 0.
+
+  Raises:
+    ValueError: if counts are no such matrix, or an argument is out of range.
+
+  >>> round(audit_outcomes([[900, 100], [100, 900]], confidence=0.95), 3)
+  1.937
+  """
+  counts = np.asarray(counts)
+  if not (counts.ndim == 2 and min(counts.shape) >= 2 and np.all(counts >= 0)):
+    raise ValueError(f"Expected counts >= 0 of at least two inputs and two outcomes, got shape {counts.shape}.")
+  _check_delta(delta)
+  low, high = clopper_pearson(counts, counts.sum(axis=1, keepdims=True), _error(confidence) / (2 * counts.size))
+  ratios = np.max(_log(low - delta), axis=0) - np.min(np.log(high), axis=0)
+  return max(float(np.max(ratios)), 0.0)
+
+
+def _best_threshold(first, second, bound) -> tuple[float, float]:
+  """(bound, t) of the event {score >= t} with the largest bound on these scores."""
+  thresholds = np.unique([_tails(first), _tails(second)])
+  bounds = bound(_count(first, thresholds), len(first), _count(second, thresholds), len(second))
+  best = int(np.argmax(bounds))
+  return float(bounds[best]), float(thresholds[best])
+
+
+def _tails(scores):
+  """Scores with evenly spaced shares of the others above them, and with geometrically spaced ones for rare events."""
+  shares = np.append(np.linspace(0, 1, _GRID), np.geomspace(1 / len(scores), 1, _GRID))
+  return np.quantile(scores, 1 - shares, method="higher")
+
+
+def _measure(first, second, threshold, bound) -> ScoreAudit:
+  hits, false_hits = (int(_count(scores, threshold)) for scores in (first, second))
+  found = float(bound(hits, len(first), false_hits, len(second)))
+  return ScoreAudit(found, threshold, True, hits, len(first), false_hits, len(second))
+
+
+def _count(scores, thresholds):
+  """How many scores are at least as large as each threshold."""
+  return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left")
+
+
+def _scores(values) -> np.ndarray:
+  values = np.asarray(values, np.float64)
+  if not (values.ndim == 1 and values.size >= 2 and not np.any(np.isnan(values))):
+    raise ValueError(f"Expected at least two scores, none of them NaN, got an array of shape {values.shape}.")
+  return values
+
+
+def _log(x):
+  """log x; of what is not positive, -inf."""
+  return np.log(np.maximum(x, 0.0), out=np.full(np.shape(x), -np.inf), where=np.asarray(x) > 0)
+
+
+def _error(confidence: float) -> float:
+  if not 0 < confidence < 1:
+    raise ValueError(f"Expected confidence in (0, 1), got {confidence}.")
+  return 1 - confidence
+
+
+def _check_delta(delta: float) -> None:
+  if not 0 <= delta < 1:
+    raise ValueError(f"Expected delta in [0, 1), got {delta}.")

@@ -1,0 +1,146 @@
+"""Exact audits: the epsilon of a mechanism whose output's law is known, with no sampling and no error but rounding's.
+
+A mechanism on finitely many inputs and outcomes is a channel: a matrix of probabilities, one row for each input. Its
+epsilon is found from the matrix alone, independently of `jdp.accounting`'s analyses. Mechanisms with other
+outputs are reduced to it: by cells between which the likelihood ratio is constant, which loses nothing, or by small
+cells, which is post-processing and loses little. Either way the result is never above the true epsilon.
+"""
+
+import itertools
+
+import numpy as np
+from scipy import special, stats
+
+
+def channel_epsilon(channel, delta: float = 0.0) -> float:
+  """The least epsilon for which a channel is (epsilon, delta)-DP, for any two of its inputs.
+
+  By Neyman and Pearson's lemma the events that need the largest epsilon, log((P - delta) / Q), are
+  those of the outcomes of largest likelihood ratio.
+
+  Args:
+    channel: [inputs, outcomes], probabilities; every row sums to 1.
+    delta: in [0, 1).
+
+  Returns:
+    epsilon >= 0; infinite if an event of a probability above delta on one input is impossible on another.
+
+  Raises:
+    ValueError: if the channel is no such matrix, or delta is out of range.
+
+  >>> round(channel_epsilon([[0.75, 0.25], [0.25, 0.75]]), 6)  # log 3
+  1.098612
+  >>> channel_epsilon([[1.0, 0.0], [0.0, 1.0]])
+  inf
+  """
+  channel = np.asarray(channel, float)
+  if not (channel.ndim == 2 and np.all(channel >= 0) and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)):
+    raise ValueError(f"Expected rows of probabilities that sum to 1, got an array of shape {channel.shape}.")
+  if not 0 <= delta < 1:
+    raise ValueError(f"Expected delta in [0, 1), got {delta}.")
+  channel = channel[:, np.any(channel > 0, axis=0)]
+  if delta == 0:  # no event has a larger ratio than one of its outcomes
+    with np.errstate(divide="ignore"):
+      return float(np.max(np.log(channel.max(axis=0)) - np.log(channel.min(axis=0))))
+  return max([_pair_epsilon(p, q, delta) for p, q in itertools.permutations(channel, 2)], default=0.0)
+
+
+def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
+  """Randomised response on levels 0..k: what ScalarDP and ScalarRelDP release of numbers on their grid.
+
+  Numbers between levels have mixtures of rows, which need no larger epsilon.
+
+  Args:
+    num_levels: k.
+    log_lie_probability: log of the probability of another level than the number's own.
+
+  Returns:
+    float64 [k + 1, k + 1].
+
+  >>> from jdp.mechanisms import scalar_dp
+  >>> grid = scalar_dp(4.0, 1.0).parameters
+  >>> round(channel_epsilon(response_channel(grid.num_levels, grid.log_lie_probability)), 9)
+  4.0
+  """
+  lie = np.exp(log_lie_probability)
+  channel = np.full((num_levels + 1, num_levels + 1), lie / num_levels)
+  np.fill_diagonal(channel, -np.expm1(log_lie_probability))
+  return channel
+
+
+def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
+  """PrivUnit's V on the inputs u and -u, by the side of its height t = <V, u>: t >= gamma, between, t <= -gamma.
+
+  t has density (1 - t^2)^((d-3)/2) up to constants on each side of the cap's rim, with the same constants for
+  every u: between these bounds the likelihood ratio is constant, and on no two inputs is it larger than here.
+
+  Args:
+    dim: d >= 2.
+    gamma: in [0, 1).
+    p: probability of the cap, in (0, 1).
+
+  Returns:
+    float64 [2, 3].
+
+  >>> from jdp.mechanisms import priv_unit
+  >>> cap = priv_unit(100, 4.0).parameters
+  >>> round(channel_epsilon(cap_channel(100, cap.gamma, cap.p)), 6)
+  4.0
+  """
+  return _two_sided(p, special.betainc((dim - 1) / 2, (dim - 1) / 2, (1 - gamma) / 2))
+
+
+def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
+  """PrivUnitG's V on the inputs u and -u, by the side of <V, u>, as in `cap_channel`."""
+  return _two_sided(p, stats.norm.sf(gamma))
+
+
+def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
+  """PrivUnit-infinity's V on two opposite vertices: by the number of coordinates that agree with the first.
+
+  At least `threshold` of them, between, or at most dim - threshold: float64 [2, 3].
+
+  >>> from jdp.mechanisms import priv_unit_linf
+  >>> cube = priv_unit_linf(100, 4.0).parameters
+  >>> round(channel_epsilon(cube_channel(100, cube.threshold, cube.p)), 6)
+  4.0
+  """
+  return _two_sided(p, stats.binom.sf(threshold - 1, dim, 0.5))
+
+
+def binned_channel(laws, edges) -> np.ndarray:
+  """The channel of real outputs, told apart by cells only.
+
+  Args:
+    laws: one for each input, with `cdf` and `sf`, as SciPy's frozen laws.
+    edges: increasing, [n]. For a law of constant likelihood ratio beyond the outer edges, such as Laplace's beyond the
+      two centres, the outer cells alone have the epsilon of the law itself.
+
+  Returns:
+    float64 [inputs, n + 1], each probability to a relative 1e-16 of the smaller tail that the cell lies in.
+
+  >>> laws = stats.laplace(0.0, 0.25), stats.laplace(1.0, 0.25)
+  >>> round(channel_epsilon(binned_channel(laws, [0.0, 1.0])), 9)
+  4.0
+  """
+  edges = np.concatenate([[-np.inf], edges, [np.inf]])
+  below, above = (np.array([getattr(law, side)(edges) for law in laws]) for side in ("cdf", "sf"))
+  # A difference of the smaller of the two, as the other would cancel; of neighbouring floats it may be negative.
+  return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
+
+
+def _pair_epsilon(p, q, delta):
+  p, q = p[p > 0], q[p > 0]  # an outcome that q alone has makes no event likelier
+  with np.errstate(divide="ignore"):  # an outcome that p alone has: infinity
+    order = np.argsort(-p / q, kind="stable")
+    p, q = np.cumsum(p[order]), np.cumsum(q[order])
+    needed = p > delta
+    ratios = np.log(p[needed] - delta) - np.log(q[needed])
+  return float(np.max(ratios, initial=0.0))
+
+
+def _two_sided(p, q):
+  """Probabilities of the cap, of neither, and of the opposite cap, which is a share q/(1-q) of what is outside."""
+  outside = (1 - p) / (1 - q)
+  row = np.array([p, outside * max(1 - 2 * q, 0.0), outside * q])
+  return np.stack([row, row[::-1]])

@@ -1,0 +1,114 @@
+"""Black-box audits of local mechanisms: reports on two inputs, and a score that tells them apart."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate
+from jdp.attacks.audit import Bound, ScoreAudit, audit_scores
+from jdp.mechanisms.base import LocalMechanism, Report
+
+Statistic = Callable[[Report], jax.Array]  # report -> scalar
+
+_BATCH = 4096
+
+
+def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic:
+  """The score <estimate, difference>: for PrivUnit on u and -u, 2 <Z, u>.
+
+  It orders the reports of all of jdp's mechanisms for vectors and scalars by likelihood ratio, or nearly so.
+  """
+  return lambda report: jnp.sum(mechanism.decode(report) * difference)
+
+
+def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax.Array, jax.Array]:
+  """v and -v of norm `radius` in the mechanism's norm: along the diagonal or an axis, where it reaches farther in L2.
+
+  The farthest two inputs of a ball. For magnitudes, -v counts as 0.
+
+  >>> from jdp.mechanisms import priv_unit_linf
+  >>> opposite_inputs(priv_unit_linf(3, 4.0))[1].tolist()
+  [-1.0, -1.0, -1.0]
+  """
+  diagonal = np.ones(mechanism.shape)
+  axis = (np.arange(diagonal.size) == 0).astype(float).reshape(mechanism.shape)
+  scaled = [radius * x / float(mechanism.norm(jnp.asarray(x, jnp.float32))) for x in (axis, diagonal)]
+  longest = jnp.asarray(max(scaled, key=np.linalg.norm), jnp.float32)
+  return longest, -longest
+
+
+def draw_scores(
+  key: jax.Array, mechanism: LocalMechanism, statistic: Statistic, num_samples: int, *values: jax.Array
+) -> list[np.ndarray]:
+  """Scores of independent reports: [num_samples] for each value. Consumes the key.
+
+  Args:
+    key: of the reports.
+    mechanism: whose `encode` is audited, as it stands.
+    statistic: report -> scalar; integers stay integers.
+    num_samples: of each value.
+    *values: inputs, in or out of the mechanism's domain.
+  """
+  batch = min(num_samples, _BATCH)
+
+  @jax.jit
+  def scores(key, number, value):
+    keys = jax.random.split(jax.random.fold_in(key, number), batch)
+    return jax.vmap(lambda own: statistic(mechanism.encode(own, value)))(keys)
+
+  def all_scores(key, value):
+    value = jnp.asarray(value, jnp.float32)
+    parts = [np.asarray(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))]
+    return np.concatenate(parts)[:num_samples]
+
+  keys = jax.random.split(key, len(values))
+  return [all_scores(keys[i], value) for i, value in enumerate(values)]
+
+
+def audit_mechanism(
+  key: jax.Array,
+  mechanism: LocalMechanism,
+  first: jax.Array,
+  second: jax.Array,
+  *,
+  num_samples: int,
+  bound: Bound,
+  statistic: Statistic | None = None,
+) -> ScoreAudit:
+  """A lower bound on a local mechanism's privacy loss, from reports on two inputs.
+
+  Half of the reports choose the event (a threshold on the score, and its side), the others measure it.
+  The result is at most the mechanism's true loss with the bound's confidence, whatever the mechanism, the inputs
+  and the score; how near it comes is a matter of all three. What it needs is that reports are independent.
+
+  Args:
+    key: of the reports; consumed.
+    mechanism: its guarantee is not looked at.
+    first: an input of the mechanism's shape: the ends of the domain, u and -u, tell most. Inputs outside the domain
+      show whether it is enforced.
+    second: another.
+    num_samples: reports of each input, at least 4. Events of a probability of e^-epsilon decide: 100 e^epsilon
+      reports or more.
+    bound: `epsilon_bound`, of the delta that the mechanism states, or `gaussian_bound`.
+    statistic: report -> score, larger on the first input. Default: `projection_on` the inputs' difference.
+
+  Raises:
+    ValueError: if there are fewer than four reports, or a score is NaN.
+
+  >>> from jdp.attacks.audit import epsilon_bound
+  >>> from jdp.mechanisms import laplace
+  >>> mechanism = laplace(2.0, 1.0)
+  >>> audit = audit_mechanism(
+  ...   jax.random.key(0), mechanism, jnp.array(0.5), jnp.array(-0.5), num_samples=20_000, bound=epsilon_bound(0.99)
+  ... )
+  >>> 1.7 < audit.bound < 2.0
+  True
+  """
+  _validate.integer(4, num_samples=num_samples)
+  if statistic is None:
+    statistic = projection_on(mechanism, jnp.asarray(first, jnp.float32) - jnp.asarray(second, jnp.float32))
+  own, other = draw_scores(key, mechanism, statistic, num_samples, first, second)
+  return audit_scores(own, other, bound)

@@ -1,0 +1,221 @@
+"""Reconstruction in closed form: what a released gradient tells of the input that it was computed from.
+
+The gradient of a generalised linear model at one example is an outer product, residual x (1, features): a multiple of
+the user's data (arXiv 1812.00984, Section 1). The attacker is the server: it knows the model, the mechanism, and may
+have a prior from public data. From releases it forms an unbiased estimate of the gradient: of one release, the mean of
+repeated ones of the same gradient, or a sum less what it believes of the others. Then
+
+* without noise, `input_of_gradient` is exact;
+* with noise, `gaussian_attack` takes the posterior mean under a Gaussian prior and normal noise of the
+  estimate's variance: as good as any linear attack, whatever the law of the noise;
+* for directions alone, `nearest_in_cap` combines an estimate with a prior that is uniform on a cap.
+
+What an attack achieves is no guarantee: `jdp.accounting.reconstruction` bounds all attacks.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.fft
+from jax.typing import ArrayLike
+
+from jdp import _validate
+from jdp.vectors import unit
+
+
+class GaussianPrior(NamedTuple):
+  """What an attacker believes of an input before any release: normal on a subspace around a mean.
+
+  Attributes:
+    mean: float32 [d].
+    basis: float32 [k, d], orthonormal rows.
+    variances: float32 [k], > 0: of the coordinates in the basis; no variance orthogonal to it.
+  """
+
+  mean: jax.Array
+  basis: jax.Array
+  variances: jax.Array
+
+
+class Reconstruction(NamedTuple):
+  """What an attack names.
+
+  Attributes:
+    input: float32 [d].
+    candidate: int32 scalar, which of the candidates (labels) it took.
+  """
+
+  input: jax.Array
+  candidate: jax.Array
+
+
+def pixel_prior(dim: int) -> GaussianPrior:
+  """All that is known of `dim` pixels without data, that they lie in [0, 1]: mean 1/2 and variance 1/12, independent.
+
+  >>> pixel_prior(2).mean.tolist()
+  [0.5, 0.5]
+  """
+  _validate.integer(1, dim=dim)
+  return GaussianPrior(jnp.full(dim, 0.5), jnp.eye(dim), jnp.full(dim, 1 / 12))
+
+
+def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
+  """Mean and principal components of public inputs.
+
+  Args:
+    inputs: [n, ...], flattened to d features; public.
+    num_components: k, at most the rank of the centred inputs.
+
+  Raises:
+    ValueError: if there are not as many components of positive variance.
+
+  >>> prior = principal_prior(np.array([[0.0, 1.0], [2.0, 1.0]]), 1)
+  >>> prior.mean.tolist(), np.abs(prior.basis).tolist(), prior.variances.tolist()
+  ([1.0, 1.0], [[1.0, 0.0]], [2.0])
+  """
+  _validate.integer(1, num_components=num_components)
+  values = np.asarray(inputs, np.float64)
+  flat = values.reshape(len(values), -1)
+  mean = flat.mean(axis=0)
+  _, lengths, basis = np.linalg.svd(flat - mean, full_matrices=False)
+  rank = int(np.sum(lengths > 1e-6 * lengths[0]))
+  if not num_components <= rank:
+    raise ValueError(f"Expected num_components of at most {rank}, the rank of the inputs, got {num_components}.")
+  variances = lengths[:num_components] ** 2 / (len(flat) - 1)
+  return GaussianPrior(*(jnp.asarray(x, jnp.float32) for x in (mean, basis[:num_components], variances)))
+
+
+def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
+  """The projection to an image's lowest frequencies: what gives a general sense of it.
+
+  Args:
+    shape: (height, width) of an image.
+    count: k, 1 <= k <= height * width.
+
+  Returns:
+    float32 [k, height * width] with orthonormal rows: the two-dimensional cosine transform (DCT-II) in order of i + j,
+    (0, 0) first.
+
+  >>> lowest_frequencies((2, 2), 1).tolist()
+  [[0.5, 0.5, 0.5, 0.5]]
+  """
+  height, width = shape
+  if not 1 <= count <= height * width:
+    raise ValueError(f"Expected count in [1, {height * width}], the number of pixels, got {count}.")
+  rows, columns = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0) for size in shape)
+  order = np.argsort(np.add.outer(np.arange(height), np.arange(width)).ravel(), kind="stable")[:count]
+  return np.kron(rows, columns)[order].astype(np.float32)
+
+
+def input_of_gradient(gradient: ArrayLike) -> jax.Array:
+  """The input, from a noiseless gradient of a generalised linear model with an intercept.
+
+  Row c of the gradient is residual_c (x, 1). The rows' features over their intercepts, weighted by the squares of
+  these, are x: to float32's rounding, unless all residuals are zero, where nothing is to be seen and the result is
+  zero. With noise it is no estimator to use: it divides by noise.
+
+  Args:
+    gradient: [outputs, features + 1], the intercept's column last.
+
+  Returns:
+    float32 [features].
+
+  >>> input_of_gradient(jnp.outer(jnp.array([-0.5, 0.5]), jnp.array([0.25, 0.75, 1.0]))).tolist()
+  [0.25, 0.75]
+  """
+  rows = jnp.asarray(gradient)
+  intercepts = rows[:, -1]
+  square = jnp.sum(intercepts**2)
+  return intercepts @ rows[:, :-1] / jnp.where(square > 0, square, 1.0)
+
+
+def residuals_at_zero(num_classes: int) -> np.ndarray:
+  """The residuals of multinomial regression at parameters of zero, for each label: softmax(0) - onehot(label).
+
+  Returns:
+    float32 [num_classes, num_classes], a row for each label.
+  """
+  _validate.integer(2, num_classes=num_classes)
+  return (1 / num_classes - np.eye(num_classes)).astype(np.float32)
+
+
+def gaussian_attack(residuals: ArrayLike, prior: GaussianPrior) -> Callable[[jax.Array, ArrayLike], Reconstruction]:
+  """The posterior mean of the input, from a noisy gradient whose residual is one of a few.
+
+  A candidate r for the residual makes the input's observation linear: r^T G / |r|^2 is (x, 1) plus noise of variance
+  `noise_variance` / |r|^2. Each candidate's evidence is compared, and the posterior mean under the best one returned.
+  Exact for independent normal noise; for other noise of that covariance, the best linear estimate.
+
+  Args:
+    residuals: [m, outputs], the candidates, none zero: `residuals_at_zero` of a model at its start.
+    prior: of inputs, over the features.
+
+  Returns:
+    (gradient [outputs, features + 1], noise_variance) -> `Reconstruction`. The gradient is an unbiased estimate, the
+    intercept's column last; its noise has this variance, > 0, in each coordinate: of a local release
+    E||Z - g||^2 / size, of the mean of n releases 1/n of that.
+
+  >>> attack = gaussian_attack(residuals_at_zero(2), pixel_prior(2))
+  >>> found = attack(jnp.outer(jnp.array([0.5, -0.5]), jnp.array([0.25, 0.75, 1.0])), 1e-6)
+  >>> found.candidate.item(), [round(x, 3) for x in found.input.tolist()]
+  (1, [0.25, 0.75])
+  """
+  candidates = jnp.asarray(residuals, jnp.float32)
+
+  def of_candidate(residual, gradient, noise_variance):
+    square = jnp.sum(residual**2)
+    matched = residual @ gradient / square  # (x, 1) plus noise
+    surprise = matched - jnp.append(prior.mean, 1.0)
+    signal = prior.basis @ surprise[:-1]
+    ratio = prior.variances * square / noise_variance
+    # The log evidence, up to what all candidates share: the noise alone would have to explain |matched|^2.
+    gain = jnp.sum(matched**2) - jnp.sum(surprise**2) + jnp.sum(signal**2 * ratio / (1 + ratio))
+    evidence = 0.5 * (square / noise_variance * gain - jnp.sum(jnp.log1p(ratio)))
+    return evidence, prior.mean + (signal * ratio / (1 + ratio)) @ prior.basis
+
+  def attack(gradient, noise_variance):
+    evidence, inputs = jax.vmap(of_candidate, (0, None, None))(candidates, gradient, noise_variance)
+    best = jnp.argmax(evidence).astype(jnp.int32)
+    return Reconstruction(inputs[best], best)
+
+  return attack
+
+
+def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) -> jax.Array:
+  """The unit vector nearest to a direction among those within an angle of `center`.
+
+  For an attacker whose prior is uniform on a cap around `center`, and for whom a release's likelihood falls with
+  the angle to `direction`: PrivUnit's, the hemisphere's, and that of every noise that depends on its L2 norm alone.
+  Of a cap no larger than half the sphere the result is at least as close to every vector in it as the direction was.
+  Within the cap's angle less that of the ball of success, the whole ball lies in the cap. Which of the two guesses is
+  better depends on the noise. (With no cap, the direction itself is the best guess of all.)
+
+  Args:
+    direction: [d], of any length; the first basis vector is taken for one that has no direction.
+    center: [d], a unit vector.
+    angle: in radians; below zero counts as zero: the centre itself.
+
+  Returns:
+    float32 [d], a unit vector.
+
+  >>> [round(x, 3) for x in nearest_in_cap(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0]), np.pi / 3).tolist()]
+  [0.5, 0.866]
+  """
+  u = unit(direction)
+  angle = jnp.maximum(jnp.asarray(angle, jnp.float32), 0.0)
+  height = jnp.sum(u * center)
+  sideways = unit(u - height * center)
+  inside = height >= jnp.cos(angle)
+  return jnp.where(inside, u, unit(jnp.cos(angle) * center + jnp.sin(angle) * sideways))
+
+
+def succeeds(estimate: jax.Array, target: jax.Array, alpha: float) -> jax.Array:
+  """Whether two vectors [d], each divided by its norm, are at most alpha apart: an alpha-good reconstruction.
+
+  >>> bool(succeeds(jnp.array([3.0, 0.0]), jnp.array([1.0, 1.0]), 0.77))
+  True
+  """
+  return jnp.sum((unit(estimate) - unit(target)) ** 2) <= alpha**2
