@@ -268,6 +268,85 @@ class GroupedSums:
       raise ValueError(f"Expected one label for each of at least one part, got {self.labels}.")
 
 
+@_event
+class DistributedGaussianSum:
+  """A sum of vectors was released, each with its owner's share of the noise: together N(0, stddev^2) per coordinate.
+
+  A record that is zeroed or replaced leaves its share where it is; one that is removed takes it along, so that the
+  noise of neighbours under add/remove differs in variance too.
+
+  Attributes:
+    clip_norm: S, L2 bound on what one record contributes to the sum.
+    stddev: of the noise that the observer could not subtract, as it came out of the round; zero means no privacy.
+    released: False: the round was abandoned before the observer saw anything of its sums.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+  released: bool | jax.Array = True
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+
+
+@_event
+class DiscreteGaussianSum:
+  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner (arXiv 2102.06387).
+
+  One coordinate's noise is the sum of `num_shares` variables with P(x) proportional to e^(-x^2 / (2 share_stddev^2)).
+  What is said of removed records of `DistributedGaussianSum` holds here too.
+
+  Attributes:
+    l2_norm: L2 bound on the integers that one record contributes.
+    l1_norm: L1 bound on them.
+    share_stddev: the parameter sigma of one share; zero means no privacy.
+    num_shares: how many shares the released sum held; without any there is no privacy.
+    dim: the number of coordinates.
+  """
+
+  l2_norm: float
+  l1_norm: float
+  share_stddev: float
+  num_shares: int | jax.Array
+  dim: int
+
+  def __post_init__(self):
+    _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
+    _validate.non_negative(share_stddev=self.share_stddev)
+    if not isinstance(self.num_shares, jax.Array):
+      _validate.integer(0, num_shares=self.num_shares)
+    _validate.integer(1, dim=self.dim)
+
+
+@_event
+class SkellamSum:
+  """A sum of integer vectors was released, each with Skellam noise by its owner (arXiv 2110.04995).
+
+  One coordinate's noise is the difference of two Poisson variables of mean num_shares share_variance / 2.
+  What is said of removed records of `DistributedGaussianSum` holds here too.
+
+  Attributes:
+    l2_norm: L2 bound on the integers that one record contributes.
+    l1_norm: L1 bound on them.
+    share_variance: of one share; zero means no privacy.
+    num_shares: how many shares the released sum held; without any there is no privacy.
+  """
+
+  l2_norm: float
+  l1_norm: float
+  share_variance: float
+  num_shares: int | jax.Array
+
+  def __post_init__(self):
+    _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
+    _validate.non_negative(share_variance=self.share_variance)
+    if not isinstance(self.num_shares, jax.Array):
+      _validate.integer(0, num_shares=self.num_shares)
+
+
 SamplingEvent = PoissonSampling | FixedSizeSampling | ShuffledBatches | BallsInBins
 SumQueryEvent = (
   GaussianSum
@@ -278,6 +357,9 @@ SumQueryEvent = (
   | ConcentratedRelease
   | NonPrivate
   | GroupedSums
+  | DistributedGaussianSum
+  | DiscreteGaussianSum
+  | SkellamSum
 )
 
 
@@ -311,8 +393,8 @@ class LocalRelease:
 
   Attributes:
     guarantee: what one release costs, with its relation, unit and observer.
-    max_releases: the most releases that one unit makes over the whole run
-      (the participation cap), or None: as many as there are rounds.
+    max_releases: the most releases that one unit makes over the whole run (the participation cap, times the releases
+      it makes in a round), or None: as many as there are rounds.
   """
 
   guarantee: AnyGuarantee

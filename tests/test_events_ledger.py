@@ -16,6 +16,8 @@ from jdp.events import (
   EVENT_TYPES,
   BallsInBins,
   ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
   GroupedSums,
@@ -27,6 +29,7 @@ from jdp.events import (
   RandomizedResponse,
   Round,
   ShuffledBatches,
+  SkellamSum,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Unit
@@ -42,6 +45,9 @@ EVENTS = [
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
   Round(PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))),
+  Round(PoissonSampling(1.0), DistributedGaussianSum(1 / 3, 0.7, released=False), "zero_out"),
+  Round(PoissonSampling(1.0), DiscreteGaussianSum(10.5, 100.0, 2.5, 90, 1000), "zero_out"),
+  Round(PoissonSampling(1.0), SkellamSum(10.5, 100.0, 2.5, 90), "zero_out"),
 ]
 numbers = st.floats(0, exclude_min=True, allow_infinity=False)
 hypothesis = settings(max_examples=60, derandomize=True, deadline=None, database=None)

@@ -19,6 +19,7 @@ from jdp.accounting.loss_kinds import (
   LAPLACE,
   NON_PRIVATE,
   RANDOMIZED_RESPONSE,
+  SKELLAM,
   Loss,
 )
 from jdp.accounting.losses import Losses, losses, of_type, select
@@ -171,6 +172,8 @@ def _release(loss: Loss, relation: Relation) -> "DpEvent":
     return dp.LaplaceDpEvent(1 / parameters[0])
   if loss.kind is CONCENTRATED:
     return dp.ZCDpEvent(*parameters)
+  if loss.kind is SKELLAM:
+    raise ValueError("Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event out.")
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(f"Expected relation replace_one to export {loss.kind.name}, got {relation}; leave that event out.")
   noise, num_values = parameters if loss.kind is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting import rdp_closed
+from jdp.accounting.discrete import skellam_rdp
 from jdp.accounting.rdp import rdp_of_pairs
 from jdp.accounting.rdp_fixed_size import rdp_fixed_size_gaussian
 
@@ -79,6 +80,12 @@ CONCENTRATED = LossKind(
   lambda parameters, orders: rdp_closed.concentrated(parameters[:, 0], orders),
   _unbounded,
   lambda parameters: parameters[0],
+)
+SKELLAM = LossKind(
+  "Skellam",  # (L2 distance, L1 distance, variance)
+  lambda parameters, orders: skellam_rdp(parameters[:, 0], parameters[:, 1], parameters[:, 2], orders),
+  _unbounded,
+  None,
 )
 NON_PRIVATE = LossKind(
   "no privacy",  # ()

@@ -13,6 +13,9 @@ S bounds a record's contribution. A record that is added, removed or zeroed move
   w >= w' the denominators M >= M' give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it,
   and at most 2/W where W lies between.
 * Randomised response: any two values, under every relation.
+* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. One that is removed takes
+  its noise along, so that neighbours differ in the variance of their noise, for which no analysis is given: refused.
+  An abandoned round costs nothing. Discrete noise: `jdp.accounting.discrete`.
 * Pure and concentrated releases: what they state, for the relation of their round and no other.
 * Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases (Laplace
   sums and randomised responses too) one pure release of the sum of their epsilons; concentrated ones, with Gaussians
@@ -24,6 +27,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jdp.accounting.discrete import discrete_gaussian_rho
 from jdp.accounting.loss_kinds import (
   CONCENTRATED,
   GAUSSIAN,
@@ -31,17 +35,21 @@ from jdp.accounting.loss_kinds import (
   NON_PRIVATE,
   PURE,
   RANDOMIZED_RESPONSE,
+  SKELLAM,
   Loss,
   pure_epsilon,
 )
 from jdp.events import (
   ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
   GaussianSum,
   GroupedSums,
   LaplaceSum,
   NonPrivate,
   PureRelease,
   RandomizedResponse,
+  SkellamSum,
   SumQueryEvent,
   WeightedAverage,
 )
@@ -84,6 +92,33 @@ def _laplace_sum(query: LaplaceSum, relation, declared):
 
 def _randomized_response(query: RandomizedResponse, relation, declared):
   return Loss(RANDOMIZED_RESPONSE, (query.noise, query.num_values))
+
+
+def _distributed_gaussian_sum(query: DistributedGaussianSum, relation, declared):
+  if not query.released:
+    return Loss(PURE, (0.0,))
+  return Loss(GAUSSIAN, (1.0, float(query.stddev) / (float(query.clip_norm) * _distance_in_bounds(query, relation))))
+
+
+def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation, declared):
+  moved = _distance_in_bounds(query, relation)
+  shares = query.share_stddev, int(query.num_shares), query.dim
+  return Loss(CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),))
+
+
+def _skellam_sum(query: SkellamSum, relation, declared):
+  moved = _distance_in_bounds(query, relation)
+  return Loss(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, query.share_variance * int(query.num_shares)))
+
+
+def _distance_in_bounds(query, relation):
+  """How far a sum moves whose noise the records' owners add, in units of the bound on a record."""
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      f"Expected relation zero_out or replace_one for {type(query).__name__}, got add_remove: a record's owner who "
+      "leaves takes a share of the noise along; declare zero_out, under which the owner stays and contributes zero."
+    )
+  return 2 if relation is Relation.REPLACE_ONE else 1
 
 
 def _stated(kind, parameter):
@@ -133,4 +168,7 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], Loss]] = {
   ConcentratedRelease: _stated(CONCENTRATED, "rho"),
   NonPrivate: lambda query, relation, declared: Loss(NON_PRIVATE, ()),
   GroupedSums: _grouped_sums,
+  DistributedGaussianSum: _distributed_gaussian_sum,
+  DiscreteGaussianSum: _discrete_gaussian_sum,
+  SkellamSum: _skellam_sum,
 }

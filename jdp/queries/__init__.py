@@ -2,9 +2,12 @@
 
 from jdp.queries.adaptive import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
+from jdp.queries.discrete_sum import discrete_sum
+from jdp.queries.distributed import distributed_sum
 from jdp.queries.gaussian import average, gaussian_sum, no_privacy
 from jdp.queries.grouped import grouped
 from jdp.queries.joint import joint_clipped_sum
+from jdp.queries.noise_schemes import calibrated, central, excess, uncalibrated
 from jdp.queries.noise_shares import dimension_adjusted_noise, proportional_noise
 from jdp.queries.on_grid import on_grid
 from jdp.queries.per_layer import layers, per_layer
@@ -14,7 +17,12 @@ __all__ = [
   "SumQuery",
   "adaptive_clipped_sum",
   "average",
+  "calibrated",
+  "central",
   "dimension_adjusted_noise",
+  "discrete_sum",
+  "distributed_sum",
+  "excess",
   "gaussian_sum",
   "grouped",
   "joint_clipped_sum",
@@ -23,5 +31,6 @@ __all__ = [
   "on_grid",
   "per_layer",
   "proportional_noise",
+  "uncalibrated",
   "weighted_average",
 ]

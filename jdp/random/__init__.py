@@ -6,6 +6,7 @@ adversary) do for tests, data order and initial values. The draws take either.
 """
 
 from jdp.random.chacha import IMPLS
+from jdp.random.discrete import discrete_gaussian, discrete_laplace, skellam
 from jdp.random.draws import (
   bernoulli,
   bits,
@@ -22,6 +23,8 @@ __all__ = [
   "IMPLS",
   "bernoulli",
   "bits",
+  "discrete_gaussian",
+  "discrete_laplace",
   "exponential",
   "laplace",
   "log_uniforms",
@@ -30,4 +33,5 @@ __all__ = [
   "realised_probability",
   "secure_key",
   "seeded_key",
+  "skellam",
 ]
