@@ -225,9 +225,11 @@ def _clip_bound(clip):
 
 
 def _round_up(scale):
+  """The least float32 that is no less noise."""
   with np.errstate(over="ignore"):
     rounded = np.float32(scale)
-    rounded = rounded if rounded >= scale else np.nextafter(rounded, np.float32(np.inf))
+    # As float64: next to a float32, NumPy would round `scale` too.
+    rounded = rounded if float(rounded) >= scale else np.nextafter(rounded, np.float32(np.inf))
   _validate.positive(noise_scale=float(rounded))
   return rounded
 
