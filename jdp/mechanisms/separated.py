@@ -34,8 +34,8 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   server. In floating point, what the two mechanisms' docstrings say.
 
   Args:
-    direction: a mechanism for unit vectors that normalises its input itself
-      (`priv_unit`).
+    direction: a mechanism for unit vectors that normalises its input itself (`priv_unit`). `priv_unit_linf` does not:
+      as a direction it is private, but biased wherever the largest coordinate is not 1.
     magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
 
   Returns:
