@@ -10,7 +10,7 @@ from jdp.accounting import cap as caps
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.cap_height import height_sampler
-from jdp.mechanisms.rows import dot, dots, with_lengths
+from jdp.mechanisms.rows import directions, dot, dots
 from jdp.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
@@ -79,8 +79,10 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 
   def privatize_sum(keys, values, weights):
     noise, height, complement = jax.vmap(draw)(keys)
-    vectors, lengths = with_lengths(values)
-    return _moved_sum(noise, vectors, lengths, height, complement, scale * weights)
+    along, combine = directions(values)
+    a, b = _coefficients(dots(noise, noise), along(noise), height, complement)
+    weights = scale * weights
+    return dot(weights * a, noise) + combine(weights * b)  # sum_i weights_i `_move`(...), as two matrix products
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.
@@ -144,12 +146,6 @@ def _coefficients(square, along, height, complement):
   """(A, B) of `_move`, from ||g||^2 and <g, u>."""
   a = jnp.sqrt(complement * (1 + height)) / jnp.sqrt(square - along * along)
   return a, height - a * along
-
-
-def _moved_sum(noise, vectors, lengths, height, complement, weights):
-  """sum_i weights_i `_move`(noise_i, vectors_i / lengths_i, ...), as two matrix products: [n, d], [n, d], [n]..."""
-  a, b = _coefficients(dots(noise, noise), dots(noise, vectors) / lengths, height, complement)
-  return dot(weights * a, noise) + dot(weights * b / lengths, vectors)
 
 
 def _move_explicitly(noise, u, height, complement):

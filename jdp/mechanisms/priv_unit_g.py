@@ -12,7 +12,7 @@ from jdp.accounting.gaussian_cap import GaussianCap, log_normal_density, optimal
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.quantiles import HALF, tabulate, two_sided
-from jdp.mechanisms.rows import dot, dots, with_lengths
+from jdp.mechanisms.rows import directions, dot
 from jdp.vectors import l2_norm, unit
 
 
@@ -76,9 +76,8 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
 
   def privatize_sum(keys, values, weights):
     noise, height = jax.vmap(draw)(keys)
-    vectors, lengths = with_lengths(values)
-    along = (height - dots(noise, vectors) / lengths) / lengths
-    return scale * (dot(weights, noise) + dot(weights * along, vectors))
+    along, combine = directions(values)
+    return scale * (dot(weights, noise) + combine(weights * (height - along(noise))))
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.

@@ -1,9 +1,11 @@
 """Products of the rows of a batch, for sums of releases that are made as matrix products."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jdp.vectors import unit
 
@@ -12,14 +14,22 @@ dot = partial(jnp.dot, precision="highest")
 dots = jax.vmap(dot)  # row by row; on CPU faster than sums along the rows
 
 
-def with_lengths(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rows and their lengths, whose quotients are the rows' directions: as they are, or if one is extreme, of length 1.
+def directions(values: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
+  """Products with the directions u_i of the rows of values [n, d]: noise -> <noise_i, u_i>, weights -> sum w_i u_i.
 
-  A sum of squares within these bounds has lost nothing, and has no NaN in it: no row needs `unit`'s care.
+  The directions are not written down: as long as no row is extreme, products with the values, divided by
+  their lengths, will do. A sum of squares within these bounds has lost nothing, and has no NaN in it; any
+  other needs `unit`'s care. Only [n] and [d] results leave the branches: what is larger would be copied.
   """
   values = values.astype(jnp.float32)
   squares = dots(values, values)
   ordinary = jnp.all((squares > 1e-20) & (squares < 1e30))
-  return jax.lax.cond(
-    ordinary, lambda: (values, jnp.sqrt(squares)), lambda: (jax.vmap(unit)(values), jnp.ones_like(squares))
-  )
+  lengths = jnp.sqrt(squares)
+
+  def along(noise):
+    return lax.cond(ordinary, lambda: dots(noise, values) / lengths, lambda: dots(noise, jax.vmap(unit)(values)))
+
+  def combine(weights):
+    return lax.cond(ordinary, lambda: dot(weights / lengths, values), lambda: dot(weights, jax.vmap(unit)(values)))
+
+  return along, combine
