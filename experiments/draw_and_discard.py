@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.draw_and_discard_privacy import statements
 from experiments.draw_and_discard_report import write_report
 from experiments.draw_and_discard_simulations import spam_part, variance_part, write_part
 from experiments.draw_and_discard_stream import Schedule, Start, Stream, algorithm
@@ -24,7 +25,17 @@ from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data
 from jdp.data.phishing import phishing
-from jdp.federated import draw_and_discard, exact_update, instances, laplace_update, server_batching
+from jdp.events import LocalRelease
+from jdp.federated import (
+  ClientUpdate,
+  draw_and_discard,
+  exact_update,
+  gaussian_update,
+  instances,
+  laplace_update,
+  server_batching,
+)
+from jdp.federated.client_updates import Gradient
 from jdp.models import GLM, glm
 
 PyTree = Any
@@ -59,6 +70,9 @@ class Options(TrainingOptions):
   epsilons: tuple[float, ...] = option(
     (1.0,), "Epsilon of one update; runs with noise. The other tasks take the first.", check=_epsilon
   )
+  noise: str = option(
+    "laplace", "Law of an update's noise. Epsilon of Gaussian noise is at --delta.", choices=("laplace", "gaussian")
+  )
   noisy_instances: int = option(20, "k of the runs with noise.", check=_count)
   unit: str = option(
     "coordinate",
@@ -68,7 +82,22 @@ class Options(TrainingOptions):
   clip: float = option(
     1.0, "c: bound of a gradient's coordinates, or for --unit=user of its L1 norm.", check=_validate.positive
   )
-  learning_rate: float = option(0.01, "eta, constant.", check=_validate.positive)
+  learning_rate: float = option(0.01, "eta, at the start.", check=_validate.positive)
+  half_after: int | None = option(
+    None,
+    "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). None: it is constant.",
+    check=_count,
+    when=_TRAINING,
+  )
+  in_flight: int | None = option(
+    0,
+    "Clients that hold a drawn instance while others update; 0: strictly one after another. Batching takes none.",
+    check=partial(_validate.integer, 0),
+    when=_TRAINING,
+  )
+  random_returns: bool | None = option(
+    False, "Clients in flight return in random order, not in that of their draws.", when=_TRAINING
+  )
   spread_epsilon: float | None = option(
     1.0, "Without noise, instances are spread at the start as for this epsilon.", check=_epsilon, when=_TRAINING
   )
@@ -119,6 +148,9 @@ def _training(options: Any) -> Callable[[Workdir], None]:
     return Start(spread_key, task.model.init(model_key))
 
   evaluate = evaluation(task)
+  for epsilon in options.epsilons:  # What cannot be stated is refused before anything runs.
+    release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
+    statements(options, task, LocalRelease(release, task.schedule.max_releases))
   sweep = Sweep(settings, init, evaluate, task.clients, task.schedule.round_size, options.delta, None)
 
   def work(workdir: Workdir):
@@ -162,33 +194,48 @@ def evaluation(task: Task) -> Callable[[PyTree], dict[str, jax.Array]]:
   return evaluate
 
 
-def noisy_update(options: Any, model: GLM, epsilon: float):
+def noisy_update(options: Any, gradient: Gradient, epsilon: float) -> ClientUpdate:
   """What a client does at this epsilon."""
-  return laplace_update(model.gradient, epsilon, options.learning_rate, clip=options.clip, unit=options.unit)
+  rest = {"clip": options.clip, "unit": options.unit, "schedule": _decay(options)}
+  if options.noise == "gaussian":
+    return gaussian_update(gradient, epsilon, options.delta, options.learning_rate, **rest)
+  return laplace_update(gradient, epsilon, options.learning_rate, **rest)
+
+
+def _decay(options, clients=1):
+  """The factor of the learning rate, by the number of steps of so many clients each."""
+  if options.half_after is None:
+    return None
+  return lambda number: 1 / (1 + number * (clients / options.half_after))
 
 
 def make_settings(options: Any, task: Task) -> list[Setting]:
   """The runs: each k without noise, each batch size, each epsilon."""
   diagnose = task.model.loss if options.diagnostics else None
-  exact = exact_update(task.model.gradient, options.learning_rate, clip=options.clip)
-  spread = noisy_update(options, task.model, options.spread_epsilon).noise_variance
+  gradient = task.model.gradient
+  spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
+
+  def exact(clients=1):
+    return exact_update(gradient, options.learning_rate, clip=options.clip, schedule=_decay(options, clients))
 
   def setting(name, label, process, models, update, spread):
     made = algorithm(Stream(process, models, update, spread), task.schedule, diagnose)
     return Setting(name, label, made, private=False)  # No central guarantee that a budget could hold.
 
   def keep(update, k, spread):
-    process = draw_and_discard(update, k, block_size=options.chunk_size)
+    delays = {"in_flight": options.in_flight, "random_returns": options.random_returns}
+    process = draw_and_discard(update, k, **delays, block_size=options.chunk_size)
     return process, instances, update, spread
 
   def batch(size):
-    process = server_batching(exact, size, block_size=options.chunk_size)
-    return process, lambda state: state.params[None], exact, 0.0
+    update = exact(size)
+    process = server_batching(update, size, block_size=options.chunk_size)
+    return process, lambda state: state.params[None], update, 0.0
 
   k = options.noisy_instances
-  noisy = [(epsilon, noisy_update(options, task.model, epsilon)) for epsilon in options.epsilons]
+  noisy = [(epsilon, noisy_update(options, gradient, epsilon)) for epsilon in options.epsilons]
   return (
-    [setting(f"k_{k}", f"k = {k}", *keep(exact, k, spread)) for k in options.instances]
+    [setting(f"k_{k}", f"k = {k}", *keep(exact(), k, spread)) for k in options.instances]
     + [setting(f"batch_{size}", f"B = {size}", *batch(size)) for size in options.batch_sizes]
     + [
       setting(f"k_{k}_epsilon_{e:.12g}", f"k = {k}, ε = {e:.12g}", *keep(update, k, update.noise_variance))
@@ -198,12 +245,13 @@ def make_settings(options: Any, task: Task) -> list[Setting]:
 
 
 def _variance(options: Any) -> Callable[[Workdir], None]:
-  return lambda workdir: write_part(workdir, options, variance_part(options))
+  update = noisy_update(options, lambda params, client: jnp.zeros_like(params), options.epsilons[0])
+  return lambda workdir: write_part(workdir, options, variance_part(options, update))
 
 
 def _spam(options: Any) -> Callable[[Workdir], None]:
   task = load_task(options)
-  update = noisy_update(options, task.model, options.epsilons[0])
+  update = noisy_update(options, task.model.gradient, options.epsilons[0])
   return lambda workdir: write_part(workdir, options, spam_part(options, task, update, evaluation(task)))
 
 

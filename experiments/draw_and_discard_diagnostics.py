@@ -9,6 +9,7 @@ import numpy as np
 from jdp.accounting.draw_and_discard import internal_losses
 from jdp.data import Examples
 from jdp.federated import ClientUpdate
+from jdp.guarantees import PureDP
 from jdp.models import Loss
 
 PyTree = Any
@@ -23,25 +24,27 @@ def training_loss(loss: Loss, instances: PyTree, clients: Examples) -> jax.Array
 
 
 def adversary_2(
-  key: jax.Array, update: ClientUpdate, instances: PyTree, clients: Examples, users: jax.Array
+  key: jax.Array, update: ClientUpdate, instances: PyTree, clients: Examples, users: jax.Array, number: jax.Array
 ) -> dict[str, jax.Array]:
   """What adversary II would learn from updates of these instances that nobody made (arXiv 1807.04369, Section 4.3).
 
   Args:
     key: of these updates' noise.
-    update: what clients do, with Laplace noise of constant scale.
+    update: what clients do.
     instances: which the adversary knows, a pytree of [k, ...].
     clients: the data of all clients.
     users: some numbers of clients.
+    number: of the update, for its learning rate.
 
   Returns:
     Mean losses over a few updates, by name, float32. For gradients c and -c of one coordinate: "worst", with the
     pre-image guessed from all coordinates, "worst_alone", from that one, and "worst_largest", a maximum. For the
-    gradients of two clients: "clients_joint", of all coordinates. Nothing for updates without noise.
+    gradients of two clients: "clients_joint", of all coordinates. Nothing for updates without Laplace noise.
   """
-  if not update.event.guarantee.epsilon < np.inf:
+  guarantee = update.event.guarantee
+  if not (isinstance(guarantee, PureDP) and guarantee.epsilon < np.inf):
     return {}
-  settings, number, count = update.settings, jnp.int32(0), min(_PROBES, users.shape[0])
+  settings, count = update.settings, min(_PROBES, users.shape[0])
   rows = jax.vmap(_flat)(instances)
   rate = update.rate(settings, number)
 

@@ -24,6 +24,7 @@ from jdp.guarantees import Unit
 from jdp.ledger import from_json
 
 Row = dict[str, Any]
+_COORDINATE = "a coordinate, of gradients that differ in it alone"
 _ALL_REPORTS = 1  # The place, in `statements`, of the statement about all of a user's reports.
 
 
@@ -32,30 +33,35 @@ def statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[S
 
   All are about one report, but for the second of each list: adversary I, over all of a user's reports.
   """
-  epsilon, updates = event.guarantee.epsilon, task.schedule.round_size * task.schedule.rounds_per_pass
-  dimension, k = int(np.prod(task.shape)), options.noisy_instances
-  if event.guarantee.unit == Unit.USER:
-    whole = {"coordinates": dimension, "clip": options.clip, "l1_norm": options.clip}
-    groups = {f"the user, all {dimension} coordinates together": whole}
+  release, k, dimension = event.guarantee, options.noisy_instances, int(np.prod(task.shape))
+  of_a_coordinate = release.unit == Unit.COORDINATE
+  if of_a_coordinate:
+    bound = {"l1_norm": task.l1_norm}
   else:
-    groups = {
-      "a coordinate": {"coordinates": 1},
-      f"the user, all {dimension} coordinates together": {
-        "coordinates": dimension,
-        "clip": options.clip,
-        "l1_norm": task.l1_norm,
-      },
-    }
+    bound = {"l1_norm" if options.noise == "laplace" else "l2_norm": options.clip}
+  groups = {_COORDINATE: {"coordinates": 1}} if of_a_coordinate else {}
+  groups[f"the user, all {dimension} coordinates together"] = {"coordinates": dimension, **bound}
   made = {}
-  for name, report in groups.items():
+  for name, group in groups.items():
+    report = {**group, "clip": options.clip, "noise": options.noise}
     made[name] = [
-      channel_listener(epsilon, **report),
-      channel_listener(epsilon, **report, reports=event.max_releases, delta=options.delta),
-      internal_threat(epsilon, k, **report),
+      channel_listener(release.epsilon, **report, delta=release.delta),
+      channel_listener(release.epsilon, **report, reports=event.max_releases, delta=options.delta),
+      internal_threat(release.epsilon, k, **report, delta=release.delta),
     ]
-  if event.guarantee.unit == Unit.COORDINATE:  # Clipped average gradients: nothing is known of what later updates do.
-    made["a coordinate"].append(opportunistic_threat(epsilon, options.delta, k, updates, later="any"))
+  if of_a_coordinate and _is_as_published(options):  # Clipped gradients: nothing is known of what later updates do.
+    updates = _updates_per_pass(task)
+    made[_COORDINATE].append(opportunistic_threat(release.epsilon, options.delta, k, updates, later="any"))
   return made
+
+
+def _is_as_published(options) -> bool:
+  """Whether updates are sequential, with Laplace noise of constant scale: what is known of adversary III needs it."""
+  return options.noise == "laplace" and options.half_after is None and not options.in_flight
+
+
+def _updates_per_pass(task) -> int:
+  return task.schedule.round_size * task.schedule.rounds_per_pass
 
 
 def privacy_sections(
@@ -64,7 +70,6 @@ def privacy_sections(
   """The report's sections on what was guaranteed; `private` are the summary rows of runs with noise."""
   if not private:
     return ["## What was guaranteed\n\nNothing: these runs are without noise."]
-  _plot_privacy(workdir, options, from_json(private[0]["release"]).epsilon)
   together = reports.together(results, "local")
   sections = [
     f"""## What was guaranteed
@@ -80,12 +85,16 @@ All releases of a user in a run; a user makes at most {task.schedule.max_release
 
 {together}
 
-A coordinate's guarantee is about that coordinate *seen alone*. It does not hide a feature of a client: one feature
-moves the residual, and with it every coordinate. Nothing is claimed of runs without noise, of the choice of the
-settings, or of what the low-order bits of float32 noise tell."""
+A coordinate's guarantee is about that coordinate of the releases *seen alone*. It does not hide a feature of a client:
+one feature moves the residual, and with it every coordinate. Who sees models that others made from a release sees its
+coordinates mixed; against them the guarantee is about gradients that differ in that coordinate alone. Nothing is
+claimed of runs without noise, of the choice of the settings, or of what the low-order bits of float32 noise tell."""
   ]
   for row in private:
     sections.append(_adversaries(workdir, options, task, row))
+  if not _is_as_published(options):
+    return sections
+  _plot_privacy(workdir, options, from_json(private[0]["release"]).epsilon)
   sections.append(
     "![Lineage and later noise](privacy.png)\n\nLeft: the probability that no instance descends from a user's update "
     "any more (exact). Right: guarantees for one report and one coordinate that is followed along its line by so many "
@@ -106,8 +115,13 @@ def _adversaries(workdir, options, task, row) -> str:
       reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
       lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: ({s.epsilon:.6g}, {s.delta:.3g})-DP.")
     lines.append("")
-  per_pass = task.schedule.round_size * task.schedule.rounds_per_pass
-  k = options.noisy_instances
+  if not _is_as_published(options):
+    lines.append(
+      "III (opportunistic threat): as II. What later updates hide is worked out for updates one after another, with "
+      "Laplace noise of constant scale; this run's are not."
+    )
+    return "\n".join(lines)
+  per_pass, k = _updates_per_pass(task), options.noisy_instances
   lines.append(
     "Published, **no guarantees**, for one report and one coordinate: "
     f"II {published_average(epsilon, k):.4g} (an average over the server's coins); "

@@ -123,12 +123,18 @@ def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
 
 def _measured(options, task, content) -> list[str]:
   schedule = task.schedule
+  decay = (
+    f"half after {options.half_after} updates: 1 / (1 + t / {options.half_after})" if options.half_after else "constant"
+  )
+  order = "in random order" if options.random_returns else "in the order of their draws"
+  in_flight = f"{options.in_flight} hold an instance, and return {order}" if options.in_flight else "one"
   facts = {
     "data": options.dataset,
     "users": f"{schedule.num_users} of {options.examples_per_user} examples",
     "model": f"{task.shape[0]} x {task.shape[1]} weights, clip c = {options.clip:g} per {options.unit}",
     "updates": f"{schedule.num_updates}, in {schedule.max_releases} passes",
-    "learning rate": f"{options.learning_rate:g}, constant; chosen here, not taken from the publication",
+    "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the publication",
+    "clients at once": in_flight,
     "instances without noise": f"spread at the start as for ε = {options.spread_epsilon:g}, chosen here too",
     "repetitions": options.seeds,
   }

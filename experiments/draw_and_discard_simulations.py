@@ -21,7 +21,7 @@ from jdp.accounting.lineage import instance_variance
 from jdp.attacks import spam
 from jdp.data import Examples
 from jdp.federated import ClientUpdate, draw_and_discard, instances
-from jdp.federated.client_updates import laplace_update, step
+from jdp.federated.client_updates import step
 
 PyTree = Any
 _FALSE_REJECTIONS = 1e-3
@@ -58,15 +58,14 @@ def write_part(workdir: Workdir, options: Any, part: Part) -> None:
   print(f"\n{part.text}\n\nReport: {workdir.path / 'report.md'}")
 
 
-def variance_part(options: Any) -> Part:
+def variance_part(options: Any, update: ClientUpdate) -> Part:
   """Figure 1: the spread of k instances stays, that of models which never meet grows with every update."""
   k, times = options.noisy_instances, np.arange(options.num_rounds + 1) * options.eval_every
-  update = _noise_alone(options)
   s2 = update.noise_variance
   key = jax.random.key(options.data_seed)
-  spread = _variances(jax.random.fold_in(key, 0), update, k, s2, options)
-  equal = _variances(jax.random.fold_in(key, 1), update, k, 0.0, options)
-  alone = _variances(jax.random.fold_in(key, 2), update, 1, 0.0, options)
+  together, apart = _variances(update, k, options), _variances(update, 1, options)
+  spread, equal = together(jax.random.fold_in(key, 0), s2), together(jax.random.fold_in(key, 1), 0.0)
+  alone = apart(jax.random.fold_in(key, 2), 0.0)
   theory = {
     "spread": np.full(len(times), instance_variance(k, s2)),
     "equal": np.array([instance_variance(k, s2, updates=int(t), initial=0.0) for t in times]),
@@ -105,30 +104,25 @@ def _against(values, expected) -> str:
   return f"{mean:.2f} ± {half_width:.2f} ({expected:.2f})"
 
 
-def _noise_alone(options) -> ClientUpdate:
-  return laplace_update(
-    lambda params, client: jnp.zeros_like(params), options.epsilons[0], options.learning_rate, clip=options.clip
-  )
-
-
-def _variances(key, update, k, spread, options) -> np.ndarray:
-  """[servers or weights, times]: of k instances the variance within each server, of one over all servers."""
+def _variances(update, k, options) -> Callable[[jax.Array, float], np.ndarray]:
+  """(key, spread) -> [servers or weights, times]: the variance of k instances within each server, of one over all."""
   process = draw_and_discard(update, k, block_size=options.chunk_size)
   nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
   users = jnp.zeros(options.eval_every, jnp.int32)
-  init_key, run_key = jax.random.split(key)
-  run_keys = jax.random.split(run_key, _SERVERS)
-  state = jax.vmap(process.init, (0, None, None))(
-    jax.random.split(init_key, _SERVERS), jnp.zeros(_WEIGHTS), jnp.float32(spread)
-  )
+  init = jax.vmap(process.init, (0, None, None))
   run = jax.jit(jax.vmap(process.run, (0, 0, None, None, None)))
-  rows = []
-  for number in range(options.num_rounds + 1):
-    if number:
-      state = run(run_keys, state, users, nobody, update.settings)
-    models = np.asarray(jax.vmap(instances)(state), np.float64)
-    rows.append(models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1))
-  return np.stack(rows, axis=1)
+
+  def simulate(key, spread):
+    init_keys, run_keys = (jax.random.split(part, _SERVERS) for part in jax.random.split(key))
+    state, rows = init(init_keys, jnp.zeros(_WEIGHTS), jnp.float32(spread)), []
+    for number in range(options.num_rounds + 1):
+      if number:
+        state = run(run_keys, state, users, nobody, update.settings)
+      models = np.asarray(jax.vmap(instances)(state), np.float64)
+      rows.append(models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1))
+    return np.stack(rows, axis=1)
+
+  return simulate
 
 
 def spam_part(options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], Mapping[str, Any]]) -> Part:
@@ -152,9 +146,10 @@ def spam_part(options: Any, task: Any, update: ClientUpdate, evaluate: Callable[
 The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the instances from
 their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of {len(chosen)} honest updates, and the first
 row counts as many others. {options.dataset}, {task.shape[0]} x {task.shape[1]} weights,
-k = {options.noisy_instances}, ε = {options.epsilons[0]:g} per {options.unit}, {_SNAPSHOTS} times within
-{options.num_rounds} rounds; test accuracy at the end {accuracy:.1%}. A round is {task.schedule.round_size} updates,
-and s the standard deviation of one update's noise. The intervals are about more submissions at these same times.
+k = {options.noisy_instances}, {options.noise} noise, ε = {options.epsilons[0]:g} per {options.unit},
+{_SNAPSHOTS} times within {options.num_rounds} rounds; test accuracy at the end {accuracy:.1%}. A round is
+{task.schedule.round_size} updates, and s the standard deviation of one update's noise.
+The intervals are about more submissions at these same times.
 
 What it cannot see: whatever stays within the noise. A client that turns its own gradient round, or adds a small
 shift, sends what an honest client might have; and since every accepted model becomes an instance, small shifts add

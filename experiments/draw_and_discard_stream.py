@@ -101,7 +101,7 @@ def algorithm(stream: Stream, schedule: Schedule, diagnose: Loss | None = None) 
     if diagnose is None:
       return new, (event,), None
     probe_key = jax.random.fold_in(jax.random.fold_in(data_key, 1), state.round)
-    probes = adversary_2(probe_key, update, state.params, clients, users)
+    probes = adversary_2(probe_key, update, state.params, clients, users, state.optimizer.number)
     return new, (event,), {"train_loss": training_loss(diagnose, new.params, clients), **probes}
 
   return FederatedAlgorithm(init, round_fn)

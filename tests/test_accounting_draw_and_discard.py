@@ -9,7 +9,14 @@ import pytest
 from dp_accounting import pld
 from scipy import special, stats
 
-from jdp.accounting import draw_and_discard, later_updates, lineage, local_updates
+from jdp.accounting import (
+  draw_and_discard,
+  gaussian_epsilon,
+  gaussian_noise_multiplier,
+  later_updates,
+  lineage,
+  local_updates,
+)
 from jdp.accounting.laplace_sums import hockey_stick
 from jdp.accounting.later_updates import LaterUpdates
 from jdp.guarantees import Observer, PureDP, Unit
@@ -53,6 +60,45 @@ def test_brute_force_row_of_multinomial_regression():
     bound = local_updates.joint_epsilon(1.0, 3, clip=clip, l1_norm=2.0)
     assert 0.99 * min(2.0, bound) < joint <= bound * (1 + 1e-12)
   assert local_updates.joint_epsilon(1.0, 10, l1_norm=2.0) == 2.0
+
+
+def test_brute_force_later_updates_mix_coordinates():
+  """Two coordinates, epsilon 1 each; a later client moves the first by c or -c, as it finds the second above 0.
+
+  Between gradients that differ in one coordinate, the first coordinate of its model costs at most 1; between some that
+  differ in both it costs more, although it is seen alone.
+  """
+  grid = np.arange(-60, 60, 1e-3)
+
+  def density(first, second):
+    """Of the first coordinate after both updates, in scales of the noise, for a user's gradient there and there."""
+    above = stats.laplace.sf(-second / 2)
+    two_draws = [(1 + abs(z)) * np.exp(-abs(z)) / 4 for z in (grid - first / 2 - u for u in (0.5, -0.5))]
+    return above * two_draws[0] + (1 - above) * two_draws[1]
+
+  def delta(one, other):
+    return np.maximum(density(*one) - math.e * density(*other), 0).sum() * 1e-3
+
+  stated = later_updates.line_epsilon(1.0, 1e-6, 1)
+  assert stated < 1
+  assert max(delta((1, 1), (-1, 1)), delta((1, -1), (-1, -1)), delta((1, 1), (1, -1))) < 1e-12
+  assert delta((1, 1), (-1, -1)) > 1e-3
+
+
+@pytest.mark.parametrize(("coordinates", "reports"), [(1, 1), (1, 40), (8, 5)])
+def test_gaussian_reports_compose_exactly(coordinates, reports):
+  def stated(**bounds):
+    report = {"coordinates": coordinates, "reports": reports, **bounds}
+    return local_updates.channel_guarantee(0.5, delta=1e-5, noise="gaussian", **report)
+
+  accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
+  multiplier = gaussian_noise_multiplier(0.5, 1e-5)
+  accountant.compose(dp_accounting.GaussianDpEvent(multiplier), coordinates * reports)
+  assert stated().epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+  assert stated().delta == 1e-5
+  squares = reports * min(coordinates, 4)
+  assert stated(l2_norm=1.0, clip=0.5).epsilon == pytest.approx(gaussian_epsilon(multiplier / squares**0.5, 1e-5))
+  assert stated(l1_norm=1.0, clip=0.5) == stated(l1_norm=2.0)
 
 
 def test_noise_for_the_whole_update():
@@ -160,6 +206,8 @@ def test_statements_say_what_is_proved():
   assert third.published == 1.0  # T/k = 5 updates: the lemma exceeds epsilon
   assert 1.0 < third.epsilon <= 2.0
   assert draw_and_discard.channel_listener(1.0).published is None
+  gaussian = draw_and_discard.internal_threat(1.0, 20, noise="gaussian", delta=1e-6)
+  assert (gaussian.delta, gaussian.published) == (1e-6, None)
   assert "no guarantee" in str(second)
 
 
@@ -218,6 +266,8 @@ def test_many_coordinates_tell_the_pre_image():
     (lambda: local_updates.joint_epsilon(1.0, 3, l1_norm=math.nan), "l1_norm"),
     (lambda: local_updates.channel_guarantee(1.0, reports=0), "reports"),
     (lambda: local_updates.channel_guarantee(1.0, delta=math.nan), "delta"),
+    (lambda: local_updates.channel_guarantee(1.0, l2_norm=math.nan), "l2_norm"),
+    (lambda: local_updates.channel_guarantee(1.0, noise="uniform"), "noise"),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 5, later="contractive"), "later"),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 5, coordinates=4, dimension=3), "dimension"),
     (lambda: later_updates.snapshot_epsilon(1.0, 1e-6, 5, 3, seen=0), "seen"),

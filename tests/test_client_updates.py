@@ -62,6 +62,13 @@ def test_every_gradient_is_bounded(kind, clip, filling):
       assert np.all(bounded[np.isnan(gradient)] == 0)
 
 
+def test_a_gradient_of_many_leaves_is_bounded():
+  """Each small leaf is less than the rounding of the first: added one by one, they would count for nothing."""
+  gradient = {f"{leaf:03d}": jnp.full(1, 1.0 if leaf == 0 else 2.9e-8) for leaf in range(200)}
+  bounded = clipped(make(("laplace", "user")), gradient)
+  assert sum(np.abs(np.float64(leaf)).sum() for leaf in bounded.values()) <= 1
+
+
 @every_kind
 def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
   gradient = {"w": jnp.linspace(-1.0, 1.0, 120).reshape(SHAPE), "b": jnp.array([0.5])}

@@ -33,6 +33,7 @@ def test_what_is_not_a_number_is_rejected_whatever_the_threshold(value, key):
   accept = spam.interval_test(1e30)
   submitted = jnp.stack([jnp.zeros(WEIGHTS), jnp.zeros(WEIGHTS).at[7].set(value)])
   assert jax.jit(jax.vmap(accept, (None, 0)))(models, submitted).tolist() == [True, False]
+  assert spam.largest_deviation(models, submitted[1]) == jnp.inf
   assert not accept(models.at[3, 7].set(value), jnp.zeros(WEIGHTS))
 
 

@@ -30,7 +30,8 @@ class Statement(NamedTuple):
     unit: what is hidden from it.
     epsilon: proved, with `delta`.
     delta: of the guarantee.
-    published: the publication's epsilon for one report and one coordinate, where it differs; no guarantee.
+    published: the publication's epsilon for one report and one coordinate with Laplace noise, where it differs; no
+      guarantee.
 
   >>> print(internal_threat(1.0, 20))
   II (internal threat), sees all instances, at any time: (1, 0)-DP per coordinate; published, no guarantee: 0.95
@@ -55,7 +56,8 @@ def channel_listener(epsilon: float, **reports) -> Statement:
   I (channel listener), sees every report and its pre-image: (10, 0)-DP per user; published, no guarantee: 1
   """
   proved = channel_guarantee(epsilon, **reports)
-  published = None if (proved.unit, proved.epsilon) == (Unit.COORDINATE, epsilon) else epsilon
+  differs = (proved.unit, proved.epsilon) != (Unit.COORDINATE, epsilon) and _is_laplace(reports)
+  published = epsilon if differs else None
   return Statement(
     "I (channel listener)", "every report and its pre-image", proved.unit, proved.epsilon, proved.delta, published
   )
@@ -65,7 +67,8 @@ def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
   """Adversary II, who sees the k instances, before and after an update too, but not which one was drawn (Section 4.3).
 
   The guarantee is adversary I's: what is seen is computed from the report without the data. Nothing less is true
-  while instances may be equal: the loss is then that of a report whose pre-image is known.
+  while instances may be equal: the loss is then that of a report whose pre-image is known. "At any time" includes
+  instances that others made from the report: for one coordinate, neighbours differ in that coordinate alone.
 
   Args:
     epsilon: of each coordinate of one report, seen alone.
@@ -79,8 +82,12 @@ def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
     proved.unit,
     proved.epsilon,
     proved.delta,
-    published_average(epsilon, num_instances),
+    published_average(epsilon, num_instances) if _is_laplace(reports) else None,
   )
+
+
+def _is_laplace(reports):
+  return reports.get("noise", "laplace") == "laplace"
 
 
 def opportunistic_threat(

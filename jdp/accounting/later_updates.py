@@ -1,12 +1,13 @@
 """What one noisy model update still reveals after others have followed it (arXiv 1807.04369, Section 4.4).
 
-Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are not covered). On one
-instance's line of descent the noises of later updates pile up over a user's own; how much that hides depends on what
-those updates do to a difference. On the server's clock the line may also have died out: `snapshot_epsilon` combines
-the two.
+Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are covered by "any" alone,
+which does without later noise). On one instance's line of descent the noises of later updates pile up over a user's
+own; how much that hides depends on what those updates do to a difference. On the server's clock the line may also have
+died out: `snapshot_epsilon` combines the two.
 
-All epsilons are guarantees for one report. Neighbours differ in its gradient (as in `jdp.accounting.local_updates`),
-not in the model it started from, nor in what later clients hold.
+All epsilons are guarantees for one report. Neighbours differ in so many coordinates of its gradient, not in the model
+it started from, nor in what later clients hold. One coordinate of gradients that differ anywhere is another matter:
+later updates mix coordinates, and epsilon does not bound what that one shows (see `jdp.accounting.local_updates`).
 """
 
 import enum
@@ -117,8 +118,8 @@ def snapshot_epsilon(
   _validate.probability(delta=delta)
   weights = lineage.updates_along_line(num_instances, updates, seen=seen)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
-  likely = np.flatnonzero(weights > 1e-9 * delta / weights.size)
-  unlikely = max(0.0, math.fsum(weights) - math.fsum(weights[likely]))
+  is_likely = weights > 1e-9 * delta / weights.size
+  likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
 
   def mixture(e):
     return unlikely + math.fsum(weights[n] * delta_after(int(n), e) for n in likely)

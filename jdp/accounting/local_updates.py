@@ -1,10 +1,14 @@
 """What a client's noisy model updates cost against who sees them (arXiv 1807.04369, Sections 3.2 and 4.2).
 
-A client moves the model it drew by -eta g plus Laplace noise on every coordinate, where its average gradient g has
-coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients of one update; the model it starts from is the same.
+A client moves the model it drew by -eta g plus Laplace (or Gaussian) noise on every coordinate, where its average
+gradient g has coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients of one update; the model it starts
+from is the same.
 
-* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of the released update
-  is seen alone.
+* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of the releases (reports
+  less their pre-images) is seen alone. The second is not so for who sees a model that others made from a report: each
+  of its coordinates depends on all of the report's, through their gradients. One that is seen alone can then
+  cost more than epsilon; against adversaries II and III, and against I over several reports, neighbours differ in
+  one coordinate.
 * *Per user*: they differ anywhere, and all released coordinates are seen together.
 
 The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does not hide a feature
@@ -16,6 +20,7 @@ Noise is taken as real-valued: what the low bits of floating-point noise reveal 
 import math
 
 from jdp import _validate
+from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.accounting.laplace_sums import laplace_rdp, rdp_epsilon
 from jdp.guarantees import ApproxDP, PureDP, Unit
 
@@ -68,8 +73,10 @@ def channel_guarantee(
   coordinates: int = 1,
   clip: float = 1.0,
   l1_norm: float = math.inf,
+  l2_norm: float = math.inf,
   reports: int = 1,
   delta: float = 0.0,
+  noise: str = "laplace",
 ) -> PureDP | ApproxDP:
   """What holds for all reports of a user against who sees them, and the models they started from (Section 4.2).
 
@@ -78,13 +85,19 @@ def channel_guarantee(
   Renyi divergences: reports * sum_j f(v_j), f that of a Laplace draw (`laplace_rdp`). f is convex and the
   shifts v_j, at most epsilon each, add up to at most `joint_epsilon`: the worst v has whole epsilons and one rest.
 
+  Gaussian noise: a shift of w_j times 2c in coordinate j, |w_j| <= 1, costs what one release with the noise multiplier
+  of (epsilon, delta) divided by ||w||_2 costs, and the squares of reports add up. ||w||_2^2 is at most
+  min(sum |w_j|, (`l2_norm` / c)^2), and sum |w_j| at most `joint_epsilon` / epsilon. Exact for the worst w.
+
   Args:
-    epsilon: of each coordinate of one report, seen alone.
+    epsilon: of each coordinate of one report, seen alone; for Gaussian noise, at `delta`.
     coordinates: as for `joint_epsilon`; so are `clip` and `l1_norm`.
     clip: c.
     l1_norm: bound of the L1 norm of g.
+    l2_norm: bound of its L2 norm; infinity: none that is known.
     reports: how many updates the user sends at most.
-    delta: in [0, 1].
+    delta: in [0, 1]; for Gaussian noise, in (0, 1).
+    noise: "laplace" or "gaussian".
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -96,8 +109,15 @@ def channel_guarantee(
   """
   _validate.integer(1, reports=reports)
   _validate.probability(delta=delta)
+  _validate.in_range(0, math.inf, l2_norm=l2_norm)
+  _validate.one_of(("laplace", "gaussian"), noise=noise)
+  l1_norm = min(l1_norm, math.sqrt(coordinates) * l2_norm)
   joint = joint_epsilon(epsilon, coordinates, clip=clip, l1_norm=l1_norm)
   unit = Unit.COORDINATE if coordinates == 1 else Unit.USER
+  if noise == "gaussian":
+    squares = reports * min(joint / epsilon, (l2_norm / clip) ** 2)
+    multiplier = gaussian_noise_multiplier(epsilon, delta) / math.sqrt(squares)
+    return ApproxDP(gaussian_epsilon(multiplier, delta), delta, unit=unit)
   pure = PureDP(reports * joint, unit=unit)
   if delta == 0:
     return pure

@@ -95,6 +95,7 @@ def laplace_update(
   * unit "coordinate": each coordinate of the gradient is clipped to [-c, c], and each coordinate of the release, *seen
     alone*, is epsilon-DP. Jointly the update is only (epsilon times the number of weights)-DP: one changed
     feature moves the residual, and with it every coordinate. It is what arXiv 1807.04369 calls feature-level privacy.
+    Models that are made from the update later mix its coordinates (see `jdp.accounting.local_updates`).
   * unit "user": the gradient is scaled down to an L1 norm of at most c, and the whole update is epsilon-DP.
 
   The noise scale is rounded up to float32. As for all noise in floats, the set of values that a float32 sum can take
@@ -249,7 +250,8 @@ def _clip_l1(gradient, bound):
   leaves = jax.tree.leaves(gradient)
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=1e-30) for g in leaves]))
   scaled = jax.tree.map(lambda g: g / largest, gradient)  # in [-1, 1]: its norm cannot overflow
-  norm = sum(jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(scaled))
+  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than _ROUNDING allows.
+  norm = jnp.sum(jnp.stack([jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(scaled)]))
   bound = bound * (1 - _ROUNDING)
   factor = bound / jnp.maximum(norm, 1.0)
   usable = (norm < jnp.inf) & (largest < jnp.inf)  # false for NaN, which a sum passes on

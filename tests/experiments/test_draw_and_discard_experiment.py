@@ -21,7 +21,7 @@ from jdp.accounting.draw_and_discard import channel_listener, internal_threat, o
 from jdp.events import LocalRelease
 from jdp.federated import laplace_update
 from jdp.federated.update_stream import Process
-from jdp.guarantees import PureDP
+from jdp.guarantees import ApproxDP, PureDP
 
 EXPERIMENT = launch.Experiment("draw_and_discard", draw_and_discard.Options, draw_and_discard.prepare)
 TINY = {
@@ -173,12 +173,54 @@ def test_the_report_says_what_each_adversary_learns(finished):
 def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
   options = resolve(draw_and_discard.Options, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
   task = draw_and_discard.load_task(options)
-  guarantee = draw_and_discard.noisy_update(options, task.model, 2.0).event.guarantee
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
   ((hidden, made),) = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5)).items()
   assert hidden.startswith("the user")
   one, every, internal = (statement.epsilon for statement in made)
   assert (one, internal) == (pytest.approx(2.0), pytest.approx(2.0))
   assert 2.0 < every <= 10.0
+
+
+@pytest.mark.parametrize(("unit", "shifts"), [("coordinate", 128.0), ("user", 1.0)])
+def test_statements_about_gaussian_noise(unit, shifts):
+  """128: two units of L1 norm for each of 64 features. Nothing is stated of adversary III."""
+  options = resolve(draw_and_discard.Options, {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5})
+  task = draw_and_discard.load_task(options)
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
+  assert guarantee == ApproxDP(2.0, 1e-5, unit=unit)
+  made = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5))
+  found = [(s.unit, s.epsilon, s.delta, s.published) for group in made.values() for s in group]
+  multiplier = accounting.gaussian_noise_multiplier(2.0, 1e-5)
+  squares = {"coordinate": [1.0, 2 * shifts], "user": [shifts]}[unit]  # The clip is half of what bounds a residual.
+  expected = []
+  for name, square in zip(("coordinate", "user") if unit == "coordinate" else ("user",), squares, strict=True):
+    one, five = (accounting.gaussian_epsilon(multiplier / (n * square) ** 0.5, 1e-5) for n in (1, 5))
+    expected += [(name, pytest.approx(e, rel=1e-6), 1e-5, None) for e in (one, five, one)]
+  assert found == expected
+
+
+def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
+  """Also where the server steps once for a batch."""
+  made = []
+
+  def note(make):
+    def noting(update, number, **rest):
+      made.append((update, rest))
+      return make(update, number, **rest)
+
+    return noting
+
+  for name in ("draw_and_discard", "server_batching"):
+    monkeypatch.setattr(draw_and_discard, name, note(getattr(draw_and_discard, name)))
+  delays = {"in_flight": 3, "random_returns": True}
+  options = resolve(draw_and_discard.Options, {**TINY, **delays, "half_after": 70})
+  draw_and_discard.make_settings(options, draw_and_discard.load_task(options))
+  (_, first), (batches, second), (_, third) = made
+  assert {**first, **delays} == first == third
+  assert not second.keys() & delays.keys()
+  for update, steps in ((made[0][0], 70), (batches, 10), (made[2][0], 70)):
+    rates = [float(update.rate(update.settings, jnp.int32(number))) for number in (0, steps)]
+    assert rates == pytest.approx([0.1, 0.05])
 
 
 def test_repetitions_and_runs_share_no_noise(finished):
@@ -193,8 +235,12 @@ class KilledError(Exception):
 
 
 def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
-  """With diagnostics, which a seeded run may have: these too are the same, and adversary II's stay below epsilon."""
-  flags = {**TINY, "instances": (), "batch_sizes": (), "seeds": 1, "noise_seed": 3, "diagnostics": True}
+  """With diagnostics, which a seeded run may have: these too are the same, and adversary II's stay below epsilon.
+
+  And with clients that hold their models while the run is interrupted, and steps that decrease.
+  """
+  alone = {"instances": (), "batch_sizes": (), "seeds": 1, "noise_seed": 3, "diagnostics": True}
+  flags = {**TINY, **alone, "in_flight": 20, "random_returns": True, "half_after": 300}
   run(tmp_path / "whole", **flags)
   saved, save = [], checkpoints.Checkpoints.save
 
@@ -215,6 +261,8 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
     assert one == other, name
   report = (tmp_path / "killed" / "report.md").read_text()
   assert report.count("NOT PRIVATE") == 2
+  assert "III (opportunistic threat): as II." in report  # Nothing less is known of it with delays.
+  assert "Lemma 4.3" not in report
   history = rows(tmp_path / "whole", f"{NAMES[2]}/0", "diagnostics")
   (summary,) = results(tmp_path / "whole")["diagnostics"]
   assert summary["train_loss"] == np.mean([row["train_loss"] for row in history])
