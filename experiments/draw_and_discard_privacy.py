@@ -20,7 +20,7 @@ from jdp.accounting.draw_and_discard import (
 from jdp.accounting.later_updates import line_epsilon
 from jdp.accounting.lineage import probability_gone
 from jdp.events import LocalRelease
-from jdp.guarantees import Unit
+from jdp.guarantees import Unit, rounded_up
 from jdp.ledger import from_json
 
 Row = dict[str, Any]
@@ -113,7 +113,7 @@ def _adversaries(workdir, options, task, row) -> str:
     lines.append(f"What is hidden: {unit}. Guarantees:\n")
     for number, s in enumerate(made):
       reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
-      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: ({s.epsilon:.6g}, {s.delta:.3g})-DP.")
+      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: ({rounded_up(s.epsilon)}, {rounded_up(s.delta, 3)})-DP.")
     lines.append("")
   if not _is_as_published(options):
     lines.append(

@@ -13,6 +13,7 @@ accountant's work, from a ledger.
 """
 
 import dataclasses
+import decimal
 import enum
 from collections.abc import Sequence
 from typing import Any, Self
@@ -103,7 +104,7 @@ class ApproxDP(Guarantee):
     return dataclasses.replace(self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta))
 
   def __str__(self) -> str:
-    return f"({self.epsilon:.6g}, {self.delta:.3g})-DP {self._scope()}"
+    return f"({rounded_up(self.epsilon)}, {rounded_up(self.delta, 3)})-DP {self._scope()}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +130,7 @@ class PureDP(Guarantee):
     return dataclasses.replace(self, epsilon=count * self.epsilon)
 
   def __str__(self) -> str:
-    return f"{self.epsilon:.6g}-DP {self._scope()}"
+    return f"{rounded_up(self.epsilon)}-DP {self._scope()}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,20 @@ class SeparatedDP(Guarantee):
     return dataclasses.replace(self, direction=count * self.direction, magnitude=count * self.magnitude)
 
   def __str__(self) -> str:
-    return f"({self.direction:.6g}, {self.magnitude:.6g})-separated, {self.epsilon:.6g}-DP {self._scope()}"
+    parts = f"({rounded_up(self.direction)}, {rounded_up(self.magnitude)})-separated"
+    return f"{parts}, {rounded_up(self.epsilon)}-DP {self._scope()}"
+
+
+def rounded_up(bound: float, digits: int = 6) -> str:
+  """A bound in so many significant digits, none of them rounded down: what is printed holds too.
+
+  Before that it is rounded to 12 digits, so that 0.1 + 0.2 is 0.3.
+
+  >>> rounded_up(1.0000001), rounded_up(0.1 + 0.2), rounded_up(1e-5, 3), rounded_up(float("inf"))
+  ('1.00001', '0.3', '1e-05', 'inf')
+  """
+  context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+  return f"{float(context.create_decimal(f'{bound:.12g}')):.{digits}g}"
 
 
 AnyGuarantee = PureDP | ApproxDP | SeparatedDP

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Unit, common_scope, compose
+from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Unit, common_scope, compose, rounded_up
 
 GUARANTEES = [PureDP(0.5), ApproxDP(1.0, 2**-20), SeparatedDP(8.0, 2.0)]
 OTHER_SCOPES = [{"relation": "add_remove"}, {"unit": "user"}, {"observer": "model"}]
@@ -116,3 +116,10 @@ def test_a_guarantee_is_a_value(guarantee):
 def test_different_kinds_are_never_equal():
   for a, b in itertools.combinations([PureDP(1.0), ApproxDP(1.0, 0.0), SeparatedDP(1.0, 0.0)], 2):
     assert a != b
+
+
+@pytest.mark.parametrize("bound", [1.0000001, 2.9999994, 0.1 + 0.2, 1 / 3, 9.9999999, 12345678.0, 1e-300, 5e3])
+@pytest.mark.parametrize("digits", [3, 6])
+def test_a_printed_bound_is_never_below_the_bound(bound, digits):
+  printed = float(rounded_up(bound, digits))
+  assert bound * (1 - 1e-12) <= printed <= bound * (1 + 1.01 * 10 ** (1 - digits))
