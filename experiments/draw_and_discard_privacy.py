@@ -113,7 +113,8 @@ def _adversaries(workdir, options, task, row) -> str:
     lines.append(f"What is hidden: {unit}. Guarantees:\n")
     for number, s in enumerate(made):
       reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
-      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: ({rounded_up(s.epsilon)}, {rounded_up(s.delta, 3)})-DP.")
+      cost = f"({rounded_up(s.epsilon)}, {rounded_up(s.delta, 3)})-DP"
+      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: {cost}.")
     lines.append("")
   if not _is_as_published(options):
     lines.append(

@@ -70,7 +70,7 @@ def test_restate_changes_the_scope_alone():
   ("guarantee", "text"),
   [
     (PureDP(2.0), "2-DP per value (replace one), against the server"),
-    (PureDP(1 / 3, unit="user"), "0.333333-DP per user (replace one), against the server"),
+    (PureDP(1 / 3, unit="user"), "0.333334-DP per user (replace one), against the server"),
     (
       ApproxDP(1.5, 1e-6, relation="add_remove", unit="user", observer="model"),
       "(1.5, 1e-06)-DP per user (add/remove), against whoever sees the models",
