@@ -1,5 +1,6 @@
 """The cohort engine computes a plain sum, whatever the chunks, devices, padding and neighbours."""
 
+import functools
 import re
 
 import jax
@@ -7,7 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jdp.data import examples
+from jdp.data.packed import pack
 from jdp.federated import client_mesh, cohort_sum, replicate
+from jdp.federated.sharded import shard
 from jdp.sampling import Sample
 
 NUM_CLIENTS, DIM = 23, 5
@@ -108,15 +112,18 @@ def test_one_program_serves_every_sample_size():
   assert len(traces) == once
 
 
-def compiled(capacity, mesh=None, dim=10_000):
-  """The compiled sum of one [dim] float vector per client."""
+@functools.cache
+def compiled(capacity, place=None, dim=10_000):
+  """The compiled sum of one [dim] float vector per client, on a mesh if the data has a place on it."""
 
   def scaled(key, shared, client, weight):
     return jnp.where(weight > 0, shared * client[0] + jax.random.normal(key, (dim,)), 0.0)
 
+  mesh = client_mesh() if place else None
   total = jax.jit(lambda *arguments: cohort_sum(scaled, *arguments, chunk_size=4, mesh=mesh))
-  arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity), np.zeros((8, 1), np.float32))
-  return total.lower(*replicate(arguments, mesh)).compile()
+  arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity))
+  data = (place or replicate)(np.zeros((8, 1), np.float32), mesh)
+  return total.lower(*replicate(arguments, mesh), data).compile()
 
 
 def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
@@ -125,8 +132,9 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
   assert small <= 20 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk
 
 
-def test_the_only_communication_is_one_sum():
-  text = compiled(1_000, client_mesh()).as_text()
+@pytest.mark.parametrize("place", [replicate, shard])
+def test_the_only_communication_is_one_sum(place):
+  text = compiled(1_000, place).as_text()
   collectives = re.findall(r" (all-[a-z]+|reduce-scatter|collective-[a-z]+)(?:-start)?\(", text)
   assert collectives == ["all-reduce"]
 
@@ -137,6 +145,53 @@ def test_replicate_puts_a_copy_on_every_device():
   tree = replicate(DATA, mesh)
   assert all(x.sharding.is_fully_replicated and len(x.sharding.device_set) == 4 for x in jax.tree.leaves(tree))
   assert replicate(DATA, None) is DATA
+
+
+def test_sharded_data_lies_in_shares_and_every_client_is_computed_where_it_lives():
+  """Integers come out exactly; of 23 clients on 4 devices the last has a place to spare."""
+  mesh = client_mesh()
+  sharded = shard(DATA, mesh)
+  assert all({block.data.shape[0] for block in x.addressable_shards} == {1} for x in jax.tree.leaves(sharded))
+  assert sharded.shares["x"].shape == (4, 6, DIM)
+  own = sharded.own(make_sample([3, 22, 0, 7], capacity=9, padding=5), jnp.int32(0))
+  assert (own.indices[:2].tolist(), int(own.size), float(own.weights.sum())) == ([3, 0], 2, 2.0)  # no padding
+  total = jax.jit(lambda *arguments: cohort_sum(client_fn, *arguments, chunk_size=2, mesh=mesh))
+  for members in ([3, 22, 0, 7, 7, 11, 19], [18, 19, 20, 21, 22], range(NUM_CLIENTS), []):
+    sample = make_sample(members, capacity=NUM_CLIENTS, padding=5)
+    keys = (jax.random.key(0), jax.random.key(1))
+    vector, number = total(*replicate((keys, jnp.float32(0.5), sample), mesh), sharded)
+    expected, integers = plain_sum(sample)
+    np.testing.assert_allclose(vector, expected, rtol=0, atol=20 * 23 * 2**-23)
+    assert number == integers
+
+
+def test_packed_users_are_sharded_too():
+  """Ten users of 0 to 9 examples, by threes on four devices; the third has most, and a row of padding for each of 9."""
+  users, mesh = np.split(np.arange(45), np.cumsum(np.arange(9))), client_mesh()
+  packed = pack(examples(np.arange(45.0)[:, None], np.arange(45)), users)
+  sharded = shard(packed, mesh)
+  assert sharded.shares.examples.labels.shape == (4, 6 + 7 + 8 + 9)
+  total = jax.jit(
+    lambda sample, data: cohort_sum(
+      lambda _, __, user, weight: jnp.where(weight > 0, jnp.sum(user.labels * user.labels), 0),
+      (),
+      (),
+      sample,
+      data,
+      chunk_size=2,
+      mesh=mesh,
+    )
+  )
+  for members in ([9, 0, 4, 4], [2], range(10)):
+    sample = replicate(make_sample(members, 12), mesh)
+    assert total(sample, sharded) == sum(int(np.sum(users[k] ** 2)) for k in members)
+
+
+def test_data_sharded_over_other_devices_is_refused():
+  sharded = shard(DATA, client_mesh(jax.devices()[:2]))
+  for mesh in (None, client_mesh()):
+    with pytest.raises(ValueError, match=r"Expected sharded data on the \d devices"):
+      cohort_sum(client_fn, None, None, make_sample([0], 2), sharded, mesh=mesh)
 
 
 @pytest.mark.parametrize(

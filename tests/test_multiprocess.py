@@ -5,8 +5,11 @@ import socket
 import subprocess
 import sys
 
+import jax
 import numpy as np
-import pytest
+from two_processes import train
+
+from jdp.federated import client_mesh, replicate
 
 SCRIPT = pathlib.Path(__file__).with_name("two_processes.py")
 
@@ -17,36 +20,36 @@ def free_port():
     return listener.getsockname()[1]
 
 
-def start(devices, processes, output):
-  """Starts `processes` processes of so many devices together; what they print is shown if they fail."""
+def start(output):
+  """Two processes of four devices each; what they print is shown if they fail."""
   port = free_port()
   return [
     subprocess.Popen(
-      [sys.executable, SCRIPT, str(port), str(processes), str(number), output],
+      [sys.executable, SCRIPT, str(port), str(number), output],
       cwd=SCRIPT.parent.parent,
       env={
         "PYTHONPATH": str(SCRIPT.parent.parent),
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices // processes}",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
       },
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
-    for number in range(processes)
+    for number in range(2)
   ]
 
 
-@pytest.mark.parametrize(("devices", "tolerance"), [(2, 0.0), (8, 1e-8)])
-def test_two_processes_train_as_one(devices, tolerance, tmp_path):
-  """With a device each bit for bit, as a sum of two has one order; else up to the order of summation."""
-  outputs = [tmp_path / "one.npz", tmp_path / "two.npz"]
-  started = [start(devices, processes, output) for processes, output in zip((1, 2), outputs, strict=True)]
-  for process in [p for group in started for p in group]:
+def test_two_processes_train_as_one_device(tmp_path):
+  """Two devices bit for bit, as a sum of two has one order; eight, with data sharded, up to the order of summation."""
+  processes = start(tmp_path / "found.npz")
+  alone, two = (train(client_mesh(jax.devices()[:count]), replicate) for count in (1, 2))
+  for process in processes:
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 0, text
-  one, two = (dict(np.load(output)) for output in outputs)
-  assert one["devices"] == two["devices"] == devices
-  for name in ("w", "b"):
-    np.testing.assert_allclose(two[name], one[name], rtol=0, atol=tolerance)
-    assert np.any(one[name] != 0)
+  found = np.load(tmp_path / "found.npz")
+  assert found["devices"] == 8
+  for array in ("w", "b"):
+    assert np.any(alone[array] != 0)
+    np.testing.assert_array_equal(found[f"two_{array}"], two[array])
+    np.testing.assert_allclose(found[f"eight_{array}"], alone[array], rtol=0, atol=1e-7)

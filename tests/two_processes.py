@@ -1,4 +1,4 @@
-"""One of several processes of `test_multiprocess`: python two_processes.py PORT PROCESSES NUMBER OUTPUT."""
+"""One of the two processes of `test_multiprocess`: python two_processes.py PORT NUMBER OUTPUT."""
 
 import sys
 
@@ -11,17 +11,15 @@ from jdp.federated import client_mesh, local_sgd, replicate
 from jdp.federated.averages import fixed_denominator, flat
 from jdp.federated.averaging import federated_averaging
 from jdp.federated.rounds import block
+from jdp.federated.sharded import shard
 
 
-def main():
-  port, processes, number = map(int, sys.argv[1:4])
-  if processes > 1:
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"localhost:{port}", processes, number)
+def train(mesh, place):
+  """The model after three rounds; `place` puts the clients' data on the mesh."""
   rng = np.random.default_rng(0)
   examples = data.examples(rng.normal(size=(64, 5)), rng.integers(0, 3, 64))
   clients = data.group(examples, np.split(np.arange(64), 16))
-  model, mesh = models.logistic_regression((5,), 3), client_mesh()
+  model = models.logistic_regression((5,), 3)
   made = federated_averaging(
     local_sgd(models.cross_entropy(model), 0.5, batch_size=2),
     fixed_denominator(flat(0.1), 0.1, 8.0),
@@ -30,10 +28,19 @@ def main():
     chunk_size=2,
     mesh=mesh,
   )
-  arguments = (jax.random.key(0), jax.random.key(1), made.init(model.init(jax.random.key(2))), clients)
-  state, *_ = jax.jit(block(made, 3))(*replicate(arguments, mesh))
+  arguments = (jax.random.key(0), jax.random.key(1), made.init(model.init(jax.random.key(2))))
+  state, *_ = jax.jit(block(made, 3))(*replicate(arguments, mesh), place(clients, mesh))
+  return jax.device_get(state.params)
+
+
+def main():
+  port, number, output = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+  jax.config.update("jax_cpu_collectives_implementation", "gloo")
+  jax.distributed.initialize(f"localhost:{port}", 2, number)
+  first_of_each = [next(d for d in jax.devices() if d.process_index == process) for process in range(2)]
+  two, eight = train(client_mesh(first_of_each), replicate), train(client_mesh(), shard)
   if number == 0:
-    np.savez(sys.argv[4], devices=len(jax.devices()), **jax.device_get(state.params))
+    np.savez(output, devices=len(jax.devices()), two_w=two["w"], two_b=two["b"], eight_w=eight["w"], eight_b=eight["b"])
 
 
 if __name__ == "__main__":

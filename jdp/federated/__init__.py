@@ -19,6 +19,8 @@ from jdp.federated.private_federated import private_federated
 from jdp.federated.rounds import ClientKeys, FederatedAlgorithm, Server, ServerState, descend, rounds
 from jdp.federated.secure_aggregation import secure_aggregation
 from jdp.federated.server_batching import server_batching
+from jdp.federated.sharded import ShardedClients, shard
+from jdp.federated.strategies import Strategy, fastest
 
 __all__ = [
   "ClientKeys",
@@ -27,6 +29,8 @@ __all__ = [
   "LocalUpdate",
   "Server",
   "ServerState",
+  "ShardedClients",
+  "Strategy",
   "adaptive_average",
   "average_predictions",
   "by_layer",
@@ -37,6 +41,7 @@ __all__ = [
   "dp_sgd",
   "draw_and_discard",
   "exact_update",
+  "fastest",
   "federated_averaging",
   "fixed_denominator",
   "flat",
@@ -55,6 +60,7 @@ __all__ = [
   "rounds",
   "secure_aggregation",
   "server_batching",
+  "shard",
   "true_average",
   "weight_by_examples",
 ]

@@ -21,13 +21,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
-from jdp.data.packed import PackedUsers
+from jdp.federated.sharded import AXIS, ShardedClients, client_data
 from jdp.sampling import Sample
 
 PyTree = Any
 ClientFn = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]  # (keys, shared, client, weight)
-
-AXIS = "clients"
 
 
 class ChunkFn(NamedTuple):
@@ -70,17 +68,18 @@ def cohort_sum(
     keys: a key, or a pytree of keys; consumed.
     shared: what all clients see (parameters, query state), any pytree.
     sample: whose `size` members come first.
-    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`.
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`; or either of them as
+      `ShardedClients`, over the same mesh.
     chunk_size: clients computed side by side; a matter of speed and memory
       only. Default: what `default_chunk_size` says.
-    mesh: devices along an axis named "clients"; `shared`, `sample` and `data` are
-      replicated over it. None: one device.
+    mesh: devices along an axis named "clients"; `shared` and `sample` are replicated over it, and so is data that
+      is not sharded. None: one device.
 
   Returns:
     The sum, a pytree like one contribution; zeros for an empty sample.
 
   Raises:
-    ValueError: if chunk_size is not positive or the mesh has no such axis.
+    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices.
   """
   if chunk_size is None:
     chunk_size = default_chunk_size(client_fn, mesh)
@@ -88,39 +87,44 @@ def cohort_sum(
   if mesh is not None and AXIS not in mesh.shape:
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
   num_shards = 1 if mesh is None else mesh.shape[AXIS]
-  capacity = sample.indices.shape[0]
-  num_chunks = -(-capacity // chunk_size)
-  padding = (0, num_chunks * chunk_size - capacity)
-  indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+  sharded = isinstance(data, ShardedClients)
+  if sharded and (mesh is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
+    raise ValueError(f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh).")
+  padding = (0, -sample.indices.shape[0] % chunk_size)
+  sample = Sample(jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding), sample.size)
   chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
-  def shard_sum(keys, shared, indices, weights, size, data):
-    shard = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS)
+  def shard_sum(keys, shared, sample, data):
+    # Chunks are dealt out like cards, so that every device gets its share of the members, which come first; where
+    # each device has clients of its own, all chunks of those are its.
+    first, stride = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS), num_shards
+    if sharded:
+      sample, first, stride = data.own(sample, first), jnp.int32(0), 1
 
     def chunk_sum(chunk):
       slots = chunk * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
-      members = indices[slots]
-      clients = jax.vmap(partial(_client, data))(members)
+      members = sample.indices[slots]
+      clients = jax.vmap(partial(client_data, data))(members)
       own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys)
-      return chunk_fn.sum(own_keys, shared, clients, weights[slots])
+      return chunk_fn.sum(own_keys, shared, clients, sample.weights[slots])
 
     def step(carry):
       chunk, total = carry
-      return chunk + num_shards, jax.tree.map(jnp.add, total, chunk_sum(chunk))
+      return chunk + stride, jax.tree.map(jnp.add, total, chunk_sum(chunk))
 
-    shapes = jax.eval_shape(chunk_sum, shard)
+    shapes = jax.eval_shape(chunk_sum, first)
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    # Chunks are dealt out like cards, so that every device gets its share of the members, which come first.
-    _, total = jax.lax.while_loop(lambda carry: carry[0] * chunk_size < size, step, (shard, zeros))
+    _, total = jax.lax.while_loop(lambda carry: carry[0] * chunk_size < sample.size, step, (first, zeros))
     return total if mesh is None else jax.lax.psum(total, AXIS)
 
   if mesh is not None:
     # The body sums explicitly. With the check on, gradients with respect to replicated values would be summed
     # over the devices too, once for every client.
     replicated = PartitionSpec()
-    shard_sum = jax.shard_map(shard_sum, mesh=mesh, in_specs=replicated, out_specs=replicated, check_vma=False)
-  return shard_sum(keys, shared, indices, weights, sample.size, data)
+    specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if sharded else replicated)
+    shard_sum = jax.shard_map(shard_sum, mesh=mesh, in_specs=specs, out_specs=replicated, check_vma=False)
+  return shard_sum(keys, shared, sample, data)
 
 
 def default_chunk_size(client_fn: ClientFn | ChunkFn, mesh: Mesh | None = None) -> int:
@@ -142,11 +146,6 @@ def _side_by_side(client_fn: ClientFn) -> ChunkFn:
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
 
   return ChunkFn(total)
-
-
-def _client(data, member):
-  """One client's row of the data."""
-  return data.user(member) if isinstance(data, PackedUsers) else jax.tree.map(lambda x: x[member], data)
 
 
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -30,14 +30,21 @@ class Conv(nn.Module):
     bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
     strides = (self.stride, self.stride)
     pads = jax.lax.padtype_to_pads(x.shape[1:3], self.kernel_size, strides, self.padding)
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    rows, columns = (
-      np.arange(0, size - width + 1, self.stride)[:, None] + np.arange(width)
-      for size, width in zip(x.shape[1:3], self.kernel_size, strict=True)
-    )
-    patches = x[:, rows][:, :, :, columns]  # [n, height, kernel height, width, kernel width, channels]
-    patches = patches.swapaxes(2, 3).reshape(x.shape[0], len(rows), len(columns), -1)
+    patches = _patches(jnp.pad(x, ((0, 0), *pads, (0, 0))), self.kernel_size, self.stride)
     return patches @ kernel.reshape(-1, self.features) + bias[None, None, None]
+
+
+def _patches(x, kernel_size, stride):
+  """[n, height, width, channels] -> [n, height', width', kernel height * kernel width * channels], without padding."""
+  rows, columns = (
+    np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
+    for size, width in zip(x.shape[1:3], kernel_size, strict=True)
+  )
+  if x.shape[-1] == 1:  # A gather would copy number by number; slices copy rows of the kernel.
+    x = jnp.stack([x[:, :, own[0] : own[-1] + 1, 0] for own in columns], axis=2)
+    return jnp.concatenate([x[:, own[0] : own[-1] + 1 : stride] for own in rows.T], axis=-1)
+  patches = x[:, rows][:, :, :, columns]  # [n, height', kernel height, width', kernel width, channels]
+  return patches.swapaxes(2, 3).reshape(x.shape[0], len(rows), len(columns), -1)
 
 
 def _max_pool(x):

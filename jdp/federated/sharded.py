@@ -1,0 +1,124 @@
+"""Clients' data dealt out over the devices of a mesh: each device holds its share, and computes its own clients."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jdp.data.clients import Examples
+from jdp.data.packed import PackedUsers
+from jdp.sampling import Sample
+
+PyTree = Any
+
+AXIS = "clients"
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["shares"], meta_fields=["clients_per_device"])
+@dataclasses.dataclass(frozen=True)
+class ShardedClients:
+  """All clients' data, of which every device holds a share; a pytree, made by `shard`.
+
+  Attributes:
+    shares: the data of every device's clients, with a leading axis of devices.
+    clients_per_device: client k lives on device k // clients_per_device, static.
+  """
+
+  shares: PyTree
+  clients_per_device: int
+
+  def user(self, number: jax.Array) -> PyTree:
+    """One client's data, on the device that holds it."""
+    return client_data(jax.tree.map(lambda x: x[0], self.shares), number % self.clients_per_device)
+
+  def own(self, sample: Sample, device: jax.Array) -> Sample:
+    """The members that live on a device, in the sample's order; the slots of all others weigh nothing."""
+    slots = jnp.arange(sample.indices.shape[0], dtype=jnp.int32)
+    own = (sample.indices // self.clients_per_device == device) & (slots < sample.size)
+    order = jnp.argsort(~own, stable=True)
+    weights = jnp.where(own, sample.weights, 0.0)
+    return Sample(sample.indices[order], weights[order], jnp.sum(own, dtype=jnp.int32))
+
+
+def client_data(data: PyTree, number: jax.Array) -> PyTree:
+  """One client's row of the data, however the data is held."""
+  if isinstance(data, PackedUsers | ShardedClients):
+    return data.user(number)
+  return jax.tree.map(lambda x: x[number], data)
+
+
+def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
+  """The clients' data, a share on each device of the mesh; `replicate` puts all of it on every one.
+
+  Every client is computed where its data is, so no data ever moves. A round takes as long as the device that most of
+  the sample lives on: of n members on D devices about sqrt(2 n ln(D) / D) more than n / D, where clients are dealt out
+  in random order.
+
+  Args:
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`, on the host. Of several processes
+      each reads the shares of its own devices only (a `numpy.memmap` will do).
+    mesh: devices along an axis named "clients".
+
+  >>> from jdp.federated import client_mesh
+  >>> mesh = client_mesh()
+  >>> sharded = shard({"x": np.arange(6.0, dtype=np.float32).reshape(3, 2)}, mesh)
+  >>> sharded.shares["x"].sharding.spec == PartitionSpec("clients")
+  True
+  """
+  num_shards = mesh.shape[AXIS]
+  num_clients = len(data.starts) if isinstance(data, PackedUsers) else len(jax.tree.leaves(data)[0])
+  per_device = -(-num_clients // num_shards)
+  firsts = [min(number * per_device, num_clients) for number in range(num_shards + 1)]
+  ranges = list(pairwise(firsts))
+  share_of = _packed_share(data, ranges) if isinstance(data, PackedUsers) else partial(_share, data)
+  share = cache(lambda number: share_of(*ranges[number], per_device))
+  sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+  here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
+  leaves, structure = jax.tree.flatten(share(_number(here)))
+
+  def on_devices(place, example):
+    def block(index):
+      return jax.tree.leaves(share(_number(index)))[place][None]
+
+    return jax.make_array_from_callback((num_shards, *example.shape), sharding, block)
+
+  shares = [on_devices(place, example) for place, example in enumerate(leaves)]
+  return ShardedClients(jax.tree.unflatten(structure, shares), per_device)
+
+
+def _number(index):
+  """The device's number of its index, which of a single device is all there is."""
+  return index[0].start or 0
+
+
+def _share(data, first, last, count):
+  """Clients `first` to `last`, and zeros up to `count`."""
+  return jax.tree.map(lambda x: _lengthened(x[first:last], count), data)
+
+
+def _packed_share(data: PackedUsers, ranges) -> Callable[[int, int, int], PackedUsers]:
+  """The same of packed users, whose examples are padded to those of the device that has most."""
+  starts, counts = np.asarray(data.starts), np.asarray(data.counts)
+  ends = starts + counts
+  rows = {first: slice(starts[first], ends[last - 1]) if last > first else slice(0, 0) for first, last in ranges}
+  most = max(own.stop - own.start for own in rows.values()) + data.width
+
+  def share(first, last, count):
+    own = rows[first]
+    examples = Examples(*(_lengthened(x[own], most) for x in data.examples))
+    own_starts, own_counts = starts[first:last] - own.start, counts[first:last]
+    return PackedUsers(examples, _lengthened(own_starts, count), _lengthened(own_counts, count), data.width)
+
+  return share
+
+
+def _lengthened(x, count):
+  """`x` with rows of zeros at its end, `count` in all."""
+  x = np.asarray(x)
+  return np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) if len(x) < count else x
