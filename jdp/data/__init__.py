@@ -3,11 +3,15 @@
 from jdp.data.clients import Examples, examples, group, partition_by_group, partition_by_label, partition_iid
 from jdp.data.datasets import Dataset, digits, load, mnist
 from jdp.data.packed import PackedUsers, pack
+from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
+from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary
 
 __all__ = [
   "Dataset",
   "Examples",
   "PackedUsers",
+  "UserText",
+  "Vocabulary",
   "digits",
   "examples",
   "group",
@@ -17,4 +21,10 @@ __all__ = [
   "partition_by_group",
   "partition_by_label",
   "partition_iid",
+  "private_vocabulary",
+  "public_vocabulary",
+  "python_modules",
+  "read_users",
+  "sequences",
+  "text_users",
 ]

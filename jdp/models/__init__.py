@@ -4,10 +4,13 @@ from jdp.models.base import Loss, Model, accuracy, cross_entropy, half_precision
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.glm import GLM, glm, with_intercept
+from jdp.models.language_metrics import head_words, language_metrics, next_words
+from jdp.models.language_model import LanguageModel, language_model, next_word_loss
 from jdp.models.logistic import logistic_regression
 
 __all__ = [
   "GLM",
+  "LanguageModel",
   "Loss",
   "Model",
   "accuracy",
@@ -15,7 +18,12 @@ __all__ = [
   "cross_entropy",
   "glm",
   "half_precision",
+  "head_words",
+  "language_metrics",
+  "language_model",
   "logistic_regression",
+  "next_word_loss",
+  "next_words",
   "small_cnn",
   "with_intercept",
   "without_statistics",

@@ -1,0 +1,110 @@
+"""Tokens per second of the language model's gradient beside the machine's limit for matrix products, and its parts.
+
+    python -m experiments.benchmarks.language_model
+
+A client's local batch of 8 sequences of 10 tokens, 10,003 words. The baseline is one large float32 matrix product,
+counted as the tokens whose forward and backward products have as many operations: what no implementation exceeds.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from jax.flatten_util import ravel_pytree
+
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case
+from jdp import models, vectors
+from jdp.data import Examples
+from jdp.federated import gradient_step, local_sgd
+from jdp.mechanisms import priv_unit, scalar_dp, separated
+from jdp.models.language_model import Prediction, cross_entropies, normalised, recurrence
+
+WORDS = flags.DEFINE_integer("words", 10_003, "Words, with UNK, BOS and EOS.", lower_bound=4)
+
+_SEQUENCES, _STEPS, _BATCHES = 8, 10, 20
+_TOKENS = _SEQUENCES * _STEPS
+_PRODUCT = 1024
+_CLIP_NORM = 15.0
+_EPSILON = 500.0
+_LIMIT = "products at the machine's limit"
+
+
+def main(argv: Sequence[str]) -> None:
+  """Prints a table; ratios refer to the machine's limit."""
+  del argv
+  timings = harness.compare(
+    _cases(WORDS.value), baseline="products at the machine's limit", rounds=harness.ROUNDS.value
+  )
+  harness.report(f"language model, {WORDS.value} words", timings, "tokens", json_path=harness.JSON.value)
+
+
+def _cases(words: int) -> dict[str, Case]:
+  model = models.language_model(words)
+  keys = jax.random.split(jax.random.key(0), 4)
+  params = model.init(keys[0])
+  table, bias = params["words"]["embedding"], params["output"]["bias"]
+  client = _client(keys[1], words)
+  batch = jax.tree.map(lambda x: x[:_SEQUENCES], client)
+  loss = models.next_word_loss(model)
+  outputs = jax.random.normal(keys[2], (_TOKENS, table.shape[1]))
+  errors = jax.random.normal(keys[3], (_TOKENS, words))
+  large = jnp.ones((_PRODUCT, _PRODUCT))
+  labels = batch.labels.reshape(-1)
+
+  def softmax(outputs, table, bias):
+    return jnp.mean(cross_entropies(Prediction(outputs, table, bias).logits(), labels))
+
+  def client_case(update):
+    def run(params, client):
+      return update(jax.random.key(1), params, client, lambda d: vectors.clip(d, _CLIP_NORM))
+
+    return _case(run, params, client, work=_TOKENS * _BATCHES)
+
+  def read(params, inputs):
+    return jnp.sum(recurrence(params["lstm"], inputs))
+
+  def step(difference, gradient):
+    return vectors.clip(jax.tree.map(lambda d, g: d - 6.0 * g, difference, gradient), _CLIP_NORM)
+
+  embedded = table[batch.inputs]
+  return {
+    _LIMIT: _case(jnp.matmul, large, large, work=_PRODUCT**3 / (3 * _products(params))),
+    "gradient of a local batch": _case(jax.grad(loss), params, batch),
+    "- its loss alone": _case(loss, params, batch),
+    "- softmax and its gradient": _case(jax.grad(softmax, (0, 1, 2)), outputs, table, bias),
+    "-- its three products": _case(lambda o, t, e: (o @ t.T, e @ t, e.T @ o), outputs, table, errors),
+    "- LSTM and its gradient": _case(jax.grad(read, (0, 1)), params, embedded),
+    "- norm 1 of all words and its gradient": _case(lambda t, g: jax.vjp(normalised, t)[1](g), table, table),
+    "local step and projection": _case(step, params, params),
+    "FedAvg client": client_case(local_sgd(loss, 6.0, batch_size=_SEQUENCES)),
+    "FedSGD client": client_case(gradient_step(loss, 6.0)),
+    "release of a client's update by PrivUnit": _release(params),
+  }
+
+
+def _case(function, *args, work: float = _TOKENS) -> Case:
+  compiled = jax.jit(function)
+  return Case(lambda: compiled(*args), work)
+
+
+def _release(params) -> Case:
+  """A client's locally private report, direction and magnitude apart; its work is that client's tokens."""
+  update, _ = ravel_pytree(params)
+  mechanism = separated(priv_unit(update.size, _EPSILON), scalar_dp(10.0, _CLIP_NORM))
+  return _case(mechanism.privatize, jax.random.key(2), update, work=_TOKENS * _BATCHES)
+
+
+def _client(key, words) -> Examples:
+  tokens = jax.random.randint(key, (2, _BATCHES * _SEQUENCES, _STEPS), 3, words)
+  return Examples(tokens[0], tokens[1], jnp.ones(_BATCHES * _SEQUENCES))
+
+
+def _products(params) -> int:
+  """Multiplications of one token's forward pass: every weight of a matrix once."""
+  return sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
+
+
+if __name__ == "__main__":
+  app.run(main)

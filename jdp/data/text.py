@@ -1,0 +1,168 @@
+"""Text of many users, and the sequences of words that a language model learns from."""
+
+import ast
+import gzip
+import itertools
+import json
+import pathlib
+import re
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp import _validate
+from jdp.data.clients import Examples
+from jdp.data.packed import PackedUsers, pack
+from jdp.data.vocabulary import BOS, EOS, Vocabulary
+
+_COMMENT = re.compile(r"^\s*#+(.*)$", re.MULTILINE)
+_NOT_MODULES = {"site-packages", "dist-packages", "test", "tests"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class UserText(NamedTuple):
+  """What one user wrote: a name, and utterances in order."""
+
+  user: str
+  text: tuple[str, ...]
+
+
+def read_users(path: str | pathlib.Path) -> list[UserText]:
+  """The users of a file in JSON Lines, gzip'd if its name ends in .gz: {"user": name, "text": [utterance, ...]}.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if a line is not of this form.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise FileNotFoundError(f"Expected a file of users' texts at {path}; put it there, or name another folder.")
+  try:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+      return [_user(line, f"line {number} of {path}") for number, line in enumerate(file, 1)]
+  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    raise ValueError(f"Expected whole UTF-8 text in {path}, got: {type(error).__name__}; fetch it again.") from error
+
+
+def _user(line: str, place: str) -> UserText:
+  try:
+    row = json.loads(line)
+    user, text = row["user"], row["text"]
+    valid = isinstance(user, str) and isinstance(text, list) and all(isinstance(part, str) for part in text)
+  except (ValueError, TypeError, KeyError):
+    valid = False
+  if not valid:
+    raise ValueError(f'Expected {{"user": a string, "text": [strings]}} in {place}, got something else; mend the file.')
+  return UserText(user, tuple(text))
+
+
+def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
+  """The docstrings and comments of Python modules, as the texts of users: public text that every machine has.
+
+  Args:
+    folder: the modules in it and its folders are the users, in order of their names; tests and installed packages are
+      left out. None: the standard library.
+  """
+  root = pathlib.Path(sysconfig.get_path("stdlib") if folder is None else folder)
+  paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
+  modules = (path for path in paths if _NOT_MODULES.isdisjoint(path.parts))
+  texts = (UserText(".".join(path.with_suffix("").parts), tuple(_prose(root / path))) for path in modules)
+  return [user for user in texts if user.text]
+
+
+def _prose(path: pathlib.Path) -> Iterator[str]:
+  source = path.read_bytes()
+  try:
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
+  except (SyntaxError, ValueError):  # meant for another version of Python, or no text at all
+    return
+  for docstring in filter(None, map(ast.get_docstring, nodes)):
+    yield from docstring.split("\n\n")
+  yield from (comment for comment in _COMMENT.findall(source.decode("utf-8", "replace")) if comment.strip())
+
+
+def text_users(
+  vocabulary: Vocabulary,
+  users: Iterable[Sequence[str]],
+  *,
+  tokens_per_user: int = 1600,
+  unroll: int = 10,
+  equal: bool = True,
+) -> PackedUsers:
+  """Users' texts as sequences of words, an example each; see `sequences`.
+
+  Args:
+    vocabulary: public.
+    users: the utterances of each.
+    tokens_per_user: of those who have more, the first so many are kept; a multiple of `unroll`.
+    unroll: tokens of a sequence.
+    equal: whether users who have fewer are left out (arXiv 1710.06963, Appendix B). False: all are kept; weigh them by
+      their number of sequences (`jdp.federated.weight_by_examples`).
+
+  Returns:
+    `PackedUsers` whose `Examples` have inputs and labels int32 [sequences, unroll].
+
+  Raises:
+    ValueError: if a number is out of range, or no user is left.
+
+  >>> users = text_users(Vocabulary(("a", "b")), [["a b", "b"], ["a"]], tokens_per_user=6, unroll=2, equal=False)
+  >>> users.user(0).inputs.tolist(), users.user(0).labels.tolist()
+  ([[1, 3], [4, 1], [4, 1]], [[3, 4], [2, 4], [2, 1]])
+  >>> users.counts.tolist()
+  [3, 1]
+  """
+  _validate.integer(1, unroll=unroll, tokens_per_user=tokens_per_user)
+  if tokens_per_user % unroll:
+    raise ValueError(f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}.")
+  least = tokens_per_user if equal else 1
+  encoded = (_pairs(vocabulary, text, tokens_per_user) for text in users)
+  parts = [_cut(pairs, unroll) for pairs in encoded if len(pairs) >= least]
+  if not parts:
+    raise ValueError(f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user.")
+  return pack(_joined(parts), _consecutive([len(part.labels) for part in parts]))
+
+
+def sequences(
+  vocabulary: Vocabulary, texts: Iterable[str], *, unroll: int = 10, max_tokens: int | None = None
+) -> Examples:
+  """Utterances as sequences of words and the words that follow them.
+
+  Each utterance w_1 .. w_n is n + 1 tokens: after BOS comes w_1, after w_1 comes w_2, after w_n comes EOS. The tokens
+  of all utterances in a row are cut into sequences of `unroll`. What is left is padded with the label BOS, which
+  never follows a word and does not count.
+
+  Args:
+    vocabulary: a word that is not in it is UNK.
+    texts: utterances, in order.
+    unroll: tokens of a sequence.
+    max_tokens: only the first so many tokens are kept. None: all.
+
+  Returns:
+    `Examples`: inputs int32 [n, unroll] and labels int32 [n, unroll].
+  """
+  return _cut(_pairs(vocabulary, texts, max_tokens), unroll)
+
+
+def _pairs(vocabulary, texts, max_tokens) -> np.ndarray:
+  """(word, next word) of at most the first `max_tokens` tokens, int32 [tokens, 2]."""
+  tokens = itertools.chain.from_iterable(
+    itertools.pairwise((BOS, *numbers, EOS)) for numbers in map(vocabulary.encode, texts) if numbers
+  )
+  return np.array(list(itertools.islice(tokens, max_tokens)), np.int32).reshape(-1, 2)
+
+
+def _cut(pairs, unroll) -> Examples:
+  padded = np.pad(pairs, ((0, -len(pairs) % unroll), (0, 0)), constant_values=BOS)
+  inputs, labels = padded.T.reshape(2, -1, unroll)
+  return Examples(inputs, labels, np.ones(len(inputs), np.float32))
+
+
+def _joined(parts) -> Examples:
+  return Examples(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _consecutive(counts) -> list[np.ndarray]:
+  return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])

@@ -1,0 +1,142 @@
+"""Words and their numbers: a vocabulary from public text, or counted privately among users."""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate
+from jdp.events import PoissonSampling, Round
+from jdp.queries import gaussian_sum
+
+SPECIAL = ("<unk>", "<bos>", "<eos>")
+UNK, BOS, EOS = range(len(SPECIAL))
+"""Any word that is not in the vocabulary; what an utterance begins with; what it ends with."""
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+
+
+def words(text: str) -> list[str]:
+  """The words of a text in lower case: letters and digits, with apostrophes inside; all else is left out.
+
+  >>> words("Don't -- you   DARE!")
+  ["don't", 'you', 'dare']
+  """
+  return _WORD.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+  """A fixed list of words, public.
+
+  Attributes:
+    words: the most frequent first; word i has the number i + 3, after UNK, BOS and EOS.
+
+  >>> vocabulary = Vocabulary(("the", "cat"))
+  >>> len(vocabulary), vocabulary.encode("The cat sat."), vocabulary.decode([3, 4, 0])
+  (5, [3, 4, 0], 'the cat <unk>')
+  """
+
+  words: tuple[str, ...]
+
+  def __len__(self) -> int:
+    """How many numbers there are."""
+    return len(SPECIAL) + len(self.words)
+
+  @functools.cached_property
+  def _numbers(self):
+    return {word: number for number, word in enumerate(self.words, len(SPECIAL))}
+
+  def encode(self, text: str) -> list[int]:
+    """The numbers of the words of a text; without BOS and EOS."""
+    return [self._numbers.get(word, UNK) for word in words(text)]
+
+  def decode(self, numbers: Iterable[int]) -> str:
+    """The words with these numbers, and spaces between them."""
+    return " ".join((*SPECIAL, *self.words)[number] for number in numbers)
+
+
+def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
+  """The `size` most frequent words of public texts, or all of them if there are fewer.
+
+  Formal guarantee: none. The texts must be public: that a rare word is in the list says that somebody wrote it.
+
+  Args:
+    texts: any strings.
+    size: at least 1.
+
+  >>> public_vocabulary(["a rose is a rose", "is it?"], 3).words
+  ('a', 'rose', 'is')
+  """
+  _validate.integer(1, size=size)
+  counts = collections.Counter(word for text in texts for word in words(text))
+  return Vocabulary(tuple(word for word, _ in counts.most_common(size)))
+
+
+def private_vocabulary(
+  key: jax.Array,
+  users: Sequence[Iterable[str]],
+  candidates: Iterable[str],
+  size: int,
+  *,
+  words_per_user: int,
+  noise_multiplier: float,
+) -> tuple[Vocabulary, Round]:
+  """The words that most users use, among public candidates, by a noised count.
+
+  Every user names the candidates that it uses most, at most `words_per_user` of them; the number of users who named a
+  word is released with Gaussian noise, for every candidate, and the largest are taken. A word that is no candidate
+  stays unknown whatever users write, so that no list of words tells about a single user.
+
+  Formal guarantee, per user, under add/remove, to whoever sees the vocabulary: that of the event, a Gaussian
+  release of all users' sum with the noise multiplier z. A user's vector of zeros and ones has an L2 norm of at most
+  sqrt(words_per_user); sums of fewer than 2^24 users are exact in float32. The noise has the limits of
+  `jdp.queries.gaussian_sum`.
+
+  Args:
+    key: of the noise; consumed. Keep it secret, and use it once.
+    users: the texts of each user, any strings.
+    candidates: words from public sources; repetitions are ignored.
+    size: how many words the vocabulary has, at most as many as there are candidates.
+    words_per_user: L >= 1. The noise on a count is z sqrt(L).
+    noise_multiplier: z >= 0; at 0 nothing is private.
+
+  Returns:
+    (vocabulary, event): append the event to the ledger of the training that uses the vocabulary.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> users = [["the cat", "the dog"], ["the cat"], ["the mouse"]]
+  >>> vocabulary, event = private_vocabulary(
+  ...   jax.random.key(0), users, ["a", "dog", "cat", "the"], 2, words_per_user=4, noise_multiplier=0.01)
+  >>> vocabulary.words, event.query
+  (('the', 'cat'), GaussianSum(clip_norm=2.0, stddev=0.02))
+  """
+  names = tuple(dict.fromkeys(candidates))
+  _validate.integer(1, size=size, words_per_user=words_per_user)
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  if size > len(names):
+    raise ValueError(f"Expected size of at most {len(names)} candidates, got {size}; name more candidates.")
+  clip_norm = math.sqrt(words_per_user)
+  query = gaussian_sum(clip_norm, noise_multiplier * clip_norm)
+  named = jnp.asarray(_named(users, names, words_per_user), jnp.float32)
+  noised, event, _ = query.finalize(key, query.init(named), named)
+  order = np.argsort(-np.asarray(noised), kind="stable")[:size]
+  return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event)
+
+
+def _named(users, names, words_per_user) -> np.ndarray:
+  """For each candidate, how many users name it, int [candidates]."""
+  numbers = {name: i for i, name in enumerate(names)}
+  total = np.zeros(len(names), np.int64)
+  for texts in users:
+    counts = collections.Counter(numbers[word] for text in texts for word in words(text) if word in numbers)
+    total[[number for number, _ in counts.most_common(words_per_user)]] += 1
+  return total
