@@ -42,7 +42,8 @@ class Task(NamedTuple):
     init: key -> parameters.
     loss: of a client's examples.
     evaluate: parameters -> {"test_accuracy": share of the test examples classified correctly}.
-    clients: `Examples` with leading axes [num_users, examples of the largest user].
+    clients: the users, as `arrange` has arranged them; `data.group`: `Examples` with leading axes [num_users, examples
+      of the largest user].
     num_users: N, public.
     dim: number of parameters.
   """
@@ -50,18 +51,25 @@ class Task(NamedTuple):
   init: Callable[[jax.Array], PyTree]
   loss: models.Loss
   evaluate: Callable[[PyTree], dict[str, jax.Array]]
-  clients: data.Examples
+  clients: PyTree
   num_users: int
   dim: int
 
 
-def load_task(options: ClassificationOptions, data_seed: int, mesh: jax.sharding.Mesh | None) -> Task:
+def load_task(
+  options: ClassificationOptions,
+  data_seed: int,
+  mesh: jax.sharding.Mesh | None,
+  *,
+  arrange: Callable[..., PyTree] = data.group,
+) -> Task:
   """Reads the data, divides it among users and makes the model.
 
   Args:
     options: which.
     data_seed: of the partition.
     mesh: where the data will be used.
+    arrange: how users lie in memory: `data.group`, or `data.pack` where they are of unequal size.
 
   Raises:
     ValueError: if the model does not fit the data, or the data has no writers.
@@ -77,7 +85,7 @@ def load_task(options: ClassificationOptions, data_seed: int, mesh: jax.sharding
     init=model.init,
     loss=models.cross_entropy(model),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
-    clients=replicate(jax.tree.map(jnp.asarray, data.group(dataset.train, users)), mesh),
+    clients=replicate(jax.tree.map(jnp.asarray, arrange(dataset.train, users)), mesh),
     num_users=len(users),
     dim=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
   )

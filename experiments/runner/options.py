@@ -9,7 +9,7 @@ import dataclasses
 import pathlib
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from absl import flags
@@ -123,9 +123,14 @@ def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
 
 def read_flagfile(options_type: type, path: pathlib.Path) -> dict[str, Any]:
   """The options in a flagfile, by name."""
+  return read_flags(options_type, [f"--flagfile={path}"])
+
+
+def read_flags(options_type: type, arguments: Sequence[str]) -> dict[str, Any]:
+  """The options in arguments such as "--seeds=2", by name."""
   values = flags.FlagValues()
   define(options_type, values)
-  values(["", f"--flagfile={path}"])
+  values(["", *arguments])
   return given(options_type, values)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner import files
@@ -157,11 +158,33 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
   )
 
 
+def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
+  """The parameters in a run's `params.npz`.
+
+  Args:
+    path: the file.
+    like: parameters of the same structure and shapes, or their shapes.
+
+  Raises:
+    ValueError: if the file holds other parameters.
+    FileNotFoundError: if there is none.
+  """
+  with np.load(path) as file:
+    arrays = dict(file)
+  expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
+  got = {name: array.shape for name, array in arrays.items()}
+  if got != expected:
+    raise ValueError(f"Expected parameters {expected} in {path}, got {got}; name a run of the same model.")
+  return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected])
+
+
+def _by_name(tree):
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(where, simple=True, separator="/"): leaf for where, leaf in leaves}
+
+
 def _save_params(path, params):
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  arrays: dict[str, Any] = {
-    jax.tree_util.keystr(where, simple=True, separator="/"): np.asarray(leaf) for where, leaf in leaves
-  }
+  arrays: dict[str, Any] = {name: np.asarray(leaf) for name, leaf in _by_name(params).items()}
   content = io.BytesIO()
   np.savez(content, **arrays)
   files.write(path, content.getvalue())

@@ -1,0 +1,229 @@
+"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv 1710.06963).
+
+Compares training without privacy with private training, and, with `--vary`, private training with several values of
+anything that it depends on: accuracy over rounds, and what each run guarantees. As in the paper's study, a small
+cohort can be given the noise that the average of a larger one would have (`--noise_cohort_size`): how useful such a
+model is shows with little computation, and the report states the guarantee of both, apart.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from experiments.dp_fedavg_averages import AverageOptions, Federation, client_weight, make_average, make_federation
+from experiments.dp_fedavg_report import write_report
+from experiments.dp_fedavg_tasks import Task, TaskOptions, load_task
+from experiments.runner.federation import local_update, make_plan, server_optimizer
+from experiments.runner.launch import Experiment, launch
+from experiments.runner.options import option, read_flags, resolve
+from experiments.runner.sweep import Setting, Sweep, load_params, run_sweep
+from experiments.runner.training import TrainingOptions
+from experiments.runner.workdir import Workdir
+from jdp import _validate, data, sampling
+from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
+from jdp.federated.averages import fixed_denominator, flat, true_average
+
+PyTree = Any
+_count = partial(_validate.integer, 1)
+_RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
+_OF_BASELINES = (
+  "cohort_size",
+  "local_training",
+  "local_learning_rate",
+  "local_epochs",
+  "local_batch_size",
+  "proximal_iterations",
+  "server_optimizer",
+  "server_learning_rate",
+  "weights",
+  "weight_cap",
+)
+_OF_AVERAGES = tuple(field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(TrainingOptions, AverageOptions, TaskOptions):
+  """The options of this experiment."""
+
+  runs: tuple[str, ...] = option(
+    ("none", "private"),
+    "Rows of the table: the true average of fixed cohorts; private users; private examples (DP-SGD).",
+    choices=tuple(_RUNS),
+  )
+  vary: tuple[str, ...] = option(
+    (), "Options of averaging that --values gives values of; a row for each.", choices=_OF_AVERAGES
+  )
+  values: tuple[str, ...] = option(
+    (), "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier --values=1:0.5,2:1."
+  )
+  smoothing: int = option(1, "Evaluations whose mean plots and the table's second column show.", check=_count)
+  warm_start: str | None = option(None, "The params.npz of an earlier run, to begin with.")
+  sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
+  sgd_clip_norm: float = option(1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive)
+  sgd_learning_rate: float = option(0.5, "DP-SGD: learning rate.", check=_validate.positive)
+  chunk_size: int = option(1, "Clients computed side by side: 1 on a CPU, hundreds on a GPU.", check=_count)
+
+
+class Row(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    setting: what is run.
+    options: its options; others than the experiment's where --vary changes them.
+    federation: who takes part, with what noise; None without privacy.
+  """
+
+  setting: Setting
+  options: Options
+  federation: Federation | None
+
+
+def prepare(options: Options) -> Callable[[Workdir], None]:
+  """Reads the data and makes the algorithms; returns the work."""
+  mesh = client_mesh() if jax.device_count() > 1 else None
+  task = load_task(options)
+  if options.warm_start is not None:
+    start = load_params(options.warm_start, jax.eval_shape(task.init, jax.random.key(0)))
+    task = task._replace(init=lambda key: start)
+  rows = make_rows(options, task, mesh)
+  clients = {"user": task.clients}
+  if "dp_sgd" in options.runs:
+    clients["example"] = as_examples(task.clients)
+  shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
+  settings = [row.setting for row in rows]
+  sweep = Sweep(settings, task.init, task.evaluate, shared, options.cohort_size, _delta(options, task), mesh)
+
+  def work(workdir: Workdir):
+    write_report(workdir, options, task, rows, run_sweep(sweep, workdir, options))
+
+  return work
+
+
+def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> list[Row]:
+  """The runs, each with every value that concerns it.
+
+  Raises:
+    ValueError: if there is nothing to run, or the values do not fit what varies.
+  """
+  if not options.runs:
+    raise ValueError("Expected something to run, got no --runs.")
+  made = {"none": _baseline, "private": _private, "dp_sgd": _dp_sgd}
+  with_values = _variants(options)
+  rows = []
+  for run in options.runs:
+    concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[run]
+    variants = with_values if concerned.intersection(options.vary) else {"": options}
+    for value, chosen in variants.items():
+      name = re.sub(r"[^\w.-]+", "_", f"{run}_{value}" if value else run)
+      label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
+      algorithm, federation = made[run](chosen, task, mesh)
+      rows.append(Row(Setting(name, label, algorithm, private=run != "none"), chosen, federation))
+  return rows
+
+
+def _delta(options: Options, task: Task) -> float:
+  """One delta for all that is run."""
+  return options.delta or len(task.sizes) ** -1.1
+
+
+def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
+  """All users' examples in a row, without padding."""
+  if isinstance(clients, data.PackedUsers):
+    rows = clients.examples
+  else:
+    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), clients)
+  return jax.tree.map(lambda x: x[rows.mask > 0], rows)
+
+
+def _variants(options: Options) -> dict[str, Options]:
+  """The options with each of --values, as if it had been given; themselves, if nothing varies."""
+  if not options.vary and not options.values:
+    return {"": options}
+  if not options.vary or not options.values:
+    given = (",".join(names) or "none" for names in (options.vary, options.values))
+    raise ValueError(f"Expected both --vary and --values, got {' and '.join(given)}.")
+  base = {name: value for name, value in vars(options).items() if value is not None}
+  return {value: resolve(Options, _assigned(options.vary, value), base) for value in options.values}
+
+
+def _assigned(names, value) -> dict[str, Any]:
+  parts = value.split(":")
+  if len(parts) != len(names):
+    raise ValueError(f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}.")
+  try:
+    return read_flags(Options, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)])
+  except flags.Error as error:
+    raise ValueError(f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}") from error
+
+
+def _described(names, value) -> str:
+  parts = zip(names, value.split(":"), strict=True)
+  return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
+
+
+def _baseline(options: Options, task: Task, mesh):
+  """The true average of cohorts of a fixed size, by the same code."""
+  if not options.cohort_size <= len(task.sizes):
+    raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
+  sampler = sampling.fixed_size(len(task.sizes), options.cohort_size)
+  return _on("user", _averaging(options, task, mesh, true_average(), sampler, relation="replace_one")), None
+
+
+def _private(options: Options, task: Task, mesh):
+  federation = make_federation(options, task.sizes)
+  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
+  return _on("user", _averaging(options, task, mesh, average, federation.actual.sampler)), federation
+
+
+def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAlgorithm:
+  return federated_averaging(
+    local_update(options, task.loss),
+    average,
+    sampler,
+    server_optimizer(options),
+    weight=client_weight(options),
+    project=options.projection == "batch",
+    chunk_size=options.chunk_size,
+    mesh=mesh,
+    diagnose=options.diagnostics,
+    **settings,
+  )
+
+
+def _dp_sgd(options: Options, task: Task, mesh):
+  """Every example a user of its own, by the same code."""
+  num_examples = int(task.sizes.sum())
+  chosen = dataclasses.replace(options, cohort_size=options.sgd_batch_size, delta=_delta(options, task))
+  plan = make_plan(chosen, num_examples)
+  size = plan.sampler.expected_size
+  average = fixed_denominator(flat(options.sgd_clip_norm), plan.noise_multiplier, size)
+  algorithm = dp_sgd(
+    task.loss,
+    average,
+    plan.sampler,
+    server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
+    chunk_size=options.chunk_size,
+    mesh=mesh,
+    diagnose=options.diagnostics,
+  )
+  return _on("example", algorithm), Federation(plan, plan, num_examples, size)
+
+
+def _on(kind: str, algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+  """The algorithm on the clients of one kind, of a dict with all kinds."""
+
+  def round_fn(noise_key, data_key, state, clients):
+    return algorithm.round(noise_key, data_key, state, clients[kind])
+
+  return algorithm._replace(round=round_fn)
+
+
+if __name__ == "__main__":
+  launch(Experiment("dp_fedavg", Options, prepare))

@@ -1,0 +1,186 @@
+"""Text by user as a task of DP-FedAvg: the next words of film characters, of Shakespeare's, or of Python's modules."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.dp_fedavg_tasks import Task
+from experiments.runner.parts import Part
+from experiments.runner.reports import table
+from jdp import accounting, data, models
+from jdp.data import Examples, UserText, Vocabulary
+from jdp.data.vocabulary import BOS, UNK
+from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.federated import local_sgd
+from jdp.ledger import Ledger
+
+PyTree = Any
+_HEADS = (10, 50, 100)
+_HEAD_TOKENS = 2_000
+_PUBLIC_BATCH = 8
+_PROMPTS = ("i", "what do you", "this is the")
+_PUBLISHED = (  # noise, S, users, expected cohort, epsilon, AccuracyTop1 in per cent
+  (0.003, 15, 763_430, 5000, 4.634, 17.49),
+  (0.006, 10, 763_430, 1667, 2.314, 17.04),
+  (0.012, 15, 763_430, 1250, 2.038, 16.33),
+  (0.003, 15, 100_000_000, 5000, 1.152, 17.49),
+  (0.006, 10, 100_000_000, 1667, 0.991, 17.04),
+  (0.012, 15, 100_000_000, 1250, 0.987, 16.33),
+)
+_PUBLISHED_ROUNDS = 5000  # not stated for the table; all six epsilons are those of as many rounds
+_PUBLISHED_DELTA = 1e-9
+_PUBLISHED_BASELINE = 17.62
+
+
+class Split(NamedTuple):
+  """Users by what they are for.
+
+  Attributes:
+    public: vocabulary and warm start.
+    test: evaluation.
+    private: the clients.
+  """
+
+  public: Sequence[UserText]
+  test: Sequence[UserText]
+  private: Sequence[UserText]
+
+
+def load_text_task(options: Any) -> Task:
+  """Reads the texts, finds the words, and makes the model, trained on public text if asked to.
+
+  Raises:
+    ValueError: if a share of the users is empty, or no user has enough text.
+    FileNotFoundError: if a file is missing.
+  """
+  users = read(options.dataset, options.data_dir)
+  split = divide(users, options)
+  public = [text for user in (split.public or data.python_modules()) for text in user.text]
+  vocabulary = data.public_vocabulary(public, options.vocabulary_size)
+  model = models.language_model(len(vocabulary))
+  cut = partial(data.sequences, vocabulary, unroll=options.unroll)
+  test = cut((text for user in split.test for text in user.text), max_tokens=options.test_tokens)
+  clients = data.text_users(
+    vocabulary,
+    [user.text for user in split.private],
+    tokens_per_user=options.tokens_per_user,
+    unroll=options.unroll,
+    equal=options.equal_users,
+  )
+  test, clients = jax.tree.map(jnp.asarray, (test, clients))
+  metrics = jax.jit(partial(models.language_metrics, model))
+  return Task(
+    init=_start(options, model, lambda: cut(public, max_tokens=None)),
+    loss=models.next_word_loss(model),
+    evaluate=lambda params: metrics(params, test),
+    clients=clients,
+    sizes=np.asarray(clients.counts),
+    headline="accuracy_top1",
+    facts=_facts(options, model, vocabulary, test, clients),
+    parts=partial(_parts, model, vocabulary, test),
+  )
+
+
+def read(dataset: str, data_dir: str | None) -> list[UserText]:
+  """The users of a data set: "modules" need no file.
+
+  Raises:
+    ValueError: if no folder is named.
+    FileNotFoundError: if the file is not in it.
+  """
+  if dataset == "modules":
+    return data.python_modules()
+  if data_dir is None:
+    raise ValueError(f"Expected --data_dir for {dataset}, got none; name the folder with text/{dataset}.jsonl.gz.")
+  return data.read_users(f"{data_dir}/text/{dataset}.jsonl.gz")
+
+
+def divide(users: Sequence[UserText], options: Any) -> Split:
+  """The users in a random order, cut into shares; none is public if the public text is another.
+
+  Raises:
+    ValueError: if a share that is needed is empty.
+  """
+  order = np.random.default_rng(options.data_seed).permutation(len(users))
+  public = round(options.public_share * len(users)) if options.public_text == "users" else 0
+  test = round(options.test_share * len(users))
+  split = Split(*([users[i] for i in part] for part in np.split(order, [public, public + test])))
+  if not split.test or not (split.public or options.public_text == "modules"):
+    raise ValueError(
+      f"Expected users for the test and for --public_text={options.public_text}, got {len(split.test)} and "
+      f"{len(split.public)}; raise --test_share or --public_share."
+    )
+  return split
+
+
+def _start(options, model: models.LanguageModel, public: Callable[[], Examples]) -> Callable[[jax.Array], PyTree]:
+  """The initial model: random, or trained on the public text."""
+  if not options.public_passes:
+    return model.init
+  train = local_sgd(
+    models.next_word_loss(model),
+    options.public_learning_rate,
+    num_epochs=options.public_passes,
+    batch_size=_PUBLIC_BATCH,
+  )
+  params = model.init(jax.random.key(options.init_seed))
+  difference = jax.jit(train)(jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public()))
+  trained = jax.tree.map(jnp.add, params, difference)
+  return lambda key: trained
+
+
+def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
+  sources = {"users": f"{options.public_share:.0%} of the users, public", "modules": "Python's docstrings, public"}
+  counted = test.labels[test.labels != BOS]
+  tokens = int(jnp.sum(clients.examples.labels != BOS))
+  passes = f"after {options.public_passes} passes over the public text" if options.public_passes else "random"
+  size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+  return {
+    "data": f"{options.dataset}: {len(clients.counts):,} users with {tokens:,} tokens; "
+    f"test: {counted.size:,} tokens of others",
+    "vocabulary": f"{len(vocabulary.words):,} words of {sources[options.public_text]}; "
+    f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
+    "model": f"LSTM with tied embeddings, {size:,} parameters, at first {passes}",
+  }
+
+
+def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]) -> Iterator[Part]:
+  """What the models predict: how frequent their words are, and examples."""
+  yield Part("Head words", head_word_table(model, test, params_of))
+  rows = [
+    [label, *(", ".join(word for word, _ in models.next_words(model, params, vocabulary, text)) for text in _PROMPTS)]
+    for label, params in params_of.items()
+  ]
+  yield Part("The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows))
+  yield Part("The published configurations", published_table())
+
+
+def published_table() -> str:
+  """Table 2 of arXiv 1710.06963, with today's epsilon beside the published one."""
+  rows = []
+  for noise, clip_norm, users, cohort, published, accuracy in _PUBLISHED:
+    event = Round(PoissonSampling(cohort / users), GaussianSum(clip_norm, clip_norm))
+    plan = Ledger().append(event, count=_PUBLISHED_ROUNDS)
+    then, now = (accounting.epsilon(plan, delta=_PUBLISHED_DELTA, accountant=name) for name in ("moments", "rdp"))
+    facts = (f"{noise}", f"{clip_norm}", f"{users:,}", f"{cohort:,}", f"{published:.3f}", f"{then:.3f}", f"{now:.3f}")
+    rows.append([*facts, f"{accuracy} %", f"{_PUBLISHED_BASELINE - accuracy:.2f}"])
+  names = ("noise", "S", "users", "cohort", "ε, published", "ε, moments", "ε, RDP", "AccuracyTop1", "points lost")
+  return (
+    f"{table(names, rows)}\n\nδ = {_PUBLISHED_DELTA:g}, {_PUBLISHED_ROUNDS:,} rounds, z = 1; on other data (Reddit), "
+    f"where the model without privacy had {_PUBLISHED_BASELINE} %."
+  )
+
+
+def head_word_table(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> str:
+  """Of ten predicted words, how many are among the most frequent: the share of tokens for each number."""
+  sample = jax.tree.map(lambda x: x[: _HEAD_TOKENS // test.labels.shape[1]], test)
+  count = jax.jit(partial(models.head_words, model, heads=_HEADS))
+  rows = []
+  for label, params in params_of.items():
+    shares = np.asarray(count(params, sample)) / max(1, int(jnp.sum(sample.labels != BOS)))
+    rows += [[label, f"{head}", *(f"{share:.1%}" for share in row)] for head, row in zip(_HEADS, shares, strict=True)]
+  return table(["run", "most frequent", *map(str, range(11))], rows)

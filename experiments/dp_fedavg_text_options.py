@@ -1,0 +1,40 @@
+"""The options of language models: whose text, which words, and what is public."""
+
+import dataclasses
+from functools import partial
+
+from experiments.runner.options import option
+from jdp import _validate
+
+TEXT = ("modules", "movies", "movies_small", "shakespeare")
+_count = partial(_validate.integer, 1)
+_share = partial(_validate.in_range, 0.0, 0.5)
+_TEXT = {"dataset": TEXT}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+  """The options of learning from text; they say nothing where `--dataset` is images."""
+
+  public_text: str | None = option(
+    "users",
+    "What vocabulary and warm start come from: users of the data declared public, or Python's own docstrings.",
+    choices=("users", "modules"),
+    when=_TEXT,
+  )
+  public_share: float | None = option(
+    0.1, "Share of the users that is public: nobody's privacy, no clients.", check=_share, when=_TEXT
+  )
+  test_share: float | None = option(0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT)
+  test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)
+  vocabulary_size: int | None = option(10_000, "Most frequent words of the public text.", check=_count, when=_TEXT)
+  tokens_per_user: int | None = option(1600, "A user's tokens beyond these are left out.", check=_count, when=_TEXT)
+  equal_users: bool | None = option(True, "Whether users with fewer tokens are left out.", when=_TEXT)
+  unroll: int | None = option(10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT)
+  public_passes: int | None = option(
+    0, "Passes over the public text, without privacy, before the first round.", check=partial(_validate.integer, 0),
+    when=_TEXT,
+  )  # fmt: skip
+  public_learning_rate: float | None = option(
+    6.0, "Learning rate of these passes, in batches of 8 sequences.", check=_validate.positive, when=_TEXT
+  )

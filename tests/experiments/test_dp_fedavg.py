@@ -1,0 +1,213 @@
+"""The experiment of federated averaging: its noise, its rows, and a run from end to end, whole and resumed."""
+
+import contextlib
+import io
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import dp_fedavg
+from experiments.dp_fedavg_averages import make_average, make_federation
+from experiments.dp_fedavg_report import first_noise
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from experiments.runner.sweep import load_params
+from jdp import accounting, data, ledger
+from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling
+from tests import statistical
+
+EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
+TINY = {"num_rounds": 4, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "noise_multiplier": 1.3}
+ONCE = {**TINY, "vary": (), "values": (), "seeds": 1, "noise_seed": 3, "local_training": "gradient"}
+START = {"b": np.zeros(10, np.float32), "w": np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32)}
+PLAN = {"noise_cohort_size": 2000, "noise_population": 100_000}
+
+
+def options(**given):
+  return launch.options.resolve(dp_fedavg.Options, given, TINY)
+
+
+def run(path, *, resume=False, **given):
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
+  return out.getvalue()
+
+
+def finalized(average, params, steps=1):
+  """The last of the averages of nobody, and all their events."""
+  state, events = average.query.init(params), []
+  for step in range(steps):
+    contribution = average.query.preprocess(jax.random.key(0), state, params, jnp.float32(0))
+    result, event, state = average.query.finalize(jax.random.key(step), state, contribution)
+    events.append(event)
+  return result, events
+
+
+S, Z, C = 0.5, 1.3, 2000 * 0.75  # of the plan, with users who weigh 3/4 on average
+
+
+@pytest.mark.parametrize(
+  ("given", "stddev"),
+  [
+    ({}, Z * S / C),
+    ({"estimator": "clipped", "min_weight": 0.8}, 2 * Z * S / (0.8 * C + 1)),
+    ({"clipping": "per_layer", "layer_shares": "dimension"}, Z * S / C),
+    ({"clipping": "adaptive", "clip_quantile": 0.5}, Z / math.sqrt(1 - (Z / (2 * C / 20)) ** 2) * S / C),
+  ],
+  ids=["fixed", "clipped", "per layer", "adaptive"],
+)
+def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
+  chosen = options(clip_norm=S, weights="examples", weight_cap=10.0, **PLAN, **given)
+  federation = make_federation(chosen, np.array([5, 10, 40, 5] * 50))
+  params = {"a": {"w": jnp.zeros(20_000)}, "b": {"w": jnp.zeros(10_000)}}
+  average = make_average(chosen, params, federation.actual.noise_multiplier, federation.expected_weight)
+  result, (event,) = finalized(average, params)
+  statistical.assert_normal_stddev(
+    np.concatenate(jax.tree.leaves(jax.tree.map(np.ravel, result))), stddev, catches=0.04
+  )
+  assert federation.expected_weight == pytest.approx(20 * 0.75)
+  assert first_noise(event, federation.expected_weight) == pytest.approx((S, stddev), rel=1e-6)
+  assert federation.planned.noise_multiplier == Z
+  assert federation.planned.delta == pytest.approx(100_000**-1.1)
+
+
+def test_a_target_is_met_by_the_plan():
+  chosen = options(target_epsilon=2.0, **PLAN)
+  federation = make_federation(chosen, np.full(200, 10))
+  z, delta = federation.planned.noise_multiplier, federation.planned.delta
+  assert accounting.epsilon(ledger.subsampled_gaussian(0.02, z, 4), delta) == pytest.approx(2.0, rel=1e-3)
+  assert federation.actual.noise_multiplier == pytest.approx(z * 20 / 2000)
+
+
+def test_a_schedule_lowers_clip_norm_and_noise_together():
+  params = {"w": jnp.zeros(3)}
+  average = make_average(options(clip_norm=S, clip_decay=0.5, clip_decay_rounds=2), params, Z, 10.0)
+  _, events = finalized(average, params, steps=5)
+  np.testing.assert_allclose([event.clip_norm for event in events], [S, S, S / 2, S / 2, S / 4])
+  np.testing.assert_allclose([event.stddev / event.clip_norm for event in events], Z, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def task():
+  return dp_fedavg.load_task(options())
+
+
+def test_values_make_rows_of_what_they_concern(task):
+  def names(**given):
+    return [row.setting.name for row in dp_fedavg.make_rows(options(runs=("none", "private"), **given), task, None)]
+
+  assert names() == ["none", "private"]
+  assert names(vary=("clip_norm",), values=("1", "0.5")) == ["none", "private_1", "private_0.5"]
+  assert names(vary=("weights",), values=("equal",)) == ["none_equal", "private_equal"]
+  chosen = options(vary=("estimator", "target_epsilon"), values=("clipped:2",), **PLAN)
+  (_, row) = dp_fedavg.make_rows(chosen, task, None)
+  assert row.setting.label == "private, estimator clipped, target epsilon 2"
+  assert (row.options.min_weight, row.options.noise_multiplier, row.options.target_epsilon) == (1.0, None, 2.0)
+  assert row.options.noise_population == PLAN["noise_population"]
+
+
+@pytest.mark.parametrize("preset", list(EXPERIMENT.presets))
+def test_presets_have_values_that_can_be_taken(preset):
+  flags = launch.options.read_flagfile(dp_fedavg.Options, EXPERIMENT.presets[preset])
+  chosen = launch.options.resolve(dp_fedavg.Options, flags)
+  assert not chosen.vary or len(dp_fedavg._variants(chosen)) == len(chosen.values)
+
+
+def test_examples_of_all_users_are_in_a_row_without_padding(task):
+  examples = jax.tree.map(np.asarray, task.clients.examples)
+  padded = data.group(examples, [np.array([3, 1]), np.array([2])])
+  np.testing.assert_array_equal(dp_fedavg.as_examples(padded).labels, examples.labels[[3, 1, 2]])
+  assert dp_fedavg.as_examples(task.clients).labels.shape == (1430,)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  path = tmp_path_factory.mktemp("dp_fedavg") / "run"
+  np.savez(path.parent / "params.npz", **START)
+  start = str(path.parent / "params.npz")
+  return path, run(
+    path, runs=("private", "none", "dp_sgd"), warm_start=start, smoothing=2, sgd_batch_size=40, **PLAN, **ONCE
+  )
+
+
+def test_results_follow_from_ledgers_and_metrics(finished):
+  path, _ = finished
+  private, none, sgd = json.loads((path / "results.json").read_text())["summary"]
+  spent = {row["setting"]: ledger.load(path / row["setting"] / "0" / "ledger.jsonl") for row in (private, none, sgd)}
+  delta = 143**-1.1
+  for row, kind, unit in ((private, GaussianSum, "user"), (sgd, GaussianSum, "example")):
+    assert {type(event.query) for event in spent[row["setting"]]} == {kind}
+    assert row["central"]["epsilon"] == accounting.epsilon(spent[row["setting"]], delta)
+    assert row["central"]["unit"] == unit
+  (event,) = set(spent["private"])
+  assert event.query.stddev == pytest.approx(1.3 * 20 / 2000)
+  assert isinstance(event.sampling, PoissonSampling)
+  assert event.sampling.probability == pytest.approx(20 / 143)
+  assert (none["central"], none["planned"]) == (None, None)
+  assert {type(event.sampling) for event in spent["none"]} == {FixedSizeSampling}
+  assert private["stddev"] == pytest.approx(1.3 / 2000)
+  assert sgd["stddev"] == pytest.approx(1.3 / 40)
+  metrics = [json.loads(line) for line in (path / "none/0/metrics.jsonl").read_text().splitlines()]
+  assert [row["round"] for row in metrics] == [0, 2, 4]
+  assert none["test_accuracy"]["mean"] == metrics[-1]["test_accuracy"] > metrics[0]["test_accuracy"]
+  smoothed = (metrics[1]["test_accuracy"] + metrics[2]["test_accuracy"]) / 2
+  assert none["smoothed"]["mean"] == pytest.approx(smoothed)
+  assert none["difference"]["mean"] == pytest.approx(smoothed - private["smoothed"]["mean"])
+
+
+def test_both_guarantees_are_side_by_side(finished):
+  path, out = finished
+  (private, *_) = json.loads((path / "results.json").read_text())["summary"]
+  plan = accounting.epsilon(ledger.subsampled_gaussian(0.02, 1.3, 4), 100_000**-1.1)
+  assert private["planned"]["rdp"] == pytest.approx(plan)
+  assert private["central"]["epsilon"] > 100 * plan
+  (line,) = (line for line in out.splitlines() if line.startswith("| private"))
+  cells = [cell.strip() for cell in line.split("|")]
+  assert cells[2:6] == ["0.00065", "1", "143", "20"]
+  assert cells[6].startswith(f"{private['central']['epsilon']:.3f}")
+  assert cells[7:10] == ["100000", "2000", f"{plan:.3f} (δ = 3.2e-06)"]
+  report = (path / "report.md").read_text()
+  for text in (line, "NOT PRIVATE", "per user (add/remove)", "per example (add/remove)", "and nobody was"):
+    assert text in report
+  assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_begin_with_an_earlier_ones_parameters(finished, task):
+  path, _ = finished
+  accuracy = task.evaluate(load_params(path.parent / "params.npz", START))["test_accuracy"]
+  assert accuracy > 0.1
+  for setting in ("private", "none", "dp_sgd"):
+    before = json.loads((path / setting / "0" / "metrics.jsonl").read_text().splitlines()[0])
+    assert (before["round"], before["test_accuracy"]) == (0, pytest.approx(float(accuracy)))
+  assert f"Nor is what {path.parent / 'params.npz'} was trained on" in (path / "report.md").read_text()
+  with pytest.raises(ValueError, match=r"Expected parameters .*'w': \(2, 3\).* in .*params.npz, got"):
+    load_params(path.parent / "params.npz", {"b": jnp.zeros(10), "w": jnp.zeros((2, 3))})
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"runs": ()}, "Expected something to run"),
+    ({"noise_cohort_size": 50}, "Expected --noise_cohort_size and --noise_population together, got 50 and None"),
+    ({"noise_cohort_size": 50, "noise_population": 40}, "Expected --noise_cohort_size of at most 40 users, got 50"),
+    ({"cohort_size": 200}, "Expected --cohort_size of at most 143 users, got 200"),
+    ({"clipping": "adaptive", "estimator": "clipped"}, "Expected --estimator=fixed and --clip_decay=1"),
+    ({"vary": ("clip_norm",)}, "Expected both --vary and --values, got clip_norm and none"),
+    (
+      {"vary": ("clip_norm",), "values": ("1:2",)},
+      "Expected 1 --values joined by colons for --vary=clip_norm, got 1:2",
+    ),
+    ({"vary": ("clip_norm",), "values": ("one",)}, "Expected --values that --clip_norm can take, got one"),
+    ({"vary": ("clip_norm",), "values": ("-1",)}, "Expected --clip_norm to be a finite number > 0"),
+    ({"warm_start": "/no/params.npz"}, "No such file"),
+  ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, message):
+  with pytest.raises((ValueError, FileNotFoundError), match=message):
+    run(tmp_path / "run", **{**ONCE, **given})
+  assert list(tmp_path.iterdir()) == []

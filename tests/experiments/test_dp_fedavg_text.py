@@ -1,0 +1,103 @@
+"""Text as a task of DP-FedAvg: who is public, the words, the warm start, the report's parts, the published table."""
+
+import gzip
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import dp_fedavg, dp_fedavg_text
+from experiments.runner import launch
+from jdp.data import UserText
+from jdp.data.clients import Examples
+
+EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """20 users who say the same sentence, and some a word of their own."""
+  path = tmp_path_factory.mktemp("data") / "text" / "movies_small.jsonl.gz"
+  path.parent.mkdir()
+  rows = [{"user": f"u{i}", "text": [" ".join(WORDS), f"own{i} {' '.join(WORDS)}"] * (1 + i)} for i in range(20)]
+  path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+  return path.parent.parent
+
+
+def options(folder, **given):
+  text = {"dataset": "movies_small", "data_dir": str(folder), "tokens_per_user": 60, "vocabulary_size": 30}
+  return launch.options.resolve(dp_fedavg.Options, {**text, "noise_multiplier": 1.0, **given})
+
+
+def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
+  users = [UserText(str(i), ("a",)) for i in range(50)]
+  split = dp_fedavg_text.divide(users, options(folder, public_share=0.2))
+  assert [len(part) for part in split] == [10, 5, 35]
+  assert {user for part in split for user in part} == set(users)
+  other = dp_fedavg_text.divide(users, options(folder, public_share=0.2, data_seed=1))
+  assert other.public != split.public
+  assert not dp_fedavg_text.divide(users, options(folder, public_text="modules")).public
+  with pytest.raises(ValueError, match="raise --test_share or --public_share"):
+    dp_fedavg_text.divide(users, options(folder, public_share=0.0))
+
+
+def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder):
+  cold = dp_fedavg_text.load_text_task(options(folder))
+  warm = dp_fedavg_text.load_text_task(options(folder, public_passes=8))
+  # Two public users; of the others those with 60 tokens, 4 utterances of 9 or 10, are clients.
+  assert set(cold.sizes.tolist()) == {6}
+  (words,) = {len(np.unique(task.clients.examples.inputs)) for task in (cold, warm)}
+  assert words == 2 + len(WORDS)  # UNK for everybody's own word, BOS
+  before, after = (warm.evaluate(task.init(jax.random.key(0))) for task in (cold, warm))
+  assert warm.headline in after
+  assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)  # 8 common words, 2 own ones, and 3 special ones
+  assert float(after["perplexity"]) < 7
+
+
+def test_head_words_share_out_all_tokens():
+  class Model:
+    predict = init = None
+
+    @staticmethod
+    def apply(params, inputs):
+      return jax.nn.one_hot(inputs, 200)
+
+  sequences = Examples(np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32))
+  rows = dp_fedavg_text.head_word_table(Model, sequences, {"run": None}).splitlines()[2:]
+  # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores are tied.
+  shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0%") for row in rows]
+  assert shares == [9, 9, 9]
+
+
+def test_published_epsilons_are_reproduced():
+  rows = dp_fedavg_text.published_table().splitlines()[2:8]
+  published, moments, now = zip(*([cell.strip() for cell in row.split("|")][5:8] for row in rows), strict=True)
+  assert published == moments
+  assert all(float(new) < float(old) for new, old in zip(now, moments, strict=True))
+
+
+def test_a_run_from_end_to_end_reports_both_epsilons(folder, tmp_path):
+  given = {
+    **vars(options(folder)), "runs": ("private",), "num_rounds": 1, "cohort_size": 3, "noise_cohort_size": 300,
+    "noise_population": 10_000,
+  }  # fmt: skip
+  given = {name: value for name, value in given.items() if value is not None}
+  launch.execute(launch.prepare(EXPERIMENT, given, launch.Location(path=str(tmp_path / "run"))))
+  report = (tmp_path / "run" / "report.md").read_text()
+  assert "movies_small" in report
+  assert "planned ε" in report
+  for part in ("Head words", "The three likeliest next words", "The published configurations"):
+    assert f"## {part}" in report
+
+
+@pytest.mark.parametrize("preset", ["movies", "movies_cohorts", "paper", "shakespeare", "text_smoke"])
+def test_text_presets_are_valid(preset):
+  given = launch.options.read_flagfile(dp_fedavg.Options, EXPERIMENT.presets[preset])
+  assert launch.options.resolve(dp_fedavg.Options, given).local_batch_size == 8
+
+
+def test_data_without_a_folder_are_refused():
+  with pytest.raises(ValueError, match="Expected --data_dir for movies"):
+    dp_fedavg_text.read("movies", None)
