@@ -93,8 +93,16 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
       yield report.image_pictures(own, _gallery(options, own))
     if dataset and "cnn" in options.task:
       shown = (math.inf, *sorted(options.cnn_epsilons, reverse=True))
-      made = pictures(dataset, shown, options.cnn_users, options.components, options.cnn_steps, options.seed)
-      yield report.cnn_part(made, shown)
+      made = pictures(
+        dataset,
+        shown,
+        options.cnn_users,
+        releases=options.releases,
+        components=options.components,
+        num_steps=options.cnn_steps,
+        seed=options.seed,
+      )
+      yield report.cnn_part(made)
 
   return lambda workdir: write_parts(workdir, "Reconstruction from private releases", "reconstruction", parts(workdir))
 

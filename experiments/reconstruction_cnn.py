@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,66 +11,127 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jdp import data, models
-from jdp.attacks.gradient_matching import match_gradient
-from jdp.attacks.reconstruction import principal_prior
+from jdp.attacks.gradient_matching import Candidates, match_gradient
+from jdp.attacks.reconstruction import pixel_prior, principal_prior
 from jdp.mechanisms import priv_unit
 
 _SMALLEST = 16
+_PUBLIC = 1000  # images whose gradients the attacker compares
+_STARTS = 8
 
 
-class Pictures(NamedTuple):
-  """Images and what the attack made of them.
+class Picture(NamedTuple):
+  """What the attack made of the users' images in one view.
 
   Attributes:
-    images: [users, height, width].
-    found: [epsilons, users, height, width].
-    cosines: [epsilons, users], between an image and its reconstruction.
-    labels_found: [epsilons, users], whether the label was.
-    size: of the gradient.
+    label: of the view.
+    found: [users, height, width].
+    cosines: [users], between an image and its reconstruction.
+    labels_found: [users], whether the label was.
   """
 
-  images: np.ndarray
+  label: str
   found: np.ndarray
   cosines: np.ndarray
   labels_found: np.ndarray
+
+
+class Pictures(NamedTuple):
+  """Images [users, height, width], what became of them in each view, and the size of a gradient."""
+
+  images: np.ndarray
+  views: list[Picture]
   size: int
 
 
-def pictures(
-  dataset: data.Dataset, epsilons: Sequence[float], users: int, components: int, num_steps: int, seed: int
-) -> Pictures:
-  """Attacks one release of PrivUnit for each user and epsilon, infinity for the gradient's direction itself.
+class _View(NamedTuple):
+  """Estimates of the gradients' directions [users, size], with noise of this variance in a coordinate."""
 
-  Smaller images are enlarged to 16 x 16. The attacker's prior: principal components of the training images.
+  label: str
+  estimate: jax.Array
+  variance: float
+  public: bool = True
+
+
+def pictures(
+  dataset: data.Dataset,
+  epsilons: Sequence[float],
+  users: int,
+  *,
+  releases: int,
+  components: int,
+  num_steps: int,
+  seed: int,
+) -> Pictures:
+  """Attacks releases of PrivUnit: one of each user at each epsilon; at the first private one, other views too.
+
+  Smaller images are enlarged to 16 x 16. With public images the prior is their principal components, and the attack
+  starts at those whose gradients are nearest to the release; without, at grey, with every label.
+
+  Args:
+    dataset: the users are test images drawn at random, the training images public.
+    epsilons: infinity for the gradient's direction itself.
+    users: how many.
+    releases: of the view of repeated ones.
+    components: of the prior.
+    num_steps: of the optimiser.
+    seed: of the users, the network and the noise.
   """
   train, test = enlarged(dataset.train), enlarged(dataset.test)
   own = np.random.default_rng(seed).permutation(len(test.labels))[:users]
   images, labels = np.asarray(test.inputs)[own], np.asarray(test.labels)[own]
-  shape = images.shape[1:]
-  model = models.small_cnn(shape, dataset.num_classes)
-  gradient, params = jax.grad(models.cross_entropy(model)), jax.jit(model.init)(jax.random.key(seed))
+  gradient_of = _gradient(images.shape[1:], dataset.num_classes, seed)
+  gradients = jax.jit(jax.vmap(gradient_of))
+  exact = _normalised(gradients(images.reshape(users, -1), labels))
+  prior, public_labels = principal_prior(train.inputs, components), jnp.asarray(train.labels[:_PUBLIC], np.int32)
+  public_images = jnp.asarray(train.inputs[:_PUBLIC]).reshape(-1, images[0].size)
+  public = _normalised(gradients(public_images, public_labels))
 
-  def gradient_of(image, label):
-    example = data.Examples(image.reshape(1, *shape), label[None], jnp.ones(1))
-    return ravel_pytree(gradient(params, example))[0]
+  def nearest(release):
+    best = jnp.argsort(-(public @ release))[:_STARTS]
+    return Candidates(public_labels[best], public_images[best])
 
-  exact = jax.jit(jax.vmap(gradient_of))(images.reshape(users, -1), labels)
-  prior = principal_prior(train.inputs, components)
-  candidates = jnp.arange(dataset.num_classes, dtype=np.int32)
-  attack = jax.jit(match_gradient(gradient_of, candidates, prior, num_steps=num_steps))
-  found, right = [], []
-  for epsilon in epsilons:
-    released, penalty = exact, 0.0
-    if math.isfinite(epsilon):
-      mechanism = priv_unit(exact.shape[1], epsilon)
-      key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(epsilon).encode())))
-      released = jax.jit(jax.vmap(mechanism.privatize))(jax.random.split(key, users), exact)
-      penalty = _penalty(mechanism.mean_squared_error(1.0), exact.shape[1], components)
-    matches = [attack(row, penalty) for row in released]
-    found.append([np.asarray(match.input).reshape(shape) for match in matches])
-    right.append([bool(match.candidate == label) for match, label in zip(matches, labels, strict=True)])
-  array = np.array(found)
-  return Pictures(images, array, _cosines(array, images), np.array(right), exact.shape[1])
+  grey = jnp.full((dataset.num_classes, images[0].size), 0.5)
+  everything = Candidates(jnp.arange(dataset.num_classes, dtype=np.int32), grey)
+  informed = jax.jit(match_gradient(gradient_of, prior, num_steps=num_steps))
+  blind = jax.jit(match_gradient(gradient_of, pixel_prior(images[0].size), num_steps=num_steps))
+
+  def attacked(view: _View) -> Picture:
+    rows = []
+    for release in view.estimate:
+      coordinates = components if view.public else images[0].size
+      candidates = nearest(release) if view.public else everything
+      penalty = coordinates * view.variance / (2 * float(jnp.linalg.norm(release)))
+      match = (informed if view.public else blind)(release, penalty, candidates)
+      rows.append((np.asarray(match.input), int(candidates.labels[match.candidate])))
+    found = np.array([row[0] for row in rows]).reshape(images.shape)
+    return Picture(view.label, found, _cosines(found, images), np.array([row[1] for row in rows]) == labels)
+
+  return Pictures(images, [attacked(view) for view in _views(exact, epsilons, releases, seed)], exact.shape[1])
+
+
+def _views(exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int) -> Iterator[_View]:
+  """One release at each epsilon; at the first private one also no prior, repeated releases, and the users' sum."""
+  users, size = exact.shape
+  private = [epsilon for epsilon in epsilons if math.isfinite(epsilon)]
+  if len(private) < len(epsilons):
+    yield _View("∞", exact, 0.0)
+    yield _View("∞, no prior", exact, 0.0, public=False)
+  for epsilon in private:
+    mechanism = priv_unit(size, epsilon)
+    release, variance = jax.jit(jax.vmap(mechanism.privatize)), mechanism.mean_squared_error(1.0) / size
+    key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(epsilon).encode())))
+    count = releases if epsilon == private[0] else 1
+    keys, label = jax.random.split(key, (count, users)), f"{epsilon:g}"
+    released = [release(keys[i], exact) for i in range(count)]
+    yield _View(label, released[0], variance)
+    if count > 1:
+      yield _View(f"{label}, no prior", released[0], variance, public=False)
+      yield _View(f"{label}, {count} releases", sum(released[1:], released[0]) / count, variance / count)
+    if count > 1 and users > 1:
+      others = jnp.sum(exact, axis=0) - exact
+      whole = jnp.sum(released[0], axis=0)
+      yield _View(f"{label}, sum of {users},\nothers known", whole - others, users * variance)
 
 
 def enlarged(examples: data.Examples) -> data.Examples:
@@ -80,11 +141,22 @@ def enlarged(examples: data.Examples) -> data.Examples:
   return examples._replace(inputs=np.asarray(inputs))
 
 
-def _penalty(mean_squared_error, size, components):
-  """That of the posterior mode: k s^2 / (2 ||Z||), of noise with variance s^2 in a coordinate."""
-  return components * mean_squared_error / size / (2 * math.sqrt(1 + mean_squared_error))
+def _gradient(shape, num_classes, seed) -> Callable[[jax.Array, jax.Array], jax.Array]:
+  """(image, label) -> the gradient of the network's loss there at its start, all flat."""
+  model = models.small_cnn(shape, num_classes)
+  gradient, params = jax.grad(models.cross_entropy(model)), jax.jit(model.init)(jax.random.key(seed))
+
+  def gradient_of(image, label):
+    example = data.Examples(image.reshape(1, *shape), label[None], jnp.ones(1))
+    return ravel_pytree(gradient(params, example))[0]
+
+  return gradient_of
+
+
+def _normalised(rows):
+  return rows / jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1e-20)
 
 
 def _cosines(found, images):
-  inner = np.sum(found * images, axis=(2, 3))
-  return inner / np.maximum(np.linalg.norm(found, axis=(2, 3)) * np.linalg.norm(images, axis=(1, 2)), 1e-20)
+  inner = np.sum(found * images, axis=(1, 2))
+  return inner / np.maximum(np.linalg.norm(found, axis=(1, 2)) * np.linalg.norm(images, axis=(1, 2)), 1e-20)

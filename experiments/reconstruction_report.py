@@ -111,19 +111,22 @@ def image_pictures(own: images.Scene, gallery: Mapping[str, np.ndarray]) -> Part
   return Part("Images: pictures", text, "pictures", _grid(shown))
 
 
-def cnn_part(made: Pictures, epsilons: Sequence[float]) -> Part:
+def cnn_part(made: Pictures) -> Part:
   """Pictures from a network's gradients."""
-  labels = ["∞" if math.isinf(e) else f"{e:g}" for e in epsilons]
   rows = [
-    [label, f"{cosines.mean():.4f}", f"{cosines.min():.4f}", f"{right.sum()} of {right.size}"]
-    for label, cosines, right in zip(labels, made.cosines, made.labels_found, strict=True)
+    [
+      *(view.label.replace("\n", " "), f"{view.cosines.mean():.4f}", f"{view.cosines.min():.4f}"),
+      f"{view.labels_found.sum()} of {view.labels_found.size}",
+    ]
+    for view in made.views
   ]
   text = (
-    f"One release of PrivUnit each, of gradients of {made.size:,} numbers; Adam on the cosine between gradients, with "
-    "public images' principal components for a prior. The cosine is that of whole images, which all resemble their "
-    "mean.\n\n"
+    f"Directions of gradients of {made.size:,} numbers, released by PrivUnit: one release of each user unless it says "
+    "more. Adam on the cosine between gradients; with public images' principal components for a prior, from those "
+    "public images whose gradients are nearest; without a prior, from grey. The cosine is that of whole images, which "
+    "all resemble their mean.\n\n"
   )
-  shown = {"image": made.images} | dict(zip(labels, made.found, strict=True))
+  shown = {"image": made.images} | {view.label: view.found for view in made.views}
   header = ["epsilon", "mean cosine", "least", "labels found"]
   return Part("A convolutional network", text + table(header, rows), "cnn", _grid(shown))
 

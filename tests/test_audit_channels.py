@@ -16,7 +16,7 @@ from jdp.attacks.channels import (
   gaussian_cap_channel,
   response_channel,
 )
-from jdp.mechanisms import hemisphere, priv_unit, priv_unit_g, priv_unit_linf, scalar_dp, scalar_rel_dp
+from jdp.mechanisms import hemisphere, priv_unit, priv_unit_g, priv_unit_linf, scalar_dp, scalar_rel_dp, separated
 
 
 def of_grid(mechanism):
@@ -43,6 +43,12 @@ CASES = {
   "priv_unit_linf": (
     lambda epsilon, size: priv_unit_linf(size, epsilon),
     lambda m: cube_channel(m.parameters.dim, m.parameters.threshold, m.parameters.p),
+  ),
+  "separated": (
+    lambda epsilon, size: separated(priv_unit(size, 0.6 * epsilon), scalar_dp(0.4 * epsilon, 1.0)),
+    lambda m: np.kron(
+      of_cap(m._replace(parameters=m.parameters.direction)), of_grid(m._replace(parameters=m.parameters.magnitude))
+    ),
   ),
 }
 

@@ -38,6 +38,7 @@ MAKE = {
   "laplace": lambda epsilon: laplace(epsilon, 1.0),
 }
 TIGHT = {f"{name} {epsilon:g}": make(epsilon) for epsilon in (1.0, 2.0, 4.0) for name, make in MAKE.items()}
+TIGHT["separated"] = separated(priv_unit(DIM, 2.0), scalar_dp(2.0, 1.0))
 OTHERS = {
   "priv_unit, many dimensions": priv_unit(80, 4.0),
   "priv_unit_linf": priv_unit_linf(DIM, 4.0),
@@ -45,7 +46,6 @@ OTHERS = {
   "hemisphere": hemisphere(DIM, 4.0),
   "proj_unit": proj_unit(DIM, 4.0, 8),
   "fast_proj_unit": fast_proj_unit(DIM, 4.0, 8),
-  "separated": separated(priv_unit(DIM, 2.0), scalar_dp(2.0, 1.0)),
   "scalar_rel_dp": scalar_rel_dp(4.0, 1.0, num_levels=4, min_value=0.1),
   "laplace, a vector": laplace(4.0, 2.0, shape=(DIM,)),
   "l2_laplace": l2_laplace(4.0, 2.0, shape=(DIM,)),

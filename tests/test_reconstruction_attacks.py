@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from jdp import data, models
-from jdp.attacks.gradient_matching import match_gradient
+from jdp.attacks.gradient_matching import Candidates, match_gradient
 from jdp.attacks.reconstruction import (
   GaussianPrior,
   gaussian_attack,
@@ -150,6 +150,9 @@ def test_success_is_a_distance_between_directions():
   assert not succeeds(turned, jnp.array([0.1, 0.0]), distance - 1e-4)
 
 
+PIXELS = GaussianPrior(jnp.full(6, 0.5), jnp.eye(6), jnp.full(6, 0.1))
+
+
 @pytest.fixture(scope="module")
 def network():
   """(gradient of a small network's loss, its attack): no closed form."""
@@ -162,8 +165,8 @@ def network():
   def gradient_of(value, label):
     return ravel_pytree(jax.grad(loss)(params, value, label))[0]
 
-  prior = GaussianPrior(jnp.full(6, 0.5), jnp.eye(6), jnp.full(6, 0.1))
-  return gradient_of, jax.jit(match_gradient(gradient_of, jnp.arange(3), prior))
+  attack, candidates = jax.jit(match_gradient(gradient_of, PIXELS)), Candidates(jnp.arange(3), jnp.full((3, 6), 0.5))
+  return gradient_of, lambda released, penalty, tried=candidates: attack(released, penalty, tried)
 
 
 def test_matching_finds_input_and_label_from_the_gradients_direction(network):
@@ -182,6 +185,17 @@ def test_a_large_penalty_leaves_the_priors_mean(network):
   np.testing.assert_allclose(match.input, 0.5, atol=0.01)
 
 
+def test_candidates_start_where_they_are_told(network):
+  """With one step of nearly nothing each remains where it began, and the matching one has the least loss."""
+  gradient_of, _ = network
+  value = jnp.array([0.1, 0.9, 0.4, 0.7, 0.2, 0.6])
+  attack = jax.jit(match_gradient(gradient_of, PIXELS, num_steps=1, learning_rate=1e-5))
+  candidates = Candidates(jnp.array([1, 1, 2]), jnp.stack([jnp.full(6, 0.5), value, value]))
+  match = attack(gradient_of(value, 1), 0.0, candidates)
+  assert match.candidate == 1
+  np.testing.assert_allclose(match.input, value, atol=1e-4)
+
+
 @pytest.mark.parametrize("released", [0.0, math.nan, math.inf])
 def test_matching_survives_hostile_releases(network, released):
   gradient_of, attack = network
@@ -192,4 +206,4 @@ def test_matching_survives_hostile_releases(network, released):
 def test_arguments_out_of_range_are_refused():
   for settings in ({"num_steps": 0}, {"learning_rate": math.nan}):
     with pytest.raises(ValueError, match=next(iter(settings))):
-      match_gradient(lambda value, label: value, jnp.arange(2), pixel_prior(2), **settings)
+      match_gradient(lambda value, label: value, pixel_prior(2), **settings)

@@ -17,12 +17,24 @@ from jdp.attacks.reconstruction import GaussianPrior
 from jdp.vectors import unit
 
 
+class Candidates(NamedTuple):
+  """What the optimisation tries, each by itself.
+
+  Attributes:
+    labels: int32 [m].
+    starts: float32 [m, d], the inputs that it starts from, as near as the prior's subspace has them.
+  """
+
+  labels: jax.Array
+  starts: jax.Array
+
+
 class Match(NamedTuple):
   """What the optimisation found.
 
   Attributes:
     input: float32 [d].
-    candidate: int32 scalar, which of the candidate labels it took.
+    candidate: int32 scalar, which of the candidates it took.
     cosine: float32 scalar, between the gradient of `input` and the released one.
   """
 
@@ -33,35 +45,38 @@ class Match(NamedTuple):
 
 def match_gradient(
   gradient_of: Callable[[jax.Array, jax.Array], jax.Array],
-  labels: jax.Array,
   prior: GaussianPrior,
   *,
   num_steps: int = 300,
   learning_rate: float = 0.1,
-) -> Callable[[jax.Array, jax.typing.ArrayLike], Match]:
-  """An attack that moves an input, from the prior's mean, until its gradient matches a released one.
+) -> Callable[[jax.Array, jax.typing.ArrayLike, Candidates], Match]:
+  """An attack that moves an input until its gradient matches a released one.
 
-  Every label is tried, and the one of the least loss taken. The input moves in the prior's standard coordinates, by
+  Every candidate is tried, and the one of the least loss taken. The input moves in the prior's standard coordinates, by
   Adam with a cosine schedule; `penalty` times their mean square is added to the loss. With 0 an exact gradient is
   matched. For a release Z of a direction, with noise of variance s^2 in each coordinate, k s^2 / (2 ||Z||) makes the
   loss that of the posterior mode under normal noise, k the prior's number of coordinates. Deterministic.
 
+  The loss has many minima: where it starts matters, and images whose gradients are near the released one are better
+  starts than the prior's mean.
+
   Args:
     gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p]; differentiable.
-    labels: int32 [m], the candidates.
     prior: of inputs.
     num_steps: of the optimiser.
     learning_rate: of the optimiser at the start, in the prior's standard deviations.
 
   Returns:
-    (released [p], penalty >= 0) -> `Match`. A release that is zero or not finite counts as the first basis vector.
+    (released [p], penalty >= 0, candidates) -> `Match`. A release that is zero or not finite counts as the first basis
+    vector.
 
   Raises:
     ValueError: if num_steps or learning_rate is out of range.
 
   >>> from jdp.attacks.reconstruction import pixel_prior
-  >>> attack = match_gradient(lambda x, label: jnp.append(x, 1.0), jnp.array([0]), pixel_prior(2), num_steps=100)
-  >>> attack(jnp.array([0.5, 1.5, 2.0]), 0.0).input.round(2).tolist()
+  >>> attack = match_gradient(lambda x, label: jnp.append(x, 1.0), pixel_prior(2), num_steps=100)
+  >>> candidates = Candidates(jnp.array([0]), jnp.array([[0.5, 0.5]]))
+  >>> attack(jnp.array([0.5, 1.5, 2.0]), 0.0, candidates).input.round(2).tolist()
   [0.25, 0.75]
   """
   _validate.integer(1, num_steps=num_steps)
@@ -79,7 +94,7 @@ def match_gradient(
   def loss(coordinates, label, target, penalty):
     return 1 - cosine(coordinates, label, target) + penalty * jnp.mean(coordinates**2)
 
-  def of_label(label, target, penalty):
+  def of_candidate(label, first, target, penalty):
     def step(carry, _):
       coordinates, state = carry
       gradient = jax.grad(loss)(coordinates, label, target, penalty)
@@ -87,14 +102,16 @@ def match_gradient(
         update, state = optimizer.update(gradient, state)
       return (optax.apply_updates(coordinates, update), state), None
 
-    start = jnp.zeros_like(prior.variances)
+    start = (prior.basis @ (first - prior.mean)) / scales
     (coordinates, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=num_steps)
     return coordinates, loss(coordinates, label, target, penalty)
 
-  def attack(released, penalty):
+  def attack(released, penalty, candidates):
     target = unit(released)
-    coordinates, losses = jax.vmap(of_label, (0, None, None))(labels, target, penalty)
+    coordinates, losses = jax.vmap(of_candidate, (0, 0, None, None))(
+      candidates.labels, candidates.starts, target, penalty
+    )
     best = jnp.argmin(losses).astype(jnp.int32)
-    return Match(input_at(coordinates[best]), best, cosine(coordinates[best], labels[best], target))
+    return Match(input_at(coordinates[best]), best, cosine(coordinates[best], candidates.labels[best], target))
 
   return attack

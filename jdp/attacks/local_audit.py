@@ -10,10 +10,12 @@ import numpy as np
 from jdp import _validate
 from jdp.attacks.audit import Bound, ScoreAudit, audit_scores
 from jdp.mechanisms.base import LocalMechanism, Report
+from jdp.mechanisms.separated import SeparatedParameters
 
 Statistic = Callable[[Report], jax.Array]  # report -> scalar
 
 _BATCH = 4096
+_SHORT = 1e-6
 
 
 def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic:
@@ -27,7 +29,8 @@ def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic
 def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax.Array, jax.Array]:
   """v and -v of norm `radius` in the mechanism's norm: along the diagonal or an axis, where it reaches farther in L2.
 
-  The farthest two inputs of a ball. For magnitudes, -v counts as 0.
+  The farthest two inputs of a ball. For magnitudes, -v counts as 0; where direction and magnitude are released apart,
+  the second input is -v shrunk to nearly nothing, which differs in both.
 
   >>> from jdp.mechanisms import priv_unit_linf
   >>> opposite_inputs(priv_unit_linf(3, 4.0))[1].tolist()
@@ -37,7 +40,8 @@ def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax
   axis = (np.arange(diagonal.size) == 0).astype(float).reshape(mechanism.shape)
   scaled = [radius * x / float(mechanism.norm(jnp.asarray(x, jnp.float32))) for x in (axis, diagonal)]
   longest = jnp.asarray(max(scaled, key=np.linalg.norm), jnp.float32)
-  return longest, -longest
+  apart = isinstance(mechanism.parameters, SeparatedParameters)
+  return longest, -longest * (_SHORT if apart else 1.0)
 
 
 def draw_scores(

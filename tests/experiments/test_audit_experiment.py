@@ -28,7 +28,7 @@ def rows(report):
 
 
 def test_mechanisms_are_below_what_they_state(tmp_path):
-  names = ("scalar_dp", "laplace", "gaussian")
+  names = ("laplace", "gaussian")
   report = run(tmp_path, task=("local",), mechanisms=names, epsilons=(1.0, 2.0), dim=6, num_samples=4000)
   table = rows(report)[2:]
   assert [row[0] for row in table] == 2 * list(names)
@@ -39,13 +39,34 @@ def test_mechanisms_are_below_what_they_state(tmp_path):
   assert (tmp_path / "run" / "local_audit.png").stat().st_size > 10_000
 
 
+def test_broken_mechanisms_are_found_out_and_others_named(tmp_path):
+  """All at an epsilon of 2; of too few reports only the late clipping comes out, and the report says so."""
+  report = run(tmp_path, task=("broken",), epsilons=(2.0,), dim=6, num_samples=1500)
+  bounds = {row[0]: float(row[2]) for row in rows(report)[2:]}
+  assert list(bounds) == list(binary.BROKEN)
+  assert bounds["laplace, clipped after the noise"] > 2.0
+  assert bounds["priv_unit, gamma 10 % too high"] < 2.0
+  (missed,) = re.findall(r"NOT FOUND: (.*?)\.", report)
+  assert set(missed.split("; ")) == {name for name, bound in bounds.items() if bound <= 2.0}
+
+
 def test_canaries_in_a_run(tmp_path):
-  report = run(tmp_path, task=("central",), noise_multipliers=(0.5,), num_rounds=2, num_canaries=100, num_guesses=40)
-  ((z, stated, bound, right, *estimates),) = rows(report)[2:]
-  assert z == "0.5"
+  """64 right guesses are left without what is known of the users; all are right if everybody is in all rounds."""
+  given = {"noise_multipliers": (1.0,), "participations": (0.5,), "num_guesses": 100, "examples_per_user": 1}
+  report = run(tmp_path, task=("central",), num_rounds=20, num_canaries=200, **given)
+  ((z, q, stated, bound, right, *estimates),) = rows(report)[2:]
+  assert (z, q) == ("1", "0.5")
   assert 1.0 < float(bound) < float(stated)
-  assert right == "40 of 40"
+  assert 85 < int(right.removesuffix(" of 100")) < 100
   assert all(float(x) > 0 for x in estimates)
+
+
+def test_runs_share_the_confidence(monkeypatch):
+  monkeypatch.setattr(binary, "audit_run", lambda options, task, *case: case)
+  options = binary.Options(noise_multipliers=(1.0, 2.0), participations=(0.5, 1.0), central_confidence=0.96)
+  runs = binary.audit_runs(options, None)
+  assert [run[:2] for run in runs] == [(1.0, 0.5), (2.0, 0.5), (1.0, 1.0), (2.0, 1.0)]
+  assert [run[2] for run in runs] == pytest.approx([0.99] * 4)
 
 
 @pytest.mark.parametrize("name", binary.MECHANISMS)

@@ -95,11 +95,15 @@ def test_the_whole_report(tmp_path):
   assert re.search(r"^\| 784 +\| 1 +\| 3.4655e-51 +\| 109.2812", report, re.M)
   exact = float(re.search(r"relative error of at most (\S+)\.", report).group(1))
   assert exact < 1e-5
-  lines = (re.split(r" *\| *", row) for row in report.splitlines())
+  lines = [re.split(r" *\| *", row) for row in report.splitlines()]
   cells = {(line[1], line[3], line[4]): line[5:] for line in lines if len(line) == 9}
   assert cells["no privacy", "one release", "none"][0].startswith("1.000")
   shares = [float(cells["separated", view, "none"][2]) for view in ("sum of 20", "one release", "3 releases")]
   assert shares == sorted(shares)  # cosines: more is seen of a user alone, and of more releases
+  cosines = {line[1]: float(line[2]) for line in lines if len(line) == 6 and re.match("∞|500", line[1])}
+  assert list(cosines) == ["∞", "∞, no prior", "500", "500, no prior", "500, 3 releases"]
+  # In two steps an attack hardly leaves its start: the public image of the nearest gradient, or grey.
+  assert cosines["∞"] > 0.9 > 0.8 > cosines["∞, no prior"]
   for name in ("protection", "spheres", "images", "pictures", "cnn"):
     assert (tmp_path / "run" / f"{name}.png").stat().st_size > 5000
 
