@@ -62,8 +62,6 @@ def noise_by_the_parties(query, key, like, counts):
   keys = jax.random.split(report_key, n)
   total = added(query.share, jax.random.clone(keys), reported, like, jnp.int32(n))
   for stage, number in enumerate(answered):
-    if query.scheme is not SCHEMES["excess"]:  # which takes the components of its reports away again
-      keys = jax.random.split(jax.random.fold_in(report_key, stage), n)
     total += added(query.calibrate, jax.random.clone(keys), number, like, counts[: 2 + stage])
   return query.finalize(server_key, total, counts)
 

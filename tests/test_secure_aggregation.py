@@ -31,7 +31,7 @@ def round_of_reports():
 def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
   setup, values, reports = round_of_reports
   reported = jnp.asarray(np.random.default_rng(1).permutation(CLIENTS) >= dropout * CLIENTS)
-  total, recovered = unmask(setup, sum_of(reports, reported), reported)
+  total, recovered = unmask(setup, sum_of(reports, reported), reported[None])
   assert recovered
   assert np.array_equal(centred(total, BITS), np.asarray(values)[np.asarray(reported)].sum(axis=0))
   assert PROTOCOL.connected(setup, reported)
@@ -42,7 +42,7 @@ def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(key,
   protocol = secure_aggregation(12, degree=4, threshold=threshold, modulus_bits=BITS)
   setup = protocol.setup(key)
   reported = setup.seats >= 2  # the client on seat 2 keeps two of its four neighbours
-  total, recovered = jax.jit(protocol.unmask)(setup, jnp.arange(3), reported)
+  total, recovered = jax.jit(protocol.unmask)(setup, jnp.arange(3), reported[None])
   assert bool(recovered) == expected
   assert bool(jnp.any(total != 0)) == expected
 
@@ -85,7 +85,7 @@ def test_own_masks_hide_a_report_that_came_late(round_of_reports):
   """Whoever is taken for lost has its pairs' masks revealed: its report is still masked."""
   setup, values, reports = round_of_reports
   reported = jnp.arange(CLIENTS) != 3
-  late, _ = unmask(setup, jnp.sum(reports, axis=0), reported)
+  late, _ = unmask(setup, jnp.sum(reports, axis=0), reported[None])
   surplus = reduce(late - sum_of(values, reported).astype(jnp.uint32), BITS)
   assert not np.any(np.asarray(surplus) == np.asarray(reduce(values[3], BITS)))
 

@@ -9,11 +9,13 @@ from jdp.federated.averages import (
   true_average,
 )
 from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.client_dropout import client_dropout
 from jdp.federated.client_updates import ClientUpdate, exact_update, gaussian_update, laplace_update
 from jdp.federated.cohort import client_mesh, cohort_sum, replicate
 from jdp.federated.draw_and_discard import average_predictions, draw_and_discard, instances
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_training import LocalUpdate, gradient_step, local_sgd, proximal_point
+from jdp.federated.masked_round import masked_round
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.private_federated import private_federated
 from jdp.federated.rounds import ClientKeys, FederatedAlgorithm, Server, ServerState, descend, rounds
@@ -34,6 +36,7 @@ __all__ = [
   "adaptive_average",
   "average_predictions",
   "by_layer",
+  "client_dropout",
   "client_mesh",
   "clipped_denominator",
   "cohort_sum",
@@ -52,6 +55,7 @@ __all__ = [
   "iterative_training",
   "laplace_update",
   "local_sgd",
+  "masked_round",
   "p_norm_descent",
   "private_federated",
   "proximal_point",

@@ -13,6 +13,7 @@ its data (large clients are slower) tells by that, which no noise on the sum hid
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -42,18 +43,22 @@ class DistributedSum(NamedTuple):
 
   Attributes:
     scheme: who adds which noise.
+    clip: record -> the record within the bound, float32.
     share: (key, record, n) -> the report of one of n announced clients: its clipped vector with its noise, float32.
-    calibrate: (key, like, counts so far) -> what a survivor adds when asked again.
+    calibrate: (key of its report, like, counts so far) -> what a survivor adds when asked again.
     noise: (key, like, counts) -> all noise of the clients together, drawn at once from its exact law (a sum of
       independent Gaussians is one): for simulations of large cohorts.
-    finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all that arrived; honest
-      counts default to the counts. Below the floor the result is zero: the round is abandoned.
+    events: (counts, honest) -> `RoundEvents`; honest counts default to the counts.
+    finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all that arrived. Below the
+      floor the result is zero: the round is abandoned.
   """
 
   scheme: NoiseScheme
+  clip: Callable[[PyTree], PyTree]
   share: Callable[[jax.Array, PyTree, jax.Array], PyTree]
   calibrate: Callable[[jax.Array, PyTree, Counts], PyTree]
   noise: Callable[[jax.Array, PyTree, Counts], PyTree]
+  events: Callable[..., RoundEvents]
   finalize: Callable[..., tuple[PyTree, RoundEvents]]
 
 
@@ -99,8 +104,10 @@ def distributed_sum(
   def scaled(noise):
     return jax.tree.map(lambda x: planned * x, noise)
 
+  clip = partial(vectors.clip, max_norm=clip_norm)
+
   def share(key, record, n):
-    return jax.tree.map(jnp.add, vectors.clip(record, clip_norm), scaled(scheme.report(key, record, n)))
+    return jax.tree.map(jnp.add, clip(record), scaled(scheme.report(key, record, n)))
 
   def calibrate(key, like, counts):
     return scaled(scheme.calibrate(key, like, counts))
@@ -108,16 +115,17 @@ def distributed_sum(
   def noise(key, like, counts):
     return zeros_like(like) if scheme.central else scaled(normal_like(key, like, scheme.realised(counts, counts).model))
 
-  def finalize(key, total, counts, honest=None):
+  def events(counts, honest=None):
     realised = scheme.realised(counts, counts if honest is None else honest)
+    enough = counts >= min_clients
+    opened = jnp.all(enough) if scheme.opens_at == -1 else enough[0] & enough[1]
+    server = DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.server), opened)
+    return RoundEvents(server, DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.model), jnp.all(enough)))
+
+  def finalize(key, total, counts, honest=None):
     if scheme.central:
       total = jax.tree.map(jnp.add, total, scaled(normal_like(key, total, jnp.float32(1))))
-    enough = counts >= min_clients
-    released = jnp.all(enough)
-    server = DistributedGaussianSum(
-      clip_norm, planned * jnp.sqrt(realised.server), released if scheme.opens_at == -1 else enough[0] & enough[1]
-    )
-    model = DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.model), released)
-    return jax.tree.map(lambda x: jnp.where(released, x, 0.0), total), RoundEvents(server, model)
+    made = events(counts, honest)
+    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), total), made
 
-  return DistributedSum(scheme, share, calibrate, noise, finalize)
+  return DistributedSum(scheme, clip, share, calibrate, noise, events, finalize)

@@ -46,8 +46,8 @@ class NoiseScheme(NamedTuple):
     num_calibrations: how often survivors are asked again after their report.
     opens_at: the stage at which the server first sees a sum, an index of the counts: 1 or the last.
     report: (key, like, n) -> the noise of one client's report, float32, shaped as the tree `like`.
-    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is the client's, of
-      this round and stage; for `excess` it is that of the report.
+    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is that of the
+      client's report; the stage is folded in.
     central: whether the server adds noise of the whole planned variance, and the clients none.
     realised: (counts, honest counts) -> `Realised`, the variance of the honest clients' noise.
   """
@@ -90,11 +90,11 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
   _validate.integer(0, num_calibrations=num_calibrations)
 
   def report(key, like, n):
-    return normal_like(key, like, 1 / _count(n))
+    return normal_like(jax.random.fold_in(key, 0), like, 1 / _count(n))
 
   def calibrate(key, like, counts):
     _, deficit = _filled(counts, counts)
-    return normal_like(key, like, deficit / _count(counts[-1]))
+    return normal_like(jax.random.fold_in(key, len(counts) - 1), like, deficit / _count(counts[-1]))
 
   def realised(counts, honest):
     model, _ = _filled(counts, honest)
