@@ -6,6 +6,7 @@ accuracy.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -21,10 +22,15 @@ from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate
 from jdp.federated import client_mesh, private_federated
-from jdp.mechanisms import LocalMechanism, priv_unit, scalar_dp, separated
+from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
+# The mechanism of directions, and d -> the largest L2 norm of a vector on the unit sphere of its norm.
+_DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
+  "priv_unit": (priv_unit, lambda _: 1.0),
+  "priv_unit_linf": (priv_unit_linf, math.sqrt),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +43,16 @@ class Options(TrainingOptions, FederationOptions, ClassificationOptions):
   epsilon_directions: tuple[float, ...] = option(
     (2.0, 8.0, 32.0, 128.0), "eps1, local privacy loss of a release's direction; a run for each.", check=_epsilon
   )
+  direction_mechanism: str = option(
+    "priv_unit",
+    "How directions are released: in the L2 norm, or in the L-infinity norm, which suits --server_optimizer=mirror.",
+    choices=tuple(_DIRECTIONS),
+  )
   epsilon_magnitude: float = option(10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon)
   max_update_norm: float = option(
     1.0,
-    "r_max: updates are clipped to this L2 norm; with central privacy alone, by the server.",
+    "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy alone, by the "
+    "server, to this L2 norm.",
     check=_validate.positive,
   )
   projection_radius: float | None = option(
@@ -82,8 +94,9 @@ def make_settings(options: Options, task: Task, plan: Plan, mesh: jax.sharding.M
 
 def _local_setting(options, task, plan, make, epsilon) -> Setting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
-  mechanism = separated(priv_unit(task.dim, epsilon), magnitude)
-  radius = options.projection_radius or mechanism.max_norm
+  make_direction, longest = _DIRECTIONS[options.direction_mechanism]
+  mechanism = separated(make_direction(task.dim, epsilon), magnitude)
+  radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
   return Setting(f"local_{epsilon:.12g}", f"local ε₁ = {epsilon:.12g}", make(_gaussian(radius, plan), mechanism))
 
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from statistical import assert_mean
 
 from jdp.guarantees import SeparatedDP
-from jdp.mechanisms import priv_unit, scalar_dp, separated
+from jdp.mechanisms import priv_unit, priv_unit_linf, scalar_dp, separated
 
 MAX_Z = stats.norm.isf(0.5e-6)  # false-failure rate 1e-6
 
@@ -60,6 +61,16 @@ def test_norms_above_the_largest_magnitude_are_clipped(mechanism):
   np.testing.assert_allclose(
     draw(mechanism, 100 * w, 50), draw(mechanism, 2 / math.sqrt(20) * w, 50), rtol=1e-4, atol=1e-5
   )
+
+
+def test_direction_in_another_norm_is_that_on_its_own_sphere():
+  """Of a vector well inside the cube: without division by its norm the mean would be a tenth of the vector."""
+  w = 0.1 * np.linspace(-1, 1, 10)
+  mechanism = separated(priv_unit_linf(10, 6.0), scalar_dp(6.0, 1.0))
+  z = draw(mechanism, w, 100_000)
+  assert_mean(z, w, stddev=z.std(axis=0), catches=0.03)
+  error = np.mean(np.sum((z - w) ** 2, axis=1))
+  assert 0.9 * mechanism.mean_squared_error(0.1) < error < mechanism.mean_squared_error(0.1) * 1.02
 
 
 def test_report_is_what_is_needed_to_decode(mechanism):

@@ -46,10 +46,13 @@ def assert_is_the_sum_of_releases(mechanism, key, values, weights, block_size=5)
   assert np.linalg.norm(streamed - expected) <= tolerance
 
 
-@pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
-@pytest.mark.parametrize("case", MECHANISMS.values(), ids=MECHANISMS)
-def test_sum_is_that_of_the_releases(case, make_key):
-  mechanism, shape = case
+@pytest.mark.parametrize(
+  ("name", "make_key"),
+  [*((name, KEYS["threefry"]) for name in MECHANISMS), ("separated", KEYS["ChaCha20"])],
+  ids=[*MECHANISMS, "separated, ChaCha20"],
+)
+def test_sum_is_that_of_the_releases(name, make_key):
+  mechanism, shape = MECHANISMS[name]
   weights = jnp.linspace(-1.0, 2.0, COUNT)
   assert_is_the_sum_of_releases(mechanism, make_key(0), values_of(shape), weights)
 
@@ -75,9 +78,8 @@ def test_a_client_with_an_unusable_value_counts_as_in_its_own_release(name, fill
   assert_is_the_sum_of_releases(MECHANISMS[name][0], jax.random.key(3), values, jnp.ones(COUNT))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_half_precision_values_are_taken(dtype):
-  values = values_of((DIM,)).astype(dtype)
+def test_half_precision_values_are_taken():
+  values = values_of((DIM,)).astype(jnp.bfloat16)
   assert_is_the_sum_of_releases(MECHANISMS["separated"][0], jax.random.key(4), values, jnp.ones(COUNT))
 
 
@@ -113,7 +115,7 @@ def test_runs_inside_scan():
   key = jax.random.key(7)
   for streamed in sums:
     key, own = jax.random.split(key)
-    expected = jnp.sum(jax.vmap(mechanism.privatize)(jax.random.split(own, COUNT), values), axis=0)
+    expected = jnp.sum(released(mechanism)(jax.random.split(own, COUNT), values), axis=0)
     np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * COUNT * mechanism.max_norm)
 
 

@@ -21,6 +21,9 @@ DIMS = flags.DEFINE_multi_integer("dim", [1_000, 10_000, 100_000], "Coordinates 
 VALUES = flags.DEFINE_integer("values", 1_000_000, "Coordinates, or numbers, released in one run.", lower_bound=1)
 
 _DELTA = 1e-6
+_PROJECTIONS = (
+  1024  # of fast_proj_unit; proj_unit has fewer, as it factors a matrix of dim times as many for each value
+)
 
 
 def _gaussian(dim, epsilon):
@@ -39,6 +42,9 @@ def _scalar_rel_dp(epsilon):
 # (dim, epsilon) -> mechanism on vectors of norm at most 1: L-infinity, L1 or L2, whichever is the mechanism's.
 VECTORS: dict[str, Callable[[int, float], mechanisms.LocalMechanism]] = {
   "priv_unit": mechanisms.priv_unit,
+  "priv_unit_g": mechanisms.priv_unit_g,
+  "proj_unit, k = 64": lambda dim, epsilon: mechanisms.proj_unit(dim, epsilon, 64),
+  "fast_proj_unit": lambda dim, epsilon: mechanisms.fast_proj_unit(dim, epsilon, min(_PROJECTIONS, dim)),
   "priv_unit_linf": mechanisms.priv_unit_linf,
   "separated": _separated,
   "on_grid": lambda dim, epsilon: mechanisms.on_grid(mechanisms.priv_unit(dim, epsilon), 0.25),

@@ -1,8 +1,9 @@
 """Speed of ProjUnit and its parts: `python -m experiments.benchmarks.projections`.
 
 The baseline is the published algorithm (arXiv 2306.04444: random signs, a Hadamard transform, k of its coordinates,
-PrivUnitG of their direction, and back) in plain numpy, a transform being log2(d) passes over the vector and the
-constants computed beforehand. A vector is privatised and decoded, one after the other in numpy, in blocks in jdp.
+PrivUnitG of their direction, and back) in plain numpy and float64, as published, a transform being log2(d) passes over
+the vector and the constants computed beforehand. A vector is privatised and decoded, one after the other in numpy, in
+blocks in jdp.
 """
 
 import functools
@@ -33,12 +34,12 @@ def numpy_transform(vector: np.ndarray) -> np.ndarray:
     pairs = vector.reshape(-1, 2, half)
     vector = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1)
     half *= 2
-  return vector / vector.dtype.type(np.sqrt(size))
+  return vector / np.sqrt(size)
 
 
 def numpy_release(generator: np.random.Generator, cap: GaussianCap, k: int, u: np.ndarray) -> np.ndarray:
   """One estimate of the unit vector u by the published fast form."""
-  signs = 2 * generator.integers(0, 2, len(u), np.int8).astype(np.float32) - 1
+  signs = 2.0 * generator.integers(0, 2, len(u)) - 1
   rows = generator.choice(len(u), k, replace=False)
   projected = numpy_transform(signs * u)[rows]
   projected /= np.linalg.norm(projected)
@@ -48,16 +49,16 @@ def numpy_release(generator: np.random.Generator, cap: GaussianCap, k: int, u: n
     height = generator.exponential() / cap.gamma + cap.gamma if above else generator.normal()
     if above and generator.random() > np.exp(-0.5 * (height - cap.gamma) ** 2):
       height = -np.inf
-  noise = generator.standard_normal(k, np.float32)
+  noise = generator.standard_normal(k)
   report = (noise + (height - noise @ projected) * projected) / cap.m
   spread = np.zeros_like(u)
   spread[rows] = report
-  return np.float32(np.sqrt(len(u) / k)) * signs * numpy_transform(spread)
+  return np.sqrt(len(u) / k) * signs * numpy_transform(spread)
 
 
 def _published(dim: int, k: int, count: int) -> harness.Case:
   generator, cap = np.random.default_rng(0), optimal_gaussian_cap(EPSILON.value)
-  u = generator.standard_normal(dim, np.float32)
+  u = generator.standard_normal(dim)
   u /= np.linalg.norm(u)
 
   def run():

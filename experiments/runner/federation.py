@@ -11,13 +11,18 @@ from scipy import stats
 
 from experiments.runner.options import option
 from jdp import _validate, accounting, sampling
-from jdp.federated import LocalUpdate, gradient_step, local_sgd, proximal_point
+from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent, proximal_point
 from jdp.models import Loss
 
 _count = partial(_validate.integer, 1)
 _SGD = {"local_training": ("sgd",)}
 _MOMENTUM = 0.9
-_OPTIMIZERS = {"sgd": optax.sgd, "momentum": partial(optax.sgd, momentum=_MOMENTUM), "adam": optax.adam}
+_OPTIMIZERS = {
+  "sgd": optax.sgd,
+  "momentum": partial(optax.sgd, momentum=_MOMENTUM),
+  "adam": optax.adam,
+  "mirror": p_norm_descent,
+}
 _LOST = 1e-3
 
 
@@ -43,7 +48,11 @@ class FederationOptions:
   proximal_iterations: int | None = option(
     10, "Gradient steps towards the proximal point.", check=_count, when={"local_training": ("proximal",)}
   )
-  server_optimizer: str = option("sgd", f"The server's optimiser; momentum is {_MOMENTUM}.", choices=tuple(_OPTIMIZERS))
+  server_optimizer: str = option(
+    "sgd",
+    f"The server's optimiser; momentum is {_MOMENTUM}, mirror is p-norm descent, for gradients bounded by coordinate.",
+    choices=tuple(_OPTIMIZERS),
+  )
   server_learning_rate: float = option(1.0, "The server's learning rate.", check=_validate.positive)
   noise_multiplier: float | None = option(
     None, "z, stddev of the central noise over the clip norm.", check=_validate.non_negative, group="central noise"

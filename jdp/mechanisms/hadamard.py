@@ -5,12 +5,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from scipy.linalg import hadamard
 
-# The last levels are one matrix product, where short rows would defeat vector instructions, and so are the first ones:
-# XLA computes products on their own, and would compute whatever leads into butterflies or out of them once for each.
-# The levels between are taken three at a time, so that memory is passed over once for three.
-_LAST_LEVELS, _FIRST_LEVELS, _FUSED_LEVELS = 5, 3, 3
+# The last levels of a vector are one matrix product: rows shorter than this would defeat vector instructions.
+_LAST_LEVELS = 5
 _einsum = partial(jnp.einsum, precision="highest")
 
 
@@ -31,31 +30,53 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
   >>> hadamard_transform(jnp.array([1.0, 0.0, 0.0, 0.0])).tolist()
   [0.5, 0.5, 0.5, 0.5]
   """
-  shape, dim = x.shape, x.shape[-1]
-  levels = dim.bit_length() - 1
-  if dim.bit_count() != 1:
-    raise ValueError(f"Expected the last axis to be a power of two, got shape {shape}; pad it with zeros.")
-  last = min(levels, _LAST_LEVELS)
-  first = min(levels - last, _FIRST_LEVELS)
-  x = _einsum("...ij,jk->...ik", x.reshape(*shape[:-1], -1, 1 << last), _matrix(last))
-  for start in range(first, levels - last, _FUSED_LEVELS):
-    stop = min(start + _FUSED_LEVELS, levels - last)
-    x = _butterflies(x.reshape(*shape[:-1], 1 << start, 1 << (stop - start), -1))
-  x = _einsum("ij,...jk->...ik", _matrix(first), x.reshape(*shape[:-1], 1 << first, -1))
-  return x.reshape(shape) * np.float32(2 ** (-0.5 * (levels - last - first)))
+  shape = x.shape
+  last = min(_levels(shape[-1], shape), _LAST_LEVELS)
+  matrix = jnp.asarray(hadamard(1 << last) * 2 ** (-0.5 * last), np.float32)
+  rows = _einsum("...ij,jk->...ik", x.reshape(*shape[:-1], -1, 1 << last), matrix)
+  return transform_rows(rows).reshape(shape)
 
 
-def _matrix(levels):
-  return jnp.asarray(hadamard(1 << levels) * 2 ** (-0.5 * levels), np.float32)
+def transform_rows(x: jax.Array) -> jax.Array:
+  """H x along the last axis but one: orthonormal combinations of rows. Fast for rows of 16 entries and more.
+
+  Args:
+    x: float32 [..., n, k], n a power of two.
+
+  Returns:
+    float32 [..., n, k].
+
+  Raises:
+    ValueError: if n is no power of two.
+
+  >>> jnp.round(transform_rows(jnp.array([[1.0, 3.0], [1.0, -1.0]])) * 2**0.5).tolist()
+  [[2.0, 2.0], [0.0, 4.0]]
+  """
+  levels = _levels(x.shape[-2], x.shape)
+  # Two levels of all rows in one go through memory. A step takes the first two bits of the row number for
+  # the last two, so that steps are all alike and a loop can hold them. (Without one XLA would fuse steps, and
+  # compute whatever leads into a step again for each of the rows that it goes into.)
+  if levels >= 2:
+    x = lax.fori_loop(0, levels // 2, lambda _, rows: _step(rows, 2), x)
+  if levels % 2:
+    x = _step(x, 1)
+  return x * np.float32(2 ** (-0.5 * levels))
 
 
-def _butterflies(x):
-  """The unnormalised transform along the second axis from the right, of a few values."""
-  parts = [x[..., i, :] for i in range(x.shape[-2])]
-  half = 1
-  while half < len(parts):
+def _levels(count, shape):
+  if count.bit_count() != 1:
+    raise ValueError(
+      f"Expected the axis of a Hadamard transform to be a power of two, got {count} in shape {shape}; "
+      "pad it with zeros."
+    )
+  return count.bit_length() - 1
+
+
+def _step(x, levels):
+  """The unnormalised transform over the first `levels` bits of the row number, which become the last ones."""
+  parts = jnp.split(x, 1 << levels, axis=-2)
+  for half in (1 << level for level in range(levels)):
     for i in range(len(parts)):
       if not i & half:
         parts[i], parts[i + half] = parts[i] + parts[i + half], parts[i] - parts[i + half]
-    half *= 2
-  return jnp.stack(parts, axis=-2)
+  return jnp.stack(parts, axis=-2).reshape(x.shape)

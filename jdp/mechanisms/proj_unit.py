@@ -11,7 +11,7 @@ from jdp.accounting.cap import Cap, log_density_constant
 from jdp.mechanisms import projections
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.priv_unit import priv_unit
-from jdp.vectors import l2_norm, unit
+from jdp.vectors import l2_norm
 
 
 class ProjUnitReport(NamedTuple):
@@ -67,9 +67,10 @@ def proj_unit(
     mechanism inside the round's function then.
 
   Formal guarantee: that of `priv_unit(k, epsilon)`, `PureDP`, replace one (any two inputs), per value, against the
-  server, for every input and whatever W: projections are public and drawn without looking at the input. One that
-  has no direction counts as the first basis vector, and a projection that is zero as the first of R^k. A seed is drawn
-  from a key of its own, which tells nothing of the noise. In floating point, what `priv_unit` says.
+  server, for every input and whatever W: projections are public and drawn without looking at the input. A projection
+  that has no direction (of a vector that is zero, NaN, infinite, or of a norm outside about 1e-28 to 1e34) counts as
+  the first basis vector of R^k. A seed is drawn from a key of its own, which tells nothing of the noise. In
+  floating point, what `priv_unit` says.
 
   Args:
     dim: d >= 2.
@@ -106,36 +107,38 @@ def fast_proj_unit(
   rotation_key: jax.Array | None = None,
   projection_key: jax.Array | None = None,
 ) -> LocalMechanism:
-  """`proj_unit` in D log D operations, D the least power of two >= dim: W from two random sign flips and a transform.
+  """`proj_unit` in D log(D/k) operations, D the least k 2^i >= dim: W from two random sign flips and a transform.
 
-  W = F H S: S flips signs at random, H is the Hadamard transform of R^D, and F flips signs again, cuts the
-  result into blocks of k, shifts each block around by a random amount, and adds the blocks up. (The paper's fast form
-  keeps k random coordinates of H S u instead.) The estimate is sqrt(k/D) W^T z / c, c as in `proj_unit` for R^D.
+  W = F H S, of vectors cut into D/k blocks of k: S flips signs at random, H is the Hadamard transform across the blocks
+  (of their first entries, of their second, ...), and F flips signs again, shifts each block around by a random
+  amount, and adds the blocks up. (The paper's fast form transforms all of D, and keeps k random coordinates.) Rows of W
+  are orthonormal; the estimate is W^T z / c, c as in `proj_unit` for R^D.
 
-  Bias: every coordinate lands in one place with a random sign, so E[W^T W] = I exactly, and dividing by the length
-  X^(1/2) = ||W u|| is what could bias. With D a multiple of k, k a power of two, and m_r the sum of u_j^2 over j = r
-  modulo k,
+  Bias: every coordinate lands in one place with a random sign, so E[W^T W] = (k/D) I exactly, and dividing by the
+  length ||W u|| is what could bias. Let X = (D/k) ||W u||^2, and m_r the sum of u_j^2 over j = r modulo k. After H S,
+  entries of one block never meet, and those of two blocks meet with probability 1/k, so that
 
       E X = 1,    Var X = (2/k) (1 - k/D) - (4/D) (sum_r m_r^2 - sum_j u_j^4),
 
-  against (2/k) (1 - k/D) / (1 + 2/D) for uniformly random W: whatever u, the mean length E X^(1/2), near 1 - Var X / 8,
-  is that which c allows for up to a relative 1/(2D), to leading order, and the estimate's bias is of that order (1e-5
-  of u at D = 2^17, far below its noise). Sign flips alone, with k coordinates kept, would leave up to about 1/(3k):
-  their Var X is (2/k) (1 - sum_j u_j^4) (D-k)/(D-1). Coordinates where u is zero have no bias.
+  exactly, against (2/k) (1 - k/D) / (1 + 2/D) for uniformly random W: whatever u, the mean length E X^(1/2), near
+  1 - Var X / 8, is that which c allows for up to a relative (sum_r m_r^2 - sum_j u_j^4) / (2D) <= 1/(2D), to leading
+  order in k/D, and the estimate's bias is of that order (1e-5 of u at D = 2^17, far below its noise). Sign flips alone,
+  with k coordinates kept, would leave up to about 1/(3k): their Var X is (2/k) (1 - sum_j u_j^4) (D-k)/(D-1).
+  Coordinates where u is zero have no bias.
 
   Whose projection:
 
   * By default each client has its own S and F, of a seed of 8 bytes that it reports; the server decodes each report.
   * With a `rotation_key` all share S, and have an F of their own. The server adds up F^T z of all reports and
     transforms once (`privatize_sum` does), and errors of different clients are as independent as before: given S, the
-    part of the bias that all share is about sqrt(2/k) / D for most u; it is 1/(3k) at worst, for a u that is sparse
-    after H S.
+    part of the bias that all share is about sqrt(2/k) / D for most u; it is 1/(4k) at worst, for a u that H S
+    puts into one block.
   * With a `projection_key` all share W; see `proj_unit` for the error that then does not average out.
 
   Formal guarantee: as that of `proj_unit`.
 
   Args:
-    dim: d >= 2. Meant for large ones: the bias is 1/(2D).
+    dim: d >= 2. Meant for large ones: the bias is up to 1/(2D).
     epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
     num_projections: k, 2 <= k <= dim.
     rotation_key: a public key, consumed, for one S shared by all clients; may be traced.
@@ -161,7 +164,7 @@ def fast_proj_unit(
   projection = projections.folded_hadamard(dim, num_projections, rotation_key)
   if projection_key is not None:
     projection = projections.share(projection, projection_key)
-  return _mechanism(projection, dim, projections.padded_dim(dim), num_projections, epsilon)
+  return _mechanism(projection, dim, projections.padded_dim(dim, num_projections), num_projections, epsilon)
 
 
 def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
@@ -174,7 +177,7 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
       raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
     seed_key, direction_key = jax.random.split(key)
     seed = projections.draw_seed(seed_key, projection.seed_words)
-    return ProjUnitReport(seed, direction.encode(direction_key, projection.project(seed, unit(value))))
+    return ProjUnitReport(seed, direction.encode(direction_key, projection.project(seed, value.astype(jnp.float32))))
 
   def spread(report):
     return projection.spread(report.seed, direction.decode(report.values) / c)
@@ -200,7 +203,7 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     guarantee=direction.guarantee,
     shape=(dim,),
     norm=l2_norm,
-    max_norm=direction.max_norm * projection.stretch / c,
+    max_norm=direction.max_norm / c,
     mean_squared_error=mean_squared_error,
     parameters=ProjUnitParameters(k, width, c, direction.parameters),
     privatize_sum=privatize_sum,

@@ -10,14 +10,14 @@ import numpy as np
 from jax import lax
 
 from jdp import random
-from jdp.mechanisms.hadamard import hadamard_transform
+from jdp.mechanisms.hadamard import transform_rows
 from jdp.mechanisms.rows import dot
 
 Seed = jax.Array
 
 
 class Projection(NamedTuple):
-  """A distribution of k x d matrices W, scaled so that E||W u||^2 = k/d, and W^T in two steps.
+  """A distribution of k x d matrices W, the first columns of orthonormal rows with E||W u||^2 = k/D; W^T in two steps.
 
   W^T = finish spread, linear both: what follows from a client's own seed, and what all clients share. So a sum of
   many W_i^T z_i is `finish` of the sum of `spread`s.
@@ -27,14 +27,12 @@ class Projection(NamedTuple):
     project: (seed uint32 [seed_words], vector [d]) -> W vector, [k].
     spread: (seed, z [k]) -> the first step of W^T z.
     finish: -> the second step, [d].
-    stretch: the largest ||W^T z|| / ||z||.
   """
 
   seed_words: int
   project: Callable[[Seed, jax.Array], jax.Array]
   spread: Callable[[Seed, jax.Array], jax.Array]
   finish: Callable[[jax.Array], jax.Array]
-  stretch: float
 
 
 def haar(dim: int, num_projections: int) -> Projection:
@@ -49,51 +47,45 @@ def haar(dim: int, num_projections: int) -> Projection:
     project=lambda seed, vector: dot(vector, draw(seed)),
     spread=lambda seed, z: dot(draw(seed), z),
     finish=lambda vector: vector,
-    stretch=1.0,
   )
 
 
 def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | None) -> Projection:
-  """sqrt(k/D) F R: R flips signs at random and applies a Hadamard transform of size D >= dim, a power of two.
+  """F H S of vectors padded with zeros to D = `padded_dim(dim, k)` and cut into blocks of k.
 
-  F flips signs at random again, cuts the D numbers into blocks of k, shifts each block around by a random
-  amount and adds the blocks up. With a `rotation_key` all seeds have the same R, and `spread` costs no transform.
-
-  Returns:
-    A `Projection` on vectors of `dim` numbers, padded with zeros to D = `padded_dim(dim)`.
+  S flips signs at random, H is the Hadamard transform across the blocks (of the first entries, of the second, ...).
+  F flips signs again, shifts each block around by a random amount and adds the blocks up, over sqrt(D/k).
+  With a `rotation_key` all seeds have the same S, and `spread` costs no transform.
   """
-  width, k = padded_dim(dim), num_projections
-  num_blocks = -(-width // k)
-  padding = num_blocks * k - width
+  k, width = num_projections, padded_dim(dim, num_projections)
+  num_blocks = width // k
   scale = np.float32(math.sqrt(k / width))
-  shared = None if rotation_key is None else _sign_bits(rotation_key, width)
+  shared = None if rotation_key is None else _sign_bits(rotation_key, num_blocks, k)
 
   def draw(seed):
     rotation_key, sign_key, shift_key = jax.random.split(_key(seed), 3)
-    own = _sign_bits(rotation_key, width) if shared is None else shared
-    return own, _sign_bits(sign_key, width), jax.random.randint(shift_key, (num_blocks, 1), 0, k)
+    rotation = _sign_bits(rotation_key, num_blocks, k) if shared is None else shared
+    return rotation, _sign_bits(sign_key, num_blocks, k), jax.random.randint(shift_key, (num_blocks,), 0, k)
 
   def project(seed, vector):
     rotation, signs, shifts = draw(seed)
-    rotated = hadamard_transform(_flip(jnp.pad(vector, (0, width - dim)), rotation))
-    blocks = jnp.pad(_flip(rotated, signs), (0, padding)).reshape(num_blocks, k)
-    sources = (jnp.arange(k)[None, :] - shifts) % k
-    return scale * jnp.sum(jnp.take_along_axis(blocks, sources, axis=1), axis=0)
+    blocks = jnp.pad(vector, (0, width - dim)).reshape(num_blocks, k)
+    blocks = _flip(transform_rows(_flip(blocks, rotation)), signs)
+    return scale * jnp.sum(_windows(jnp.concatenate([blocks, blocks], axis=1), k - shifts), axis=0)
 
   def unfold(seed, z):
     rotation, signs, shifts = draw(seed)
     # As a product, which XLA computes on its own; else the noise in z would be drawn again for each of its copies.
-    scaled = dot(jnp.full(2, scale / 2), jnp.stack([z, z]))
-    copies = scaled[(jnp.arange(k)[None, :] + shifts) % k]
-    return rotation, _flip(copies.reshape(-1)[:width], signs)
+    scaled = dot(jnp.array([scale, 0.0]), jnp.stack([z, jnp.zeros_like(z)]))
+    twice = jnp.broadcast_to(jnp.concatenate([scaled, scaled]), (num_blocks, 2 * k))
+    return rotation, _flip(_windows(twice, shifts), signs)
 
-  def rotate_back(rotation, vector):
-    return _flip(hadamard_transform(vector), rotation)[:dim]
+  def rotate_back(rotation, blocks):
+    return _flip(transform_rows(blocks), rotation).reshape(-1)[:dim]
 
-  stretch = math.sqrt(num_blocks * k / width)
   if shared is None:
-    return Projection(2, project, lambda seed, z: rotate_back(*unfold(seed, z)), lambda vector: vector, stretch)
-  return Projection(2, project, lambda seed, z: unfold(seed, z)[1], lambda total: rotate_back(shared, total), stretch)
+    return Projection(2, project, lambda seed, z: rotate_back(*unfold(seed, z)), lambda vector: vector)
+  return Projection(2, project, lambda seed, z: unfold(seed, z)[1], lambda total: rotate_back(shared, total))
 
 
 def share(projection: Projection, key: jax.Array) -> Projection:
@@ -112,21 +104,28 @@ def draw_seed(key: jax.Array, seed_words: int) -> Seed:
   return jax.random.bits(key, (seed_words,), np.uint32)
 
 
-def padded_dim(dim: int) -> int:
-  """The least power of two that is at least `dim`."""
-  return 1 << (dim - 1).bit_length()
+def padded_dim(dim: int, num_projections: int) -> int:
+  """The least k 2^i that is at least `dim`."""
+  return num_projections << (-(-dim // num_projections) - 1).bit_length()
 
 
 def _key(seed):
   return jax.random.wrap_key_data(seed, impl="threefry2x32")
 
 
-def _sign_bits(key, size):
-  return jax.random.bits(key, (-(-size // 32),), np.uint32)
+def _windows(rows, starts):
+  """Half of each row of [n, 2k], from its start on: a contiguous piece, which is copied faster than entries."""
+  size = rows.shape[1] // 2
+  return jax.vmap(lambda row, start: lax.dynamic_slice_in_dim(row, start, size))(rows, starts)
 
 
-def _flip(vector, bits):
-  """The vector, with the sign of each entry changed where its bit is 1."""
-  signs = (bits[:, None] << jnp.arange(32, dtype=np.uint32)[None, :]) & np.uint32(1 << 31)
-  flipped = lax.bitcast_convert_type(vector, np.uint32) ^ signs.reshape(-1)[: vector.size]
-  return lax.bitcast_convert_type(flipped, np.float32)
+def _sign_bits(key, num_blocks, size):
+  """Words that hold a bit for each entry of [num_blocks, size]: of 32 blocks side by side, and of their entries."""
+  return jax.random.bits(key, (-(-num_blocks // 32), size), np.uint32)
+
+
+def _flip(blocks, bits):
+  """The blocks, with the sign of each entry changed where its bit is 1."""
+  signs = (bits[:, None, :] << jnp.arange(32, dtype=np.uint32)[None, :, None]) & np.uint32(1 << 31)
+  signs = signs.reshape(-1, blocks.shape[1])[: blocks.shape[0]]
+  return lax.bitcast_convert_type(lax.bitcast_convert_type(blocks, np.uint32) ^ signs, np.float32)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jdp.guarantees import SeparatedDP, common_scope
 from jdp.mechanisms.base import LocalMechanism
@@ -34,13 +35,14 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   server. In floating point, what the two mechanisms' docstrings say.
 
   Args:
-    direction: a mechanism for unit vectors that normalises its input itself (`priv_unit`). `priv_unit_linf` does not:
-      as a direction it is private, but biased wherever the largest coordinate is not 1.
+    direction: a mechanism that is unbiased on the unit sphere of its norm (`priv_unit`, `priv_unit_linf`): it is given
+      w / ||w||, for norms from 1e-30 to 1e30.
     magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
 
   Returns:
     A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its
-    `mean_squared_error(r)` is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate.
+    `mean_squared_error(r)` is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate; for a direction in
+    another norm than L2 an upper bound, as ||w||^2 in the last term exceeds r^2.
 
   Raises:
     ValueError: if the two guarantees differ in relation, unit or observer, or are not pure.
@@ -57,9 +59,12 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
 
   def encode(key, value):
     direction_key, magnitude_key = jax.random.split(key)
-    return SeparatedReport(
-      direction.encode(direction_key, value), magnitude.encode(magnitude_key, direction.norm(value))
-    )
+    value = jnp.asarray(value, jnp.float32)
+    norm = direction.norm(value)
+    # Not every direction's mechanism divides by the norm itself. For those that do this must change nothing: so no
+    # division by extreme norms, whose reciprocals float32 does not hold.
+    length = jnp.where((norm > 1e-30) & (norm < 1e30), norm, 1.0)
+    return SeparatedReport(direction.encode(direction_key, value / length), magnitude.encode(magnitude_key, norm))
 
   def decode(report):
     return magnitude.decode(report.magnitude) * direction.decode(report.direction)
@@ -84,7 +89,10 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
 
 
 def _product_sum(direction_sum, norm, magnitude):
-  """The `privatize_sum` of the product: the directions' sum, with the magnitudes among the weights."""
+  """The `privatize_sum` of the product: the directions' sum, with the magnitudes among the weights.
+
+  All mechanisms that have one divide by the norm themselves, so values go in as they are.
+  """
 
   def magnitude_of(key, value):
     direction_key, magnitude_key = jax.random.split(key)

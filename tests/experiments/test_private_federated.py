@@ -255,6 +255,17 @@ def test_runs_that_are_not_private_say_so(tmp_path):
   assert (tmp_path / "a/central/0/params.npz").read_bytes() == (tmp_path / "b/central/0/params.npz").read_bytes()
 
 
+def test_mirror_descent_with_releases_bounded_by_coordinate(tmp_path):
+  """Each coordinate of an average is then of one size at most, and steps move few weights far."""
+  flags = {**TINY, "num_rounds": 2, "baselines": (), "epsilon_directions": (8.0,), "seeds": 1}
+  run(tmp_path / "run", direction_mechanism="priv_unit_linf", server_optimizer="mirror", noise_seed=3, **flags)
+  (row,) = results(tmp_path / "run")["runs"]
+  assert row["rounds"] == 2
+  with np.load(tmp_path / "run/local_8/0/params.npz") as arrays:
+    moved = np.sort(np.abs(np.concatenate([arrays[name].ravel() for name in arrays])))[::-1]
+  assert np.sum(moved[: len(moved) // 10]) > 0.8 * np.sum(moved) > 0  # of normal entries a tenth have 0.2 of the sum
+
+
 def test_a_budget_stops_private_runs_only(tmp_path):
   stopped = run(tmp_path / "run", epsilon_directions=(), max_epsilon=1.5, seeds=1, **TINY)
   none, central = results(tmp_path / "run")["runs"]
