@@ -21,7 +21,7 @@ from jdp.accounting.draw_and_discard import channel_listener, internal_threat, o
 from jdp.events import LocalRelease
 from jdp.federated import laplace_update
 from jdp.federated.update_stream import Process
-from jdp.guarantees import ApproxDP, PureDP
+from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
 EXPERIMENT = launch.Experiment("draw_and_discard", draw_and_discard.Options, draw_and_discard.prepare)
 TINY = {
@@ -158,7 +158,7 @@ def test_the_report_says_what_each_adversary_learns(finished):
     internal_threat(5.0, 3, **whole),
   ]
   guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
-  assert guarantees == [(f"{s.epsilon:.6g}", f"{s.delta:.3g}") for s in stated]
+  assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
   (published,) = (line for line in report.splitlines() if line.startswith("Published, **no guarantees**"))
   assert "II 3.333 (an average" in published
   for line in report.splitlines():
