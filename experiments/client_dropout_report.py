@@ -177,16 +177,7 @@ law of its sum (integers: share by share).
 
 {reports.properties(_measured(options, task, plan))}
 
-## How to repeat it
-
-From the repository, with the path of this folder:
-
-{reports.repeat("client_dropout")}
-All flags are in `run.flags` and `flags.json`, all results in `results.json`. The folder `<setting>/<repetition>` of
-each run holds its metrics, its ledger and its last model (`params.npz`).
-
-{reports.properties(environment())}
-"""
+{reports.ending("client_dropout", environment())}"""
 
 
 def _measured(options, task, plan) -> Row:

@@ -22,7 +22,7 @@ from experiments.dp_fedavg_tasks import Task, TaskOptions, load_task
 from experiments.runner.federation import local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option, read_flags, resolve
-from experiments.runner.sweep import Setting, Sweep, load_params, run_sweep
+from experiments.runner.sweep import Setting, Sweep, load_params, on_part, run_sweep
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data, sampling
@@ -172,14 +172,14 @@ def _baseline(options: Options, task: Task, mesh):
   if not options.cohort_size <= len(task.sizes):
     raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
   sampler = sampling.fixed_size(len(task.sizes), options.cohort_size)
-  return _on("user", _averaging(options, task, mesh, true_average(), sampler, relation="replace_one")), None
+  return on_part(_averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"), None
 
 
 def _private(options: Options, task: Task, mesh):
   federation = make_federation(options, task.sizes)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
-  return _on("user", _averaging(options, task, mesh, average, federation.actual.sampler)), federation
+  return on_part(_averaging(options, task, mesh, average, federation.actual.sampler), "user"), federation
 
 
 def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAlgorithm:
@@ -213,16 +213,7 @@ def _dp_sgd(options: Options, task: Task, mesh):
     mesh=mesh,
     diagnose=options.diagnostics,
   )
-  return _on("example", algorithm), Federation(plan, plan, num_examples, size)
-
-
-def _on(kind: str, algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
-  """The algorithm on the clients of one kind, of a dict with all kinds."""
-
-  def round_fn(noise_key, data_key, state, clients):
-    return algorithm.round(noise_key, data_key, state, clients[kind])
-
-  return algorithm._replace(round=round_fn)
+  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from experiments.general_approach_queries import GIVEN, Groups, make_groups, mak
 from experiments.general_approach_report import write_report
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option
-from experiments.runner.sweep import Setting, Sweep, run_sweep
+from experiments.runner.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data, models, sampling
-from jdp.federated import FederatedAlgorithm, client_mesh, replicate
+from jdp.federated import client_mesh, replicate
 from jdp.federated.iterative import initial_values, iterative_training
 from jdp.guarantees import Relation, Unit
 from jdp.models.batch_norm import NormalisedModel, batch_norm_cnn, without_statistics
@@ -208,16 +208,7 @@ def _setting(options: Options, task: Task, groups: Groups, mesh, run: str) -> Se
     mesh=mesh,
     diagnose=options.diagnostics,
   )
-  return Setting(run, _RUNS[run], _on_records(algorithm, kind), private=run != "none")
-
-
-def _on_records(algorithm: FederatedAlgorithm, kind: str) -> FederatedAlgorithm:
-  """The algorithm on the records of one kind, of a dict with all kinds."""
-
-  def round_fn(noise_key, data_key, state, clients):
-    return algorithm.round(noise_key, data_key, state, clients[kind])
-
-  return algorithm._replace(round=round_fn)
+  return Setting(run, _RUNS[run], on_part(algorithm, kind), private=run != "none")
 
 
 if __name__ == "__main__":

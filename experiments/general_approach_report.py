@@ -157,16 +157,7 @@ model, samples and noise; ± is the 95 % interval of Student's t.
 
 {reports.properties(_measured(options, task, rows))}
 
-## How to repeat it
-
-From the repository, with the path of this folder:
-
-{reports.repeat("general_approach")}
-All flags are in `run.flags` and `flags.json`, all results in `results.json`. The folder `<setting>/<repetition>` of
-each run holds its metrics, its ledger and its last values (`params.npz`).
-
-{reports.properties(environment())}
-"""
+{reports.ending("general_approach", environment())}"""
 
 
 def _together(results) -> str:

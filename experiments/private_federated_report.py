@@ -124,17 +124,7 @@ model, samples and noise; ± is the 95 % interval of Student's t.
 
 {reports.properties(_measured(options, task, plan, rows))}
 
-## How to repeat it
-
-From the repository, with the path of this folder:
-
-{reports.repeat("private_federated")}
-{_randomness(options)}
-All flags are in `run.flags` and `flags.json`, all results in `results.json`. The folder `<setting>/<repetition>` of
-each run holds its metrics, its ledger and its last parameters (`params.npz`).
-
-{reports.properties(environment())}
-"""
+{reports.ending("private_federated", environment(), _randomness(options))}"""
 
 
 def _randomness(options) -> str:

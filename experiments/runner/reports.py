@@ -79,6 +79,21 @@ def repeat(experiment: str) -> str:
   return f"    python -m experiments.{experiment} --flagfile=<folder>/run.flags\n"
 
 
+def ending(experiment: str, environment: Mapping[str, Any], remark: str = "") -> str:
+  """The report's last section, of a sweep: how to repeat it, what its folder holds, where it ran."""
+  remark = f"{remark}\n" if remark else ""
+  return f"""## How to repeat it
+
+From the repository, with the path of this folder:
+
+{repeat(experiment)}
+{remark}All flags are in `run.flags` and `flags.json`, all results in `results.json`. The folder
+`<setting>/<repetition>` of each run holds its metrics, its ledger and its last parameters (`params.npz`).
+
+{properties(environment)}
+"""
+
+
 def to_json(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """Summary rows as JSON data."""
   return [{k: v._asdict() if isinstance(v, Interval) else v for k, v in row.items()} for row in rows]

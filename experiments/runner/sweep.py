@@ -48,7 +48,7 @@ class Sweep(NamedTuple):
     settings: the rows.
     init: key -> parameters.
     evaluate: parameters -> name -> scalar.
-    clients: the data of all clients.
+    clients: the data of all clients, or a dict of several such (`on_part`).
     cohort_size: expected number of clients in a round.
     delta: of the central guarantees.
     mesh: the devices, or None.
@@ -61,6 +61,15 @@ class Sweep(NamedTuple):
   cohort_size: float
   delta: float
   mesh: jax.sharding.Mesh | None
+
+
+def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
+  """The algorithm on one part of a sweep's clients, which are a dict: its runs may be about different units."""
+
+  def round_fn(noise_key, data_key, state, clients):
+    return algorithm.round(noise_key, data_key, state, clients[name])
+
+  return algorithm._replace(round=round_fn)
 
 
 def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
