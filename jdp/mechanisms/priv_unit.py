@@ -10,7 +10,7 @@ from jdp.accounting import cap as caps
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.cap_height import height_sampler
-from jdp.mechanisms.rows import directions, dot, dots
+from jdp.mechanisms.rows import directions, dots, weighted_sum
 from jdp.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
@@ -82,7 +82,9 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     along, combine = directions(values)
     a, b = _coefficients(dots(noise, noise), along(noise), height, complement)
     weights = scale * weights
-    return dot(weights * a, noise) + combine(weights * b)  # sum_i weights_i `_move`(...), as two matrix products
+    return weighted_sum(weights * a, noise) + combine(
+      weights * b
+    )  # sum_i weights_i `_move`(...), as two matrix products
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.

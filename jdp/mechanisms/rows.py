@@ -1,7 +1,7 @@
 """Products of the rows of a batch, for sums of releases that are made as matrix products."""
 
+import functools
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,20 @@ from jax import lax
 from jdp.vectors import unit
 
 # Matrix products in true float32, on accelerators too: their default precision would distort the release.
-dot = partial(jnp.dot, precision="highest")
+dot = functools.partial(jnp.dot, precision="highest")
 dots = jax.vmap(dot)  # row by row; on CPU faster than sums along the rows
+
+_FEW = 8
+
+
+def weighted_sum(weights: jax.Array, rows: jax.Array) -> jax.Array:
+  """sum_i weights_i rows_i, of [n] and [n, d].
+
+  The sum of a few long rows is written out: XLA makes one loop of it and of what it is added to, for all cores.
+  """
+  if len(rows) > _FEW:
+    return dot(weights, rows)
+  return functools.reduce(jnp.add, (weight * row for weight, row in zip(weights, rows, strict=True)))
 
 
 def directions(values: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
@@ -30,6 +42,8 @@ def directions(values: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], Cal
     return lax.cond(ordinary, lambda: dots(noise, values) / lengths, lambda: dots(noise, jax.vmap(unit)(values)))
 
   def combine(weights):
-    return lax.cond(ordinary, lambda: dot(weights / lengths, values), lambda: dot(weights, jax.vmap(unit)(values)))
+    return lax.cond(
+      ordinary, lambda: weighted_sum(weights / lengths, values), lambda: weighted_sum(weights, jax.vmap(unit)(values))
+    )
 
   return along, combine
