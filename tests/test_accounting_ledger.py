@@ -86,6 +86,13 @@ def test_non_private_rounds_cost_everything(accountant):
   assert accounting.epsilon(ledger_of(released), 1e-5, accountant=accountant, relation="replace_one") == math.inf
 
 
+def test_what_was_not_protected_is_infinite_under_the_relation_of_what_was():
+  clear = Round(FixedSizeSampling(1, 10), NonPrivate(), relation="replace_one")
+  for relation in (None, "add_remove", "zero_out"):
+    assert accounting.epsilon(ledger_of(clear, SAMPLED), 1e-5, relation=relation) == math.inf
+  assert accounting.epsilon(ledger_of(clear), 1e-5) == math.inf
+
+
 def test_relations():
   poisson, whole = ledger_of(SAMPLED), ledger_of(WHOLE)
   assert accounting.epsilon(poisson, 1e-5, relation="zero_out") == accounting.epsilon(poisson, 1e-5)

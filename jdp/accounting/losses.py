@@ -16,7 +16,7 @@ import numpy as np
 from jdp import _validate
 from jdp.accounting.loss_kinds import Loss, LossKind
 from jdp.accounting.samples import EPOCHS, participation
-from jdp.events import Event, Round
+from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
@@ -141,7 +141,8 @@ def select(ledger: Ledger, relation: str | None, observer: str | None) -> tuple[
 
   Args:
     ledger: holds at least one event.
-    relation: the relation asked for, or None: the only one that those events declare.
+    relation: the relation asked for, or None: the only one that those events declare. What was released without
+      protection costs the same under all, and is not asked if anything else is there.
     observer: the observer asked for, or None: the only one there is.
 
   Raises:
@@ -157,7 +158,8 @@ def select(ledger: Ledger, relation: str | None, observer: str | None) -> tuple[
   seen = {event: count for event, count in counts.items() if event.observer == chosen}
   if len(units := {event.unit for event in seen}) > 1:
     raise ValueError(f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each.")
-  return seen, Relation(_choose("relation", Relation, relation, {event.relation for event in seen}))
+  protected = [event for event in seen if not isinstance(getattr(event, "query", None), NonPrivate)]
+  return seen, Relation(_choose("relation", Relation, relation, {event.relation for event in protected or seen}))
 
 
 def of_type(kind: type[E], events: Mapping[Event, int]) -> dict[E, int]:

@@ -30,7 +30,7 @@ from jdp.accounting.loss_kinds import (
   pure_epsilon,
 )
 from jdp.accounting.releases import release
-from jdp.events import BallsInBins, FixedSizeSampling, PoissonSampling, Round, ShuffledBatches
+from jdp.events import BallsInBins, FixedSizeSampling, NonPrivate, PoissonSampling, Round, ShuffledBatches
 from jdp.guarantees import Relation
 
 EPOCHS = (ShuffledBatches, BallsInBins)
@@ -53,6 +53,8 @@ def participation(event: Round, relation: Relation, *, sample_known: bool = Fals
   kind = type(event.sampling)
   if kind not in _SAMPLINGS:
     raise ValueError(f"Expected a sampling that has an analysis, got {kind.__name__}.")
+  if isinstance(event.query, NonPrivate):
+    return (Loss(NON_PRIVATE, ()),)  # Under a relation, too, for which its sampling has no analysis.
   charged = tuple(release(event.query, r, event.relation) for r in _SAMPLINGS[kind](event.sampling, relation))
   if sample_known or isinstance(event.sampling, EPOCHS):
     return charged
