@@ -36,6 +36,7 @@ from jdp.events import (
 )
 
 FORMAT_VERSION = 1
+_BEFORE = -1  # the number, in a file, of what was released before the first round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +99,7 @@ class Ledger:
     """
     if not isinstance(other, Ledger):
       return NotImplemented
-    if any(_is_capped(event) for event, _ in self.entries) and any(_is_capped(event) for event, _ in other.entries):
-      raise ValueError(
-        "Expected local releases with max_releases in one of two ledgers that are added, got them in both; state the "
-        "cap over both runs (or None), or extend the first ledger if it is one run."
-      )
+    _refuse_two_caps(self.entries, other.entries)
     return self.extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
@@ -159,8 +156,13 @@ def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, nu
   return Ledger().append(event, count=num_rounds)
 
 
-def _is_capped(event):
-  return isinstance(event, LocalRelease) and event.max_releases is not None
+def _refuse_two_caps(*runs):
+  """Refuses the entries of two runs whose local releases are capped: each cap is over its own run."""
+  if all(any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries) for entries in runs):
+    raise ValueError(
+      "Expected local releases with max_releases in one of two ledgers that are added, got them in both; state the "
+      "cap over both runs (or None), or extend the first ledger if it is one run."
+    )
 
 
 def _with_epochs_started(entries):
@@ -228,14 +230,17 @@ class DurableLedger:
   Args:
     path: the file; made if missing, repaired if its last line is torn.
     run: names the run. A file of another run is refused.
+    prior: what was released about the same records before the run's first round; on disk when this returns.
 
   Raises:
-    ValueError: if the file is no ledger, belongs to another run, or holds a damaged line or a round twice.
+    ValueError: if the file is no ledger, belongs to another run, begins with other earlier releases, or holds a damaged
+      line or a round twice.
     BlockingIOError: if another writer has the file open.
   """
 
-  def __init__(self, path: str | os.PathLike, run: str):
+  def __init__(self, path: str | os.PathLike, run: str, prior: Ledger = Ledger()):
     self._path = pathlib.Path(path)
+    self._prior = prior
     self._rounds: list[list[tuple[Event, int]]] = []
     self._file = open(self._path, "ab")  # noqa: SIM115 -- closed by close()
     try:
@@ -254,8 +259,11 @@ class DurableLedger:
       ) from None
 
   def _recover(self, run: str) -> None:
-    """Reads what an earlier process wrote, and cuts off a torn last line; writes the header of a new file."""
+    """Reads what an earlier process wrote, and cuts off a torn last line; writes what a new file begins with."""
     header = _line({**_header(), "run": run})
+    beginning = [header]
+    if self._prior.entries:
+      beginning.append(_line({"round": _BEFORE, "entries": _entries_to_json(self._prior.entries)}))
     records, intact = _read(self._path)
     if not records and not header.encode().startswith(self._path.read_bytes()):
       raise ValueError(f"Expected a ledger in {self._path}, got a file without its header; choose another path.")
@@ -264,13 +272,21 @@ class DurableLedger:
         f"Expected a ledger of run {run!r} in {self._path}, got one of run {records[0].get('run')!r}; "
         "give each run a work directory of its own."
       )
-    for number, record in enumerate(records[1:]):
+    has_prior = len(records) > 1 and records[1]["round"] == _BEFORE
+    prior = _entries_from_json(records[1]["entries"]) if has_prior else []
+    if len(records) > 1 and prior != list(self._prior.entries):
+      raise ValueError(
+        f"Expected {self._path} to begin with the {len(self._prior)} earlier releases given, got others; give the run "
+        "what it was begun with, or a work directory of its own."
+      )
+    for number, record in enumerate(records[1 + has_prior :]):
       if record["round"] != number:
-        raise ValueError(f"Expected round {number} in line {number + 2} of {self._path}, got round {record['round']}.")
+        line = number + 2 + has_prior
+        raise ValueError(f"Expected round {number} in line {line} of {self._path}, got round {record['round']}.")
       self._rounds.append(_entries_from_json(record["entries"]))
     self._file.truncate(intact)
-    if not records:
-      self._write(header)
+    if missing := beginning[len(records) :]:
+      self._write("".join(missing))
       _sync_folder(self._path)
 
   @property
@@ -280,8 +296,8 @@ class DurableLedger:
 
   @property
   def ledger(self) -> Ledger:
-    """All that was recorded, as a value."""
-    return Ledger().extend(itertools.chain.from_iterable(self._rounds))
+    """All that was recorded, as a value: what came before the run, and its rounds."""
+    return self._prior.extend(itertools.chain.from_iterable(self._rounds))
 
   def append(self, first_round: int, *rounds: Iterable[Event]) -> None:
     """Records the events of round `first_round` and of those that follow it, in one write to disk.
@@ -291,7 +307,8 @@ class DurableLedger:
       *rounds: for each round, its events (with scalar values: see `unstack`).
 
     Raises:
-      ValueError: if a round is skipped, or is on file with other events.
+      ValueError: if a round is skipped, or is on file with other events; or if both it and what came before the run
+        hold local releases with a cap, as for the sum of two ledgers.
     """
     new: list[list[tuple[Event, int]]] = []
     for number, events in enumerate(rounds, first_round):
@@ -304,6 +321,7 @@ class DurableLedger:
       elif self._rounds[number] != entries:
         raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
     if new:
+      _refuse_two_caps(self._prior.entries, [entry for entries in new for entry in entries])
       lines = (_line({"round": n, "entries": _entries_to_json(e)}) for n, e in enumerate(new, len(self._rounds)))
       self._write("".join(lines))
       self._rounds += new  # Not before: a round whose write failed must be written when it comes again.

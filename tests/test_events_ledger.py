@@ -259,6 +259,46 @@ def test_a_durable_ledger_resumes_where_it_was(tmp_path):
   assert list(again.ledger) == list(load(path)) == [EVENTS[0], EVENTS[2], EVENTS[1], EVENTS[0]]
 
 
+def test_what_came_before_a_run_is_on_disk_first_and_is_no_round(tmp_path, monkeypatch):
+  path, prior = tmp_path / "ledger", Ledger().append(EVENTS[0], count=3).append(EVENTS[1])
+  monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+  DurableLedger(path, "run", prior).close()
+  assert load(path) == prior
+  whole = path.read_bytes()
+  for cut in range(0, len(whole), 5):  # torn while it was written, in the header or after
+    path.write_bytes(whole[:cut])
+    DurableLedger(path, "run", prior).close()
+    assert path.read_bytes() == whole
+  for first in (0, 1):
+    ledger = DurableLedger(path, "run", prior)
+    assert ledger.last_round == first - 1
+    ledger.append(first, [EVENTS[1]])
+    ledger.close()
+  assert ledger.ledger == load(path) == prior.append(EVENTS[1], count=2)
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path):
+  path, prior = tmp_path / "ledger", Ledger().append(EVENTS[0])
+  for begun, other in ((prior, Ledger()), (prior, prior.append(EVENTS[0])), (Ledger(), prior)):
+    path.unlink(missing_ok=True)
+    ledger = DurableLedger(path, "run", begun)
+    ledger.append(0, [EVENTS[0]])
+    ledger.close()
+    with pytest.raises(ValueError, match=f"begin with the {len(other)} earlier releases given, got others"):
+      DurableLedger(path, "run", other)
+    assert load(path) == begun.append(EVENTS[0])
+
+
+def test_the_caps_of_two_runs_are_not_taken_for_one(tmp_path):
+  capped = LocalRelease(PureDP(1.0), max_releases=3)
+  ledger = DurableLedger(tmp_path / "ledger", "run", Ledger().append(capped, count=10))
+  with pytest.raises(ValueError, match="local releases with max_releases in one of two ledgers"):
+    ledger.append(0, [capped])
+  ledger.append(0, [EVENTS[0]])
+  ledger.close()
+  assert load(tmp_path / "ledger") == Ledger().append(capped, count=10).append(EVENTS[0])
+
+
 def test_a_round_is_taken_once(tmp_path):
   path = tmp_path / "ledger"
   size = [durable(path, [[event] for event in EVENTS]) and path.stat().st_size]

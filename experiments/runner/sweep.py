@@ -18,7 +18,7 @@ from experiments.runner.statistics import mean_interval
 from experiments.runner.training import Run, TrainingOptions, train
 from experiments.runner.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm, replicate
-from jdp.ledger import to_json
+from jdp.ledger import Ledger, to_json
 
 PyTree = Any
 _RESULT = "result.json"
@@ -52,6 +52,7 @@ class Sweep(NamedTuple):
     cohort_size: expected number of clients in a round.
     delta: of the central guarantees.
     mesh: the devices, or None.
+    prior: what was released about the same users before any run: every run's ledger begins with it.
   """
 
   settings: Sequence[Setting]
@@ -61,6 +62,7 @@ class Sweep(NamedTuple):
   cohort_size: float
   delta: float
   mesh: jax.sharding.Mesh | None
+  prior: Ledger = Ledger()
 
 
 def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
@@ -144,6 +146,7 @@ def _make_run(sweep, setting, seed, step, key, options) -> Run:
     evaluate=lambda state: sweep.evaluate(state.params),
     epsilon=partial(central_epsilon, delta=sweep.delta),
     max_epsilon=options.max_epsilon if setting.private else None,
+    prior=sweep.prior,
   )
 
 

@@ -68,6 +68,7 @@ class Run(NamedTuple):
     evaluate: state -> name -> scalar.
     epsilon: ledger -> what the run's released models have cost; infinite without privacy.
     max_epsilon: the budget, or None.
+    prior: what was released about the same users before the first round: part of the cost, and of the ledger.
   """
 
   name: str
@@ -79,6 +80,7 @@ class Run(NamedTuple):
   evaluate: Callable[[PyTree], dict[str, jax.Array]]
   epsilon: Callable[[Ledger], float]
   max_epsilon: float | None
+  prior: Ledger = Ledger()
 
 
 class Outcome(NamedTuple):
@@ -106,12 +108,12 @@ def train(run: Run, folder: pathlib.Path, secret: pathlib.Path, options: Trainin
   ledger_name = f"{run.name} {fingerprint(run.noise_key)}"  # One name, one key: no round is redone with other noise.
   with (
     contextlib.closing(Checkpoints(secret)) as checkpoints,
-    contextlib.closing(DurableLedger(folder / LEDGER, ledger_name)) as durable,
+    contextlib.closing(DurableLedger(folder / LEDGER, ledger_name, run.prior)) as durable,
   ):
     done, state = checkpoints.restore(run.state)
     metrics, diagnostics = (_Rows(folder / f"{name}.jsonl", done) for name in ("metrics", "diagnostics"))
     if not metrics.rows:
-      metrics.append(0, _measure(run, state, Ledger()))
+      metrics.append(0, _measure(run, state, run.prior))
     report(done, f"{run.name}: round {done}/{options.num_rounds}")
     stopped = False
     while done < options.num_rounds and not stopped:

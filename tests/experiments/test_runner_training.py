@@ -84,6 +84,33 @@ def test_what_a_run_leaves(tmp_path):
   assert news[1][1].startswith("example/0: round 3/7, mean ")
 
 
+PRIOR = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 6.0)), count=2)
+
+
+def test_what_was_released_before_is_counted_from_the_first_row(tmp_path):
+  outcome = go(tmp_path, make_run(prior=PRIOR))
+  assert list(outcome.ledger)[:2] == list(PRIOR)
+  assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
+  for row in rows(tmp_path):
+    spent = ledger.Ledger().extend((event, 1) for event in itertools.islice(outcome.ledger, 2 + row["round"]))
+    assert row["central_epsilon"] == central_epsilon(spent, DELTA) >= central_epsilon(PRIOR, DELTA) > 0
+
+
+def test_what_was_released_before_is_on_disk_before_anything(tmp_path):
+  def evaluate(state):
+    assert len(ledger.load(tmp_path / "run/ledger.jsonl")) == 2 + int(state.round)
+    return {"mean": state.params.mean()}
+
+  go(tmp_path, make_run(prior=PRIOR, evaluate=evaluate))
+
+
+@pytest.mark.parametrize("affordable", [0, 1, 5])
+def test_a_budget_counts_what_was_released_before(tmp_path, affordable, uninterrupted):
+  spent = PRIOR.extend((event, 1) for event in list(uninterrupted[2])[:affordable])
+  outcome = go(tmp_path, make_run(prior=PRIOR, max_epsilon=central_epsilon(spent, DELTA)))
+  assert (outcome.ledger, outcome.metrics["round"], outcome.stopped) == (spent, affordable, True)
+
+
 def test_diagnostics_are_off_unless_asked_for(tmp_path):
   go(tmp_path, make_run(), dataclasses.replace(OPTIONS, diagnostics=False))
   assert {path.name for path in (tmp_path / "run").iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
@@ -135,8 +162,9 @@ def interrupt_at(monkeypatch, number):
 
 
 @leaves_files_open
-def test_a_run_interrupted_at_any_commit_ends_the_same(tmp_path, monkeypatch, uninterrupted):
-  run = make_run()
+def test_a_run_interrupted_at_any_commit_ends_the_same(tmp_path, monkeypatch):
+  run = make_run(prior=PRIOR)
+  uninterrupted = everything(tmp_path / "whole", go(tmp_path / "whole", run))
   for number in itertools.count(1):
     folder = tmp_path / str(number)
     with monkeypatch.context() as patch:
