@@ -21,12 +21,13 @@ from jax.flatten_util import ravel_pytree
 
 from experiments import audit_report
 from experiments.audit_mechanisms import BROKEN, MECHANISMS
-from experiments.runner.classification import ClassificationOptions, Task, load_task
+from experiments.runner.classification import ClassificationOptions, load_task
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option
 from experiments.runner.parts import Part, write_parts
+from experiments.runner.task import Task
 from experiments.runner.workdir import Workdir
-from jdp import _validate, accounting
+from jdp import _validate, accounting, data
 from jdp.attacks.audit import ScoreAudit, epsilon_bound
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
 from jdp.attacks.local_audit import audit_mechanism, opposite_inputs
@@ -127,7 +128,7 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
   if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
     raise ValueError(f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}.")
-  task = load_task(options, options.data_seed, None) if "central" in options.task else None
+  task = load_task(options, arrange=data.group) if "central" in options.task else None
   if task and not options.num_guesses <= options.num_canaries <= task.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got {options.num_guesses} "

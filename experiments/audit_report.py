@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from experiments.runner import plots
-from experiments.runner.classification import Task
 from experiments.runner.parts import Part
 from experiments.runner.reports import table
+from experiments.runner.task import Task
 from jdp.attacks.canaries import one_shot_estimate
 
 

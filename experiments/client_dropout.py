@@ -18,7 +18,8 @@ from experiments.runner.launch import Experiment, launch
 from experiments.runner.sweep import Sweep, run_sweep
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
-from jdp.federated import client_mesh
+from jdp import data
+from jdp.federated import client_mesh, replicate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +30,11 @@ class Options(TrainingOptions, DropoutOptions, ClassificationOptions):
 def prepare(options: Options) -> Callable[[Workdir], None]:
   """Reads the data and makes the queries; returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_task(options, options.data_seed, mesh)
+  task = load_task(options, arrange=data.group)
   plan = make_plan(options, task)
   settings = make_settings(options, task, plan, mesh)
-  sweep = Sweep(settings, task.init, task.evaluate, task.clients, plan.num_clients, options.delta, mesh)
+  clients = replicate(task.clients, mesh)
+  sweep = Sweep(settings, task.init, task.evaluate, clients, plan.num_clients, options.delta, mesh)
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)

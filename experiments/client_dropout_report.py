@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from experiments import client_dropout_privacy as privacy
 from experiments.client_dropout_settings import LABELS, Plan
 from experiments.runner import files, plots, reports
-from experiments.runner.classification import Task
 from experiments.runner.sweep import curves, summarise
+from experiments.runner.task import Task
 from experiments.runner.workdir import LEDGER, Workdir, environment
 from jdp import accounting, ledger
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
@@ -181,7 +180,7 @@ law of its sum (integers: share by share).
 
 
 def _measured(options, task, plan) -> Row:
-  sizes = jnp.sum(task.clients.mask, axis=1)
+  sizes = task.sizes
   return {
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
     "examples of a user": f"{int(sizes.min())} to {int(sizes.max())}",

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from experiments.runner.classification import Task
 from experiments.runner.options import option
 from experiments.runner.sweep import Setting
+from experiments.runner.task import Task
 from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
 from jdp.federated.client_dropout import client_dropout
@@ -161,6 +160,6 @@ def _dropout(options, task, rate, calibrations) -> dropout.DropoutModel:
   make = {
     "independent": lambda: dropout.independent(task.num_users, rate),
     "bursty": lambda: dropout.bursty(task.num_users, rate, options.mean_rounds),
-    "by_size": lambda: dropout.by_size(jnp.sum(task.clients.mask, axis=1).tolist(), rate),
+    "by_size": lambda: dropout.by_size(task.sizes.tolist(), rate),
   }
   return dropout.with_calibrations(make[options.dropout_model](), [options.calibration_dropout] * calibrations)

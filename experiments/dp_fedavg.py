@@ -18,11 +18,12 @@ from absl import flags
 
 from experiments.dp_fedavg_averages import AverageOptions, Federation, client_weight, make_average, make_federation
 from experiments.dp_fedavg_report import write_report
-from experiments.dp_fedavg_tasks import Task, TaskOptions, load_task
 from experiments.runner.federation import local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option, read_flags, resolve
 from experiments.runner.sweep import Setting, Sweep, load_params, on_part, run_sweep
+from experiments.runner.task import Task
+from experiments.runner.tasks import TaskOptions, load_task
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data, sampling

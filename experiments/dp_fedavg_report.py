@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.dp_fedavg_tasks import Task
+from experiments.dp_fedavg_published import published_table
 from experiments.runner import files, plots, reports
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.statistics import Interval, mean_interval
 from experiments.runner.sweep import curves, load_params, summarise
+from experiments.runner.task import Task
+from experiments.runner.text_options import TEXT
 from experiments.runner.workdir import LEDGER, Workdir, environment
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, Round, WeightedAverage
@@ -137,6 +139,8 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
     yield from task.parts(
       {row["label"]: load_params(workdir.path / row["setting"] / "0" / "params.npz", shapes) for row in summary}
     )
+  if options.dataset in TEXT:
+    yield Part("The published configurations", published_table())
   yield Part("What was measured", _measured(options, task, summary))
   yield Part("Where", reports.properties(environment()))
 

@@ -13,15 +13,16 @@ from functools import partial
 import jax
 
 from experiments.private_federated_report import write_report
-from experiments.runner.classification import ClassificationOptions, Task, load_task
 from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option
 from experiments.runner.sweep import Setting, Sweep, run_sweep
+from experiments.runner.task import Task
+from experiments.runner.tasks import TaskOptions, load_task
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate
-from jdp.federated import client_mesh, private_federated
+from jdp.federated import client_mesh, private_federated, replicate
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
@@ -34,7 +35,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions, FederationOptions, ClassificationOptions):
+class Options(TrainingOptions, FederationOptions, TaskOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -68,10 +69,11 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_task(options, options.data_seed, mesh)
+  task = load_task(options)
   plan = make_plan(options, task.num_users)
   settings = make_settings(options, task, plan, mesh)
-  sweep = Sweep(settings, task.init, task.evaluate, task.clients, plan.sampler.expected_size, plan.delta, mesh)
+  clients = replicate(task.clients, mesh)
+  sweep = Sweep(settings, task.init, task.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)

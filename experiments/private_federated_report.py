@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.runner import files, plots, reports
-from experiments.runner.classification import Task
 from experiments.runner.federation import Plan
 from experiments.runner.sweep import curves, summarise
+from experiments.runner.task import Task
 from experiments.runner.workdir import Workdir, environment
 
 Row = dict[str, Any]

@@ -2,6 +2,6 @@
 
 `options`: a dataclass whose fields are flags. `launch`: the body of a binary. `workdir`, `files`, `checkpoints`:
 what is on disk. `training`: one run that survives a kill. `sweep`: all runs of an experiment. `costs`: guarantees
-from ledgers. `statistics`, `reports`, `plots`, `progress`: what people read. `classification`, `federation`: options
-that several experiments share.
+from ledgers. `statistics`, `reports`, `parts`, `plots`, `progress`: what people read. `federation`: options of
+federated training. `task`: what there is to learn; `tasks`: which, images (`classification`) or text by user (`text`).
 """

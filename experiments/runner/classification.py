@@ -3,15 +3,15 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import option
+from experiments.runner.task import Task
 from jdp import _validate, data, models
-from jdp.federated import replicate
 
 PyTree = Any
 
@@ -35,41 +35,12 @@ class ClassificationOptions:
   model: str = option("logistic", "What is learnt.", choices=tuple(_MODELS))
 
 
-class Task(NamedTuple):
-  """What there is to learn.
-
-  Attributes:
-    init: key -> parameters.
-    loss: of a client's examples.
-    evaluate: parameters -> {"test_accuracy": share of the test examples classified correctly}.
-    clients: the users, as `arrange` has arranged them; `data.group`: `Examples` with leading axes [num_users, examples
-      of the largest user].
-    num_users: N, public.
-    dim: number of parameters.
-  """
-
-  init: Callable[[jax.Array], PyTree]
-  loss: models.Loss
-  evaluate: Callable[[PyTree], dict[str, jax.Array]]
-  clients: PyTree
-  num_users: int
-  dim: int
-
-
-def load_task(
-  options: ClassificationOptions,
-  data_seed: int,
-  mesh: jax.sharding.Mesh | None,
-  *,
-  arrange: Callable[..., PyTree] = data.group,
-) -> Task:
+def load_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Task:
   """Reads the data, divides it among users and makes the model.
 
   Args:
-    options: which.
-    data_seed: of the partition.
-    mesh: where the data will be used.
-    arrange: how users lie in memory: `data.group`, or `data.pack` where they are of unequal size.
+    options: `ClassificationOptions` and `TrainingOptions` in one.
+    arrange: how users lie in memory: `data.pack`, or `data.group` for a leading axis of users.
 
   Raises:
     ValueError: if the model does not fit the data, or the data has no writers.
@@ -77,18 +48,23 @@ def load_task(
   """
   dataset = data.load(options.dataset, options.data_dir)
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
-  users = _partition(options, dataset, np.random.default_rng(data_seed))
-  test = replicate(jax.tree.map(jnp.asarray, dataset.test), mesh)
+  users = _partition(options, dataset, np.random.default_rng(options.data_seed))
+  test = jax.tree.map(jnp.asarray, dataset.test)
   accuracy = jax.jit(partial(models.accuracy, model))
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  return Task(
+  task = Task(
     init=model.init,
     loss=models.cross_entropy(model),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
-    clients=replicate(jax.tree.map(jnp.asarray, arrange(dataset.train, users)), mesh),
-    num_users=len(users),
-    dim=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
+    clients=jax.tree.map(jnp.asarray, arrange(dataset.train, users)),
+    sizes=np.array([len(user) for user in users]),
+    headline="test_accuracy",
+    facts={},
   )
+  facts = {
+    "data": f"{options.dataset}, partition {options.partition}",
+    "model": f"{options.model}, {task.dim} parameters",
+  }
+  return task._replace(facts=facts)
 
 
 def _partition(options, dataset, rng):

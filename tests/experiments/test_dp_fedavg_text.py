@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import dp_fedavg, dp_fedavg_text
-from experiments.runner import launch
+from experiments import dp_fedavg
+from experiments.dp_fedavg_published import published_table
+from experiments.runner import launch, text
 from jdp.data import UserText
 from jdp.data.clients import Examples
 
@@ -27,25 +28,25 @@ def folder(tmp_path_factory):
 
 
 def options(folder, **given):
-  text = {"dataset": "movies_small", "data_dir": str(folder), "tokens_per_user": 60, "vocabulary_size": 30}
-  return launch.options.resolve(dp_fedavg.Options, {**text, "noise_multiplier": 1.0, **given})
+  movies = {"dataset": "movies_small", "data_dir": str(folder), "tokens_per_user": 60, "vocabulary_size": 30}
+  return launch.options.resolve(dp_fedavg.Options, {**movies, "noise_multiplier": 1.0, **given})
 
 
 def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
   users = [UserText(str(i), ("a",)) for i in range(50)]
-  split = dp_fedavg_text.divide(users, options(folder, public_share=0.2))
+  split = text.divide(users, options(folder, public_share=0.2))
   assert [len(part) for part in split] == [10, 5, 35]
   assert {user for part in split for user in part} == set(users)
-  other = dp_fedavg_text.divide(users, options(folder, public_share=0.2, data_seed=1))
+  other = text.divide(users, options(folder, public_share=0.2, data_seed=1))
   assert other.public != split.public
-  assert not dp_fedavg_text.divide(users, options(folder, public_text="modules")).public
+  assert not text.divide(users, options(folder, public_text="modules")).public
   with pytest.raises(ValueError, match="raise --test_share or --public_share"):
-    dp_fedavg_text.divide(users, options(folder, public_share=0.0))
+    text.divide(users, options(folder, public_share=0.0))
 
 
 def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder):
-  cold = dp_fedavg_text.load_text_task(options(folder))
-  warm = dp_fedavg_text.load_text_task(options(folder, public_passes=8))
+  cold = text.load_task(options(folder))
+  warm = text.load_task(options(folder, public_passes=8))
   # Two public users; of the others those with 60 tokens, 4 utterances of 9 or 10, are clients.
   assert set(cold.sizes.tolist()) == {6}
   (words,) = {len(np.unique(task.clients.examples.inputs)) for task in (cold, warm)}
@@ -65,14 +66,14 @@ def test_head_words_share_out_all_tokens():
       return jax.nn.one_hot(inputs, 200)
 
   sequences = Examples(np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32))
-  rows = dp_fedavg_text.head_word_table(Model, sequences, {"run": None}).splitlines()[2:]
+  rows = text.head_word_table(Model, sequences, {"run": None}).splitlines()[2:]
   # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores are tied.
   shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0%") for row in rows]
   assert shares == [9, 9, 9]
 
 
 def test_published_epsilons_are_reproduced():
-  rows = dp_fedavg_text.published_table().splitlines()[2:8]
+  rows = published_table().splitlines()[2:8]
   published, moments, now = zip(*([cell.strip() for cell in row.split("|")][5:8] for row in rows), strict=True)
   assert published == moments
   assert all(float(new) < float(old) for new, old in zip(now, moments, strict=True))
@@ -100,4 +101,4 @@ def test_text_presets_are_valid(preset):
 
 def test_data_without_a_folder_are_refused():
   with pytest.raises(ValueError, match="Expected --data_dir for movies"):
-    dp_fedavg_text.read("movies", None)
+    text.read("movies", None)

@@ -37,6 +37,10 @@ class Finished(NamedTuple):
   compilations: list[str]
 
 
+def resolve(**given):
+  return launch.options.resolve(private_federated.Options, {"noise_multiplier": 1.0, **given})
+
+
 def run(path, *, resume=False, **given):
   out, err = io.StringIO(), io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -111,7 +115,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 
 
 def test_the_parameters_are_the_last_rows(finished):
-  task = private_federated.load_task(private_federated.Options(examples_per_user=10), 0, None)
+  task = private_federated.load_task(resolve(examples_per_user=10))
   for setting in ("none", "central", "local_8"):
     with np.load(finished.path / setting / "1" / "params.npz") as file:
       params = {name: jax.numpy.asarray(file[name]) for name in file.files}
@@ -139,10 +143,8 @@ def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_option
   monkeypatch.setattr(private_federated, "average", lambda query, denominator: (query, denominator))
   monkeypatch.setattr(private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs))
   for radius in (None, 0.25):
-    options = private_federated.Options(
-      noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius
-    )
-    task = private_federated.load_task(options, 0, None)
+    options = resolve(noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius)
+    task = private_federated.load_task(options)
     plan = private_federated.make_plan(options, task.num_users)
     for setting in private_federated.make_settings(options, task, plan, None):
       (query, denominator), kwargs = setting.algorithm

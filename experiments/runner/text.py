@@ -1,4 +1,4 @@
-"""Text by user as a task of DP-FedAvg: the next words of film characters, of Shakespeare's, or of Python's modules."""
+"""Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's modules."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -8,32 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.dp_fedavg_tasks import Task
 from experiments.runner.parts import Part
 from experiments.runner.reports import table
-from jdp import accounting, data, models
+from experiments.runner.task import Task
+from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK
-from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import local_sgd
-from jdp.ledger import Ledger
 
 PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _PUBLIC_BATCH = 8
 _PROMPTS = ("i", "what do you", "this is the")
-_PUBLISHED = (  # noise, S, users, expected cohort, epsilon, AccuracyTop1 in per cent
-  (0.003, 15, 763_430, 5000, 4.634, 17.49),
-  (0.006, 10, 763_430, 1667, 2.314, 17.04),
-  (0.012, 15, 763_430, 1250, 2.038, 16.33),
-  (0.003, 15, 100_000_000, 5000, 1.152, 17.49),
-  (0.006, 10, 100_000_000, 1667, 0.991, 17.04),
-  (0.012, 15, 100_000_000, 1250, 0.987, 16.33),
-)
-_PUBLISHED_ROUNDS = 5000  # not stated for the table; all six epsilons are those of as many rounds
-_PUBLISHED_DELTA = 1e-9
-_PUBLISHED_BASELINE = 17.62
 
 
 class Split(NamedTuple):
@@ -50,7 +37,7 @@ class Split(NamedTuple):
   private: Sequence[UserText]
 
 
-def load_text_task(options: Any) -> Task:
+def load_task(options: Any) -> Task:
   """Reads the texts, finds the words, and makes the model, trained on public text if asked to.
 
   Raises:
@@ -156,23 +143,6 @@ def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, P
     for label, params in params_of.items()
   ]
   yield Part("The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows))
-  yield Part("The published configurations", published_table())
-
-
-def published_table() -> str:
-  """Table 2 of arXiv 1710.06963, with today's epsilon beside the published one."""
-  rows = []
-  for noise, clip_norm, users, cohort, published, accuracy in _PUBLISHED:
-    event = Round(PoissonSampling(cohort / users), GaussianSum(clip_norm, clip_norm))
-    plan = Ledger().append(event, count=_PUBLISHED_ROUNDS)
-    then, now = (accounting.epsilon(plan, delta=_PUBLISHED_DELTA, accountant=name) for name in ("moments", "rdp"))
-    facts = (f"{noise}", f"{clip_norm}", f"{users:,}", f"{cohort:,}", f"{published:.3f}", f"{then:.3f}", f"{now:.3f}")
-    rows.append([*facts, f"{accuracy} %", f"{_PUBLISHED_BASELINE - accuracy:.2f}"])
-  names = ("noise", "S", "users", "cohort", "ε, published", "ε, moments", "ε, RDP", "AccuracyTop1", "points lost")
-  return (
-    f"{table(names, rows)}\n\nδ = {_PUBLISHED_DELTA:g}, {_PUBLISHED_ROUNDS:,} rounds, z = 1; on other data (Reddit), "
-    f"where the model without privacy had {_PUBLISHED_BASELINE} %."
-  )
 
 
 def head_word_table(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> str:

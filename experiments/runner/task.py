@@ -1,0 +1,48 @@
+"""What there is to learn, and from whom."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.runner.parts import Part
+from jdp.models import Loss
+
+PyTree = Any
+
+
+class Task(NamedTuple):
+  """What there is to learn.
+
+  Attributes:
+    init: key -> parameters; pre-trained ones, where there is public data to begin with.
+    loss: (parameters, a client's examples) -> mean loss, for local training.
+    evaluate: parameters -> name -> scalar, jitted, on data of nobody in `clients`.
+    clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the largest user]. A
+      client's `mask` has one axis, of examples; an example is what a local batch is made of (an image, a sequence of
+      words).
+    sizes: int [users], n_k: how many examples each user has.
+    headline: name of the metric that tables and plots are about, a share in [0, 1].
+    facts: what the report says about data and model, name -> value.
+    parts: (label of a row -> the last parameters of its first repetition) -> further parts of the report; None: none.
+  """
+
+  init: Callable[[jax.Array], PyTree]
+  loss: Loss
+  evaluate: Callable[[PyTree], dict[str, jax.Array]]
+  clients: PyTree
+  sizes: np.ndarray
+  headline: str
+  facts: dict[str, Any]
+  parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
+
+  @property
+  def num_users(self) -> int:
+    """N, public."""
+    return len(self.sizes)
+
+  @property
+  def dim(self) -> int:
+    """Number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0))))

@@ -1,0 +1,51 @@
+"""Which task: images of digits by user, or text by user."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+from experiments.runner import classification, text
+from experiments.runner.classification import ClassificationOptions
+from experiments.runner.options import option
+from experiments.runner.task import Task
+from experiments.runner.text_options import TEXT, TextOptions
+from jdp import _validate
+
+_IMAGES = {"dataset": ("digits", "mnist")}
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(ClassificationOptions, TextOptions):
+  """The options that say what is learnt, and from whom."""
+
+  dataset: str = option(
+    "digits",
+    "The data: digits needs no file, modules takes the texts of Python's own.",
+    choices=("digits", "mnist", *TEXT),
+  )
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": ("mnist", "movies", "movies_small", "shakespeare")}
+  )
+  partition: str = option(
+    "iid", "Users: random images, two labels each, or the writers.", choices=("iid", "label", "writer"), when=_IMAGES
+  )
+  examples_per_user: int | None = option(
+    None,
+    "Images of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    check=partial(_validate.integer, 1),
+    when=_IMAGES,
+  )
+  model: str = option("logistic", "What is learnt.", choices=("logistic", "cnn"), when=_IMAGES)
+
+
+def load_task(options: Any) -> Task:
+  """The task that `--dataset` names.
+
+  Args:
+    options: `TaskOptions` and `TrainingOptions` in one.
+
+  Raises:
+    ValueError: if the model does not fit the data, the data has no writers, or there is too little text.
+    FileNotFoundError: if a file is missing.
+  """
+  return text.load_task(options) if options.dataset in TEXT else classification.load_task(options)
