@@ -24,6 +24,16 @@ def figure(xlabel: str, ylabel: str, title: str) -> tuple[Figure, Axes]:
   return made, axes
 
 
+def panels(xlabel: str, ylabel: str, titles: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
+  """Empty plots side by side, with one scale."""
+  made, all_axes = plt.subplots(1, len(titles), figsize=(4 * len(titles), 4), sharey=True, layout="constrained")
+  for axes, title in zip(all_axes, titles, strict=True):
+    axes.set(xlabel=xlabel, title=title)
+    axes.grid(alpha=0.3)
+  all_axes[0].set_ylabel(ylabel)
+  return made, all_axes
+
+
 def save(made: Figure, path: pathlib.Path) -> None:
   """Writes a PNG, and frees the figure."""
   if made.axes[0].get_legend_handles_labels()[0]:  # Pictures have none.

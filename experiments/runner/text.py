@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner import plots
 from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from experiments.runner.task import Task
@@ -137,7 +138,7 @@ def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
 
 def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]) -> Iterator[Part]:
   """What the models predict: how frequent their words are, and examples."""
-  yield Part("Head words", head_word_table(model, test, params_of))
+  yield head_words(model, test, params_of)
   rows = [
     [label, *(", ".join(word for word, _ in models.next_words(model, params, vocabulary, text)) for text in _PROMPTS)]
     for label, params in params_of.items()
@@ -145,12 +146,17 @@ def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, P
   yield Part("The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows))
 
 
-def head_word_table(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> str:
+def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
   """Of ten predicted words, how many are among the most frequent: the share of tokens for each number."""
   sample = jax.tree.map(lambda x: x[: _HEAD_TOKENS // test.labels.shape[1]], test)
   count = jax.jit(partial(models.head_words, model, heads=_HEADS))
+  figure, panels = plots.panels(
+    "of ten predictions", "share of tokens", [f"the {head} most frequent" for head in _HEADS]
+  )
   rows = []
   for label, params in params_of.items():
     shares = np.asarray(count(params, sample)) / max(1, int(jnp.sum(sample.labels != BOS)))
-    rows += [[label, f"{head}", *(f"{share:.1%}" for share in row)] for head, row in zip(_HEADS, shares, strict=True)]
-  return table(["run", "most frequent", *map(str, range(11))], rows)
+    for head, axes, row in zip(_HEADS, panels, shares, strict=True):
+      axes.plot(row, marker="o", label=label)
+      rows.append([label, f"{head}", *(f"{share:.1%}" for share in row)])
+  return Part("Head words", table(["run", "most frequent", *map(str, range(11))], rows), "head_words", figure)

@@ -66,7 +66,7 @@ def test_head_words_share_out_all_tokens():
       return jax.nn.one_hot(inputs, 200)
 
   sequences = Examples(np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32))
-  rows = text.head_word_table(Model, sequences, {"run": None}).splitlines()[2:]
+  rows = text.head_words(Model, sequences, {"run": None}).text.splitlines()[2:]
   # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores are tied.
   shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0%") for row in rows]
   assert shares == [9, 9, 9]
@@ -91,6 +91,8 @@ def test_a_run_from_end_to_end_reports_both_epsilons(folder, tmp_path):
   assert "planned ε" in report
   for part in ("Head words", "The three likeliest next words", "The published configurations"):
     assert f"## {part}" in report
+  for plot in ("accuracy_over_rounds.png", "head_words.png"):
+    assert (tmp_path / "run" / plot).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("preset", ["movies", "movies_cohorts", "paper", "shakespeare", "text_smoke"])
