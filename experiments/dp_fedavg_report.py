@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from experiments.dp_fedavg_published import published_table
 from experiments.runner import files, plots, reports
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.statistics import Interval, mean_interval
-from experiments.runner.sweep import curves, load_params, summarise
+from experiments.runner.sweep import curves, last_params, summarise
 from experiments.runner.task import Task
 from experiments.runner.text_options import TEXT
 from experiments.runner.workdir import LEDGER, Workdir, environment
@@ -135,10 +134,7 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
   yield Part("Results", _results(options, task, summary), "accuracy_over_rounds", figure)
   yield Part("What was guaranteed", _guarantees(options, summary, results))
   if task.parts is not None:
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    yield from task.parts(
-      {row["label"]: load_params(workdir.path / row["setting"] / "0" / "params.npz", shapes) for row in summary}
-    )
+    yield from task.parts(last_params(workdir, summary, task.init))
   if options.dataset in TEXT:
     yield Part("The published configurations", published_table())
   yield Part("What was measured", _measured(options, task, summary))
@@ -225,11 +221,9 @@ def _together(results) -> str:
 
 
 def _measured(options, task, summary) -> str:
-  sizes = task.sizes
   smoothed = f", of the mean of the last {options.smoothing} evaluations" if options.smoothing > 1 else ""
   facts = {
-    **task.facts,
-    "users": f"{len(sizes)}, of {sizes.mean():.4g} examples on average, {sizes.min()} to {sizes.max()}",
+    **task.described,
     "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in summary)),
     "repetitions": options.seeds,
   }

@@ -1,14 +1,15 @@
 """Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1 and 5).
 
-Compares image classifiers trained without privacy, with central privacy alone, and with both, at several local
-epsilons: what each user is promised against the server, and against whoever sees the models, beside the test
-accuracy.
+Compares models, image classifiers or language models, trained without privacy, with central privacy alone, and with
+both, at several local epsilons: what each user is promised against the server, and against whoever sees the models,
+beside the accuracy.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 
@@ -64,6 +65,21 @@ class Options(TrainingOptions, FederationOptions, TaskOptions):
   )
 
 
+class Row(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    setting: what is run.
+    local_error: root mean squared L2 error that the average of an expected cohort has from the local mechanism, where
+      all updates have the norm --max_update_norm, before the server's projection.
+    central_error: that which it has from the central noise.
+  """
+
+  setting: Setting
+  local_error: float
+  central_error: float
+
+
 def prepare(options: Options) -> Callable[[Workdir], None]:
   """Reads the data and makes the mechanisms; returns the work."""
   if not (options.baselines or options.epsilon_directions):
@@ -71,39 +87,48 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_task(options)
   plan = make_plan(options, task.num_users)
-  settings = make_settings(options, task, plan, mesh)
+  rows = make_rows(options, task, plan, mesh)
   clients = replicate(task.clients, mesh)
+  settings = [row.setting for row in rows]
   sweep = Sweep(settings, task.init, task.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
 
   def work(workdir: Workdir):
-    results = run_sweep(sweep, workdir, options)
-    write_report(workdir, options, task, plan, results)
+    write_report(workdir, options, task, plan, rows, run_sweep(sweep, workdir, options))
 
   return work
 
 
-def make_settings(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Setting]:
+def make_rows(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Row]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_algorithm, options, task, plan, mesh)
+  bound = options.max_update_norm
   baselines = {
-    "none": lambda: Setting("none", "no privacy", make(no_privacy(), None), private=False),
-    "central": lambda: Setting("central", "central only", make(_gaussian(options.max_update_norm, plan), None)),
+    "none": lambda: Row(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
+    "central": lambda: Row(
+      Setting("central", "central only", make(_gaussian(bound, plan), None)), 0.0, _central_error(bound, task, plan)
+    ),
   }
   return [baselines[name]() for name in options.baselines] + [
-    _local_setting(options, task, plan, make, epsilon) for epsilon in options.epsilon_directions
+    _local_row(options, task, plan, make, epsilon) for epsilon in options.epsilon_directions
   ]
 
 
-def _local_setting(options, task, plan, make, epsilon) -> Setting:
+def _local_row(options, task, plan, make, epsilon) -> Row:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
   mechanism = separated(make_direction(task.dim, epsilon), magnitude)
   radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
-  return Setting(f"local_{epsilon:.12g}", f"local ε₁ = {epsilon:.12g}", make(_gaussian(radius, plan), mechanism))
+  setting = Setting(f"local_{epsilon:.12g}", f"local ε₁ = {epsilon:.12g}", make(_gaussian(radius, plan), mechanism))
+  error = math.sqrt(mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size)
+  return Row(setting, error, _central_error(radius, task, plan))
 
 
 def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
   return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
+
+
+def _central_error(clip_norm: float, task: Task, plan: Plan) -> float:
+  return plan.noise_multiplier * clip_norm * math.sqrt(task.dim) / plan.sampler.expected_size
 
 
 def _algorithm(options, task, plan, mesh, query: SumQuery, mechanism: LocalMechanism | None):

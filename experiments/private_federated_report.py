@@ -1,36 +1,64 @@
 """The report of private federated learning: results, guarantees and plots."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.runner import files, plots, reports
 from experiments.runner.federation import Plan
-from experiments.runner.sweep import curves, summarise
+from experiments.runner.parts import Part, section
+from experiments.runner.statistics import Interval, mean_interval
+from experiments.runner.sweep import curves, last_params, metric_names, summarise
 from experiments.runner.task import Task
 from experiments.runner.workdir import Workdir, environment
 
 Row = dict[str, Any]
-_HEADER = ["run", "local ε, one release", "local ε, all releases", "central ε", "test accuracy"]
+_GUARANTEES = {"release": "local ε, one release", "local": "local ε, all releases", "central": "central ε"}
 _STYLES = {"none": "--", "central": ":"}
 
 
-def write_report(workdir: Workdir, options: Any, task: Task, plan: Plan, results: Sequence[Row]) -> None:
-  """Writes results.json, the plots and report.md, and prints the table and where they lie."""
-  rows = summarise(results)
+def write_report(
+  workdir: Workdir, options: Any, task: Task, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
+) -> None:
+  """Writes results.json, the plots and report.md, and prints the table and where they lie.
+
+  Args:
+    workdir: gets the files.
+    options: the experiment's.
+    task: what was learnt.
+    plan: who took part, with what noise.
+    rows: what was run: `setting`, `local_error` and `central_error`.
+    results: of `run_sweep`.
+  """
+  summary = summarise(results)
+  histories = curves(workdir, results)
+  start = _before(next(iter(histories.values())))
+  table = _table(summary, start)
   files.write_json(
     workdir.path / "results.json",
     {
-      "not_private": reports.not_private(options) + _baselines(rows),
+      "not_private": reports.not_private(options) + _baselines(summary),
       "flags": vars(options),
-      "summary": reports.to_json(rows),
+      "summary": reports.to_json(summary),
       "runs": results,
     },
   )
-  _plot_curves(workdir, options, results)
-  _plot_epsilons(workdir, options, rows)
-  files.write(workdir.path / "report.md", _report(options, task, plan, rows, results).encode())
-  print(f"\n{reports.notice(options)}{_table(rows)}\n\nReport: {workdir.path / 'report.md'}")
+  _plot_curves(workdir, options, task, histories)
+  _plot_epsilons(workdir, options, task, summary, start[task.headline])
+  parts = "".join(f"{section(workdir, part)}\n" for part in _further(workdir, task, summary))
+  report = _report(options, task, plan, rows, summary, results, table, parts)
+  files.write(workdir.path / "report.md", report.encode())
+  print(f"\n{reports.notice(options)}{table}\n\nReport: {workdir.path / 'report.md'}")
   print(f"Plots: {workdir.path / 'accuracy_over_rounds.png'}, {workdir.path / 'accuracy_against_epsilon.png'}")
+
+
+def _further(workdir, task, summary) -> Iterable[Part]:
+  return task.parts(last_params(workdir, summary, task.init)) if task.parts else ()
+
+
+def _before(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
+  """The metrics of the models that all runs begin with."""
+  first = [rows[0] for rows in repetitions]
+  return {name: mean_interval([row[name] for row in first]) for name in metric_names(first[0])}
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
@@ -38,56 +66,61 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
   return [f"the models of baseline {name!r} were trained without privacy" for name in unprotected]
 
 
-def _table(rows: Sequence[Row]) -> str:
-  return reports.table(
-    _HEADER,
-    (
-      [
-        row["label"],
-        reports.short(row["release"]),
-        reports.short(row["local"]),
-        reports.short(row["central"]),
-        reports.percent(row["test_accuracy"]),
-      ]
-      for row in rows
-    ),
+def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
+  """Guarantees and metrics of each row; first, `start`, the metrics before the first round."""
+  before = ["before the first round", *[""] * len(_GUARANTEES), *_cells(start)]
+  lines = (
+    [row["label"], *(reports.short(row[kind]) for kind in _GUARANTEES), *_cells({name: row[name] for name in start})]
+    for row in summary
   )
+  return reports.table(["run", *_GUARANTEES.values(), *map(_words, start)], [before, *lines])
+
+
+def _cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
+  for name, interval in metrics.items():
+    yield reports.percent(interval) if "accuracy" in name else reports.number(interval)
+
+
+def _words(metric: str) -> str:
+  return metric.replace("_", " ")
 
 
 def _title(options) -> str:
   label = " (NOT PRIVATE)" if reports.not_private(options) else ""
-  return f"Private federated learning, {options.dataset}, {options.model}{label}"
+  return f"Private federated learning, {', '.join(filter(None, (options.dataset, options.model)))}{label}"
 
 
-def _plot_curves(workdir, options, results):
-  figure, axes = plots.figure("rounds", "test accuracy", _title(options))
-  plots.curves(axes, curves(workdir, results), "test_accuracy")
+def _plot_curves(workdir, options, task, histories):
+  figure, axes = plots.figure("rounds", _words(task.headline), _title(options))
+  plots.curves(axes, histories, task.headline)
   plots.save(figure, workdir.path / "accuracy_over_rounds.png")
 
 
-def _plot_epsilons(workdir, options, rows):
-  figure, axes = plots.figure("ε₁, local privacy loss of a release's direction", "test accuracy", _title(options))
-  local = [row for row in rows if row["setting"] not in _STYLES]
+def _plot_epsilons(workdir, options, task, summary, start):
+  figure, axes = plots.figure("ε₁, local privacy loss of a release's direction", _words(task.headline), _title(options))
+  local = [row for row in summary if row["setting"] not in _STYLES]
   if local:
     epsilons = options.epsilon_directions
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons], minor=False)
     axes.minorticks_off()
-    plots.points(axes, epsilons, [row["test_accuracy"] for row in local], "local and central")
-  for row in rows:
+    plots.points(axes, epsilons, [row[task.headline] for row in local], "local and central")
+  for row in summary:
     if row["setting"] in _STYLES:
-      plots.level(axes, row["test_accuracy"], row["label"], _STYLES[row["setting"]])
+      plots.level(axes, row[task.headline], row["label"], _STYLES[row["setting"]])
+  if options.public_passes:
+    plots.level(axes, start, "before the first round", "-.")
   plots.save(figure, workdir.path / "accuracy_against_epsilon.png")
 
 
-def _report(options, task: Task, plan: Plan, rows, results) -> str:
+def _report(options, task: Task, plan: Plan, rows, summary, results, table, parts) -> str:
   return f"""# Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)
 
-{reports.notice(options)}{_table(rows)}
+{reports.notice(options)}{table}
 
-![Test accuracy over rounds](accuracy_over_rounds.png)
+![Accuracy over rounds](accuracy_over_rounds.png)
 
-![Test accuracy against the local epsilon](accuracy_against_epsilon.png)
+![Accuracy against the local epsilon](accuracy_against_epsilon.png)
 
 ## What was guaranteed
 
@@ -98,33 +131,43 @@ model lies in its folder too and may say anything about the users, or that no ro
 Poisson-subsampled Gaussian sum (arXiv 1908.10530) from the run's `ledger.jsonl`. The server is trusted to sample and
 to add the noise.
 
-{reports.guarantees(rows, "central")}
+{reports.guarantees(summary, "central")}
 
 {reports.together(results, "central")}
 
 **Local**, against the server, which sees every release and who made it, so that sampling amplifies nothing. One
 release:
 
-{reports.guarantees(rows, "release")}
+{reports.guarantees(summary, "release")}
 
 All releases of a user in a run: they add up, and the participation cap, a public number, is
 {plan.sampler.max_participations} of {options.num_rounds} rounds.
 
-{reports.guarantees(rows, "local")}
+{reports.guarantees(summary, "local")}
 
 {reports.together(results, "local")}
 
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of
-float32 noise, and its tails beyond 7.45 standard deviations; the test examples.
+float32 noise, and its tails beyond 7.45 standard deviations; the test data; public text, where there is any.
 
 ## What was measured
 
-Accuracy on the test examples, of the last model of each run. Means over repetitions, each with its own initial
-model, samples and noise; ± is the 95 % interval of Student's t.
+The last model of each run, on data of nobody who takes part. Means over repetitions, each with its own samples and
+noise; ± is the 95 % interval of Student's t.
 
-{reports.properties(_measured(options, task, plan, rows))}
+{reports.properties(_measured(options, task, plan, summary))}
 
-{reports.ending("private_federated", environment(), _randomness(options))}"""
+What noise does to the average of a round: the root mean square of its L2 error, if every update has the norm
+{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,} parameters.
+
+{_errors(rows)}
+
+{parts}{reports.ending("private_federated", environment(), _randomness(options))}"""
+
+
+def _errors(rows) -> str:
+  lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
+  return reports.table(["run", "error from the local mechanism", "error from the central noise"], lines)
 
 
 def _randomness(options) -> str:
@@ -133,15 +176,12 @@ def _randomness(options) -> str:
   return "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their intervals."
 
 
-def _measured(options, task, plan, rows) -> Row:
+def _measured(options, task, plan, summary) -> Row:
   return {
-    "data": options.dataset,
-    "users": f"{task.num_users}, partition {options.partition}",
-    "examples per user": options.examples_per_user or "see --examples_per_user",
-    "model": f"{options.model}, {task.dim} parameters",
+    **task.described,
     "expected cohort": f"{plan.sampler.expected_size:g} of {task.num_users} users, Poisson sampling",
     "noise multiplier z": f"{plan.noise_multiplier:.4g}",
-    "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in rows)),
+    "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in summary)),
     "budget": "none" if options.max_epsilon is None else f"central ε = {options.max_epsilon:g}; see rounds",
     "repetitions": options.seeds,
   }

@@ -19,6 +19,15 @@ class Part(NamedTuple):
   figure: Figure | None = None
 
 
+def section(workdir: Workdir, part: Part) -> str:
+  """A part in Markdown; its plot is saved."""
+  text = f"## {part.title}\n\n{part.text}\n"
+  if part.figure is None:
+    return text
+  plots.save(part.figure, workdir.path / f"{part.name}.png")
+  return f"{text}\n![{part.title}]({part.name}.png)\n"
+
+
 def write_parts(workdir: Workdir, title: str, experiment: str, parts: Iterable[Part]) -> None:
   """Prints each part as it comes, saves its plot, and then writes `report.md`.
 
@@ -30,11 +39,8 @@ def write_parts(workdir: Workdir, title: str, experiment: str, parts: Iterable[P
   """
   sections = []
   for part in parts:
-    sections.append(f"## {part.title}\n\n{part.text}\n")
-    print(f"\n{sections[-1]}", flush=True)
-    if part.figure:
-      plots.save(part.figure, workdir.path / f"{part.name}.png")
-      sections.append(f"![{part.title}]({part.name}.png)\n")
+    print(f"\n## {part.title}\n\n{part.text}\n", flush=True)
+    sections.append(section(workdir, part))
   report = workdir.path / "report.md"
   files.write(report, "\n".join([f"# {title}\n", *sections, repeat(experiment)]).encode())
   print(f"Report and plots: {report}")

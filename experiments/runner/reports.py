@@ -60,6 +60,11 @@ def percent(interval: Interval) -> str:
   return f"{100 * interval.mean:.1f} %" + ("" if interval.half_width is None else f" ± {100 * interval.half_width:.1f}")
 
 
+def number(interval: Interval) -> str:
+  """A number as a table's cell."""
+  return f"{interval.mean:.4g}" + ("" if interval.half_width is None else f" ± {interval.half_width:.2g}")
+
+
 def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
   """A list of the settings' guarantees of one kind ("central", "release" or "local") in full, equal ones together."""
   labels: dict[str, list[str]] = {}

@@ -3,7 +3,7 @@
 import io
 import pathlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from jdp.ledger import Ledger, to_json
 
 PyTree = Any
 _RESULT = "result.json"
+_PARAMS = "params.npz"
 _NO_METRICS = {"round", "central_epsilon"}
 
 
@@ -108,12 +109,17 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   for name in dict.fromkeys(result["setting"] for result in results):
     group = [result for result in results if result["setting"] == name]
     worst = max(group, key=lambda result: result["central"]["epsilon"] if result["central"] else np.inf)
-    metrics = [key for key in worst["metrics"] if key not in _NO_METRICS]
+    metrics = metric_names(worst["metrics"])
     intervals = {key: mean_interval([result["metrics"][key] for result in group]) for key in metrics}
     rounds = mean_interval([result["rounds"] for result in group])
     kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
     rows.append({**kept, "seeds": len(group), "rounds": rounds, **intervals})
   return rows
+
+
+def metric_names(row: Mapping[str, Any]) -> list[str]:
+  """What of a row of `metrics.jsonl` the evaluation said."""
+  return [name for name in row if name not in _NO_METRICS]
 
 
 def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, list[list[dict[str, Any]]]]:
@@ -154,7 +160,7 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)
   outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
-  _save_params(folder / "params.npz", outcome.state.params)
+  _save_params(folder / _PARAMS, outcome.state.params)
   guarantees = costs(outcome.ledger, delta)._asdict()
   files.write_json(
     folder / _RESULT,
@@ -188,6 +194,18 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
   if got != expected:
     raise ValueError(f"Expected parameters {expected} in {path}, got {got}; name a run of the same model.")
   return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected])
+
+
+def last_params(workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Callable[[jax.Array], PyTree]):
+  """The last parameters of the first repetition of each setting, by label.
+
+  Args:
+    workdir: where the runs lie.
+    rows: with "setting" and "label", as `summarise` returns them.
+    init: key -> parameters of this structure.
+  """
+  like = jax.eval_shape(init, jax.random.key(0))
+  return {row["label"]: load_params(workdir.path / row["setting"] / "0" / _PARAMS, like) for row in rows}
 
 
 def _by_name(tree):

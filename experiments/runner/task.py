@@ -43,6 +43,13 @@ class Task(NamedTuple):
     return len(self.sizes)
 
   @property
+  def described(self) -> dict[str, Any]:
+    """`facts`, and how much the users have."""
+    sizes = self.sizes
+    users = f"{len(sizes)}, of {sizes.mean():.4g} examples on average, {sizes.min()} to {sizes.max()}"
+    return {**self.facts, "users": users}
+
+  @property
   def dim(self) -> int:
     """Number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0))))

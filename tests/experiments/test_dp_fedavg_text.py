@@ -1,8 +1,5 @@
 """Text as a task of DP-FedAvg: who is public, the words, the warm start, the report's parts, the published table."""
 
-import gzip
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -12,23 +9,18 @@ from experiments.dp_fedavg_published import published_table
 from experiments.runner import launch, text
 from jdp.data import UserText
 from jdp.data.clients import Examples
+from tests.experiments.texts import WORDS, write_users
 
 EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
-WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "ran")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """20 users who say the same sentence, and some a word of their own."""
-  path = tmp_path_factory.mktemp("data") / "text" / "movies_small.jsonl.gz"
-  path.parent.mkdir()
-  rows = [{"user": f"u{i}", "text": [" ".join(WORDS), f"own{i} {' '.join(WORDS)}"] * (1 + i)} for i in range(20)]
-  path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-  return path.parent.parent
+  return write_users(tmp_path_factory.mktemp("data"))
 
 
 def options(folder, **given):
-  movies = {"dataset": "movies_small", "data_dir": str(folder), "tokens_per_user": 60, "vocabulary_size": 30}
+  movies = {"dataset": "movies_small", "data_dir": folder, "tokens_per_user": 60, "vocabulary_size": 30}
   return launch.options.resolve(dp_fedavg.Options, {**movies, "noise_multiplier": 1.0, **given})
 
 
