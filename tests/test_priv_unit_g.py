@@ -88,8 +88,8 @@ def test_streamed_sum_is_that_of_the_releases(dim):
   values = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32).at[3].set(jnp.nan)
   weights = jnp.linspace(-1.0, 2.0, count)
   keys = jax.random.split(jax.random.key(0), count)
-  streamed = stream_sum(mechanism, keys, values, weights, block_size=3)
-  releases = np.asarray(jax.vmap(mechanism.privatize)(jax.random.clone(keys), values), np.float64)
+  streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, weights, block_size=3))(keys)
+  releases = np.asarray(jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64)
   tolerance = 1e-5 * np.linalg.norm(releases)
   assert np.linalg.norm(streamed - np.asarray(weights, np.float64) @ releases) < tolerance
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import releases
 from scipy import stats
 from statistical import assert_mean
 
@@ -16,10 +17,7 @@ MAX_Z = stats.norm.isf(0.5e-6)  # false-failure rate 1e-6
 
 
 def draw(mechanism, value, count):
-  keys = jax.random.split(jax.random.key(4), count)
-  return np.asarray(
-    jax.jit(jax.vmap(mechanism.privatize, (0, None)))(keys, jnp.asarray(value, jnp.float32)), np.float64
-  )
+  return releases.draw(mechanism.privatize, value, count, seed=4).astype(np.float64)
 
 
 @pytest.fixture(scope="module")

@@ -99,8 +99,9 @@ def test_weight_zero_or_nan_leaves_a_client_out_exactly():
 
 def test_values_by_a_function_of_the_client():
   mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))
-  whole = stream_sum(mechanism, jax.random.split(jax.random.key(6), COUNT), values, block_size=4)
-  by_number = stream_sum(mechanism, jax.random.split(jax.random.key(6), COUNT), lambda i: values[i], block_size=4)
+  keys = jax.random.split(jax.random.key(6), COUNT)
+  whole = stream(mechanism, 5)(jax.random.clone(keys), values, jnp.ones(COUNT))
+  by_number = jax.jit(lambda keys: stream_sum(mechanism, keys, lambda i: values[i], block_size=5))(keys)
   np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
 
 
