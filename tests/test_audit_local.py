@@ -37,7 +37,7 @@ MAKE = {
   "scalar_dp": lambda epsilon: scalar_dp(epsilon, 1.0),
   "laplace": lambda epsilon: laplace(epsilon, 1.0),
 }
-TIGHT = {f"{name} {epsilon:g}": make(epsilon) for epsilon in (1.0, 2.0, 4.0) for name, make in MAKE.items()}
+TIGHT = {f"{name} {epsilon:g}": make(epsilon) for epsilon in (1.0, 4.0) for name, make in MAKE.items()}
 TIGHT["separated"] = separated(priv_unit(DIM, 2.0), scalar_dp(2.0, 1.0))
 OTHERS = {
   "priv_unit, many dimensions": priv_unit(80, 4.0),

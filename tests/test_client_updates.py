@@ -1,5 +1,6 @@
 """What a Draw and Discard client sends: bounded, noised as stated, and charged for."""
 
+import functools
 import math
 
 import flax.linen as nn
@@ -40,7 +41,9 @@ NORMS = {
 every_kind = pytest.mark.parametrize("kind", NORMS, ids="-".join)
 
 
+@functools.cache
 def make(kind, **kwargs):
+  """The same update for the same arguments: what is compiled for it serves all tests."""
   return FACTORIES[kind[0]](unit=kind[1], **kwargs)
 
 

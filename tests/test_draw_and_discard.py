@@ -157,10 +157,10 @@ def test_the_initial_instances_have_half_k_times_the_noise_variance():
   """A standard deviation off by 2 % is caught."""
   process = draw_and_discard(NOISY, 20)
   params = {"w": jnp.full((500, 10), 2.0), "b": jnp.zeros(4)}
-  spread = instances(process.init(jax.random.key(0), params, 0.3))
+  spread = instances(jax.jit(process.init)(jax.random.key(0), params, 0.3))
   statistical.assert_normal_stddev(spread["w"] - 2.0, np.sqrt(10 * 0.3), catches=0.02)
   assert spread["b"].shape == (20, 4)
-  alone = instances(draw_and_discard(NOISY, 1).init(jax.random.key(0), params, 0.3))
+  alone = instances(jax.jit(draw_and_discard(NOISY, 1).init)(jax.random.key(0), params, 0.3))
   np.testing.assert_array_equal(alone["w"][0], params["w"])
 
 
@@ -251,13 +251,13 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
   assert np.any(after.total)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones(value):
-  hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
+def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
   process = draw_and_discard(PLAIN, K)
-  state = process.init(jax.random.key(0), PARAMS, 0.0)
-  state = jax.jit(process.run)(jax.random.key(1), state, WHO, hostile, PLAIN.settings)
-  assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
+  run, start = jax.jit(process.run), process.init(jax.random.key(0), PARAMS, 0.0)
+  for value in (np.nan, np.inf, -np.inf, 3e38):
+    hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
+    state = run(jax.random.key(1), start, WHO, hostile, PLAIN.settings)
+    assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("in_flight", [0, 3])

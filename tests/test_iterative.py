@@ -39,6 +39,7 @@ DATA = Examples(
   RNG.integers(0, CLASSES, (RECORDS, SIZE)).astype(np.int32),
   np.ones((RECORDS, SIZE), np.float32),
 )
+apply = jax.jit(MODEL.apply)
 vectors_of = jax.jit(lambda record, values=VALUES: record_vectors(MODEL, values, record))
 
 
@@ -78,10 +79,10 @@ def norm(tree):
 def test_a_record_is_its_gradient_its_moments_and_its_metrics():
   record = row(0)
   got = vectors_of(record)
-  apply = Model(MODEL.init, lambda weights, x: MODEL.apply(weights, VALUES.statistics, x)[0])
-  expected = jax.grad(cross_entropy(apply))(VALUES.weights, record)
+  model = Model(MODEL.init, lambda weights, x: MODEL.apply(weights, VALUES.statistics, x)[0])
+  expected = jax.jit(jax.grad(cross_entropy(model)))(VALUES.weights, record)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got.gradient, expected)
-  logits, normalised = MODEL.apply(VALUES.weights, VALUES.statistics, record.inputs)
+  logits, normalised = apply(VALUES.weights, VALUES.statistics, record.inputs)
   for name, u in normalised.items():
     u = np.asarray(u, np.float64).reshape(-1, u.shape[-1])
     np.testing.assert_allclose(got.moments[name].shift, u.mean(0), atol=1e-5)
@@ -93,13 +94,13 @@ def test_a_record_is_its_gradient_its_moments_and_its_metrics():
 
 def test_activations_are_normalised_by_the_servers_statistics_alone():
   statistics = {name: Statistics(s.mean + 0.3, s.variance * 4.0) for name, s in VALUES.statistics.items()}
-  plain = MODEL.apply(VALUES.weights, VALUES.statistics, DATA.inputs[0])[1]["Conv_0"]
-  moved = MODEL.apply(VALUES.weights, statistics, DATA.inputs[0])[1]["Conv_0"]
+  plain = apply(VALUES.weights, VALUES.statistics, DATA.inputs[0])[1]["Conv_0"]
+  moved = apply(VALUES.weights, statistics, DATA.inputs[0])[1]["Conv_0"]
   np.testing.assert_allclose(moved, (plain - 0.3) / 2.0, atol=1e-5)
-  alone = MODEL.apply(VALUES.weights, VALUES.statistics, DATA.inputs[0, :1])[0]
+  alone = apply(VALUES.weights, VALUES.statistics, DATA.inputs[0, :1])[0]
   hostile = DATA.inputs[0].copy()
   hostile[1:] = np.nan
-  np.testing.assert_allclose(MODEL.apply(VALUES.weights, VALUES.statistics, hostile)[0][0], alone[0], atol=1e-5)
+  np.testing.assert_allclose(apply(VALUES.weights, VALUES.statistics, hostile)[0][0], alone[0], atol=1e-5)
 
 
 def test_what_padding_holds_changes_nothing():
@@ -140,7 +141,7 @@ def test_without_privacy_statistics_reach_those_of_the_data():
     MODEL, average(no_privacy(), RECORDS), poisson(RECORDS, 1.0), optax.sgd(0.0), rate=0.1, chunk_size=RECORDS
   )
   values, _ = after(jax.jit(frozen.round), frozen, rounds=200)
-  _, u = MODEL.apply(values.weights, values.statistics, DATA.inputs.reshape(-1, 4, 4))
+  _, u = apply(values.weights, values.statistics, DATA.inputs.reshape(-1, 4, 4))
   alive = np.asarray(values.statistics["Conv_0"].variance) > 1e-3
   activations = np.asarray(u["Conv_0"]).reshape(-1, alive.size)[:, alive]
   assert alive.any()

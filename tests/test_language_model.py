@@ -24,9 +24,14 @@ grad = jax.jit(jax.grad(LOSS))
 @pytest.fixture(scope="module")
 def params():
   """With embeddings that are not of norm 1, and biases that are not zero."""
-  params = MODEL.init(jax.random.key(0))
-  noise = iter(jax.random.split(jax.random.key(1), len(jax.tree.leaves(params))))
-  return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(noise), x.shape), params)
+
+  @jax.jit
+  def draw(key, noise_key):
+    params = MODEL.init(key)
+    noise = iter(jax.random.split(noise_key, len(jax.tree.leaves(params))))
+    return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(noise), x.shape), params)
+
+  return draw(jax.random.key(0), jax.random.key(1))
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +50,8 @@ def test_size_is_the_published_one_with_eleven_layers_and_any_vocabulary():
 def test_logits_are_those_of_flax_with_normalised_tied_words(params, examples):
   words = np.asarray(params["words"]["embedding"])
   words = words / np.linalg.norm(words, axis=1, keepdims=True)
-  hidden = nn.RNN(nn.OptimizedLSTMCell(H)).apply(
-    {"params": {"cell": params["lstm"]}}, jnp.asarray(words)[examples.inputs]
-  )
+  recurrent = jax.jit(nn.RNN(nn.OptimizedLSTMCell(H)).apply)
+  hidden = recurrent({"params": {"cell": params["lstm"]}}, jnp.asarray(words)[examples.inputs])
   expected = np.asarray(hidden @ params["projection"]["kernel"]) @ words.T + np.asarray(params["output"]["bias"])
   np.testing.assert_allclose(jax.jit(MODEL.apply)(params, examples.inputs), expected, atol=1e-5)
 
@@ -107,7 +111,7 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
 def test_local_training_learns_a_sequence():
   words = np.tile(np.array([3, 4, 5, 3, 6, 7], np.int32), 7)
   cycle = Examples(words[:-2].reshape(8, 5), words[1:-1].reshape(8, 5), np.ones(8, np.float32))
-  start = MODEL.init(jax.random.key(2))
+  start = jax.jit(MODEL.init)(jax.random.key(2))
   train = jax.jit(local_sgd(LOSS, 2.0, num_epochs=60, batch_size=4))
   trained = jax.tree.map(jnp.add, start, train(jax.random.key(3), start, cycle))
   metrics = language_metrics(MODEL, trained, cycle)

@@ -67,11 +67,12 @@ def test_the_sum_of_the_reports_alone_does_not_open():
   """What was revealed after two stages does not unmask the first: the own masks of those who answered are missing."""
   setup = PROTOCOL.setup(jax.random.key(3))
   values, present = jnp.ones((CLIENTS, 500), jnp.int32), jnp.asarray(answering(9, 7))
-  mask = jax.vmap(PROTOCOL.mask, (None, 0, 0))
+  mask = jax.jit(jax.vmap(PROTOCOL.mask, (None, 0, 0)))
   reports = jnp.sum(mask(setup, jnp.arange(CLIENTS), values)[:9], axis=0, dtype=jnp.uint32)
-  opened, _ = PROTOCOL.unmask(setup, reports, present)
+  unmask = jax.jit(PROTOCOL.unmask)
+  opened, _ = unmask(setup, reports, present)
   assert np.mean(np.abs(np.asarray(centred(opened, BITS))) > 20) > 0.99
-  alone, _ = PROTOCOL.unmask(setup, reports, present[:1])
+  alone, _ = unmask(setup, reports, present[:1])
   assert np.all(alone == 9)
 
 

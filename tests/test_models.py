@@ -21,6 +21,7 @@ every_model = pytest.mark.parametrize(("make", "shape", "classes", "size"), MODE
 LINEAR = logistic_regression((2,), 3)
 PARAMS = {"b": jnp.array([0.0, 1.0, -1.0]), "w": jnp.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])}
 LOSS = cross_entropy(LINEAR)
+differentiate = jax.jit(jax.value_and_grad(LOSS))
 DATA = examples(np.array([[1.0, 0.0], [0.0, 1.0], [-3.0, 0.5], [2.0, 2.0]]), np.array([0, 1, 2, 0]))
 
 
@@ -98,7 +99,6 @@ def test_padding_changes_neither_loss_nor_gradient(filling, label):
     return np.concatenate([x, np.full((3, *x.shape[1:]), value, x.dtype)])
 
   padded = Examples(padding(DATA.inputs, filling), padding(DATA.labels, label), padding(DATA.mask, 0))
-  differentiate = jax.jit(jax.value_and_grad(LOSS))
   for with_padding, without in zip(
     jax.tree.leaves(differentiate(PARAMS, padded)), jax.tree.leaves(differentiate(PARAMS, DATA)), strict=True
   ):
