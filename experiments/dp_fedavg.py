@@ -18,10 +18,11 @@ from absl import flags
 
 from experiments.dp_fedavg_averages import AverageOptions, Federation, client_weight, make_average, make_federation
 from experiments.dp_fedavg_report import write_report
-from experiments.runner.federation import local_update, make_plan, server_optimizer
+from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option, read_flags, resolve
-from experiments.runner.sweep import Setting, Sweep, load_params, on_part, run_sweep
+from experiments.runner.prior import check_prior, load_start
+from experiments.runner.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.task import Task
 from experiments.runner.tasks import TaskOptions, load_task
 from experiments.runner.training import TrainingOptions
@@ -29,10 +30,12 @@ from experiments.runner.workdir import Workdir
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
 from jdp.federated.averages import fixed_denominator, flat, true_average
+from jdp.guarantees import Unit
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
 _RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
+_UNITS = {"private": Unit.USER, "dp_sgd": Unit.EXAMPLE}
 _OF_BASELINES = (
   "cohort_size",
   "local_training",
@@ -64,7 +67,12 @@ class Options(TrainingOptions, AverageOptions, TaskOptions):
     (), "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier --values=1:0.5,2:1."
   )
   smoothing: int = option(1, "Evaluations whose mean plots and the table's second column show.", check=_count)
-  warm_start: str | None = option(None, "The params.npz of an earlier run, to begin with.")
+  warm_start: str | None = option(
+    None, "The params.npz of an earlier run, to begin with; the ledger beside it is counted in every run's cost."
+  )
+  warm_start_public: bool = option(
+    False, "These parameters come from public data or from other users: nothing is counted."
+  )
   sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
   sgd_clip_norm: float = option(1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive)
   sgd_learning_rate: float = option(0.5, "DP-SGD: learning rate.", check=_validate.positive)
@@ -90,15 +98,21 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_task(options)
   if options.warm_start is not None:
-    start = load_params(options.warm_start, jax.eval_shape(task.init, jax.random.key(0)))
-    task = task._replace(init=lambda key: start)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    start, spent = load_start(options.warm_start, shapes, public=options.warm_start_public)
+    task = task._replace(init=lambda key: start, prior=spent)
+  elif options.warm_start_public:
+    raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
+  delta = central_delta(options, task.num_users)  # One for all that is run.
+  for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
+    check_prior(task.prior, unit, delta, options.max_epsilon)
   rows = make_rows(options, task, mesh)
   clients = {"user": task.clients}
   if "dp_sgd" in options.runs:
     clients["example"] = as_examples(task.clients)
   shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
   settings = [row.setting for row in rows]
-  sweep = Sweep(settings, task.init, task.evaluate, shared, options.cohort_size, _delta(options, task), mesh)
+  sweep = Sweep(settings, task.init, task.evaluate, shared, options.cohort_size, delta, mesh, task.prior)
 
   def work(workdir: Workdir):
     write_report(workdir, options, task, rows, run_sweep(sweep, workdir, options))
@@ -126,11 +140,6 @@ def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> l
       algorithm, federation = made[run](chosen, task, mesh)
       rows.append(Row(Setting(name, label, algorithm, private=run != "none"), chosen, federation))
   return rows
-
-
-def _delta(options: Options, task: Task) -> float:
-  """One delta for all that is run."""
-  return options.delta or len(task.sizes) ** -1.1
 
 
 def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
@@ -177,7 +186,7 @@ def _baseline(options: Options, task: Task, mesh):
 
 
 def _private(options: Options, task: Task, mesh):
-  federation = make_federation(options, task.sizes)
+  federation = make_federation(options, task.sizes, task.prior)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
   return on_part(_averaging(options, task, mesh, average, federation.actual.sampler), "user"), federation
@@ -201,8 +210,10 @@ def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAl
 def _dp_sgd(options: Options, task: Task, mesh):
   """Every example a user of its own, by the same code."""
   num_examples = int(task.sizes.sum())
-  chosen = dataclasses.replace(options, cohort_size=options.sgd_batch_size, delta=_delta(options, task))
-  plan = make_plan(chosen, num_examples)
+  chosen = dataclasses.replace(
+    options, cohort_size=options.sgd_batch_size, delta=central_delta(options, task.num_users)
+  )
+  plan = make_plan(chosen, num_examples, task.prior)
   size = plan.sampler.expected_size
   average = fixed_denominator(flat(options.sgd_clip_norm), plan.noise_multiplier, size)
   algorithm = dp_sgd(
@@ -214,7 +225,7 @@ def _dp_sgd(options: Options, task: Task, mesh):
     mesh=mesh,
     diagnose=options.diagnostics,
   )
-  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size)
+  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size, task.prior)
 
 
 if __name__ == "__main__":

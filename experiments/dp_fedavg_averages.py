@@ -17,6 +17,7 @@ from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
 from jdp.federated.averages import Average, adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
 from jdp.guarantees import Relation
+from jdp.ledger import Ledger
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
@@ -83,20 +84,23 @@ class Federation(NamedTuple):
     planned: whose noise it is: `actual` itself, or the plan of a larger cohort among more such users.
     planned_users: number of users of the plan.
     expected_weight: qW of what is run.
+    prior: what was released before the first round, of the plan's users as of the run's.
   """
 
   actual: Plan
   planned: Plan
   planned_users: int
   expected_weight: float
+  prior: Ledger
 
 
-def make_federation(options: Any, sizes: np.ndarray) -> Federation:
+def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -> Federation:
   """Chooses sampler, noise and delta.
 
   Args:
     options: `AverageOptions` and `TrainingOptions` in one.
     sizes: int [users], n_k. Their number and their mean weight are taken as public.
+    prior: what was released about the users before the first round.
 
   Raises:
     ValueError: if a cohort is larger than its users are many, or a larger cohort's noise is half described.
@@ -106,17 +110,17 @@ def make_federation(options: Any, sizes: np.ndarray) -> Federation:
   if (size is None) != (population is None):
     raise ValueError(f"Expected --noise_cohort_size and --noise_population together, got {size} and {population}.")
   if size is None:
-    actual = planned = make_plan(options, num_users)
+    actual = planned = make_plan(options, num_users, prior)
     planned_users = num_users
   else:
     if not size <= population:
       raise ValueError(f"Expected --noise_cohort_size of at most {population} users, got {size}.")
     planned_users = population
-    planned = make_plan(dataclasses.replace(options, cohort_size=size), population)
+    planned = make_plan(dataclasses.replace(options, cohort_size=size), population, prior)
     stddev = planned.noise_multiplier * _sensitivity(options, mean_weight * size)
     multiplier = stddev / _sensitivity(options, mean_weight * options.cohort_size)
     actual = make_plan(dataclasses.replace(options, noise_multiplier=multiplier), num_users)
-  return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size)
+  return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior)
 
 
 def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> Average:

@@ -1,5 +1,6 @@
 """The report of DP-FedAvg: the table of (sigma, S, users, cohort, epsilon, accuracy), curves, guarantees."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,14 +9,16 @@ import numpy as np
 
 from experiments.dp_fedavg_published import published_table
 from experiments.runner import files, plots, reports
+from experiments.runner.federation import central_delta
 from experiments.runner.parts import Part, write_parts
+from experiments.runner.prior import describe_start
 from experiments.runner.statistics import Interval, mean_interval
 from experiments.runner.sweep import curves, last_params, summarise
 from experiments.runner.task import Task
 from experiments.runner.text_options import TEXT
 from experiments.runner.workdir import LEDGER, Workdir, environment
 from jdp import accounting, ledger
-from jdp.events import GroupedSums, Round, WeightedAverage
+from jdp.events import GroupedSums, WeightedAverage
 
 Row = dict[str, Any]
 _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
@@ -82,8 +85,8 @@ def _noise(workdir, row, summed) -> Row:
   if federation is None:
     return {"clip_norm": None, "stddev": None, "cohort": row.options.cohort_size, "planned": None}
   spent = ledger.load(workdir.path / row.setting.name / "0" / LEDGER)
-  queries = [event.query for event, _ in spent.entries[:1] if isinstance(event, Round)]
-  clip_norm, stddev = first_noise(queries[0], federation.expected_weight) if queries else (None, None)
+  first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
+  clip_norm, stddev = (None, None) if first is None else first_noise(first.query, federation.expected_weight)
   simulated = federation.planned is not federation.actual
   return {
     "clip_norm": clip_norm,
@@ -111,7 +114,7 @@ def _planned(federation, num_rounds: int) -> Row:
   """The plan whose noise was used, and its epsilons, by two accountants; null if it is not private."""
   plan, users = federation.planned, federation.planned_users
   q = plan.sampler.expected_size / users
-  spent = ledger.subsampled_gaussian(q, plan.noise_multiplier, num_rounds)
+  spent = federation.prior + ledger.subsampled_gaussian(q, plan.noise_multiplier, num_rounds)
   epsilons = {name: accounting.epsilon(spent, plan.delta, accountant=name) for name in ("rdp", "moments")}
   return {
     "users": users,
@@ -132,7 +135,7 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
   figure, axes = plots.figure("rounds", task.headline.replace("_", " "), f"DP-FedAvg, {options.dataset}{label}")
   plots.curves(axes, histories, task.headline)
   yield Part("Results", _results(options, task, summary), "accuracy_over_rounds", figure)
-  yield Part("What was guaranteed", _guarantees(options, summary, results))
+  yield Part("What was guaranteed", _guarantees(options, task, summary, results))
   if task.parts is not None:
     yield from task.parts(last_params(workdir, summary, task.init))
   if options.dataset in TEXT:
@@ -198,8 +201,7 @@ def _points(interval: Interval) -> str:
   return f"{100 * interval.mean:+.2f}{error}"
 
 
-def _guarantees(options, summary, results) -> str:
-  warm = f"Nor is what {options.warm_start} was trained on." if options.warm_start else ""
+def _guarantees(options, task, summary, results) -> str:
   return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting from the run's
 `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling, and to add the noise. "No
 guarantee" (ε = ∞) means that the run is a baseline, whose last model lies in its folder too and may say anything.
@@ -210,7 +212,15 @@ guarantee" (ε = ∞) means that the run is a baseline, whose last model lies in
 
 The number of users, and the mean of their weights, from which the fixed denominator follows, are taken as public.
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of float32
-noise, and its tails beyond 7.45 standard deviations; the test data. {warm}"""
+noise, and its tails beyond 7.45 standard deviations; the test data.{_before(options, task)}"""
+
+
+def _before(options, task) -> str:
+  """What was released before the first round."""
+  if options.warm_start is None:
+    return ""
+  delta = central_delta(options, task.num_users)
+  return f"\n\n{describe_start(options.warm_start, task.prior, delta, public=options.warm_start_public)}"
 
 
 def _together(results) -> str:

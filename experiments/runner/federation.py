@@ -12,6 +12,7 @@ from scipy import stats
 from experiments.runner.options import option
 from jdp import _validate, accounting, sampling
 from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent, proximal_point
+from jdp.ledger import Ledger
 from jdp.models import Loss
 
 _count = partial(_validate.integer, 1)
@@ -79,12 +80,18 @@ class Plan(NamedTuple):
   delta: float
 
 
-def make_plan(options: Any, num_users: int) -> Plan:
+def central_delta(options: Any, num_users: int) -> float:
+  """Delta of the central guarantee: `--delta`, or users^-1.1."""
+  return options.delta or num_users**-1.1
+
+
+def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
   """Chooses sampler, noise and delta.
 
   Args:
     options: `FederationOptions` and `TrainingOptions` in one.
     num_users: N.
+    prior: what was released about them before the first round; a target is for both together.
 
   Raises:
     ValueError: if the cohort is larger than the users are many.
@@ -95,10 +102,12 @@ def make_plan(options: Any, num_users: int) -> Plan:
   cap = options.participation_cap or default_participation_cap(options.num_rounds, probability)
   if not cap <= options.num_rounds:
     raise ValueError(f"Expected --participation_cap of at most --num_rounds={options.num_rounds}, got {cap}.")
-  delta = options.delta or num_users**-1.1
+  delta = central_delta(options, num_users)
   z = options.noise_multiplier
   if z is None:
-    z = accounting.calibrate_noise_multiplier(options.target_epsilon, delta, probability, options.num_rounds)
+    z = accounting.calibrate_noise_multiplier(
+      options.target_epsilon, delta, probability, options.num_rounds, prior=prior
+    )
   # Slots for everybody: unused ones cost next to nothing here, and no sample can overflow.
   sampler = sampling.poisson(num_users, probability, capacity=num_users, max_participations=cap)
   return Plan(sampler, z, delta)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from experiments.runner.parts import Part
+from jdp.ledger import Ledger
 from jdp.models import Loss
 
 PyTree = Any
@@ -26,6 +27,7 @@ class Task(NamedTuple):
     headline: name of the metric that tables and plots are about, a share in [0, 1].
     facts: what the report says about data and model, name -> value.
     parts: (label of a row -> the last parameters of its first repetition) -> further parts of the report; None: none.
+    prior: what is released about the users before the first round.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -36,6 +38,7 @@ class Task(NamedTuple):
   headline: str
   facts: dict[str, Any]
   parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
+  prior: Ledger = Ledger()
 
   @property
   def num_users(self) -> int:

@@ -22,7 +22,13 @@ _MOST = 2**40  # whole numbers
 
 
 def calibrate_noise_multiplier(
-  target_epsilon: float, delta: float, sampling_probability: float, num_rounds: int, *, accountant: str = "rdp"
+  target_epsilon: float,
+  delta: float,
+  sampling_probability: float,
+  num_rounds: int,
+  *,
+  prior: Ledger = Ledger(),
+  accountant: str = "rdp",
 ) -> float:
   """The least noise multiplier with which a run of Poisson-subsampled Gaussian sums meets a privacy target.
 
@@ -34,6 +40,7 @@ def calibrate_noise_multiplier(
     delta: in (0, 1).
     sampling_probability: q in (0, 1].
     num_rounds: whole, >= 1.
+    prior: what was released about the same records before: the target is for both together.
     accountant: as for `epsilon`.
 
   Returns:
@@ -53,7 +60,7 @@ def calibrate_noise_multiplier(
   _validate.integer(1, num_rounds=num_rounds)
 
   def plan(noise_multiplier):
-    return subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
+    return prior + subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
 
   sampled = -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
   if delta >= sampled and epsilon(plan(0.25), delta, accountant=accountant) <= target_epsilon:

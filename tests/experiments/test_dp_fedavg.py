@@ -17,7 +17,7 @@ from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.sweep import load_params
 from jdp import accounting, data, ledger
-from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling
+from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from tests import statistical
 
 EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
@@ -130,9 +130,8 @@ def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("dp_fedavg") / "run"
   np.savez(path.parent / "params.npz", **START)
   start = str(path.parent / "params.npz")
-  return path, run(
-    path, runs=("private", "none", "dp_sgd"), warm_start=start, smoothing=2, sgd_batch_size=40, **PLAN, **ONCE
-  )
+  runs, start = ("private", "none", "dp_sgd"), {"warm_start": start, "warm_start_public": True}
+  return path, run(path, runs=runs, smoothing=2, sgd_batch_size=40, **start, **PLAN, **ONCE)
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
@@ -184,9 +183,66 @@ def test_runs_begin_with_an_earlier_ones_parameters(finished, task):
   for setting in ("private", "none", "dp_sgd"):
     before = json.loads((path / setting / "0" / "metrics.jsonl").read_text().splitlines()[0])
     assert (before["round"], before["test_accuracy"]) == (0, pytest.approx(float(accuracy)))
-  assert f"Nor is what {path.parent / 'params.npz'} was trained on" in (path / "report.md").read_text()
+  assert f"Not counted: what {path.parent / 'params.npz'} was trained on" in (path / "report.md").read_text()
   with pytest.raises(ValueError, match=r"Expected parameters .*'w': \(2, 3\).* in .*params.npz, got"):
     load_params(path.parent / "params.npz", {"b": jnp.zeros(10), "w": jnp.zeros((2, 3))})
+
+
+AGAIN = {**ONCE, "num_rounds": 2, "noise_multiplier": 2.6, "clip_norm": 0.5}
+
+
+def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
+  path, _ = finished
+  out = run(tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN)
+  (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
+  earlier = ledger.load(path / "private/0/ledger.jsonl")
+  book = ledger.load(tmp_path / "run/private/0/ledger.jsonl")
+  assert list(book)[:4] == list(earlier)
+  own = ledger.Ledger().extend((event, 1) for event in list(book)[4:])
+  assert {float(event.query.stddev) for event in own} == {1.3}
+  assert len(own) == 2
+  delta = 143**-1.1
+  assert private["central"]["epsilon"] == accounting.epsilon(earlier + own, delta) > accounting.epsilon(earlier, delta)
+  rows = [json.loads(line) for line in (tmp_path / "run/private/0/metrics.jsonl").read_text().splitlines()]
+  assert rows[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
+  (line,) = (line for line in out.splitlines() if line.startswith("| private"))
+  assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]  # of its own rounds: z S / C
+  assert "whose ledger is the beginning of its own" in (tmp_path / "run/report.md").read_text()
+
+
+def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finished, tmp_path):
+  path, _ = finished
+  run(tmp_path / "run", runs=("private",), warm_start=str(path / "none/0/params.npz"), **AGAIN)
+  (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
+  assert private["central"] is None
+  assert "no run that begins with it has a guarantee" in (tmp_path / "run/report.md").read_text()
+
+
+@pytest.mark.parametrize(
+  ("start", "given", "message"),
+  [
+    ("../params.npz", {}, "Expected ledger.jsonl beside --warm_start"),
+    (None, {"warm_start_public": True}, "Expected --warm_start_public with --warm_start"),
+    ("private/0/params.npz", {"runs": ("dp_sgd",)}, "Expected earlier releases per example .* got Round per user"),
+    ("dp_sgd/0/params.npz", {}, "Expected earlier releases per user .* got Round per example"),
+    ("private/0/params.npz", {"max_epsilon": 1.0}, "Expected --max_epsilon of at least the .* spent before"),
+    ("none/0/params.npz", {"max_epsilon": 1e6}, "Expected --max_epsilon of at least the inf "),
+  ],
+)
+def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, given, message):
+  given = {**AGAIN, "runs": ("private",), **given, **({"warm_start": str(finished[0] / start)} if start else {})}
+  with pytest.raises(ValueError, match=message):
+    run(tmp_path / "run", **given)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_is_for_earlier_releases_too():
+  prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5)))
+  chosen = options(target_epsilon=2.0)
+  plan = make_federation(chosen, np.full(200, 10), prior).actual
+  spent = prior + ledger.subsampled_gaussian(0.1, plan.noise_multiplier, 4)
+  assert accounting.epsilon(spent, plan.delta) == pytest.approx(2.0, rel=1e-3)
+  assert plan.noise_multiplier > 1.05 * make_federation(chosen, np.full(200, 10)).actual.noise_multiplier
 
 
 @pytest.mark.parametrize(
