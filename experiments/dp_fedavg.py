@@ -98,26 +98,34 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_task(options)
   if options.warm_start is not None:
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    start, spent = load_start(options.warm_start, shapes, public=options.warm_start_public)
-    task = task._replace(init=lambda key: start, prior=spent)
+    task = _start_warm(options, options.warm_start, task)
   elif options.warm_start_public:
     raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
   delta = central_delta(options, task.num_users)  # One for all that is run.
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
     check_prior(task.prior, unit, delta, options.max_epsilon)
   rows = make_rows(options, task, mesh)
-  clients = {"user": task.clients}
-  if "dp_sgd" in options.runs:
-    clients["example"] = as_examples(task.clients)
-  shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
   settings = [row.setting for row in rows]
-  sweep = Sweep(settings, task.init, task.evaluate, shared, options.cohort_size, delta, mesh, task.prior)
 
   def work(workdir: Workdir):
-    write_report(workdir, options, task, rows, run_sweep(sweep, workdir, options))
+    begun = task.begun(workdir)
+    clients = {"user": begun.clients}
+    if "dp_sgd" in options.runs:
+      clients["example"] = as_examples(begun.clients)
+    shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
+    sweep = Sweep(settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior)
+    write_report(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
 
   return work
+
+
+def _start_warm(options: Options, path: str, task: Task) -> Task:
+  """The task with an earlier run's parameters, and what they cost."""
+  if task.prior.entries:
+    raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
+  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  start, spent = load_start(path, shapes, public=options.warm_start_public)
+  return task._replace(init=lambda key: start, prior=spent, begin=None)
 
 
 def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> list[Row]:

@@ -217,10 +217,14 @@ noise, and its tails beyond 7.45 standard deviations; the test data.{_before(opt
 
 def _before(options, task) -> str:
   """What was released before the first round."""
-  if options.warm_start is None:
+  if options.warm_start is not None:
+    start = options.warm_start
+  elif task.prior.entries:
+    start = "the count of the words, in `vocabulary`"
+  else:
     return ""
   delta = central_delta(options, task.num_users)
-  return f"\n\n{describe_start(options.warm_start, task.prior, delta, public=options.warm_start_public)}"
+  return f"\n\n{describe_start(start, task.prior, delta, public=options.warm_start_public)}"
 
 
 def _together(results) -> str:

@@ -86,14 +86,17 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_task(options)
+  if task.prior.entries:
+    raise ValueError("Expected --vocabulary=public, got private: the server, not trusted here, would see users' words.")
   plan = make_plan(options, task.num_users)
   rows = make_rows(options, task, plan, mesh)
-  clients = replicate(task.clients, mesh)
   settings = [row.setting for row in rows]
-  sweep = Sweep(settings, task.init, task.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
 
   def work(workdir: Workdir):
-    write_report(workdir, options, task, plan, rows, run_sweep(sweep, workdir, options))
+    begun = task.begun(workdir)
+    clients = replicate(begun.clients, mesh)
+    sweep = Sweep(settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
+    write_report(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
 
   return work
 

@@ -1,13 +1,17 @@
 """What was released about the users before the first round: an earlier run's parameters, and what they cost."""
 
+import dataclasses
 import math
 import pathlib
+import types
 from typing import Any
 
+from experiments.runner import files
 from experiments.runner.costs import central_epsilon
-from experiments.runner.sweep import load_params
-from experiments.runner.workdir import LEDGER
-from jdp.events import NonPrivate, Round
+from experiments.runner.params import load_params
+from experiments.runner.reports import not_private
+from experiments.runner.workdir import FLAGS, LEDGER
+from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger, load
 
@@ -15,7 +19,9 @@ PyTree = Any
 
 
 def load_start(path: str, like: PyTree, *, public: bool) -> tuple[PyTree, Ledger]:
-  """The parameters that an earlier run ended with, and what was released of its users until then.
+  """The parameters that an earlier run ended with, and what was released about its users until then.
+
+  A run whose flags gave its noise away (`reports.not_private`) released all in the clear, whatever its ledger says.
 
   Args:
     path: the run's `params.npz`, with its ledger beside it.
@@ -34,7 +40,19 @@ def load_start(path: str, like: PyTree, *, public: bool) -> tuple[PyTree, Ledger
       f"Expected {LEDGER} beside --warm_start={path}, to count what these parameters cost, got none; name a file in "
       "its run's folder, or add --warm_start_public if they come from public data or from other users."
     )
-  return params, load(book)
+  spent = load(book)
+  return params, spent if _kept_secrets(pathlib.Path(path)) else spent.extend(_in_the_clear(spent))
+
+
+def _kept_secrets(path: pathlib.Path) -> bool:
+  """Whether nothing in the flags of the run that made a file says that its noise can be undone."""
+  flags = path.resolve().parent.parent.parent / FLAGS
+  return not flags.exists() or not not_private(types.SimpleNamespace(**files.read_json(flags)["flags"]))
+
+
+def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
+  """What was released if the noise of these events is known."""
+  return [(dataclasses.replace(event, query=NonPrivate()), n) for event, n in spent.entries if isinstance(event, Round)]
 
 
 def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | None) -> None:
@@ -71,4 +89,4 @@ def describe_start(path: str, spent: Ledger, delta: float, *, public: bool) -> s
   cost = central_epsilon(spent, delta)
   if math.isinf(cost):
     return f"**{path} was trained on these users without privacy: no run that begins with it has a guarantee.**"
-  return f"Every run begins with {path}, whose ledger is the beginning of its own: ε = {rounded_up(cost)} of its ε."
+  return f"Every run begins with {path}, and its ledger and ε with what that cost: alone ε = {rounded_up(cost)}."

@@ -24,8 +24,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
-def not_private(options: TrainingOptions) -> list[str]:
-  """Why nothing that was run is private, whatever its ledger says; empty if nothing speaks against it."""
+def not_private(options: Any) -> list[str]:
+  """Why nothing run with such `TrainingOptions` is private, whatever its ledger says; empty if nothing says so."""
   reasons = []
   if options.noise_seed is not None:
     reasons.append(f"sampling and noise came from --noise_seed={options.noise_seed}: whoever knows it can undo them")

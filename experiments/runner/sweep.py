@@ -1,6 +1,5 @@
 """A sweep: every setting, repeated; each run finished once, whatever was killed in between."""
 
-import io
 import pathlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,11 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner import files
 from experiments.runner.costs import central_epsilon, costs
+from experiments.runner.params import load_params, save_params
 from experiments.runner.progress import Report, progress
 from experiments.runner.statistics import mean_interval
 from experiments.runner.training import Run, TrainingOptions, train
@@ -160,7 +159,7 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)
   outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
-  _save_params(folder / _PARAMS, outcome.state.params)
+  save_params(folder / _PARAMS, outcome.state.params)
   guarantees = costs(outcome.ledger, delta)._asdict()
   files.write_json(
     folder / _RESULT,
@@ -176,26 +175,6 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
   )
 
 
-def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
-  """The parameters in a run's `params.npz`.
-
-  Args:
-    path: the file.
-    like: parameters of the same structure and shapes, or their shapes.
-
-  Raises:
-    ValueError: if the file holds other parameters.
-    FileNotFoundError: if there is none.
-  """
-  with np.load(path) as file:
-    arrays = dict(file)
-  expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
-  got = {name: array.shape for name, array in arrays.items()}
-  if got != expected:
-    raise ValueError(f"Expected parameters {expected} in {path}, got {got}; name a run of the same model.")
-  return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected])
-
-
 def last_params(workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Callable[[jax.Array], PyTree]):
   """The last parameters of the first repetition of each setting, by label.
 
@@ -206,15 +185,3 @@ def last_params(workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Calla
   """
   like = jax.eval_shape(init, jax.random.key(0))
   return {row["label"]: load_params(workdir.path / row["setting"] / "0" / _PARAMS, like) for row in rows}
-
-
-def _by_name(tree):
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(where, simple=True, separator="/"): leaf for where, leaf in leaves}
-
-
-def _save_params(path, params):
-  arrays: dict[str, Any] = {name: np.asarray(leaf) for name, leaf in _by_name(params).items()}
-  content = io.BytesIO()
-  np.savez(content, **arrays)
-  files.write(path, content.getvalue())

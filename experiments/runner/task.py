@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from experiments.runner.parts import Part
+from experiments.runner.workdir import Workdir
 from jdp.ledger import Ledger
 from jdp.models import Loss
 
@@ -17,7 +18,7 @@ class Task(NamedTuple):
   """What there is to learn.
 
   Attributes:
-    init: key -> parameters; pre-trained ones, where there is public data to begin with.
+    init: key -> parameters.
     loss: (parameters, a client's examples) -> mean loss, for local training.
     evaluate: parameters -> name -> scalar, jitted, on data of nobody in `clients`.
     clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the largest user]. A
@@ -28,6 +29,8 @@ class Task(NamedTuple):
     facts: what the report says about data and model, name -> value.
     parts: (label of a row -> the last parameters of its first repetition) -> further parts of the report; None: none.
     prior: what is released about the users before the first round.
+    begin: what waits for the work directory, which keeps it: work directory -> the task as it is run, of the same
+      shapes, with a private vocabulary or parameters trained on public text. None: nothing waits.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -39,6 +42,11 @@ class Task(NamedTuple):
   facts: dict[str, Any]
   parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
   prior: Ledger = Ledger()
+  begin: Callable[[Workdir], "Task"] | None = None
+
+  def begun(self, workdir: Workdir) -> "Task":
+    """The task as it is run."""
+    return self if self.begin is None else self.begin(workdir)
 
   @property
   def num_users(self) -> int:

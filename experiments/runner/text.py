@@ -1,5 +1,7 @@
 """Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's modules."""
 
+import pathlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,18 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner import plots
+from experiments.runner.params import load_params, save_params
 from experiments.runner.parts import Part
+from experiments.runner.private_words import private_words
 from experiments.runner.reports import table
 from experiments.runner.task import Task
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK
 from jdp.federated import local_sgd
+from jdp.ledger import Ledger
 
 PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _PUBLIC_BATCH = 8
+_COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
 
 
@@ -39,7 +45,10 @@ class Split(NamedTuple):
 
 
 def load_task(options: Any) -> Task:
-  """Reads the texts, finds the words, and makes the model, trained on public text if asked to.
+  """Reads the texts and makes the model.
+
+  With a private vocabulary, the words are those of the public text until the task is begun: the count needs the run's
+  noise key. Sizes and shapes are the same.
 
   Raises:
     ValueError: if a share of the users is empty, or no user has enough text.
@@ -49,6 +58,21 @@ def load_task(options: Any) -> Task:
   split = divide(users, options)
   public = [text for user in (split.public or data.python_modules()) for text in user.text]
   vocabulary = data.public_vocabulary(public, options.vocabulary_size)
+  if options.vocabulary == "public":
+    return _make_task(options, split, public, vocabulary)
+  noise = {"words_per_user": options.vocabulary_words_per_user, "noise_multiplier": options.vocabulary_noise_multiplier}
+  prior = Ledger().append(data.vocabulary_event(**noise))
+
+  def begin(workdir):
+    candidates = data.public_vocabulary(public, sys.maxsize).words
+    drawn = private_words(workdir, options, split.private, candidates, len(vocabulary.words))
+    return _make_task(options, split, public, drawn)._replace(prior=prior).begun(workdir)
+
+  return _make_task(options, split, public, vocabulary)._replace(prior=prior, begin=begin)
+
+
+def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabulary) -> Task:
+  """The task with these words."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
   test = cut((text for user in split.test for text in user.text), max_tokens=options.test_tokens)
@@ -61,8 +85,8 @@ def load_task(options: Any) -> Task:
   )
   test, clients = jax.tree.map(jnp.asarray, (test, clients))
   metrics = jax.jit(partial(models.language_metrics, model))
-  return Task(
-    init=_start(options, model, lambda: cut(public, max_tokens=None)),
+  task = Task(
+    init=model.init,
     loss=models.next_word_loss(model),
     evaluate=lambda params: metrics(params, test),
     clients=clients,
@@ -71,6 +95,14 @@ def load_task(options: Any) -> Task:
     facts=_facts(options, model, vocabulary, test, clients),
     parts=partial(_parts, model, vocabulary, test),
   )
+  if not options.public_passes:
+    return task
+
+  def begin(workdir):
+    start = _start(options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz")
+    return task._replace(init=lambda key: start)
+
+  return task._replace(begin=begin)
 
 
 def read(dataset: str, data_dir: str | None) -> list[UserText]:
@@ -105,24 +137,26 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
   return split
 
 
-def _start(options, model: models.LanguageModel, public: Callable[[], Examples]) -> Callable[[jax.Array], PyTree]:
-  """The initial model: random, or trained on the public text."""
-  if not options.public_passes:
-    return model.init
+def _start(options, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path) -> PyTree:
+  """The parameters in a file, trained on the public text if there is none."""
+  params = model.init(jax.random.key(options.init_seed))
+  if path.exists():
+    return load_params(path, params)
   train = local_sgd(
     models.next_word_loss(model),
     options.public_learning_rate,
     num_epochs=options.public_passes,
     batch_size=_PUBLIC_BATCH,
   )
-  params = model.init(jax.random.key(options.init_seed))
   difference = jax.jit(train)(jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public()))
   trained = jax.tree.map(jnp.add, params, difference)
-  return lambda key: trained
+  save_params(path, trained)
+  return trained
 
 
 def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
   sources = {"users": f"{options.public_share:.0%} of the users, public", "modules": "Python's docstrings, public"}
+  chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
   tokens = int(jnp.sum(clients.examples.labels != BOS))
   passes = f"after {options.public_passes} passes over the public text" if options.public_passes else "random"
@@ -130,7 +164,7 @@ def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
   return {
     "data": f"{options.dataset}: {len(clients.counts):,} users with {tokens:,} tokens; "
     f"test: {counted.size:,} tokens of others",
-    "vocabulary": f"{len(vocabulary.words):,} words of {sources[options.public_text]}; "
+    "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {sources[options.public_text]}; "
     f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
     "model": f"LSTM with tied embeddings, {size:,} parameters, at first {passes}",
   }

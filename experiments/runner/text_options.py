@@ -10,6 +10,7 @@ TEXT = ("modules", "movies", "movies_small", "shakespeare")
 _count = partial(_validate.integer, 1)
 _share = partial(_validate.in_range, 0.0, 0.5)
 _TEXT = {"dataset": TEXT}
+_PRIVATE = {"vocabulary": ("private",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,20 @@ class TextOptions:
   )
   test_share: float | None = option(0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT)
   test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)
-  vocabulary_size: int | None = option(10_000, "Most frequent words of the public text.", check=_count, when=_TEXT)
+  vocabulary_size: int | None = option(10_000, "Words, at most.", check=_count, when=_TEXT)
+  vocabulary: str | None = option(
+    "public",
+    "Which words: the most frequent of the public text; or, of all its words, those that most users use, by a count "
+    "with noise that is part of each run's cost.",
+    choices=("public", "private"),
+    when=_TEXT,
+  )
+  vocabulary_noise_multiplier: float | None = option(
+    3.0, "z of that count: its noise over the bound of a user.", check=_validate.positive, when=_PRIVATE
+  )
+  vocabulary_words_per_user: int | None = option(
+    100, "Words that a user counts for, at most.", check=_count, when=_PRIVATE
+  )
   tokens_per_user: int | None = option(1600, "A user's tokens beyond these are left out.", check=_count, when=_TEXT)
   equal_users: bool | None = option(True, "Whether users with fewer tokens are left out.", when=_TEXT)
   unroll: int | None = option(10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT)

@@ -30,7 +30,7 @@ from experiments.runner import files
 from jdp import random
 
 LEDGER = "ledger.jsonl"
-_FLAGS = "flags.json"
+FLAGS = "flags.json"
 _KEY = "noise_key"
 
 
@@ -67,7 +67,7 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     raise ValueError(f"Expected no {workdir.secret}, got one left by another run; remove it if that run is over.")
   workdir.path.mkdir(parents=True, exist_ok=True)
   content = {"experiment": experiment, "preset": preset, "flags": flags, "environment": environment()}
-  files.write_json(workdir.path / _FLAGS, content)
+  files.write_json(workdir.path / FLAGS, content)
   return workdir
 
 
@@ -81,9 +81,9 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
   if path is None:
     raise ValueError("Expected --workdir with --resume, got none; name the folder of the run to continue.")
   workdir = Workdir(pathlib.Path(path).resolve())
-  if not (workdir.path / _FLAGS).exists():
-    raise ValueError(f"Expected {_FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume.")
-  saved = files.read_json(workdir.path / _FLAGS)
+  if not (workdir.path / FLAGS).exists():
+    raise ValueError(f"Expected {FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume.")
+  saved = files.read_json(workdir.path / FLAGS)
   expected = {"experiment": saved["experiment"], **saved["environment"]}
   for name, value in {"experiment": experiment, **environment()}.items():
     if expected.get(name) != value:

@@ -4,7 +4,7 @@ from jdp.data.clients import Examples, examples, group, partition_by_group, part
 from jdp.data.datasets import Dataset, digits, load, mnist
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
-from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary
+from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary, vocabulary_event
 
 __all__ = [
   "Dataset",
@@ -27,4 +27,5 @@ __all__ = [
   "read_users",
   "sequences",
   "text_users",
+  "vocabulary_event",
 ]

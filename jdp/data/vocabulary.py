@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
-from jdp.events import PoissonSampling, Round
+from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.queries import gaussian_sum
 
 SPECIAL = ("<unk>", "<bos>", "<eos>")
@@ -124,12 +124,25 @@ def private_vocabulary(
   _validate.non_negative(noise_multiplier=noise_multiplier)
   if size > len(names):
     raise ValueError(f"Expected size of at most {len(names)} candidates, got {size}; name more candidates.")
-  clip_norm = math.sqrt(words_per_user)
-  query = gaussian_sum(clip_norm, noise_multiplier * clip_norm)
+  query = gaussian_sum(*_bound_and_noise(words_per_user, noise_multiplier))
   named = jnp.asarray(_named(users, names, words_per_user), jnp.float32)
   noised, event, _ = query.finalize(key, query.init(named), named)
   order = np.argsort(-np.asarray(noised), kind="stable")[:size]
   return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event)
+
+
+def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
+  """The event of a `private_vocabulary` yet to be drawn, for planning: it depends on nobody's words.
+
+  >>> vocabulary_event(words_per_user=4, noise_multiplier=0.5).query
+  GaussianSum(clip_norm=2.0, stddev=1.0)
+  """
+  return Round(PoissonSampling(1.0), GaussianSum(*_bound_and_noise(words_per_user, noise_multiplier)))
+
+
+def _bound_and_noise(words_per_user, noise_multiplier) -> tuple[float, float]:
+  clip_norm = math.sqrt(words_per_user)
+  return clip_norm, noise_multiplier * clip_norm
 
 
 def _named(users, names, words_per_user) -> np.ndarray:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from experiments.dp_fedavg_averages import make_average, make_federation
 from experiments.dp_fedavg_report import first_noise
 from experiments.runner import launch
 from experiments.runner.launch import Location
-from experiments.runner.sweep import load_params
+from experiments.runner.params import load_params
+from experiments.runner.prior import load_start
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from tests import statistical
@@ -192,7 +194,8 @@ AGAIN = {**ONCE, "num_rounds": 2, "noise_multiplier": 2.6, "clip_norm": 0.5}
 
 
 def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
-  path, _ = finished
+  path = tmp_path / "earlier"  # without the flags, which say that its noise was seeded
+  shutil.copytree(finished[0] / "private/0", path / "private/0")
   out = run(tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN)
   (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
   earlier = ledger.load(path / "private/0/ledger.jsonl")
@@ -207,7 +210,15 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
   assert rows[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
   (line,) = (line for line in out.splitlines() if line.startswith("| private"))
   assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]  # of its own rounds: z S / C
-  assert "whose ledger is the beginning of its own" in (tmp_path / "run/report.md").read_text()
+  assert "and its ledger and ε with what that cost: alone ε =" in (tmp_path / "run/report.md").read_text()
+
+
+@pytest.mark.parametrize("setting", ["private", "none"])
+def test_what_was_released_in_the_clear_costs_everything(finished, setting):
+  path, _ = finished
+  _, spent = load_start(str(path / setting / "0/params.npz"), START, public=False)  # of seeded noise, or of none
+  assert len(spent) > 0
+  assert accounting.epsilon(spent, 1e-5) == math.inf
 
 
 def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finished, tmp_path):
@@ -225,7 +236,6 @@ def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finish
     (None, {"warm_start_public": True}, "Expected --warm_start_public with --warm_start"),
     ("private/0/params.npz", {"runs": ("dp_sgd",)}, "Expected earlier releases per example .* got Round per user"),
     ("dp_sgd/0/params.npz", {}, "Expected earlier releases per user .* got Round per example"),
-    ("private/0/params.npz", {"max_epsilon": 1.0}, "Expected --max_epsilon of at least the .* spent before"),
     ("none/0/params.npz", {"max_epsilon": 1e6}, "Expected --max_epsilon of at least the inf "),
   ],
 )

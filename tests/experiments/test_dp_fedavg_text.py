@@ -1,16 +1,23 @@
 """Text as a task of DP-FedAvg: who is public, the words, the warm start, the report's parts, the published table."""
 
+import dataclasses
+import json
+
 import jax
 import numpy as np
 import pytest
 
-from experiments import dp_fedavg
+from experiments import dp_fedavg, private_federated
 from experiments.dp_fedavg_published import published_table
 from experiments.runner import launch, text
+from experiments.runner.workdir import Workdir
+from jdp import accounting, ledger
 from jdp.data import UserText
 from jdp.data.clients import Examples
+from jdp.events import GaussianSum, PoissonSampling, Round
 from tests.experiments.texts import WORDS, write_users
 
+OTHER = {field.name for field in dataclasses.fields(private_federated.Options)}
 EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
 
 
@@ -36,9 +43,9 @@ def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
     text.divide(users, options(folder, public_share=0.0))
 
 
-def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder):
+def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_path, monkeypatch):
   cold = text.load_task(options(folder))
-  warm = text.load_task(options(folder, public_passes=8))
+  warm = text.load_task(options(folder, public_passes=8)).begun(Workdir(tmp_path))
   # Two public users; of the others those with 60 tokens, 4 utterances of 9 or 10, are clients.
   assert set(cold.sizes.tolist()) == {6}
   (words,) = {len(np.unique(task.clients.examples.inputs)) for task in (cold, warm)}
@@ -47,6 +54,102 @@ def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder):
   assert warm.headline in after
   assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)  # 8 common words, 2 own ones, and 3 special ones
   assert float(after["perplexity"]) < 7
+  monkeypatch.setattr(text, "local_sgd", None)  # A resumed run does not train again.
+  resumed = text.load_task(options(folder, public_passes=8)).begun(Workdir(tmp_path))
+  for first, second in zip(*(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True):
+    np.testing.assert_array_equal(first, second)
+
+
+COUNTED = {
+  "vocabulary": "private",
+  "vocabulary_size": 8,
+  "vocabulary_words_per_user": 9,
+  "vocabulary_noise_multiplier": 8.0,
+}
+
+
+def private_run(folder, **given):
+  own = {"runs": ("private",), "num_rounds": 1, "cohort_size": 3, **COUNTED, **given}
+  return {name: value for name, value in vars(options(folder, **own)).items() if value is not None}
+
+
+def go(path, given, *, resume=False):
+  launch.execute(launch.prepare(EXPERIMENT, given, launch.Location(path=str(path), resume=resume)))
+
+
+class Killed(BaseException):
+  pass
+
+
+@pytest.fixture(scope="module")
+def finished(folder, tmp_path_factory):
+  """(A run with a private vocabulary, killed after the count and resumed; the words of the first count)."""
+  path = tmp_path_factory.mktemp("counted") / "run"
+  words = path / "vocabulary" / "words.json"
+
+  def killed(*arguments):
+    raise Killed
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(dp_fedavg, "run_sweep", killed)
+    with pytest.raises(Killed):
+      go(path, private_run(folder, noise_cohort_size=300, noise_population=10_000))
+  first = words.read_bytes()
+  words.unlink()  # As if it had been killed before they were kept: they are drawn again.
+  go(path, {}, resume=True)
+  return path, first
+
+
+def test_a_resumed_run_counts_the_same_words(finished):
+  path, first = finished
+  assert (path / "vocabulary" / "words.json").read_bytes() == first
+  go(path, {}, resume=True)  # Its key is gone by now, and not needed.
+  assert (path / "vocabulary" / "words.json").read_bytes() == first
+
+
+def test_other_noise_counts_other_words(folder, tmp_path):
+  drawn = set()
+  for seed in range(2):  # Noise of 24 on counts of 16 at most: 10 words in an order of its own, of which 8 are taken.
+    workdir = Workdir(tmp_path / str(seed))
+    workdir.path.mkdir()
+    text.load_task(options(folder, noise_seed=seed, **COUNTED)).begun(workdir)
+    drawn.add((workdir.path / "vocabulary/words.json").read_bytes())
+  assert len(drawn) == 2
+
+
+def test_the_words_are_part_of_a_runs_cost(finished, folder):
+  path, _ = finished
+  words = ledger.load(path / "vocabulary" / "ledger.jsonl")
+  assert list(words) == [Round(PoissonSampling(1.0), GaussianSum(3.0, 24.0))]
+  book = ledger.load(path / "private/0/ledger.jsonl")
+  assert list(book)[:1] == list(words)
+  assert len(book) == 2
+  (private,) = json.loads((path / "results.json").read_text())["summary"]
+  delta = text.load_task(options(folder)).num_users ** -1.1
+  assert private["central"]["epsilon"] == accounting.epsilon(book, delta) > accounting.epsilon(words, delta)
+  plan = words + ledger.subsampled_gaussian(0.03, 1.0, 1)
+  assert private["planned"]["rdp"] == accounting.epsilon(plan, 10_000**-1.1)
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"runs": ("dp_sgd",)}, "Expected earlier releases per example"),
+    ({"max_epsilon": 0.01}, "Expected --max_epsilon of at least the .* spent before the first round"),
+    ({"warm_start": "params.npz"}, "Expected --vocabulary=public with --warm_start"),
+    ({"vocabulary": "public"}, "Expected --vocabulary_.* only with --vocabulary=private"),
+  ],
+)
+def test_words_that_cannot_be_counted_are_refused_before_they_are(folder, tmp_path, given, message):
+  with pytest.raises(ValueError, match=message):
+    go(tmp_path / "run", private_run(folder) | given)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_not_trusted_counts_no_words(folder):
+  chosen = {name: value for name, value in private_run(folder).items() if name in OTHER and name != "chunk_size"}
+  with pytest.raises(ValueError, match="the server, not trusted here"):
+    private_federated.prepare(launch.options.resolve(private_federated.Options, chosen))
 
 
 def test_head_words_share_out_all_tokens():
@@ -71,20 +174,17 @@ def test_published_epsilons_are_reproduced():
   assert all(float(new) < float(old) for new, old in zip(now, moments, strict=True))
 
 
-def test_a_run_from_end_to_end_reports_both_epsilons(folder, tmp_path):
-  given = {
-    **vars(options(folder)), "runs": ("private",), "num_rounds": 1, "cohort_size": 3, "noise_cohort_size": 300,
-    "noise_population": 10_000,
-  }  # fmt: skip
-  given = {name: value for name, value in given.items() if value is not None}
-  launch.execute(launch.prepare(EXPERIMENT, given, launch.Location(path=str(tmp_path / "run"))))
-  report = (tmp_path / "run" / "report.md").read_text()
+def test_a_run_from_end_to_end_reports_both_epsilons(finished):
+  path, _ = finished
+  report = (path / "report.md").read_text()
+  for statement in ("alone ε =", "used by most clients, by a noised count"):
+    assert statement in report
   assert "movies_small" in report
   assert "planned ε" in report
   for part in ("Head words", "The three likeliest next words", "The published configurations"):
     assert f"## {part}" in report
   for plot in ("accuracy_over_rounds.png", "head_words.png"):
-    assert (tmp_path / "run" / plot).stat().st_size > 10_000
+    assert (path / plot).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("preset", ["movies", "movies_cohorts", "paper", "shakespeare", "text_smoke"])
