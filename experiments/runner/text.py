@@ -58,21 +58,22 @@ def load_task(options: Any) -> Task:
   split = divide(users, options)
   public = [text for user in (split.public or data.python_modules()) for text in user.text]
   vocabulary = data.public_vocabulary(public, options.vocabulary_size)
+  make = partial(_make_task, options, split, public)
   if options.vocabulary == "public":
-    return _make_task(options, split, public, vocabulary)
+    return make(vocabulary, Ledger())
   noise = {"words_per_user": options.vocabulary_words_per_user, "noise_multiplier": options.vocabulary_noise_multiplier}
   prior = Ledger().append(data.vocabulary_event(**noise))
 
   def begin(workdir):
     candidates = data.public_vocabulary(public, sys.maxsize).words
     drawn = private_words(workdir, options, split.private, candidates, len(vocabulary.words))
-    return _make_task(options, split, public, drawn)._replace(prior=prior).begun(workdir)
+    return make(drawn, prior).begun(workdir)
 
-  return _make_task(options, split, public, vocabulary)._replace(prior=prior, begin=begin)
+  return make(vocabulary, prior)._replace(begin=begin)
 
 
-def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabulary) -> Task:
-  """The task with these words."""
+def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger) -> Task:
+  """The task with these words, and what they cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
   test = cut((text for user in split.test for text in user.text), max_tokens=options.test_tokens)
@@ -94,6 +95,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
     headline="accuracy_top1",
     facts=_facts(options, model, vocabulary, test, clients),
     parts=partial(_parts, model, vocabulary, test),
+    prior=prior,
   )
   if not options.public_passes:
     return task

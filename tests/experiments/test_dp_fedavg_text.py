@@ -107,6 +107,15 @@ def test_a_resumed_run_counts_the_same_words(finished):
   assert (path / "vocabulary" / "words.json").read_bytes() == first
 
 
+def test_counted_words_and_a_public_start_are_both_kept(folder, tmp_path, monkeypatch):
+  trained = {"embedding": np.ones(3)}
+  monkeypatch.setattr(text, "_start", lambda *_: trained)
+  task = text.load_task(options(folder, public_passes=1, noise_seed=0, **COUNTED))
+  begun = task.begun(Workdir(tmp_path))
+  assert begun.init(jax.random.key(0)) is trained
+  assert begun.prior == task.prior == ledger.load(tmp_path / "vocabulary" / "ledger.jsonl")
+
+
 def test_other_noise_counts_other_words(folder, tmp_path):
   drawn = set()
   for seed in range(2):  # Noise of 24 on counts of 16 at most: 10 words in an order of its own, of which 8 are taken.
