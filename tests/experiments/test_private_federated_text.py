@@ -8,6 +8,7 @@ import pytest
 from experiments import private_federated
 from experiments.runner import launch
 from experiments.runner.launch import Location
+from experiments.runner.workdir import Workdir
 from jdp import ledger
 from jdp.events import LocalRelease, Round
 from tests.experiments.texts import WORDS, write_users
@@ -32,7 +33,7 @@ def finished(folder, tmp_path_factory):
 
 def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
   options = launch.options.resolve(private_federated.Options, {**TINY, "data_dir": folder})
-  task = private_federated.load_task(options)
+  task = private_federated.load_task(options).begun(Workdir(finished))  # The start that the run has kept.
   start = float(task.evaluate(task.init(jax.random.key(0)))["accuracy_top1"])
   assert start > 2 / len(WORDS)  # more than the two likeliest words
   for setting in ("none", "local_500"):
