@@ -161,7 +161,7 @@ def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
   tokens = int(jnp.sum(clients.examples.labels != BOS))
-  passes = f"after {options.public_passes} passes over the public text" if options.public_passes else "random"
+  passes = f"pre-trained on the public text ({options.public_passes}x)" if options.public_passes else "random"
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   return {
     "data": f"{options.dataset}: {len(clients.counts):,} users with {tokens:,} tokens; "
