@@ -60,6 +60,14 @@ def _smooth(repetitions, metric: str, window: int) -> list[list[Row]]:
   ]
 
 
+def _start(task, summary, histories) -> Row:
+  """The headline metric of the initial models, and how far from it the first row got."""
+  runs = histories[summary[0]["label"]]
+  first = [run[0][task.headline] for run in runs]
+  gained = [value - run[-1][task.headline] for value, run in zip(first, runs, strict=True)]
+  return {"value": mean_interval(first), "difference": mean_interval(gained)}
+
+
 def _summary(workdir, task, rows, results, histories) -> list[Row]:
   """A row for each setting, with what `summarise` says, and what the table adds to it."""
   last = {label: [run[-1][task.headline] for run in runs] for label, runs in histories.items()}
@@ -104,8 +112,9 @@ def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
   (0.5, 0.02)
   """
   if isinstance(query, GroupedSums):
-    sums: Any = [part for part, name in zip(query.parts, query.labels, strict=True) if name != "count"]
-    return math.hypot(*(part.clip_norm for part in sums)), sums[-1].stddev / expected_weight
+    sums = [part for part, name in zip(query.parts, query.labels, strict=True) if name != "count"]
+    clip_norms, stddevs = zip(*(first_noise(part, expected_weight) for part in sums), strict=True)
+    return math.hypot(*clip_norms), stddevs[-1]
   denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight  # The former's is in its noise.
   return query.clip_norm, query.stddev / denominator
 
@@ -134,7 +143,8 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
   label = " (NOT PRIVATE)" if reports.not_private(options) else ""
   figure, axes = plots.figure("rounds", task.headline.replace("_", " "), f"DP-FedAvg, {options.dataset}{label}")
   plots.curves(axes, histories, task.headline)
-  yield Part("Results", _results(options, task, summary), "accuracy_over_rounds", figure)
+  start = _start(task, summary, histories)
+  yield Part("Results", _results(options, task, summary, start), "accuracy_over_rounds", figure)
   yield Part("What was guaranteed", _guarantees(options, task, summary, results))
   if task.parts is not None:
     yield from task.parts(last_params(workdir, summary, task.init))
@@ -144,7 +154,7 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
   yield Part("Where", reports.properties(environment()))
 
 
-def _results(options, task, summary) -> str:
+def _results(options, task, summary, start) -> str:
   simulated = any(row["planned"] for row in summary)
   smoothed = f"mean of the last {options.smoothing}"
   header = [
@@ -157,22 +167,26 @@ def _results(options, task, summary) -> str:
     *(_PLANNED if simulated else ()),
     task.headline.replace("_", " "),
     *([smoothed] if options.smoothing > 1 else ()),
-    "difference to the first row",
+    "difference to the first run",
   ]
+  at_first = [reports.percent(start["value"])] * (2 if options.smoothing > 1 else 1) + [_points(start["difference"])]
   lines = [
-    [
-      row["label"],
-      _number(row["stddev"]),
-      _number(row["clip_norm"]),
-      str(len(task.sizes)),
-      f"{row['cohort']:g}",
-      reports.short(row["central"]),
-      *(_planned_cells(row["planned"]) if simulated else ()),
-      reports.percent(row[task.headline]),
-      *([reports.percent(row["smoothed"])] if options.smoothing > 1 else ()),
-      _points(row["difference"]),
-    ]
-    for row in summary
+    ["before the first round", *[""] * (len(header) - 1 - len(at_first)), *at_first],
+    *(
+      [
+        row["label"],
+        _number(row["stddev"]),
+        _number(row["clip_norm"]),
+        str(len(task.sizes)),
+        f"{row['cohort']:g}",
+        reports.short(row["central"]),
+        *(_planned_cells(row["planned"]) if simulated else ()),
+        reports.percent(row[task.headline]),
+        *([reports.percent(row["smoothed"])] if options.smoothing > 1 else ()),
+        _points(row["difference"]),
+      ]
+      for row in summary
+    ),
   ]
   return f"{reports.notice(options)}{reports.table(header, lines)}{_SIMULATED if simulated else ''}"
 
@@ -236,13 +250,16 @@ def _together(results) -> str:
 
 def _measured(options, task, summary) -> str:
   smoothed = f", of the mean of the last {options.smoothing} evaluations" if options.smoothing > 1 else ""
+  one_start = options.warm_start or options.public_passes
+  own = "samples and noise, all from one initial model" if one_start else "initial model, samples and noise"
   facts = {
     **task.described,
+    **({"begun with": options.warm_start} if options.warm_start else {}),
     "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in summary)),
     "repetitions": options.seeds,
   }
   return f"""The {task.headline.replace("_", " ")} of the last model of each run. Means over repetitions, each with its
-own initial model, samples and noise; ± is the 95 % interval of Student's t. Differences are in points, between
+own {own}; ± is the 95 % interval of Student's t. Differences are in points, between
 repetitions with the same initial model and local randomness{smoothed}.
 
 {reports.properties(facts)}

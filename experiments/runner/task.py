@@ -55,10 +55,8 @@ class Task(NamedTuple):
 
   @property
   def described(self) -> dict[str, Any]:
-    """`facts`, and how much the users have."""
-    sizes = self.sizes
-    users = f"{len(sizes)}, of {sizes.mean():.4g} examples on average, {sizes.min()} to {sizes.max()}"
-    return {**self.facts, "users": users}
+    """`facts`, and the number of users; how much each has is theirs to know."""
+    return {**self.facts, "users": len(self.sizes)}
 
   @property
   def dim(self) -> int:

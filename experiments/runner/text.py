@@ -76,7 +76,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
   """The task with these words, and what they cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
-  test = cut((text for user in split.test for text in user.text), max_tokens=options.test_tokens)
+  test = _of_each(split.test, cut, options)
   clients = data.text_users(
     vocabulary,
     [user.text for user in split.private],
@@ -93,7 +93,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
     clients=clients,
     sizes=np.asarray(clients.counts),
     headline="accuracy_top1",
-    facts=_facts(options, model, vocabulary, test, clients),
+    facts=_facts(options, model, vocabulary, test, len(split.test), clients),
     parts=partial(_parts, model, vocabulary, test),
     prior=prior,
   )
@@ -105,6 +105,13 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
     return task._replace(init=lambda key: start)
 
   return task._replace(begin=begin)
+
+
+def _of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
+  """The first tokens of each user, as many of each: the next words of a few users would say little about others."""
+  windows = max(1, options.test_tokens // (len(users) * options.unroll))
+  parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]
+  return Examples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def read(dataset: str, data_dir: str | None) -> list[UserText]:
@@ -156,19 +163,19 @@ def _start(options, model: models.LanguageModel, public: Callable[[], Examples],
   return trained
 
 
-def _facts(options, model, vocabulary, test, clients) -> dict[str, Any]:
+def _facts(options, model, vocabulary, test, num_tested, clients) -> dict[str, Any]:
   sources = {"users": f"{options.public_share:.0%} of the users, public", "modules": "Python's docstrings, public"}
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
-  tokens = int(jnp.sum(clients.examples.labels != BOS))
-  passes = f"pre-trained on the public text ({options.public_passes}x)" if options.public_passes else "random"
+  length = "" if options.equal_users else "up to "  # Nothing that is known from the clients' text alone.
+  start = f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   return {
-    "data": f"{options.dataset}: {len(clients.counts):,} users with {tokens:,} tokens; "
-    f"test: {counted.size:,} tokens of others",
+    "data": f"{options.dataset}: {len(clients.counts):,} users of {length}{options.tokens_per_user:,} tokens; "
+    f"test: {counted.size:,} tokens of {num_tested:,} others",
     "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {sources[options.public_text]}; "
     f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
-    "model": f"LSTM with tied embeddings, {size:,} parameters, at first {passes}",
+    "model": f"LSTM with tied embeddings, {size:,} parameters{start}",
   }
 
 
@@ -184,7 +191,8 @@ def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, P
 
 def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
   """Of ten predicted words, how many are among the most frequent: the share of tokens for each number."""
-  sample = jax.tree.map(lambda x: x[: _HEAD_TOKENS // test.labels.shape[1]], test)
+  apart = max(1, test.labels.size // _HEAD_TOKENS)
+  sample = jax.tree.map(lambda x: x[::apart], test)
   count = jax.jit(partial(models.head_words, model, heads=_HEADS))
   figure, panels = plots.panels(
     "of ten predictions", "share of tokens", [f"the {head} most frequent" for head in _HEADS]

@@ -59,9 +59,10 @@ S, Z, C = 0.5, 1.3, 2000 * 0.75  # of the plan, with users who weigh 3/4 on aver
     ({}, Z * S / C),
     ({"estimator": "clipped", "min_weight": 0.8}, 2 * Z * S / (0.8 * C + 1)),
     ({"clipping": "per_layer", "layer_shares": "dimension"}, Z * S / C),
+    ({"clipping": "per_layer", "estimator": "clipped", "min_weight": 0.8}, 2 * Z * S / (0.8 * C + 1)),
     ({"clipping": "adaptive", "clip_quantile": 0.5}, Z / math.sqrt(1 - (Z / (2 * C / 20)) ** 2) * S / C),
   ],
-  ids=["fixed", "clipped", "per layer", "adaptive"],
+  ids=["fixed", "clipped", "per layer", "per layer clipped", "adaptive"],
 )
 def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
   chosen = options(clip_norm=S, weights="examples", weight_cap=10.0, **PLAN, **given)
