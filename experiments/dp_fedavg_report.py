@@ -226,7 +226,8 @@ guarantee" (ε = ∞) means that the run is a baseline, whose last model lies in
 
 The number of users, and the mean of their weights, from which the fixed denominator follows, are taken as public.
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of float32
-noise, and its tails beyond 7.45 standard deviations; the test data.{_before(options, task)}"""
+noise, and its tails beyond 7.45 standard deviations; the test data; public text, where there is
+any.{_before(options, task)}"""
 
 
 def _before(options, task) -> str:

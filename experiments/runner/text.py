@@ -76,7 +76,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
   """The task with these words, and what they cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
-  test = _of_each(split.test, cut, options)
+  test = of_each(split.test, cut, options)
   clients = data.text_users(
     vocabulary,
     [user.text for user in split.private],
@@ -107,7 +107,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
   return task._replace(begin=begin)
 
 
-def _of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
+def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
   """The first tokens of each user, as many of each: the next words of a few users would say little about others."""
   windows = max(1, options.test_tokens // (len(users) * options.unroll))
   parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from experiments import dp_fedavg, private_federated
 from experiments.dp_fedavg_published import published_table
 from experiments.runner import launch, text
 from experiments.runner.workdir import Workdir
-from jdp import accounting, ledger
+from jdp import accounting, data, ledger
 from jdp.data import UserText
 from jdp.data.clients import Examples
 from jdp.events import GaussianSum, PoissonSampling, Round
@@ -41,6 +42,14 @@ def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
   assert not text.divide(users, options(folder, public_text="modules")).public
   with pytest.raises(ValueError, match="raise --test_share or --public_share"):
     text.divide(users, options(folder, public_share=0.0))
+
+
+def test_the_test_is_of_every_user_alike(folder):
+  users = [UserText(word, (" ".join([word] * 50),)) for word in WORDS]
+  cut = partial(data.sequences, data.Vocabulary(WORDS), unroll=5)
+  tested = text.of_each(users, cut, options(folder, test_tokens=12 * len(WORDS), unroll=5))
+  _, counts = np.unique(tested.labels, return_counts=True)
+  assert counts.tolist() == [10] * len(WORDS)
 
 
 def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_path, monkeypatch):
