@@ -25,6 +25,7 @@ from experiments.runner.prior import check_prior, load_start
 from experiments.runner.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.task import Task
 from experiments.runner.tasks import TaskOptions, load_task
+from experiments.runner.text_options import TEXT
 from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data, sampling
@@ -68,10 +69,12 @@ class Options(TrainingOptions, AverageOptions, TaskOptions):
   )
   smoothing: int = option(1, "Evaluations whose mean plots and the table's second column show.", check=_count)
   warm_start: str | None = option(
-    None, "The params.npz of an earlier run, to begin with; the ledger beside it is counted in every run's cost."
+    None,
+    "The params.npz of an earlier run of the same users, to begin with; the ledger beside it is counted in every run's "
+    "cost.",
   )
   warm_start_public: bool = option(
-    False, "These parameters come from public data or from other users: nothing is counted."
+    False, "These parameters come from public data or from other users, nobody of this run: nothing is counted."
   )
   sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
   sgd_clip_norm: float = option(1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive)
@@ -96,16 +99,20 @@ class Row(NamedTuple):
 def prepare(options: Options) -> Callable[[Workdir], None]:
   """Reads the data and makes the algorithms; returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
+  if "dp_sgd" in options.runs and options.dataset in TEXT:
+    raise ValueError(
+      f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit of privacy would be "
+      "a window of words, cut across what a user said; leave it out."
+    )
   task = load_task(options)
   if options.warm_start is not None:
     task = _start_warm(options, options.warm_start, task)
   elif options.warm_start_public:
     raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
-  delta = central_delta(options, task.num_users)  # One for all that is run.
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
-    check_prior(task.prior, unit, delta, options.max_epsilon)
+    check_prior(task.prior, unit, central_delta(options, task.num_records(unit)), options.max_epsilon)
   rows = make_rows(options, task, mesh)
-  settings = [row.setting for row in rows]
+  settings, delta = [row.setting for row in rows], central_delta(options, task.num_users)
 
   def work(workdir: Workdir):
     begun = task.begun(workdir)
@@ -124,7 +131,7 @@ def _start_warm(options: Options, path: str, task: Task) -> Task:
   if task.prior.entries:
     raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
   shapes = jax.eval_shape(task.init, jax.random.key(0))
-  start, spent = load_start(path, shapes, public=options.warm_start_public)
+  start, spent = load_start(path, shapes, options)
   return task._replace(init=lambda key: start, prior=spent, begin=None)
 
 
@@ -146,7 +153,8 @@ def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> l
       name = re.sub(r"[^\w.-]+", "_", f"{run}_{value}" if value else run)
       label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
       algorithm, federation = made[run](chosen, task, mesh)
-      rows.append(Row(Setting(name, label, algorithm, private=run != "none"), chosen, federation))
+      delta = federation.actual.delta if federation else None
+      rows.append(Row(Setting(name, label, algorithm, federation is not None, delta), chosen, federation))
   return rows
 
 
@@ -217,11 +225,8 @@ def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAl
 
 def _dp_sgd(options: Options, task: Task, mesh):
   """Every example a user of its own, by the same code."""
-  num_examples = int(task.sizes.sum())
-  chosen = dataclasses.replace(
-    options, cohort_size=options.sgd_batch_size, delta=central_delta(options, task.num_users)
-  )
-  plan = make_plan(chosen, num_examples, task.prior)
+  num_examples = task.num_records(Unit.EXAMPLE)
+  plan = make_plan(dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior)
   size = plan.sampler.expected_size
   average = fixed_denominator(flat(options.sgd_clip_norm), plan.noise_multiplier, size)
   algorithm = dp_sgd(

@@ -9,7 +9,6 @@ import numpy as np
 
 from experiments.dp_fedavg_published import published_table
 from experiments.runner import files, plots, reports
-from experiments.runner.federation import central_delta
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.prior import describe_start
 from experiments.runner.statistics import Interval, mean_interval
@@ -238,8 +237,7 @@ def _before(options, task) -> str:
     start = "the count of the words, in `vocabulary`"
   else:
     return ""
-  delta = central_delta(options, task.num_users)
-  return f"\n\n{describe_start(start, task.prior, delta, public=options.warm_start_public)}"
+  return f"\n\n{describe_start(start, task, options)}"
 
 
 def _together(results) -> str:

@@ -62,7 +62,9 @@ class FederationOptions:
     None, "The central epsilon that z is calibrated for.", check=_validate.positive, group="central noise"
   )
   delta: float | None = option(
-    None, "Delta of the central guarantee. Default: users^-1.1.", check=partial(_validate.in_range, 1e-300, 0.5)
+    None,
+    "Delta of the central guarantee. Default: N^-1.1 of N users, or of N examples where these are what is protected.",
+    check=partial(_validate.in_range, 1e-300, 0.5),
   )
 
 
@@ -80,9 +82,9 @@ class Plan(NamedTuple):
   delta: float
 
 
-def central_delta(options: Any, num_users: int) -> float:
-  """Delta of the central guarantee: `--delta`, or users^-1.1."""
-  return options.delta or num_users**-1.1
+def central_delta(options: Any, num_records: int) -> float:
+  """Delta of the central guarantee: `--delta`, or N^-1.1 of the N records (users, or examples) that it protects."""
+  return options.delta or num_records**-1.1
 
 
 def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:

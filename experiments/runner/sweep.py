@@ -33,12 +33,14 @@ class Setting(NamedTuple):
     label: what readers see.
     algorithm: what is run.
     private: False for a baseline that no privacy budget can stop.
+    delta: of its central guarantee. None: the sweep's.
   """
 
   name: str
   label: str
   algorithm: FederatedAlgorithm
   private: bool = True
+  delta: float | None = None
 
 
 class Sweep(NamedTuple):
@@ -50,7 +52,7 @@ class Sweep(NamedTuple):
     evaluate: parameters -> name -> scalar.
     clients: the data of all clients, or a dict of several such (`on_part`).
     cohort_size: expected number of clients in a round.
-    delta: of the central guarantees.
+    delta: of the central guarantees, where a setting has none of its own.
     mesh: the devices, or None.
     prior: what was released about the same users before any run: every run's ledger begins with it.
   """
@@ -93,7 +95,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
       for number in pending:
         setting, seed = runs[number]
         run = _make_run(sweep, setting, seed, steps[setting.name], jax.random.fold_in(key, number), options)
-        _finish(run, setting, seed, sweep.delta, workdir, options, report)
+        _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
   return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
 
 
@@ -139,6 +141,10 @@ def _folder(workdir, setting, seed) -> pathlib.Path:
   return workdir.path / setting.name / str(seed)
 
 
+def _delta(sweep, setting) -> float:
+  return sweep.delta if setting.delta is None else setting.delta
+
+
 def _make_run(sweep, setting, seed, step, key, options) -> Run:
   params = sweep.init(_public_key("initial model", options.init_seed, seed))
   return Run(
@@ -149,7 +155,7 @@ def _make_run(sweep, setting, seed, step, key, options) -> Run:
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
     evaluate=lambda state: sweep.evaluate(state.params),
-    epsilon=partial(central_epsilon, delta=sweep.delta),
+    epsilon=partial(central_epsilon, delta=_delta(sweep, setting)),
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
   )

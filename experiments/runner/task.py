@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.runner.parts import Part
 from experiments.runner.workdir import Workdir
+from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 from jdp.models import Loss
 
@@ -52,6 +53,10 @@ class Task(NamedTuple):
   def num_users(self) -> int:
     """N, public."""
     return len(self.sizes)
+
+  def num_records(self, unit: Unit) -> int:
+    """How many units of privacy there are, public: all users' examples, or the users."""
+    return int(self.sizes.sum()) if unit == Unit.EXAMPLE else self.num_users
 
   @property
   def described(self) -> dict[str, Any]:

@@ -13,6 +13,23 @@ from jdp import _validate
 
 _IMAGES = {"dataset": ("digits", "mnist")}
 
+# The options that decide who the users are, what each has, and who is public. Of runs that differ in one of them, one
+# user may be several of the other run's, or have been public there: what was released about the ones says nothing of
+# the others. The folder is one of them, as other files may have the same names.
+USERS = (
+  "dataset",
+  "data_dir",
+  "data_seed",
+  "partition",
+  "examples_per_user",
+  "public_text",
+  "public_share",
+  "test_share",
+  "tokens_per_user",
+  "equal_users",
+  "unroll",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions(ClassificationOptions, TextOptions):

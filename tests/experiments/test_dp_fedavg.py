@@ -17,9 +17,10 @@ from experiments.dp_fedavg_report import first_noise
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.params import load_params
-from experiments.runner.prior import load_start
+from experiments.runner.prior import describe_start, load_start
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
+from jdp.guarantees import Unit, rounded_up
 from tests import statistical
 
 EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
@@ -141,11 +142,12 @@ def test_results_follow_from_ledgers_and_metrics(finished):
   path, _ = finished
   private, none, sgd = json.loads((path / "results.json").read_text())["summary"]
   spent = {row["setting"]: ledger.load(path / row["setting"] / "0" / "ledger.jsonl") for row in (private, none, sgd)}
-  delta = 143**-1.1
-  for row, kind, unit in ((private, GaussianSum, "user"), (sgd, GaussianSum, "example")):
-    assert {type(event.query) for event in spent[row["setting"]]} == {kind}
-    assert row["central"]["epsilon"] == accounting.epsilon(spent[row["setting"]], delta)
-    assert row["central"]["unit"] == unit
+  for row, unit, delta in ((private, "user", 143**-1.1), (sgd, "example", 1430**-1.1)):  # Of what each protects.
+    assert {type(event.query) for event in spent[row["setting"]]} == {GaussianSum}
+    epsilon = accounting.epsilon(spent[row["setting"]], delta)
+    assert (row["central"]["epsilon"], row["central"]["delta"], row["central"]["unit"]) == (epsilon, delta, unit)
+    metrics = [json.loads(line) for line in (path / row["setting"] / "0/metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["central_epsilon"] == epsilon
   (event,) = set(spent["private"])
   assert event.query.stddev == pytest.approx(1.3 * 20 / 2000)
   assert isinstance(event.sampling, PoissonSampling)
@@ -194,9 +196,17 @@ def test_runs_begin_with_an_earlier_ones_parameters(finished, task):
 AGAIN = {**ONCE, "num_rounds": 2, "noise_multiplier": 2.6, "clip_norm": 0.5}
 
 
+def copy_with_secret_noise(run, path, setting):
+  """A run's first repetition as if nobody knew the seed of its noise."""
+  shutil.copytree(run / setting / "0", path / setting / "0")
+  made = json.loads((run / "flags.json").read_text())
+  made["flags"]["noise_seed"] = None
+  (path / "flags.json").write_text(json.dumps(made))
+
+
 def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
-  path = tmp_path / "earlier"  # without the flags, which say that its noise was seeded
-  shutil.copytree(finished[0] / "private/0", path / "private/0")
+  path = tmp_path / "earlier"
+  copy_with_secret_noise(finished[0], path, "private")
   out = run(tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN)
   (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
   earlier = ledger.load(path / "private/0/ledger.jsonl")
@@ -217,7 +227,7 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
 @pytest.mark.parametrize("setting", ["private", "none"])
 def test_what_was_released_in_the_clear_costs_everything(finished, setting):
   path, _ = finished
-  _, spent = load_start(str(path / setting / "0/params.npz"), START, public=False)  # of seeded noise, or of none
+  _, spent = load_start(str(path / setting / "0/params.npz"), START, options())  # of seeded noise, or of none
   assert len(spent) > 0
   assert accounting.epsilon(spent, 1e-5) == math.inf
 
@@ -233,11 +243,13 @@ def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finish
 @pytest.mark.parametrize(
   ("start", "given", "message"),
   [
-    ("../params.npz", {}, "Expected ledger.jsonl beside --warm_start"),
+    ("../params.npz", {}, "Expected ledger.jsonl of the run that made --warm_start"),
     (None, {"warm_start_public": True}, "Expected --warm_start_public with --warm_start"),
     ("private/0/params.npz", {"runs": ("dp_sgd",)}, "Expected earlier releases per example .* got Round per user"),
     ("dp_sgd/0/params.npz", {}, "Expected earlier releases per user .* got Round per example"),
     ("none/0/params.npz", {"max_epsilon": 1e6}, "Expected --max_epsilon of at least the inf "),
+    ("private/0/params.npz", {"data_seed": 1}, "Expected an earlier run of the same users .*--data_seed=1, got"),
+    ("private/0/params.npz", {"warm_start_public": True}, "Expected --warm_start_public with a model of other users'"),
   ],
 )
 def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, given, message):
@@ -247,6 +259,15 @@ def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, gi
   assert list(tmp_path.iterdir()) == []
 
 
+def test_a_budget_for_examples_is_at_their_delta(finished, tmp_path):
+  copy_with_secret_noise(finished[0], tmp_path / "earlier", "dp_sgd")
+  spent = ledger.load(tmp_path / "earlier/dp_sgd/0/ledger.jsonl")
+  of_users, of_examples = (accounting.epsilon(spent, records**-1.1) for records in (143, 1430))
+  given = {"runs": ("dp_sgd",), "max_epsilon": (of_users + of_examples) / 2}
+  with pytest.raises(ValueError, match=f"at least the {of_examples:.4g} that was spent"):
+    run(tmp_path / "run", warm_start=str(tmp_path / "earlier/dp_sgd/0/params.npz"), **{**AGAIN, **given})
+
+
 def test_a_target_is_for_earlier_releases_too():
   prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5)))
   chosen = options(target_epsilon=2.0)
@@ -254,6 +275,21 @@ def test_a_target_is_for_earlier_releases_too():
   spent = prior + ledger.subsampled_gaussian(0.1, plan.noise_multiplier, 4)
   assert accounting.epsilon(spent, plan.delta) == pytest.approx(2.0, rel=1e-3)
   assert plan.noise_multiplier > 1.05 * make_federation(chosen, np.full(200, 10)).actual.noise_multiplier
+
+
+def test_examples_have_a_delta_of_their_own(task):
+  chosen = options(runs=("private", "dp_sgd"), target_epsilon=2.0, sgd_batch_size=143)
+  private, sgd = dp_fedavg.make_rows(chosen, task, None)
+  assert (private.setting.delta, sgd.setting.delta) == (143**-1.1, 1430**-1.1)
+  spent = ledger.subsampled_gaussian(0.1, sgd.federation.actual.noise_multiplier, 4)
+  assert accounting.epsilon(spent, 1430**-1.1) == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("unit", "delta"), [(Unit.USER, 143**-1.1), (Unit.EXAMPLE, 1430**-1.1)])
+def test_what_a_start_cost_is_said_at_the_delta_of_its_unit(task, unit, delta):
+  prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5), unit=unit))
+  cost = accounting.epsilon(prior, delta)
+  assert f"alone ε = {rounded_up(cost)}" in describe_start("params.npz", task._replace(prior=prior), options())
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_the_words_are_part_of_a_runs_cost(finished, folder):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"runs": ("dp_sgd",)}, "Expected earlier releases per example"),
+    ({"runs": ("dp_sgd",)}, "Expected --runs of none and private with --dataset=movies_small, got dp_sgd"),
     ({"max_epsilon": 0.01}, "Expected --max_epsilon of at least the .* spent before the first round"),
     ({"warm_start": "params.npz"}, "Expected --vocabulary=public with --warm_start"),
     ({"vocabulary": "public"}, "Expected --vocabulary_.* only with --vocabulary=private"),
