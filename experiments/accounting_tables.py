@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from experiments.dp_fedavg_published import DELTA, PUBLISHED, ROUNDS
 from experiments.runner import plots
 from experiments.runner.parts import Part
 from experiments.runner.reports import table
@@ -16,8 +17,6 @@ _POINTS = 12
 _SLOW = 100  # distinct rounds beyond which loss distributions take minutes
 # arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
 _TABLE = ((1e5, 1e2, 1.0), (1e6, 1e1, 1.0), (1e6, 1e3, 1.0), (1e6, 1e4, 1.0), (1e6, 1e3, 3.0), (1e9, 1e3, 1.0))
-# The same, Table 2 and its larger data set: expected samples at z = 1, delta = 1e-9 and 5000 rounds.
-_SAMPLES, _USERS = (5000, 1667, 1250), (763_430, 1e8)
 
 
 def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountants: Sequence[str]) -> Part:
@@ -83,15 +82,11 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
     for users, sample, z in _TABLE
     for name in accountants
   ]
-  second = [
-    [f"{users:,.0f}", str(sample), *_epsilons(subsampled_gaussian(sample / users, 1.0, 5000), 1e-9, accountants, ".3f")]
-    for users in _USERS
-    for sample in _SAMPLES
-  ]
+  second = [[f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants, ".3f")] for row in PUBLISHED]
   return [
     Part("arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1", table(header, rows)),
     Part(
-      "arXiv 1710.06963, Section 4: 5,000 rounds at z = 1, delta = 1e-9",
+      f"arXiv 1710.06963, Section 4: {ROUNDS:,} rounds at z = 1, delta = {DELTA:g}",
       table(["users", "sample", *accountants], second),
     ),
   ]
