@@ -34,9 +34,7 @@ _LIMIT = "products at the machine's limit"
 def main(argv: Sequence[str]) -> None:
   """Prints a table; ratios refer to the machine's limit."""
   del argv
-  timings = harness.compare(
-    _cases(WORDS.value), baseline="products at the machine's limit", rounds=harness.ROUNDS.value
-  )
+  timings = harness.compare(_cases(WORDS.value), baseline=_LIMIT, rounds=harness.ROUNDS.value)
   harness.report(f"language model, {WORDS.value} words", timings, "tokens", json_path=harness.JSON.value)
 
 

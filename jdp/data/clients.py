@@ -15,8 +15,8 @@ class Examples(NamedTuple):
   """Labelled examples; with one more leading axis, those of many users.
 
   Attributes:
-    inputs: float32 [n, ...].
-    labels: int32 [n].
+    inputs: float32 [n, ...]; of text: words, int32 [n, unroll].
+    labels: int32 [n]; of text: the words that follow, int32 [n, unroll].
     mask: float32 [n], 1 for an example, 0 for padding.
   """
 

@@ -26,6 +26,9 @@ def language_metrics(
   offered; nor is EOS, and the end of an utterance does not count here. Perplexity is e^(mean cross-entropy) over all
   tokens, among them EOS and UNK.
 
+  As in training, every sequence begins with a state of zeros, and its first words are predicted from next to nothing:
+  on average a word has about half a sequence before it.
+
   Args:
     model: a `language_model`.
     params: its parameters.

@@ -60,10 +60,11 @@ class LanguageModel(NamedTuple):
 def language_model(vocabulary_size: int, *, embedding: int = 96, hidden: int = 256) -> LanguageModel:
   """An LSTM with tied embeddings; 1,346,336 weights and the output biases for 10,000 words and UNK, BOS, EOS.
 
-  A word is its row of one table, scaled to norm 1 whenever it is used. One LSTM layer reads the words, from a state
-  of zeros in each sequence; a matrix outside the recurrence takes its output back to the embedding's size; the
-  scores are the inner products with all words, plus biases. The table's gradient is the sum over both uses, so that
-  clipping bounds what a client does to a word by either.
+  A word is its row of one table, scaled to norm 1 whenever it is used. The rows themselves may grow, as they do where
+  noise adds up in them; the same step, or the same noise, then turns a word's direction less. One LSTM layer reads the
+  words, from a state of zeros in each sequence; a matrix outside the recurrence takes its output back to the
+  embedding's size; the scores are the inner products with all words, plus biases. The table's gradient is the sum over
+  both uses, so that clipping bounds what a client does to a word by either.
 
   For per-layer clipping `jdp.queries.layers` finds 11 layers: the four gates' matrices for the input and for the state
   (with its bias), the output matrix, the table, and the output biases.
