@@ -136,9 +136,14 @@ def test_metrics_count_words_by_rank_and_never_unk_eos_ties_nan_or_padding():
   assert rights == {"accuracy_top1": 1, "accuracy_top3": 2, "accuracy_top5": 3}
 
 
-def test_perplexity_of_equal_scores_is_the_number_of_words(examples):
-  metrics = language_metrics(_fixed(np.zeros((T, V), np.float32)), None, examples)
-  assert float(metrics["perplexity"]) == pytest.approx(V, rel=1e-5)
+def test_perplexity_is_of_all_tokens_that_count_the_ends_and_unknown_words_among_them():
+  logits = np.random.default_rng(2).normal(scale=2.0, size=(4, V))
+  labels = np.array([[5, EOS, UNK, 6], [EOS, 7, BOS, BOS], [9, 9, 9, 9]], np.int32)
+  sequences = Examples(np.full((3, 4), 4, np.int32), labels, np.array([1, 1, 0], np.float32))
+  metrics = language_metrics(_fixed(logits.astype(np.float32)), None, sequences)
+  losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(4), labels]
+  expected = np.exp([*losses[0], *losses[1, :2]]).prod() ** (1 / 6)
+  assert float(metrics["perplexity"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_head_words_count_the_frequent_among_the_likeliest():

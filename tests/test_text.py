@@ -116,6 +116,18 @@ def test_private_counts_are_of_bounded_users_and_noised_as_the_event_says():
   assert accounting.epsilon(Ledger().append(event), delta=1e-6) >= exact
 
 
+def test_a_user_counts_once_for_a_word_however_often_it_says_it():
+  users = [["w0 " * 500, "w0 " * 500], ["w1"], ["w1"]]
+  vocabulary, _ = private_vocabulary(jax.random.key(0), users, CANDIDATES, 1, words_per_user=1, noise_multiplier=0.0)
+  assert vocabulary.words == ("w1",)
+
+
+def test_a_user_names_its_most_frequent_words_and_no_more_than_it_may():
+  users = [["w0 w8 w9", "w9 w8 w1"]]  # A word that is not named would come before them: candidates are in this order.
+  vocabulary, _ = private_vocabulary(jax.random.key(0), users, CANDIDATES, 2, words_per_user=2, noise_multiplier=0.0)
+  assert set(vocabulary.words) == {"w8", "w9"}
+
+
 def test_noise_chooses_among_words_that_nobody_names():
   firsts = [
     private_vocabulary(jax.random.key(i), [], CANDIDATES, 1, words_per_user=4, noise_multiplier=2.0)[0].words[0]

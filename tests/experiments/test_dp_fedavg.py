@@ -18,6 +18,7 @@ from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.params import load_params
 from experiments.runner.prior import describe_start, load_start
+from experiments.runner.task import Task
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up
@@ -127,6 +128,42 @@ def test_examples_of_all_users_are_in_a_row_without_padding(task):
   padded = data.group(examples, [np.array([3, 1]), np.array([2])])
   np.testing.assert_array_equal(dp_fedavg.as_examples(padded).labels, examples.labels[[3, 1, 2]])
   assert dp_fedavg.as_examples(task.clients).labels.shape == (1430,)
+
+
+SIZES, SLOPES = np.array([1, 2, 3, 4]), np.array([0.2, 1.0, 1.8])
+
+
+def uneven(params, examples):
+  """A bowl around the mean of a client's examples, with steep and shallow sides; padding is zero."""
+  mean = jnp.sum(examples.inputs, axis=0) / jnp.maximum(jnp.sum(examples.mask), 1.0)
+  return 0.5 * jnp.sum(jnp.asarray(SLOPES, jnp.float32) * (params - mean) ** 2)
+
+
+@pytest.mark.parametrize(("projection", "weights"), [("batch", "examples"), ("end", "equal")])
+def test_a_round_is_the_published_algorithm(projection, weights):
+  inputs = np.random.default_rng(0).normal(size=(SIZES.sum(), 3))
+  parts = np.split(np.arange(len(inputs)), np.cumsum(SIZES)[:-1])
+  clients = data.pack(data.examples(inputs, np.zeros(len(inputs))), parts)
+  task = Task(lambda key: jnp.ones(3), uneven, lambda params: {}, clients, SIZES, "accuracy", {})
+  local = {"local_training": "sgd", "local_epochs": 3, "local_batch_size": 4, "local_learning_rate": 0.9}
+  averaged = {"projection": projection, "weights": weights, "clip_norm": 0.5, "noise_multiplier": 0.0}
+  capped = {"weight_cap": 3.0} if weights == "examples" else {}
+  (row,) = dp_fedavg.make_rows(options(runs=("private",), cohort_size=4, **local, **averaged, **capped), task, None)
+  algorithm = row.setting.algorithm
+  start = algorithm.init(task.init(jax.random.key(0)))
+  state, _, _ = jax.jit(algorithm.round)(jax.random.key(1), jax.random.key(2), start, {"user": clients})
+
+  def clipped(x):
+    return x / max(1.0, np.linalg.norm(x) / 0.5)
+
+  w, total = np.minimum(SIZES / 3, 1) if weights == "examples" else np.ones(4), np.zeros(3)
+  for weight, part in zip(w, parts, strict=True):
+    difference = np.zeros(3)
+    for _ in range(3):  # Its examples fit into one batch.
+      difference = difference - 0.9 * SLOPES * (1 + difference - inputs[part].mean(axis=0))
+      difference = clipped(difference) if projection == "batch" else difference
+    total += weight * clipped(difference)
+  np.testing.assert_allclose(state.params, 1 + total / w.sum(), rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
