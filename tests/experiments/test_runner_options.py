@@ -78,9 +78,7 @@ def test_options_survive_files(tmp_path):
 
 def test_presets_are_valid():
   experiment = launch.Experiment("private_federated", private_federated.Options, private_federated.prepare)
-  assert {"smoke", "mnist_logistic_1", "mnist_logistic_10", "mnist_cnn_1", "mnist_cnn_10", "mnist_writers"} == set(
-    experiment.presets
-  )
+  assert "smoke" in experiment.presets  # what is run if nothing is said
   for path in experiment.presets.values():
     preset = options.read_flagfile(experiment.options_type, path)
     resolved = options.resolve(experiment.options_type, {}, preset)
