@@ -62,7 +62,13 @@ def load_task(options: Any) -> Task:
     options: `TaskOptions` and `TrainingOptions` in one.
 
   Raises:
-    ValueError: if the model does not fit the data, the data has no writers, or there is too little text.
+    ValueError: if the model does not fit the data, the data has no writers, there is too little text, or the clients'
+      text would be public.
     FileNotFoundError: if a file is missing.
   """
+  if options.dataset == options.public_text:
+    raise ValueError(
+      f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: the text of the "
+      "clients themselves; leave it out."
+    )
   return text.load_task(options) if options.dataset in TEXT else classification.load_task(options)

@@ -25,6 +25,7 @@ from jdp.ledger import Ledger
 PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
+_MOST_WORDS = 10_000
 _PUBLIC_BATCH = 8
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
@@ -51,13 +52,20 @@ def load_task(options: Any) -> Task:
   noise key. Sizes and shapes are the same.
 
   Raises:
-    ValueError: if a share of the users is empty, or no user has enough text.
+    ValueError: if a share of the users is empty, no user has enough text, or the public text has too few words.
     FileNotFoundError: if a file is missing.
   """
   users = read(options.dataset, options.data_dir)
   split = divide(users, options)
   public = [text for user in (split.public or data.python_modules()) for text in user.text]
-  vocabulary = data.public_vocabulary(public, options.vocabulary_size)
+  candidates = data.public_vocabulary(public, sys.maxsize).words
+  size = options.vocabulary_size or min(_MOST_WORDS, len(candidates))
+  if not size <= len(candidates):
+    raise ValueError(
+      f"Expected --vocabulary_size of at most the {len(candidates)} words of the public text, got {size}; "
+      "take fewer, or leave it out."
+    )
+  vocabulary = Vocabulary(candidates[:size])
   make = partial(_make_task, options, split, public)
   if options.vocabulary == "public":
     return make(vocabulary, Ledger())
@@ -65,8 +73,7 @@ def load_task(options: Any) -> Task:
   prior = Ledger().append(data.vocabulary_event(**noise))
 
   def begin(workdir):
-    candidates = data.public_vocabulary(public, sys.maxsize).words
-    drawn = private_words(workdir, options, split.private, candidates, len(vocabulary.words))
+    drawn = private_words(workdir, options, split.private, candidates, size)
     return make(drawn, prior).begun(workdir)
 
   return make(vocabulary, prior)._replace(begin=begin)

@@ -28,7 +28,9 @@ class TextOptions:
   )
   test_share: float | None = option(0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT)
   test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)
-  vocabulary_size: int | None = option(10_000, "Words, at most.", check=_count, when=_TEXT)
+  vocabulary_size: int | None = option(
+    None, "Words. Default: 10,000, or all of the public text if it has fewer.", check=_count, when=_TEXT
+  )
   vocabulary: str | None = option(
     "public",
     "Which words: the most frequent of the public text; or, of all its words, those that most users use, by a count "

@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 def options(folder, **given):
-  movies = {"dataset": "movies_small", "data_dir": folder, "tokens_per_user": 60, "vocabulary_size": 30}
+  movies = {"dataset": "movies_small", "data_dir": folder, "tokens_per_user": 60}
   return launch.options.resolve(dp_fedavg.Options, {**movies, "noise_multiplier": 1.0, **given})
 
 
@@ -67,6 +67,30 @@ def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_
   resumed = text.load_task(options(folder, public_passes=8)).begun(Workdir(tmp_path))
   for first, second in zip(*(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True):
     np.testing.assert_array_equal(first, second)
+
+
+def test_models_are_evaluated_on_the_words_of_the_tests_users(folder, monkeypatch):
+  chosen = options(folder)
+  says = dict(zip(text.Split._fields, ("mine yours", "yours", "mine"), strict=True))
+  users = [UserText("", ())] * 20
+  for part, numbers in text.divide(range(20), chosen)._asdict().items():
+    for number in numbers:
+      users[number] = UserText(str(number), (says[part],) * 30)
+  monkeypatch.setattr(text, "read", lambda *_: users)
+  task = text.load_task(chosen)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(task.init, jax.random.key(0)))
+  words = data.public_vocabulary(says.values(), 2)
+  for word, expected in (("yours", 1.0), ("mine", 0.0)):
+    (number,) = words.encode(word)
+    bias = np.where(np.arange(len(words)) == number, np.float32(99), np.float32(0))
+    assert task.evaluate({**params, "output": {"bias": bias}})["accuracy_top1"] == expected
+
+
+def test_users_with_little_text_are_clients_unless_all_must_be_equal(folder):
+  sizes = {equal: text.load_task(options(folder, equal_users=equal)).sizes for equal in (True, False)}
+  assert set(sizes[True].tolist()) == {6}
+  assert len(sizes[False]) == 16 > len(sizes[True])  # all but two public and two test users
+  assert sizes[False].min() < 6
 
 
 COUNTED = {
@@ -170,6 +194,12 @@ def test_a_server_that_is_not_trusted_counts_no_words(folder):
     private_federated.prepare(launch.options.resolve(private_federated.Options, chosen))
 
 
+def test_more_words_than_the_public_text_has_are_refused(folder):
+  assert text.load_task(options(folder)).facts["vocabulary"].startswith("10 words")
+  with pytest.raises(ValueError, match="Expected --vocabulary_size of at most the 10 words of the public text, got 11"):
+    text.load_task(options(folder, vocabulary_size=11))
+
+
 def test_head_words_share_out_all_tokens():
   class Model:
     predict = init = None
@@ -203,14 +233,3 @@ def test_a_run_from_end_to_end_reports_both_epsilons(finished):
     assert f"## {part}" in report
   for plot in ("accuracy_over_rounds.png", "head_words.png"):
     assert (path / plot).stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("preset", ["movies", "movies_cohorts", "paper", "shakespeare", "text_smoke"])
-def test_text_presets_are_valid(preset):
-  given = launch.options.read_flagfile(dp_fedavg.Options, EXPERIMENT.presets[preset])
-  assert launch.options.resolve(dp_fedavg.Options, given).local_batch_size == 8
-
-
-def test_data_without_a_folder_are_refused():
-  with pytest.raises(ValueError, match="Expected --data_dir for movies"):
-    text.read("movies", None)

@@ -14,7 +14,7 @@ from jdp.events import LocalRelease, Round
 from tests.experiments.texts import WORDS, write_users
 
 EXPERIMENT = launch.Experiment("private_federated", private_federated.Options, private_federated.prepare)
-TINY = {"dataset": "movies_small", "tokens_per_user": 60, "vocabulary_size": 30, "public_passes": 8, "cohort_size": 4}
+TINY = {"dataset": "movies_small", "tokens_per_user": 60, "public_passes": 8, "cohort_size": 4}
 TINY |= {"num_rounds": 1, "seeds": 1, "noise_multiplier": 1e-3, "local_training": "sgd", "local_batch_size": 8}
 
 
@@ -72,6 +72,7 @@ def test_the_report_is_about_words(finished):
     ({"dataset": "movies"}, "Expected --data_dir for movies, got none"),
     ({"dataset": "modules", "model": "cnn"}, "Expected --model only with --dataset=digits or mnist"),
     ({"dataset": "digits", "public_passes": 1}, "Expected --public_passes only with --dataset=modules or movies"),
+    ({"dataset": "modules", "public_text": "modules"}, "Expected --public_text=users with --dataset=modules"),
     ({"dataset": "modules", "unroll": 7}, "Expected tokens_per_user to be a multiple of unroll=7"),
   ],
 )
@@ -79,9 +80,3 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
   with pytest.raises(ValueError, match=message):
     launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run")))
   assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("preset", ["language_model", "text_smoke"])
-def test_text_presets_are_valid(preset):
-  given = launch.options.read_flagfile(private_federated.Options, EXPERIMENT.presets[preset])
-  assert launch.options.resolve(private_federated.Options, given).public_passes >= 1
