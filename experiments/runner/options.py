@@ -32,8 +32,8 @@ class _Spec(NamedTuple):
   when: Mapping[str, Collection[str]]
   group: str | None
 
-  def applies(self, options) -> bool:
-    return all(getattr(options, name) in choices for name, choices in self.when.items())
+  def applies(self, values: Mapping[str, Any]) -> bool:
+    return all(values[name] in choices for name, choices in self.when.items())
 
 
 def option(
@@ -88,10 +88,10 @@ def resolve(options_type: type[Options], given: Mapping[str, Any], preset: Mappi
   specs = _specs(options_type)
   rivals = {specs[name].group for name in given} - {None}
   preset = {name: value for name, value in (preset or {}).items() if specs[name].group not in rivals}
-  made = options_type(**{**preset, **given})
+  chosen = {**preset, **given}
+  values = {name: _value(name, specs, chosen) for name in specs}
   for name in given:
-    _refuse_orphan(name, specs[name], made)
-  values = {name: _value(name, spec, made) for name, spec in specs.items()}
+    _refuse_orphan(name, specs[name], values)
   for group in {spec.group for spec in specs.values()} - {None}:
     _check_group({name: values[name] for name, spec in specs.items() if spec.group == group})
   for name, spec in specs.items():
@@ -189,16 +189,17 @@ def _conditions(spec) -> str:
   return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
 
 
-def _value(name, spec, made):
-  value = getattr(made, name)
-  if not spec.applies(made):
+def _value(name, specs, chosen):
+  """What was chosen, or the default; None where a choice that it belongs to, perhaps by its default, is not made."""
+  spec = specs[name]
+  if not spec.applies({other: _value(other, specs, chosen) for other in spec.when}):
     return None
-  return spec.default if value is None else value
+  return chosen.get(name, spec.default)
 
 
-def _refuse_orphan(name, spec, made):
-  if not spec.applies(made):
-    got = " and ".join(f"--{other}={getattr(made, other)}" for other in spec.when)
+def _refuse_orphan(name, spec, values):
+  if not spec.applies(values):
+    got = " and ".join(f"--{other}={values[other]}" for other in spec.when)
     raise ValueError(f"Expected --{name} only with {_conditions(spec)}, got {got}; leave it out.")
 
 

@@ -171,7 +171,7 @@ def _start(options, model: models.LanguageModel, public: Callable[[], Examples],
 
 
 def _facts(options, model, vocabulary, test, num_tested, clients) -> dict[str, Any]:
-  sources = {"users": f"{options.public_share:.0%} of the users, public", "modules": "Python's docstrings, public"}
+  source = "Python's docstrings" if options.public_text == "modules" else f"{options.public_share:.0%} of the users"
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
   length = "" if options.equal_users else "up to "  # Nothing that is known from the clients' text alone.
@@ -180,7 +180,7 @@ def _facts(options, model, vocabulary, test, num_tested, clients) -> dict[str, A
   return {
     "data": f"{options.dataset}: {len(clients.counts):,} users of {length}{options.tokens_per_user:,} tokens; "
     f"test: {counted.size:,} tokens of {num_tested:,} others",
-    "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {sources[options.public_text]}; "
+    "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
     f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
     "model": f"LSTM with tied embeddings, {size:,} parameters{start}",
   }

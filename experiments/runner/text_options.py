@@ -24,7 +24,10 @@ class TextOptions:
     when=_TEXT,
   )
   public_share: float | None = option(
-    0.1, "Share of the users that is public: nobody's privacy, no clients.", check=_share, when=_TEXT
+    0.1,
+    "Share of the users that is public: nobody's privacy, no clients.",
+    check=_share,
+    when={**_TEXT, "public_text": ("users",)},
   )
   test_share: float | None = option(0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT)
   test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)

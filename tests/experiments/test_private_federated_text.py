@@ -73,6 +73,10 @@ def test_the_report_is_about_words(finished):
     ({"dataset": "modules", "model": "cnn"}, "Expected --model only with --dataset=digits or mnist"),
     ({"dataset": "digits", "public_passes": 1}, "Expected --public_passes only with --dataset=modules or movies"),
     ({"dataset": "modules", "public_text": "modules"}, "Expected --public_text=users with --dataset=modules"),
+    (
+      {"dataset": "movies", "public_text": "modules", "public_share": 0.2},
+      "Expected --public_share only with .*=users",
+    ),
     ({"dataset": "modules", "unroll": 7}, "Expected tokens_per_user to be a multiple of unroll=7"),
   ],
 )

@@ -18,6 +18,8 @@ class Example:
   shape: str = option("round", "The shape.", choices=("round", "square"))
   size: float = option(1.0, "In metres.", check=_validate.positive)
   corner: float | None = option(0.5, "Of a square.", check=_validate.positive, when={"shape": ("square",)})
+  edge: str | None = option("sharp", "Of a corner.", choices=("sharp", "soft"), when={"shape": ("square",)})
+  radius: float | None = option(0.1, "Of a sharp one, too.", when={"edge": ("sharp",)})
   weights: tuple[float, ...] = option((1.0, 2.0), "Weights.", check=_validate.positive)
   colours: tuple[str, ...] = option(("red",), "Colours.", choices=("red", "blue"))
   price: float | None = option(None, "Or discount.", group="money")
@@ -35,7 +37,9 @@ def parse(*arguments):
 def test_flags_become_options():
   given = parse("--shape=square", "--weights=3,4.5", "--colours=", "--price=2", "--loud")
   assert given == {"shape": "square", "weights": (3.0, 4.5), "colours": (), "price": 2.0, "loud": True}
-  expected = Example(shape="square", corner=0.5, weights=(3.0, 4.5), colours=(), price=2.0, loud=True)
+  expected = Example(
+    shape="square", corner=0.5, edge="sharp", radius=0.1, weights=(3.0, 4.5), colours=(), price=2.0, loud=True
+  )
   assert options.resolve(Example, given) == expected
 
 
@@ -43,6 +47,11 @@ def test_flags_become_options():
   ("given", "message"),
   [
     ({"corner": 1.0, "price": 1.0}, r"Expected --corner only with --shape=square, got --shape=round; leave it out"),
+    (
+      {"radius": 1.0, "shape": "square", "edge": "soft", "price": 1.0},
+      r"Expected --radius only with --edge=sharp, got --edge=soft",
+    ),
+    ({"radius": 1.0, "price": 1.0}, r"Expected --radius only with --edge=sharp, got --edge=None"),
     ({"price": 1.0, "discount": 1.0}, r"Expected exactly one of --price and --discount, got 2"),
     ({}, r"Expected exactly one of --price and --discount, got none"),
     ({"size": -1.0, "price": 1.0}, r"Expected --size to be a finite number > 0, got -1.0"),
