@@ -130,6 +130,8 @@ def _start_warm(options: Options, path: str, task: Task) -> Task:
   """The task with an earlier run's parameters, and what they cost."""
   if task.prior.entries:
     raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
+  if options.public_passes:
+    raise ValueError(f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out.")
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   start, spent = load_start(path, shapes, options)
   return task._replace(init=lambda key: start, prior=spent, begin=None)

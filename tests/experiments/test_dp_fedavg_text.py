@@ -173,6 +173,11 @@ def test_the_words_are_part_of_a_runs_cost(finished, folder):
   assert private["planned"]["rdp"] == accounting.epsilon(plan, 10_000**-1.1)
 
 
+def test_a_warm_start_is_not_trained_on_public_text(folder):
+  with pytest.raises(ValueError, match="Expected --public_passes=0 with --warm_start, got 1"):
+    dp_fedavg.prepare(options(folder, warm_start="params.npz", public_passes=1))
+
+
 @pytest.mark.parametrize(
   ("given", "message"),
   [
