@@ -180,6 +180,12 @@ def _affordable(run, durable, done, events) -> int:
 
 def _measure(run, state, ledger):
   metrics = {name: float(value) for name, value in jax.device_get(run.evaluate(state)).items()}
+  for name, value in metrics.items():
+    if not math.isfinite(value):
+      raise ValueError(
+        f"Expected finite metrics of {run.name}, got {name} = {value}: its model has diverged; lower a learning rate, "
+        "or leave that value out."
+      )
   epsilon = run.epsilon(ledger)
   return {**metrics, "central_epsilon": epsilon if math.isfinite(epsilon) else None}
 

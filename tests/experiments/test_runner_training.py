@@ -121,6 +121,12 @@ def test_no_guarantee_is_null(tmp_path):
   assert [row["central_epsilon"] for row in rows(tmp_path)] == [0.0, None, None, None]
 
 
+def test_a_diverged_model_is_named(tmp_path):
+  run = make_run(evaluate=lambda state: {"perplexity": jnp.inf})
+  with pytest.raises(ValueError, match=f"Expected finite metrics of {run.name}, got perplexity = inf: .* diverged"):
+    go(tmp_path, run)
+
+
 def test_events_are_on_disk_before_the_model_is_used(tmp_path, monkeypatch):
   seen = []
 
