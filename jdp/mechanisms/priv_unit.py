@@ -79,12 +79,11 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 
   def privatize_sum(keys, values, weights):
     noise, height, complement = jax.vmap(draw)(keys)
-    along, combine = directions(values)
-    a, b = _coefficients(dots(noise, noise), along(noise), height, complement)
+    rows, lengths = directions(values)
+    a, b = _coefficients(dots(noise, noise), dots(noise, rows) / lengths, height, complement)
     weights = scale * weights
-    return weighted_sum(weights * a, noise) + combine(
-      weights * b
-    )  # sum_i weights_i `_move`(...), as two matrix products
+    # sum_i weights_i `_move`(...), as two matrix products
+    return weighted_sum(weights * a, noise) + weighted_sum(weights * b / lengths, rows)
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.

@@ -12,7 +12,7 @@ from jdp.accounting.gaussian_cap import GaussianCap, log_normal_density, optimal
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.quantiles import HALF, tabulate, two_sided
-from jdp.mechanisms.rows import directions, weighted_sum
+from jdp.mechanisms.rows import directions, dots, weighted_sum
 from jdp.vectors import l2_norm, unit
 
 
@@ -76,8 +76,9 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
 
   def privatize_sum(keys, values, weights):
     noise, height = jax.vmap(draw)(keys)
-    along, combine = directions(values)
-    return scale * (weighted_sum(weights, noise) + combine(weights * (height - along(noise))))
+    rows, lengths = directions(values)
+    along = dots(noise, rows) / lengths
+    return scale * (weighted_sum(weights, noise) + weighted_sum(weights * (height - along) / lengths, rows))
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.

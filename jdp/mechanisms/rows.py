@@ -1,7 +1,6 @@
 """Products of the rows of a batch, for sums of releases that are made as matrix products."""
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,24 +25,22 @@ def weighted_sum(weights: jax.Array, rows: jax.Array) -> jax.Array:
   return functools.reduce(jnp.add, (weight * row for weight, row in zip(weights, rows, strict=True)))
 
 
-def directions(values: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-  """Products with the directions u_i of the rows of values [n, d]: noise -> <noise_i, u_i>, weights -> sum w_i u_i.
+def directions(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The directions of the rows of values [n, d], as quotients: rows [n, d] and lengths [n], u_i = rows_i / lengths_i.
 
-  The directions are not written down: as long as no row is extreme, products with the values, divided by
-  their lengths, will do. A sum of squares within these bounds has lost nothing, and has no NaN in it; any
-  other needs `unit`'s care. Only [n] and [d] results leave the branches: what is larger would be copied.
+  The rows are the values themselves, in float32, unless one of them is extreme: a sum of squares within these bounds
+  has lost nothing, and has no NaN in it; any other needs `unit`'s care, and all rows become unit vectors. A loop of no
+  or one step, because what a branch returns would be written once more.
   """
   values = values.astype(jnp.float32)
-  squares = dots(values, values)
-  ordinary = jnp.all((squares > 1e-20) & (squares < 1e30))
-  lengths = jnp.sqrt(squares)
 
-  def along(noise):
-    return lax.cond(ordinary, lambda: dots(noise, values) / lengths, lambda: dots(noise, jax.vmap(unit)(values)))
+  def some_extreme(rows_squares):
+    _, squares = rows_squares
+    return ~jnp.all((squares > 1e-20) & (squares < 1e30))
 
-  def combine(weights):
-    return lax.cond(
-      ordinary, lambda: weighted_sum(weights / lengths, values), lambda: weighted_sum(weights, jax.vmap(unit)(values))
-    )
+  def normalised(rows_squares):
+    rows = jax.vmap(unit)(rows_squares[0])
+    return rows, dots(rows, rows)
 
-  return along, combine
+  rows, squares = lax.while_loop(some_extreme, normalised, (values, dots(values, values)))
+  return rows, jnp.sqrt(squares)
