@@ -1,8 +1,9 @@
 """Speed of the streamed sum of PrivUnit releases: `python -m experiments.benchmarks.streaming`.
 
 For each generator the baseline is drawing the normals alone: the same count, by the same keys, in the same blocks,
-each block written over the last. `--whole` passes the values as one array, which has to come from memory; without
-it a function makes them.
+each block written over the last. All devices share the work, the baseline's too: one device per core
+(`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) keeps each core's block in its own cache. `--whole` passes
+the values as one array, which has to come from memory; without it a function makes them.
 
 A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section 4), one release
 after the other in float64, its constants precomputed, with numpy's new generator and with its old one.
@@ -22,11 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 from jax import lax
+from jax.sharding import PartitionSpec
 from scipy import special, stats
 
 import jdp.random
 from experiments.benchmarks import harness
 from jdp import mechanisms
+from jdp.federated import client_mesh, replicate
 
 DIMS = flags.DEFINE_multi_integer("dim", [10_000, 100_000, 1_000_000], "Coordinates.")
 VALUES = flags.DEFINE_integer("values", 4_000_000, "Clients times coordinates of one run.", lower_bound=1)
@@ -62,11 +65,17 @@ def _numpy_sum(release: Callable[[np.ndarray], np.ndarray], values: np.ndarray, 
 
 
 def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
-  def step(block, _):
-    own = lax.dynamic_slice_in_dim(keys, block * block_size, block_size)
-    return jax.vmap(lambda key: jdp.random.normal(key, (dim,)))(own)
+  """The last block of each device."""
 
-  return lax.fori_loop(0, len(keys) // block_size, step, jnp.zeros((block_size, dim)))
+  def share(keys):
+    def step(block, _):
+      own = lax.dynamic_slice_in_dim(keys, block * block_size, block_size)
+      return jax.vmap(lambda key: jdp.random.normal(key, (dim,)))(own)
+
+    return lax.fori_loop(0, len(keys) // block_size, step, jnp.zeros((block_size, dim)))
+
+  clients = PartitionSpec("clients")
+  return jax.shard_map(share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False)(keys)
 
 
 def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -75,17 +84,19 @@ def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, val
 
 def _streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array) -> jax.Array:
   source = vectors if WHOLE.value else lambda i: vectors[i % len(vectors)]
-  return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value)
+  return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value, mesh=client_mesh())
 
 
 def _case(run: Callable, keys: jax.Array, *args) -> harness.Case:
-  return harness.Case(functools.partial(jax.jit(run), keys, *args), len(keys))
+  everywhere = replicate((keys, *args), client_mesh())
+  return harness.Case(functools.partial(jax.jit(run), *everywhere), len(keys))
 
 
 def _values(dim: int) -> tuple[int, jax.Array, jax.Array]:
   """The size of a block; the values of all clients, in whole blocks; those that a streamed sum is given."""
-  block_size = BLOCK_SIZE.value or max(1, 400_000 // dim)
-  count = -(-VALUES.value // (dim * block_size)) * block_size
+  block_size = BLOCK_SIZE.value or max(1, 200_000 // dim)
+  turn = block_size * jax.device_count()
+  count = -(-VALUES.value // (dim * turn)) * turn
   values = jax.random.normal(jax.random.key(1), (count, dim))
   return block_size, values, values if WHOLE.value else values[: max(2, block_size)]
 
@@ -123,7 +134,7 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   keys = jax.random.split(key, count)
 
   def run(keys):
-    return mechanisms.stream_sum(priv_unit, keys, lambda i: jnp.ones(dim) + i.astype(jnp.float32))
+    return mechanisms.stream_sum(priv_unit, keys, lambda i: jnp.ones(dim) + i.astype(jnp.float32), mesh=client_mesh())
 
   compiled = jax.jit(run).lower(keys).compile()
   memory: Any = compiled.memory_analysis()  # None on a back end that does not tell
