@@ -133,7 +133,11 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
   (2, 3)
   """
   _check_dtype(dtype)
-  return in_tiles(_normals, key, shape).astype(dtype)
+  if is_threefry(key):  # using both halves would compute every block twice: XLA fuses to one output
+    return in_tiles(lambda k, count: _box_muller(*words(k, (count,)))[0], key, shape).astype(dtype)
+  size = math.prod(shape)
+  halves = in_tiles(lambda k, count: _box_muller(*words(k, (count,))), key, (-(-size // 2),))
+  return jnp.concatenate(halves)[:size].reshape(shape).astype(dtype)
 
 
 @partial(jax.jit, static_argnames=("p", "shape"))
@@ -214,21 +218,13 @@ def _check_dtype(dtype):
     raise ValueError(f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert.")
 
 
-def _normals(key, count):
-  if is_threefry(key):  # using the second half too would compute every block twice: XLA fuses to one output
-    high, low = words(key, (count,))
-    return _radius(high, low) * _sin_pi(_angle(low))
-  return _box_muller(*words(key, (-(-count // 2),))).reshape(-1)[:count]
-
-
 def _box_muller(high, low):
-  """Two normals from each 64 bits: [n], [n] -> [2, n]."""
-  high, low = (jnp.broadcast_to(w, (2, *w.shape)) for w in (high, low))
-  first = lax.broadcasted_iota(np.int32, low.shape, 0) == 0
+  """Two normals from each 64 bits."""
   sine = _angle(low)
   cosine = np.float32(0.5) - jnp.abs(sine)  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
   cosine = jnp.where(low & np.uint32(0x80) == 0, cosine, -cosine)
-  return _radius(high, low) * _sin_pi(jnp.where(first, sine, cosine))
+  radius = _radius(high, low)
+  return radius * _sin_pi(sine), radius * _sin_pi(cosine)
 
 
 def _angle(low):
