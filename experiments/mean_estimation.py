@@ -25,6 +25,7 @@ from experiments.runner.options import option
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.workdir import Workdir
 from jdp import _validate
+from jdp.federated import client_mesh
 from jdp.mechanisms import stream_sum
 
 _count = partial(_validate.integer, 1)
@@ -123,10 +124,12 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
   bound = point.dim**-0.5 if options.values == "signs" else 1.0
   setting = Setting(point.dim, point.epsilon, point.num_projections or 2, bound)
 
+  mesh = client_mesh() if jax.device_count() > 1 else None
+
   @jax.jit
   def total(key, values):
     public_key, noise_key = jax.random.split(key)
-    return stream_sum(estimator.make(setting, public_key), jax.random.split(noise_key, point.cohort), values)
+    return stream_sum(estimator.make(setting, public_key), jax.random.split(noise_key, point.cohort), values, mesh=mesh)
 
   key = jax.random.fold_in(jax.random.key(options.noise_seed), np.uint32(zlib.crc32(repr(point).encode())))
   totals = (total(own, jnp.asarray(values)) for own in jax.random.split(key, options.repetitions))

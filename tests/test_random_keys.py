@@ -10,7 +10,7 @@ import statistical
 
 import jdp.random
 from jdp.random import chacha
-from jdp.random.words import in_tiles, threefry_2x32, words
+from jdp.random.words import TILE, in_tiles, threefry_2x32, words
 
 NUM_WORDS = 2**20  # 32-bit words in the tests of bits
 
@@ -97,14 +97,15 @@ def expected_words(key, domain, counters):
   return np.asarray(chacha.blocks(jnp.asarray(keys), jnp.asarray(np.stack(tails).astype(np.uint32)), 20)).T
 
 
-@pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.TILE)])
+@pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.TILE), (3, 3000)])
 def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size):
   key, count = jdp.random.seeded_key(1), pieces * size
+  counters = (chacha.TILE * np.arange(pieces)[:, None] + np.arange(size)).reshape(-1)
   bits = jax.random.bits(jax.random.clone(key), (16 * count - 3,))
-  word_by_word = expected_words(key, 0, range(count)).reshape(pieces, size, 16).swapaxes(1, 2).reshape(-1)
+  word_by_word = expected_words(key, 0, counters).reshape(pieces, size, 16).swapaxes(1, 2).reshape(-1)
   np.testing.assert_array_equal(bits, word_by_word[:-3])
   children = jax.random.key_data(jax.random.split(jax.random.clone(key), 2 * count - 1))
-  np.testing.assert_array_equal(children, expected_words(key, 1, range(count)).reshape(-1, 8)[:-1])
+  np.testing.assert_array_equal(children, expected_words(key, 1, counters).reshape(-1, 8)[:-1])
   for data in (0, 7, 2**32 - 1):
     folded = jax.random.key_data(jax.random.fold_in(key, np.uint32(data)))
     np.testing.assert_array_equal(folded, expected_words(key, 2, [data])[0, :8])
@@ -113,7 +114,7 @@ def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size
 def test_counters_do_not_wrap():
   """The counters of a piece at the far end of an array of 2^52 blocks, which no test could draw."""
   piece = 2**32 // chacha.TILE * 1000 + 3
-  low, high = chacha.counters(jnp.zeros(1, np.uint32), jnp.uint32(piece), chacha.TILE)
+  low, high = chacha.counters(jnp.zeros(1, np.uint32), jnp.array([piece], np.uint32), chacha.TILE)
   counters = (np.asarray(high, np.uint64) << 32 | np.asarray(low, np.uint64))[0]
   np.testing.assert_array_equal(counters, piece * chacha.TILE + np.arange(chacha.TILE, dtype=np.uint64))
 
@@ -133,11 +134,24 @@ def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
 
 
 def test_tiles_of_one_draw_share_no_words():
-  """2 million words of 64 bits in three tiles: two are equal by chance with probability 1e-7."""
-  count = 2 * 16 * chacha.TILE + 1
+  """131,073 words of 64 bits in three tiles: two are equal by chance with probability 5e-10."""
+  count = 2 * TILE + 1
   high, low = in_tiles(lambda key, size: words(key, (size,)), jdp.random.seeded_key(4), (count,))
   drawn = np.asarray(high).astype(np.uint64) << 32 | np.asarray(low)
   assert len(np.unique(drawn)) == count
+
+
+def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatch):
+  key, count = jdp.random.seeded_key(5), 3 * TILE - 2
+  keys = jax.random.key_data(jax.random.split(jax.random.clone(key), 7))
+
+  def drawn():
+    streams = chacha._streams(keys, jnp.zeros(7, np.uint32), domain=0, count=chacha.TILE + 3, rounds=8)
+    return streams, *in_tiles(lambda k, size: words(k, (size,)), jax.random.clone(key), (count,))
+
+  one_after_the_other = drawn()
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  jax.tree.map(np.testing.assert_array_equal, drawn(), one_after_the_other)
 
 
 def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all(key):

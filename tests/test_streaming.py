@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jdp import random
+from jdp.federated import client_mesh
 from jdp.mechanisms import priv_unit, scalar_dp, separated, stream_sum
 
 DIM, COUNT = 300, 23
@@ -103,6 +104,21 @@ def test_values_by_a_function_of_the_client():
   whole = stream(mechanism, 5)(jax.random.clone(keys), values, jnp.ones(COUNT))
   by_number = jax.jit(lambda keys: stream_sum(mechanism, keys, lambda i: values[i], block_size=5))(keys)
   np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
+
+
+@pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize(("count", "block_size"), [(COUNT, None), (COUNT, 2), (3, None)])  # 3: a device has no client
+def test_a_mesh_changes_only_the_order_of_summation(count, block_size, make_key):
+  mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))[:count]
+  weights = jnp.linspace(-1.0, 2.0, count).at[1].set(jnp.nan)
+  keys = jax.random.split(make_key(10), count)
+  alone = stream(mechanism, 5)(jax.random.clone(keys), values, weights)
+  on_mesh = functools.partial(stream_sum, mechanism, weights=weights, block_size=block_size, mesh=client_mesh())
+  whole = jax.jit(on_mesh)(jax.random.clone(keys), values)
+  by_number = jax.jit(lambda keys, values: on_mesh(keys, lambda i: values[i]))(keys, values)
+  assert jax.device_count() == 4
+  for shared in (whole, by_number):
+    np.testing.assert_allclose(shared, alone, rtol=0, atol=1e-6 * count * mechanism.max_norm)
 
 
 def test_runs_inside_scan():

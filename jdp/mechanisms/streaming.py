@@ -83,7 +83,7 @@ def stream_sum(
       start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
       clients = start + jnp.arange(size, dtype=jnp.int32)
       own_key_data, own_weights = (lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights))
-      own_values = jax.vmap(values)(clients) if table is None else lax.dynamic_slice_in_dim(table, start, size)
+      own_values = jax.vmap(values)(clients) if callable(values) else lax.dynamic_slice_in_dim(table, start, size)
       counted = (clients >= block * size) & ~jnp.isnan(own_weights)
       own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
       return total + sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))

@@ -10,8 +10,8 @@ the purpose (the domain) of the block and the other is zero.
 **No block is ever used twice.** A block is determined by (key, nonce, counter).
 
 * Two purposes of one key (bits, split, fold_in) differ in the nonce.
-* Within one purpose the counter is the position in the output (bits, split) or
-  the number folded in, so it repeats only if the same purpose is asked for
+* Within one purpose the counter is the position in the output (bits, split; with
+  gaps between the pieces of a long one) or the number folded in, so it repeats only if the same purpose is asked for
   twice of the same key, which is key reuse: JAX's checker finds it for bits and
   split (`jax_debug_key_reuse`), and `fold_in` of the same number is the same
   key by definition.
@@ -38,11 +38,12 @@ from jax.extend.random import define_prng_impl
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
-# Blocks of one stream computed at a time: enough that XLA's CPU back end gains from spreading each operation over the
-# cores, and still within the shared cache (4 MiB).
-TILE = 2**16
-# Blocks of many streams computed at a time: their state (256 KiB) stays in the second-level cache of the one core.
-GROUP = 2**12
+TILE = 2**12  # blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
+
+
+def _at_a_time() -> int:
+  """How many blocks are computed side by side; a matter of speed alone."""
+  return TILE if jax.default_backend() == "cpu" else 2**18
 
 
 def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
@@ -89,40 +90,41 @@ def _rotate(x, bits):
   return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
-def counters(starts: jax.Array, piece: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """The 64-bit counters (low, high), each [n, size] uint32, of one piece of `size` <= TILE blocks of each stream.
+def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= TILE blocks of one piece of each.
 
-  TILE is a power of two, so nothing carries; `starts` [n] is zero but for
+  Piece p of a stream counts from p TILE. TILE is a power of two, so nothing carries; `starts` [n] is zero but for
   streams of one block.
   """
-  low = (starts + piece * np.uint32(TILE))[:, None] + lax.iota(np.uint32, size)[None, :]
-  return low, jnp.full_like(low, piece // np.uint32(2**32 // TILE))
+  low = (starts + pieces * np.uint32(TILE))[:, None] + lax.iota(np.uint32, size)[None, :]
+  return low, jnp.broadcast_to((pieces // np.uint32(2**32 // TILE))[:, None], low.shape)
 
 
 def _streams(keys, starts, *, domain, count, rounds):
   """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks in a piece].
 
-  Many short streams are computed side by side, GROUP blocks at a time; a long one in pieces of TILE.
+  Streams are cut into equal pieces of at most TILE blocks. Those of all streams are computed a group at a time.
   """
-  size = min(count, TILE)
   pieces = -(-count // TILE)
-  num_keys = keys.shape[0]
-  groups = max(1, -(-num_keys // max(1, GROUP // size)))
-  group = -(-num_keys // groups)
-  spare = groups * group - num_keys
-  keys = jnp.pad(keys, ((0, spare), (0, 0))).reshape(groups, group, 8)
-  starts = jnp.pad(starts, (0, spare)).reshape(groups, group)
+  size = -(-count // pieces)
+  total = keys.shape[0] * pieces
+  groups = max(1, -(-total // max(1, _at_a_time() // size)))
+  group = -(-total // groups)
 
-  def tile(keys_starts_piece):
-    keys, starts, piece = keys_starts_piece
-    low, high = counters(starts, piece, size)
+  def grouped(x):
+    return jnp.pad(x, [(0, groups * group - total)] + [(0, 0)] * (x.ndim - 1)).reshape(groups, group, *x.shape[1:])
+
+  def words_of(keys_starts_numbers):
+    keys, starts, numbers = keys_starts_numbers
+    low, high = counters(starts, numbers, size)
     tails = jnp.stack([low, high, jnp.zeros_like(low), jnp.full_like(low, domain)]).reshape(4, -1)
     words = blocks(jnp.repeat(keys.T, size, axis=1), tails, rounds)
     return words.reshape(16, group, size).swapaxes(0, 1)
 
-  piece = jnp.tile(lax.iota(np.uint32, pieces), groups)
-  words = lax.map(tile, (jnp.repeat(keys, pieces, axis=0), jnp.repeat(starts, pieces, axis=0), piece))
-  return words.reshape(groups * group, pieces, 16, size)[:num_keys]
+  numbers = jnp.tile(lax.iota(np.uint32, pieces), keys.shape[0])
+  each = (jnp.repeat(keys, pieces, axis=0), jnp.repeat(starts, pieces), numbers)
+  words = lax.map(words_of, tuple(grouped(x) for x in each))
+  return words.reshape(groups * group, 16, size)[:total].reshape(-1, pieces, 16, size)
 
 
 @partial(jax.jit, static_argnames=("domain", "count", "rounds"))

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jdp.random.chacha import TILE
-
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _DOMAIN = np.uint32(1 << 31)
+TILE = 2**16  # values
 
 
 def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -30,19 +29,20 @@ def is_threefry(key: jax.Array) -> bool:
 def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
-  Draws of more than 2^20 words are made tile by tile, each from its own key, so
-  that a tile's words are still in the cache when they become numbers. The tiles are equal,
-  so that for most shapes nothing is cut off, which would cost a copy. Threefry
-  words need no tiles: they never reach memory (see `_threefry_words`).
+  Draws of more than TILE values are made tile by tile, each from its own key, so that a tile's words are still in
+  the core's cache when they become numbers; on an accelerator many tiles side by side, to fill it. The tiles are
+  equal, so that for most shapes nothing is cut off, which would cost a copy. Threefry words need no tiles: they never
+  reach memory (see `_threefry_words`).
   """
   size = math.prod(shape)
-  tiles = 1 if is_threefry(key) else max(1, -(-size // (16 * TILE)))
+  tiles = 1 if is_threefry(key) else max(1, -(-size // TILE))
   count = -(-size // tiles)
   if tiles == 1:
     drawn = draw(key, size)
   else:  # mapped over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for reuse
     impl, data = jax.random.key_impl(key), jax.random.key_data(jax.random.split(key, tiles))
-    drawn = lax.map(lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count), data)
+    side_by_side = None if jax.default_backend() == "cpu" else 64
+    drawn = lax.map(lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count), data, batch_size=side_by_side)
   return jax.tree.map(lambda x: x.reshape(-1)[:size].reshape(shape), drawn)
 
 
