@@ -106,10 +106,11 @@ def test_values_by_a_function_of_the_client():
   np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
 
 
-@pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
-@pytest.mark.parametrize(("count", "block_size"), [(COUNT, None), (COUNT, 2), (3, None)])  # 3: a device has no client
+@pytest.mark.parametrize(  # of 3 clients a device has none
+  ("count", "block_size", "make_key"), [(COUNT, 2, jax.random.key), (3, None, random.seeded_key)]
+)
 def test_a_mesh_changes_only_the_order_of_summation(count, block_size, make_key):
-  mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))[:count]
+  mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))[:count]
   weights = jnp.linspace(-1.0, 2.0, count).at[1].set(jnp.nan)
   keys = jax.random.split(make_key(10), count)
   alone = stream(mechanism, 5)(jax.random.clone(keys), values, weights)
