@@ -3,7 +3,7 @@
 For each generator the baseline is drawing the normals alone: the same count, by the same keys, in the same blocks,
 each block written over the last. All devices share the work, the baseline's too: one device per core
 (`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) keeps each core's block in its own cache. `--whole` passes
-the values as one array, which has to come from memory; without it a function makes them.
+the values as one array, which has to come from memory; without it a function makes each from the client's number.
 
 A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section 4), one release
 after the other in float64, its constants precomputed, with numpy's new generator and with its old one.
@@ -83,7 +83,7 @@ def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, val
 
 
 def _streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array) -> jax.Array:
-  source = vectors if WHOLE.value else lambda i: vectors[i % len(vectors)]
+  source = vectors if WHOLE.value else lambda i: vectors[0] + 1e-3 * i.astype(jnp.float32)
   return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value, mesh=client_mesh())
 
 
@@ -98,7 +98,7 @@ def _values(dim: int) -> tuple[int, jax.Array, jax.Array]:
   turn = block_size * jax.device_count()
   count = -(-VALUES.value // (dim * turn)) * turn
   values = jax.random.normal(jax.random.key(1), (count, dim))
-  return block_size, values, values if WHOLE.value else values[: max(2, block_size)]
+  return block_size, values, values if WHOLE.value else values[:1]
 
 
 def _cases(dim: int, key: jax.Array) -> dict[str, harness.Case]:
@@ -115,8 +115,9 @@ def _cases(dim: int, key: jax.Array) -> dict[str, harness.Case]:
 
 
 def _beside_numpy(dim: int, generators: dict[str, jax.Array]) -> dict[str, harness.Case]:
-  _, values, passed = _values(dim)
-  units = np.asarray(passed, np.float64) / np.linalg.norm(passed, axis=1, keepdims=True)
+  block_size, values, passed = _values(dim)
+  units = np.asarray(values[:block_size], np.float64)
+  units /= np.linalg.norm(units, axis=1, keepdims=True)
   few = max(1, len(values) // 8)  # numpy's rate does not depend on how many there are
   cases = {}
   for name, rng in {"default_rng": np.random.default_rng(0), "np.random": np.random.RandomState(0)}.items():
