@@ -124,7 +124,7 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
   bound = point.dim**-0.5 if options.values == "signs" else 1.0
   setting = Setting(point.dim, point.epsilon, point.num_projections or 2, bound)
 
-  mesh = client_mesh() if jax.device_count() > 1 else None
+  mesh = client_mesh()
 
   @jax.jit
   def total(key, values):

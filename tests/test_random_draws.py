@@ -59,6 +59,7 @@ def test_normal(impl):
       check(sample * np.float32(scale))
   statistical.assert_mean(sample, 0.0, stddev=1.0, catches=0.01)
   statistical.assert_normal_stddev(sample, 1.0, catches=0.005)
+  statistical.assert_uncorrelated(sample.reshape(2, -1).T, catches=0.01)  # ChaCha's halves: sines and cosines
   statistical.assert_mean(sample.astype(np.float64) ** 4, 3.0, stddev=math.sqrt(96), catches=0.1)
 
 

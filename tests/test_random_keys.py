@@ -97,10 +97,10 @@ def expected_words(key, domain, counters):
   return np.asarray(chacha.blocks(jnp.asarray(keys), jnp.asarray(np.stack(tails).astype(np.uint32)), 20)).T
 
 
-@pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.TILE), (3, 3000)])
+@pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.PIECE), (3, 3000)])
 def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size):
   key, count = jdp.random.seeded_key(1), pieces * size
-  counters = (chacha.TILE * np.arange(pieces)[:, None] + np.arange(size)).reshape(-1)
+  counters = (chacha.PIECE * np.arange(pieces)[:, None] + np.arange(size)).reshape(-1)
   bits = jax.random.bits(jax.random.clone(key), (16 * count - 3,))
   word_by_word = expected_words(key, 0, counters).reshape(pieces, size, 16).swapaxes(1, 2).reshape(-1)
   np.testing.assert_array_equal(bits, word_by_word[:-3])
@@ -112,11 +112,11 @@ def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size
 
 
 def test_counters_do_not_wrap():
-  """The counters of a piece at the far end of an array of 2^52 blocks, which no test could draw."""
-  piece = 2**32 // chacha.TILE * 1000 + 3
-  low, high = chacha.counters(jnp.zeros(1, np.uint32), jnp.array([piece], np.uint32), chacha.TILE)
+  """The counters of a piece beyond 2^42 blocks, which no test could draw."""
+  piece = 2**32 // chacha.PIECE * 1000 + 3
+  low, high = chacha.counters(jnp.zeros(1, np.uint32), jnp.array([piece], np.uint32), chacha.PIECE)
   counters = (np.asarray(high, np.uint64) << 32 | np.asarray(low, np.uint64))[0]
-  np.testing.assert_array_equal(counters, piece * chacha.TILE + np.arange(chacha.TILE, dtype=np.uint64))
+  np.testing.assert_array_equal(counters, piece * chacha.PIECE + np.arange(chacha.PIECE, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("impl", ["chacha20", "threefry2x32"])
@@ -146,7 +146,7 @@ def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatc
   keys = jax.random.key_data(jax.random.split(jax.random.clone(key), 7))
 
   def drawn():
-    streams = chacha._streams(keys, jnp.zeros(7, np.uint32), domain=0, count=chacha.TILE + 3, rounds=8)
+    streams = chacha._streams(keys, jnp.zeros(7, np.uint32), domain=0, count=chacha.PIECE + 3, rounds=8)
     return streams, *in_tiles(lambda k, size: words(k, (size,)), jax.random.clone(key), (count,))
 
   one_after_the_other = drawn()

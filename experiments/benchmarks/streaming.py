@@ -79,7 +79,13 @@ def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
 
 
 def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, values: jax.Array) -> jax.Array:
-  return jnp.sum(jax.vmap(mechanism.privatize)(keys, values), axis=0)
+  """The sum of each device's releases."""
+
+  def share(keys, values):
+    return jnp.sum(jax.vmap(mechanism.privatize)(keys, values), axis=0, keepdims=True)
+
+  clients = PartitionSpec("clients")
+  return jax.shard_map(share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False)(keys, values)
 
 
 def _streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array) -> jax.Array:
@@ -146,8 +152,9 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   seconds = time.perf_counter() - start
   print(
     f"{name}: {count:,d} clients of {dim:,d} coordinates, {4e-9 * count * dim:.3g} GB of releases, summed in "
-    f"{seconds:.1f} s ({count / seconds:,.0f} vectors/s). Buffers of the program: {1e-6 * buffers:.1f} MB, those of "
-    f"{buffers / (4 * dim):.1f} releases. Peak memory of the process: {_peak_memory():.0f} MB, {before:.0f} MB before."
+    f"{seconds:.1f} s ({count / seconds:,.0f} vectors/s). Buffers of the program on each device: "
+    f"{1e-6 * buffers:.1f} MB, those of {buffers / (4 * dim):.1f} releases. "
+    f"Peak memory of the process: {_peak_memory():.0f} MB, {before:.0f} MB before."
   )
 
 

@@ -30,17 +30,15 @@ def directions(values: jax.Array) -> tuple[jax.Array, jax.Array]:
 
   The rows are the values themselves, in float32, unless one of them is extreme: a sum of squares within these bounds
   has lost nothing, and has no NaN in it; any other needs `unit`'s care, and all rows become unit vectors. A loop of no
-  or one step, because what a branch returns would be written once more.
+  or one step, because what a branch returns would be written once more; JAX cannot differentiate it backwards.
   """
   values = values.astype(jnp.float32)
+  squares = dots(values, values)
+  some_extreme = ~jnp.all((squares > 1e-20) & (squares < 1e30))
 
-  def some_extreme(rows_squares):
-    _, squares = rows_squares
-    return ~jnp.all((squares > 1e-20) & (squares < 1e30))
-
-  def normalised(rows_squares):
+  def normalised(_, rows_squares):
     rows = jax.vmap(unit)(rows_squares[0])
     return rows, dots(rows, rows)
 
-  rows, squares = lax.while_loop(some_extreme, normalised, (values, dots(values, values)))
+  rows, squares = lax.fori_loop(0, some_extreme.astype(jnp.int32), normalised, (values, squares))
   return rows, jnp.sqrt(squares)

@@ -32,7 +32,8 @@ def stream_sum(
   releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding.
 
   Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
-  post-processing. With weights that depend on private data it says nothing about what they reveal.
+  post-processing, but for float32 rounding, which depends on the whole block. With weights that depend on private data
+  it says nothing about what they reveal.
 
   Args:
     mechanism: the local randomiser.
@@ -41,14 +42,16 @@ def stream_sum(
     weights: [n] floats; NaN counts as 0. None: all 1.
     block_size: clients computed side by side; a matter of speed and memory only. Default: as many as a core's cache
       likes, 20 at 1e4 coordinates; take hundreds on a GPU.
-    mesh: devices that share the blocks, whatever its axes; keys, values and weights are replicated over it, and the
-      one sum at the end is all that they exchange. Only the order of summation depends on it. None: one device.
+    mesh: devices that share the blocks, whatever its axes' number, of the Auto type (`jdp.federated.client_mesh`);
+      not inside another shard_map. Every device gets all keys, values and weights; the one sum at the end is all that
+      they exchange. Only the order of summation depends on it. None: one device.
 
   Returns:
     The sum, float32, of the shape of one value.
 
   Raises:
-    ValueError: if there is no client, block_size is not positive, or values or weights are not as many as the keys.
+    ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive, or values or weights
+      are not as many as the keys.
 
   >>> from jdp.mechanisms import priv_unit
   >>> mechanism = priv_unit(1000, 16.0)
@@ -59,7 +62,7 @@ def stream_sum(
   """
   count = keys.shape[0]
   _validate.integer(1, number_of_keys=count)
-  weights = jnp.ones(count) if weights is None else jnp.asarray(weights, jnp.float32)
+  weights = jnp.ones(count, jnp.float32) if weights is None else jnp.asarray(weights, jnp.float32)
   _check_count("weights", weights, count)
   if callable(values):
     shape, table = jax.eval_shape(values, jnp.int32(0)).shape, None
@@ -71,6 +74,8 @@ def stream_sum(
   _validate.integer(1, block_size=size)
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
+  if count + devices * size >= 2**31:
+    raise ValueError(f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums.")
   # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw data.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)

@@ -10,11 +10,11 @@ the purpose (the domain) of the block and the other is zero.
 **No block is ever used twice.** A block is determined by (key, nonce, counter).
 
 * Two purposes of one key (bits, split, fold_in) differ in the nonce.
-* Within one purpose the counter is the position in the output (bits, split; with
-  gaps between the pieces of a long one) or the number folded in, so it repeats only if the same purpose is asked for
-  twice of the same key, which is key reuse: JAX's checker finds it for bits and
-  split (`jax_debug_key_reuse`), and `fold_in` of the same number is the same
-  key by definition.
+* Within one purpose the counter is the position in the output (bits, split; the
+  pieces of a long one leave gaps) or the number folded in, so it repeats only if
+  the same purpose is asked for twice of the same key, which is key reuse: JAX's
+  checker finds it for bits and split (`jax_debug_key_reuse`), and `fold_in` of
+  the same number is the same key by definition.
 * Different keys: every derived key is 256 bits of a block that no other key or
   output shares, a pseudorandom function of its parent and its place in the
   tree. If ChaCha is one, n keys of a run contain two equal ones with
@@ -38,12 +38,12 @@ from jax.extend.random import define_prng_impl
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
-TILE = 2**12  # blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
+PIECE = 2**12  # blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
 
 
 def _at_a_time() -> int:
   """How many blocks are computed side by side; a matter of speed alone."""
-  return TILE if jax.default_backend() == "cpu" else 2**18
+  return PIECE if jax.default_backend() == "cpu" else 2**18
 
 
 def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
@@ -91,21 +91,21 @@ def _rotate(x, bits):
 
 
 def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= TILE blocks of one piece of each.
+  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= PIECE blocks of one piece of each.
 
-  Piece p of a stream counts from p TILE. TILE is a power of two, so nothing carries; `starts` [n] is zero but for
+  Piece p of a stream counts from p PIECE. PIECE is a power of two, so nothing carries; `starts` [n] is zero but for
   streams of one block.
   """
-  low = (starts + pieces * np.uint32(TILE))[:, None] + lax.iota(np.uint32, size)[None, :]
-  return low, jnp.broadcast_to((pieces // np.uint32(2**32 // TILE))[:, None], low.shape)
+  low = (starts + pieces * np.uint32(PIECE))[:, None] + lax.iota(np.uint32, size)[None, :]
+  return low, jnp.broadcast_to((pieces // np.uint32(2**32 // PIECE))[:, None], low.shape)
 
 
 def _streams(keys, starts, *, domain, count, rounds):
   """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks in a piece].
 
-  Streams are cut into equal pieces of at most TILE blocks. Those of all streams are computed a group at a time.
+  Streams are cut into equal pieces of at most PIECE blocks. Those of all streams are computed a group at a time.
   """
-  pieces = -(-count // TILE)
+  pieces = -(-count // PIECE)
   size = -(-count // pieces)
   total = keys.shape[0] * pieces
   groups = max(1, -(-total // max(1, _at_a_time() // size)))

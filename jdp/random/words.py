@@ -10,7 +10,7 @@ from jax import lax
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _DOMAIN = np.uint32(1 << 31)
-TILE = 2**16  # values
+TILE = 2**16  # values, of at most two words each: with what becomes of them, what a core's cache holds
 
 
 def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -29,10 +29,10 @@ def is_threefry(key: jax.Array) -> bool:
 def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
-  Draws of more than TILE values are made tile by tile, each from its own key, so that a tile's words are still in
-  the core's cache when they become numbers; on an accelerator many tiles side by side, to fill it. The tiles are
-  equal, so that for most shapes nothing is cut off, which would cost a copy. Threefry words need no tiles: they never
-  reach memory (see `_threefry_words`).
+  Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key, so that a tile's
+  words are still in the core's cache when they become numbers; on an accelerator many tiles side by side, to fill it.
+  The tiles are equal, so that for most shapes nothing is cut off, which would cost a copy. Threefry words need no
+  tiles: they never reach memory (see `_threefry_words`).
   """
   size = math.prod(shape)
   tiles = 1 if is_threefry(key) else max(1, -(-size // TILE))
