@@ -80,15 +80,15 @@ def _cases(dim: int) -> dict[str, harness.Case]:
   def case(run: Callable, *args):
     return harness.Case(functools.partial(jax.jit(run), *args), count)
 
-  def streamed(mechanism):
-    return case(functools.partial(mechanisms.stream_sum, mechanism), keys, vectors)
+  def streamed(mechanism, block_size=None):
+    return case(functools.partial(mechanisms.stream_sum, mechanism, block_size=block_size), keys, vectors)
 
   return {
     BASELINE: _published(dim, k, max(2, min(count, 2**20 // dim))),
     "every release, fast_proj_unit": case(jax.vmap(own.privatize), keys, vectors),
     "stream_sum, fast_proj_unit": streamed(own),
     "stream_sum, one rotation": streamed(same_rotation),
-    "stream_sum, one projection": streamed(same_projection),
+    "stream_sum, one projection": streamed(same_projection, max(1, 400_000 // dim)),
     "encode alone": case(jax.vmap(own.encode), keys, vectors),
     "stream_sum, priv_unit": streamed(mechanisms.priv_unit(dim, EPSILON.value)),
     "stream_sum, priv_unit_g": streamed(mechanisms.priv_unit_g(dim, EPSILON.value)),

@@ -41,7 +41,7 @@ def stream_sum(
     values: [n, ...] floats, or a function (int32 scalar, the client's number) -> its value, traced under vmap.
     weights: [n] floats; NaN counts as 0. None: all 1.
     block_size: clients computed side by side; a matter of speed and memory only. Default: as many as a core's cache
-      likes, 20 at 1e4 coordinates; take hundreds on a GPU.
+      likes, 20 at 1e4 coordinates. Take hundreds on a GPU, and twice as many where clients share a projection.
     mesh: devices that share the blocks, whatever its axes' number, of the Auto type (`jdp.federated.client_mesh`);
       not inside another shard_map. Every device gets all keys, values and weights; the one sum at the end is all that
       they exchange. Only the order of summation depends on it. None: one device.
