@@ -164,3 +164,8 @@ def test_bad_arguments_are_refused():
     stream_sum(mechanism, keys, values, block_size=0)
   with pytest.raises(ValueError, match="number_of_keys"):
     stream_sum(mechanism, keys[:0], values[:0])
+  too_many = jax.ShapeDtypeStruct((2**31 - 1, 2), np.uint32)
+  with pytest.raises(ValueError, match="fewer than 2\\^31 clients"):
+    jax.eval_shape(
+      lambda data: stream_sum(mechanism, jax.random.wrap_key_data(data), lambda i: jnp.ones(DIM)), too_many
+    )
