@@ -47,6 +47,7 @@ from jax.sharding import Mesh
 
 from jdp.events import SumQueryEvent
 from jdp.federated.cohort import cohort_sum
+from jdp.numerics.compensated import sum_rows
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery
 from jdp.sampling import Sample
 
@@ -116,7 +117,7 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
     weights = extra_args.get("weights")
     weights = jnp.ones(size) if weights is None else weights
     parts = jax.vmap(query.preprocess, (0, None, 0, 0))(jax.random.split(key, size), state, gradients, weights)
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
+    return sum_rows(parts)
 
   return _transformation(query, key, total)
 

@@ -23,6 +23,7 @@ from jdp.federated.dropout import DropoutModel, counts
 from jdp.federated.local_training import LocalUpdate, keep
 from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
 from jdp.guarantees import Observer, Relation, Unit
+from jdp.numerics.compensated import add, rounded
 from jdp.queries import SumQuery
 from jdp.queries.distributed import DistributedSum
 from jdp.sampling.base import pack
@@ -189,7 +190,7 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
   def finalize(key, state, total):
     noise_key, server_key = jax.random.split(key)
     if not draw_shares:
-      total = jax.tree.map(jnp.add, total, query.noise(noise_key, total, state.counts))
+      total = add(total, query.noise(noise_key, rounded(total), state.counts))
     result, events = query.finalize(server_key, total, state.counts)
     return _mean(result, state.counts), events.model, state
 

@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
 from jdp.federated.sharded import AXIS, ShardedClients, client_data
+from jdp.numerics.compensated import MAX_CONTRIBUTIONS, sum_devices, sum_rows, sum_while
 from jdp.sampling import Sample
 
 PyTree = Any
@@ -32,8 +33,8 @@ class ChunkFn(NamedTuple):
   """A client function for a whole chunk, which can do better than one client after the other.
 
   Attributes:
-    sum: (keys [C], shared, clients [C, ...], weights [C]) -> sum over the C clients; a client of weight 0 adds
-      exactly zero.
+    sum: (keys [C], shared, clients [C, ...], weights [C]) -> sum over the C clients, in plain arrays
+      or `Compensated` pairs; a client of weight 0 adds exactly zero.
   """
 
   sum: Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
@@ -55,7 +56,12 @@ def cohort_sum(
   what a client computes depends neither on the chunk size, nor on the mesh, nor
   on who else is in the sample: were keys dealt by slot, one member more would
   change the local training of all behind it, and move the sum by far more than
-  one contribution. Only the order of summation differs.
+  one contribution.
+
+  The sum is not rounded (`jdp.numerics.compensated`): float32 leaves come as pairs (value, remainder).
+  Contributions that jdp's queries made are added up exactly, so that the sum moves by what a client
+  contributes, and is the same for every chunk size and mesh. Others, such as a client function's
+  own floats, are added with an error of 2^-46 of the sum each.
 
   Chunks that hold only padding are not computed, and padding in the last chunk
   adds exact zeros (a client function must return zeros at weight 0), so a
@@ -76,10 +82,12 @@ def cohort_sum(
       is not sharded. None: one device.
 
   Returns:
-    The sum, a pytree like one contribution; zeros for an empty sample.
+    The sum, a pytree like one contribution with a `Compensated` for each float32 leaf, which
+    `SumQuery.finalize` takes and `compensated.rounded` makes plain; zeros for an empty sample.
 
   Raises:
-    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices.
+    ValueError: if chunk_size is not positive, the mesh has no such axis, data is sharded over other devices, or the
+      sample has more than 2^20 slots.
   """
   if chunk_size is None:
     chunk_size = default_chunk_size(client_fn, mesh)
@@ -90,6 +98,7 @@ def cohort_sum(
   sharded = isinstance(data, ShardedClients)
   if sharded and (mesh is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
     raise ValueError(f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh).")
+  _check_capacity(sample.indices.shape[0])
   padding = (0, -sample.indices.shape[0] % chunk_size)
   sample = Sample(jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding), sample.size)
   chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
@@ -102,21 +111,15 @@ def cohort_sum(
     if sharded:
       sample, first, stride = data.own(sample, first), jnp.int32(0), 1
 
-    def chunk_sum(chunk):
-      slots = chunk * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
+    def chunk_sum(turn):
+      slots = (first + turn * stride) * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
       members = sample.indices[slots]
       clients = jax.vmap(partial(client_data, data))(members)
       own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys)
       return chunk_fn.sum(own_keys, shared, clients, sample.weights[slots])
 
-    def step(carry):
-      chunk, total = carry
-      return chunk + stride, jax.tree.map(jnp.add, total, chunk_sum(chunk))
-
-    shapes = jax.eval_shape(chunk_sum, first)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    _, total = jax.lax.while_loop(lambda carry: carry[0] * chunk_size < sample.size, step, (first, zeros))
-    return total if mesh is None else jax.lax.psum(total, AXIS)
+    total = sum_while(lambda turn: (first + turn * stride) * chunk_size < sample.size, chunk_sum)
+    return total if mesh is None else sum_devices(total, AXIS)
 
   if mesh is not None:
     # The body sums explicitly. With the check on, gradients with respect to replicated values would be summed
@@ -142,10 +145,17 @@ def _side_by_side(client_fn: ClientFn) -> ChunkFn:
     if weights.shape[0] == 1:
       key, client, weight = jax.tree.map(lambda x: x[0], (keys, clients, weights))
       return client_fn(key, shared, client, weight)
-    contributions = jax.vmap(client_fn, (0, None, 0, 0))(keys, shared, clients, weights)
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
+    return sum_rows(jax.vmap(client_fn, (0, None, 0, 0))(keys, shared, clients, weights))
 
   return ChunkFn(total)
+
+
+def _check_capacity(slots: int) -> None:
+  if slots > MAX_CONTRIBUTIONS:
+    raise ValueError(
+      f"Expected a sample of at most 2^20 slots, whose sum is exact, got {slots}; lower the "
+      "sampler's capacity, or add up the sums of several samples by jdp.numerics.compensated.add."
+    )
 
 
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:

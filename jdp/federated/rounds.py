@@ -19,6 +19,7 @@ from jdp.events import Event, LocalRelease, Round
 from jdp.federated.cohort import ChunkFn, cohort_sum
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
+from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.gaussian import weighted
 from jdp.sampling import Sampler
@@ -246,5 +247,6 @@ def _means(sums):
   """Means over the cohort of what was summed over it; None of None."""
   if sums is None:
     return None
+  sums = rounded(sums)
   size = jnp.maximum(sums["cohort_size"], 1.0)
   return {name: total if name == "cohort_size" else total / size for name, total in sums.items()}

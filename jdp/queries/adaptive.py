@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jdp import _validate, vectors
 from jdp.events import GaussianSum, GroupedSums
 from jdp.queries.base import PyTree, SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
+from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, addable, weighted
 
 _CLIP_RANGE = (1e-15, 1e15)  # so that the noise, too, stays within float32's range
 
@@ -98,7 +98,9 @@ def adaptive_clipped_sum(
   def preprocess(key, state, record, weight):
     del key
     bit = jnp.where(vectors.l2_norm(record) <= state.clip_norm, 0.5, -0.5)
-    return AdaptiveContribution(*weighted((vectors.clip(record, state.clip_norm), bit), weight))
+    vector, bit = weighted((vectors.clip(record, state.clip_norm), bit), weight)
+    vector = addable(vector, state.clip_norm, sum_multiplier)
+    return AdaptiveContribution(vector, addable(bit, 0.5, sigma_b))
 
   def finalize(key, state, total):
     count_key, sum_key = jax.random.split(key)

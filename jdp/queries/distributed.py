@@ -13,7 +13,6 @@ its data (large clients are slower) tells by that, which no noise on the sum hid
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,8 +20,9 @@ import jax.numpy as jnp
 
 from jdp import _validate, vectors
 from jdp.events import DistributedGaussianSum
+from jdp.numerics.compensated import add, rounded
 from jdp.queries.base import PyTree
-from jdp.queries.gaussian import FLOAT32_SAFE
+from jdp.queries.gaussian import FLOAT32_SAFE, addable
 from jdp.queries.noise_schemes import Counts, NoiseScheme, normal_like, zeros_like
 
 
@@ -104,7 +104,8 @@ def distributed_sum(
   def scaled(noise):
     return jax.tree.map(lambda x: planned * x, noise)
 
-  clip = partial(vectors.clip, max_norm=clip_norm)
+  def clip(record):
+    return addable(vectors.clip(record, clip_norm), clip_norm, noise_multiplier)
 
   def share(key, record, n):
     return jax.tree.map(jnp.add, clip(record), scaled(scheme.report(key, record, n)))
@@ -124,8 +125,8 @@ def distributed_sum(
 
   def finalize(key, total, counts, honest=None):
     if scheme.central:
-      total = jax.tree.map(jnp.add, total, scaled(normal_like(key, total, jnp.float32(1))))
+      total = add(total, scaled(normal_like(key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
-    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), total), made
+    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), rounded(total)), made
 
   return DistributedSum(scheme, clip, share, calibrate, noise, events, finalize)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jdp import _validate, random, vectors
 from jdp.events import GaussianSum, NonPrivate
+from jdp.numerics.compensated import add, rounded, truncate
 from jdp.queries.base import Schedule, SumQuery
 
 FLOAT32_SAFE = (1e-30, 1e30)  # beyond it float32 would flush a bound or a noise level to zero or infinity
@@ -24,10 +25,12 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S when a record
   is added, removed or replaced by the null record, and by at most 2S when it
   is replaced by another. Holds for any records (NaN and infinity are clipped to zero)
-  and weights (clipped to [0, 1]). In float32 three things differ from that: the noise is not protected against
-  attacks on its low-order bits (Mironov 2012), its tails end at 7.45 sigma (probability 1e-13 a
-  coordinate), and the order in which contributions are added moves the sum by rounding errors, which are
-  bounded by the number of chunks times 6e-8 of the sum's size but are not part of S.
+  and weights (clipped to [0, 1]). For sigma > 0 contributions are whole multiples of a power of two
+  of about 2^-28 S, so that sums of up to 2^20 of them are exact as `jdp.federated.cohort_sum` and
+  `jdp.numerics.compensated` make them, and noise is added before the one rounding to float32.
+  (Contributions added up in plain float32 can move their sum by several S.) In float32 two things differ
+  from the above: the noise is not protected against attacks on its low-order bits (Mironov 2012; `on_grid`), and
+  its tails end at 7.45 sigma (probability 1e-13 a coordinate).
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
@@ -56,7 +59,8 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
   def preprocess(key, state, record, weight):
     del key
-    return weighted(vectors.clip(record, at_step(clip_norm, state.step)), weight)
+    bound = at_step(clip_norm, state.step)
+    return addable(weighted(vectors.clip(record, bound), weight), bound, stddev)
 
   def finalize(key, state, total):
     sigma = at_step(stddev, state.step)
@@ -83,7 +87,7 @@ def no_privacy() -> SumQuery:
 
   def finalize(key, state, total):
     del key
-    return total, NonPrivate(), SumState(state.step + 1)
+    return rounded(total), NonPrivate(), SumState(state.step + 1)
 
   return SumQuery(init, preprocess, finalize)
 
@@ -118,6 +122,11 @@ def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) 
     _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
 
 
+def addable(contribution, bound, stddev: float | Schedule):
+  """The contribution, cut so that its sum is exact; where there is no noise to hide it in, as it is."""
+  return contribution if not callable(stddev) and stddev == 0 else truncate(contribution, bound)
+
+
 def weighted(contribution, weight: jax.Array):
   """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
   weight = jnp.minimum(weight, 1.0)
@@ -125,11 +134,11 @@ def weighted(contribution, weight: jax.Array):
 
 
 def add_noise(key: jax.Array, total, stddev):
-  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own."""
-  leaves, treedef = jax.tree.flatten(total)
+  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own; rounded to float32 once."""
+  leaves, treedef = jax.tree.flatten(rounded(total))
   keys = jax.random.split(key, len(leaves))
-  noisy = [x + jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
-  return jax.tree.unflatten(treedef, noisy)
+  noise = [jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return rounded(add(total, jax.tree.unflatten(treedef, noise)))
 
 
 def at_step(value: float | Schedule, step: jax.Array):

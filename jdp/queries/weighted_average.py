@@ -7,8 +7,9 @@ import jax.numpy as jnp
 
 from jdp import _validate, vectors
 from jdp.events import WeightedAverage
+from jdp.numerics.compensated import divide, maximum
 from jdp.queries.base import PyTree, Schedule, SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE, SumState, add_noise, at_step, check_clip_and_noise, weighted
+from jdp.queries.gaussian import FLOAT32_SAFE, SumState, add_noise, addable, at_step, check_clip_and_noise, weighted
 
 
 class WeightedContribution(NamedTuple):
@@ -35,7 +36,7 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
   W + w <= W_min, and by at most 2S w / (W + w) from W = W_min on; between the two the bound
   S ((w - W) / (W + w) + W / W_min) grows with w, is convex in W, and is largest at w = 1, W = W_min.) Holds for any
   records (NaN and infinity are clipped to zero) and weights (clipped to [0, 1]). The realised total weight is never
-  released. What float32 does is as for `gaussian_sum`; the division rounds by a relative 1e-7.
+  released. What float32 does is as for `gaussian_sum`; sums are divided, and noise is added, before the one rounding.
 
   Args:
     clip_norm: S > 0, bound on a record's vector D_k; a number or a schedule.
@@ -67,12 +68,12 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
 
   def preprocess(key, state, record, weight):
     del key
-    vector = vectors.clip(record, at_step(clip_norm, state.step))
-    return WeightedContribution(*weighted((vector, jnp.float32(1)), weight))
+    bound = at_step(clip_norm, state.step)
+    vector, weight = weighted((vectors.clip(record, bound), jnp.float32(1)), weight)
+    return WeightedContribution(addable(vector, bound, stddev), addable(weight, 1.0, stddev))
 
   def finalize(key, state, total):
-    denominator = jnp.maximum(total.weight, min_total_weight)
-    mean = jax.tree.map(lambda x: x / denominator, total.vector)
+    mean = divide(total.vector, maximum(total.weight, min_total_weight))
     sigma = at_step(stddev, state.step)
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)

@@ -1,0 +1,6 @@
+"""Floating point where a guarantee rests on it.
+
+| what | where |
+|---|---|
+| sums of many contributions that keep their sensitivity | `compensated` |
+"""
