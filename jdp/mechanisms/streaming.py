@@ -10,6 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp.mechanisms.base import LocalMechanism
+from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
 # Numbers in a block by default: noise and values together stay in a core's second-level cache, or close to it.
 _BLOCK = 200_000
@@ -23,7 +24,8 @@ def stream_sum(
   *,
   block_size: int | None = None,
   mesh: Mesh | None = None,
-) -> jax.Array:
+  unrounded: bool = False,
+) -> jax.Array | Compensated:
   """sum_i weights_i privatize(keys_i, values_i), block by block of clients.
 
   What a server adds up if every client releases its value once, simulated with memory for one block: neither the
@@ -32,8 +34,12 @@ def stream_sum(
   releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding.
 
   Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
-  post-processing, but for float32 rounding, which depends on the whole block. With weights that depend on private data
-  it says nothing about what they reveal.
+  post-processing. With weights that depend on private data it says nothing about what they reveal.
+
+  A server that adds noise to the sum, for those who see only that, takes it unrounded: a release of norm
+  `mechanism.max_norm` then moves it by at most S = max_norm (1 + b^2 2^-22) for blocks of b clients, which a
+  `privatize_sum` adds up in float32 (b = 1: 1 + 2^-22; 20: 1 + 1e-4), and S = max_norm (1 + 2^-45 n) for n clients of
+  any other mechanism. Rounding the sum to float32 moves a large one by more.
 
   Args:
     mechanism: the local randomiser.
@@ -45,9 +51,10 @@ def stream_sum(
     mesh: devices that share the blocks, whatever its axes' number, of the Auto type (`jdp.federated.client_mesh`);
       not inside another shard_map. Every device gets all keys, values and weights; the one sum at the end is all that
       they exchange. Only the order of summation depends on it. None: one device.
+    unrounded: whether to return the sum with what float32 takes from it, for `SumQuery.finalize`.
 
   Returns:
-    The sum, float32, of the shape of one value.
+    The sum, float32, of the shape of one value; unrounded, a `Compensated`.
 
   Raises:
     ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive, or values or weights
@@ -83,7 +90,7 @@ def stream_sum(
   def share(key_data, weights, table):
     first = jnp.int32(0) if mesh is None else lax.axis_index(mesh.axis_names)
 
-    def add_block(turn, total):
+    def block_sum(turn):
       block = first + turn * devices  # dealt out like cards
       start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
       clients = start + jnp.arange(size, dtype=jnp.int32)
@@ -91,30 +98,31 @@ def stream_sum(
       own_values = jax.vmap(values)(clients) if callable(values) else lax.dynamic_slice_in_dim(table, start, size)
       counted = (clients >= block * size) & ~jnp.isnan(own_weights)
       own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
-      return total + sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
+      return sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
 
-    return lax.fori_loop(0, -(-count // (size * devices)), add_block, jnp.zeros(shape, jnp.float32))
+    return sum_while(lambda turn: turn < -(-count // (size * devices)), block_sum)
 
+  finish = (lambda total: total) if unrounded else rounded
   if mesh is None:
-    return share(key_data, weights, table)
+    return finish(share(key_data, weights, table))
   everywhere = PartitionSpec()
   shares_sum = jax.shard_map(
-    lambda *args: lax.psum(share(*args), mesh.axis_names),
+    lambda *args: sum_devices(share(*args), mesh.axis_names),
     mesh=mesh,
     in_specs=everywhere,
     out_specs=everywhere,
     check_vma=False,  # mechanisms begin loops of their own with constants, which would have to be declared varying
   )
-  return shares_sum(key_data, weights, table)
+  return finish(shares_sum(key_data, weights, table))
 
 
 def _sum_of_each(mechanism):
-  """The `privatize_sum` of any mechanism: each release, then their sum."""
+  """What stands for the `privatize_sum` of any mechanism: each release, then their sum, a pair."""
 
-  def privatize_sum(keys, values, weights):
-    return jnp.tensordot(weights, jax.vmap(mechanism.privatize)(keys, values), 1, precision="highest")
+  def weighted(key, value, weight):
+    return weight * mechanism.privatize(key, value)
 
-  return privatize_sum
+  return lambda keys, values, weights: sum_rows(jax.vmap(weighted)(keys, values, weights))
 
 
 def _check_count(name, array, count):

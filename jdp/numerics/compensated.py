@@ -31,6 +31,7 @@ MAX_CONTRIBUTIONS = 2**20
 
 _UNIT_BITS = 28
 _SMALLEST_NORMAL = 2.0**-126
+_SHORT_ROW = 1000  # numbers; to add fewer takes less time than a step of a loop
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("value", "remainder"), meta_fields=())
@@ -129,6 +130,8 @@ def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
 def sum_rows(tree: PyTree) -> PyTree:
   """The sum over the leading axis of every array; leaves may be pairs of such arrays."""
   tree = jax.tree.map(lambda x: x if len(x) else jnp.zeros((1, *x.shape[1:]), x.dtype), tree)
+  if sum(x[0].size for x in jax.tree.leaves(tree)) < _SHORT_ROW:
+    return _by_halves(tree)
   # On a CPU one row after the other: the sum stays in the cache. Elsewhere in few large steps.
   return lax.platform_dependent(tree, cpu=_row_by_row, default=_by_halves)
 
