@@ -47,11 +47,13 @@ from jax.sharding import Mesh
 
 from jdp.events import SumQueryEvent
 from jdp.federated.cohort import cohort_sum
+from jdp.federated.dispatch import waits_for
 from jdp.numerics.compensated import sum_rows
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery
 from jdp.sampling import Sample
 
 
+@waits_for("step")
 class ReleaseState(NamedTuple):
   """The state of a `privatize` or `release`.
 

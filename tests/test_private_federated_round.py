@@ -196,7 +196,8 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   sharded = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism(), chunk_size=2, mesh=mesh)
   arguments = (jax.random.key(0), jax.random.key(1), sharded.init(PARAMS), replicate(CLIENTS, mesh))
   compiled = jax.jit(sharded.round).lower(*arguments).compile()
-  assert len(re.findall(r" all-reduce(?:-start)?\(", compiled.as_text())) == 1
+  collectives = re.findall(r" (all-[a-z-]+?|reduce-scatter|collective-[a-z]+)(?:-start)?\(", compiled.as_text())
+  assert collectives == ["all-to-all", "all-gather"]
   (alone, _), (together, _, _) = run(EVERYTHING), compiled(*arguments)
   np.testing.assert_allclose(flat(together), flat(alone), atol=1e-7)
   assert np.any(flat(alone))

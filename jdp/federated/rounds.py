@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from jdp import _validate
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.cohort import ChunkFn, cohort_sum
+from jdp.federated.dispatch import waits_for
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
@@ -27,6 +28,7 @@ from jdp.sampling import Sampler
 PyTree = Any
 
 
+@waits_for("round")
 class ServerState(NamedTuple):
   """All that a run carries from round to round, besides its keys.
 

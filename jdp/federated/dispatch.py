@@ -1,0 +1,41 @@
+"""Rounds on several simulated devices, one at a time.
+
+XLA on CPU starts a program's part on each device from one small pool of threads, and lets 32 wait
+for each device. A loop that runs ahead of its results fills the pool with waiting parts. Then the
+first part of an earlier round finds no thread, the others wait for it in their all-to-all, and
+after 40 seconds the process is aborted. So a state that goes from round to round waits for itself
+before it is used again. On one device, and on accelerators, nothing waits.
+"""
+
+from typing import NamedTuple, TypeVar
+
+import jax
+from jax.tree_util import GetAttrKey, register_pytree_with_keys
+
+S = TypeVar("S", bound=type[NamedTuple])
+
+
+def waits_for(field: str):
+  """Registers a NamedTuple that waits for its array `field` when jit, or anything else, takes it apart."""
+
+  def register(kind: S) -> S:
+    keys = tuple(map(GetAttrKey, kind._fields))
+
+    def flatten(state):
+      _wait(getattr(state, field))
+      return tuple(state), None
+
+    def flatten_with_keys(state):
+      return tuple(zip(keys, flatten(state)[0], strict=True)), None
+
+    register_pytree_with_keys(kind, flatten_with_keys, lambda _, values: kind(*values), flatten)
+    return kind
+
+  return register
+
+
+def _wait(array) -> None:
+  if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+    devices = array.sharding.device_set
+    if len(devices) > 1 and next(iter(devices)).platform == "cpu":
+      array.block_until_ready()
