@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
   params = models.logistic_regression(_SHAPE, _CLASSES).init(random.seeded_key(0))
   dim = sum(x.size for x in jax.tree.leaves(params))
   indices = jnp.asarray(rng.choice(_USERS, size, replace=False), jnp.int32)
-  sample = sampling.Sample(indices, jnp.ones(size), jnp.int32(size))
+  sample = sampling.Sample(indices, jnp.ones(size), jnp.int32(size), _USERS)
   query = queries.gaussian_sum(clip_norm=1.0, stddev=1.0)
   state = query.init(jnp.zeros(dim))
   local = mechanisms.separated(mechanisms.priv_unit(dim, 32.0), mechanisms.scalar_dp(10.0, 1.0))

@@ -22,6 +22,7 @@ from jdp.events import PoissonSampling, Round
 from jdp.federated.dropout import DropoutModel, counts
 from jdp.federated.local_training import LocalUpdate, keep
 from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
+from jdp.federated.sharded import check_clients
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.queries import SumQuery
 from jdp.queries.distributed import DistributedSum
@@ -95,7 +96,8 @@ def client_dropout(
 
   Raises:
     ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive; when the round is first
-      traced, if the dropout model has other stages or clients than the query.
+      traced, if the dropout model has other stages or clients than the query, or there is data of another number of
+      clients.
 
   >>> import numpy as np
   >>> from jdp import data, models
@@ -143,6 +145,7 @@ def client_dropout(
   )
 
   def round_fn(noise_key, data_key, state, clients):
+    check_clients(num_clients, clients)
     dropout_key = jax.random.fold_in(jax.random.fold_in(data_key, _DROPOUT), state.round)
     present, left = dropout.sample(dropout_key, state.sampler)
     if present.shape != (stages, num_clients):
@@ -166,7 +169,9 @@ def _reporting(dropout, num_clients) -> sampling.Sampler:
   return sampling.Sampler(
     init=lambda: dropout.init(jax.random.key(0)),
     sample=lambda key, present: (pack(present, num_clients), present),
-    event=lambda state: PoissonSampling(1.0),  # Noise, not chance, hides who is lost.
+    # Noise, not chance, hides who is lost.
+    event=lambda state: PoissonSampling(1.0, population=num_clients),
+    population=num_clients,
     expected_size=num_clients,
     capacity=num_clients,
     max_participations=None,

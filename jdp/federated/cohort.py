@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
-from jdp.federated.sharded import AXIS, ShardedClients, client_data
+from jdp.federated.sharded import AXIS, ShardedClients, check_clients, client_data
 from jdp.sampling import Sample
 
 PyTree = Any
@@ -79,8 +79,10 @@ def cohort_sum(
     The sum, a pytree like one contribution; zeros for an empty sample.
 
   Raises:
-    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices.
+    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices; when
+      traced, if there are not as many clients as the sample's population.
   """
+  check_clients(sample.population, data)
   if chunk_size is None:
     chunk_size = default_chunk_size(client_fn, mesh)
   _validate.integer(1, chunk_size=chunk_size)
@@ -91,7 +93,8 @@ def cohort_sum(
   if sharded and (mesh is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
     raise ValueError(f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh).")
   padding = (0, -sample.indices.shape[0] % chunk_size)
-  sample = Sample(jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding), sample.size)
+  indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+  sample = Sample(indices, weights, sample.size, sample.population)
   chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
