@@ -175,7 +175,8 @@ def _results(options, task, summary, start) -> str:
     *([smoothed] if options.smoothing > 1 else ()),
     "difference to the first run",
   ]
-  at_first = [reports.percent(start["value"])] * (2 if options.smoothing > 1 else 1) + [_points(start["difference"])]
+  no_mean = [""] if options.smoothing > 1 else []
+  at_first = [reports.percent(start["value"]), *no_mean, _points(start["difference"])]
   lines = [
     ["before the first round", *[""] * (len(header) - 1 - len(at_first)), *at_first],
     *(
