@@ -24,7 +24,8 @@ def whole_numbers(name: str, values: ArrayLike, *, below: int | None = None, dty
   array([0, 2], dtype=int32)
   """
   found = _numbers(name, values)
-  bound = int(np.iinfo(dtype).max) + 1 if below is None else below
+  bound = int(np.iinfo(dtype).max) + 1
+  bound = bound if below is None else min(bound, below)
   expected = f"Expected {name} to be whole numbers from 0 to {bound - 1}"
   if found.dtype.kind == "f":
     found, bound = found.astype(np.float64), min(bound, _EXACT)
