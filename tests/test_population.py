@@ -1,6 +1,8 @@
 """Whoever joins a sampler with data refuses, when traced, another number of clients than the sampler's population."""
 
+import ast
 import inspect
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -157,6 +159,27 @@ ELSEWHERE = {
   "instances", "laplace_update", "local_sgd", "p_norm_descent", "privatize", "proximal_point", "record_like", "release",
   "replicate", "secure_aggregation", "shard", "true_average", "weight_by_examples",
 }  # fmt: skip
+
+
+JOINERS = {
+  "jdp/federated/cohort.py",
+  "jdp/federated/sharded.py",
+  "jdp/transforms.py",
+  "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
+}
+
+
+def test_no_other_module_looks_into_a_sample():
+  """All procedures and experiments join samplers and data by the functions that are tested here."""
+  root = pathlib.Path(__file__).parent.parent
+  files = [path.relative_to(root) for folder in ("jdp", "experiments") for path in (root / folder).rglob("*.py")]
+  looking = {
+    str(path)
+    for path in files
+    for node in ast.walk(ast.parse((root / path).read_text()))
+    if isinstance(node, ast.Attribute) and node.attr == "indices" and path.parts[:2] != ("jdp", "sampling")
+  }
+  assert looking == JOINERS
 
 
 def public_functions(module):
