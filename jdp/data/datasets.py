@@ -46,7 +46,8 @@ def digits() -> Dataset:
   bunch = datasets.load_digits()
   images, labels = bunch.images / 16.0, bunch.target
   is_test = np.arange(len(labels)) % 5 == 0
-  return Dataset(*(examples(images[part], labels[part], 10) for part in (~is_test, is_test)), 10)
+  train, test = (examples(images[part], labels[part], 10) for part in (~is_test, is_test))
+  return Dataset(train, test, 10)
 
 
 def mnist(data_dir: str | pathlib.Path) -> Dataset:
