@@ -145,7 +145,6 @@ def client_dropout(
   )
 
   def round_fn(noise_key, data_key, state, clients):
-    check_clients(num_clients, clients)
     dropout_key = jax.random.fold_in(jax.random.fold_in(data_key, _DROPOUT), state.round)
     present, left = dropout.sample(dropout_key, state.sampler)
     if present.shape != (stages, num_clients):
@@ -153,6 +152,7 @@ def client_dropout(
         f"Expected a dropout model of {stages} stages and {num_clients} clients, got {present.shape}; "
         "set with_calibrations as the scheme has them."
       )
+    check_clients(num_clients, clients)
     numbers = counts(present)
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])
     done, events, diagnostics = algorithm.round(noise_key, data_key, begun, (clients, present[1:].T))
