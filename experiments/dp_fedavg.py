@@ -67,7 +67,9 @@ class Options(TrainingOptions, AverageOptions, TaskOptions):
   values: tuple[str, ...] = option(
     (), "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier --values=1:0.5,2:1."
   )
-  smoothing: int = option(1, "Evaluations whose mean plots and the table's second column show.", check=_count)
+  smoothing: int = option(
+    1, "Evaluations whose mean the table's second column shows, of trained models only; plots show each.", check=_count
+  )
   warm_start: str | None = option(
     None,
     "The params.npz of an earlier run of the same users, to begin with; the ledger beside it is counted in every run's "

@@ -33,8 +33,11 @@ def write_report(workdir: Workdir, options: Any, task: Task, rows: Sequence[Any]
     rows: what was run: `setting`, `options` and `federation`.
     results: of `run_sweep`.
   """
-  histories = {name: _smooth(runs, task.headline, options.smoothing) for name, runs in curves(workdir, results).items()}
-  summary = _summary(workdir, task, rows, results, histories)
+  histories = curves(workdir, results)
+  smoothed = {
+    label: [smoothed_end(run, task.headline, options.smoothing) for run in runs] for label, runs in histories.items()
+  }
+  summary = _summary(workdir, rows, results, smoothed)
   files.write_json(
     workdir.path / "results.json",
     {
@@ -44,32 +47,37 @@ def write_report(workdir: Workdir, options: Any, task: Task, rows: Sequence[Any]
       "runs": results,
     },
   )
-  parts = _parts(workdir, options, task, summary, results, histories)
+  start = _start(task, histories[summary[0]["label"]], smoothed[summary[0]["label"]])
+  parts = _parts(workdir, options, task, summary, results, histories, start)
   write_parts(workdir, "Federated averaging with user-level privacy (arXiv 1710.06963)", "dp_fedavg", parts)
 
 
-def _smooth(repetitions, metric: str, window: int) -> list[list[Row]]:
-  """Each evaluation's metric, averaged with the window - 1 before it."""
-  return [
-    [
-      {**row, metric: float(np.mean([r[metric] for r in rows[max(0, i - window + 1) : i + 1]]))}
-      for i, row in enumerate(rows)
-    ]
-    for rows in repetitions
-  ]
+def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
+  """The mean of a run's last `window` evaluations, of trained models only; of an untrained run its one evaluation.
+
+  >>> smoothed_end([{"round": 0, "x": 0.0}, {"round": 5, "x": 0.6}, {"round": 10, "x": 0.8}], "x", 5)
+  0.7
+  """
+  trained = [row for row in rows if row["round"] > 0][-window:]
+  return float(np.mean([row[metric] for row in trained or rows]))
 
 
-def _start(task, summary, histories) -> Row:
-  """The headline metric of the initial models, and how far from it the first row got."""
-  runs = histories[summary[0]["label"]]
+def _start(task, runs, smoothed) -> Row:
+  """The headline metric of the initial models, and how far from it the first row's runs got."""
   first = [run[0][task.headline] for run in runs]
-  gained = [value - run[-1][task.headline] for value, run in zip(first, runs, strict=True)]
+  gained = [value - end for value, end in zip(first, smoothed, strict=True)]
   return {"value": mean_interval(first), "difference": mean_interval(gained)}
 
 
-def _summary(workdir, task, rows, results, histories) -> list[Row]:
-  """A row for each setting, with what `summarise` says, and what the table adds to it."""
-  last = {label: [run[-1][task.headline] for run in runs] for label, runs in histories.items()}
+def _summary(workdir, rows, results, last) -> list[Row]:
+  """A row for each setting, with what `summarise` says, and what the table adds to it.
+
+  Args:
+    workdir: where the ledgers lie.
+    rows: what was run.
+    results: of `run_sweep`.
+    last: by label, for each repetition, `smoothed_end`.
+  """
   reference = last[rows[0].setting.label]
   summary = []
   for row, summed in zip(rows, summarise(results), strict=True):
@@ -138,11 +146,10 @@ def _not_private(options, summary) -> list[str]:
   return reports.not_private(options) + [f"the models of {name!r} were trained without privacy" for name in unprotected]
 
 
-def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part]:
+def _parts(workdir, options, task, summary, results, histories, start) -> Iterator[Part]:
   label = " (NOT PRIVATE)" if reports.not_private(options) else ""
   figure, axes = plots.figure("rounds", task.headline.replace("_", " "), f"DP-FedAvg, {options.dataset}{label}")
   plots.curves(axes, histories, task.headline)
-  start = _start(task, summary, histories)
   yield Part("Results", _results(options, task, summary, start), "accuracy_over_rounds", figure)
   yield Part("What was guaranteed", _guarantees(options, task, summary, results))
   if task.parts is not None:
@@ -155,7 +162,7 @@ def _parts(workdir, options, task, summary, results, histories) -> Iterator[Part
 
 def _results(options, task, summary, start) -> str:
   simulated = any(row["planned"] for row in summary)
-  smoothed = f"mean of the last {options.smoothing}"
+  smoothed = f"mean of the last {options.smoothing} evaluations"
   header = [
     "run",
     "noise",
@@ -168,7 +175,8 @@ def _results(options, task, summary, start) -> str:
     *([smoothed] if options.smoothing > 1 else ()),
     "difference to the first run",
   ]
-  at_first = [reports.percent(start["value"])] * (2 if options.smoothing > 1 else 1) + [_points(start["difference"])]
+  no_mean = [""] if options.smoothing > 1 else []
+  at_first = [reports.percent(start["value"]), *no_mean, _points(start["difference"])]
   lines = [
     ["before the first round", *[""] * (len(header) - 1 - len(at_first)), *at_first],
     *(
@@ -248,7 +256,7 @@ def _together(results) -> str:
 
 
 def _measured(options, task, summary) -> str:
-  smoothed = f", of the mean of the last {options.smoothing} evaluations" if options.smoothing > 1 else ""
+  smoothed = f", of the mean of the last {options.smoothing} evaluations after round 0" if options.smoothing > 1 else ""
   one_start = options.warm_start or options.public_passes
   own = "samples and noise, all from one initial model" if one_start else "initial model, samples and noise"
   facts = {

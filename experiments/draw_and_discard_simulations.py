@@ -20,7 +20,7 @@ from experiments.runner.workdir import Workdir
 from jdp.accounting.lineage import instance_variance
 from jdp.attacks import spam
 from jdp.data import Examples
-from jdp.federated import ClientUpdate, draw_and_discard, instances
+from jdp.federated import ClientUpdate, arrivals, draw_and_discard, instances
 from jdp.federated.client_updates import step
 
 PyTree = Any
@@ -108,7 +108,7 @@ def _variances(update, k, options) -> Callable[[jax.Array, float], np.ndarray]:
   """(key, spread) -> [servers or weights, times]: the variance of k instances within each server, of one over all."""
   process = draw_and_discard(update, k, block_size=options.chunk_size)
   nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
-  users = jnp.zeros(options.eval_every, jnp.int32)
+  users = arrivals(jnp.zeros(options.eval_every, jnp.int32), 1)
   init = jax.vmap(process.init, (0, None, None))
   run = jax.jit(jax.vmap(process.run, (0, 0, None, None, None)))
 

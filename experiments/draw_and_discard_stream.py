@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.draw_and_discard_diagnostics import adversary_2, training_loss
 from jdp.events import LocalRelease
-from jdp.federated import ClientUpdate, FederatedAlgorithm, ServerState
+from jdp.federated import ClientUpdate, FederatedAlgorithm, ServerState, arrivals
 from jdp.federated.update_stream import Process
 from jdp.models import Loss
 
@@ -96,7 +96,8 @@ def algorithm(stream: Stream, schedule: Schedule, diagnose: Loss | None = None) 
 
   def round_fn(noise_key, data_key, state, clients):
     users = schedule.users(jax.random.fold_in(data_key, 0), state.round)
-    after = process.run(noise_key, state.optimizer, users, clients, update.settings)
+    coming = arrivals(users, schedule.num_users)
+    after = process.run(noise_key, state.optimizer, coming, clients, update.settings)
     new = ServerState(state.round + 1, models(after), after, (), ())
     if diagnose is None:
       return new, (event,), None

@@ -68,7 +68,7 @@ def _table(rows) -> str:
         reports.short(row["central"]),
         "none" if row["pld"] is None else f"{row['pld']:.3f}",
         reports.percent(row["test_accuracy"]),
-        reports.percent(row["train_accuracy"]) if "train_accuracy" in row else "none",
+        reports.percent(row["train_accuracy"]) if "train_accuracy" in row and row["rounds"].mean else "none",
       ]
       for row in rows
     ),

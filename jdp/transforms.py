@@ -48,6 +48,7 @@ from jax.sharding import Mesh
 from jdp.events import SumQueryEvent
 from jdp.federated.cohort import cohort_sum
 from jdp.federated.dispatch import waits_for
+from jdp.federated.sharded import ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import sum_rows
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery
 from jdp.sampling import Sample
@@ -94,7 +95,8 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
   """Per-record gradients in, their private aggregate out.
 
   `update(gradients, state, params, weights=weights)` takes leaves [B, ...], a row for each record, and weights [B] in
-  [0, 1]; without weights, every row counts. A row of weight 0 is padding and adds exactly zero.
+  [0, 1]; without weights, every row counts. A row of weight 0 is padding and adds exactly zero. `members` takes the
+  records of a sample from the data of all; its weights are `sample.weights`.
 
   Formal guarantee: the query's own, per row, once for each call of `update`; the key as for `release`.
   `optax.MultiSteps` around it fails: it would average rows of different batches, which are not one record.
@@ -105,6 +107,7 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
 
   Returns:
     An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
+    Its `update` raises a ValueError if there is not one weight for each row.
 
   >>> from jdp.queries import gaussian_sum
   >>> optimizer = optax.chain(privatize(gaussian_sum(clip_norm=1.0, stddev=0.0), jax.random.key(0)), optax.sgd(1.0))
@@ -118,6 +121,8 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
     size = jax.tree.leaves(gradients)[0].shape[0]
     weights = extra_args.get("weights")
     weights = jnp.ones(size) if weights is None else weights
+    if jnp.shape(weights) != (size,):
+      raise ValueError(f"Expected weights [{size}], one for each row, got shape {jnp.shape(weights)}.")
     parts = jax.vmap(query.preprocess, (0, None, 0, 0))(jax.random.split(key, size), state, gradients, weights)
     return sum_rows(parts)
 
@@ -143,6 +148,7 @@ def contribution_sum(
     A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
     whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over samples that share
     no record may be added up. Where a record holds more than gradients, give the sum to `query.finalize` itself.
+    It raises a ValueError, when traced, if there are not as many records as the sample's population.
   """
 
   def contribution(key, shared, record, weight):
@@ -153,6 +159,30 @@ def contribution_sum(
     return cohort_sum(contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh)
 
   return total
+
+
+def members(sample: Sample, data: PyTree) -> PyTree:
+  """The records of a sample's slots, for a loop that computes their gradients itself, and `privatize`.
+
+  Args:
+    sample: its `weights` go to `privatize`: those of padding are 0.
+    data: a pytree of arrays whose leading axis numbers *all* records, or `PackedUsers`.
+
+  Returns:
+    The pytree of those rows, [capacity, ...]; in the place of padding some record.
+
+  Raises:
+    ValueError: when traced, if there are not as many records as the sample's population, or no device has all.
+
+  >>> from jdp.sampling import fixed_size
+  >>> sample, _ = fixed_size(3, 3).sample(jax.random.key(0), ())
+  >>> members(sample, jnp.array([5.0, 6.0, 7.0])).tolist()
+  [5.0, 6.0, 7.0]
+  """
+  check_clients(sample.population, data)
+  if isinstance(data, ShardedClients):
+    raise ValueError("Expected data that each device has all of, got ShardedClients; use contribution_sum.")
+  return jax.vmap(partial(client_data, jax.tree.map(jnp.asarray, data)))(sample.indices)
 
 
 def _transformation(query, run_key, make_total):

@@ -22,12 +22,12 @@ RNG = np.random.default_rng(0)
 DATA = {"x": RNG.normal(size=(NUM_CLIENTS, DIM)).astype(np.float32), "number": np.arange(NUM_CLIENTS, dtype=np.int32)}
 
 
-def make_sample(members, capacity, padding=0):
+def make_sample(members, capacity, padding=0, population=NUM_CLIENTS):
   """The sample of the given clients; its padding points at client `padding`."""
   indices = np.full(capacity, padding, np.int32)
   indices[: len(members)] = members
   weights = (np.arange(capacity) < len(members)).astype(np.float32)
-  return Sample(jnp.asarray(indices), jnp.asarray(weights), jnp.int32(len(members)))
+  return Sample(jnp.asarray(indices), jnp.asarray(weights), jnp.int32(len(members)), population)
 
 
 def client_fn(keys, shared, client, weight):
@@ -122,7 +122,7 @@ def compiled(capacity, place=None, dim=10_000):
 
   mesh = client_mesh() if place else None
   total = jax.jit(lambda *arguments: cohort_sum(scaled, *arguments, chunk_size=4, mesh=mesh))
-  arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity))
+  arguments = (jax.random.key(0), jnp.zeros(dim), make_sample([0], capacity, population=8))
   data = (place or replicate)(np.zeros((8, 1), np.float32), mesh)
   return total.lower(*replicate(arguments, mesh), data).compile()
 
@@ -184,7 +184,7 @@ def test_packed_users_are_sharded_too():
     )
   )
   for members in ([9, 0, 4, 4], [2], range(10)):
-    sample = replicate(make_sample(members, 12), mesh)
+    sample = replicate(make_sample(members, 12, population=10), mesh)
     assert total(sample, sharded) == sum(int(np.sum(users[k] ** 2)) for k in members)
 
 

@@ -14,6 +14,7 @@ from jdp.federated import client_updates
 from jdp.federated.client_updates import exact_update, laplace_update
 from jdp.federated.draw_and_discard import average, average_predictions, draw_and_discard, instances
 from jdp.federated.server_batching import server_batching
+from jdp.federated.update_stream import arrivals
 from jdp.models.glm import glm
 from tests import statistical
 
@@ -31,6 +32,8 @@ NOISY = laplace_update(MODEL.gradient, 2.0, 0.3, schedule=lambda t: 1 / (1 + 0.1
 PLAIN = exact_update(MODEL.gradient, 0.3)
 RUN_KEY = 7
 NOTHING = jnp.zeros((1, 1))  # the data of one client of a process that looks at none
+come = functools.partial(arrivals, population=USERS)
+come_alone = functools.partial(arrivals, population=1)
 
 
 def drifting(gradient, noise_scale):
@@ -78,7 +81,7 @@ def test_every_update_is_the_algorithms_bit_for_bit(update, options):
   state = process.init(jax.random.key(3), PARAMS, 0.01)
   run = jax.jit(process.run)
   for number, expected in enumerate(reference(update, state, **options)):
-    state = run(jax.random.key(RUN_KEY), state, WHO[number : number + 1], CLIENTS, update.settings)
+    state = run(jax.random.key(RUN_KEY), state, come(WHO[number : number + 1]), CLIENTS, update.settings)
     np.testing.assert_array_equal(instances(state), expected)
   assert state.number == UPDATES
   assert sorted([*state.rows.tolist(), *state.held.tolist()]) == list(range(state.models.shape[0]))
@@ -90,7 +93,7 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
     process = draw_and_discard(NOISY, K, in_flight=3, block_size=block_size)
     state = process.init(jax.random.key(3), PARAMS, 0.01)
     for piece in np.split(WHO, cuts):
-      state = jax.jit(process.run)(make_key(1), state, piece, CLIENTS, NOISY.settings)
+      state = jax.jit(process.run)(make_key(1), state, come(piece), CLIENTS, NOISY.settings)
     return instances(state)
 
   whole = run(None)
@@ -100,7 +103,7 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
 def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
   process = draw_and_discard(PLAIN, 1)
   state = process.init(jax.random.key(0), PARAMS, 1.0)
-  state = jax.jit(process.run)(jax.random.key(1), state, WHO, CLIENTS, PLAIN.settings)
+  state = jax.jit(process.run)(jax.random.key(1), state, come(WHO), CLIENTS, PLAIN.settings)
   params = PARAMS
   descend = jax.jit(lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0))
   for user in WHO.tolist():
@@ -115,7 +118,7 @@ def test_vmap_over_seeds_and_settings_is_the_loop():
 
   def final(seed, variance, settings):
     state = process.init(jax.random.key(seed), PARAMS, variance)
-    return instances(process.run(jax.random.key(seed + 100), state, WHO, CLIENTS, settings))
+    return instances(process.run(jax.random.key(seed + 100), state, come(WHO), CLIENTS, settings))
 
   settings = jax.tree.map(lambda *x: jnp.stack(x), *[update.settings for update in updates])
   variances = jnp.array([update.noise_variance for update in updates])
@@ -132,7 +135,7 @@ def test_one_program_serves_all_settings_and_all_calls():
   run = jax.jit(process.run)
   state = process.init(jax.random.key(0), PARAMS, 0.01)
   for update in (NOISY, laplace_update(MODEL.gradient, 0.1, 0.7, clip=0.1)):
-    state = run(jax.random.key(1), state, WHO, CLIENTS, update.settings)
+    state = run(jax.random.key(1), state, come(WHO), CLIENTS, update.settings)
   assert run._cache_size() == 1
 
 
@@ -144,7 +147,7 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
   def pair(key):
     state = process.init(jax.random.key(0), jnp.float32(0), 0.0)
     state = state._replace(models=jnp.array([0.0, 1.0, 2.0, 0.0]))
-    after = instances(process.run(key, state, jnp.zeros(1, jnp.int32), NOTHING, update.settings))
+    after = instances(process.run(key, state, come_alone(jnp.zeros(1, jnp.int32)), NOTHING, update.settings))
     discarded = jnp.argmax(after % 1 == 0.5)
     return 3 * discarded + after[discarded].astype(jnp.int32)
 
@@ -179,7 +182,7 @@ def sample_variances():
     settings = update.settings._replace(noise_scale=scale)
 
     def piece(state, _):
-      state = process.run(run_key, state, jnp.zeros(PIECE, jnp.int32), NOTHING, settings)
+      state = process.run(run_key, state, come_alone(jnp.zeros(PIECE, jnp.int32)), NOTHING, settings)
       return state, jnp.mean(jnp.var(instances(state), axis=0, ddof=1))
 
     return jax.lax.scan(piece, start, length=PIECES)[1]
@@ -217,7 +220,7 @@ def test_lineages_die_out_as_the_exact_chain_says():
   state = state._replace(models=(jnp.arange(K + 1) == 0).astype(jnp.float32))
 
   def descendants(key):
-    return jnp.sum(instances(process.run(key, state, jnp.zeros(20, jnp.int32), NOTHING, update.settings)))
+    return jnp.sum(instances(process.run(key, state, come_alone(jnp.zeros(20, jnp.int32)), NOTHING, update.settings)))
 
   counts = jax.jit(jax.vmap(descendants))(jax.random.split(jax.random.key(8), 40_000)).astype(jnp.int32)
   law = num_descendants(K, 20)
@@ -229,11 +232,11 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
   def run(batch_size, who):
     process = server_batching(NOISY, batch_size, block_size=4)
     state = process.init(jax.random.key(0), PARAMS, 0.0)
-    return jax.jit(process.run)(jax.random.key(RUN_KEY), state, who, CLIENTS, NOISY.settings)
+    return jax.jit(process.run)(jax.random.key(RUN_KEY), state, come(who), CLIENTS, NOISY.settings)
 
   single = draw_and_discard(NOISY, 1)
   state = single.init(jax.random.key(0), PARAMS, 0.0)
-  state = jax.jit(single.run)(jax.random.key(RUN_KEY), state, WHO, CLIENTS, NOISY.settings)
+  state = jax.jit(single.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, NOISY.settings)
   np.testing.assert_array_equal(run(1, WHO).params, instances(state)[0])
 
   params, size = np.zeros(PARAMS.shape), 5
@@ -256,7 +259,7 @@ def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
   run, start = jax.jit(process.run), process.init(jax.random.key(0), PARAMS, 0.0)
   for value in (np.nan, np.inf, -np.inf, 3e38):
     hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
-    state = run(jax.random.key(1), start, WHO, hostile, PLAIN.settings)
+    state = run(jax.random.key(1), start, come(WHO), hostile, PLAIN.settings)
     assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
@@ -269,13 +272,13 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
   update = exact_update(None, 1.0)._replace(release=sometimes_nan)
   process = draw_and_discard(update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight)
   start = process.init(jax.random.key(3), jnp.float32(0), 0.0)
-  end = jax.jit(process.run)(jax.random.key(RUN_KEY), start, WHO, NOTHING, update.settings)
+  end = jax.jit(process.run)(jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings)
   assert 2 <= np.max(instances(end)) <= 3  # and none of them is NaN
   assert 1 <= end.rejected < UPDATES - in_flight
 
   nothing = draw_and_discard(PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight)
   state = nothing.init(jax.random.key(3), PARAMS, 0.01)
-  end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, WHO, CLIENTS, PLAIN.settings)
+  end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, PLAIN.settings)
   np.testing.assert_array_equal(instances(end), instances(state))
   assert end.rejected == UPDATES - in_flight
 

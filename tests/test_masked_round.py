@@ -1,12 +1,15 @@
 """Integer noise with calibration under secure aggregation: exact sums, the noise of the event, no opening too early."""
 
+import sys
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import statistical
 
-from jdp.federated.masked_round import masked_round
+from jdp.federated.masked_round import calibrations, masked_round, total_variance
 from jdp.federated.secure_aggregation import SecureAggregation, secure_aggregation
 from jdp.queries import discrete_sum
 from jdp.queries.modular import centred, reduce
@@ -24,10 +27,10 @@ def answering(*numbers):
   return np.arange(CLIENTS) < np.array(numbers)[:, None]
 
 
-def in_the_clear():
+def in_the_clear(protocol=PROTOCOL):
   """The same protocol without masks."""
   return SecureAggregation(
-    PROTOCOL.setup,
+    protocol.setup,
     lambda setup, client, integers, stage=0: reduce(integers, BITS),
     lambda setup, total, present: (reduce(total, BITS), jnp.bool_(True)),
     lambda setup, present: True,
@@ -53,6 +56,73 @@ def test_noise_is_that_of_the_event(key, numbers, fraction):
   rounding = numbers[0] * spacing**2 / 4  # at most: less than a thousandth of the noise
   assert rounding < 1e-3 * STDDEV**2
   statistical.assert_normal_stddev(errors, STDDEV * fraction**0.5, catches=0.05)
+
+
+@pytest.mark.parametrize("numbers", [(3, 3, 3), (12, 10, 10, 5), (8, 7, 7), (20, 20, 20), (1, 1, 1), (19, 1, 1)])
+def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(key, monkeypatch, numbers):
+  """Of 20 clients. The event holds the exact variance of what was drawn, or a last bit less."""
+  clients, drawn = 20, []
+  protocol = in_the_clear(secure_aggregation(clients, degree=10, threshold=1, modulus_bits=BITS))
+  query = discrete_sum(jnp.zeros(8), 1.0, STDDEV, num_clients=clients, modulus_bits=BITS, noise="skellam")
+
+  def draw(key, variance, shape):
+    drawn.append(variance)
+    return jnp.zeros(shape, jnp.int32)
+
+  monkeypatch.setattr(sys.modules["jdp.federated.masked_round"], "skellam", draw)
+  present, records = np.arange(clients) < np.array(numbers)[:, None], jnp.zeros((clients, 8))
+  state = query.init(jnp.zeros(8))
+  event = masked_round(query, protocol)(key, state, records, present).event
+  report = query.preprocess(jax.random.key(1), state, records[0], jnp.float32(1))
+  share = query.finalize(jax.random.key(0), state, report)[1].share_variance
+  each = calibrations([clients, *numbers], share)
+  assert drawn == [variance for variance in each if variance]
+  exact = sum(number * Fraction(variance) for number, variance in zip(numbers, [share, *each], strict=True))
+  assert exact * (1 - Fraction(1, 2**50)) <= Fraction(event.share_variance) <= exact
+  lost = np.prod([1 - after / before for before, after in zip((clients, *numbers[:-1]), numbers, strict=True)])
+  assert float(exact) == pytest.approx(clients * share * (1 - lost), rel=1e-12)
+
+
+def test_no_calibration_asks_for_a_variance_that_cannot_be_drawn_and_no_event_states_more_than_was_drawn():
+  """10,000 rounds of up to 10,000 clients and six calibrations, with all patterns of survivors."""
+  rng = np.random.default_rng(0)
+  for _ in range(10_000):
+    announced = int(10 ** rng.uniform(0, 4))
+    numbers = [announced]
+    for _ in range(rng.integers(1, 8)):
+      fewer = (numbers[-1], int(rng.integers(1, numbers[-1] + 1)), max(1, numbers[-1] - int(rng.integers(0, 3))))
+      numbers.append(fewer[rng.integers(3)])
+    share = float(10 ** rng.uniform(-6, 5))
+    each = calibrations(numbers, share)
+    assert len(each) == len(numbers) - 2
+    assert all(variance == 0 or variance >= 1e-6 for variance in each)
+    exact = sum(number * Fraction(x) for number, x in zip(numbers[1:], [share, *each], strict=True))
+    stated = Fraction(total_variance(numbers[1:], [share, *each]))
+    assert exact * (1 - Fraction(1, 2**50)) <= stated <= exact <= announced * Fraction(share) * (1 + Fraction(1, 2**45))
+
+
+@pytest.mark.parametrize(
+  ("present", "records", "message"),
+  [
+    (answering(9, 9)[:, 1:], RECORDS, r"of the protocol's 12 clients, got shape \(2, 11\)"),
+    (answering(9, 9)[0], RECORDS, r"of the protocol's 12 clients, got shape \(12,\)"),
+    (answering(9, 9), RECORDS[1:], "population of 12 that is sampled from, got 11"),
+    (answering(9, 9), jnp.concatenate([RECORDS, RECORDS[:1]]), "population of 12 that is sampled from, got 13"),
+    (answering(8, 9), RECORDS, "that are lost at a stage to stay lost"),
+  ],
+)
+def test_other_clients_than_the_protocols_are_refused(key, present, records, message):
+  with pytest.raises(ValueError, match=message):
+    masked(key, STATE, records, present)
+
+
+def test_a_floor_too_low_for_exact_draws_is_refused_before_anything_is_sent(key):
+  query = discrete_sum(jnp.zeros(4), 1e-3, 1.0, num_clients=CLIENTS, modulus_bits=17, noise="skellam")
+  state, records, sent = query.init(jnp.zeros(4)), jnp.zeros((CLIENTS, 4)), []
+  protocol = in_the_clear()._replace(mask=lambda setup, client, integers, stage=0: sent.append(stage))
+  with pytest.raises(ValueError, match=r"Expected min_clients of at least [0-9]+, to make up for the others' noise"):
+    masked_round(query, protocol)(key, state, records, answering(12, 12))
+  assert not sent
 
 
 def test_rounds_that_would_open_with_too_little_noise_stay_closed(key):

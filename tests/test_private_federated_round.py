@@ -1,5 +1,6 @@
 """A round of private federated learning is what its events say, and one client can do no more than its bound."""
 
+import dataclasses
 import re
 
 import jax
@@ -135,7 +136,8 @@ def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_clie
       sample, state = sampler.sample(key, state)
       others = jnp.delete(sample.indices, absent, assume_unique_indices=True)
       weights = sample.weights.at[-1].set(0.0)
-      return sample._replace(indices=jnp.pad(others, (0, 1)), weights=weights, size=sample.size - 1), state
+      indices = jnp.pad(others, (0, 1))
+      return dataclasses.replace(sample, indices=indices, weights=weights, size=sample.size - 1), state
 
     made = algorithm(sampler=sampler._replace(sample=sample_others), update=update)
     return made.round(jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS)

@@ -114,7 +114,9 @@ def test_members_come_first_and_padding_has_weight_zero(key):
 def test_members_are_the_first_that_were_chosen(key, population, capacity, probability):
   chosen = jax.random.bernoulli(key, probability, (20, population)).at[0, -1].set(True)
   samples = jax.jit(jax.vmap(lambda row: base.pack(row, capacity)))(chosen)
-  for row, indices, weights, size in zip(np.asarray(chosen), *samples, strict=True):
+  assert samples.population == population
+  slots = (samples.indices, samples.weights, samples.size)
+  for row, indices, weights, size in zip(np.asarray(chosen), *slots, strict=True):
     members = np.flatnonzero(row)[:capacity]
     assert indices.tolist() == [*members, *[0] * (capacity - len(members))]
     assert (weights.sum(), size) == (len(members), len(members))

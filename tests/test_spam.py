@@ -10,6 +10,7 @@ from jdp.attacks import spam
 from jdp.federated import client_updates
 from jdp.federated.client_updates import laplace_update
 from jdp.federated.draw_and_discard import draw_and_discard, instances
+from jdp.federated.update_stream import arrivals
 
 K, WEIGHTS = 20, 50
 
@@ -88,7 +89,7 @@ def deviations():
   def one(key):
     keys = jax.random.split(key, 4)
     start = process.init(keys[0], jnp.zeros(WEIGHTS), update.noise_variance)
-    state = process.run(keys[1], start, jnp.zeros(200, jnp.int32), jnp.zeros((1, 1)), update.settings)
+    state = process.run(keys[1], start, arrivals(jnp.zeros(200, jnp.int32), 1), jnp.zeros((1, 1)), update.settings)
     models = instances(state)
     noise = update.draw(keys[2], models[0])
     honest = client_updates.step(update, update.settings, noise, models[0], None, state.number)

@@ -40,7 +40,7 @@ def compiled(query, count, chunk_size, devices):
     return QUERIES[query].preprocess(key, state, record, weight)
 
   def total(records):
-    sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count))
+    sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)
     return cohort_sum(contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh)
 
   return jax.jit(total), mesh
@@ -105,6 +105,6 @@ def test_privatize_sums_its_rows_exactly():
 
 def test_a_sum_of_more_contributions_than_are_exact_is_refused():
   slots = 2**20 + 1
-  sample = Sample(jnp.zeros(slots, jnp.int32), jnp.zeros(slots), jnp.int32(0))
+  sample = Sample(jnp.zeros(slots, jnp.int32), jnp.zeros(slots), jnp.int32(0), 1)
   with pytest.raises(ValueError, match=r"Expected a sample of at most 2\^20 slots"):
     cohort_sum(lambda key, shared, client, weight: client, None, (), sample, jnp.zeros(1))

@@ -38,7 +38,7 @@ def assert_trees_equal(actual, expected):
 
 
 def all_records(n):
-  return Sample(jnp.arange(n, dtype=jnp.int32), jnp.ones(n), jnp.int32(n))
+  return Sample(jnp.arange(n, dtype=jnp.int32), jnp.ones(n), jnp.int32(n), n)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.0, 1.0, 0.25]])
@@ -168,7 +168,7 @@ def test_contribution_sum_is_the_sum_of_clipped_gradients_whatever_the_chunk(key
   query, data = queries.gaussian_sum(2.0, 0.0), regression_data(9)
   params = jax.tree.map(lambda x: x + 0.3, PARAMS)
   indices = jnp.array([7, 0, 3, 4, 5, 0, 0], jnp.int32)  # five members, then padding
-  sample = Sample(indices, (jnp.arange(7) < 5).astype(jnp.float32), jnp.int32(5))
+  sample = Sample(indices, (jnp.arange(7) < 5).astype(jnp.float32), jnp.int32(5), 9)
   rows = jax.jit(jax.vmap(jax.grad(regression), (None, 0)))(params, jax.tree.map(lambda x: x[indices[:5]], data))
   for chunk_size in (1, 2, 7):
     total = jax.jit(transforms.contribution_sum(jax.grad(regression), query, chunk_size=chunk_size))

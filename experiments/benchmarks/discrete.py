@@ -55,7 +55,7 @@ def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
     "floats": lambda key, _, row, weight: weight * floats.share(key, vector(row), jnp.int32(clients)),
     "integers": lambda key, _, row, weight: integers.preprocess(key, state, vector(row), weight),
   }
-  sample = Sample(jnp.arange(clients), jnp.ones(clients), jnp.int32(clients))
+  sample = Sample(jnp.arange(clients), jnp.ones(clients), jnp.int32(clients), clients)
   rows = jnp.arange(1, clients + 1, dtype=jnp.float32)
   return {
     f"{name}, {key_name}": _case(lambda k, fn=fn: cohort_sum(fn, k, (), sample, rows), key, clients)

@@ -18,6 +18,7 @@ from jdp import random
 from jdp.data import Examples
 from jdp.federated.client_updates import exact_update, laplace_update
 from jdp.federated.draw_and_discard import draw_and_discard
+from jdp.federated.update_stream import arrivals
 from jdp.models.glm import glm
 
 UPDATES = flags.DEFINE_integer("updates", 4096, "Updates of one run.", lower_bound=1)
@@ -66,7 +67,8 @@ def _naive_scan(key, clients, users):
 def _jdp(update, params, clients, users, key, **options):
   process = draw_and_discard(update, _INSTANCES, **options)
   state = process.init(jax.random.key(1), params, update.noise_variance)
-  return functools.partial(jax.jit(process.run), key, state, users, clients, update.settings)
+  coming = arrivals(users, _USERS)
+  return functools.partial(jax.jit(process.run), key, state, coming, clients, update.settings)
 
 
 def _compare():

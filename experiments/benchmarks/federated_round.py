@@ -16,7 +16,7 @@ from absl import app, flags
 from jax.flatten_util import ravel_pytree
 
 from experiments.benchmarks import harness
-from jdp import data, mechanisms, models, queries, random, sampling
+from jdp import data, mechanisms, models, queries, random, sampling, transforms
 from jdp.federated import cohort_sum, gradient_step
 
 COHORT_SIZE = flags.DEFINE_integer("cohort_size", 500, "Clients of a round.")
@@ -40,7 +40,7 @@ def _client_fn(mechanism, query, state):
 
 
 def _naive(client_fn, key, params, sample, clients):
-  chosen = jax.tree.map(lambda x: x[sample.indices], clients)
+  chosen = transforms.members(sample, clients)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sample.indices)
   return jnp.sum(jax.vmap(client_fn, (0, None, 0, 0))(keys, params, chosen, sample.weights), axis=0)
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
   params = models.logistic_regression(_SHAPE, _CLASSES).init(random.seeded_key(0))
   dim = sum(x.size for x in jax.tree.leaves(params))
   indices = jnp.asarray(rng.choice(_USERS, size, replace=False), jnp.int32)
-  sample = sampling.Sample(indices, jnp.ones(size), jnp.int32(size))
+  sample = sampling.Sample(indices, jnp.ones(size), jnp.int32(size), _USERS)
   query = queries.gaussian_sum(clip_norm=1.0, stddev=1.0)
   state = query.init(jnp.zeros(dim))
   local = mechanisms.separated(mechanisms.priv_unit(dim, 32.0), mechanisms.scalar_dp(10.0, 1.0))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jdp import _validate
+from jdp.data.casts import float32, whole_numbers
 
 Array = jax.Array | np.ndarray
 
@@ -25,15 +26,28 @@ class Examples(NamedTuple):
   mask: Array
 
 
-def examples(inputs: np.ndarray, labels: np.ndarray) -> Examples:
+def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = None) -> Examples:
   """`Examples` that all count.
 
+  Args:
+    inputs: real numbers [n, ...].
+    labels: whole numbers [n], of any type.
+    num_classes: labels are below it. None: below 2^31.
+
   Raises:
-    ValueError: if there are not as many inputs as labels.
+    ValueError: if there are not as many inputs as labels, or one of them would be another number in
+      float32 or int32, beyond rounding: a label that is not whole, an input that is not finite.
+
+  >>> examples(np.ones((2, 3)), np.array([0.0, 1.0])).labels
+  array([0, 1], dtype=int32)
   """
   if len(inputs) != len(labels):
     raise ValueError(f"Expected as many inputs as labels, got {len(inputs)} and {len(labels)}.")
-  return Examples(np.asarray(inputs, np.float32), np.asarray(labels, np.int32), np.ones(len(labels), np.float32))
+  return Examples(
+    float32("inputs", inputs),
+    whole_numbers("labels", labels, below=num_classes),
+    np.ones(len(labels), np.float32),
+  )
 
 
 def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
@@ -46,10 +60,14 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   Returns:
     `Examples` with leading axes [len(users), max n_user].
 
+  Raises:
+    ValueError: if there is no user, or an example that a user has is not there.
+
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
   >>> group(data, [np.array([2]), np.array([0, 1])]).labels.tolist()
   [[2, 0], [0, 1]]
   """
+  users = checked_users(users, len(data.labels))
   largest = max(map(len, users))
   indices = np.zeros((len(users), largest), np.int64)
   mask = np.zeros((len(users), largest), np.float32)
@@ -58,6 +76,19 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   inputs, labels = data.inputs[indices], data.labels[indices]
   inputs[mask == 0], labels[mask == 0] = 0, 0  # not another user's
   return Examples(inputs, labels, mask)
+
+
+def checked_users(users: Sequence[np.ndarray], num_examples: int) -> list[np.ndarray]:
+  """The numbers of each user's examples, int [n_user].
+
+  Raises:
+    ValueError: if there is no user, or a number is not that of an example: NumPy would take -1 for the last.
+  """
+  if not len(users):
+    raise ValueError("Expected at least one user, got none.")
+  if any(np.asarray(user).dtype == bool for user in users):
+    raise ValueError("Expected the numbers of a user's examples, got booleans; use np.flatnonzero.")
+  return [whole_numbers("numbers of a user's examples", user, below=num_examples, dtype=np.int64) for user in users]
 
 
 def partition_iid(rng: np.random.Generator, num_examples: int, examples_per_user: int) -> list[np.ndarray]:
@@ -88,11 +119,17 @@ def partition_by_label(
 
 
 def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
-  """One user for each distinct value of `groups` (a writer), with its first `max_examples` examples."""
+  """One user for each distinct value of `groups` (a writer), with its first `max_examples` examples.
+
+  Raises:
+    ValueError: if a group is NaN, which is no user's, or max_examples is not positive.
+  """
+  if np.any(groups != groups):
+    raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
   if max_examples is not None:
     _validate.integer(1, max_examples=max_examples)
   order = np.argsort(groups, kind="stable")
-  users = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+  users = np.split(order, np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1)
   return [user[:max_examples] for user in users]
 
 

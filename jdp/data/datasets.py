@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
 
 
@@ -45,7 +46,8 @@ def digits() -> Dataset:
   bunch = datasets.load_digits()
   images, labels = bunch.images / 16.0, bunch.target
   is_test = np.arange(len(labels)) % 5 == 0
-  return Dataset(examples(images[~is_test], labels[~is_test]), examples(images[is_test], labels[is_test]), 10)
+  train, test = (examples(images[part], labels[part], 10) for part in (~is_test, is_test))
+  return Dataset(train, test, 10)
 
 
 def mnist(data_dir: str | pathlib.Path) -> Dataset:
@@ -58,7 +60,8 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
 
   Raises:
     FileNotFoundError: if a file is missing; the message says which and where it belongs.
-    ValueError: if a file is not in IDX format.
+    ValueError: if a file is not in IDX format, a label is no digit, or there is not one writer, a whole number, for
+      each training image.
   """
   folder = pathlib.Path(data_dir)
   if (folder / "mnist").is_dir():
@@ -66,11 +69,11 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
 
   def load(part):
     images = read_idx(_find(folder, f"{part}-images-idx3-ubyte")) / np.float32(255)
-    return examples(images, read_idx(_find(folder, f"{part}-labels-idx1-ubyte")))
+    return examples(images, read_idx(_find(folder, f"{part}-labels-idx1-ubyte")), 10)
 
-  writers = folder / "mnist_writer_ids.npz"
-  groups = np.load(writers)["train_writer"].astype(np.int64) if writers.exists() else None
-  return Dataset(load("train"), load("t10k"), 10, groups)
+  train, writers = load("train"), folder / "mnist_writer_ids.npz"
+  groups = _writers(writers, len(train.labels)) if writers.exists() else None
+  return Dataset(train, load("t10k"), 10, groups)
 
 
 def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
@@ -104,6 +107,17 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   if data.size != np.prod(shape):
     raise ValueError(f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; fetch it again.")
   return data.reshape(shape)
+
+
+def _writers(path: pathlib.Path, count: int) -> np.ndarray:
+  """The writers of the training images."""
+  with np.load(path) as file:
+    if "train_writer" not in file:
+      raise ValueError(f"Expected an array train_writer in {path}, got {', '.join(file)}; fetch it again.")
+    groups = whole_numbers("writers", file["train_writer"], dtype=np.int64)
+  if groups.shape != (count,):
+    raise ValueError(f"Expected a writer for each of {count} images in {path}, got shape {groups.shape}.")
+  return groups
 
 
 def _find(folder, name):

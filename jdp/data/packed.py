@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp.data.clients import Array, Examples
+from jdp.data.casts import whole_numbers
+from jdp.data.clients import Array, Examples, checked_users
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["examples", "starts", "counts"], meta_fields=["width"])
@@ -46,17 +47,22 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
 
+  Raises:
+    ValueError: if there is no user, an example that a user has is not there, or all together are too many for int32.
+
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
   >>> packed = pack(data, [np.array([2]), np.array([0, 1])])
   >>> packed.user(0).labels.tolist(), packed.user(0).mask.tolist(), packed.user(1).labels.tolist()
   ([2, 0], [1.0, 0.0], [0, 1])
   """
+  users = checked_users(users, len(data.labels))
   counts = np.array([len(user) for user in users], np.int32)
   width = int(counts.max())
+  ends = whole_numbers("numbers of all users' examples", np.cumsum(counts, dtype=np.int64), below=2**31 - width)
   order = np.concatenate(users)
 
   def padded(x):
     return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])
 
-  return PackedUsers(jax.tree.map(padded, data), (np.cumsum(counts) - counts).astype(np.int32), counts, width)
+  return PackedUsers(jax.tree.map(padded, data), ends - counts, counts, width)

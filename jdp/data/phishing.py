@@ -38,7 +38,8 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
   if not 0 < is_test.sum() < len(urls):
     raise ValueError(f"Expected URLs of several hosts, got {len(urls)} that are all for training or all for the test.")
   features = url_features(urls, num_features)
-  return Dataset(examples(features[~is_test], labels[~is_test]), examples(features[is_test], labels[is_test]), 2)
+  train, test = (examples(features[part], labels[part], 2) for part in (~is_test, is_test))
+  return Dataset(train, test, 2)
 
 
 def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:

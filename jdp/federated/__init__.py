@@ -23,8 +23,10 @@ from jdp.federated.secure_aggregation import secure_aggregation
 from jdp.federated.server_batching import server_batching
 from jdp.federated.sharded import ShardedClients, shard
 from jdp.federated.strategies import Strategy, fastest
+from jdp.federated.update_stream import Arrivals, arrivals
 
 __all__ = [
+  "Arrivals",
   "ClientKeys",
   "ClientUpdate",
   "FederatedAlgorithm",
@@ -34,6 +36,7 @@ __all__ = [
   "ShardedClients",
   "Strategy",
   "adaptive_average",
+  "arrivals",
   "average_predictions",
   "by_layer",
   "client_dropout",

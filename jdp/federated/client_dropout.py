@@ -22,6 +22,7 @@ from jdp.events import PoissonSampling, Round
 from jdp.federated.dropout import DropoutModel, counts
 from jdp.federated.local_training import LocalUpdate, keep
 from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
+from jdp.federated.sharded import check_clients
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.numerics.compensated import add, rounded
 from jdp.queries import SumQuery
@@ -96,7 +97,8 @@ def client_dropout(
 
   Raises:
     ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive; when the round is first
-      traced, if the dropout model has other stages or clients than the query.
+      traced, if the dropout model has other stages or clients than the query, or there is data of another number of
+      clients.
 
   >>> import numpy as np
   >>> from jdp import data, models
@@ -151,6 +153,7 @@ def client_dropout(
         f"Expected a dropout model of {stages} stages and {num_clients} clients, got {present.shape}; "
         "set with_calibrations as the scheme has them."
       )
+    check_clients(num_clients, clients)
     numbers = counts(present)
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])
     done, events, diagnostics = algorithm.round(noise_key, data_key, begun, (clients, present[1:].T))
@@ -167,7 +170,9 @@ def _reporting(dropout, num_clients) -> sampling.Sampler:
   return sampling.Sampler(
     init=lambda: dropout.init(jax.random.key(0)),
     sample=lambda key, present: (pack(present, num_clients), present),
-    event=lambda state: PoissonSampling(1.0),  # Noise, not chance, hides who is lost.
+    # Noise, not chance, hides who is lost.
+    event=lambda state: PoissonSampling(1.0, population=num_clients),
+    population=num_clients,
     expected_size=num_clients,
     capacity=num_clients,
     max_participations=None,

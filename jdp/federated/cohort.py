@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
-from jdp.federated.sharded import AXIS, ShardedClients, client_data
+from jdp.federated.sharded import AXIS, ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import MAX_CONTRIBUTIONS, sum_devices, sum_rows, sum_while
 from jdp.sampling import Sample
 
@@ -86,9 +86,10 @@ def cohort_sum(
     `SumQuery.finalize` takes and `compensated.rounded` makes plain; zeros for an empty sample.
 
   Raises:
-    ValueError: if chunk_size is not positive, the mesh has no such axis, data is sharded over other devices, or the
-      sample has more than 2^20 slots.
+    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices; when
+      traced, if there are not as many clients as the sample's population, or the sample has more than 2^20 slots.
   """
+  check_clients(sample.population, data)
   if chunk_size is None:
     chunk_size = default_chunk_size(client_fn, mesh)
   _validate.integer(1, chunk_size=chunk_size)
@@ -100,7 +101,8 @@ def cohort_sum(
     raise ValueError(f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh).")
   _check_capacity(sample.indices.shape[0])
   padding = (0, -sample.indices.shape[0] % chunk_size)
-  sample = Sample(jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding), sample.size)
+  indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
+  sample = Sample(indices, weights, sample.size, sample.population)
   chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 

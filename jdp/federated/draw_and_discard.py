@@ -81,14 +81,15 @@ def draw_and_discard(
 
   >>> from jdp.data import Examples
   >>> from jdp.federated.client_updates import laplace_update
+  >>> from jdp.federated.update_stream import arrivals
   >>> from jdp.models.glm import glm
   >>> model = glm("logistic", (2,))
   >>> update = laplace_update(model.gradient, epsilon=5.0, learning_rate=0.1)
   >>> process = draw_and_discard(update, num_instances=5)
   >>> state = process.init(jax.random.key(0), model.init(jax.random.key(1)), update.noise_variance)
   >>> clients = Examples(jnp.ones((3, 10, 2)), jnp.ones((3, 10)), jnp.ones((3, 10)))
-  >>> users = jnp.arange(300, dtype=jnp.int32) % 3
-  >>> state = jax.jit(process.run)(jax.random.key(2), state, users, clients, update.settings)
+  >>> coming = arrivals(jnp.arange(300, dtype=jnp.int32) % 3, population=3)
+  >>> state = jax.jit(process.run)(jax.random.key(2), state, coming, clients, update.settings)
   >>> instances(state).shape, bool(jnp.all(average(instances(state)) > 0.5))
   ((5, 1, 2), True)
   """
@@ -130,8 +131,8 @@ def draw_and_discard(
     rejected = state.rejected + (arrived & ~accepted).astype(jnp.int32)
     return InstancesState(number + 1, models, rows, held, rejected)
 
-  def run(key, state, users, clients, settings):
-    inputs = (users, clients, settings)
+  def run(key, state, arrivals, clients, settings):
+    inputs = (arrivals, clients, settings)
     return scan_updates(update, choose, advance, key, state, _row(state.models, 0), inputs, block_size)
 
   return Process(init, run)

@@ -6,8 +6,11 @@ sums of Skellam noise are Skellam noise); then one sum of all messages opens. Th
 would: how much noise a calibration takes is known once the stage before it is over.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -18,12 +21,12 @@ from jdp import _validate
 from jdp.events import SkellamSum
 from jdp.federated.dropout import counts
 from jdp.federated.secure_aggregation import SecureAggregation
+from jdp.federated.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.discrete_sum import DiscreteContribution, DiscreteState
-from jdp.queries.noise_schemes import calibrated
 from jdp.random.discrete import skellam
 
-_realised = calibrated().realised
+_VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
 
 
 class Opened(NamedTuple):
@@ -50,6 +53,9 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
   and sees all masked messages: that of one Skellam sum with the variance of all noise that arrived, which the event
   holds, if all clients are honest. It rests on the masks as `jdp.federated.secure_aggregation` says.
 
+  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing; the event does not
+  count it.
+
   A round is abandoned, before any secret is revealed, if fewer than `min_clients` answer a stage, if the secrets of
   some client are lost, or if the graph of those who answered a stage falls apart: the sums of its parts would open,
   each with less noise than the event would claim.
@@ -63,7 +69,9 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
     A function of the host; its compiled parts serve all rounds. Memory: all clients' integers at once.
 
   Raises:
-    ValueError: if min_clients is no whole number >= 1; in a round, if the query's noise is not Skellam noise.
+    ValueError: if min_clients is no whole number >= 1; in a round, before anything is sent, if the query's noise is not
+      Skellam noise, records or answers are not those of the protocol's clients, a client that was lost answers again,
+      or min_clients could not make up for the others' noise by exact draws.
 
   >>> from jdp.federated.secure_aggregation import secure_aggregation
   >>> from jdp.queries import discrete_sum
@@ -88,26 +96,69 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
   def run(key, state, records, present):
     setup_key, *keys = jax.random.split(key, 1 + len(present))
     setup = protocol.setup(setup_key)
-    numbers = counts(jnp.asarray(present))
-    if int(numbers.min()) < min_clients or not all(protocol.connected(setup, row) for row in present):
+    _check_answers(present, setup.seats.size)
+    check_clients(setup.seats.size, records)
+    numbers = counts(jnp.asarray(present)).tolist()
+    if min(numbers) < min_clients or not all(protocol.connected(setup, row) for row in present):
       return None
-    integers = report(jax.random.split(keys[0], present.shape[1]), state, records, jnp.float32(1)).integers
+    integers = report(jax.random.split(keys[0], numbers[0]), state, records, jnp.float32(1)).integers
     planned = _planned(query, state, integers[0])
+    if len(present) > 1:
+      _check_floor(min_clients, numbers[0] * planned.share_variance)
+    each = [planned.share_variance, *calibrations(numbers, planned.share_variance)]
     total = arrived(setup, integers, present[0], stage=0)
-    variance = planned.share_variance * int(numbers[1])
     for stage, stage_key in enumerate(keys[1:], start=1):
-      each = _calibration(numbers[: stage + 1]) * planned.share_variance * present.shape[1]
-      integers = skellam(stage_key, each, integers.shape) if each else jnp.zeros_like(integers)
+      integers = skellam(stage_key, each[stage], integers.shape) if each[stage] else jnp.zeros_like(integers)
       total += arrived(setup, integers, present[stage], stage=stage)
-      variance += each * int(numbers[1 + stage])
     total, recovered = unmask(setup, total, jnp.asarray(present))
     if not recovered:
       return None
-    contribution = DiscreteContribution(total.astype(jnp.int32), numbers[1])
+    contribution = DiscreteContribution(total.astype(jnp.int32), jnp.int32(numbers[1]))
     result, *_ = query.finalize(jax.random.key(0), state, contribution)  # which adds no noise of its own
-    return Opened(result, SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1))
+    return Opened(result, SkellamSum(planned.l2_norm, planned.l1_norm, total_variance(numbers[1:], each), 1))
 
   return run
+
+
+def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
+  """The variance of what a client that is asked adds at each calibration: 0 where no draw is so small.
+
+  Of k clients asked, each adds a k-th of what is missing. The share of those who do not answer is
+  missing still: a product of shares of clients, that no rounding takes below zero.
+
+  Args:
+    numbers: clients announced, clients that reported, clients that answered each calibration.
+    share_variance: of the noise in one client's report.
+
+  >>> calibrations([12, 8, 4, 3], 2.0)  # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
+  [1.0, 1.0]
+  """
+  missing, each = share_variance * (numbers[0] - numbers[1]), []
+  for asked, answered in pairwise(numbers[1:]):
+    each.append(missing / asked if missing / asked >= _VARIANCES[0] else 0.0)
+    if each[-1]:
+      missing *= (asked - answered) / asked
+  return each
+
+
+def total_variance(answered: Sequence[int], each: Sequence[float]) -> float:
+  """The variance of all noise that arrived, exact and then rounded down: what each who answered at a stage added."""
+  exact = sum(number * Fraction(variance) for number, variance in zip(answered, each, strict=True))
+  return math.nextafter(float(exact), 0.0)
+
+
+def _check_answers(present: np.ndarray, num_clients: int) -> None:
+  if present.ndim != 2 or present.shape[1] != num_clients:
+    raise ValueError(f"Expected who answers of the protocol's {num_clients} clients, got shape {present.shape}.")
+  if np.any(present[1:] & ~present[:-1]):
+    raise ValueError("Expected clients that are lost at a stage to stay lost, got one that answers again.")
+
+
+def _check_floor(min_clients: int, variance: float) -> None:
+  """Few survivors of many clients would have to add more noise each than a table of exact draws holds."""
+  needed = math.ceil(variance / _VARIANCES[1])
+  if min_clients < needed:
+    raise ValueError(f"Expected min_clients of at least {needed}, to make up for the others' noise, got {min_clients}.")
 
 
 def _planned(query, state, integers) -> SkellamSum:
@@ -116,8 +167,3 @@ def _planned(query, state, integers) -> SkellamSum:
   if not isinstance(event, SkellamSum):
     raise ValueError(f"Expected a discrete_sum with noise='skellam', got one of {type(event).__name__}.")
   return event
-
-
-def _calibration(numbers) -> float:
-  """What each of the last k clients counted adds, as a fraction of the planned variance: (1 - v) / k."""
-  return float(1 - _realised(numbers, numbers).server) / int(numbers[-1])

@@ -45,12 +45,13 @@ def server_batching(update: ClientUpdate, batch_size: int, *, block_size: int | 
 
   >>> from jdp.data import Examples
   >>> from jdp.federated.client_updates import exact_update
+  >>> from jdp.federated.update_stream import arrivals
   >>> from jdp.models.glm import glm
   >>> process = server_batching(exact_update(glm("linear", (1,)).gradient, learning_rate=1.0), batch_size=2)
   >>> state = process.init(jax.random.key(0), jnp.zeros((1, 1)), 0.0)
   >>> clients = Examples(jnp.ones((2, 1, 1)), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)))
   >>> settings = exact_update(glm("linear", (1,)).gradient, learning_rate=1.0).settings
-  >>> process.run(jax.random.key(1), state, jnp.arange(2), clients, settings).params.item()
+  >>> process.run(jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, settings).params.item()
   0.5
   """
   _validate.integer(1, batch_size=batch_size)
@@ -73,8 +74,8 @@ def server_batching(update: ClientUpdate, batch_size: int, *, block_size: int | 
     last = (number + 1) % batch_size == 0
     return BatchingState(number + 1, *jax.lax.cond(last, finish, lambda: (state.params, total)))
 
-  def run(key, state, users, clients, settings):
-    inputs = (users, clients, settings)
+  def run(key, state, arrivals, clients, settings):
+    inputs = (arrivals, clients, settings)
     return scan_updates(update, lambda key: None, advance, key, state, state.params, inputs, block_size)
 
   return Process(init, run)

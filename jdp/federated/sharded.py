@@ -20,7 +20,11 @@ PyTree = Any
 AXIS = "clients"
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["shares"], meta_fields=["clients_per_device"])
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["shares"],
+  meta_fields=["clients_per_device", "num_clients"],
+)
 @dataclasses.dataclass(frozen=True)
 class ShardedClients:
   """All clients' data, of which every device holds a share; a pytree, made by `shard`.
@@ -28,10 +32,12 @@ class ShardedClients:
   Attributes:
     shares: the data of every device's clients, with a leading axis of devices.
     clients_per_device: client k lives on device k // clients_per_device, static.
+    num_clients: how many clients there are, static; what else fills the shares is padding.
   """
 
   shares: PyTree
   clients_per_device: int
+  num_clients: int
 
   def user(self, number: jax.Array) -> PyTree:
     """One client's data, on the device that holds it."""
@@ -43,7 +49,8 @@ class ShardedClients:
     own = (sample.indices // self.clients_per_device == device) & (slots < sample.size)
     order = jnp.argsort(~own, stable=True)
     weights = jnp.where(own, sample.weights, 0.0)
-    return Sample(sample.indices[order], weights[order], jnp.sum(own, dtype=jnp.int32))
+    size = jnp.sum(own, dtype=jnp.int32)
+    return Sample(sample.indices[order], weights[order], size, sample.population)
 
 
 def client_data(data: PyTree, number: jax.Array) -> PyTree:
@@ -51,6 +58,44 @@ def client_data(data: PyTree, number: jax.Array) -> PyTree:
   if isinstance(data, PackedUsers | ShardedClients):
     return data.user(number)
   return jax.tree.map(lambda x: x[number], data)
+
+
+def num_clients(data: PyTree) -> int:
+  """How many clients' data there are, however the data is held.
+
+  Raises:
+    ValueError: if the arrays do not agree about it, or there is none.
+
+  >>> num_clients({"x": np.zeros((3, 2)), "y": np.zeros(3)})
+  3
+  """
+  if isinstance(data, ShardedClients):
+    return data.num_clients
+  arrays = [data.starts, data.counts] if isinstance(data, PackedUsers) else jax.tree.leaves(data)
+  counts = {np.shape(x)[:1] for x in arrays}
+  if len(counts) != 1 or () in counts:
+    raise ValueError(
+      f"Expected arrays with one leading axis of all clients, got leading axes {sorted(counts)}; "
+      "give every array a row for each client."
+    )
+  return counts.pop()[0]
+
+
+def check_clients(population: int, data: PyTree) -> None:
+  """Refuses data of more or fewer clients than those from whom the members of a round are drawn.
+
+  JAX takes an index past the end for the last one: that client would take part in place of all who
+  are missing. Clients beyond the population would never take part. Shapes are static, so this
+  happens when a round is traced.
+
+  Raises:
+    ValueError: if the numbers differ.
+  """
+  if population != (count := num_clients(data)):
+    raise ValueError(
+      f"Expected data of as many clients as the population of {population} that is sampled from, "
+      f"got {count}; make the sampler for {count}, or give it the data of all."
+    )
 
 
 def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
@@ -65,6 +110,9 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
       each reads the shares of its own devices only (a `numpy.memmap` will do).
     mesh: devices along an axis named "clients".
 
+  Raises:
+    ValueError: if the arrays have different leading axes.
+
   >>> from jdp.federated import client_mesh
   >>> mesh = client_mesh()
   >>> sharded = shard({"x": np.arange(6.0, dtype=np.float32).reshape(3, 2)}, mesh)
@@ -72,9 +120,9 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   True
   """
   num_shards = mesh.shape[AXIS]
-  num_clients = len(data.starts) if isinstance(data, PackedUsers) else len(jax.tree.leaves(data)[0])
-  per_device = -(-num_clients // num_shards)
-  firsts = [min(number * per_device, num_clients) for number in range(num_shards + 1)]
+  count = num_clients(data)
+  per_device = -(-count // num_shards)
+  firsts = [min(number * per_device, count) for number in range(num_shards + 1)]
   ranges = list(pairwise(firsts))
   share_of = _packed_share(data, ranges) if isinstance(data, PackedUsers) else partial(_share, data)
   share = cache(lambda number: share_of(*ranges[number], per_device))
@@ -89,7 +137,7 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
     return jax.make_array_from_callback((num_shards, *example.shape), sharding, block)
 
   shares = [on_devices(place, example) for place, example in enumerate(leaves)]
-  return ShardedClients(jax.tree.unflatten(structure, shares), per_device)
+  return ShardedClients(jax.tree.unflatten(structure, shares), per_device, count)
 
 
 def _number(index):

@@ -5,16 +5,21 @@ the whole run) has keys of its own, folded in from t: neither the blocks, nor wh
 which users come before, change a bit of what it draws.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jdp import _validate
-from jdp.data.clients import Examples
+from jdp.data.clients import Array, Examples
 from jdp.federated.client_updates import ClientUpdate, Settings
+from jdp.federated.sharded import check_clients
+from jdp.sampling.base import check_population
 
 PyTree = Any
 
@@ -22,18 +27,55 @@ PyTree = Any
 _BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["users"], meta_fields=["population"])
+@dataclasses.dataclass(frozen=True)
+class Arrivals:
+  """Who reports, one after the other; a pytree, made by `arrivals`.
+
+  Attributes:
+    users: int32 [T], the number of the user that makes each update, below `population`.
+    population: how many users there are, public and static. A process refuses data of more or
+      fewer: a number past the end would be taken for the last user, who would release more often
+      than its guarantee says.
+  """
+
+  users: Array
+  population: int
+
+
+def arrivals(users: Array, population: int) -> Arrivals:
+  """The `Arrivals` of these users.
+
+  Args:
+    users: int32 [T]; may be traced, then its numbers must be below the population by construction.
+    population: how many users there are.
+
+  Raises:
+    ValueError: if population is no whole number in [1, 2^31), or a user's number is not below it.
+
+  >>> arrivals(np.array([2, 0, 2], np.int32), 3).population
+  3
+  """
+  check_population(population)
+  if not isinstance(users, jax.core.Tracer):
+    numbers = np.asarray(users)
+    if not np.all((numbers >= 0) & (numbers < population)):
+      raise ValueError(f"Expected numbers of users from 0 to {population - 1}, got others; count all users there are.")
+  return Arrivals(jnp.asarray(users), population)
+
+
 class Process(NamedTuple):
   """A stream of client updates as pure functions: jit them, or vmap them over keys, states and settings.
 
   Attributes:
     init: (key, parameters, update_variance) -> state. See the factory.
-    run: (key, state, users, clients, settings) -> state after one update of each of `users`, int32 [T], in order.
-      `clients` are the data, with one leading axis of all users. `key` is that of the whole run, the same in every
-      call, and one that is used for nothing else. `settings`: as `update.settings`.
+    run: (key, state, arrivals, clients, settings) -> state after one update of each user of the `Arrivals`, in order.
+      `clients` are the data, with one leading axis of all users; other data is refused when traced. `key` is that of
+      the whole run, the same in every call, and one that is used for nothing else. `settings`: as `update.settings`.
   """
 
   init: Callable[[jax.Array, PyTree, jax.typing.ArrayLike], Any]
-  run: Callable[[jax.Array, Any, jax.Array, Examples, Settings], Any]
+  run: Callable[[jax.Array, Any, Arrivals, Examples, Settings], Any]
 
 
 def scan_updates(
@@ -43,7 +85,7 @@ def scan_updates(
   key: jax.Array,
   state: Any,
   params: PyTree,
-  inputs: tuple[jax.Array, Examples, Settings],
+  inputs: tuple[Arrivals, Examples, Settings],
   block_size: int | None,
 ) -> Any:
   """The state after `advance` for every user in order, with choices and noise drawn block by block.
@@ -55,10 +97,17 @@ def scan_updates(
     key: of the whole run; update t uses those that are folded in from t, and nothing else.
     state: has `number`, that of the next update.
     params: a model, for its shapes.
-    inputs: (users, clients, settings), as for `Process.run`.
+    inputs: (arrivals, clients, settings), as for `Process.run`.
     block_size: see `draw_and_discard`.
+
+  Raises:
+    ValueError: if the arrivals are of another population than the clients, or block_size is not positive.
   """
-  users, clients, settings = inputs
+  coming, clients, settings = inputs
+  if not isinstance(coming, Arrivals):
+    raise ValueError(f"Expected Arrivals, got {type(coming).__name__}; use arrivals(users, population).")
+  check_clients(coming.population, clients)
+  users = coming.users
   if block_size is None:
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
     block_size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, size)))

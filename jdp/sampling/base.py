@@ -1,6 +1,7 @@
 """The form of a sampler, and what samplers are made of."""
 
 import bisect
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -20,18 +21,28 @@ _NEGLIGIBLE = 1e-12
 _BLOCK = 128  # records searched at a time for the members of a small sample
 
 
-class Sample(NamedTuple):
-  """A round's members.
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["indices", "weights", "size"],
+  meta_fields=["population"],
+)
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """A round's members, a pytree.
 
   Attributes:
-    indices: int32 [capacity], which record each slot holds; members come first.
+    indices: int32 [capacity], which record each slot holds, below `population`; members come first.
     weights: float32 [capacity], 1 for a member, 0 for padding.
     size: int32 scalar, the number of members. Private, unless the policy fixes it.
+    population: how many records the sample was drawn from, public and static. Whoever joins the
+      sample with data refuses data of more or fewer records: an index past the end would be taken
+      for the last record.
   """
 
   indices: jax.Array
   weights: jax.Array
   size: jax.Array
+  population: int
 
 
 class Sampler(NamedTuple):
@@ -41,6 +52,7 @@ class Sampler(NamedTuple):
     init: () -> state.
     sample: (key, state) -> (Sample, state).
     event: state -> what the ledger must hold about the round that `sample` draws from that state.
+    population: how many records there are, public: that of every sample.
     expected_size: the expected number of members, public.
     capacity: the number of slots, public.
     max_participations: the most rounds of a run that one record takes part in, or None.
@@ -49,6 +61,7 @@ class Sampler(NamedTuple):
   init: Callable[[], Any]
   sample: Callable[[jax.Array, Any], tuple[Sample, Any]]
   event: Callable[[Any], SamplingEvent]
+  population: int
   expected_size: float
   capacity: int
   max_participations: int | None
@@ -60,17 +73,19 @@ def check_population(population: int) -> None:
   _validate.in_range(1, 2**31 - 1, population=population)
 
 
-def first_members(indices: jax.Array, size: jax.Array) -> Sample:
-  """The sample whose first `size` slots are members."""
+def first_members(indices: jax.Array, size: jax.Array, population: int) -> Sample:
+  """The sample of a population whose first `size` slots are members."""
   member = jnp.arange(indices.size, dtype=np.int32) < size
-  return Sample(jnp.where(member, indices, np.int32(0)), member.astype(np.float32), size)
+  indices = jnp.where(member, indices, np.int32(0))
+  return Sample(indices, member.astype(np.float32), size, population)
 
 
 def pack(chosen: jax.Array, capacity: int) -> Sample:
   """The sample of the first `capacity` records that are chosen, bool [population]; the others are dropped."""
   if capacity * _BLOCK > chosen.size:
     (indices,) = jnp.nonzero(chosen, size=capacity, fill_value=0)
-    return first_members(indices.astype(np.int32), jnp.minimum(jnp.sum(chosen, dtype=np.int32), capacity))
+    size = jnp.minimum(jnp.sum(chosen, dtype=np.int32), capacity)
+    return first_members(indices.astype(np.int32), size, chosen.size)
   # A running count of all records is slow on CPU: count by blocks, then look into the blocks that hold members.
   # The coins are neither padded nor written to memory: XLA fuses their draw with the count.
   whole = chosen.size - chosen.size % _BLOCK
@@ -81,7 +96,7 @@ def pack(chosen: jax.Array, capacity: int) -> Sample:
   places = block[:, None] * _BLOCK + jnp.arange(_BLOCK, dtype=np.int32)[None]
   inside = jnp.cumsum(chosen.at[places].get(mode="fill", fill_value=False), axis=1, dtype=np.int32)
   place = jnp.sum(inside <= (slots - ends[block] + inside[:, -1])[:, None], axis=1, dtype=np.int32)
-  return first_members(block * _BLOCK + place, jnp.minimum(ends[-1], capacity))
+  return first_members(block * _BLOCK + place, jnp.minimum(ends[-1], capacity), chosen.size)
 
 
 def until_done(key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Array]], value: T) -> T:

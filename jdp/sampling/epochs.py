@@ -85,13 +85,12 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
 
   def batch(assignment, position):
     start = position * batch_size
-    return first_members(
-      lax.dynamic_slice(assignment, (start,), (batch_size,)), jnp.minimum(batch_size, covered - start)
-    )
+    slots = lax.dynamic_slice(assignment, (start,), (batch_size,))
+    return first_members(slots, jnp.minimum(batch_size, covered - start), population)
 
   short_without_one = keep_partial or population == num_slots
   event = partial(ShuffledBatches, num_batches, keeps_partial=short_without_one, population=population)
-  return _sampler(assign, batch, event, num_slots, num_batches, covered / num_batches, batch_size)
+  return _sampler(assign, batch, event, num_slots, num_batches, population, covered / num_batches, batch_size)
 
 
 def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = None) -> Sampler:
@@ -141,7 +140,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
 
   overflow = overflow_probability(population, 1 / num_batches, capacity)
   event = partial(BallsInBins, num_batches, overflow_probability=overflow, population=population)
-  return _sampler(assign, batch, event, population, num_batches, population / num_batches, capacity)
+  return _sampler(assign, batch, event, population, num_batches, population, population / num_batches, capacity)
 
 
 def _sampler(
@@ -150,6 +149,7 @@ def _sampler(
   event: Callable,
   assignment_size: int,
   num_batches: int,
+  population: int,
   expected_size: float,
   capacity: int,
 ) -> Sampler:
@@ -163,6 +163,7 @@ def _sampler(
     init=lambda: EpochState(jnp.zeros(assignment_size, jnp.int32), jnp.int32(0)),
     sample=sample,
     event=lambda state: event(starts_epoch=state.position == 0),
+    population=population,
     expected_size=expected_size,
     capacity=capacity,
     max_participations=None,

@@ -73,6 +73,7 @@ def poisson(
     init=init,
     sample=sample,
     event=lambda state: event,
+    population=population,
     expected_size=population * probability,
     capacity=capacity,
     max_participations=max_participations,

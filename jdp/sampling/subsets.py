@@ -42,7 +42,8 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
 
   def sample(key, state):
     if sample_size <= population // 2:
-      return first_members(_subset(key, population, sample_size), jnp.int32(sample_size)), state
+      members = _subset(key, population, sample_size)
+      return first_members(members, jnp.int32(sample_size), population), state
     others = _subset(key, population, population - sample_size)
     return pack(jnp.ones(population, bool).at[others].set(False), sample_size), state
 
@@ -50,6 +51,7 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
     init=lambda: (),
     sample=sample,
     event=lambda state: event,
+    population=population,
     expected_size=float(sample_size),
     capacity=sample_size,
     max_participations=None,

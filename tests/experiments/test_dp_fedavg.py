@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import dp_fedavg
+from experiments import dp_fedavg, dp_fedavg_report
 from experiments.dp_fedavg_averages import make_average, make_federation
 from experiments.dp_fedavg_report import first_noise
-from experiments.runner import launch
+from experiments.runner import launch, plots
 from experiments.runner.launch import Location
 from experiments.runner.params import load_params
 from experiments.runner.prior import describe_start, load_start
@@ -166,13 +166,55 @@ def test_a_round_is_the_published_algorithm(projection, weights):
   np.testing.assert_allclose(state.params, 1 + total / w.sum(), rtol=1e-5)
 
 
+DRAWN = {}
+
+
+def keeping_lines(save):
+  """`plots.save` that keeps what is drawn, by the plot's name and each line's label."""
+
+  def keep(made, path):
+    axes = made.axes[0]
+    lines = {line.get_label(): np.transpose([line.get_xdata(), line.get_ydata()]).tolist() for line in axes.lines}
+    DRAWN[path.stem] = axes.get_ylabel(), lines
+    save(made, path)
+
+  return keep
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("dp_fedavg") / "run"
   np.savez(path.parent / "params.npz", **START)
   start = str(path.parent / "params.npz")
   runs, start = ("private", "none", "dp_sgd"), {"warm_start": start, "warm_start_public": True}
-  return path, run(path, runs=runs, smoothing=2, sgd_batch_size=40, **start, **PLAN, **ONCE)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(plots, "save", keeping_lines(plots.save))
+    return path, run(path, runs=runs, smoothing=3, sgd_batch_size=40, **start, **PLAN, **ONCE)
+
+
+def metrics_of(path, setting):
+  return [json.loads(line) for line in (path / setting / "0/metrics.jsonl").read_text().splitlines()]
+
+
+def test_what_the_plot_draws_is_in_the_metrics_files(finished):
+  """With --smoothing too: every point of every line is a round and what was measured there."""
+  path, _ = finished
+  ylabel, lines = DRAWN["accuracy_over_rounds"]
+  assert ylabel == "test accuracy"
+  summary = json.loads((path / "results.json").read_text())["summary"]
+  measured = {row["label"]: metrics_of(path, row["setting"]) for row in summary}
+  assert lines == {label: [[row["round"], row["test_accuracy"]] for row in rows] for label, rows in measured.items()}
+  assert all(rows[0]["round"] == 0 for rows in measured.values())
+
+
+def test_a_smoothed_end_never_reaches_over_round_0(finished):
+  path, out = finished
+  for row in json.loads((path / "results.json").read_text())["summary"]:
+    values = [evaluation["test_accuracy"] for evaluation in metrics_of(path, row["setting"])]
+    assert len(values) == 3  # no more than are smoothed
+    assert row["smoothed"]["mean"] == pytest.approx(np.mean(values[1:]))
+  assert "mean of the last 3 evaluations" in out
+  assert dp_fedavg_report.smoothed_end([{"round": 0, "x": 0.1}], "x", 3) == 0.1  # stopped before it was trained
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):

@@ -63,8 +63,8 @@ def rows(path, name, file="metrics"):
 def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
   """A process that counts its users: none twice in a round or in a pass, and none above the event's cap."""
 
-  def count(key, counts, members, clients, settings):
-    return counts.at[members].add(1)
+  def count(key, counts, arrivals, clients, settings):
+    return counts.at[arrivals.users].add(1)
 
   update = laplace_update(lambda params, client: params, 1.0, 1.0)
   schedule = Schedule(users, per_pass, rounds)

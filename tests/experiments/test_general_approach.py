@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import general_approach
+from experiments import general_approach, general_approach_report
 from experiments.general_approach_queries import make_groups, make_query
 from experiments.runner import launch, training
 from experiments.runner.launch import Location
+from experiments.runner.statistics import Interval
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
 from jdp.federated.iterative import record_like
@@ -150,6 +151,14 @@ def test_the_report_says_what_was_guaranteed_and_how_noise_was_divided(finished)
   (line,) = (line for line in report.splitlines() if line.startswith("| proportional, users") and "1.41" in line)
   assert line.rstrip(" |").endswith(f"{Z}")
   assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("rounds", "cell"), [(0, "none"), (4, "62.5 %")])
+def test_what_was_never_released_is_not_shown_as_a_released_accuracy(rounds, cell):
+  metrics = {"test_accuracy": Interval(0.1, None), "train_accuracy": Interval(0.625, None)}
+  row = {"label": "a", "central": None, "pld": None, "rounds": Interval(rounds, None), **metrics}
+  table = general_approach_report._table([row])
+  assert table.splitlines()[-1].split("|")[-2].strip() == cell
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeypatch):
