@@ -22,10 +22,11 @@ from jdp.federated.averages import (
   true_average,
 )
 from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
-from jdp.federated.ghost import ghost_clients
+from jdp.federated.cohort import ChunkFn, cohort_sum
+from jdp.federated.ghost import _Factors, _squared_norm, ghost_clients
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
 from jdp.queries import gaussian_sum
-from jdp.sampling import poisson
+from jdp.sampling import Sample, poisson
 
 USERS, EXAMPLES, LENGTH, WORDS, FEATURES = 7, 4, 3, 6, 5
 S = 0.1
@@ -215,3 +216,43 @@ def test_a_query_with_several_bounds_is_refused():
   average = fixed_denominator(by_layer(parameters(network), S), 0.0, 5.0)
   with pytest.raises((ValueError, TypeError), match="Expected"):
     run(network, average, ghost=True)
+
+
+def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
+  """Users whose gradient is their input; chunks summed in float32 would move by 1e-4 more."""
+  network = nn.Dense(1, use_bias=False)
+
+  def loss(params, inputs):
+    return -jnp.mean(network.apply({"params": params}, inputs))
+
+  clients, query, params = (
+    ghost_clients(gradient_step(loss, 1.0)),
+    gaussian_sum(1.0, 1.0),
+    {"kernel": jnp.zeros((3, 1))},
+  )
+  others = np.r_[np.ones(2048), np.full(2048, -0.99 * 2.0**-13)]
+  count = len(others) + 1
+  sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)
+
+  def contributions(keys, shared, inputs, weights):
+    return clients.contributions(query, query.init(params), keys, (params,), inputs, weights)[0]
+
+  @jax.jit
+  def total(inputs):
+    return cohort_sum(ChunkFn(contributions), jax.random.key(0), (), sample, inputs, chunk_size=64)["kernel"]
+
+  rows = [np.r_[first, others].astype(np.float32)[:, None, None] * np.eye(1, 3, 1, np.float32) for first in (1.0, 0.0)]
+  with_it, without = ([np.float64(x) for x in jax.tree.leaves(total(x))] for x in rows)
+  assert 1 - 1e-3 < np.linalg.norm(sum(with_it) - sum(without)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_no_norm_rests_on_products_of_lower_precision(precision, wide):
+  """Whatever a process sets for its other products: the norms' would be short by 1.0009 and 1.0066."""
+  rows, columns = (2, 40) if wide else (40, 2)
+  factors = _Factors(jnp.ones((rows, columns)), jnp.ones((rows, columns)))
+  with jax.default_matmul_precision(precision):
+    jaxpr = jax.make_jaxpr(_squared_norm)(factors)
+  text = str(jaxpr)
+  assert text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
