@@ -64,7 +64,7 @@ def test_a_lattice_in_any_coordinate_and_an_equality_are_seen():
   first[::2, 0] = 13
   again = audit_residues(first[:, :1], rng.integers(0, 1000, (COUNT, 1)), BOUND, spacing=1.0)
   assert again.column == "value of 0"
-  assert again.bound > math.log(200)
+  assert again.bound > math.log(100)  # of 500
 
 
 def test_refusals():

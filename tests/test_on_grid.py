@@ -26,6 +26,7 @@ from jdp.mechanisms import (
   priv_unit_linf,
   proj_unit,
   scalar_dp,
+  scalar_rel_dp,
   separated,
   stream_sum,
 )
@@ -134,6 +135,7 @@ EXACT = {
   "hemisphere": hemisphere(4, 1.0),
   "priv_unit_linf": priv_unit_linf(4, 1.0),
   "scalar_dp": scalar_dp(1.0, 1.0),
+  "scalar_rel_dp": scalar_rel_dp(1.0, 1.0, num_levels=4, min_value=0.1),
   "of two exact ones": separated(priv_unit_linf(4, 1.0), scalar_dp(1.0, 1.0)),
 }
 AUDITED = 100_000

@@ -13,6 +13,7 @@ from jdp.accounting import gaussian_epsilon
 from jdp.attacks.audit import epsilon_bound
 from jdp.attacks.residues import audit_residues
 from jdp.queries import (
+  adaptive_clipped_sum,
   average,
   discrete_sum,
   gaussian_sum,
@@ -21,6 +22,7 @@ from jdp.queries import (
   no_privacy,
   weighted_average,
 )
+from jdp.queries.adaptive import AdaptiveContribution
 from jdp.queries.on_grid import on_grid
 
 SIGMA, COUNT = 0.75, 1_000_000
@@ -174,6 +176,21 @@ def test_noise_that_a_round_decides_on_doubles_the_spacing_until_it_is_coarse_en
     values = np.abs(np.asarray(result, np.float64))
     assert np.min(values[values > 0]) == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(values / expected, np.rint(values / expected), atol=1e-3)
+
+
+def test_a_round_without_noise_keeps_the_spacing():
+  silent = on_grid(gaussian_sum(1.0, lambda step: 0.0 * step.astype(jnp.float32)), 1e-3)
+  np.testing.assert_array_equal(release(silent, jnp.float32([0.0014, 0.0016])), np.float32([0.001, 0.002]))
+
+
+def test_adaptive_clipping_on_a_grid():
+  """A round's spacing follows its noise of about twice the clip norm."""
+  query = adaptive_clipped_sum(2.0, 1000.0)
+  gridded, total = on_grid(query, 2.0**-10), AdaptiveContribution(jnp.zeros(20_000), jnp.float32(0))
+  for clip_norm, expected in ((7.9, 1.0), (17.0, 4.0)):
+    state = query.init(jnp.zeros(20_000))._replace(clip_norm=jnp.float32(clip_norm))
+    values = np.abs(gridded.finalize(jax.random.key(0), state, total)[0])
+    assert np.min(values[values > 0]) == expected
 
 
 RECORD = {"a": jnp.zeros(3), "b": {"v": jnp.zeros(2), "w": jnp.zeros(4)}}

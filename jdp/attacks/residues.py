@@ -98,9 +98,9 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
     raise ValueError(f"Expected at least two numbers on each input, got {len(first)} and {len(second)}.")
   columns, others = residues(first, spacing), residues(second, spacing)
   candidates = [
-    (*_best_event(*halves[:2], bound), name, upper, *halves[2:])
+    (*_best_event(own, other, bound), name, upper, new, other_new)
     for name in columns
-    for upper, halves in _sides(columns[name], others[name])
+    for upper, own, other, new, other_new in _sides(columns[name], others[name])
   ]
   _, event, name, upper, new, other_new = max(candidates, key=lambda candidate: candidate[0])
   hits, false_hits = (int(np.count_nonzero(np.isin(x, event))) for x in (new, other_new))
@@ -109,9 +109,9 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
 
 
 def _sides(first: np.ndarray, second: np.ndarray):
-  """(upper, (chooses, chooses against, measures, measures against)) for events likelier on either input."""
+  """(upper, halves that choose, halves that measure) for events likelier on the first input, and on the second."""
   (own, new), (other, other_new) = (np.split(x, [len(x) // 2]) for x in (first, second))
-  return (True, (own, other, new, other_new)), (False, (other, own, other_new, new))
+  return (True, own, other, new, other_new), (False, other, own, other_new, new)
 
 
 def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, np.ndarray]:

@@ -46,16 +46,16 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   release their low-order bits (Mironov, CCS 2012). So spacings below 1/16 of `mechanism.noise` are refused.
 
   * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to a factor of
-    exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: the proof), so that epsilon rises by at most
-    `grid_surcharge`: at spacings of a quarter of the noise's standard deviation and delta = 1e-10 by 2.6e-4 for one
-    coordinate, by 6.6e-3 for a thousand. Where inputs are far larger than the noise (epsilon above 1e4) divide the
-    spacing by four there.
+    exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
+    `jdp.accounting.grid_surcharge`: at spacings of a quarter of the noise's standard deviation and delta = 1e-10 by 2.6e-4 for one
+    coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise give it a fourth of the spacing.)
   * `l2_laplace`, `priv_unit`, `priv_unit_g`, `proj_unit`: no such factor is proved. Their coordinates are bound
-    together: the points of a sphere may only touch a cell, whose probability then has no relative accuracy. What holds
-    is a total variation: each coordinate is within about 2e-6 noise of a real number's, so two laws of reports,
-    of floats and of real numbers, are at most d 2e-6 noise / spacing apart, which adds (1 + e^epsilon) times that to
-    a delta. It is small for few coordinates on coarse grids only, and crude: residues of reports on the finest
-    grid refute nothing in 200,000 trials.
+    together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
+    is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),
+    so rounding tells the two apart in about 2e-5 noise / spacing of all reports at most. The reports of floats and
+    those of real numbers are d times that apart at most, which adds (1 + e^epsilon) times that to a delta: little for
+    few coordinates on coarse grids only. It is crude: audits by residues refute nothing on the finest
+    grids. Where a proof is needed, take a mechanism of the first kind or of the next.
   * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`) have no float
     digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the worse of its parts holds.
 

@@ -34,8 +34,8 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
   point too, up to a surcharge that no event states. The noise is float32, and a grid about as fine as its floats
   would release their low-order bits (I. Mironov, CCS 2012). A spacing of a sixteenth of sigma or more has so
   many floats in each cell that the cell's probability is right to a factor of exp(+-1.5e-6 |noise| / spacing), however
-  large the sum (`jdp.accounting.float_noise`: the proof). Over d coordinates epsilon
-  rises by at most `grid_surcharge`: at delta = 1e-10 and sigma = 4 spacing by 2.6e-4 for one, by 0.086 for a million.
+  large the sum (`jdp.accounting.float_noise`: why). Over d coordinates epsilon
+  rises by at most `jdp.accounting.grid_surcharge`: at delta = 1e-10 and sigma = 4 spacing by 2.6e-4 for one, by 0.086 for a million.
   Finer spacings are refused. Where only a round decides on sigma (schedules, adaptive clipping), that round's spacing
   is the least 2^j `spacing` of a sixteenth of sigma or more; sigma is public there.
 
@@ -64,12 +64,13 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
   (True, GaussianSum(clip_norm=1.0, stddev=2.0))
   """
   _validate.in_range(*FLOAT32_SAFE, spacing=spacing)
-  noise, varies = query.noise, callable(query.noise)
-  check_spacing(spacing, 0.0 if varies else noise)
+  noise = query.noise
+  if not callable(noise):
+    check_spacing(spacing, noise)
 
   def finalize(key, state, total):
     result, event, after = query.finalize(key, state, total)
-    step = _coarsened(spacing, noise(state)) if varies else np.float32(spacing)
+    step = _coarsened(spacing, noise(state)) if callable(noise) else np.float32(spacing)
     return jax.tree.map(lambda x: _rounded(x, step), result), event, after
 
   return query._replace(finalize=finalize)
@@ -84,4 +85,4 @@ def _coarsened(spacing: float, noise: jax.Array) -> jax.Array:
   mantissa, exponent = math.frexp(spacing)
   least_mantissa, least_exponent = jnp.frexp(np.float32(FINEST_SHARE) * noise)
   doublings = least_exponent - exponent + (least_mantissa > np.float32(mantissa)).astype(np.int32)
-  return jnp.ldexp(np.float32(spacing), jnp.maximum(doublings, 0))
+  return jnp.ldexp(np.float32(spacing), jnp.where(noise > 0, jnp.maximum(doublings, 0), 0))
