@@ -47,8 +47,9 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
 
   * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to a factor of
     exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
-    `jdp.accounting.grid_surcharge`: at spacings of a quarter of the noise's standard deviation and delta = 1e-10 by 2.6e-4 for one
-    coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise give it a fourth of the spacing.)
+    `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of the noise's standard deviation by
+    2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise give it a fourth of the
+    spacing.)
   * `l2_laplace`, `priv_unit`, `priv_unit_g`, `proj_unit`: no such factor is proved. Their coordinates are bound
     together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
     is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),

@@ -32,17 +32,18 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
 
   Formal guarantee: the query's own, with the same event, for real numbers: rounding is post-processing. In floating
   point too, up to a surcharge that no event states. The noise is float32, and a grid about as fine as its floats
-  would release their low-order bits (I. Mironov, CCS 2012). A spacing of a sixteenth of sigma or more has so
-  many floats in each cell that the cell's probability is right to a factor of exp(+-1.5e-6 |noise| / spacing), however
-  large the sum (`jdp.accounting.float_noise`: why). Over d coordinates epsilon
-  rises by at most `jdp.accounting.grid_surcharge`: at delta = 1e-10 and sigma = 4 spacing by 2.6e-4 for one, by 0.086 for a million.
-  Finer spacings are refused. Where only a round decides on sigma (schedules, adaptive clipping), that round's spacing
-  is the least 2^j `spacing` of a sixteenth of sigma or more; sigma is public there.
+  would release their low-order bits (I. Mironov, CCS 2012). With a spacing of a sixteenth of sigma or more each cell
+  holds so many floats that its probability is right to a factor of exp(+-1.5e-6 |noise| / spacing), also where
+  the sum is far larger than the noise (to the fourth power of that factor beyond 2^16 spacings;
+  `jdp.accounting.float_noise`: why). Over d coordinates epsilon rises by at most `jdp.accounting.grid_surcharge`: at
+  delta = 1e-10 and sigma = 4 spacing by 2.6e-4 for one, by 0.086 for a million. Finer spacings are refused. Where only
+  a round decides on sigma (schedules, adaptive clipping), that round's spacing is the least 2^j `spacing` of a
+  sixteenth of sigma or more; sigma is public there.
 
   Sigma is the largest of all coordinates (`SumQuery.noise`). Where groups differ much in their noise, put each on a
   grid of its own: `grouped({name: on_grid(query, spacing)}, labels)`. The query's *state* and *event* are not rounded:
   a query that learns from its noised sums (adaptive clipping) releases through its clip norm what it did without a
-  grid. What other sums that a query does not noise itself hold (`distributed_sum`) is not looked at.
+  grid.
 
   The grid is that of whichever result is wrapped: `average(on_grid(query, spacing), n)` has spacing / n on the average.
 
