@@ -1,5 +1,6 @@
 """The local mechanisms that are audited, and broken ones that an audit must find out."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ def _gaussian(epsilon: float, dim: int) -> LocalMechanism:
   return mechanisms.gaussian(stddev, 2.0, GAUSSIAN_DELTA, shape=(dim,))
 
 
+def _on_grid(epsilon: float, dim: int) -> LocalMechanism:
+  mechanism = mechanisms.priv_unit(dim, epsilon)
+  return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))  # half a coordinate's noise
+
+
 def _separated(epsilon: float, dim: int) -> LocalMechanism:
   return mechanisms.separated(mechanisms.priv_unit(dim, epsilon / 2), mechanisms.scalar_dp(epsilon / 2, 1.0))
 
@@ -42,7 +48,7 @@ MECHANISMS: dict[str, _Make] = {  # (epsilon, dimension of vectors) -> mechanism
   "hemisphere": lambda epsilon, dim: mechanisms.hemisphere(dim, epsilon),
   "proj_unit": lambda epsilon, dim: mechanisms.proj_unit(dim, epsilon, dim // 2),
   "fast_proj_unit": lambda epsilon, dim: mechanisms.fast_proj_unit(dim, epsilon, dim // 2),
-  "on_grid": lambda epsilon, dim: mechanisms.on_grid(mechanisms.priv_unit(dim, epsilon), 0.25),
+  "on_grid": _on_grid,
   "separated": _separated,
   "scalar_dp": lambda epsilon, dim: mechanisms.scalar_dp(epsilon, 1.0),
   "scalar_rel_dp": lambda epsilon, dim: mechanisms.scalar_rel_dp(epsilon, 1.0, num_levels=4, min_value=0.1),

@@ -6,9 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import query_cases
 import statistical
 
-from jdp.queries import average, gaussian_sum
+from jdp.accounting import gaussian_epsilon
+from jdp.attacks.audit import epsilon_bound
+from jdp.attacks.residues import audit_residues
+from jdp.queries import (
+  adaptive_clipped_sum,
+  average,
+  discrete_sum,
+  gaussian_sum,
+  grouped,
+  joint_clipped_sum,
+  no_privacy,
+  weighted_average,
+)
+from jdp.queries.adaptive import AdaptiveContribution
 from jdp.queries.on_grid import on_grid
 
 SIGMA, COUNT = 0.75, 1_000_000
@@ -96,3 +110,98 @@ def test_a_grid_on_the_sum_or_on_the_average():
 def test_bad_spacings_are_refused(spacing):
   with pytest.raises(ValueError, match="Expected spacing"):
     on_grid(gaussian_sum(1.0, 1.0), spacing)
+
+
+def noised(query, at, key):
+  """100,000 coordinates whose sum is `at`."""
+  return np.asarray(release(query, jnp.full(100_000, np.float32(at)), key))
+
+
+@pytest.mark.parametrize(
+  "at", [(0.0, 1.0), (0.0, 0.5), (0.25, 1.25), (0.0, -1.0), (1e7, 1e7 + 1), (2.0**20, 2.0**20 + 0.5)]
+)
+def test_residues_refute_nothing_on_the_finest_grid(at):
+  """Sums of records of norm 1, small and so large that float32 is coarser than the grid; 99.9 % over all together."""
+  spacing, epsilon = 1 / 16, gaussian_epsilon(1.0, 1e-5)
+  drawn = [noised(on_grid(gaussian_sum(1.0, 1.0), spacing), x, key) for key, x in enumerate(at)]
+  assert audit_residues(*drawn, epsilon_bound(1 - 1e-3 / 6, 1e-5), spacing=spacing).bound <= epsilon
+
+
+def test_residues_refute_a_grid_as_fine_as_floats():
+  """The audit above can fail: on the grid that used to be accepted it proves more than the stated 4.377."""
+  spacing = float(np.float32(1e-8))
+  fine = on_grid(gaussian_sum(1.0, 1.0)._replace(noise=0.0), spacing)
+  first, second = (
+    np.asarray(fine.finalize(jax.random.key(key), fine.init(0.0), jnp.full(200_000, x))[0])
+    for key, x in enumerate((np.float32(0), np.float32(1)))
+  )
+  assert audit_residues(first, second, epsilon_bound(1 - 1e-6, 1e-5), spacing=spacing).bound > gaussian_epsilon(
+    1.0, 1e-5
+  )
+
+
+@pytest.mark.parametrize("share", [0.999, 1e-3, 1e-8])
+def test_spacings_below_a_sixteenth_of_the_noise_are_refused(share):
+  plain = gaussian_sum(1.0, SIGMA)
+  scaled = joint_clipped_sum({"v": 1.0, "w": 8.0}, 1.0, SIGMA)
+  groups = grouped({"v": plain, "w": gaussian_sum(1.0, 8 * SIGMA)}, {"v": "v", "w": "w"})
+  weighted = weighted_average(1.0, SIGMA, min_total_weight=2.0)
+  for query, factor in ((plain, 1.0), (average(plain, 4.0), 0.25), (scaled, 8.0), (groups, 8.0), (weighted, 1.0)):
+    with pytest.raises(ValueError, match="Expected spacing to be at least 1/16 of the noise"):
+      on_grid(query, share * factor * SIGMA / 16)
+    on_grid(query, factor * SIGMA / 16)
+
+
+def test_queries_without_float_noise_take_any_grid_and_those_that_do_not_state_it_none():
+  on_grid(gaussian_sum(1.0, 0.0), 1e-20)
+  on_grid(no_privacy(), 1e-20)
+  on_grid(discrete_sum(jnp.zeros(4), 1.0, 1.0, num_clients=10), 1e-20)
+  silent = gaussian_sum(1.0, SIGMA)._replace(noise=None)
+  for query in (silent, average(silent, 2.0), grouped({"x": silent}, "x")):
+    with pytest.raises(ValueError, match="states its noise"):
+      on_grid(query, 1.0)
+
+
+@pytest.mark.parametrize("spacing", [1e-3, 0.3, 1.0])
+def test_noise_that_a_round_decides_on_doubles_the_spacing_until_it_is_coarse_enough(spacing):
+  """Schedules and adaptive clip norms: the least multiple 2^j of the spacing, a sixteenth of the noise or more."""
+  scheduled = gaussian_sum(1.0, lambda step: 2.0 ** (step.astype(jnp.float32) - 2.0))
+  total = jnp.zeros(20_000)
+  gridded, state = on_grid(scheduled, spacing), scheduled.init(total)
+  for step in range(8):
+    result, event, state = jax.jit(gridded.finalize)(jax.random.key(step), state, total)
+    least = float(event.stddev) / 16
+    assert float(event.stddev) == 2.0 ** (step - 2)
+    expected = np.float32(spacing) * 2.0 ** max(0, math.ceil(math.log2(least / spacing)))
+    values = np.abs(np.asarray(result, np.float64))
+    assert np.min(values[values > 0]) == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(values / expected, np.rint(values / expected), atol=1e-3)
+
+
+def test_a_round_without_noise_keeps_the_spacing():
+  silent = on_grid(gaussian_sum(1.0, lambda step: 0.0 * step.astype(jnp.float32)), 1e-3)
+  np.testing.assert_array_equal(release(silent, jnp.float32([0.0014, 0.0016])), np.float32([0.001, 0.002]))
+
+
+def test_adaptive_clipping_on_a_grid():
+  """A round's spacing follows its noise of about twice the clip norm."""
+  query = adaptive_clipped_sum(2.0, 1000.0)
+  gridded, total = on_grid(query, 2.0**-10), AdaptiveContribution(jnp.zeros(20_000), jnp.float32(0))
+  for clip_norm, expected in ((7.9, 1.0), (17.0, 4.0)):
+    state = query.init(jnp.zeros(20_000))._replace(clip_norm=jnp.float32(clip_norm))
+    values = np.abs(gridded.finalize(jax.random.key(0), state, total)[0])
+    assert np.min(values[values > 0]) == expected
+
+
+RECORD = {"a": jnp.zeros(3), "b": {"v": jnp.zeros(2), "w": jnp.zeros(4)}}
+
+
+@pytest.mark.parametrize("name", query_cases.examples(RECORD))
+def test_queries_state_their_noise(name):
+  case = query_cases.examples(RECORD)[name]
+  noise = case.query.noise
+  stated, largest = float(noise(case.query.init(RECORD)) if callable(noise) else noise), max(case.stddevs.values())
+  if name == "nested":  # a bound: its joint query has a larger scale for vectors that are in other groups
+    assert stated > largest
+  else:
+    assert stated == pytest.approx(largest, rel=1e-6)

@@ -4,6 +4,7 @@ For each: bytes of a report, mean squared error of a unit vector's (or number's)
 rates to drawing as many normal numbers (`jdp.random.normal`): 0.5 takes twice as long for each coordinate.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -30,6 +31,11 @@ def _gaussian(dim, epsilon):
   return mechanisms.gaussian(2 * gaussian_noise_multiplier(epsilon, _DELTA), 2.0, _DELTA, shape=(dim,))
 
 
+def _on_grid(dim, epsilon):
+  mechanism = mechanisms.priv_unit(dim, epsilon)
+  return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))  # half a coordinate's noise
+
+
 def _separated(dim, epsilon):
   return mechanisms.separated(mechanisms.priv_unit(dim, 0.75 * epsilon), mechanisms.scalar_dp(0.25 * epsilon, 1.0))
 
@@ -47,7 +53,7 @@ VECTORS: dict[str, Callable[[int, float], mechanisms.LocalMechanism]] = {
   "fast_proj_unit": lambda dim, epsilon: mechanisms.fast_proj_unit(dim, epsilon, min(_PROJECTIONS, dim)),
   "priv_unit_linf": mechanisms.priv_unit_linf,
   "separated": _separated,
-  "on_grid": lambda dim, epsilon: mechanisms.on_grid(mechanisms.priv_unit(dim, epsilon), 0.25),
+  "on_grid": _on_grid,
   "hemisphere": mechanisms.hemisphere,
   "laplace": lambda dim, epsilon: mechanisms.laplace(epsilon, 2.0, shape=(dim,)),
   "l2_laplace": lambda dim, epsilon: mechanisms.l2_laplace(epsilon, 2.0, shape=(dim,)),

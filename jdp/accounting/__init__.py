@@ -4,6 +4,7 @@
 |---|---|
 | from a ledger to epsilon and back | `accountant`, `calibration`, `local` (a unit's local releases) |
 | from events to losses: queries, then samples | `losses`, `releases`, `samples`, `loss_kinds` |
+| what float noise on a grid may add | `float_noise` |
 | from losses to epsilon | `profiles` (RDP, moments), `conversions`, `loss_distributions` (PLD), `analytic_gaussian` |
 | Renyi divergences | `rdp` (Poisson samples), `rdp_fixed_size`, `rdp_closed`, `binomial` |
 | other packages' events; shuffled reports | `dp_events`; `shuffling` |
@@ -22,6 +23,7 @@ from jdp.accounting.calibration import (
   calibrate_sampling_probability,
 )
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
+from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local import local_guarantee
 from jdp.accounting.rdp import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
@@ -41,6 +43,7 @@ __all__ = [
   "gaussian_delta",
   "gaussian_epsilon",
   "gaussian_noise_multiplier",
+  "grid_surcharge",
   "largest_local_epsilon",
   "local_guarantee",
   "rdp_subsampled_gaussian",

@@ -18,9 +18,9 @@ from jdp.accounting.releases import release
 from jdp.events import GaussianSum, NonPrivate, WeightedAverage
 from jdp.guarantees import Relation
 from jdp.queries import SumQuery, adaptive_clipped_sum, average, gaussian_sum, grouped, layers, weighted_average
-from jdp.queries.base import Schedule
+from jdp.queries.base import Schedule, times
 from jdp.queries.gaussian import FLOAT32_SAFE, at_step
-from jdp.queries.per_layer import layer_bounds, times
+from jdp.queries.per_layer import layer_bounds
 
 PyTree = Any
 Bound = float | Schedule

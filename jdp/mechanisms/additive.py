@@ -168,6 +168,7 @@ def _additive(
     max_norm=math.inf,
     mean_squared_error=mean_squared_error,
     parameters=scale,
+    noise=math.sqrt(second_moment / max(1, math.prod(shape))) * scale,
   )
 
 

@@ -37,6 +37,9 @@ class LocalMechanism(NamedTuple):
     privatize_sum: (keys [n], values [n, d], weights [n]) -> [d]. The weighted sum of the n estimates that
       `privatize` makes from the same keys, up to rounding, where that is faster than making each of them: a fast path
       of `stream_sum`, and no other release. None: there is none.
+    noise: the largest standard deviation (root mean square, for directions) of a coordinate of the estimate that float
+      noise makes; 0 where reports are integers, or floats whose bits tell nothing. What `on_grid` must hide the
+      digits of; None: not stated.
   """
 
   encode: Callable[[Key, jax.Array], Report]
@@ -49,3 +52,4 @@ class LocalMechanism(NamedTuple):
   mean_squared_error: Callable[[float], float]
   parameters: Any
   privatize_sum: Callable[[Key, jax.Array, jax.Array], jax.Array] | None = None
+  noise: float | None = None

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp.accounting.float_noise import check_spacing
 from jdp.mechanisms.base import LocalMechanism
 
 _LARGEST = 2**24  # every integer up to here is a float32
@@ -40,15 +41,29 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   instead (realised to 2^-23): no bias, less than `spacing` off, and a variance of at most spacing^2 / 4 more
   for each coordinate.
 
-  Formal guarantee: the mechanism's own, exactly, for real numbers: rounding is post-processing. In floating point
-  the report is a function of integers, so a float's low-order bits (Mironov, CCS 2012) never leave the client;
-  what remains of float32's errors is that an estimate within about 1e-7 of its size of a rounding threshold
-  may fall on the other side. This moves an outcome's probability by the order of 1e-7 |estimate| / spacing for
-  each coordinate: small for a coarse grid, not zero, and not covered by the epsilon.
+  Formal guarantee: the mechanism's own, for real numbers: rounding is post-processing, random or not. In floating
+  point it depends on where the mechanism's randomness comes from, and a grid about as fine as the floats would
+  release their low-order bits (Mironov, CCS 2012). So spacings below 1/16 of `mechanism.noise` are refused.
+
+  * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to a factor of
+    exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
+    `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of the noise's standard deviation by
+    2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise give it a fourth of the
+    spacing.)
+  * `l2_laplace`, `priv_unit`, `priv_unit_g`, `proj_unit`: no such factor is proved. Their coordinates are bound
+    together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
+    is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),
+    so rounding tells the two apart in about 2e-5 noise / spacing of all reports at most. The reports of floats and
+    those of real numbers are d times that apart at most, which adds (1 + e^epsilon) times that to a delta: little for
+    few coordinates on coarse grids only. It is crude: audits by residues refute nothing on the finest
+    grids. Where a proof is needed, take a mechanism of the first kind or of the next.
+  * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`) have no float
+    digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the worse of its parts holds.
 
   Args:
-    mechanism: a mechanism with float32 estimates.
-    spacing: > 0, public; at least `mechanism.max_norm` / 2^24, below which float32 has no finer points to round.
+    mechanism: a mechanism with float32 estimates, that states its `noise`.
+    spacing: > 0, public; at least `mechanism.noise` / 16 and `mechanism.max_norm` / 2^24, below which float32 has no
+      finer points to round.
     unbiased: round at random, without bias, instead of to nearest.
 
   Returns:
@@ -56,7 +71,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     (without the cut-off); `max_norm` is one for norms from L2 to L-infinity.
 
   Raises:
-    ValueError: if spacing is not positive, or too fine.
+    ValueError: if spacing is not positive, or too fine, or the mechanism does not state its noise.
 
   >>> from jdp.mechanisms import priv_unit
   >>> mechanism = on_grid(priv_unit(1000, 8.0), spacing=0.25)
@@ -65,6 +80,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   (dtype('int8'), 1000, 47)
   """
   _validate.positive(spacing=spacing)
+  check_spacing(spacing, mechanism.noise)
   dim = math.prod(mechanism.shape)
   bounded = mechanism.max_norm < math.inf
   num_levels = math.ceil(mechanism.max_norm / spacing) if bounded else _LARGEST
@@ -104,4 +120,5 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     mean_squared_error=mean_squared_error,
     parameters=GridParameters(mechanism.parameters, spacing, num_levels, dtype),
     privatize_sum=None,
+    noise=0.0,
   )

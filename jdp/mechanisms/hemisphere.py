@@ -72,4 +72,5 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cap,
+    noise=0.0,  # a report and its opposite are equally likely draws: no bit of it tells but the side
   )

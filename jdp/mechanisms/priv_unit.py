@@ -100,6 +100,7 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     mean_squared_error=mean_squared_error,
     parameters=cap,
     privatize_sum=None if dim <= _SMALL_DIM else privatize_sum,
+    noise=scale / math.sqrt(dim),
   )
 
 

@@ -95,6 +95,7 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
     mean_squared_error=mean_squared_error,
     parameters=cap,
     privatize_sum=privatize_sum,
+    noise=scale,
   )
 
 

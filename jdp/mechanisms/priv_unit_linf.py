@@ -74,6 +74,7 @@ def priv_unit_linf(dim: int, epsilon: float, *, kappa: int | None = None, p: flo
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cube,
+    noise=0.0,
   )
 
 

@@ -207,6 +207,7 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     mean_squared_error=mean_squared_error,
     parameters=ProjUnitParameters(k, width, c, direction.parameters),
     privatize_sum=privatize_sum,
+    noise=direction.max_norm / c / math.sqrt(dim),
   )
 
 

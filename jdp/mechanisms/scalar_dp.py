@@ -130,4 +130,5 @@ def _mechanism(grid, encode, decode):
     max_norm=grid.max_norm,
     mean_squared_error=grid.variance,
     parameters=grid,
+    noise=0.0,
   )

@@ -85,7 +85,13 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     parameters=SeparatedParameters(direction.parameters, magnitude.parameters),
     privatize_sum=direction.privatize_sum
     and _product_sum(direction.privatize_sum, direction.norm, magnitude.privatize),
+    noise=_product_noise(direction, magnitude),
   )
+
+
+def _product_noise(direction, magnitude):
+  """The `noise` of the product; a magnitude that is not exact would show its own digits in all coordinates."""
+  return direction.noise * magnitude.max_norm if magnitude.noise == 0 and direction.noise is not None else None
 
 
 def _product_sum(direction_sum, norm, magnitude):

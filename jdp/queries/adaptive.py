@@ -111,7 +111,7 @@ def adaptive_clipped_sum(
     event = GroupedSums((GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum"))
     return result, event, AdaptiveState(state.step + 1, clip_norm)
 
-  return SumQuery(init, preprocess, finalize)
+  return SumQuery(init, preprocess, finalize, lambda state: jnp.float32(sum_multiplier) * state.clip_norm)
 
 
 def _sum_multiplier(z: float, sigma_b: float) -> float:

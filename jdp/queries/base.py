@@ -46,8 +46,17 @@ class SumQuery(NamedTuple):
     finalize: (key, state, sum of contributions) -> (result, event, state).
       The noised result, what the ledger must hold about it, the next state.
       The event says what was *done*, with the state before.
+    noise: the largest standard deviation of float noise on a coordinate of the result, or a bound on it; 0 if there is
+      none. A number, or where it varies from round to round a function of the state before. What `on_grid` must hide
+      the digits of; None: not stated.
   """
 
   init: Callable[[PyTree], State]
   preprocess: Callable[[Key, State, PyTree, jax.Array], Contribution]
   finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]
+  noise: float | Callable[[State], jax.Array] | None = None
+
+
+def times(factor: float, value: Any) -> Any:
+  """A number or a function (a schedule, a query's `noise`), times a factor."""
+  return (lambda argument: factor * value(argument)) if callable(value) else factor * value

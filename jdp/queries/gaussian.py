@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jdp import _validate, random, vectors
 from jdp.events import GaussianSum, NonPrivate
 from jdp.numerics.compensated import add, rounded, truncate
-from jdp.queries.base import Schedule, SumQuery
+from jdp.queries.base import Schedule, SumQuery, times
 
 FLOAT32_SAFE = (1e-30, 1e30)  # beyond it float32 would flush a bound or a noise level to zero or infinity
 
@@ -67,7 +67,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize)
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev))
 
 
 def no_privacy() -> SumQuery:
@@ -89,7 +89,7 @@ def no_privacy() -> SumQuery:
     del key
     return rounded(total), NonPrivate(), SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize)
+  return SumQuery(init, preprocess, finalize, noise=0.0)
 
 
 def average(query: SumQuery, denominator: float) -> SumQuery:
@@ -111,7 +111,7 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
     result, event, state = query.finalize(key, state, total)
     return jax.tree.map(lambda x: x / jnp.float32(denominator), result), event, state
 
-  return query._replace(finalize=finalize)
+  return query._replace(finalize=finalize, noise=query.noise and times(1 / denominator, query.noise))
 
 
 def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) -> None:
@@ -125,6 +125,11 @@ def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) 
 def addable(contribution, bound, stddev: float | Schedule):
   """The contribution, cut so that its sum is exact; where there is no noise to hide it in, as it is."""
   return contribution if not callable(stddev) and stddev == 0 else truncate(contribution, bound)
+
+
+def noise_by_state(stddev: float | Schedule):
+  """The `noise` of a query with a `SumState` that adds N(0, stddev^2)."""
+  return (lambda state: at_step(stddev, state.step)) if callable(stddev) else stddev
 
 
 def weighted(contribution, weight: jax.Array):

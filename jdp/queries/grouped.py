@@ -1,8 +1,10 @@
 """Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210, Sections 2 and 3)."""
 
+import functools
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jdp.events import GroupedSums
@@ -71,7 +73,21 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
     results, events, states = zip(*released, strict=True)
     return _merge(results), GroupedSums(events, names), dict(zip(names, states, strict=True))
 
-  return SumQuery(init, preprocess, finalize)
+  return SumQuery(init, preprocess, finalize, _largest_noise({name: queries[name].noise for name in names}))
+
+
+def _largest_noise(noises):
+  """The `noise` of groups with these noises by label."""
+  if None in noises.values():
+    return None
+  if not any(map(callable, noises.values())):
+    return max(noises.values())
+
+  def noise(state):
+    now = [x(state[name]) if callable(x) else x for name, x in noises.items()]
+    return functools.reduce(jnp.maximum, [jnp.asarray(x, jnp.float32) for x in now])
+
+  return noise
 
 
 def _check_labels(names, used):

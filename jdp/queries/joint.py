@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp.queries.base import PyTree, Schedule, SumQuery
+from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
 from jdp.queries.prefix import broadcast_prefix
 
@@ -55,4 +55,5 @@ def joint_clipped_sum(scales: PyTree, clip_norm: float | Schedule, stddev: float
     by_vector = broadcast_prefix("scales", scales, result)
     return jax.tree.map(lambda x, a: x * a, result, by_vector), event, state
 
-  return SumQuery(scaled_sum.init, preprocess, finalize)
+  largest = max(jax.tree.leaves(scales), default=1.0)
+  return SumQuery(scaled_sum.init, preprocess, finalize, times(largest, scaled_sum.noise))

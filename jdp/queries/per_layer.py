@@ -2,12 +2,11 @@
 
 import collections
 import math
-from typing import Any
 
 import jax
 
 from jdp import _validate
-from jdp.queries.base import PyTree, Schedule, SumQuery
+from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import gaussian_sum
 from jdp.queries.grouped import grouped
 
@@ -74,8 +73,3 @@ def layer_bounds(record: PyTree, clip_norm: float | Schedule, shares: str) -> di
   weights = dict.fromkeys(sizes, 1) if shares == "equal" else sizes
   total = sum(weights.values())
   return {name: times(math.sqrt(weights[name] / total), clip_norm) for name in sizes}
-
-
-def times(factor: float, value: Any) -> Any:
-  """A number or a schedule, times a factor."""
-  return (lambda step: factor * value(step)) if callable(value) else factor * value

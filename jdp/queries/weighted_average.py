@@ -9,7 +9,16 @@ from jdp import _validate, vectors
 from jdp.events import WeightedAverage
 from jdp.numerics.compensated import divide, maximum
 from jdp.queries.base import PyTree, Schedule, SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE, SumState, add_noise, addable, at_step, check_clip_and_noise, weighted
+from jdp.queries.gaussian import (
+  FLOAT32_SAFE,
+  SumState,
+  add_noise,
+  addable,
+  at_step,
+  check_clip_and_noise,
+  noise_by_state,
+  weighted,
+)
 
 
 class WeightedContribution(NamedTuple):
@@ -78,4 +87,4 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize)
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev))

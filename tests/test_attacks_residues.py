@@ -1,0 +1,76 @@
+"""Audits by residues: what they see, and that they see nothing where nothing is."""
+
+import math
+
+import numpy as np
+import pytest
+
+from jdp.attacks.audit import epsilon_bound
+from jdp.attacks.residues import audit_residues, residues
+
+COUNT = 40_000
+BOUND = epsilon_bound(1 - 1e-6)
+
+
+def draws(seed):
+  return np.random.default_rng(seed).laplace(size=COUNT).astype(np.float32)
+
+
+def test_granularity_of_floats_is_the_place_of_their_last_digit():
+  floats = np.float32([1.0, 0.75, -3.0, 2.0**-30, 1 + 2.0**-23, 96.0])
+  assert residues(floats)["granularity of 0"].tolist() == [0, -2, 0, -30, -23, 5]
+
+
+@pytest.mark.parametrize("spacing", [0.25, 0.3])
+def test_granularity_on_a_grid_is_the_coarsest_multiple_that_rounds_to_the_number(spacing):
+  for e in (0, 2, 5):
+    numbers = np.rint(2.0**e * np.arange(1, 2000, 2) / spacing).astype(np.int64)
+    assert np.min(residues(numbers, spacing)["granularity of 0"]) >= e
+  everything = residues(np.arange(1, 4096), spacing)["granularity of 0"]
+  assert np.min(everything) == -2  # nothing finer than the grid
+
+
+def test_integers_and_their_multiples_of_the_spacing_have_the_same_residues():
+  numbers = np.random.default_rng(0).integers(-(2**20), 2**20, (500, 2))
+  of_floats = residues((numbers.astype(np.float32) * np.float32(0.5)), 0.5)
+  for name, column in residues(numbers, 0.5).items():
+    np.testing.assert_array_equal(column, of_floats[name])
+
+
+def test_floats_near_zero_are_told_from_floats_near_one_half():
+  """No more than 1/2 is the loss of real numbers; a coarse grid, or no difference, leaves nothing to see."""
+  zero, half = draws(0), np.float32(0.5) + draws(1)
+  assert audit_residues(zero, half, BOUND).bound > 4.0
+  assert audit_residues(half, zero, BOUND).bound > 4.0
+  assert audit_residues(zero, draws(2), BOUND).bound == 0.0
+  assert audit_residues(np.rint(8 * zero).astype(int), np.rint(8 * half).astype(int), BOUND, spacing=0.125).bound < 0.5
+
+
+def test_the_event_is_measured_on_numbers_that_did_not_choose_it():
+  """100 audits of one law at 90 %: a bound above 0 in more than 25 of them has a probability below 1e-5."""
+  rng = np.random.default_rng(5)
+  refuted = sum(
+    audit_residues(*rng.integers(0, 50, (2, 400)), epsilon_bound(0.9), spacing=1.0).bound > 0 for _ in range(100)
+  )
+  assert refuted <= 25
+
+
+def test_a_lattice_in_any_coordinate_and_an_equality_are_seen():
+  rng = np.random.default_rng(1)
+  first, second = rng.integers(0, 1000, (2, COUNT, 2))
+  second[:, 1] -= second[:, 1] % 7
+  found = audit_residues(first, second, BOUND, spacing=1.0)
+  assert (found.column, found.upper, found.false_hits) == ("modulo 7 of 1", True, 0)
+  first[::2, 0] = 13
+  again = audit_residues(first[:, :1], rng.integers(0, 1000, (COUNT, 1)), BOUND, spacing=1.0)
+  assert again.column == "value of 0"
+  assert again.bound > math.log(100)  # of 500
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match="at least two numbers"):
+    audit_residues(np.zeros(1), np.zeros(9), BOUND)
+  with pytest.raises(ValueError, match="Expected finite numbers"):
+    residues(np.float32([0.0, np.nan]))
+  with pytest.raises(ValueError, match="Expected finite numbers"):
+    residues(np.zeros((2, 2, 2), np.float32))
