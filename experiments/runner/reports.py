@@ -60,10 +60,10 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
 def epsilon(value: float | None) -> str:
   """An accountant's epsilon as a table's cell, rounded up to four digits; infinity if there is none.
 
-  >>> epsilon(1.00049), epsilon(2.0), epsilon(None)
-  ('1.001', '2.000', '∞')
+  >>> epsilon(1.00049), epsilon(2.0), epsilon(4321.0), epsilon(None)
+  ('1.001', '2.000', '4321', '∞')
   """
-  return "∞" if value is None or value == math.inf else f"{float(rounded_up(value, 4)):#.4g}"
+  return "∞" if value is None or value == math.inf else f"{float(rounded_up(value, 4)):#.4g}".rstrip(".")
 
 
 def percent(interval: Interval) -> str:

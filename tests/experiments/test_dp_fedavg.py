@@ -247,9 +247,10 @@ def test_both_guarantees_are_side_by_side(finished):
   report = (path / "report.md").read_text()
   for text in (line, "NOT PRIVATE", "per user (add/remove)", "per example (add/remove)", "and nobody was"):
     assert text in report
-  for unit in ("user (add/remove), against whoever sees the models, taking as public .*: N = 143 users", "N = 1430 ex"):
-    assert re.search(unit, out)
-    assert re.search(unit, report)
+  for unit, number in (("user", 143), ("example", 1430)):
+    stated = rf"DP per {unit} \(add/remove\), against whoever sees the models, taking .*: N = {number} {unit}s\."
+    assert re.search(stated, out)
+    assert re.search(stated, report)
   assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
 
 
