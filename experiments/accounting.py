@@ -20,7 +20,7 @@ from experiments.runner.parts import Part, write_parts
 from experiments.runner.reports import table
 from experiments.runner.workdir import Workdir
 from jdp import _validate, accounting, ledger
-from jdp.guarantees import Observer, Relation
+from jdp.guarantees import Observer, Relation, rounded_down, rounded_up
 
 _LEDGER = {"task": ("ledger",)}
 _PLAN = {"task": ("plan", "calibrate")}
@@ -102,15 +102,15 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
   def row(target, accountant, values):
     known = dict(zip(fixed, values, strict=True))
     try:
-      found = f"{_solve(unknown, target, delta, known, accountant):.6g}"
+      found = _FOUND[unknown](_solve(unknown, target, delta, known, accountant))
     except ValueError as error:
       found = str(error)
-    return [f"{target:g}", *(f"{v:g}" for v in values), accountant, found]
+    return [rounded_up(target), *map(str, values), accountant, found]
 
   def work():
     cases = itertools.product(options.target_epsilon, options.accountants, itertools.product(*fixed.values()))
     header = ["target epsilon", *fixed, "accountant", unknown]
-    return [Part(f"Calibration at delta = {delta:g}", table(header, (row(*case) for case in cases)))]
+    return [Part(f"Calibration at delta = {delta}", table(header, (row(*case) for case in cases)))]
 
   return work
 
@@ -132,6 +132,8 @@ _CALIBRATIONS: dict[str, Callable[..., float]] = {
   "rounds": accounting.calibrate_rounds,
   "q": accounting.calibrate_sampling_probability,
 }
+# As printed each still meets the target: enough noise, no round too many, no larger share of the clients.
+_FOUND: dict[str, Callable[[float], str]] = {"z": rounded_up, "rounds": str, "q": rounded_down}
 _TASKS = {"ledger": _ledger, "plan": _plan, "calibrate": _calibrate, "published": _published}
 
 

@@ -11,6 +11,7 @@ from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from jdp import accounting
 from jdp.events import LocalRelease, Round
+from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
 _POINTS = 12
@@ -23,20 +24,20 @@ def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountant
   """Epsilons of planned runs (q, z, rounds), Poisson sampling under add/remove."""
   runs = list(runs)
   rows = [
-    [f"{q:g}", f"{z:g}", str(rounds), *_epsilons(subsampled_gaussian(q, z, rounds), delta, accountants)]
+    [str(q), str(z), str(rounds), *_epsilons(subsampled_gaussian(q, z, rounds), delta, accountants)]
     for q, z, rounds in runs
   ]
-  made, axes = plots.figure("rounds", "epsilon", f"delta = {delta:g}")
+  made, axes = plots.figure("rounds", "epsilon", f"delta = {delta}")
   axes.set(xscale="log", yscale="log")
   for q, z in dict.fromkeys((q, z) for q, z, _ in runs):
     longest = max(rounds for *run, rounds in runs if run == [q, z])
     counts = _spread(longest)
     for name in accountants:
       axes.plot(
-        counts, [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts], label=f"{name}, q={q:g}, z={z:g}"
+        counts, [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts], label=f"{name}, q={q}, z={z}"
       )
   header = ["q", "z", "rounds", *accountants]
-  return Part(f"Epsilon at delta = {delta:g}, add/remove", table(header, rows), "epsilon_over_rounds", made)
+  return Part(f"Epsilon at delta = {delta}, add/remove", table(header, rows), "epsilon_over_rounds", made)
 
 
 def ledger_parts(
@@ -61,7 +62,7 @@ def ledger_parts(
     for name in accountants
   }
   rows = [[str(count), *(_cell(columns[name][i]) for name in accountants)] for i, count in enumerate(counts)]
-  over_rounds, axes = plots.figure("events", "epsilon", f"{scope}, delta = {delta:g}")
+  over_rounds, axes = plots.figure("events", "epsilon", f"{scope}, delta = {delta}")
   _curves(axes, counts, columns)
   end = {name: values[-1] for name, values in columns.items()}
   return [
@@ -76,17 +77,17 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   header = ["users", "sample", "z", "accountant", *(f"{n:,}" for n in rounds)]
   rows = [
     [
-      *(f"{users:g}", f"{sample:g}", f"{z:g}", name),
-      *(_cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name), ".2f") for n in rounds),
+      *(f"{users:g}", f"{sample:g}", str(z), name),
+      *(_cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name)) for n in rounds),
     ]
     for users, sample, z in _TABLE
     for name in accountants
   ]
-  second = [[f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants, ".3f")] for row in PUBLISHED]
+  second = [[f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants)] for row in PUBLISHED]
   return [
     Part("arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1", table(header, rows)),
     Part(
-      f"arXiv 1710.06963, Section 4: {ROUNDS:,} rounds at z = 1, delta = {DELTA:g}",
+      f"arXiv 1710.06963, Section 4: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
       table(["users", "sample", *accountants], second),
     ),
   ]
@@ -100,7 +101,9 @@ def _delta_part(seen, observer, relation, end: Mapping[str, float]) -> Part:
     columns[name] = [
       accounting.delta(seen, float(e), accountant=name, relation=relation, observer=observer) for e in grid
     ]
-  rows = [[f"{grid[i]:.4g}", *(f"{column[i]:.3g}" for column in columns.values())] for i in range(0, len(grid), 4)]
+  rows = [
+    [rounded_up(grid[i], 4), *(rounded_up(column[i], 3) for column in columns.values())] for i in range(0, len(grid), 4)
+  ]
   made, axes = plots.figure("epsilon", "delta", f"{observer}, all events")
   _curves(axes, grid, columns)
   axes.set(yscale="log", ylim=(1e-12, 1))
@@ -112,8 +115,8 @@ def _curves(axes, x, columns):
     axes.plot(x, values, label=name)
 
 
-def _epsilons(run: Ledger, delta: float, accountants: Sequence[str], spec: str = ".4g") -> list[str]:
-  return [_cell(_epsilon(run, delta, name), spec) for name in accountants]
+def _epsilons(run: Ledger, delta: float, accountants: Sequence[str]) -> list[str]:
+  return [_cell(_epsilon(run, delta, name)) for name in accountants]
 
 
 def _epsilon(run: Ledger, delta: float, accountant: str, **scope: str | None) -> float:
@@ -124,8 +127,8 @@ def _epsilon(run: Ledger, delta: float, accountant: str, **scope: str | None) ->
     return math.nan
 
 
-def _cell(value: float, spec: str = ".4g") -> str:
-  return "no analysis" if math.isnan(value) else format(value, spec)
+def _cell(value: float) -> str:
+  return "no analysis" if math.isnan(value) else rounded_up(value, 4)
 
 
 def _spread(largest: int) -> list[int]:

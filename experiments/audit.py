@@ -33,6 +33,7 @@ from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, 
 from jdp.attacks.local_audit import audit_mechanism, opposite_inputs
 from jdp.attacks.one_run import OneRunAudit, audit_one_run
 from jdp.federated import gradient_step, private_federated
+from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 from jdp.mechanisms import LocalMechanism
 from jdp.queries import average, gaussian_sum
@@ -165,7 +166,8 @@ def _audited(options, cases) -> list[Local]:
     stated, inputs = mechanism.guarantee, opposite_inputs(mechanism, radius)
     bound = epsilon_bound(1 - share, stated.delta)
     found = audit_mechanism(key, mechanism, *inputs, num_samples=options.num_samples, bound=bound)
-    print(f"{number + 1}/{len(cases)}: {name}, epsilon {stated.epsilon:.4g}: at least {found.bound:.4g}", flush=True)
+    epsilon, proved = rounded_up(stated.epsilon, 4), rounded_down(found.bound, 4)
+    print(f"{number + 1}/{len(cases)}: {name}, epsilon {epsilon}: at least {proved}", flush=True)
     rows.append(Local(name, mechanism, found))
   return rows
 
@@ -194,7 +196,8 @@ def audit_run(
     for scores in (final, observed, informed)
   )
   audit = audit_one_run(informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta)
-  print(f"z = {noise_multiplier:g}, q = {participation:g}: at least {audit.epsilon:.4g}", flush=True)
+  proved = rounded_down(audit.epsilon, 4)
+  print(f"z = {noise_multiplier}, q = {participation}: at least {proved}", flush=True)
   stated = accounting.epsilon(run.ledger, options.delta)
   return Central(noise_multiplier, participation, stated, audit, *estimates)
 

@@ -10,6 +10,7 @@ from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from experiments.runner.task import Task
 from jdp.attacks.canaries import one_shot_estimate
+from jdp.guarantees import rounded_down, rounded_up
 
 
 def local_part(options: Any, rows: Sequence[Any]) -> Part:
@@ -35,7 +36,7 @@ def broken_part(options: Any, rows: Sequence[Any]) -> Part:
 
 
 def _how(options) -> str:
-  return f"""The bounds hold together with probability {options.confidence:g}. Each compares an event on two opposite
+  return f"""The bounds hold together with probability {options.confidence}. Each compares an event on two opposite
 inputs, a threshold on the estimate's projection on their difference, chosen on as many other reports (Clopper-Pearson
 limits). Vectors have {options.dim} dimensions."""
 
@@ -51,8 +52,8 @@ def _local_table(rows) -> str:
       [
         row.name,
         _stated(row.mechanism.guarantee),
-        f"{row.audit.bound:.3f}",
-        f"{row.audit.bound / row.mechanism.guarantee.epsilon:.0%}",
+        rounded_down(row.audit.bound, 4),
+        f"{rounded_down(100 * row.audit.bound / row.mechanism.guarantee.epsilon, 3)} %",
         f"{row.audit.hits} against {row.audit.false_hits}",
         f"{row.audit.trials}",
       ]
@@ -69,28 +70,27 @@ def central_part(options: Any, task: Task, rows: Sequence[Any]) -> Part:
     header,
     (
       [
-        *(f"{row.noise_multiplier:g}", f"{row.participation:g}", f"{row.epsilon:.3f}", f"{row.audit.epsilon:.3f}"),
+        *(str(row.noise_multiplier), str(row.participation)),
+        *(rounded_up(row.epsilon, 4), rounded_down(row.audit.epsilon, 4)),
         f"{row.audit.num_correct} of {row.audit.num_guesses}",
         *(f"{estimate:.2f}" for estimate in (row.final, row.observed, row.informed)),
       ]
       for row in rows
     ),
   )
-  above = [
-    f"z = {row.noise_multiplier:g}, q = {row.participation:g}" for row in rows if row.audit.epsilon > row.epsilon
-  ]
+  above = [f"z = {row.noise_multiplier}, q = {row.participation}" for row in rows if row.audit.epsilon > row.epsilon]
   share = (1 - options.central_confidence) / len(rows)
   text = f"""{found}
 
-{_verdict(above)} Epsilons at delta = {options.delta:g}, add/remove, of a client, to whoever sees all models; stated
+{_verdict(above)} Epsilons at delta = {options.delta}, add/remove, of a client, to whoever sees all models; stated
 ones by Rényi accounting of {options.num_rounds} rounds with noise multiplier z that each client is in with probability
 q. {options.num_canaries} canaries with random directions of the clip norm, each in the run by a fair coin, among
 {task.num_users} users of {options.dataset} with their gradients; {task.dim} parameters.
 
-**At least** (arXiv 2305.08846): bounds that hold together with probability {options.central_confidence:g}, for an
+**At least** (arXiv 2305.08846): bounds that hold together with probability {options.central_confidence}, for an
 observer who knows the users' data: the canaries' cosines with the sum of all rounds' movements, each less what the
 users alone are expected to move. With {options.num_guesses} guesses no bound can exceed
-{np.log(1 / (share ** (-1 / options.num_guesses) - 1)):.2f}.
+{rounded_up(np.log(1 / (share ** (-1 / options.num_guesses) - 1)), 3)}.
 
 **Estimates** (arXiv 2302.03098) are no bounds. They take the cosines (with the last model's movement; the largest with
 a round's movement; or those of the bound) for normal, with the means and deviations of the canaries in the run and of
@@ -108,8 +108,8 @@ def _estimate_of_nothing(options) -> float:
 
 
 def _stated(guarantee) -> str:
-  delta = f" (δ = {guarantee.delta:g})" if guarantee.delta else ""
-  return f"{guarantee.epsilon:.4g}{delta}"
+  delta = f" (δ = {rounded_up(guarantee.delta)})" if guarantee.delta else ""
+  return f"{rounded_up(guarantee.epsilon, 4)}{delta}"
 
 
 def _figure(rows):
@@ -118,7 +118,7 @@ def _figure(rows):
   for epsilon in sorted({row.mechanism.guarantee.epsilon for row in rows}):
     own = [row for row in rows if row.mechanism.guarantee.epsilon == epsilon]
     shares = [row.audit.bound / epsilon for row in own]
-    axes.plot(shares, [names.index(row.name) for row in own], "o", label=f"epsilon {epsilon:.3g}")
+    axes.plot(shares, [names.index(row.name) for row in own], "o", label=f"epsilon {rounded_up(epsilon, 3)}")
   axes.set(xlim=(0, None), yticks=range(len(names)), yticklabels=names)
   axes.axvline(1.0, linestyle="--", color="0.3")
   axes.invert_yaxis()

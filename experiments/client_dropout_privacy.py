@@ -6,9 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.runner import plots
+from experiments.runner import plots, reports
 from experiments.runner.reports import table
 from jdp import accounting
+from jdp.guarantees import rounded_up
 from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
 from jdp.queries.discrete_sum import plan_grid
 from jdp.queries.distributed import DistributedSum
@@ -65,13 +66,9 @@ def _by_rate(value, form) -> str:
   return table(["noise", "against", *(f"{rate:.0%} lost" for rate in _RATES)], rows)
 
 
-def _number(value: float) -> str:
-  return f"{value:.3f}" if math.isfinite(value) else "∞"
-
-
 def epsilon_table() -> str:
   """Epsilon against dropout, for every scheme and observer."""
-  return _by_rate(epsilon, _number)
+  return _by_rate(epsilon, reports.epsilon)
 
 
 def rounds_table() -> str:
@@ -89,7 +86,7 @@ def claims_table() -> str:
       [
         f"{rate:.0%}",
         f"{claim} %",
-        f"{without:.3f} → {with_it:.3f}",
+        f"{reports.epsilon(without)} → {reports.epsilon(with_it)}",
         f"{1 - with_it / without:.1%}",
         f"{without / with_it - 1:.1%}",
         f"{fewer} → {more}",
@@ -108,16 +105,20 @@ def calibration_table() -> str:
   rows = (
     [
       label,
-      *(_number(epsilon("calibration inside", "server", rate, later=later, dishonest=share)) for rate in rates),
+      *(_against_server(rate, later, share) for rate in rates),
     ]
     for label, later, share in cases
   )
   return table(["calibration inside, against the server", *(f"{rate:.0%} lost" for rate in rates)], rows)
 
 
+def _against_server(rate: float, later: float, dishonest: float) -> str:
+  return reports.epsilon(epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest))
+
+
 def rounds_figure() -> Figure:
   """Epsilon over the rounds at 30 % dropout, against the server, or against the model's observer where they differ."""
-  made, axes = plots.figure("rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA:g})")
+  made, axes = plots.figure("rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})")
   rounds = [1, *range(100, ROUNDS + 1, 100)]
   # Lines that coincide lie on each other, the later ones thinner.
   lines: dict[tuple[str, str], dict[str, Any]] = {
@@ -142,7 +143,10 @@ def bits_table(dim: int, num_clients: int, noise_multiplier: float) -> str:
     share = noise_multiplier / grid.spacing / math.sqrt(num_clients)
     factor = grid.l2_norm * grid.spacing
     rows.append(
-      [f"integers, padded to {dim}", str(bits), f"{factor:.3f}", f"{share:.3g} units", f"{grid.wrap_probability:.1e}"]
+      [
+        *(f"integers, padded to {dim}", str(bits), rounded_up(factor, 4), f"{share:.3g} units"),
+        rounded_up(grid.wrap_probability, 2),
+      ]
     )
   header = ["a client sends", "bits per weight", "bound S over C", "stddev of its noise", "P(any wrap) ≤"]
   return table(header, rows)

@@ -14,7 +14,7 @@ from experiments.runner.task import Task
 from experiments.runner.workdir import LEDGER, Workdir, environment
 from jdp import accounting, ledger
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
-from jdp.guarantees import Observer
+from jdp.guarantees import Observer, rounded_up
 from jdp.queries.rotation import randomized_hadamard
 
 Row = dict[str, Any]
@@ -37,7 +37,8 @@ def write_report(workdir: Workdir, options: Any, task: Task, plan: Plan, results
   _plot_dropout(workdir, options, rows)
   plots.save(privacy.rounds_figure(), workdir.path / "epsilon_published_setting.png")
   files.write(workdir.path / "report.md", _report(options, task, plan, rows, results).encode())
-  print(f"\n{reports.notice(options)}{_table(rows)}\n\n{_claims()}\n\nReport: {workdir.path / 'report.md'}")
+  stated = f"{_table(rows)}\n\n{reports.guarantees(rows, 'central')}"
+  print(f"\n{reports.notice(options)}{stated}\n\n{_claims()}\n\nReport: {workdir.path / 'report.md'}")
 
 
 def _realised(workdir, row, delta) -> Row:
@@ -71,7 +72,7 @@ def _table(rows) -> str:
         row["label"],
         "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
         reports.short(row["central"]),
-        "∞" if row["server"] is None else f"{row['server']:.3f}",
+        reports.epsilon(row["server"]),
         f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
         reports.percent(row["test_accuracy"]),
       ]
@@ -105,7 +106,7 @@ def _title(options) -> str:
 
 
 def _claims() -> str:
-  return f"z = {privacy.Z}, {privacy.ROUNDS} rounds, δ = {privacy.DELTA:g}:\n\n{privacy.claims_table()}"
+  return f"z = {privacy.Z}, {privacy.ROUNDS} rounds, δ = {privacy.DELTA}:\n\n{privacy.claims_table()}"
 
 
 def _report(options, task, plan, rows, results) -> str:
@@ -121,7 +122,8 @@ def _report(options, task, plan, rows, results) -> str:
 Every round announces all {plan.num_clients} clients. Each trains on its own data, its difference clipped to
 C = {options.clip_norm:g} after every batch, and adds its share of noise; some vanish before they report, and their
 shares with them. "Realised z" is the root mean square over the rounds of the noise's standard deviation over the bound
-on a client, as the ledger holds it; planned was {plan.noise_multiplier:.4g}. The average is over those who reported.
+on a client, as the ledger holds it; planned was {rounded_up(plan.noise_multiplier, 4)}. The average is over those who
+reported.
 
 ## What was guaranteed
 
@@ -146,7 +148,7 @@ of its setting. Rounds at a fixed ε go with the variance, 1 / (1 - r) for a dro
 
 ## Epsilon against dropout
 
-z = {privacy.Z}, {privacy.ROUNDS} rounds, δ = {privacy.DELTA:g}, {privacy.CLIENTS} clients, exact; all who report
+z = {privacy.Z}, {privacy.ROUNDS} rounds, δ = {privacy.DELTA}, {privacy.CLIENTS} clients, exact; all who report
 calibrate. "Calibration outside" reaches the server on its own, which subtracts it. Excess noise is for up to 50 % lost.
 
 {privacy.epsilon_table()}
@@ -180,16 +182,19 @@ law of its sum (integers: share by share).
 
 
 def _measured(options, task, plan) -> Row:
-  sizes = task.sizes
   return {
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
-    "examples of a user": f"{int(sizes.min())} to {int(sizes.max())}",
+    "examples of a user": f"{'' if task.equal else 'up to '}{task.sizes.max()}",
     "model": f"{options.model}, {task.dim} parameters",
     "dropout": options.dropout_model,
     "local training": f"{options.local_epochs} epochs, batches of {options.local_batch_size}, learning rate "
     f"{options.local_learning_rate:g}",
-    "noise multiplier z, planned": f"{plan.noise_multiplier:.4g}",
-    **({} if plan.grid is None else {"integers": f"{options.modulus_bits} bits, S = {_inflation(plan.grid):.4g} C"}),
+    "noise multiplier z, planned": rounded_up(plan.noise_multiplier, 4),
+    **(
+      {}
+      if plan.grid is None
+      else {"integers": f"{options.modulus_bits} bits, S = {rounded_up(_inflation(plan.grid), 4)} C"}
+    ),
     "rounds": options.num_rounds,
     "repetitions": options.seeds,
   }

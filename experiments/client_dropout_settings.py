@@ -14,6 +14,7 @@ from experiments.runner.task import Task
 from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
 from jdp.federated.client_dropout import client_dropout
+from jdp.guarantees import Unit
 from jdp.queries import calibrated, central, discrete_sum, distributed_sum, excess, uncalibrated
 from jdp.queries.discrete_sum import Grid, plan_grid
 from jdp.queries.noise_schemes import NoiseScheme
@@ -142,7 +143,8 @@ def make_settings(options: Any, task: Task, plan: Plan, mesh: jax.sharding.Mesh 
         mesh=mesh,
         diagnose=options.diagnostics,
       )
-      settings.append(Setting(f"{name}_{rate:g}", f"{LABELS[name]} ({rate:.0%} lost)", algorithm))
+      label = f"{LABELS[name]} ({rate:.0%} lost)"
+      settings.append(Setting(f"{name}_{rate:g}", label, algorithm, public=task.public(Unit.USER)))
   return settings
 
 

@@ -16,7 +16,14 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments.dp_fedavg_averages import AverageOptions, Federation, client_weight, make_average, make_federation
+from experiments.dp_fedavg_averages import (
+  AverageOptions,
+  Federation,
+  client_weight,
+  make_average,
+  make_federation,
+  taken_as_public,
+)
 from experiments.dp_fedavg_report import write_report
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, launch
@@ -158,7 +165,8 @@ def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> l
       label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
       algorithm, federation = made[run](chosen, task, mesh)
       delta = federation.actual.delta if federation else None
-      rows.append(Row(Setting(name, label, algorithm, federation is not None, delta), chosen, federation))
+      public = {"none": "", "private": taken_as_public(chosen, task), "dp_sgd": task.public(Unit.EXAMPLE)}[run]
+      rows.append(Row(Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation))
   return rows
 
 

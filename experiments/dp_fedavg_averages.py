@@ -11,12 +11,13 @@ import optax
 
 from experiments.runner.federation import FederationOptions, Plan, make_plan
 from experiments.runner.options import option
+from experiments.runner.task import Task
 from jdp import _validate
 from jdp.accounting.releases import release
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
 from jdp.federated.averages import Average, adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
-from jdp.guarantees import Relation
+from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 
 PyTree = Any
@@ -67,6 +68,13 @@ class AverageOptions(FederationOptions):
     check=_validate.positive,
     when={"weights": ("examples",)},
   )
+  mean_weight: float | None = option(
+    None,
+    "W over the number of users, fixed beforehand. Default: the mean of the users' weights, which the guarantee then "
+    "takes as public.",
+    check=partial(_validate.in_range, 1e-6, 1.0),
+    when={"weights": ("examples",)},
+  )
   noise_cohort_size: int | None = option(
     None,
     "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what is run has "
@@ -99,7 +107,7 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
 
   Args:
     options: `AverageOptions` and `TrainingOptions` in one.
-    sizes: int [users], n_k. Their number and their mean weight are taken as public.
+    sizes: int [users], n_k. `taken_as_public` says what of them is used.
     prior: what was released about the users before the first round.
 
   Raises:
@@ -121,6 +129,19 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
     multiplier = stddev / _sensitivity(options, mean_weight * options.cohort_size)
     actual = make_plan(dataclasses.replace(options, noise_multiplier=multiplier), num_users)
   return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior)
+
+
+def taken_as_public(options: Any, task: Task) -> str:
+  """What the users' guarantee takes as public though it is computed from them: W too, unless a flag fixes it.
+
+  Args:
+    options: `AverageOptions`.
+    task: what is learnt, from whom.
+  """
+  if options.weights == "equal" or options.mean_weight is not None:
+    return task.public(Unit.USER)
+  total = task.num_users * _mean_weight(options, task.sizes)
+  return f"{task.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
 
 
 def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> Average:
@@ -159,7 +180,9 @@ def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
 
 def _mean_weight(options, sizes) -> float:
   """W over the number of users."""
-  return 1.0 if options.weights == "equal" else float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
+  if options.weights == "equal":
+    return 1.0
+  return options.mean_weight or float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
 
 
 def _clip_norm(options):

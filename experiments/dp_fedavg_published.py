@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.runner.reports import table
+from experiments.runner.reports import epsilon, table
 from jdp import accounting
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -42,11 +42,11 @@ def published_table() -> str:
   rows = []
   for row in PUBLISHED:
     then, now = (accounting.epsilon(row.plan, DELTA, accountant=name) for name in ("moments", "rdp"))
-    epsilons = (f"{epsilon:.3f}" for epsilon in (row.epsilon, then, now))
+    epsilons = (str(row.epsilon), epsilon(then), epsilon(now))
     facts = (f"{row.noise}", f"{row.clip_norm}", f"{row.users:,}", f"{row.cohort:,}", *epsilons)
     rows.append([*facts, f"{row.accuracy} %", f"{_BASELINE - row.accuracy:.2f}"])
   names = ("noise", "S", "users", "cohort", "ε, published", "ε, moments", "ε, RDP", "AccuracyTop1", "points lost")
   return (
-    f"{table(names, rows)}\n\nδ = {DELTA:g}, {ROUNDS:,} rounds, z = 1; on other data (Reddit), "
+    f"{table(names, rows)}\n\nδ = {DELTA}, {ROUNDS:,} rounds, z = 1; on other data (Reddit), "
     f"where the model without privacy had {_BASELINE} %."
   )

@@ -18,6 +18,7 @@ from experiments.runner.text_options import TEXT
 from experiments.runner.workdir import LEDGER, Workdir, environment
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
+from jdp.guarantees import rounded_up
 
 Row = dict[str, Any]
 _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
@@ -212,8 +213,13 @@ def _number(value: float | None) -> str:
 def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
   if planned is None:
     return ["none"] * len(_PLANNED)
-  epsilons = ["∞" if planned[name] is None else f"{planned[name]:.3f}" for name in ("rdp", "moments")]
-  return [str(planned["users"]), f"{planned['cohort']:g}", f"{epsilons[0]} (δ = {planned['delta']:.2g})", epsilons[1]]
+  epsilons = [reports.epsilon(planned[name]) for name in ("rdp", "moments")]
+  return [
+    str(planned["users"]),
+    f"{planned['cohort']:g}",
+    f"{epsilons[0]} (δ = {rounded_up(planned['delta'], 3)})",
+    epsilons[1],
+  ]
 
 
 def _points(interval: Interval) -> str:
@@ -231,7 +237,6 @@ guarantee" (ε = ∞) means that the run is a baseline, whose last model lies in
 
 {_together(results)}
 
-The number of users, and the mean of their weights, from which the fixed denominator follows, are taken as public.
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of float32
 noise, and its tails beyond 7.45 standard deviations; the test data; public text, where there is
 any.{_before(options, task)}"""

@@ -36,6 +36,7 @@ from jdp.federated import (
   server_batching,
 )
 from jdp.federated.client_updates import Gradient
+from jdp.guarantees import rounded_up
 from jdp.models import GLM, glm
 
 PyTree = Any
@@ -238,7 +239,11 @@ def make_settings(options: Any, task: Task) -> list[Setting]:
     [setting(f"k_{k}", f"k = {k}", *keep(exact(), k, spread)) for k in options.instances]
     + [setting(f"batch_{size}", f"B = {size}", *batch(size)) for size in options.batch_sizes]
     + [
-      setting(f"k_{k}_epsilon_{e:.12g}", f"k = {k}, ε = {e:.12g}", *keep(update, k, update.noise_variance))
+      setting(
+        f"k_{k}_epsilon_{rounded_up(e, 12)}",
+        f"k = {k}, ε = {rounded_up(e, 12)}",
+        *keep(update, k, update.noise_variance),
+      )
       for e, update in noisy
     ]
   )

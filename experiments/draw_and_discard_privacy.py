@@ -123,10 +123,11 @@ def _adversaries(workdir, options, task, row) -> str:
     )
     return "\n".join(lines)
   per_pass, k = _updates_per_pass(task), options.noisy_instances
+  lemma = published_lemma(epsilon, options.delta, per_pass / k)
   lines.append(
     "Published, **no guarantees**, for one report and one coordinate: "
-    f"II {published_average(epsilon, k):.4g} (an average over the server's coins); "
-    f"III after {per_pass} updates {min(epsilon, published_lemma(epsilon, options.delta, per_pass / k)):.4g} "
+    f"II {rounded_up(published_average(epsilon, k), 4)} (an average over the server's coins); "
+    f"III after {per_pass} updates {rounded_up(min(epsilon, lemma), 4)} "
     "(Lemma 4.3, by the central limit theorem)."
   )
   return "\n".join(lines)
@@ -145,7 +146,7 @@ def _plot_privacy(workdir, options, epsilon):
   lemma = [min(epsilon, published_lemma(epsilon, options.delta, int(t))) for t in line]
   right.loglog(line, lemma, ":", label="Lemma 4.3, no guarantee")
   right.axhline(epsilon, color="0.3", label="guarantee, any updates")
-  right.set(xlabel="updates along the line", ylabel=f"ε at δ = {options.delta:g}, one coordinate of one report")
+  right.set(xlabel="updates along the line", ylabel=f"ε at δ = {options.delta}, one coordinate of one report")
   for axes in (left, right):
     axes.grid(alpha=0.3)
     axes.legend()

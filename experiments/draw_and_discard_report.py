@@ -10,6 +10,7 @@ from experiments.runner import files, plots, reports
 from experiments.runner.statistics import Interval, mean_interval
 from experiments.runner.sweep import curves, summarise
 from experiments.runner.workdir import Workdir, environment
+from jdp.guarantees import rounded_up
 
 Row = dict[str, Any]
 _METRICS = {"test_accuracy": "accuracy on the test examples", "test_loss": "loss on the test examples"}
@@ -135,7 +136,7 @@ def _measured(options, task, content) -> list[str]:
     "updates": f"{schedule.num_updates}, in {schedule.max_releases} passes",
     "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the publication",
     "clients at once": in_flight,
-    "instances without noise": f"spread at the start as for ε = {options.spread_epsilon:g}, chosen here too",
+    "instances without noise": f"spread at the start as for ε = {rounded_up(options.spread_epsilon)}, chosen here too",
     "repetitions": options.seeds,
   }
   sections = [

@@ -22,6 +22,7 @@ from jdp.attacks import spam
 from jdp.data import Examples
 from jdp.federated import ClientUpdate, arrivals, draw_and_discard, instances
 from jdp.federated.client_updates import step
+from jdp.guarantees import rounded_up
 
 PyTree = Any
 _FALSE_REJECTIONS = 1e-3
@@ -146,7 +147,7 @@ def spam_part(options: Any, task: Any, update: ClientUpdate, evaluate: Callable[
 The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the instances from
 their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of {len(chosen)} honest updates, and the first
 row counts as many others. {options.dataset}, {task.shape[0]} x {task.shape[1]} weights,
-k = {options.noisy_instances}, {options.noise} noise, ε = {options.epsilons[0]:g} per {options.unit},
+k = {options.noisy_instances}, {options.noise} noise, ε = {rounded_up(options.epsilons[0])} per {options.unit},
 {_SNAPSHOTS} times within {options.num_rounds} rounds; test accuracy at the end {accuracy:.1%}. A round is
 {task.schedule.round_size} updates, and s the standard deviation of one update's noise.
 The intervals are about more submissions at these same times.

@@ -208,7 +208,8 @@ def _setting(options: Options, task: Task, groups: Groups, mesh, run: str) -> Se
     mesh=mesh,
     diagnose=options.diagnostics,
   )
-  return Setting(run, _RUNS[run], on_part(algorithm, kind), private=run != "none")
+  public = f"N = {len(records.examples.labels)} units"
+  return Setting(run, _RUNS[run], on_part(algorithm, kind), private=run != "none", public=public)
 
 
 if __name__ == "__main__":

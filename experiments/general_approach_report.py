@@ -32,7 +32,8 @@ def write_report(workdir: Workdir, options: Any, task: Any, groups: Groups, resu
   )
   _plot(workdir, options, results)
   files.write(workdir.path / "report.md", _report(options, task, groups, rows, rounds, results).encode())
-  print(f"\n{reports.notice(options)}{_table(rows)}\n\nReport: {workdir.path / 'report.md'}")
+  stated = f"{_table(rows)}\n\n{reports.guarantees(rows, 'central')}"
+  print(f"\n{reports.notice(options)}{stated}\n\nReport: {workdir.path / 'report.md'}")
   print(f"Plot: {workdir.path / 'accuracy_over_rounds.png'}")
 
 
@@ -66,7 +67,7 @@ def _table(rows) -> str:
         row["label"],
         row["central"]["unit"] if row["central"] else "none",
         reports.short(row["central"]),
-        "none" if row["pld"] is None else f"{row['pld']:.3f}",
+        "none" if row["pld"] is None else reports.epsilon(row["pld"]),
         reports.percent(row["test_accuracy"]),
         reports.percent(row["train_accuracy"]) if "train_accuracy" in row and row["rounds"].mean else "none",
       ]
@@ -175,7 +176,7 @@ def _measured(options, task, rows) -> Row:
     "expected sample": ", ".join(f"{size:g} x {kind}" for kind, size in sizes.items()),
     "sampling": f"{options.sampling}, {task.relation.label}",
     "model": options.model,
-    "noise multiplier z": f"{options.noise_multiplier:.4g}",
+    "noise multiplier z": str(options.noise_multiplier),
     "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in rows)),
     "repetitions": options.seeds,
   }

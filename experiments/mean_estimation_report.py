@@ -16,6 +16,7 @@ from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from experiments.runner.statistics import Interval, mean_interval
 from jdp.accounting.split import best_split
+from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit, scalar_dp, separated
 
 Rows = Sequence[Mapping[str, Any]]
@@ -86,7 +87,13 @@ def _comparison(rows, intervals) -> str:
 
 def _place(row) -> list[str]:
   k = row["num_projections"]
-  return [row["mechanism"], str(row["dim"]), f"{row['epsilon']:g}", str(row["cohort"]), "" if k is None else str(k)]
+  return [
+    row["mechanism"],
+    str(row["dim"]),
+    rounded_up(row["epsilon"]),
+    str(row["cohort"]),
+    "" if k is None else str(k),
+  ]
 
 
 def _figure_part(axis, label, rows) -> Part:
@@ -129,14 +136,14 @@ def split_part(options: Any) -> Part:
     }
     shares = np.linspace(0.02, 0.9, 45)
     curve = [_split_error(dim, (1 - s) * epsilon, s * epsilon, max_value, norms) for s in shares]
-    (line,) = axes.plot(shares, curve, label=f"epsilon = {epsilon:g}")
+    (line,) = axes.plot(shares, curve, label=f"epsilon = {rounded_up(epsilon)}")
     best = splits["best for public norms"][1] / epsilon
     axes.axvline(best, color=line.get_color(), linestyle=":")
     for number, (name, parts) in enumerate(splits.items()):
       interval = None if number else _split_measured(*parts, max_value, train, options.noise_seed)
       measured = f"{interval.mean:.4g} +- {interval.half_width:.2g}" if interval else ""
-      cells = (f"{value:.4g}" for value in (*parts, _split_error(dim, *parts, max_value, norms)))
-      lines.append([f"{epsilon:g}", name, *cells, measured])
+      error = f"{_split_error(dim, *parts, max_value, norms):.4g}"
+      lines.append([rounded_up(epsilon), name, *(rounded_up(part, 4) for part in parts), error, measured])
   header = ["epsilon", "split", "direction", "magnitude", "error in theory", "measured"]
   text = (
     f"Vectors of norms {norms.min():.2f} to {norms.max():.2f} (mean {norms.mean():.2f}), clipped at {max_value:g}. The "

@@ -24,6 +24,7 @@ from experiments.runner.training import TrainingOptions
 from experiments.runner.workdir import Workdir
 from jdp import _validate
 from jdp.federated import client_mesh, private_federated, replicate
+from jdp.guarantees import Unit, rounded_up
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
@@ -104,11 +105,13 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
 def make_rows(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Row]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_algorithm, options, task, plan, mesh)
-  bound = options.max_update_norm
+  bound, public = options.max_update_norm, task.public(Unit.USER)
   baselines = {
     "none": lambda: Row(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
     "central": lambda: Row(
-      Setting("central", "central only", make(_gaussian(bound, plan), None)), 0.0, _central_error(bound, task, plan)
+      Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
+      0.0,
+      _central_error(bound, task, plan),
     ),
   }
   return [baselines[name]() for name in options.baselines] + [
@@ -121,7 +124,9 @@ def _local_row(options, task, plan, make, epsilon) -> Row:
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
   mechanism = separated(make_direction(task.dim, epsilon), magnitude)
   radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
-  setting = Setting(f"local_{epsilon:.12g}", f"local ε₁ = {epsilon:.12g}", make(_gaussian(radius, plan), mechanism))
+  given = rounded_up(epsilon, 12)
+  algorithm = make(_gaussian(radius, plan), mechanism)
+  setting = Setting(f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER))
   error = math.sqrt(mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size)
   return Row(setting, error, _central_error(radius, task, plan))
 

@@ -10,6 +10,7 @@ from experiments.runner.statistics import Interval, mean_interval
 from experiments.runner.sweep import curves, last_params, metric_names, summarise
 from experiments.runner.task import Task
 from experiments.runner.workdir import Workdir, environment
+from jdp.guarantees import rounded_up
 
 Row = dict[str, Any]
 _GUARANTEES = {"release": "local ε, one release", "local": "local ε, all releases", "central": "central ε"}
@@ -47,7 +48,8 @@ def write_report(
   parts = "".join(f"{section(workdir, part)}\n" for part in _further(workdir, task, summary))
   report = _report(options, task, plan, rows, summary, results, table, parts)
   files.write(workdir.path / "report.md", report.encode())
-  print(f"\n{reports.notice(options)}{table}\n\nReport: {workdir.path / 'report.md'}")
+  stated = reports.guarantees(summary, "central")
+  print(f"\n{reports.notice(options)}{table}\n\nCentral:\n\n{stated}\n\nReport: {workdir.path / 'report.md'}")
   print(f"Plots: {workdir.path / 'accuracy_over_rounds.png'}, {workdir.path / 'accuracy_against_epsilon.png'}")
 
 
@@ -102,7 +104,7 @@ def _plot_epsilons(workdir, options, task, summary, start):
   if local:
     epsilons = options.epsilon_directions
     axes.set_xscale("log")
-    axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons], minor=False)
+    axes.set_xticks(epsilons, [rounded_up(epsilon) for epsilon in epsilons], minor=False)
     axes.minorticks_off()
     plots.points(axes, epsilons, [row[task.headline] for row in local], "local and central")
   for row in summary:
@@ -180,8 +182,8 @@ def _measured(options, task, plan, summary) -> Row:
   return {
     **task.described,
     "expected cohort": f"{plan.sampler.expected_size:g} of {task.num_users} users, Poisson sampling",
-    "noise multiplier z": f"{plan.noise_multiplier:.4g}",
+    "noise multiplier z": rounded_up(plan.noise_multiplier, 4),
     "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in summary)),
-    "budget": "none" if options.max_epsilon is None else f"central ε = {options.max_epsilon:g}; see rounds",
+    "budget": "none" if options.max_epsilon is None else f"central ε = {rounded_up(options.max_epsilon)}; see rounds",
     "repetitions": options.seeds,
   }

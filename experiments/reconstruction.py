@@ -25,6 +25,7 @@ from experiments.runner.options import option
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.workdir import Workdir
 from jdp import _validate, data
+from jdp.guarantees import rounded_up
 
 # Of one user alone, with no projection that reduces the dimension: what the bound is compared for.
 MECHANISMS = tuple(name for name, estimator in ESTIMATORS.items() if not estimator.projects and estimator.exact)
@@ -164,7 +165,7 @@ def _gallery(options: Options, own: images.Scene) -> dict[str, np.ndarray]:
     mechanism = images.mechanism_of(name, epsilon, own)
     released = images.releases(own, mechanism, 1, options.seed)
     (view,) = images.views(own, released, images.noise_variance(mechanism), 1)
-    shown[f"{name}, {epsilon:g}"] = images.reconstruct(own, view, "public")
+    shown[f"{name}, {rounded_up(epsilon)}"] = images.reconstruct(own, view, "public")
   return shown
 
 

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jdp import data, models
 from jdp.attacks.gradient_matching import Candidates, match_gradient
 from jdp.attacks.reconstruction import pixel_prior, principal_prior
+from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit
 
 _SMALLEST = 16
@@ -122,7 +123,7 @@ def _views(exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int
     release, variance = jax.jit(jax.vmap(mechanism.privatize)), mechanism.mean_squared_error(1.0) / size
     key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(epsilon).encode())))
     count = releases if epsilon == private[0] else 1
-    keys, label = jax.random.split(key, (count, users)), f"{epsilon:g}"
+    keys, label = jax.random.split(key, (count, users)), rounded_up(epsilon)
     released = [release(keys[i], exact) for i in range(count)]
     yield _View(label, released[0], variance)
     if count > 1:

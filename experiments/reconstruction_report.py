@@ -15,6 +15,7 @@ from experiments.runner import plots
 from experiments.runner.parts import Part
 from experiments.runner.reports import table
 from jdp.accounting import reconstruction
+from jdp.guarantees import rounded_down, rounded_up
 
 _SHOWN = 8  # users in a picture
 
@@ -27,22 +28,23 @@ def bound_parts(
   for dim in dims:
     for alpha in alphas:
       guess = reconstruction.log_guess(dim, alpha)
-      allowed = (
-        f"{reconstruction.largest_epsilon(guess, probability):.4f}" if guess <= math.log(probability) else "none"
-      )
+      allowed = "none"
+      if guess <= math.log(probability):
+        allowed = rounded_down(reconstruction.largest_epsilon(guess, probability))
       rows.append([str(dim), f"{alpha:g}", _power(guess), allowed])
-  header = ["k", "alpha", "chance of a guess", f"largest epsilon for {probability:g}"]
+  header = ["k", "alpha", "chance of a guess", f"largest epsilon for {probability}"]
   yield Part("Uniform priors: the epsilon that a protection allows", table(header, rows))
 
   grid = np.geomspace(0.1, 10 * max(epsilons), 60)
-  made, axes = plots.figure("epsilon", "alpha", f"closest reconstruction with a chance of {probability:g}")
+  made, axes = plots.figure("epsilon", "alpha", f"closest reconstruction with a chance of {probability}")
   axes.set(xscale="log")
   for dim in dims:
     axes.plot(grid, [reconstruction.closest_alpha(dim, float(e), probability) for e in grid], label=f"k = {dim}")
   closest = [
-    [f"{e:g}", *(f"{reconstruction.closest_alpha(dim, e, probability):.3f}" for dim in dims)] for e in epsilons
+    [rounded_up(e), *(rounded_down(reconstruction.closest_alpha(dim, e, probability), 4) for dim in dims)]
+    for e in epsilons
   ]
-  text = f"No attack comes closer with a chance above {probability:g}; unrelated directions are 1.414 apart.\n\n"
+  text = f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 apart.\n\n"
   header = ["epsilon", *(f"k = {dim}" for dim in dims)]
   yield Part("Uniform priors: the protection that an epsilon gives", text + table(header, closest), "protection", made)
 
@@ -61,9 +63,9 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
   header = ["mechanism", "epsilon", "k", "d", "rho_0", "alpha", "measured", "lower limit", "bound", "sharper"]
   cells = [
     [
-      *(row["mechanism"], f"{row['epsilon']:g}", str(row["dim"]), str(row["ambient"])),
+      *(row["mechanism"], rounded_up(row["epsilon"]), str(row["dim"]), str(row["ambient"])),
       *(f"{row['density_ratio']:g}", f"{row['alpha']:g}", f"{row['successes'] / row['trials']:.5f}"),
-      *(f"{row['lower']:.5f}", f"{row['bound']:.4g}", f"{row['sharp']:.4g}"),
+      *(rounded_down(row["lower"], 4), rounded_up(row["bound"], 4), rounded_up(row["sharp"], 4)),
     ]
     for row in rows
   ]
@@ -81,7 +83,7 @@ def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options
   alphas, users = options.alphas, len(own.inputs)
   guessed = images.guesses(own, alphas)
   text = (
-    f"From an exact gradient the closed form has a relative error of at most {images.exact_error(own):.1e}. "
+    f"From an exact gradient the closed form has a relative error of at most {rounded_up(images.exact_error(own), 2)}. "
     f"Success: the {options.frequencies} lowest frequencies, less the public mean's and normalised, within alpha; "
     "95 % Clopper-Pearson intervals. Images of a data set resemble each other: their prior is far from any that the "
     "bound on directions allows, so no bound stands here. The attack names a posterior mean: where there is little to "
@@ -92,7 +94,12 @@ def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options
   header = ["mechanism", "epsilon", "seen", "prior", *(f"alpha = {a:g}" for a in alphas), "cosine of images"]
   cells = [
     [
-      *(result["mechanism"], "∞" if result["epsilon"] is None else f"{result['epsilon']:g}", row["view"], row["prior"]),
+      *(
+        result["mechanism"],
+        "∞" if result["epsilon"] is None else rounded_up(result["epsilon"]),
+        row["view"],
+        row["prior"],
+      ),
       *(_share(n, row["trials"]) for n in row["successes"]),
       f"{row['cosine']:.4f}",
     ]
@@ -134,8 +141,8 @@ def cnn_part(made: Pictures) -> Part:
 def _identified_part(results, users):
   rows = [
     [
-      *(result["mechanism"], f"{result['epsilon']:g}", f"{found['successes'] / found['trials']:.4f}"),
-      *(f"{found['lower']:.4f}", f"{found['bound']:.4g}", f"{found['sharp']:.4g}"),
+      *(result["mechanism"], rounded_up(result["epsilon"]), f"{found['successes'] / found['trials']:.4f}"),
+      *(rounded_down(found["lower"], 4), rounded_up(found["bound"], 4), rounded_up(found["sharp"], 4)),
     ]
     for result in results
     if (found := result["identified"])
@@ -180,6 +187,8 @@ def _share(successes: int, trials: int) -> str:
 
 
 def _power(log_p: float) -> str:
-  """e^log_p, in powers of ten."""
+  """e^log_p, in powers of ten, rounded up."""
   exponent = math.floor(log_p / math.log(10))
-  return f"{math.exp(log_p):.6g}" if log_p > -10 else f"{math.exp(log_p - exponent * math.log(10)):.4f}e{exponent}"
+  if log_p > -10:
+    return rounded_up(math.exp(log_p))
+  return f"{rounded_up(math.exp(log_p - exponent * math.log(10)), 5)}e{exponent}"

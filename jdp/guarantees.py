@@ -15,6 +15,7 @@ accountant's work, from a ledger.
 import dataclasses
 import decimal
 import enum
+import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -170,15 +171,39 @@ class SeparatedDP(Guarantee):
 
 
 def rounded_up(bound: float, digits: int = 6) -> str:
-  """A bound in so many significant digits, none of them rounded down: what is printed holds too.
+  """An upper bound in so many significant digits: what is printed holds too.
 
-  Before that it is rounded to 12 digits, so that 0.1 + 0.2 is 0.3.
+  Every epsilon and delta that jdp prints goes through here, and every noise multiplier that is meant to be enough.
+  A float64 keeps 15 decimal digits, and what lies beyond them is taken for its own rounding error: 0.1 + 0.2 prints
+  as 0.3, and a number that was given in up to `digits` digits prints as it was given. What is printed is therefore
+  at least the bound, but for a share of 5e-15.
+
+  Args:
+    bound: a number, infinity or NaN.
+    digits: from 1 to 15.
 
   >>> rounded_up(1.0000001), rounded_up(0.1 + 0.2), rounded_up(1e-5, 3), rounded_up(float("inf"))
   ('1.00001', '0.3', '1e-05', 'inf')
   """
-  context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-  return f"{float(context.create_decimal(f'{bound:.12g}')):.{digits}g}"
+  return _rounded(bound, digits, decimal.ROUND_CEILING)
+
+
+def rounded_down(bound: float, digits: int = 6) -> str:
+  """A lower bound in so many significant digits: what an attack has proved, or the most that a plan allows.
+
+  It is at most the bound, as `rounded_up` is at least the bound.
+
+  >>> rounded_down(1.9999999), rounded_down(0.1 + 0.2), rounded_down(0.0299, 2)
+  ('1.99999', '0.3', '0.029')
+  """
+  return _rounded(bound, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(bound: float, digits: int, rounding: str) -> str:
+  if not 1 <= digits <= sys.float_info.dig:
+    raise ValueError(f"Expected digits from 1 to {sys.float_info.dig}, got {digits}.")
+  exact = f"{bound:.{sys.float_info.dig}g}"
+  return f"{float(decimal.Context(prec=digits, rounding=rounding).create_decimal(exact)):.{digits}g}"
 
 
 AnyGuarantee = PureDP | ApproxDP | SeparatedDP

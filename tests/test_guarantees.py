@@ -6,7 +6,18 @@ import math
 
 import pytest
 
-from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP, Unit, common_scope, compose, rounded_up
+from jdp.guarantees import (
+  ApproxDP,
+  Observer,
+  PureDP,
+  Relation,
+  SeparatedDP,
+  Unit,
+  common_scope,
+  compose,
+  rounded_down,
+  rounded_up,
+)
 
 GUARANTEES = [PureDP(0.5), ApproxDP(1.0, 2**-20), SeparatedDP(8.0, 2.0)]
 OTHER_SCOPES = [{"relation": "add_remove"}, {"unit": "user"}, {"observer": "model"}]
@@ -120,6 +131,24 @@ def test_different_kinds_are_never_equal():
 
 @pytest.mark.parametrize("bound", [1.0000001, 2.9999994, 0.1 + 0.2, 1 / 3, 9.9999999, 12345678.0, 1e-300, 5e3])
 @pytest.mark.parametrize("digits", [3, 6])
-def test_a_printed_bound_is_never_below_the_bound(bound, digits):
-  printed = float(rounded_up(bound, digits))
-  assert bound * (1 - 1e-12) <= printed <= bound * (1 + 1.01 * 10 ** (1 - digits))
+def test_a_printed_bound_holds(bound, digits):
+  unit = 1.01 * 10 ** (1 - digits)
+  assert bound * (1 - 5e-15) <= float(rounded_up(bound, digits)) <= bound * (1 + unit)
+  assert bound * (1 - unit) <= float(rounded_down(bound, digits)) <= bound * (1 + 5e-15)
+
+
+@pytest.mark.parametrize("number", [1.0, 0.99951, 1e-5])
+def test_what_a_float_holds_is_not_taken_for_its_rounding_error(number):
+  assert float(rounded_up(number * (1 + 1e-13))) > number
+  assert float(rounded_down(number * (1 - 1e-13))) < number
+
+
+@pytest.mark.parametrize("given", ["1e-05", "0.3", "1", "0.7", "2.5e-07", "1437"])
+def test_a_number_of_few_digits_prints_as_it_was_given(given):
+  assert rounded_up(float(given)) == rounded_down(float(given)) == given
+
+
+@pytest.mark.parametrize("digits", [0, 16])
+def test_more_digits_than_a_float_holds_are_refused(digits):
+  with pytest.raises(ValueError, match=f"Expected digits from 1 to 15, got {digits}"):
+    rounded_up(1.0, digits)

@@ -106,7 +106,7 @@ def report(title: str, summary: Summary) -> None:
     least, median, most = ratios[0], ratios[len(ratios) // 2], ratios[-1]
     print(f"jdp's epsilon over the other: least {least:.4f}, median {median:.4f}, most {most:.4f}")
   for run, epsilon, other in failures:
-    print(f"  FAILS {run}: {epsilon:.8g} against {other:.8g}")
+    print(f"  FAILS {run}: {epsilon} against {other}")
 
 
 def main(argv: Sequence[str]) -> None:

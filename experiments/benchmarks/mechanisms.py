@@ -88,7 +88,7 @@ def _compare(title: str, own: dict[str, mechanisms.LocalMechanism], count: int) 
   cases = {"normal numbers": harness.Case(lambda: normal(keys), count * dim)}
   cases |= {_label(name, mechanism): _case(mechanism, count) for name, mechanism in own.items()}
   timings = harness.compare(cases, baseline="normal numbers", rounds=harness.ROUNDS.value)
-  title = f"{title}, epsilon = {EPSILON.value:g}: mechanism, bytes of a report, mean squared error"
+  title = f"{title}, epsilon = {EPSILON.value}: mechanism, bytes of a report, mean squared error"
   harness.report(title, timings, "numbers", json_path=harness.JSON.value)
 
 

@@ -59,6 +59,7 @@ def load_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Ta
     sizes=np.array([len(user) for user in users]),
     headline="test_accuracy",
     facts={},
+    equal=options.partition != "writer",
   )
   facts = {
     "data": f"{options.dataset}, partition {options.partition}",

@@ -111,7 +111,8 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
       )
   if max_epsilon is not None and (spent := central_epsilon(prior, delta)) > max_epsilon:
     raise ValueError(
-      f"Expected --max_epsilon of at least the {spent:.4g} that was spent before the first round, got {max_epsilon}."
+      f"Expected --max_epsilon of at least the {rounded_up(spent)} that was spent before the first round, "
+      f"got {max_epsilon}."
     )
 
 

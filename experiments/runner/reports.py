@@ -1,11 +1,12 @@
 """What is common to all reports: tables, statements of guarantees, how to repeat a run."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.statistics import Interval
 from experiments.runner.training import TrainingOptions
-from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, compose
+from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, compose, rounded_up
 from jdp.ledger import from_json
 
 
@@ -49,10 +50,20 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
     return "∞"
   value = from_json(guarantee)
   if isinstance(value, SeparatedDP):
-    return f"{value.epsilon:.4g} ({value.direction:.4g} + {value.magnitude:.4g})"
+    whole, *parts = (rounded_up(part, 4) for part in (value.epsilon, value.direction, value.magnitude))
+    return f"{whole} ({' + '.join(parts)})"
   if isinstance(value, ApproxDP):
-    return f"{value.epsilon:.3f} (δ = {value.delta:.2g})"
-  return f"{value.epsilon:.4g}"
+    return f"{epsilon(value.epsilon)} (δ = {rounded_up(value.delta, 3)})"
+  return rounded_up(value.epsilon, 4)
+
+
+def epsilon(value: float | None) -> str:
+  """An accountant's epsilon as a table's cell, rounded up to four digits; infinity if there is none.
+
+  >>> epsilon(1.00049), epsilon(2.0), epsilon(4321.0), epsilon(None)
+  ('1.001', '2.000', '4321', '∞')
+  """
+  return "∞" if value is None or value == math.inf else f"{float(rounded_up(value, 4)):#.4g}".rstrip(".")
 
 
 def percent(interval: Interval) -> str:
@@ -69,14 +80,24 @@ def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
   """A list of the settings' guarantees of one kind ("central", "release" or "local") in full, equal ones together."""
   labels: dict[str, list[str]] = {}
   for row in rows:
-    labels.setdefault(str(from_json(row[kind])) if row[kind] else "no guarantee", []).append(row["label"])
+    statement = f"{from_json(row[kind])}{_public([row], kind)}" if row[kind] else "no guarantee"
+    labels.setdefault(statement, []).append(row["label"])
   return "\n".join(f"- {', '.join(names)}: {statement}." for statement, names in labels.items())
 
 
 def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
   """What the runs with such a guarantee cost together: they are about the same users, and compose."""
-  stated: list[AnyGuarantee] = [from_json(result[kind]) for result in results if result[kind]]
-  return f"All {len(stated)} such runs together, by basic composition: {compose(stated)}." if stated else ""
+  stated = [result for result in results if result[kind]]
+  if not stated:
+    return ""
+  all_of_them: AnyGuarantee = compose([from_json(result[kind]) for result in stated])
+  return f"All {len(stated)} such runs together, by basic composition: {all_of_them}{_public(stated, kind)}."
+
+
+def _public(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
+  """The end of a central guarantee's sentence: what was computed from the protected data and is taken as public."""
+  said = dict.fromkeys(row["public"] for row in rows if kind == "central" and row.get("public"))
+  return f", taking as public what was computed from the protected data: {'; '.join(said)}" if said else ""
 
 
 def repeat(experiment: str) -> str:

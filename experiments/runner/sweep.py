@@ -34,6 +34,7 @@ class Setting(NamedTuple):
     algorithm: what is run.
     private: False for a baseline that no privacy budget can stop.
     delta: of its central guarantee. None: the sweep's.
+    public: what the central guarantee takes as public though it was computed from the protected data.
   """
 
   name: str
@@ -41,6 +42,7 @@ class Setting(NamedTuple):
   algorithm: FederatedAlgorithm
   private: bool = True
   delta: float | None = None
+  public: str = ""
 
 
 class Sweep(NamedTuple):
@@ -83,8 +85,8 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   runs share noise: each has a key of its own.
 
   Returns:
-    The results: for each run "setting", "label", "seed", "rounds", "stopped" (by its budget), its last "metrics",
-    and as JSON data or null the guarantees "central", "release" and "local" (`Costs`).
+    The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its budget), its last
+    "metrics", and as JSON data or null the guarantees "central", "release" and "local" (`Costs`).
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
   pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
@@ -103,8 +105,8 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """Merges repetitions: one row for each setting, in order.
 
   Returns:
-    Rows with "setting", "label", "seeds"; `Interval`s of "rounds" and of every metric; and "central", "release",
-    "local" of the repetition with the largest central epsilon.
+    Rows with "setting", "label", "public", "seeds"; `Interval`s of "rounds" and of every metric; and "central",
+    "release", "local" of the repetition with the largest central epsilon.
   """
   rows = []
   for name in dict.fromkeys(result["setting"] for result in results):
@@ -114,7 +116,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     intervals = {key: mean_interval([result["metrics"][key] for result in group]) for key in metrics}
     rounds = mean_interval([result["rounds"] for result in group])
     kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
-    rows.append({**kept, "seeds": len(group), "rounds": rounds, **intervals})
+    rows.append({**kept, "public": worst.get("public", ""), "seeds": len(group), "rounds": rounds, **intervals})
   return rows
 
 
@@ -172,6 +174,7 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
     {
       "setting": setting.name,
       "label": setting.label,
+      "public": setting.public,
       "seed": seed,
       "rounds": outcome.metrics["round"],
       "stopped": outcome.stopped,

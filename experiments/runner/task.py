@@ -32,6 +32,7 @@ class Task(NamedTuple):
     prior: what is released about the users before the first round.
     begin: what waits for the work directory, which keeps it: work directory -> the task as it is run, of the same
       shapes, with a private vocabulary or parameters trained on public text. None: nothing waits.
+    equal: whether all users have as many examples by construction, so that sizes tell nothing about anybody.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -44,6 +45,7 @@ class Task(NamedTuple):
   parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
   prior: Ledger = Ledger()
   begin: Callable[[Workdir], "Task"] | None = None
+  equal: bool = True
 
   def begun(self, workdir: Workdir) -> "Task":
     """The task as it is run."""
@@ -57,6 +59,11 @@ class Task(NamedTuple):
   def num_records(self, unit: Unit) -> int:
     """How many units of privacy there are, public: all users' examples, or the users."""
     return int(self.sizes.sum()) if unit == Unit.EXAMPLE else self.num_users
+
+  def public(self, unit: Unit) -> str:
+    """What every run takes as public though it is computed from the protected data: numbers, and padded shapes."""
+    largest = "" if self.equal else f", n = {self.sizes.max()}, the examples of the largest user"
+    return f"N = {self.num_records(unit)} {unit}s{largest}"
 
   @property
   def described(self) -> dict[str, Any]:

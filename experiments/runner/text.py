@@ -101,6 +101,7 @@ def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabul
     sizes=np.asarray(clients.counts),
     headline="accuracy_top1",
     facts=_facts(options, model, vocabulary, test, len(split.test), clients),
+    equal=options.equal_users,
     parts=partial(_parts, model, vocabulary, test),
     prior=prior,
   )

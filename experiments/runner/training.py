@@ -25,6 +25,7 @@ from experiments.runner.progress import Report
 from experiments.runner.workdir import LEDGER, fingerprint
 from jdp import _validate
 from jdp.events import Event
+from jdp.guarantees import rounded_up
 from jdp.ledger import DurableLedger, Ledger, unstack
 
 PyTree = Any
@@ -195,7 +196,11 @@ def _mean(diagnostics):
 
 
 def _news(name, num_rounds, row):
-  values = (
-    f"{key.replace('_', ' ')} {value:.4g}" for key, value in row.items() if key != "round" and value is not None
-  )
-  return f"{name}: round {row['round']}/{num_rounds}, " + ", ".join(values)
+  values = ((key, value) for key, value in row.items() if key != "round" and value is not None)
+  printed = {"central_epsilon": partial(rounded_up, digits=4)}
+  words = (f"{key.replace('_', ' ')} {printed.get(key, _measured)(value)}" for key, value in values)
+  return f"{name}: round {row['round']}/{num_rounds}, {', '.join(words)}"
+
+
+def _measured(value: float) -> str:
+  return f"{value:.4g}"

@@ -14,6 +14,7 @@ from scipy import optimize
 
 from jdp import _validate
 from jdp.accounting.accountant import epsilon
+from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
 # Real numbers are searched on a logarithmic scale.
@@ -65,8 +66,8 @@ def calibrate_noise_multiplier(
   sampled = -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
   if delta >= sampled and epsilon(plan(0.25), delta, accountant=accountant) <= target_epsilon:
     raise ValueError(
-      f"Expected delta below {sampled:.3g}, the probability that a record is ever sampled, got {delta}: with such a "
-      "delta no noise is needed; choose a smaller one."
+      f"Expected delta below {rounded_down(sampled, 3)}, the probability that a record is ever sampled, got {delta}: "
+      "with such a delta no noise is needed; choose a smaller one."
     )
   return calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
 
@@ -217,7 +218,7 @@ def _largest_whole(target_epsilon, delta, plan, maximum, what, accounting):
   if value(1) > target_epsilon:
     raise ValueError(
       f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, but one costs "
-      f"{value(1):.4g}; raise one of the two, or the noise."
+      f"{rounded_up(value(1))}; raise one of the two, or the noise."
     )
   high = 1
   while high < maximum and value(high) <= target_epsilon:

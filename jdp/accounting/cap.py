@@ -22,6 +22,7 @@ import numpy as np
 from scipy import optimize, special
 
 from jdp import _validate
+from jdp.guarantees import rounded_up
 
 MAX_DIM = 10**9
 MIN_EPSILON, MAX_EPSILON = 1e-3, 1e4
@@ -239,7 +240,7 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
   logit_p = math.log(p) - math.log1p(-p)
   logit_q = logit_p - epsilon * (1 - _SAFETY)
   if not logit_q <= 0:
-    raise ValueError(f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with {logit_p:.6g}.")
+    raise ValueError(f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with {rounded_up(logit_p)}.")
   gamma, log_height = quantile(dim, -np.logaddexp(0.0, -logit_q))
   return _make(dim, float(gamma), float(log_height), logit_p)
 

@@ -18,7 +18,7 @@ from scipy import special
 from jdp import _validate
 from jdp.accounting.later_updates import snapshot_epsilon
 from jdp.accounting.local_updates import channel_guarantee
-from jdp.guarantees import Unit
+from jdp.guarantees import Unit, rounded_up
 
 
 class Statement(NamedTuple):
@@ -45,8 +45,9 @@ class Statement(NamedTuple):
   published: float | None
 
   def __str__(self) -> str:
-    proved = f"{self.adversary}, sees {self.sees}: ({self.epsilon:.4g}, {self.delta:.3g})-DP per {self.unit}"
-    return proved if self.published is None else f"{proved}; published, no guarantee: {self.published:.4g}"
+    cost = f"({rounded_up(self.epsilon, 4)}, {rounded_up(self.delta, 3)})-DP per {self.unit}"
+    proved = f"{self.adversary}, sees {self.sees}: {cost}"
+    return proved if self.published is None else f"{proved}; published, no guarantee: {rounded_up(self.published, 4)}"
 
 
 def channel_listener(epsilon: float, **reports) -> Statement:

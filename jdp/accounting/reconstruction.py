@@ -16,6 +16,7 @@ from scipy import special
 
 from jdp import _validate
 from jdp.accounting import cap
+from jdp.guarantees import rounded_up
 
 
 def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
@@ -138,7 +139,7 @@ def largest_epsilon(log_guess: float, probability: float) -> float:
   epsilon = math.log(probability) - log_guess
   if not epsilon >= 0:
     raise ValueError(
-      f"Expected a probability of at least {math.exp(log_guess):.6g}, that of a guess without any release, "
+      f"Expected a probability of at least {rounded_up(math.exp(log_guess))}, that of a guess without any release, "
       f"got {probability}."
     )
   return epsilon

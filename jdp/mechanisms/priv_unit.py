@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jdp import random
 from jdp.accounting import cap as caps
-from jdp.guarantees import PureDP
+from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.cap_height import height_sampler
 from jdp.mechanisms.rows import directions, dots, weighted_sum
@@ -133,7 +133,7 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
   if not cap.epsilon <= epsilon:
     raise ValueError(
       f"Expected a pair that costs at most epsilon = {epsilon}, got gamma = {gamma}, p = {p} with an exact "
-      f"epsilon of {cap.epsilon:.9g}; ask for that epsilon, or leave p out."
+      f"epsilon of {rounded_up(cap.epsilon, 9)}; ask for that epsilon, or leave p out."
     )
   return cap
 

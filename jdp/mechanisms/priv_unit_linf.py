@@ -8,7 +8,7 @@ import numpy as np
 
 from jdp import random
 from jdp.accounting import cube as cubes
-from jdp.guarantees import PureDP
+from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.agreement import count_sampler, random_subset
 from jdp.mechanisms.base import LocalMechanism
 
@@ -89,7 +89,7 @@ def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
   if not cube.epsilon <= epsilon:
     raise ValueError(
       f"Expected a pair that costs at most epsilon = {epsilon}, got kappa = {kappa}, p = {p} with an exact "
-      f"epsilon of {cube.epsilon:.9g}; ask for that epsilon, or leave p out."
+      f"epsilon of {rounded_up(cube.epsilon, 9)}; ask for that epsilon, or leave p out."
     )
   return cube
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jdp import _validate, vectors
 from jdp.events import GaussianSum, GroupedSums
+from jdp.guarantees import rounded_up
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, addable, weighted
 
@@ -118,8 +119,8 @@ def _sum_multiplier(z: float, sigma_b: float) -> float:
   """The sum's noise multiplier, so that sum and count cost as much as one Gaussian sum of multiplier z."""
   if not z / 2 < sigma_b < math.inf:
     raise ValueError(
-      f"Expected a finite count_stddev > noise_multiplier / 2 = {z / 2:g}, got {sigma_b!r}; with less noise the count "
-      "alone costs more than the whole; raise count_stddev or expected_size."
+      f"Expected a finite count_stddev > noise_multiplier / 2 = {rounded_up(z / 2)}, got {sigma_b!r}; with less noise "
+      "the count alone costs more than the whole; raise count_stddev or expected_size."
     )
   multiplier = z / math.sqrt(1 - (z / (2 * sigma_b)) ** 2)
   _validate.in_range(0, _CLIP_RANGE[1], noise_multiplier_of_the_sum=multiplier)

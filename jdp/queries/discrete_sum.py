@@ -221,7 +221,7 @@ def plan_grid(
   largest = 1e6 * (smallest + stddev / 2**modulus_bits)
   if not log_bound(largest) < target:
     raise ValueError(
-      f"Expected a grid that wraps with probability <= {max_wrap_probability:g}, got none for {num_clients} clients "
+      f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for {num_clients} clients "
       f"and {modulus_bits} bits; raise modulus_bits."
     )
   spacing = math.exp(

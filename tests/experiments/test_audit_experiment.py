@@ -55,7 +55,7 @@ def test_canaries_in_a_run(tmp_path):
   given = {"noise_multipliers": (1.0,), "participations": (0.5,), "num_guesses": 100, "examples_per_user": 1}
   report = run(tmp_path, task=("central",), num_rounds=20, num_canaries=200, **given)
   ((z, q, stated, bound, right, *estimates),) = rows(report)[2:]
-  assert (z, q) == ("1", "0.5")
+  assert (z, q) == ("1.0", "0.5")
   assert 1.0 < float(bound) < float(stated)
   assert 85 < int(right.removesuffix(" of 100")) < 100
   assert all(float(x) > 0 for x in estimates)

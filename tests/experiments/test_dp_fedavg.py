@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import shutil
 
 import jax
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from experiments import dp_fedavg, dp_fedavg_report
-from experiments.dp_fedavg_averages import make_average, make_federation
+from experiments.dp_fedavg_averages import make_average, make_federation, taken_as_public
 from experiments.dp_fedavg_report import first_noise
 from experiments.runner import launch, plots
 from experiments.runner.launch import Location
 from experiments.runner.params import load_params
 from experiments.runner.prior import describe_start, load_start
+from experiments.runner.reports import epsilon
 from experiments.runner.task import Task
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
@@ -81,6 +83,27 @@ def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
   assert federation.planned.delta == pytest.approx(100_000**-1.1)
 
 
+def weighed(**given):
+  """The expected weight of 20 of 200 users who weigh 3/4 on average, and what the guarantee takes as public."""
+  chosen = options(weights="examples", weight_cap=10.0, **given)
+  sizes = np.array([5, 10, 40, 5] * 50)
+  task = Task(None, None, None, None, sizes, "", {})
+  return make_federation(chosen, sizes).expected_weight, taken_as_public(chosen, task)
+
+
+def test_weights_of_the_users_are_said_to_be_public_where_no_flag_fixes_them():
+  assert weighed() == (pytest.approx(20 * 0.75), "N = 200 users, W = 150, the users' total weight")
+  assert weighed(mean_weight=0.5) == (pytest.approx(20 * 0.5), "N = 200 users")
+  task = Task(None, None, None, None, np.array([5, 10]), "", {}, equal=False)
+  assert taken_as_public(options(), task) == "N = 2 users, n = 10, the examples of the largest user"
+
+
+@pytest.mark.parametrize("given", [{"weights": "equal"}, {"weights": "examples", "mean_weight": 2.0}])
+def test_a_mean_weight_without_weights_or_above_one_is_refused(given):
+  with pytest.raises(ValueError, match="Expected --mean_weight"):
+    options(**{"mean_weight": 0.5, **given})
+
+
 def test_a_target_is_met_by_the_plan():
   chosen = options(target_epsilon=2.0, **PLAN)
   federation = make_federation(chosen, np.full(200, 10))
@@ -100,6 +123,15 @@ def test_a_schedule_lowers_clip_norm_and_noise_together():
 @pytest.fixture(scope="module")
 def task():
   return dp_fedavg.load_task(options())
+
+
+def test_rows_say_what_their_guarantees_take_as_public(task):
+  chosen = options(runs=("none", "private", "dp_sgd"), weights="examples", vary=("mean_weight",), values=("0.1", "0.5"))
+  said = {row.setting.name: row.setting.public for row in dp_fedavg.make_rows(chosen, task, None)}
+  users = "N = 143 users"
+  assert said == {"none": "", "private_0.1": users, "private_0.5": users, "dp_sgd": "N = 1430 examples"}
+  (row,) = dp_fedavg.make_rows(options(runs=("private",), weights="examples"), task, None)
+  assert row.setting.public == f"{users}, W = 14.3, the users' total weight"  # 10 of 100 examples each
 
 
 def test_values_make_rows_of_what_they_concern(task):
@@ -252,11 +284,15 @@ def test_both_guarantees_are_side_by_side(finished):
   (line,) = (line for line in out.splitlines() if line.startswith("| private"))
   cells = [cell.strip() for cell in line.split("|")]
   assert cells[2:6] == ["0.00065", "1", "143", "20"]
-  assert cells[6].startswith(f"{private['central']['epsilon']:.3f}")
-  assert cells[7:10] == ["100000", "2000", f"{plan:.3f} (δ = 3.2e-06)"]
+  assert cells[6].startswith(epsilon(private["central"]["epsilon"]))
+  assert cells[7:10] == ["100000", "2000", f"{epsilon(plan)} (δ = 3.17e-06)"]
   report = (path / "report.md").read_text()
   for text in (line, "NOT PRIVATE", "per user (add/remove)", "per example (add/remove)", "and nobody was"):
     assert text in report
+  for unit, number in (("user", 143), ("example", 1430)):
+    stated = rf"DP per {unit} \(add/remove\), against whoever sees the models, taking .*: N = {number} {unit}s\."
+    assert re.search(stated, out)
+    assert re.search(stated, report)
   assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -343,7 +379,7 @@ def test_a_budget_for_examples_is_at_their_delta(finished, tmp_path):
   spent = ledger.load(tmp_path / "earlier/dp_sgd/0/ledger.jsonl")
   of_users, of_examples = (accounting.epsilon(spent, records**-1.1) for records in (143, 1430))
   given = {"runs": ("dp_sgd",), "max_epsilon": (of_users + of_examples) / 2}
-  with pytest.raises(ValueError, match=f"at least the {of_examples:.4g} that was spent"):
+  with pytest.raises(ValueError, match=f"at least the {rounded_up(of_examples)} that was spent"):
     run(tmp_path / "run", warm_start=str(tmp_path / "earlier/dp_sgd/0/params.npz"), **{**AGAIN, **given})
 
 

@@ -160,7 +160,7 @@ def test_the_report_says_what_each_adversary_learns(finished):
   guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
   assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
   (published,) = (line for line in report.splitlines() if line.startswith("Published, **no guarantees**"))
-  assert "II 3.333 (an average" in published
+  assert "II 3.334 (an average" in published
   for line in report.splitlines():
     assert ("DP" in line) + ("ublished, **no" in line) < 2  # Never in one breath.
   assert "NOT PRIVATE" not in report + finished[1]

@@ -13,6 +13,7 @@ from experiments import general_approach, general_approach_report
 from experiments.general_approach_queries import make_groups, make_query
 from experiments.runner import launch, training
 from experiments.runner.launch import Location
+from experiments.runner.reports import epsilon
 from experiments.runner.statistics import Interval
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
@@ -132,12 +133,15 @@ def test_results_follow_from_ledgers_and_metrics(finished):
     "the model of run 'none' was trained without privacy, and its training metrics carry no noise"
     in (content["not_private"])
   )
-  for row in content["summary"][::2]:
+  for row, number in zip(content["summary"][::2], (1437, 143), strict=True):
+    said = f"taking as public what was computed from the protected data: N = {number} units."
+    assert said in out
+    assert said in (path / "report.md").read_text()
     spent = ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
     assert len(spent) == TINY["num_rounds"]
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5)
     assert row["pld"] == accounting.epsilon(spent, 1e-5, accountant="pld") < row["central"]["epsilon"]
-    assert f"{row['central']['epsilon']:.3f}" in out
+    assert epsilon(row["central"]["epsilon"]) in out
   assert [row["central"] and row["central"]["unit"] for row in content["summary"]] == ["example", None, "user"]
   (event,) = {type(event.query) for event in ledger.load(path / "user/0/ledger.jsonl")}
   assert event is GroupedSums

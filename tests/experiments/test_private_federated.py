@@ -18,6 +18,7 @@ import pytest
 from experiments import private_federated
 from experiments.runner import launch, sweep
 from experiments.runner.launch import Location
+from experiments.runner.reports import epsilon
 from experiments.runner.statistics import mean_interval
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
@@ -191,7 +192,9 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
   spent = accounting.epsilon(book, DELTA, observer="model")
   central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
-  assert f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}." in report
+  public = "taking as public what was computed from the protected data: N = 143 users"
+  for text in (report, finished.out):
+    assert f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}, {public}." in text
   release = next(event for event in book if isinstance(event, LocalRelease))
   assert (release.relation, release.unit, release.observer) == ("replace_one", "user", "server")
   for part, asked in (("direction", 8.0), ("magnitude", 10.0)):
@@ -208,7 +211,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   assert f"| jax      | {jax.__version__}" in report
   assert "NOT PRIVATE" not in report + finished.out
   accuracy = results(finished.path)["summary"][2]["test_accuracy"]
-  cells = [f"{spent:.3f}", f"{100 * accuracy['mean']:.1f} % ± {100 * accuracy['half_width']:.1f}"]
+  cells = [epsilon(spent), f"{100 * accuracy['mean']:.1f} % ± {100 * accuracy['half_width']:.1f}"]
   for table in (report, finished.out):
     row = next(line for line in table.splitlines() if line.startswith("| local ε₁ = 8"))
     assert "| 18 (8 + 10) " in row

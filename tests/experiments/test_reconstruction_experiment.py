@@ -92,7 +92,7 @@ def test_the_whole_report(tmp_path):
   given |= {"task": ("bound", "spheres", "images", "cnn")}
   launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
   report = (tmp_path / "run" / "report.md").read_text()
-  assert re.search(r"^\| 784 +\| 1 +\| 3.4655e-51 +\| 109.2812", report, re.M)
+  assert re.search(r"^\| 784 +\| 1 +\| 3.4655e-51 +\| 109.281", report, re.M)
   exact = float(re.search(r"relative error of at most (\S+)\.", report).group(1))
   assert exact < 1e-5
   lines = [re.split(r" *\| *", row) for row in report.splitlines()]

@@ -156,8 +156,19 @@ def test_guarantees_in_reports():
   assert reports.together([{"central": None}], "central") == ""
   assert reports.short(central) == "2.000 (δ = 1e-05)"
   assert reports.short(None) == "∞"
+  assert reports.short(to_json(ApproxDP(1.00049, 1.00049e-5))) == "1.001 (δ = 1.01e-05)"
   assert reports.percent(statistics.Interval(0.5, 0.0125)) == "50.0 % ± 1.2"
   assert reports.percent(statistics.Interval(0.5, None)) == "50.0 %"
+
+
+def test_a_guarantee_says_what_it_takes_as_public():
+  guarantee = ApproxDP(2.0, 1e-5, relation="add_remove", unit="user", observer="model")
+  rows = [{"label": n, "central": to_json(guarantee), "public": f"N = {n} users"} for n in ("7", "8")]
+  said = "taking as public what was computed from the protected data"
+  assert reports.guarantees(rows, "central") == "\n".join(f"- {n}: {guarantee}, {said}: N = {n} users." for n in "78")
+  assert reports.together(rows, "central").endswith(f"{guarantee.repeat(2)}, {said}: N = 7 users; N = 8 users.")
+  local = [{**row, "local": row["central"]} for row in rows]
+  assert reports.guarantees(local, "local") == f"- 7, 8: {guarantee}."  # of one's own releases alone
 
 
 def test_not_private():
