@@ -7,7 +7,7 @@ after 40 seconds the process is aborted. So a state that goes from round to roun
 before it is used again. On one device, and on accelerators, nothing waits.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys
@@ -34,8 +34,8 @@ def waits_for(field: str):
   return register
 
 
-def _wait(array) -> None:
+def _wait(array: Any) -> None:
   if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
-    devices = array.sharding.device_set
+    devices: Any = array.sharding.device_set
     if len(devices) > 1 and next(iter(devices)).platform == "cpu":
       array.block_until_ready()

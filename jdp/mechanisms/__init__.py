@@ -10,7 +10,7 @@ from jdp.mechanisms.priv_unit_linf import priv_unit_linf
 from jdp.mechanisms.proj_unit import fast_proj_unit, proj_unit
 from jdp.mechanisms.scalar_dp import scalar_dp, scalar_rel_dp
 from jdp.mechanisms.separated import SeparatedReport, separated
-from jdp.mechanisms.streaming import stream_sum
+from jdp.mechanisms.streaming import stream_sum, unrounded_stream_sum
 
 __all__ = [
   "LocalMechanism",
@@ -30,4 +30,5 @@ __all__ = [
   "scalar_rel_dp",
   "separated",
   "stream_sum",
+  "unrounded_stream_sum",
 ]

@@ -24,8 +24,7 @@ def stream_sum(
   *,
   block_size: int | None = None,
   mesh: Mesh | None = None,
-  unrounded: bool = False,
-) -> jax.Array | Compensated:
+) -> jax.Array:
   """sum_i weights_i privatize(keys_i, values_i), block by block of clients.
 
   What a server adds up if every client releases its value once, simulated with memory for one block: neither the
@@ -36,10 +35,7 @@ def stream_sum(
   Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
   post-processing. With weights that depend on private data it says nothing about what they reveal.
 
-  A server that adds noise to the sum, for those who see only that, takes it unrounded: a release of norm
-  `mechanism.max_norm` then moves it by at most S = max_norm (1 + b^2 2^-22) for blocks of b clients, which a
-  `privatize_sum` adds up in float32 (b = 1: 1 + 2^-22; 20: 1 + 1e-4), and S = max_norm (1 + 2^-45 n) for n clients of
-  any other mechanism. Rounding the sum to float32 moves a large one by more.
+  A server that adds noise to the sum, for those who see only that, takes `unrounded_stream_sum`.
 
   Args:
     mechanism: the local randomiser.
@@ -51,10 +47,9 @@ def stream_sum(
     mesh: devices that share the blocks, whatever its axes' number, of the Auto type (`jdp.federated.client_mesh`);
       not inside another shard_map. Every device gets all keys, values and weights; the one sum at the end is all that
       they exchange. Only the order of summation depends on it. None: one device.
-    unrounded: whether to return the sum with what float32 takes from it, for `SumQuery.finalize`.
 
   Returns:
-    The sum, float32, of the shape of one value; unrounded, a `Compensated`.
+    The sum, float32, of the shape of one value.
 
   Raises:
     ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive, or values or weights
@@ -66,6 +61,31 @@ def stream_sum(
   >>> mean = stream_sum(mechanism, keys, lambda client: jnp.ones(1000)) / 5000
   >>> bool(jnp.linalg.norm(mean - 1000**-0.5) < 0.15)  # sqrt(mechanism.mean_squared_error(1.0) / 5000) = 0.095
   True
+  """
+  total = unrounded_stream_sum(mechanism, keys, values, weights, block_size=block_size, mesh=mesh)
+  return rounded(total)
+
+
+def unrounded_stream_sum(
+  mechanism: LocalMechanism,
+  keys: jax.Array,
+  values: jax.Array | Callable[[jax.Array], jax.Array],
+  weights: jax.Array | None = None,
+  *,
+  block_size: int | None = None,
+  mesh: Mesh | None = None,
+) -> Compensated:
+  """`stream_sum` with what float32 takes from it, for `SumQuery.finalize`, which adds noise.
+
+  Formal guarantee: one release, of norm `mechanism.max_norm` and weight 1 at most, moves the sum by
+  at most S = max_norm (1 + 2^-21 b^2), as a `privatize_sum` adds up blocks of b clients in float32
+  (b = 1: 1 + 5e-7; b = 20: 1 + 2e-4). Without a `privatize_sum` it is max_norm (1 + 2^-45 n^2)
+  among n clients. Rounding the sum to float32 would move a large one by more.
+
+  Args and errors: those of `stream_sum`.
+
+  Returns:
+    The sum, a pair of float32 arrays of the shape of one value.
   """
   count = keys.shape[0]
   _validate.integer(1, number_of_keys=count)
@@ -102,9 +122,8 @@ def stream_sum(
 
     return sum_while(lambda turn: turn < -(-count // (size * devices)), block_sum)
 
-  finish = (lambda total: total) if unrounded else rounded
   if mesh is None:
-    return finish(share(key_data, weights, table))
+    return share(key_data, weights, table)
   everywhere = PartitionSpec()
   shares_sum = jax.shard_map(
     lambda *args: sum_devices(share(*args), mesh.axis_names),
@@ -113,7 +132,7 @@ def stream_sum(
     out_specs=everywhere,
     check_vma=False,  # mechanisms begin loops of their own with constants, which would have to be declared varying
   )
-  return finish(shares_sum(key_data, weights, table))
+  return shares_sum(key_data, weights, table)
 
 
 def _sum_of_each(mechanism):

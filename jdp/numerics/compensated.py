@@ -113,8 +113,8 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
   In float64, which a processor needs to have; it may be switched off in JAX.
   """
   with jax.enable_x64(True):  # of primitives only: they keep their types wherever they are traced
-    doubles = (lax.convert_element_type(x, np.float64) for x in (left, right))
-    total = lax.dot_general(*doubles, (((0,), (0,)), ((), ())))
+    first, second = (lax.convert_element_type(x, np.float64) for x in (left, right))
+    total = lax.dot_general(first, second, (((0,), (0,)), ((), ())))
     value = lax.convert_element_type(total, np.float32)
     rest = lax.sub(total, lax.convert_element_type(value, np.float64))
     return Compensated(value, lax.convert_element_type(rest, np.float32))
@@ -122,9 +122,9 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
 
 def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
   """The larger of a sum, plain or a pair, and a number."""
-  total = _pair(total)
-  enough = rounded(total) >= least
-  return Compensated(jnp.where(enough, total.value, jnp.float32(least)), jnp.where(enough, total.remainder, 0.0))
+  pair = _pair(total)
+  enough = rounded(pair) >= least
+  return Compensated(jnp.where(enough, pair.value, jnp.float32(least)), jnp.where(enough, pair.remainder, 0.0))
 
 
 def sum_rows(tree: PyTree) -> PyTree:
@@ -154,8 +154,8 @@ def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array]
   return _map(_unpack, total)
 
 
-def sum_devices(total: PyTree, axis_name: str) -> PyTree:
-  """The sum over the devices of a mesh axis, inside a `shard_map`, the same on each of them.
+def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
+  """The sum over the devices of a mesh axis (or several), inside a `shard_map`, the same on each of them.
 
   Each device adds up its share of all devices' entries, and hands it to all.
   """
@@ -165,7 +165,7 @@ def sum_devices(total: PyTree, axis_name: str) -> PyTree:
   return jax.tree.unflatten(structure, [next(summed[_is_pair(x)]) for x in leaves])
 
 
-def _sum_pairs(pairs: list[Compensated], axis_name: str) -> list[Compensated]:
+def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> list[Compensated]:
   """All at once, as one vector."""
   if not pairs:
     return []
