@@ -58,10 +58,9 @@ def cohort_sum(
   change the local training of all behind it, and move the sum by far more than
   one contribution.
 
-  The sum is not rounded (`jdp.numerics.compensated`): float32 leaves come as pairs (value, remainder).
-  Contributions that jdp's queries made are added up exactly, so that the sum moves by what a client
-  contributes, and is the same for every chunk size and mesh. Others, such as a client function's
-  own floats, are added with an error of 2^-46 of the sum each.
+  Sums are made in float64 and not rounded: float leaves come as pairs (value, remainder). A client
+  moves its sum by 1 + 1e-6 times what it contributes at most (`jdp.numerics.compensated`), whatever
+  the others contribute, the chunks and the mesh. Added up in float32 it can be four times as much.
 
   Chunks that hold only padding are not computed, and padding in the last chunk
   adds exact zeros (a client function must return zeros at weight 0), so a
@@ -87,7 +86,7 @@ def cohort_sum(
 
   Raises:
     ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices; when
-      traced, if there are not as many clients as the sample's population, or the sample has more than 2^20 slots.
+      traced, if there are not as many clients as the sample's population, or the sample has more than 2^21 slots.
   """
   check_clients(sample.population, data)
   if chunk_size is None:
@@ -155,8 +154,8 @@ def _side_by_side(client_fn: ClientFn) -> ChunkFn:
 def _check_capacity(slots: int) -> None:
   if slots > MAX_CONTRIBUTIONS:
     raise ValueError(
-      f"Expected a sample of at most 2^20 slots, whose sum is exact, got {slots}; lower the "
-      "sampler's capacity, or add up the sums of several samples by jdp.numerics.compensated.add."
+      f"Expected a sample of at most 2^21 slots, whose sum keeps its sensitivity, got {slots}; "
+      "lower the sampler's capacity."
     )
 
 

@@ -56,8 +56,8 @@ def ghost_clients(step: GradientStep) -> SummedClients:
   the float32 value plus the most that rounding can take from it, so that no difference is longer than the clip norm
   in real numbers. That makes clipped differences shorter than `jdp.vectors.clip` does, by about 1e-4 of their length;
   more where the client's gradients nearly cancel. A client whose gradient holds NaN or infinity, or
-  is longer than 1e18, adds zero. A chunk's sum is made in float64, and chunks are added up with
-  their remainders: n clients in chunks of C move the sum by at most S (1 + 2^-45 n (1 + n / C)).
+  is longer than 1e18, adds zero. A chunk's sum is made in
+  float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
 
   Args:
     step: the loss and the learning rate.

@@ -10,7 +10,7 @@ from jdp import _validate, vectors
 from jdp.events import GaussianSum, GroupedSums
 from jdp.guarantees import rounded_up
 from jdp.queries.base import PyTree, SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, addable, weighted
+from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
 _CLIP_RANGE = (1e-15, 1e15)  # so that the noise, too, stays within float32's range
 
@@ -99,9 +99,7 @@ def adaptive_clipped_sum(
   def preprocess(key, state, record, weight):
     del key
     bit = jnp.where(vectors.l2_norm(record) <= state.clip_norm, 0.5, -0.5)
-    vector, bit = weighted((vectors.clip(record, state.clip_norm), bit), weight)
-    vector = addable(vector, state.clip_norm, sum_multiplier)
-    return AdaptiveContribution(vector, addable(bit, 0.5, sigma_b))
+    return AdaptiveContribution(*weighted((vectors.clip(record, state.clip_norm), bit), weight))
 
   def finalize(key, state, total):
     count_key, sum_key = jax.random.split(key)

@@ -13,6 +13,7 @@ its data (large clients are slower) tells by that, which no noise on the sum hid
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from jdp import _validate, vectors
 from jdp.events import DistributedGaussianSum
 from jdp.numerics.compensated import add, rounded
 from jdp.queries.base import PyTree
-from jdp.queries.gaussian import FLOAT32_SAFE, addable
+from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.queries.noise_schemes import Counts, NoiseScheme, normal_like, zeros_like
 
 
@@ -104,8 +105,7 @@ def distributed_sum(
   def scaled(noise):
     return jax.tree.map(lambda x: planned * x, noise)
 
-  def clip(record):
-    return addable(vectors.clip(record, clip_norm), clip_norm, noise_multiplier)
+  clip = partial(vectors.clip, max_norm=clip_norm)
 
   def share(key, record, n):
     return jax.tree.map(jnp.add, clip(record), scaled(scheme.report(key, record, n)))

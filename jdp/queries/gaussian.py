@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jdp import _validate, random, vectors
 from jdp.events import GaussianSum, NonPrivate
-from jdp.numerics.compensated import add, rounded, truncate
+from jdp.numerics.compensated import add, rounded
 from jdp.queries.base import Schedule, SumQuery, times
 
 FLOAT32_SAFE = (1e-30, 1e30)  # beyond it float32 would flush a bound or a noise level to zero or infinity
@@ -25,12 +25,12 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S when a record
   is added, removed or replaced by the null record, and by at most 2S when it
   is replaced by another. Holds for any records (NaN and infinity are clipped to zero)
-  and weights (clipped to [0, 1]). For sigma > 0 contributions are whole multiples of a power of two
-  of about 2^-28 S, so that sums of up to 2^20 of them are exact as `jdp.federated.cohort_sum` and
-  `jdp.numerics.compensated` make them, and noise is added before the one rounding to float32.
-  (Contributions added up in plain float32 can move their sum by several S.) In float32 two things differ
-  from the above: the noise is not protected against attacks on its low-order bits (Mironov 2012; `on_grid`), and
-  its tails end at 7.45 sigma (probability 1e-13 a coordinate).
+  and weights (clipped to [0, 1]). Contributions must be added up by `jdp.federated.cohort_sum` or
+  `jdp.numerics.compensated`, which move the sum by at most S (1 + 1e-6); plain float32 sums of
+  thousands can move by several S. Noise is added before the one rounding to float32.
+  In float32 two things differ from the above: the noise is not protected against attacks on its
+  low-order bits (Mironov 2012; `on_grid`), and its tails end at 7.45 sigma (probability 1e-13 a
+  coordinate).
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
@@ -59,8 +59,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
   def preprocess(key, state, record, weight):
     del key
-    bound = at_step(clip_norm, state.step)
-    return addable(weighted(vectors.clip(record, bound), weight), bound, stddev)
+    return weighted(vectors.clip(record, at_step(clip_norm, state.step)), weight)
 
   def finalize(key, state, total):
     sigma = at_step(stddev, state.step)
@@ -120,11 +119,6 @@ def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) 
     _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
   if not callable(stddev) and stddev != 0:
     _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
-
-
-def addable(contribution, bound, stddev: float | Schedule):
-  """The contribution, cut so that its sum is exact; where there is no noise to hide it in, as it is."""
-  return contribution if not callable(stddev) and stddev == 0 else truncate(contribution, bound)
 
 
 def noise_by_state(stddev: float | Schedule):

@@ -13,7 +13,6 @@ from jdp.queries.gaussian import (
   FLOAT32_SAFE,
   SumState,
   add_noise,
-  addable,
   at_step,
   check_clip_and_noise,
   noise_by_state,
@@ -77,9 +76,8 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
 
   def preprocess(key, state, record, weight):
     del key
-    bound = at_step(clip_norm, state.step)
-    vector, weight = weighted((vectors.clip(record, bound), jnp.float32(1)), weight)
-    return WeightedContribution(addable(vector, bound, stddev), addable(weight, 1.0, stddev))
+    vector = vectors.clip(record, at_step(clip_norm, state.step))
+    return WeightedContribution(*weighted((vector, jnp.float32(1)), weight))
 
   def finalize(key, state, total):
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
