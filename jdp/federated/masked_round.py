@@ -21,6 +21,7 @@ from jdp.federated.secure_aggregation import SecureAggregation
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.discrete_sum import DiscreteContribution, DiscreteState
 from jdp.queries.noise_schemes import calibrated
+from jdp.random import is_exposed
 from jdp.random.discrete import skellam
 
 _realised = calibrated().realised
@@ -105,7 +106,8 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
       return None
     contribution = DiscreteContribution(total.astype(jnp.int32), numbers[1])
     result, *_ = query.finalize(jax.random.key(0), state, contribution)  # which adds no noise of its own
-    return Opened(result, SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1))
+    event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, key_exposed=is_exposed(key))
+    return Opened(result, event)
 
   return run
 
