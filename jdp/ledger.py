@@ -1,7 +1,8 @@
 """What was done: the privacy ledger, as a value and as a durable file.
 
 A `Ledger` is an immutable sequence of events, run-length encoded. It knows
-nothing of epsilons: `jdp.accounting` reads it afterwards.
+nothing of epsilons: `jdp.accounting` reads it afterwards. It knows what speaks
+against them (`Ledger.caveats`): noise whose key was no secret.
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it
 *before* the round's result is used for anything that leaves the process; the

@@ -83,7 +83,8 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
     query: what makes the sum private.
     key: the key of the run, from `jdp.random.secure_key`: with any other, the events are marked, and so is the ledger
       that takes them (`Ledger.caveats`). The step's number is folded in, so a step computed twice is the same twice.
-      Nothing else may be drawn with it, and two runs must not share it: make the transformation anew.
+      Nothing else may be drawn with it, and two runs must not share it: make the transformation anew. No mark tells
+      what the sample, and the sum of `contribution_sum`, were drawn with: those keys must be secure too.
 
   Returns:
     An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.

@@ -58,6 +58,12 @@ def test_no_seed_makes_a_secure_key():
     jax.random.key(0, impl=random.SECURE_IMPLS["chacha20"])
 
 
+def test_key_data_of_another_shape_are_refused():
+  for shape in ((2,), (3, 8), ()):
+    with pytest.raises(ValueError, match="Expected the data of one key"):
+      random.restore_key(np.zeros(shape, np.uint32))
+
+
 def test_a_key_is_exposed_by_its_type_or_by_being_the_datas():
   key, other = jax.random.split(random.secure_key("chacha8"))
   assert random.is_exposed(jax.random.key(0)) is True

@@ -2,7 +2,8 @@
 
 A key of `secure_key`, and all that is split from it or folded into it, has a type of its own (`SECURE_IMPLS`). A
 type is visible inside jit, so that a release can say there whether its noise came from such a key. It says nothing of
-who has seen the key since, nor whether another draw was made with it.
+who has seen the key since, nor whether another draw was made with it; and a key wrapped with that type by hand, or by
+`restore_key`, is taken at its word.
 """
 
 import hashlib
@@ -50,13 +51,16 @@ def restore_key(data: ArrayLike, impl: str = "chacha20") -> jax.Array:
     impl: as the key was made.
 
   Raises:
-    ValueError: if `impl` is none of `secure_key`'s.
+    ValueError: if `impl` is none of `secure_key`'s, or the data are of another shape.
 
   >>> key = secure_key()
   >>> bool(restore_key(jax.random.key_data(key)) == key)
   True
   """
-  return _key(np.asarray(data, "<u4").tobytes(), impl, SECURE_IMPLS)
+  words = np.asarray(data, "<u4")
+  if words.shape != (8,):
+    raise ValueError(f"Expected the data of one key, [8], got shape {words.shape}; restore keys one by one.")
+  return _key(words.tobytes(), impl, SECURE_IMPLS)
 
 
 def seeded_key(seed: int, impl: str = "chacha20") -> jax.Array:
