@@ -278,9 +278,9 @@ def test_runs_that_are_not_private_say_so(tmp_path):
     assert text.count("NOT PRIVATE") == 2
     assert "--noise_seed=3" in text
   assert len(results(tmp_path / "a")["not_private"]) == 2
-  (made,) = results(tmp_path / "a")["runs"]
-  (caveat,) = ledger.load(tmp_path / "a/central/0/ledger.jsonl").caveats
-  assert made["not_private"] == [caveat]
+  for made in results(tmp_path / "a")["runs"]:
+    (caveat,) = ledger.load(tmp_path / f"a/central/{made['seed']}/ledger.jsonl").caveats
+    assert made["not_private"] == [caveat]
   (row,) = (json.loads(line) for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines())
   assert set(row) == {"round", "cohort_size", "update_norm", "release_norm"}
   run(tmp_path / "b", noise_seed=3, diagnostics=True, **flags)
