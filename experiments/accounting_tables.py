@@ -8,7 +8,7 @@ import numpy as np
 from experiments.dp_fedavg_published import DELTA, PUBLISHED, ROUNDS
 from experiments.runner import plots
 from experiments.runner.parts import Part
-from experiments.runner.reports import table
+from experiments.runner.reports import table, warnings
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.guarantees import rounded_up
@@ -43,12 +43,17 @@ def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountant
 def ledger_parts(
   ledger: Ledger, observer: str, relation: str | None, delta: float, accountants: Sequence[str]
 ) -> list[Part]:
-  """What one observer learnt in a run: epsilon over its rounds, and delta over epsilon at the end."""
+  """What one observer learnt in a run: epsilon over its rounds, and delta over epsilon at the end.
+
+  A ledger with caveats has them before every number, and in the plots' titles.
+  """
   seen = Ledger().extend((event, count) for event, count in ledger.entries if event.observer == observer)
   kinds = " and ".join(sorted({type(event).__name__ for event, _ in seen.entries}))
-  scope = f"{observer}: {len(seen)} events of type {kinds}"
+  label = " (NOT PRIVATE)" if seen.caveats else ""
+  scope = f"{observer}: {len(seen)} events of type {kinds}{label}"
   local = [event for event, _ in seen.entries if isinstance(event, LocalRelease)]
-  text = f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n" if local else ""
+  text = warnings(seen.caveats)
+  text += f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n" if local else ""
   if len({event for event, _ in seen.entries if isinstance(event, Round)}) > _SLOW and "pld" in accountants:
     accountants = [name for name in accountants if name != "pld"]
     text += f"No pld: more than {_SLOW} distinct rounds take it minutes.\n\n"
@@ -104,10 +109,12 @@ def _delta_part(seen, observer, relation, end: Mapping[str, float]) -> Part:
   rows = [
     [rounded_up(grid[i], 4), *(rounded_up(column[i], 3) for column in columns.values())] for i in range(0, len(grid), 4)
   ]
-  made, axes = plots.figure("epsilon", "delta", f"{observer}, all events")
+  label = " (NOT PRIVATE)" if seen.caveats else ""
+  made, axes = plots.figure("epsilon", "delta", f"{observer}, all events{label}")
   _curves(axes, grid, columns)
   axes.set(yscale="log", ylim=(1e-12, 1))
-  return Part(f"{observer}: delta over epsilon", table(["epsilon", *columns], rows), f"{observer}_delta", made)
+  text = warnings(seen.caveats) + table(["epsilon", *columns], rows)
+  return Part(f"{observer}: delta over epsilon{label}", text, f"{observer}_delta", made)
 
 
 def _curves(axes, x, columns):

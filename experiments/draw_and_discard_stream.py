@@ -1,5 +1,6 @@
 """A stream of client updates as the runner sees it: rounds in which a share of the users report once each."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.draw_and_discard_diagnostics import adversary_2, training_loss
+from jdp import random
 from jdp.events import LocalRelease
 from jdp.federated import ClientUpdate, FederatedAlgorithm, ServerState, arrivals
 from jdp.federated.update_stream import Process
@@ -99,10 +101,11 @@ def algorithm(stream: Stream, schedule: Schedule, diagnose: Loss | None = None) 
     coming = arrivals(users, schedule.num_users)
     after = process.run(noise_key, state.optimizer, coming, clients, update.settings)
     new = ServerState(state.round + 1, models(after), after, (), ())
+    released = dataclasses.replace(event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key))
     if diagnose is None:
-      return new, (event,), None
+      return new, (released,), None
     probe_key = jax.random.fold_in(jax.random.fold_in(data_key, 1), state.round)
     probes = adversary_2(probe_key, update, state.params, clients, users, state.optimizer.number)
-    return new, (event,), {"train_loss": training_loss(diagnose, new.params, clients), **probes}
+    return new, (released,), {"train_loss": training_loss(diagnose, new.params, clients), **probes}
 
   return FederatedAlgorithm(init, round_fn)

@@ -8,7 +8,8 @@ are made.
 Events are pytrees, so a jitted step can return them and a scan can stack them.
 Fields that hold arrays are leaves (a clip norm that follows a schedule);
 everything else is static: names, policies and constants, which therefore stay
-float64 on their way through jit.
+float64 on their way through jit. One leaf is always there, the event's number:
+so the events of a scan have an axis, and a ledger cannot take them for one.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jdp import _validate
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
@@ -23,18 +25,41 @@ from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 EVENT_TYPES: dict[str, type] = {}
 """Every event type by its name, as the ledger's file has it."""
 
+NO_NUMBER = np.int32(-1)
+"""The number of an event that nobody gave one."""
+
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EventBase:
+  """What every event has beside what happened. It is no part of equality: rounds that cost the same are equal.
+
+  Attributes:
+    number: of the event's round, an int32 scalar, or -1; a `Round` without one has its query's. Always a leaf of the
+      pytree, so that a scan stacks every event that is returned from it, the constant ones too.
+    key_exposed: whether the release's noise came from a key that `jdp.random.secure_key` did not make, or that drew
+      something else too. Then the event's guarantee does not hold against whoever knows or guesses that key.
+  """
+
+  number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
+  key_exposed: bool | jax.Array = dataclasses.field(default=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True)
 def _event(cls: type[T]) -> type[T]:
   """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
+  if not issubclass(cls, EventBase):
+    raise TypeError(f"Expected a subclass of EventBase, got {cls.__name__}; without a number a scan loses its events.")
   kind: Any = dataclasses.dataclass(frozen=True)(cls)
   names = tuple(f.name for f in dataclasses.fields(kind))
 
+  def is_leaf(name, value):
+    return name == "number" or isinstance(value, jax.Array | np.ndarray) or _holds_events(value)
+
   def flatten(event):
     values = [getattr(event, name) for name in names]
-    traced = [isinstance(v, jax.Array | np.ndarray) or _holds_events(v) for v in values]
+    traced = [is_leaf(name, value) for name, value in zip(names, values, strict=True)]
     leaves = [v for v, t in zip(values, traced, strict=True) if t]
     static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
     dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
@@ -59,7 +84,7 @@ def _holds_events(value: Any) -> bool:
 
 
 @_event
-class PoissonSampling:
+class PoissonSampling(EventBase):
   """Each record takes part independently with probability `probability`.
 
   Attributes:
@@ -82,7 +107,7 @@ class PoissonSampling:
 
 
 @_event
-class FixedSizeSampling:
+class FixedSizeSampling(EventBase):
   """A uniformly random subset of fixed size takes part, drawn without replacement, anew for each round.
 
   Attributes:
@@ -100,7 +125,7 @@ class FixedSizeSampling:
 
 
 @_event
-class ShuffledBatches:
+class ShuffledBatches(EventBase):
   """The round's records are the next batch of an epoch: the records in a fresh uniform permutation, cut in pieces.
 
   Each record is in at most one batch of an epoch.
@@ -125,7 +150,7 @@ class ShuffledBatches:
 
 
 @_event
-class BallsInBins:
+class BallsInBins(EventBase):
   """The round's records are those that picked it: each picks one round of every epoch, uniformly, independently.
 
   Attributes:
@@ -148,7 +173,7 @@ class BallsInBins:
 
 
 @_event
-class GaussianSum:
+class GaussianSum(EventBase):
   """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv 1812.06210.
 
   Attributes:
@@ -169,7 +194,7 @@ class GaussianSum:
 
 
 @_event
-class LaplaceSum:
+class LaplaceSum(EventBase):
   """A sum of vectors was released with Laplace noise.
 
   Attributes:
@@ -186,7 +211,7 @@ class LaplaceSum:
 
 
 @_event
-class WeightedAverage:
+class WeightedAverage(EventBase):
   """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise, weights w_k in [0, 1], ||D_k|| <= S.
 
   The clipped-denominator estimator of arXiv 1710.06963, Section 3.2.
@@ -210,7 +235,7 @@ class WeightedAverage:
 
 
 @_event
-class RandomizedResponse:
+class RandomizedResponse(EventBase):
   """One of `num_values` values was released: the true one, or with probability `noise` a uniform one of all.
 
   Attributes:
@@ -227,7 +252,7 @@ class RandomizedResponse:
 
 
 @_event
-class PureRelease:
+class PureRelease(EventBase):
   """Something was released by an epsilon-DP mechanism, under the relation of the round it belongs to."""
 
   epsilon: float
@@ -237,7 +262,7 @@ class PureRelease:
 
 
 @_event
-class ConcentratedRelease:
+class ConcentratedRelease(EventBase):
   """Something was released by a rho-zCDP mechanism (arXiv 1605.02065), under the relation of its round."""
 
   rho: float
@@ -247,12 +272,12 @@ class ConcentratedRelease:
 
 
 @_event
-class NonPrivate:
+class NonPrivate(EventBase):
   """Something that depends on the data was released without protection: epsilon is infinite."""
 
 
 @_event
-class GroupedSums:
+class GroupedSums(EventBase):
   """Several sums of the *same* sample were released, each with its own, independent noise.
 
   Attributes:
@@ -269,7 +294,7 @@ class GroupedSums:
 
 
 @_event
-class DistributedGaussianSum:
+class DistributedGaussianSum(EventBase):
   """A sum of vectors was released, each with its owner's share of the noise: together N(0, stddev^2) per coordinate.
 
   A record that is zeroed or replaced leaves its share where it is; one that is removed takes it along, so that the
@@ -293,7 +318,7 @@ class DistributedGaussianSum:
 
 
 @_event
-class DiscreteGaussianSum:
+class DiscreteGaussianSum(EventBase):
   """A sum of integer vectors was released, each with discrete Gaussian noise by its owner (arXiv 2102.06387).
 
   One coordinate's noise is the sum of `num_shares` variables with P(x) proportional to e^(-x^2 / (2 share_stddev^2)).
@@ -322,7 +347,7 @@ class DiscreteGaussianSum:
 
 
 @_event
-class SkellamSum:
+class SkellamSum(EventBase):
   """A sum of integer vectors was released, each with Skellam noise by its owner (arXiv 2110.04995).
 
   One coordinate's noise is the difference of two Poisson variables of mean num_shares share_variance / 2.
@@ -364,7 +389,7 @@ SumQueryEvent = (
 
 
 @_event
-class Round:
+class Round(EventBase):
   """One sample was drawn and its noised sum released.
 
   Attributes:
@@ -385,10 +410,15 @@ class Round:
   def __post_init__(self):
     for name, kind in (("relation", Relation), ("unit", Unit), ("observer", Observer)):
       object.__setattr__(self, name, kind(getattr(self, name)))
+    # Whoever releases a sum knows the number and the key, not whoever makes a round of it: compared by identity, as
+    # both may be tracers.
+    for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):
+      if getattr(self, name) is unknown:
+        object.__setattr__(self, name, getattr(self.query, name))
 
 
 @_event
-class LocalRelease:
+class LocalRelease(EventBase):
   """Each unit that took part in a round released one value through a local mechanism.
 
   Attributes:

@@ -1,7 +1,8 @@
 """What was done: the privacy ledger, as a value and as a durable file.
 
 A `Ledger` is an immutable sequence of events, run-length encoded. It knows
-nothing of epsilons: `jdp.accounting` reads it afterwards.
+nothing of epsilons: `jdp.accounting` reads it afterwards. It knows what speaks
+against them (`Ledger.caveats`): noise whose key was no secret.
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it
 *before* the round's result is used for anything that leaves the process; the
@@ -26,6 +27,7 @@ import numpy as np
 from jdp import _validate, guarantees
 from jdp.events import (
   EVENT_TYPES,
+  NO_NUMBER,
   BallsInBins,
   Event,
   GaussianSum,
@@ -62,29 +64,40 @@ class Ledger:
     Args:
       event: an event, as made on the host or as returned by a jitted step. If
         its arrays have a leading axis (stacked by a scan over rounds), it is
-        unrolled: one event for each index. An event without arrays leaves a scan as it
-        is, once: give the number of rounds as `count`.
-      count: how often each happened.
+        unrolled: one event for each index (see `unstack`).
+      count: how often it happened; of stacked events their axis says it.
 
     Returns:
       The new ledger; `self` is unchanged.
 
     Raises:
       TypeError: if `event` is not an event.
-      ValueError: if count is not a whole number >= 0, or a stacked value is invalid.
+      ValueError: if count is not a whole number >= 0, or given with stacked events; if `unstack` refuses the event.
     """
-    return self.extend((e, count) for e in unstack(event))
+    events = unstack(event)
+    if len(events) != 1 and count != 1:
+      raise ValueError(
+        f"Expected count=1 with events stacked by a scan ({len(events)} rounds), got {count}; leave it out, or append "
+        "the events of each scan."
+      )
+    return self.extend((e, count) for e in events)
 
   def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
     """A new ledger with further (event, count) entries, in order; their events hold scalars (see `unstack`).
 
     A call copies the ledger: many events are added in time in proportion to their number by one call, not by one each.
+
+    Raises:
+      ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
     """
     merged = list(self.entries)
     for event, count in entries:
       if not (isinstance(count, int | np.integer) and count >= 0):
         raise ValueError(f"Expected count to be a whole number >= 0, got {count!r}.")
-      if count and merged and merged[-1][0] == event:
+      if np.ndim(event.number):
+        number = np.size(event.number)
+        raise ValueError(f"Expected the event of one round, got {number} stacked by a scan; append it, or unstack it.")
+      if count and merged and _same(merged[-1][0], event):
         merged[-1] = (event, merged[-1][1] + int(count))
       elif count:
         merged.append((event, int(count)))
@@ -125,6 +138,25 @@ class Ledger:
       kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
     return Ledger().extend(_with_epochs_started(entry for entry in kept if entry[1]))
 
+  @property
+  def caveats(self) -> tuple[str, ...]:
+    """Why the guarantees of these events do not hold, in sentences; none if nothing is known against them.
+
+    Whoever shows an epsilon of the ledger shows them with it, after "NOT PRIVATE". They are kept by sums, slices and
+    files, and are no part of equality.
+
+    >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1), key_exposed=True)
+    >>> (subsampled_gaussian(0.01, 1.1, 3) + Ledger().append(event, count=2)).caveats[0].split(":")[0]
+    'the noise of 2 of 5 events came from a key that jdp.random.secure_key did not make, or that drew more than noise'
+    """
+    exposed = sum(count for event, count in self.entries if event.key_exposed)
+    if not exposed:
+      return ()
+    return (
+      f"the noise of {exposed} of {len(self)} events came from a key that jdp.random.secure_key did not make, or that "
+      "drew more than noise: whoever knows that key can undo it",
+    )
+
   def __len__(self) -> int:
     """The number of events."""
     return sum(count for _, count in self.entries)
@@ -156,6 +188,11 @@ def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, nu
   return Ledger().append(event, count=num_rounds)
 
 
+def _same(event: Event, other: Event) -> bool:
+  """Whether two events are equal, and their noise is as well protected."""
+  return event == other and bool(event.key_exposed) == bool(other.key_exposed)
+
+
 def _refuse_two_caps(*runs):
   """Refuses the entries of two runs whose local releases are capped: each cap is over its own run."""
   if all(any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries) for entries in runs):
@@ -183,18 +220,41 @@ def unstack(event: Event) -> list[Event]:
   """The events of one jitted step or scan, on the host with Python floats.
 
   Args:
-    event: its arrays are scalars, or all have one leading axis of equal length.
+    event: its arrays are scalars, or have one leading axis of equal length: rounds one after the other.
+
+  Raises:
+    TypeError: if it is no event.
+    ValueError: if a value is invalid; if there are several axes, or along one the numbers of rounds (where there are
+      any) do not increase: those are rounds of several runs (`vmap` over seeds), each of which has a ledger.
   """
   if type(event) not in EVENT_TYPES.values():
     raise TypeError(f"Expected an event of jdp.events, got {type(event).__name__}.")
   leaves, treedef = jax.tree.flatten(event)
-  if not leaves:
-    return [event]
-  arrays = np.broadcast_arrays(*map(np.asarray, leaves))
-  if arrays[0].ndim > 1:
-    raise ValueError(f"Expected event arrays with at most one leading axis, got shape {arrays[0].shape}.")
-  rows = [np.atleast_1d(array).tolist() for array in arrays]
-  return [_rebuild(jax.tree.unflatten(treedef, values)) for values in zip(*rows, strict=True)]
+  rows = zip(*_rows(leaves), strict=True)
+  events = [_rebuild(jax.tree.unflatten(treedef, values)) for values in rows]
+  numbers = [e.number for e in events if e.number != NO_NUMBER]
+  for before, number in itertools.pairwise(numbers):
+    if number <= before:
+      raise ValueError(
+        f"Expected numbers of rounds to increase, got {number} after {before}; take one run's events first, "
+        "jax.tree.map(lambda x: x[run], events): each run has a ledger."
+      )
+  return events
+
+
+def _rows(leaves) -> list[list[Any]]:
+  """Each leaf as a list of its values in each round."""
+  arrays = [np.asarray(leaf) for leaf in leaves]
+  shapes = {array.shape for array in arrays} - {()}
+  if len(shapes) > 1:
+    raise ValueError(f"Expected one axis, of rounds, in all arrays of an event, got shapes {sorted(shapes)}.")
+  shape = shapes.pop() if shapes else (1,)
+  if len(shape) > 1:
+    raise ValueError(
+      f"Expected event arrays with at most one axis, of rounds, got shape {shape}; of a scan of scans make one axis, "
+      "jax.tree.map(lambda x: x.reshape(-1), events); of runs side by side (vmap) take one run's, each has a ledger."
+    )
+  return [np.broadcast_to(array, shape).tolist() for array in arrays]
 
 
 def _rebuild(event):
@@ -274,7 +334,7 @@ class DurableLedger:
       )
     has_prior = len(records) > 1 and records[1]["round"] == _BEFORE
     prior = _entries_from_json(records[1]["entries"]) if has_prior else []
-    if len(records) > 1 and prior != list(self._prior.entries):
+    if len(records) > 1 and _entries_to_json(prior) != _entries_to_json(self._prior.entries):
       raise ValueError(
         f"Expected {self._path} to begin with the {len(self._prior)} earlier releases given, got others; give the run "
         "what it was begun with, or a work directory of its own."
@@ -318,7 +378,7 @@ class DurableLedger:
         raise ValueError(f"Expected round {following} next in {self._path}, got round {number}.")
       if number == following:
         new.append(entries)
-      elif self._rounds[number] != entries:
+      elif _entries_to_json(self._rounds[number]) != _entries_to_json(entries):
         raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
     if new:
       _refuse_two_caps(self._prior.entries, [entry for entries in new for entry in entries])
@@ -351,8 +411,9 @@ def to_json(value):
     return [to_json(v) for v in value]
   if not dataclasses.is_dataclass(value):
     return value
-  fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-  return {"type": type(value).__name__, **fields}
+  fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+  exposed = {"key_exposed": True} if getattr(value, "key_exposed", False) else {}
+  return {"type": type(value).__name__, **fields, **exposed}
 
 
 def from_json(data):

@@ -36,6 +36,7 @@ optimiser, and leaves the event of the step in its state: append it to the ledge
   4.85
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -45,6 +46,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from jdp import random
 from jdp.events import SumQueryEvent
 from jdp.federated.cohort import cohort_sum
 from jdp.federated.dispatch import waits_for
@@ -62,7 +64,8 @@ class ReleaseState(NamedTuple):
     step: int32 scalar, the number of steps done.
     key: the key of the whole run, as secret as the noise; to store it, store its `jax.random.key_data`.
     query: the sum query's state.
-    event: what the last step released; before the first step, a placeholder of the same structure.
+    event: what the last step released, with the step's number; before the first step, a placeholder of the same
+      structure. A loop that returns nothing of its steps (`fori_loop`) keeps the last one only: scan, and return it.
   """
 
   step: jax.Array
@@ -82,8 +85,10 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
 
   Args:
     query: what makes the sum private.
-    key: the key of the run, from `jdp.random.secure_key` if it is to be private. The step's number is folded in, so
-      a step computed twice is the same twice. Two runs must not share a key: make the transformation anew.
+    key: the key of the run, from `jdp.random.secure_key`: with any other, the events are marked, and so is the ledger
+      that takes them (`Ledger.caveats`). The step's number is folded in, so a step computed twice is the same twice.
+      Nothing else may be drawn with it, and two runs must not share it: make the transformation anew. No mark tells
+      what the sample, and the sum of `contribution_sum`, were drawn with: those keys must be secure too.
 
   Returns:
     An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
@@ -190,16 +195,22 @@ def _transformation(query, run_key, make_total):
 
   def init(params):
     state = query.init(params)
-    return ReleaseState(jnp.int32(0), run_key, state, _placeholder(query, state, params))
+    placeholder = _marked(_placeholder(query, state, params), jnp.int32(-1), run_key)
+    return ReleaseState(jnp.int32(0), run_key, state, placeholder)
 
   def update(updates, state, params=None, **extra_args):
     del params
     sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     total = make_total(sum_key, state.query, updates, extra_args)
     result, event, query_state = query.finalize(noise_key, state.query, total)
-    return result, ReleaseState(state.step + 1, state.key, query_state, event)
+    return result, ReleaseState(state.step + 1, state.key, query_state, _marked(event, state.step, state.key))
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _marked(event: SumQueryEvent, step: jax.Array, key: Key) -> SumQueryEvent:
+  """The event of a step with noise from `key`."""
+  return dataclasses.replace(event, number=step, key_exposed=random.is_exposed(key))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -27,8 +27,9 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
 
   The earlier run's ledger counts for this run's users if they were the earlier run's: if all options agree that decide
   who they are (`tasks.USERS`). With `--warm_start_public`, which says that none of this run's users was among those
-  of the earlier run, nothing is counted. A run whose flags gave its noise away (`reports.not_private`) released all in
-  the clear, whatever its ledger says. A language model's words go by their position: either way they are the same.
+  of the earlier run, nothing is counted. A run whose flags gave its noise away (`reports.not_private`), or whose ledger
+  says that its key may be known (`Ledger.caveats`), released all in the clear. A language model's words go by their
+  position: either way they are the same.
 
   Args:
     path: the run's `params.npz`, with its ledger beside it, in its folder with `flags.json`.
@@ -54,7 +55,8 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
       )
   _check_same_users(path, earlier, options)
   spent = load(file.with_name(LEDGER))
-  return params, spent.extend(_in_the_clear(spent)) if not_private(types.SimpleNamespace(**earlier)) else spent
+  exposed = spent.caveats or not_private(types.SimpleNamespace(**earlier))
+  return params, spent.extend(_in_the_clear(spent)) if exposed else spent
 
 
 def _check_same_users(path, earlier, options):

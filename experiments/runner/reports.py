@@ -37,7 +37,12 @@ def not_private(options: Any) -> list[str]:
 
 def notice(options: TrainingOptions) -> str:
   """The warning that goes before everything else; empty for a run that claims to be private."""
-  return "".join(f"**NOT PRIVATE: {reason}.**\n\n" for reason in not_private(options))
+  return warnings(not_private(options))
+
+
+def warnings(reasons: Iterable[str]) -> str:
+  """The reasons against a guarantee, as paragraphs that go before it: of `not_private`, or a `Ledger.caveats`."""
+  return "".join(f"**NOT PRIVATE: {reason}.**\n\n" for reason in reasons)
 
 
 def short(guarantee: Mapping[str, Any] | None) -> str:

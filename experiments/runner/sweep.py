@@ -86,7 +86,8 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
   Returns:
     The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its budget), its last
-    "metrics", and as JSON data or null the guarantees "central", "release" and "local" (`Costs`).
+    "metrics", "not_private" (its ledger's caveats), and as JSON data or null the guarantees "central", "release" and
+    "local" (`Costs`).
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
   pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
@@ -179,6 +180,7 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
       "rounds": outcome.metrics["round"],
       "stopped": outcome.stopped,
       "metrics": outcome.metrics,
+      "not_private": outcome.ledger.caveats,
       **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
     },
   )

@@ -127,11 +127,13 @@ def train(run: Run, folder: pathlib.Path, secret: pathlib.Path, options: Trainin
       if count:
         durable.append(done, *block.events)
         done, state = done + len(block.events), block.state
-        metrics.append(done, _measure(run, state, durable.ledger))
+        spent = durable.ledger
+        metrics.append(done, _measure(run, state, spent))
         if options.diagnostics:
           diagnostics.append(done, _mean(block.diagnostics))
         checkpoints.save(done, state)
-        report(count, _news(run.name, options.num_rounds, metrics.rows[-1]))
+        name = f"{run.name} (NOT PRIVATE)" if spent.caveats else run.name
+        report(count, _news(name, options.num_rounds, metrics.rows[-1]))
     return Outcome(state, durable.ledger, metrics.rows[-1], stopped)
 
 

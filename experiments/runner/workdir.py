@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import experiments
@@ -130,8 +129,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
     return random.seeded_key(seed)
   path, key = workdir.secret / _KEY, random.secure_key()
   if path.exists():
-    data = np.frombuffer(path.read_bytes(), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(key))
+    return random.restore_key(np.frombuffer(path.read_bytes(), np.uint32))
   if any(workdir.path.rglob(LEDGER)):
     raise ValueError(f"Expected the noise key of {workdir.path} in {path}, got none; it cannot be resumed, start anew.")
   files.write(path, np.asarray(jax.random.key_data(key)).tobytes(), mode=0o600)

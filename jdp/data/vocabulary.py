@@ -14,6 +14,7 @@ import numpy as np
 from jdp import _validate
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.queries import gaussian_sum
+from jdp.random import is_exposed
 
 SPECIAL = ("<unk>", "<bos>", "<eos>")
 UNK, BOS, EOS = range(len(SPECIAL))
@@ -100,7 +101,7 @@ def private_vocabulary(
   `jdp.queries.gaussian_sum`.
 
   Args:
-    key: of the noise; consumed. Keep it secret, and use it once.
+    key: of the noise; consumed. One from `jdp.random.secure_key`, or the event is marked; use it once.
     users: the texts of each user, any strings.
     candidates: words from public sources; repetitions are ignored.
     size: how many words the vocabulary has, at most as many as there are candidates.
@@ -128,7 +129,7 @@ def private_vocabulary(
   named = jnp.asarray(_named(users, names, words_per_user), jnp.float32)
   noised, event, _ = query.finalize(key, query.init(named), named)
   order = np.argsort(-np.asarray(noised), kind="stable")[:size]
-  return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event)
+  return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event, key_exposed=is_exposed(key))
 
 
 def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:

@@ -21,7 +21,7 @@ the server averages the weighted, clipped differences with a bounded sensitivity
   >>> state, events, _ = jax.jit(block(algorithm, 3))(
   ...   jax.random.key(0), jax.random.key(1), algorithm.init(model.init(jax.random.key(2))), clients)
   >>> spent = ledger.Ledger()
-  >>> for (event,) in events_by_round(events, 3):
+  >>> for (event,) in events_by_round(events):
   ...   spent = spent.append(event)
   >>> round(accounting.epsilon(spent, delta=1e-2), 2)
   3.4

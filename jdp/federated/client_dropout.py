@@ -8,6 +8,7 @@ All clients are announced in every round, and no sampling amplifies: the numbers
 and given them a client's chance to be in a drawn cohort is another than the one it was drawn with.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate, sampling, vectors
-from jdp.events import PoissonSampling, Round
+from jdp.events import PoissonSampling
 from jdp.federated.dropout import DropoutModel, counts
 from jdp.federated.local_training import LocalUpdate, keep
 from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
@@ -159,7 +160,7 @@ def client_dropout(
     done, events, diagnostics = algorithm.round(noise_key, data_key, begun, (clients, present[1:].T))
     event: Any = events[0]
     server_query = adapted.server_event(numbers, event.query)
-    server_event = Round(event.sampling, server_query, event.relation, event.unit, Observer.SERVER)
+    server_event = dataclasses.replace(event, query=server_query, observer=Observer.SERVER)
     return done._replace(sampler=left), (event, server_event), diagnostics
 
   return algorithm._replace(round=round_fn)

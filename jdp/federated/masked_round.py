@@ -24,6 +24,7 @@ from jdp.federated.secure_aggregation import SecureAggregation
 from jdp.federated.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.discrete_sum import DiscreteContribution, DiscreteState
+from jdp.random import is_exposed
 from jdp.random.discrete import skellam
 
 _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
@@ -115,7 +116,9 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
       return None
     contribution = DiscreteContribution(total.astype(jnp.int32), jnp.int32(numbers[1]))
     result, *_ = query.finalize(jax.random.key(0), state, contribution)  # which adds no noise of its own
-    return Opened(result, SkellamSum(planned.l2_norm, planned.l1_norm, total_variance(numbers[1:], each), 1))
+    variance = total_variance(numbers[1:], each)
+    event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, key_exposed=is_exposed(key))
+    return Opened(result, event)
 
   return run
 

@@ -5,6 +5,7 @@ server's current values, a query makes their sum private, and the server takes a
 procedure supplies what a record becomes and what the step is; nothing here knows of either.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jdp import _validate
+from jdp import _validate, random
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.cohort import ChunkFn, cohort_sum
 from jdp.federated.dispatch import waits_for
@@ -55,7 +56,8 @@ class FederatedAlgorithm(NamedTuple):
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics). All randomness
       that the guarantee rests on comes from `noise_key`; `data_key` drives local
       training. Both are keys of the whole run, the same in every round: the round's number is folded in, so a
-      round computed twice is the same twice. Events must be in the ledger before the state is used.
+      round computed twice is the same twice. Events must be in the ledger before the state is used; they bear the
+      round's number, and a mark if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
       Diagnostics are what nobody could observe in a deployment: name -> mean over the cohort, and "cohort_size".
       Not private, never a result; None unless asked for.
   """
@@ -162,7 +164,9 @@ def rounds(
     total, diagnostics = cohort_sum(cohort_fn, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
     result, query_event, query_state = query.finalize(server_key, state.query, total)
     params, carried = server.step(result, state.optimizer, state.params)
-    events = (Round(event, query_event, relation, unit), *releases)
+    mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
+    released = (Round(event, query_event, relation, unit), *releases)
+    events = tuple(dataclasses.replace(event, **mark) for event in released)
     return ServerState(state.round + 1, params, carried, query_state, sampler_state), events, _means(diagnostics)
 
   return FederatedAlgorithm(init, round_fn)
@@ -201,13 +205,9 @@ def block(algorithm: FederatedAlgorithm, num_rounds: int) -> Callable[..., tuple
   return run
 
 
-def events_by_round(events: tuple[Event, ...], num_rounds: int) -> list[tuple[Event, ...]]:
-  """The events of each round of a `block`, on the host.
-
-  An event that no round changes leaves a scan without an axis of rounds: it happened in each of them.
-  """
-  columns = [unstack(event) if jax.tree.leaves(event) else [event] * num_rounds for event in events]
-  return list(zip(*columns, strict=True))
+def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
+  """The events of each round of a `block`, on the host."""
+  return list(zip(*map(unstack, events), strict=True))
 
 
 def _one_by_one(client_fn, query, weight, diagnose):

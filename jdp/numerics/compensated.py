@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 PyTree = Any
 
@@ -104,13 +105,7 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
 
 def sum_rows(tree: PyTree) -> PyTree:
   """The sum over the leading axis of every array; floats become pairs."""
-
-  def total(x):
-    x = _double(x)
-    with _float64(True):
-      return _single(jnp.sum(x, axis=0, dtype=x.dtype))
-
-  return _map(total, tree)
+  return _map(lambda x: _single(_row_sum(_double(x))), tree)
 
 
 def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array], PyTree]) -> PyTree:
@@ -142,10 +137,28 @@ def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array]
 
 
 def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
-  """The sum over the devices of a mesh axis (or several), inside a `shard_map`; the same on each."""
-  doubles = _map(_double, total)
-  with _float64(True):
-    return jax.tree.map(_single, lax.psum(doubles, axis_name))
+  """The sum over the devices of a mesh axis (or several), inside a `shard_map`; the same on each.
+
+  Each device adds up its share of all devices' entries, and hands it to all.
+  """
+  leaves, structure = jax.tree.flatten(total, is_leaf=_is_pair)
+  pairs, others = ([x for x in leaves if _is_pair(x) is wanted] for wanted in (True, False))
+  summed = {False: iter(lax.psum(others, axis_name)), True: iter(_sum_pairs(pairs, axis_name))}
+  return jax.tree.unflatten(structure, [next(summed[_is_pair(x)]) for x in leaves])
+
+
+def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> list[Compensated]:
+  """All at once, as one vector."""
+  if not pairs:
+    return []
+  devices = lax.psum(1, axis_name)
+  flat, restore = ravel_pytree([x.value for x in pairs])
+  both = jnp.stack([flat, ravel_pytree([x.remainder for x in pairs])[0]])
+  padded = jnp.pad(both, ((0, 0), (0, -flat.size % devices))).reshape(2, devices, -1)
+  shares = lax.all_to_all(padded, axis_name, 1, 1)
+  own = _single(_row_sum(_double(Compensated(shares[0], shares[1]))))
+  whole = lax.all_gather(jnp.stack([own.value, own.remainder]), axis_name, axis=1, tiled=True)
+  return list(map(Compensated, *(restore(row[: flat.size]) for row in whole)))
 
 
 def _is_pair(x: Any) -> bool:
@@ -178,6 +191,11 @@ def _double(x: Any) -> jax.Array:
     if isinstance(x, Compensated):
       return lax.add(_double(x.value), _double(x.remainder))
     return lax.convert_element_type(x, np.float64) if _is_float(x) else x
+
+
+def _row_sum(x: jax.Array) -> jax.Array:
+  with _float64(True):
+    return jnp.sum(x, axis=0, dtype=x.dtype)
 
 
 def _single(x: jax.Array) -> Any:

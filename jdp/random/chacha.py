@@ -142,12 +142,15 @@ def _stream(key, start, **static):
   return streams(key[None], start[None])[0]
 
 
-def _define(rounds):
+def _define(rounds, *, secure=False):
   def stream(key, domain, count):
     return _stream(key, np.uint32(0), domain=domain, count=max(1, count), rounds=rounds)
 
   def first_half(key, domain, start):
     return _stream(key, start, domain=domain, count=1, rounds=rounds)[0, :8, 0]
+
+  def no_seed(value):
+    raise ValueError(f"Expected a {name} key from jdp.random.secure_key, got a seed; take jdp.random.seeded_key.")
 
   def seed(value):
     low, high = (v.astype(np.uint32) for v in (value, value >> 16 >> 16))  # 32-bit seeds are sign-extended
@@ -172,10 +175,14 @@ def _define(rounds):
       words = lax.bitcast_convert_type(words, np.dtype(f"uint{width}")).reshape(-1)[:count]
     return words.reshape(shape)
 
-  name = f"chacha{rounds}"
+  name = f"secure_chacha{rounds}" if secure else f"chacha{rounds}"
+  make = no_seed if secure else seed
   return define_prng_impl(
-    key_shape=(8,), seed=seed, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=name
+    key_shape=(8,), seed=make, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=name
   )
 
 
 IMPLS = {f"chacha{rounds}": _define(rounds) for rounds in (20, 12, 8)}
+SECURE_IMPLS = {name: _define(int(name.removeprefix("chacha")), secure=True) for name in IMPLS}
+"""The same generators, as the types of keys from the operating system: no seed makes one, and what is derived from
+one by split and fold_in is one. So a key's type says where it came from, inside jit too."""

@@ -1,5 +1,6 @@
 """The accounting command: plans, calibration, published tables, and a run's ledger."""
 
+import dataclasses
 import re
 
 import absl.logging
@@ -88,6 +89,21 @@ def test_a_ledger_for_each_observer(tmp_path):
   for name in ("model_epsilon_over_rounds", "model_delta", "server_epsilon_over_rounds", "server_delta"):
     assert (tmp_path / "run" / f"{name}.png").exists()
     assert f"({name}.png)" in report
+
+
+def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, capsys):
+  event = Round(PoissonSampling(0.05), GaussianSum(2.0, 3.0))
+  given = {"task": "ledger", "ledger": str(tmp_path / "ledger.jsonl"), "accountants": ("rdp",)}
+  for exposed, labels in ((False, 0), (True, 2 + 2)):  # in each part's title and text
+    Ledger().append(dataclasses.replace(event, key_exposed=exposed), count=20).save(tmp_path / "ledger.jsonl")
+    folder = tmp_path / str(exposed)
+    report = run(folder, **given)
+    printed = capsys.readouterr().out
+    for text in (report, printed):
+      parts = text.split("\n## ")[1:]
+      assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [labels // 4] * 2
+      assert [part.split("\n")[0].count("(NOT PRIVATE)") for part in parts] == [labels // 4] * 2
+      assert all(part.index("**NOT PRIVATE") < part.index("| ") for part in parts if exposed)
 
 
 def test_without_privacy_epsilon_is_infinite_and_said_to_be(tmp_path):

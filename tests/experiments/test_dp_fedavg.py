@@ -1,6 +1,7 @@
 """The experiment of federated averaging: its noise, its rows, and a run from end to end, whole and resumed."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -314,6 +315,9 @@ AGAIN = {**ONCE, "num_rounds": 2, "noise_multiplier": 2.6, "clip_norm": 0.5}
 def copy_with_secret_noise(run, path, setting):
   """A run's first repetition as if nobody knew the seed of its noise."""
   shutil.copytree(run / setting / "0", path / setting / "0")
+  marked = ledger.load(run / setting / "0" / "ledger.jsonl")
+  secret = ((dataclasses.replace(event, key_exposed=False), count) for event, count in marked.entries)
+  ledger.Ledger().extend(secret).save(path / setting / "0" / "ledger.jsonl")
   made = json.loads((run / "flags.json").read_text())
   made["flags"]["noise_seed"] = None
   (path / "flags.json").write_text(json.dumps(made))

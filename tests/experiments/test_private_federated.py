@@ -210,6 +210,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
     assert text in report
   assert f"| jax      | {jax.__version__}" in report
   assert "NOT PRIVATE" not in report + finished.out
+  assert book.caveats == ()
   accuracy = results(finished.path)["summary"][2]["test_accuracy"]
   cells = [epsilon(spent), f"{100 * accuracy['mean']:.1f} % ± {100 * accuracy['half_width']:.1f}"]
   for table in (report, finished.out):
@@ -280,6 +281,9 @@ def test_runs_that_are_not_private_say_so(tmp_path):
     assert text.count("NOT PRIVATE") == 2
     assert "--noise_seed=3" in text
   assert len(results(tmp_path / "a")["not_private"]) == 2
+  for made in results(tmp_path / "a")["runs"]:
+    (caveat,) = ledger.load(tmp_path / f"a/central/{made['seed']}/ledger.jsonl").caveats
+    assert made["not_private"] == [caveat]
   (row,) = (json.loads(line) for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines())
   assert set(row) == {"round", "cohort_size", "update_norm", "release_norm"}
   run(tmp_path / "b", noise_seed=3, diagnostics=True, **flags)

@@ -151,7 +151,7 @@ def test_checkpoints_restore_every_bit(tmp_path):
     "nan": jnp.array([jnp.nan, -0.0, 1e-45], jnp.float32),
   }
   checkpoints = Checkpoints(tmp_path / "checkpoints")
-  blank = {**state, "key": random.seeded_key(0), "counts": jnp.zeros(3, jnp.int32)}
+  blank = {**state, "key": random.secure_key(), "counts": jnp.zeros(3, jnp.int32)}
   assert checkpoints.restore(blank) == (0, blank)
   checkpoints.save(2, blank)
   checkpoints.save(4, state)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from experiments.runner import options
 from experiments.runner.params import save_params
 from experiments.runner.prior import load_start
 from experiments.runner.tasks import USERS, TaskOptions
+from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger
 
@@ -72,6 +74,16 @@ def test_a_run_of_the_same_users_is_counted(tmp_path, given):
   params, spent = load(earlier_run(tmp_path, given), {**given, "num_rounds": 3, "max_epsilon": 1e3})
   np.testing.assert_array_equal(params["w"], PARAMS["w"])
   assert spent == SPENT
+
+
+def test_a_run_whose_ledger_says_that_its_key_is_known_released_in_the_clear(tmp_path):
+  """Whatever its flags say: it need not have been made by a binary."""
+  path = earlier_run(tmp_path, IMAGES)
+  (event, count), *_ = SPENT.entries
+  Ledger().append(dataclasses.replace(event, key_exposed=True), count=count).save(f"{path[:-10]}ledger.jsonl")
+  _, spent = load(path, IMAGES)
+  assert spent.caveats
+  assert accounting.epsilon(spent, 1e-5) == math.inf > accounting.epsilon(SPENT, 1e-5)
 
 
 @pytest.mark.parametrize("name", USERS)
