@@ -11,7 +11,7 @@ import pytest
 import random_ledgers
 
 from jdp import accounting
-from jdp.accounting import loss_kinds
+from jdp.accounting import later_updates, local_updates, loss_kinds, reconstruction, scalar
 from jdp.accounting.loss_kinds import Loss, LossKind
 from jdp.accounting.losses import counted
 from jdp.accounting.profiles import Profile, pure_profile, with_overflow
@@ -221,3 +221,39 @@ def test_free_rounds_stay_free(sampling):
   ledger = once(RandomizedResponse(1.0, 3), sampling) + once(PureRelease(0.0), sampling)
   assert accounting.epsilon(ledger, 0.0) == 0.0
   assert accounting.delta(ledger, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+  ("call", "least"),
+  [
+    (lambda: accounting.gaussian_delta(1e-4, 1e160), 0.0),
+    (lambda: local_updates.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
+    (
+      lambda: local_updates.channel_guarantee(1.0, coordinates=5, l1_norm=0.0, delta=1e-5, noise="gaussian").epsilon,
+      0.0,
+    ),
+    (lambda: later_updates.line_epsilon(1.0, 1e-6, 10**9, later="data_independent"), 0.0),
+    (lambda: later_updates.line_epsilon(1.0, 1e-6, 9, later="non_expansive", dimension=1e300), 0.1),
+    (lambda: reconstruction.log_success(-math.inf, math.inf), 0.0),
+    (lambda: reconstruction.log_guess(3, 5e-324), -math.inf),
+    (lambda: reconstruction.log_success_gaussian(-math.inf, 5e-324), 0.0),
+    (lambda: accounting.shuffled_delta(1.0, 10**400, 0.5), 0.0),
+  ],
+)
+def test_closed_forms_at_extremes_are_numbers(call, least):
+  assert call() >= least
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda: accounting.gaussian_noise_multiplier(1e160, 1e-50),
+    lambda: local_updates.channel_guarantee(1e300, coordinates=10**9, delta=1e-5),
+    lambda: later_updates.line_epsilon(1.0, 1e-6, 10**400, later="non_expansive"),
+    lambda: reconstruction.closest_alpha(3, 1.7e308, 0.5),
+    lambda: scalar.scalar_grid(5e-324, 1.0, 1),
+  ],
+)
+def test_closed_forms_at_extremes_are_refused(call):
+  with pytest.raises(ValueError, match=r"^Expected .*, got "):
+    call()
