@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import typing
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from jdp import accounting
 from jdp.accounting import samples
@@ -12,6 +14,8 @@ from jdp.accounting.releases import release
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
   GroupedSums,
@@ -21,7 +25,10 @@ from jdp.events import (
   PureRelease,
   RandomizedResponse,
   Round,
+  SamplingEvent,
   ShuffledBatches,
+  SkellamSum,
+  SumQueryEvent,
   WeightedAverage,
 )
 from jdp.guarantees import Relation
@@ -36,7 +43,15 @@ NESTED = GroupedSums(
 PURE_GROUP = GroupedSums((LAPLACE, PureRelease(0.5)), ("sum", "count"))
 ZCDP_GROUP = GroupedSums((ConcentratedRelease(0.02), GAUSSIAN), ("statistics", "sum"))
 RESPONSE, PURE, CONCENTRATED = RandomizedResponse(0.4, 3), PureRelease(0.8), ConcentratedRelease(0.05)
-QUERIES = [GAUSSIAN, LAPLACE, AVERAGE, NESTED, PURE_GROUP, ZCDP_GROUP, RESPONSE, PURE, CONCENTRATED]
+DISTRIBUTED = DistributedGaussianSum(1.0, 2.0)
+# Variances of 16 and 64, for S = 3: near enough to the continuous law for the tests below.
+DISCRETE, SKELLAM = DiscreteGaussianSum(3.0, 3.0, 2.0, 4, 1), SkellamSum(3.0, 3.0, 8.0, 8)
+MIXED_NOISE = GroupedSums((GAUSSIAN, DISTRIBUTED), ("by the server", "by the clients"))
+# A query event without an entry fails `test_every_event_is_paired`.
+CENTRAL = [GAUSSIAN, LAPLACE, AVERAGE, NESTED, PURE_GROUP, ZCDP_GROUP, RESPONSE, PURE, CONCENTRATED]
+BY_OWNERS = [DISTRIBUTED, DISCRETE, SKELLAM, MIXED_NOISE]
+UNPROTECTED = [NonPrivate()]
+QUERIES = CENTRAL + BY_OWNERS
 
 # One round of each sampling, the probability that the record is in it, and the relations under which it is analysed.
 BOTH = {"add_remove", "zero_out"}
@@ -65,6 +80,22 @@ def laplace_law(shift):
   return density / density.sum()
 
 
+INTEGERS = np.arange(-200, 201)
+
+
+def discrete_law(shift):
+  """Of the sum of four discrete Gaussians of parameter 2."""
+  one = np.exp(-(INTEGERS**2) / 8.0)
+  law = np.array([1.0])
+  for _ in range(4):
+    law = np.convolve(law, one / one.sum())
+  return np.roll(law, shift)
+
+
+def skellam_law(shift):
+  return np.roll(stats.skellam.pmf(INTEGERS, 32.0, 32.0), shift)
+
+
 def response_law(epsilon):
   """Of randomised response on one bit: absent, one value, the other value."""
   high = 1 / (1 + math.exp(-epsilon))
@@ -86,7 +117,14 @@ def laws(query, relation):
     NESTED: (gaussian_law, math.sqrt(1 / 16 + 1 / 9 + 1 / 25)),
     ZCDP_GROUP: (gaussian_law, math.sqrt(1 / 9 + 2 * 0.02)),
     CONCENTRATED: (gaussian_law, math.sqrt(2 * 0.05)),
+    DISTRIBUTED: (gaussian_law, 1 / 2),
+    DISCRETE: (discrete_law, 3),
+    SKELLAM: (skellam_law, 3),
+    MIXED_NOISE: (gaussian_law, math.sqrt(1 / 9 + 1 / 4)),
   }[query]
+  if query in BY_OWNERS:
+    # Given the number of shares, another record is there in the place of one that sits out: at the far end, here.
+    return law(shift), law(-shift if relation == "replace_one" else 0), law(-shift)
   whole = query in (CONCENTRATED, ZCDP_GROUP)  # stated for the relation itself
   if relation != "replace_one" or whole:
     return law(shift), law(0.0), law(0.0)
@@ -108,6 +146,8 @@ def test_bounds_the_truth_or_refuses(sampling, query):
     ledger = Ledger().append(Round(sampling, query, relation))
     needs_two = isinstance(sampling, ShuffledBatches) and relation == "add_remove"
     stated = query in (PURE, CONCENTRATED, PURE_GROUP, ZCDP_GROUP)
+    if query in BY_OWNERS:  # analysed under any sampling but not if a record takes its noise along
+      analysed, needs_two = (ALL if needs_two and not sampling.keeps_partial else ALL - {"add_remove"}), False
     if relation in analysed and not (needs_two and stated):
       for epsilon in (0.0, 0.1, 0.5, 1.5):
         truth = true_delta(query, relation, q, epsilon)
@@ -116,6 +156,42 @@ def test_bounds_the_truth_or_refuses(sampling, query):
     else:
       with pytest.raises(ValueError, match=r"^Expected relation (add_remove|replace_one|zero_out)[^;]*got [^;]*[;:] "):
         accounting.epsilon(ledger, 1e-6)
+
+
+def test_every_event_is_paired():
+  paired = {type(query) for query in QUERIES + UNPROTECTED}
+  assert paired == set(typing.get_args(SumQueryEvent))
+  assert {type(sampling) for sampling in SAMPLINGS} == set(typing.get_args(SamplingEvent))
+
+
+def hockey_stick(p, q, epsilon):
+  """sup over events of P - e^epsilon Q, and with P and Q exchanged."""
+  return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, q), (q, p)))
+
+
+@pytest.mark.parametrize("sampling", [PoissonSampling(0.01), FixedSizeSampling(1, 100)], ids=str)
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+def test_noise_by_the_owners_does_not_hide_who_took_part(sampling, relation):
+  # Given the number of shares: all others contribute -S, the record S on one side; on the other nothing, or -S.
+  absent, here = gaussian_law(-1.0), gaussian_law(1.0)
+  there = gaussian_law(0.0) if relation == "zero_out" else absent
+  truth = hockey_stick(0.99 * absent + 0.01 * here, 0.99 * absent + 0.01 * there, 1.0)
+  amplified = hockey_stick(0.99 * gaussian_law(0.0) + 0.01 * gaussian_law(1.0), gaussian_law(0.0), 1.0)
+  assert truth > 1e-4
+  assert amplified < 1e-8  # what a central sum of multiplier 1 costs under zero-out
+  for query in (DistributedGaussianSum(1.0, 1.0), GroupedSums((DistributedGaussianSum(1.0, 1.0),), ("sum",))):
+    ledger = Ledger().append(Round(sampling, query, relation))
+    assert accounting.delta(ledger, 1.0) >= truth
+    whole = Ledger().append(Round(PoissonSampling(1.0), query, relation))
+    assert accounting.delta(ledger, 1.0) == accounting.delta(whole, 1.0)
+
+
+def test_who_answered_may_tell_who_was_sampled():
+  # One record of two is sampled. The other's owner never answers: a round that was released is the first one's.
+  sure = DistributedGaussianSum(1.0, 1.0)
+  ledger = Ledger().append(Round(FixedSizeSampling(1, 2), sure, "replace_one"))
+  truth = hockey_stick(gaussian_law(1.0), gaussian_law(-1.0), 1.0)
+  assert accounting.delta(ledger, 1.0) >= truth
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)

@@ -1,5 +1,7 @@
 """Epsilon and delta of a ledger, for one observer and under one neighbouring relation."""
 
+import numpy as np
+
 from jdp import _validate
 from jdp.accounting import local
 from jdp.accounting.loss_distributions import pld_profile
@@ -61,7 +63,8 @@ def epsilon(
   (1.712, 2.087)
   """
   _validate.probability(delta=delta)
-  return _profile(ledger, accountant, relation, observer).epsilon(delta)
+  with np.errstate(all="ignore"):  # What overflows is infinite, an upper bound.
+    return _number("epsilon", _profile(ledger, accountant, relation, observer).epsilon(delta))
 
 
 def delta(
@@ -82,7 +85,15 @@ def delta(
     The bound, in [0, 1]; 0 for an empty ledger.
   """
   _validate.non_negative(epsilon=epsilon)
-  return _profile(ledger, accountant, relation, observer).delta(epsilon)
+  with np.errstate(all="ignore"):
+    return _number("delta", _profile(ledger, accountant, relation, observer).delta(epsilon))
+
+
+def _number(name: str, value: float) -> float:
+  """The value; NaN, and what is negative, is refused rather than printed."""
+  if not value >= 0:
+    raise ValueError(f"Expected {name} to be a number >= 0, got {value}; pass another accountant, or a shorter ledger.")
+  return float(value)
 
 
 def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: str | None) -> Profile:

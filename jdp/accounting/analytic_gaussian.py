@@ -15,6 +15,7 @@ from jdp import _validate
 _SAFETY = 1e-9
 # What z may be: beyond, differences of Mills's ratio lose what the safety margin covers.
 _LEAST, _LARGEST = 1e-4, 1e4
+_FAR = 40.0
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -90,13 +91,15 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   if not surplus(lowest) > 0 >= surplus(highest):
     raise ValueError(
       f"Expected a noise multiplier between {_LEAST:g} and {_LARGEST:g}, got epsilon = {epsilon} and delta = {delta}, "
-      "which need one outside."
+      "which need one outside; choose others."
     )
   return math.exp(optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
 
 
 def _log_delta(z, epsilon):
   x = epsilon * z - 0.5 / z
+  if x > _FAR:
+    return -0.5 * x * x  # An upper bound that underflows; the difference below would lose all its digits.
   if x < -1:
     # There Mills's ratio may overflow, and the two terms differ by much: 1 - Phi(x) - phi(x) R(x + 1/z).
     return math.log1p(-float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z))
@@ -110,5 +113,5 @@ def _mills(x):
 
 def _log(delta):
   if not 1e-100 <= delta < 1:
-    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}.")
+    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
   return math.log(delta)

@@ -53,7 +53,7 @@ def total_variation(rdp: float) -> float:
 
   The smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp).
   """
-  return math.sqrt(min(rdp / 2, -math.expm1(-rdp)))
+  return float(np.sqrt(np.minimum(rdp / 2, -np.expm1(-rdp))))
 
 
 def _log(delta: float) -> float:

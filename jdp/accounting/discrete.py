@@ -5,8 +5,12 @@ s <= min(sqrt(d), S) S. Reducing a released sum modulo 2^b, or unwrapping it, is
 """
 
 import math
+import sys
 
 import numpy as np
+
+_MOST = 2**53  # above it a whole number is no float64
+_LARGEST_VARIANCE = 1e150  # more noise counts as this: its divergences would round to zero
 
 
 def discrete_gaussian_rho(l2: float, l1: float, share_stddev: float, num_shares: int, dim: int) -> float:
@@ -22,24 +26,26 @@ def discrete_gaussian_rho(l2: float, l1: float, share_stddev: float, num_shares:
     l2: S >= 0.
     l1: s >= 0.
     share_stddev: sigma >= 0 of one share; infinite rho at 0, and below 1/2 if there are several shares.
-    num_shares: n >= 0; without any rho is infinite.
-    dim: d >= 1.
+    num_shares: n >= 0; without any rho is infinite, and beyond 2^53.
+    dim: d >= 1; beyond 2^53 rho is infinite.
 
   >>> print(f"{discrete_gaussian_rho(10.0, 100.0, 5.0, 100, 1000):.6f}")
   0.020000
   """
-  if num_shares == 0 or share_stddev == 0 or (num_shares > 1 and share_stddev < 0.5):
+  if num_shares == 0 or share_stddev == 0 or (num_shares > 1 and share_stddev < 0.5) or max(num_shares, dim) > _MOST:
     return math.inf
   tau, scale = inflation(share_stddev, num_shares), math.sqrt(num_shares) * share_stddev
-  least = min((l2 / scale) ** 2 + 2 * tau * l1 / scale + tau**2 * dim, (l2 / scale + tau * math.sqrt(dim)) ** 2)
-  return least / 2
+  distance, spread = l2 / scale, tau * math.sqrt(dim)  # Products overflow to infinity, where powers raise.
+  apart = distance * distance + 2 * tau * (l1 / scale if tau else 0.0) + spread * spread
+  least = min(apart, (distance + spread) * (distance + spread)) / 2
+  return max(least, sys.float_info.min) if l2 else least
 
 
 def inflation(share_stddev: float, num_shares: int) -> float:
-  """tau of `discrete_gaussian_rho`; at most 1e6 terms are added, and the others bounded by the last of them."""
-  terms = min(num_shares - 1, 10**6)
+  """tau of `discrete_gaussian_rho`; at most 1e5 terms are added, and the others bounded by the last of them."""
+  terms = min(num_shares - 1, 10**5)
   k = np.arange(1, terms + 1)
-  exponents = -2 * (math.pi * share_stddev) ** 2 * k / (k + 1)
+  exponents = -2 * np.square(math.pi * min(share_stddev, 1e100)) * k / (k + 1)
   rest = (num_shares - 1 - terms) * math.exp(exponents[-1]) if num_shares - 1 > terms else 0.0
   return 10 * (float(np.sum(np.exp(exponents))) + rest)
 
@@ -59,14 +65,17 @@ def skellam_rdp(l2: np.ndarray, l1: np.ndarray, variance: np.ndarray, orders: np
   """
   low, high = np.floor(orders), np.ceil(orders)
   part = orders - low
-  l2, l1, v = l2[:, None], l1[:, None], variance[:, None]
-  with np.errstate(divide="ignore", invalid="ignore"):
-    chord = (1 - part) * _skellam_log_moment(l2, l1, v, low) + part * _skellam_log_moment(l2, l1, v, high)
-    divergence = chord / (orders - 1)
+  l2, l1, v = l2[:, None], l1[:, None], np.minimum(variance[:, None], _LARGEST_VARIANCE)
+  with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
+    at_low = _skellam_log_moment(l2, l1, v, low)
+    # A share of zero of an infinite end is nothing.
+    chord = np.where(part > 0, (1 - part) * at_low + part * _skellam_log_moment(l2, l1, v, high), at_low)
+    divergence = np.maximum(chord / (orders - 1), np.where(l2 > 0, sys.float_info.min, 0.0))
   return np.where(v > 0, divergence, math.inf)
 
 
 def _skellam_log_moment(l2, l1, v, a):
-  """(a - 1) times the divergence at whole orders a >= 1."""
-  second = np.minimum(((2 * a - 1) * l2**2 + 6 * l1) / (4 * v**2), 3 * l1 / (2 * v))
-  return (a - 1) * (a * l2**2 / (2 * v) + second)
+  """(a - 1) times the divergence at whole orders a >= 1; zero at 1, where a first factor of zero meets infinity."""
+  squared, absolute = np.square(l2 / np.sqrt(v)), l1 / v  # so that nothing overflows but what is infinite
+  second = np.minimum(((2 * a - 1) * squared / v + 6 * absolute / v) / 4, 1.5 * absolute)
+  return np.where(a > 1, (a - 1) * (a * squared / 2 + second), 0.0)

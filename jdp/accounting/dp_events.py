@@ -24,7 +24,7 @@ from jdp.accounting.loss_kinds import (
 )
 from jdp.accounting.losses import Losses, losses, of_type, select
 from jdp.accounting.releases import release
-from jdp.accounting.samples import EPOCHS, participation
+from jdp.accounting.samples import EPOCHS, is_central, participation
 from jdp.events import (
   ConcentratedRelease,
   FixedSizeSampling,
@@ -144,7 +144,7 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   participation(event, relation, sample_known=sample_known)  # refuses pairings that have no analysis
   inner = _release(release(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
-  if sample_known:
+  if sample_known or not is_central(event.query):
     return inner
   if isinstance(sampling, FixedSizeSampling):
     whole = sampling.sample_size == sampling.population

@@ -151,6 +151,8 @@ def published_lemma(epsilon: float, delta: float, updates: float) -> float:
   if updates == 0 or delta == 0:
     return math.inf
   tail = max(0.0, -math.log(2 * delta))
+  if not 0 < epsilon * epsilon / updates < math.inf:
+    raise ValueError(f"Expected epsilon and updates of ordinary size, got {epsilon} and {updates}; choose others.")
   return epsilon**2 / (2 * updates) * (1 + math.sqrt(1 + 4 * updates * tail / epsilon**2))
 
 

@@ -29,7 +29,10 @@ from scipy import optimize, special
 from jdp import _validate
 from jdp.accounting.conversions import IMPROVED
 
+_HUGE = 1e150
 _LOG_TINY = -700.0  # e^-700: what is smaller counts as zero
+MOST_DRAWS = 2**14
+_MOST_DIMENSIONS = 1e15  # a larger dimension costs as much as infinity, to 15 digits
 _LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # of order - 1, where the best one is looked for
 
 
@@ -37,7 +40,8 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
   """The exact delta at `epsilon` of the sum of `draws` Laplace variables, shifted or not (module's docstring).
 
   The hockey-stick divergence between S + shift and S. Exact up to rounding: a relative error below 1e-8 for up to
-  10,000 draws, wherever the result is at least 1e-200; where it is smaller, an upper bound or zero.
+  10,000 draws, wherever the result is at least 1e-200; where it is smaller, an upper bound or zero. More than
+  2^14 draws count as so many, an upper bound: noise that is added later hides no less.
 
   Args:
     draws: n >= 1.
@@ -54,6 +58,7 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
   _validate.non_negative(shift=shift, epsilon=epsilon)
   if epsilon >= shift:
     return 0.0
+  draws = min(draws, MOST_DRAWS)
 
   def missing(x):
     return _log_density(draws, x - shift) - _log_density(draws, x) - epsilon
@@ -65,7 +70,7 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
     high *= 2
   start = optimize.brentq(missing, shift / 2, high, xtol=1e-9, rtol=1e-9)  # An error here is one of second order below.
   with_shift, without = _log_tail(draws, start - shift), _log_tail(draws, start)
-  return max(0.0, -math.exp(with_shift) * math.expm1(epsilon + without - with_shift))
+  return float(np.maximum(0.0, -math.exp(with_shift) * math.expm1(epsilon + without - with_shift)))
 
 
 def laplace_rdp(shift: float, orders: ArrayLike) -> np.ndarray:
@@ -82,11 +87,12 @@ def laplace_rdp(shift: float, orders: ArrayLike) -> np.ndarray:
   [0.619124 0.910199]
   """
   a = np.asarray(orders, float)
-  ceiling = a / 2 * shift**2
-  if shift < 1e-4:
-    return ceiling
-  near, far = np.log(a / (2 * a - 1)) + (a - 1) * shift, np.log((a - 1) / (2 * a - 1)) - a * shift
-  return np.minimum(ceiling, np.logaddexp(near, far) / (a - 1))
+  with np.errstate(over="ignore"):
+    ceiling = a / 2 * np.square(shift)
+    if shift < 1e-4:
+      return ceiling
+    near, far = np.log(a / (2 * a - 1)) + (a - 1) * shift, np.log((a - 1) / (2 * a - 1)) - a * shift
+    return np.minimum(ceiling, np.logaddexp(near, far) / (a - 1))
 
 
 def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) -> np.ndarray:
@@ -112,9 +118,10 @@ def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) 
   0.329506 0.363636
   """
   _validate.integer(1, draws=draws)
-  if math.isinf(dimension):
-    return np.asarray(orders, float) / 2 * shift**2 / draws
-  return draws * dimension * laplace_rdp(shift / draws / math.sqrt(dimension), orders)
+  with np.errstate(over="ignore"):
+    if dimension > _MOST_DIMENSIONS:
+      return np.asarray(orders, float) / 2 * np.square(shift) / draws
+    return draws * dimension * laplace_rdp(shift / draws / math.sqrt(dimension), orders)
 
 
 def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
@@ -127,7 +134,7 @@ def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
     order = np.array(1 + math.exp(log_excess))
     return float(IMPROVED.log_delta(order, rdp(order), epsilon))
 
-  return math.exp(min(0.0, _least(log_delta)))
+  return float(np.exp(np.minimum(0.0, _least(log_delta))))
 
 
 def rdp_epsilon(rdp: Callable[[np.ndarray], np.ndarray], delta: float) -> float:
@@ -141,7 +148,7 @@ def rdp_epsilon(rdp: Callable[[np.ndarray], np.ndarray], delta: float) -> float:
     order = np.array(1 + math.exp(log_excess))
     return float(IMPROVED.epsilon(order, rdp(order), delta))
 
-  return max(0.0, _least(epsilon))
+  return float(np.maximum(0.0, _least(epsilon)))
 
 
 def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -> float:
@@ -161,14 +168,31 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
     return limit
 
   def surplus(epsilon):
-    return math.log(max(curve(epsilon), 1e-300) / delta)
+    return math.log(np.maximum(curve(epsilon), 1e-300)) - math.log(delta)
 
   return min(limit, float(optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)
 
 
 def _least(bound):
-  """The smallest value of a bound that falls, then rises, with the logarithm of order - 1."""
-  return float(optimize.minimize_scalar(bound, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}).fun)
+  """The smallest value of a bound that falls, then rises, with the logarithm of order - 1; infinity if none is less.
+
+  Raises:
+    ValueError: if the search meets NaN.
+  """
+
+  def finite(log_excess):
+    value = bound(log_excess)
+    if math.isnan(value):
+      raise ValueError("Expected bounds that are numbers, got NaN; choose less extreme parameters.")
+    return min(max(value, -_HUGE), _HUGE)  # The search fits parabolas, which infinity would spoil.
+
+  with np.errstate(over="ignore"):
+    least = float(optimize.minimize_scalar(finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}).fun)
+  return least if least < _HUGE else math.inf
+
+
+_POWERS = np.arange(float(MOST_DRAWS))
+_LOG_FACTORIALS = special.gammaln(_POWERS + 1)
 
 
 class _Terms(NamedTuple):
@@ -180,12 +204,12 @@ class _Terms(NamedTuple):
   log_tails: np.ndarray
 
 
-@functools.lru_cache(maxsize=2048)
+@functools.lru_cache(maxsize=1024)
 def _terms(draws):
-  i = np.arange(float(draws))
+  i = _POWERS[:draws]
   log_choose = special.gammaln(2 * draws - 1 - i) - special.gammaln(draws) - special.gammaln(draws - i)
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
-  return _Terms(i, special.gammaln(i + 1), log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1])
+  return _Terms(i, _LOG_FACTORIALS[:draws], log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1])
 
 
 def _log_poisson_mixture(terms, log_weights, x):

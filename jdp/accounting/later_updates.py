@@ -18,7 +18,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting import lineage
-from jdp.accounting.laplace_sums import hockey_stick, iterated_rdp, least_epsilon, rdp_delta
+from jdp.accounting.laplace_sums import MOST_DRAWS, hockey_stick, iterated_rdp, least_epsilon, rdp_delta
 from jdp.accounting.local_updates import joint_epsilon
 
 
@@ -69,6 +69,7 @@ def line_epsilon(
   """
   _validate.probability(delta=delta)
   _validate.integer(0, updates=updates)
+  _validate.in_range(0, lineage.MOST_UPDATES, updates=updates)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
   return least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
 
@@ -118,6 +119,8 @@ def snapshot_epsilon(
   _validate.probability(delta=delta)
   weights = lineage.updates_along_line(num_instances, updates, seen=seen)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
+  # More updates hide no less than so many, and sums of more noise are not computed.
+  weights = np.append(weights[:MOST_DRAWS], weights[MOST_DRAWS:].sum())
   is_likely = weights > 1e-9 * delta / weights.size
   likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
 
@@ -137,20 +140,20 @@ def _delta_after(epsilon: float, later: str, coordinates: int, dimension: float)
     if coordinates == 1:
       return hockey_stick(1, epsilon, e)
     # The most that joint-DP allows: randomised response (arXiv 1311.0776).
-    return max(0.0, -math.expm1(e - joint) / (1 + math.exp(-joint)))
+    return float(np.maximum(0.0, -math.expm1(min(e - joint, 0.0)) / (1 + math.exp(-joint))))
 
   def iterated(n, e, dimension):
     shift = epsilon * math.sqrt(coordinates)
     return rdp_delta(lambda orders: iterated_rdp(n + 1, shift, dimension, orders), e)
 
   def non_expansive(n, e):
-    return min(own(e), iterated(n, e, dimension))
+    return float(np.minimum(own(e), iterated(n, e, dimension)))
 
   def data_independent(n, e):
     if coordinates == 1:
       return hockey_stick(n + 1, epsilon, e)
     composed = coordinates * hockey_stick(n + 1, epsilon, e / coordinates)
-    return min(own(e), composed, iterated(n, e, coordinates))
+    return float(np.min([own(e), composed, iterated(n, e, coordinates)]))
 
   bounds = {
     LaterUpdates.DATA_INDEPENDENT: data_independent,

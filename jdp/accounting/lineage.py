@@ -14,6 +14,9 @@ from scipy import stats
 
 from jdp import _validate
 
+_MOST_INSTANCES, MOST_UPDATES = 2048, 2**53
+_MOST_ON_LINE, _MOST_WORK = 2**20, 10**10
+
 
 def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   """The law of the number of instances that descend from one user's update, `updates` server updates later.
@@ -23,8 +26,8 @@ def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   the probability of 0 from below.
 
   Args:
-    num_instances: k >= 1.
-    updates: T >= 0 server updates after the user's own.
+    num_instances: k, in [1, 2048]: takes a matrix of k^2 numbers.
+    updates: T >= 0 server updates after the user's own, at most 2^53.
 
   Returns:
     Probabilities of 0, 1, ..., k descendants, float64 [k+1]; relative errors below 1e-9.
@@ -37,6 +40,8 @@ def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   """
   _validate.integer(1, num_instances=num_instances)
   _validate.integer(0, updates=updates)
+  _validate.in_range(1, _MOST_INSTANCES, num_instances=num_instances)
+  _validate.in_range(0, MOST_UPDATES, updates=updates)
   i = np.arange(num_instances + 1)
   move = i * (num_instances - i) / num_instances**2
   step = np.diag(1 - 2 * move) + np.diag(move[:-1], 1) + np.diag(move[1:], -1)
@@ -79,7 +84,7 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
 
   Args:
     num_instances: k >= 1.
-    updates: T >= 0 server updates after the user's own.
+    updates: T >= 0 server updates after the user's own, at most 2^20 on average along a line.
     seen: instances seen, in 1..k, which ones chosen independently of their history.
 
   Returns:
@@ -99,11 +104,18 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   _validate.integer(1, num_instances=num_instances, seen=seen)
   _validate.integer(0, updates=updates)
   _validate.in_range(1, num_instances, seen=seen)
+  _validate.in_range(1, MOST_UPDATES, num_instances=num_instances)
+  _validate.in_range(0, _MOST_ON_LINE * num_instances, updates=updates)
   mean = updates / num_instances
   size = 1 + min(updates, math.ceil(mean + 12 * math.sqrt(mean) + 50))
   if seen == 1:
     law = stats.binom.pmf(np.arange(size), updates, 1 / num_instances)
     return law / num_instances
+  if updates * seen * size > _MOST_WORK:
+    raise ValueError(
+      f"Expected at most {_MOST_WORK:.0e} steps for {seen} instances seen, got {updates * seen * size:.0e}; ask for "
+      "fewer updates or instances."
+    )
   lines = np.zeros((seen, size))
   lines[-1, 0] = seen
   for _ in range(updates):
@@ -147,9 +159,11 @@ def instance_variance(
   """
   _validate.integer(1, num_instances=num_instances)
   _validate.integer(0, updates=updates)
+  _validate.in_range(1, MOST_UPDATES, num_instances=num_instances)
+  _validate.in_range(0, MOST_UPDATES, updates=updates)
   stationary = num_instances * noise_variance / 2 if num_instances > 1 else 0.0
   initial = stationary if initial is None else initial
-  _validate.non_negative(noise_variance=noise_variance, initial=initial)
+  _validate.non_negative(noise_variance=noise_variance, initial=initial, stationary_variance=stationary)
   if num_instances == 1:
     return 0.0
   return stationary + (initial - stationary) * (1 - 2 / num_instances**2) ** updates

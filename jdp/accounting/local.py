@@ -37,7 +37,7 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
   """
   entries = tuple(entry for entry in ledger.entries if isinstance(entry[0], LocalRelease))
   if not entries:
-    raise ValueError("Expected a ledger with local releases, got none.")
+    raise ValueError("Expected a ledger with local releases, got none; ask `epsilon` what rounds cost.")
   events, _ = select(Ledger(entries), None, observer)
   return total(of_type(LocalRelease, events))
 
@@ -59,7 +59,9 @@ def total(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
   """The guarantee of counted releases, of which a unit makes no more than the cap they agree on."""
   caps = {release.max_releases for release in releases}
   if len(caps) > 1:
-    raise ValueError(f"Expected local releases with one participation cap, got max_releases {caps}.")
+    raise ValueError(
+      f"Expected local releases with one participation cap, got max_releases {caps}; record the cap over all of them."
+    )
   everything = compose([release.guarantee.repeat(count) for release, count in releases.items()])
   cap = caps.pop()
   if cap is None:
@@ -74,6 +76,7 @@ def _sum_of_largest(part, releases, cap):
   result = 0.0
   for value, count in sorted(((getattr(release.guarantee, part), n) for release, n in releases.items()), reverse=True):
     taken = min(count, cap)
-    result += taken * value
+    if taken:  # Zero times infinity is NaN.
+      result += taken * value
     cap -= taken
   return result

@@ -24,6 +24,8 @@ from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_mu
 from jdp.accounting.laplace_sums import laplace_rdp, rdp_epsilon
 from jdp.guarantees import ApproxDP, PureDP, Unit
 
+_MOST_COORDINATES = 2**53
+
 
 def noise_scale(epsilon: float, norm: float, step: float) -> float:
   """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
@@ -64,7 +66,15 @@ def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_nor
   _validate.positive(epsilon=epsilon, clip=clip)
   _validate.integer(1, coordinates=coordinates)
   _validate.in_range(0, math.inf, l1_norm=l1_norm)
-  return epsilon * min(float(coordinates), l1_norm / clip)
+  _validate.in_range(1, _MOST_COORDINATES, coordinates=coordinates)
+  return _finite("epsilon of the coordinates together", epsilon * min(float(coordinates), l1_norm / clip))
+
+
+def _finite(name, value):
+  """A product of finite numbers, refused where it overflows: what is computed from infinity would be NaN."""
+  if not value < math.inf:
+    raise ValueError(f"Expected a finite {name}, got {value}; choose less extreme parameters.")
+  return value
 
 
 def channel_guarantee(
@@ -107,7 +117,8 @@ def channel_guarantee(
   >>> print(channel_guarantee(0.1, reports=400, delta=1e-6))
   (11.36..., 1e-06)-DP per coordinate (replace one), against the server
   """
-  _validate.integer(1, reports=reports)
+  _validate.integer(1, reports=reports, coordinates=coordinates)
+  _validate.in_range(1, _MOST_COORDINATES, reports=reports, coordinates=coordinates)
   _validate.probability(delta=delta)
   _validate.in_range(0, math.inf, l2_norm=l2_norm)
   _validate.one_of(("laplace", "gaussian"), noise=noise)
@@ -115,16 +126,20 @@ def channel_guarantee(
   joint = joint_epsilon(epsilon, coordinates, clip=clip, l1_norm=l1_norm)
   unit = Unit.COORDINATE if coordinates == 1 else Unit.USER
   if noise == "gaussian":
-    squares = reports * min(joint / epsilon, (l2_norm / clip) ** 2)
+    ratio = l2_norm / clip
+    squares = reports * min(joint / epsilon, ratio * ratio)
+    if squares == 0:  # Nothing that depends on the data is released.
+      return PureDP(0.0, unit=unit)
     multiplier = gaussian_noise_multiplier(epsilon, delta) / math.sqrt(squares)
     return ApproxDP(gaussian_epsilon(multiplier, delta), delta, unit=unit)
-  pure = PureDP(reports * joint, unit=unit)
-  if delta == 0:
+  pure = PureDP(_finite("epsilon of all reports", reports * joint), unit=unit)
+  if delta == 0 or joint == 0:
     return pure
   whole, rest = divmod(joint, epsilon)
 
   def rdp(orders):
-    return reports * (whole * laplace_rdp(epsilon, orders) + laplace_rdp(rest, orders))
+    shared = whole * laplace_rdp(epsilon, orders) if whole else 0.0  # Zero times infinity is NaN.
+    return reports * (shared + laplace_rdp(rest, orders))
 
   approximate = rdp_epsilon(rdp, delta)
   return pure if pure.epsilon <= approximate else ApproxDP(approximate, delta, unit=unit)

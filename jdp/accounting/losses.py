@@ -6,9 +6,8 @@ a release (`jdp.accounting.releases`), the sampling says what drawing the sample
 (`jdp.accounting.samples`). Counts enter here, and epochs.
 """
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
 E = TypeVar("E", bound=Event)
+_MOST = 2**53  # above it a count is no float64
 
 
 class Losses(NamedTuple):
@@ -35,15 +35,34 @@ class Losses(NamedTuple):
   overflow: float = 0.0
 
   def rdp(self, orders: tuple[float, ...]) -> np.ndarray:
-    """The divergences [A] of all losses together."""
-    total = np.zeros(len(orders))
-    for kind, (parameters, counts) in self.groups.items():
-      total += counts @ kind.rdp(parameters, np.array(orders))
-    return total
+    """The divergences [A] of all losses together, each a number >= 0 or infinity.
+
+    Raises:
+      ValueError: if that of a kind is none.
+    """
+    return self._total(np.zeros(len(orders)), lambda kind, parameters: kind.rdp(parameters, np.array(orders)))
 
   def max_loss(self) -> float:
-    """The epsilon of pure differential privacy, by basic composition; infinite if there is none."""
-    return float(sum(counts @ kind.max_loss(parameters) for kind, (parameters, counts) in self.groups.items()))
+    """The epsilon of pure differential privacy, by basic composition; infinite if there is none.
+
+    Raises:
+      ValueError: if that of a kind is no number >= 0.
+    """
+    return float(self._total(np.zeros(()), lambda kind, parameters: kind.max_loss(parameters)))
+
+  def _total(self, total: np.ndarray, cost: Callable[[LossKind, np.ndarray], np.ndarray]) -> np.ndarray:
+    """The sum of all losses' costs. Every analysis passes here: NaN must never look like a small number later."""
+    with np.errstate(all="ignore"):  # What overflows is infinite, an upper bound.
+      for kind, (parameters, counts) in self.groups.items():
+        costs = cost(kind, parameters)
+        if not np.all(costs >= 0):
+          wrong = parameters[~np.all((costs >= 0).reshape(len(parameters), -1), axis=1)][0]
+          raise ValueError(
+            f"Expected the analysis of {kind.name} to give numbers >= 0, got others for the parameters "
+            f"{wrong.tolist()}; record the release as NonPrivate until its analysis is mended."
+          )
+        total = total + counts @ costs
+    return total
 
 
 def counted(items: Iterable[tuple[Loss, int]], overflow: float = 0.0) -> Losses:
@@ -128,7 +147,7 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Lo
   samplings: list[Any] = [event.sampling for event in stream]
   first = samplings[0]
   starts = sum(count for sampling, count in zip(samplings, stream.values(), strict=True) if sampling.starts_epoch)
-  epochs = max(starts + (not first.starts_epoch), math.ceil(sum(stream.values()) / first.num_batches))
+  epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
   charges: defaultdict[tuple[int, LossKind], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
     for position, (kind, parameters) in enumerate(participation(event, relation)):
@@ -151,10 +170,14 @@ def select(ledger: Ledger, relation: str | None, observer: str | None) -> tuple[
   counts: Counter[Event] = Counter()
   for event, count in ledger.entries:
     counts[event] += count
+  if counts and max(counts.values()) > _MOST:
+    raise ValueError("Expected every event at most 2^53 times, got more; account for a shorter run.")
   observers = {event.observer for event in counts}
   chosen = _choose("observer", Observer, observer, observers)
   if chosen not in observers:
-    raise ValueError(f"Expected observer to be one of the ledger's, {_names(observers)}, got {chosen}.")
+    raise ValueError(
+      f"Expected observer to be one of the ledger's, {_names(observers)}, got {chosen}; pass one that saw something."
+    )
   seen = {event: count for event, count in counts.items() if event.observer == chosen}
   if len(units := {event.unit for event in seen}) > 1:
     raise ValueError(f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each.")

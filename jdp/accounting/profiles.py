@@ -1,9 +1,11 @@
 """Accountants: from composed losses to epsilon as a function of delta, and the reverse.
 
-Each result is an upper bound on the truth.
+Each result is an upper bound on the truth. Minima and maxima are NumPy's, which keep NaN: Python's `max(0.0, nan)`
+is 0.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -41,11 +43,11 @@ def rdp_profile(composed: Losses) -> Profile:
   def epsilon(delta):
     if distance <= delta:
       return 0.0
-    return max(0.0, _least_over_orders(curve, lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta)))
+    return float(np.maximum(0.0, _least_over_orders(curve, lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta))))
 
   def delta(epsilon):
     least = _least_over_orders(curve, lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
-    return min(distance, math.exp(min(0.0, least)))
+    return float(np.minimum(distance, _probability(least)))
 
   return Profile(epsilon, delta)
 
@@ -78,7 +80,12 @@ def _least_over_orders(curve: Callable[[tuple[float, ...]], np.ndarray], bound) 
     around = [around[0], float(left), around[1], float(right), around[2]]
     best = min(max(int(np.argmin(around)), 1), 3)
     points, around = points[best - 1 : best + 2], around[best - 1 : best + 2]
-  return min(*around, float(value(np.array([_vertex(points, around)]))[0]))
+  return float(np.min([*around, value(np.array([_vertex(points, around)]))[0]]))
+
+
+def _probability(log_delta: float) -> float:
+  """e^log_delta, at most 1, and above zero where it would underflow."""
+  return float(np.maximum(np.exp(np.minimum(0.0, log_delta)), math.ulp(0.0) if log_delta > -math.inf else 0.0))
 
 
 def _vertex(x: list[float], y: list[float]) -> float:
@@ -100,8 +107,8 @@ def moments_profile(composed: Losses) -> Profile:
   orders = tuple(range(2, 34))
   rdp = composed.rdp(orders)
   return Profile(
-    lambda delta: max(0.0, float(np.min(CLASSIC.epsilon(np.array(orders), rdp, delta)))),
-    lambda epsilon: math.exp(min(0.0, float(np.min(CLASSIC.log_delta(np.array(orders), rdp, epsilon))))),
+    lambda delta: float(np.maximum(0.0, np.min(CLASSIC.epsilon(np.array(orders), rdp, delta)))),
+    lambda epsilon: _probability(np.min(CLASSIC.log_delta(np.array(orders), rdp, epsilon))),
   )
 
 
@@ -118,8 +125,8 @@ def pure_profile(epsilon: float) -> Profile:
 def smaller(first: Profile, second: Profile) -> Profile:
   """The better of two profiles of one run, for each delta and each epsilon."""
   return Profile(
-    lambda delta: min(first.epsilon(delta), second.epsilon(delta)),
-    lambda epsilon: min(first.delta(epsilon), second.delta(epsilon)),
+    lambda delta: float(np.minimum(first.epsilon(delta), second.epsilon(delta))),
+    lambda epsilon: float(np.minimum(first.delta(epsilon), second.delta(epsilon))),
   )
 
 
@@ -127,7 +134,7 @@ def with_release(profile: Profile, epsilon: float, delta: float = 0.0) -> Profil
   """The profile of a run with one more (epsilon, delta)-DP release, by basic composition."""
   return Profile(
     lambda target: epsilon + profile.epsilon(target - delta) if target >= delta else math.inf,
-    lambda target: min(1.0, delta + profile.delta(target - epsilon)) if target >= epsilon else 1.0,
+    lambda target: float(np.minimum(1.0, delta + profile.delta(target - epsilon))) if target >= epsilon else 1.0,
   )
 
 
@@ -140,15 +147,29 @@ def with_overflow(profile: Profile, overflow: float) -> Profile:
     return profile
 
   def surcharge(epsilon):
-    return (1 + math.exp(min(epsilon, 700.0))) * overflow
+    return overflow + math.exp(min(epsilon + math.log(overflow), 1.0))  # Above 1 it no longer matters by how much.
 
   def smallest_epsilon(delta):
-    # What epsilon needs grows with the surcharge it causes: from 0 up to just past the first that suffices.
+    # What epsilon needs grows with the surcharge it causes: from 0 up to just past the first that suffices. Where the
+    # two run nearly side by side, the steps grow.
     epsilon = 0.0
-    while (rest := delta - surcharge(epsilon)) > 0:
+    for step in itertools.count():
+      if not (rest := delta - surcharge(epsilon)) > 0:
+        break
       if (needed := profile.epsilon(rest)) <= epsilon:
         return epsilon
-      epsilon = needed * (1 + 1e-7)
+      epsilon = needed * (1 + 1e-7 * 2.0 ** max(0, step - 50))
     return math.inf
 
-  return Profile(smallest_epsilon, lambda epsilon: min(1.0, profile.delta(epsilon) + surcharge(epsilon)))
+  def smallest_delta(epsilon):
+    own = float(np.minimum(1.0, profile.delta(epsilon) + surcharge(epsilon)))
+    if surcharge(epsilon) < _CLOSE * own:
+      return own
+    # What holds at a smaller epsilon, with its smaller surcharge, holds here too.
+    low, high = math.log(overflow), math.log(own)
+    while high - low > _CLOSE:
+      middle = (low + high) / 2
+      low, high = (low, middle) if smallest_epsilon(math.exp(middle)) <= epsilon else (middle, high)
+    return math.exp(high)
+
+  return Profile(smallest_epsilon, smallest_delta)

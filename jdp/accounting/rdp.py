@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from jdp.accounting.binomial import CHUNK, chunks, log_binomial_sum, log_expm1
 
+_LEAST_PROBABILITY = 1e-300  # a smaller one counts as this, whose reciprocal is finite
 _MAX_BINOMIAL_ORDER = 1024  # beyond it a whole order's sum has more terms than the quadrature nodes
 
 
@@ -60,6 +61,7 @@ def rdp_subsampled_gaussian(
 
 def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """The divergences [E, A] of pairs q [E], z [E] at orders a [A]: `rdp_subsampled_gaussian` of valid arguments."""
+  q = np.where(q > 0, np.maximum(q, _LEAST_PROBABILITY), 0.0)
   with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
     precision = (1 / z) ** 2
     rdp = a / 2 * precision[:, None]  # without sampling, and an upper bound with it
@@ -67,6 +69,7 @@ def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
     sampled = (q > 0) & (q < 1) & (precision > 0) & (precision < 1e200)
     if sampled.any():
       rdp[sampled] = np.logaddexp(0.0, _log_excess(q[sampled], z[sampled], a)) / (a - 1)
+  rdp = np.where(q[:, None] > 0, np.maximum(rdp, np.where(z[:, None] < math.inf, np.finfo(float).tiny, 0.0)), 0.0)
   if np.isnan(rdp).any():
     raise FloatingPointError("Expected Renyi divergences that are numbers, got NaN.")
   return rdp
@@ -115,7 +118,7 @@ def _by_quadrature(q, z, a):
 
 def _log_sum(x, q, z, a):
   """log of the sum over the nodes x [P, N] of ((1+y)^a - 1 - a y) times the standard normal density at x/z, [P]."""
-  s = _log_mixture(q, (x - 0.5) / z**2)
+  s = log_mixture(q, (x - 0.5) / z**2)
   # Terms are scaled by e^-t where t = a s > 0, so that nothing overflows.
   t, y, up = a * s, np.expm1(np.minimum(s, 1.0)), np.maximum(s, 0.0)
   rising = -np.expm1(-a * up) + a * np.exp((1 - a) * up) * np.expm1(-up)
@@ -134,10 +137,10 @@ def _log_sum(x, q, z, a):
 
 def _by_triangle_inequality(q, z, a):
   """E (1-q + q L)^a <= ((1-q) + q (E L^a)^(1/a))^a, with E L^a = e^(a(a-1)/(2z^2))."""
-  return log_expm1(a * _log_mixture(q, (a - 1) / (2 * z**2)))
+  return log_expm1(a * log_mixture(q, (a - 1) / (2 * z**2)))
 
 
-def _log_mixture(q, u):
+def log_mixture(q, u):
   """log(1 - q + q e^u), accurate where it is small and without overflow where it is large."""
   log_large = np.log(q) + u
   small = np.log1p(q * np.expm1(np.minimum(u, -np.log(q))))

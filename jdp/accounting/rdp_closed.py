@@ -26,14 +26,15 @@ def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 def randomized_response(noise: np.ndarray, num_values: np.ndarray, orders: np.ndarray) -> np.ndarray:
   """The divergence between the responses to two of `num_values` values; `noise` as in `RandomizedResponse`."""
-  log_kept = np.log1p(-noise * (1 - 1 / num_values))
+  with np.errstate(divide="ignore"):
+    log_kept = np.log1p(-noise * (1 - 1 / num_values))
   return _binary(response_epsilon(noise, num_values)[:, None], log_kept[:, None], orders)
 
 
 def response_epsilon(noise: np.ndarray, num_values: np.ndarray) -> np.ndarray:
   """The epsilon of randomised response, log(1 + k (1 - p) / p), [E]."""
-  with np.errstate(divide="ignore"):
-    return np.log1p(num_values * (1 - noise) / noise)
+  with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+    return np.where(noise == 1, 0.0, np.log1p(num_values * ((1 - noise) / noise)))
 
 
 def laplace(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:

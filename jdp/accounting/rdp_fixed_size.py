@@ -9,10 +9,15 @@ a is at most log(A) / (a - 1) with
 (Theorem 9), where m_j bounds E |L - 1|^j for the likelihood ratio L of N(1, z^2) to N(0, z^2): the moment itself at
 even j, the geometric mean of its neighbours at odd j (Theorem 27). Between whole orders (a - 1) rdp(a), being
 convex in a, lies below its chord (Corollary 10). Nor does a sample cost more than the whole: a / (2z^2).
+
+For z <= 1/2 the first term of c_j is the smaller one, and no moments are computed: with n_j = (E L^j)^(1/j) =
+e^((j-1)/(2z^2)), Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 - 1/n_j)^j, and the last factor is at least
+(1 - e^-2)^2 > 1/2 then (at odd j too, as moments are log-convex in j).
 """
 
 import functools
 import math
+import sys
 
 import numpy as np
 
@@ -20,6 +25,8 @@ from jdp.accounting.binomial import log_binomial_sum, log_expm1
 
 _MAX_MOMENT = 256  # moments of higher order are left at the other bound, which then is the smaller one
 _MAX_ORDER = 2**14  # the sum of a higher order has too many terms; it is left at that of the whole
+_LEAST_FOR_MOMENTS = 0.5  # of z; the quadrature's nodes, too, number about 1/z
+_LARGEST = 1e100  # a larger z counts as this
 
 
 def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) -> np.ndarray:
@@ -31,6 +38,7 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   >>> print(rdp_fixed_size_gaussian(np.array([0.01]), np.array([1.0]), np.array([2.0, 6.0, 6.5])))
   [[0.00054351 0.0018142  0.00202305]]
   """
+  z = np.minimum(z, _LARGEST)
   low, high = np.floor(orders), np.ceil(orders)
   whole = np.unique(np.concatenate([low, high]))
   whole = whole[whole >= 2]
@@ -45,13 +53,13 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
   with np.errstate(invalid="ignore"):
     chord = np.where(share > 0, (1 - share) * below + share * above, below)
-  return np.minimum(chord / (orders - 1), unsampled)
+  return np.where(q[:, None] > 0, np.maximum(np.minimum(chord / (orders - 1), unsampled), sys.float_info.min), 0.0)
 
 
 def _log_moment(q, z, whole):
   """log A of whole orders [W], [E, W]; infinity where the sum is not evaluated."""
   result = np.full((q.size, whole.size), math.inf)
-  events = np.flatnonzero((q > 0) & (q < 1) & (z > 1e-100) & (z < math.inf))
+  events = np.flatnonzero((q > 0) & (q < 1) & (z > 1e-100))
   within = whole <= _MAX_ORDER
   if events.size and within.any():
 
@@ -61,15 +69,17 @@ def _log_moment(q, z, whole):
     log_q = np.log(q[events])
     log_excess = log_binomial_sum(log_q, np.zeros_like(log_q), gain, whole[within])
     result[np.ix_(events, np.flatnonzero(within))] = np.logaddexp(0.0, log_excess)
-  result[(q == 0) | (z == math.inf)] = 0.0
+  result[q == 0] = 0.0
   return result
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def _log_coefficients(z, top):
   """log c_j for j = 2..top."""
   j = np.arange(2, top + 1)
   crude = math.log(2) + j * (j - 1) / 2 / z**2
+  if z <= _LEAST_FOR_MOMENTS:
+    return crude
   known = j[: max(0, _MAX_MOMENT - 1)]
   even = _log_even_moments(z, int(known[-1]))
   fine = math.log(4) + (even[known // 2 - 1] + even[(known + 1) // 2 - 1]) / 2

@@ -18,6 +18,8 @@ from jdp import _validate
 from jdp.accounting import cap
 from jdp.guarantees import rounded_up
 
+_MOST_EPSILON = 1e150
+
 
 def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   """log p of naming a direction in R^dim to within a distance alpha, from the prior alone.
@@ -49,7 +51,7 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   _check(dim, density_ratio)
   if not 0 < alpha <= math.sqrt(2):
     raise ValueError(f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart.")
-  log_share, _ = cap.log_share(dim, max(0.0, 1 - alpha**2 / 2), 2 * math.log(alpha / 2))
+  log_share, _ = cap.log_share(dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2)))
   return min(0.0, math.log(density_ratio) + float(log_share))
 
 
@@ -75,7 +77,9 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
   _check_log("log_guess", log_guess)
   _check_epsilon(epsilon)
   _validate.probability(delta=delta)
-  return float(min(0.0, np.logaddexp(log_guess + epsilon, math.log(delta) if delta else -math.inf)))
+  if math.isinf(epsilon):
+    return 0.0
+  return float(np.minimum(0.0, np.logaddexp(log_guess + epsilon, math.log(delta) if delta else -math.inf)))
 
 
 def log_success_exact(log_guess: float, epsilon: float) -> float:
@@ -118,6 +122,8 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
   _validate.positive(noise_multiplier=noise_multiplier)
   if log_guess == 0:
     return 0.0
+  if math.isinf(1 / noise_multiplier):
+    return 0.0
   return float(special.log_ndtr(special.ndtri_exp(log_guess) + 1 / noise_multiplier))
 
 
@@ -152,7 +158,7 @@ def closest_alpha(dim: int, epsilon: float, probability: float, density_ratio: f
 
   Args:
     dim: k, 2 <= k <= 1e9.
-    epsilon: of everything that the attacker saw, >= 0, finite.
+    epsilon: of everything that the attacker saw, in [0, 1e150].
     probability: in (0, 1).
     density_ratio: rho_0 >= 1.
 
@@ -166,7 +172,7 @@ def closest_alpha(dim: int, epsilon: float, probability: float, density_ratio: f
   1.0
   """
   _check(dim, density_ratio)
-  _validate.non_negative(epsilon=epsilon)
+  _validate.in_range(0, _MOST_EPSILON, epsilon=epsilon)
   _check_chance(probability)
   log_tail = math.log(probability) - epsilon - math.log(density_ratio)
   if log_tail >= math.log(0.5):

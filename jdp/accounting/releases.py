@@ -55,6 +55,8 @@ from jdp.events import (
 )
 from jdp.guarantees import Relation
 
+_TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100
+
 
 def release(query: SumQueryEvent, relation: Relation, declared: Relation) -> Loss:
   """The loss of one release that the record takes part in.
@@ -68,7 +70,10 @@ def release(query: SumQueryEvent, relation: Relation, declared: Relation) -> Los
     ValueError: if the query has no analysis under the relation, or its groups none together.
   """
   if type(query) not in _RELEASES:
-    raise ValueError(f"Expected a query that has an analysis, got {type(query).__name__}.")
+    raise ValueError(
+      f"Expected a query that has an analysis, got {type(query).__name__}; record it as a PureRelease or "
+      "ConcentratedRelease of what it costs, or as NonPrivate."
+    )
   return _RELEASES[type(query)](query, relation, declared)
 
 
@@ -76,14 +81,19 @@ def _sum_sensitivity(clip_norm, relation):
   return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
 
 
+def _gaussian(stddev: float, sensitivity: float) -> Loss:
+  """The loss of Gaussian noise. A multiplier beyond 1e100 counts as that: its divergences would round to zero."""
+  return Loss(GAUSSIAN, (1.0, min(stddev / max(sensitivity, _TINY), _LARGEST_MULTIPLIER)))
+
+
 def _gaussian_sum(query: GaussianSum, relation, declared):
-  return Loss(GAUSSIAN, (1.0, float(query.stddev) / _sum_sensitivity(query.clip_norm, relation)))
+  return _gaussian(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
 
 
 def _weighted_average(query: WeightedAverage, relation, declared):
   least = query.min_total_weight
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
-  return Loss(GAUSSIAN, (1.0, float(query.stddev) / (float(query.clip_norm) * sensitivity)))
+  return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
 
 
 def _laplace_sum(query: LaplaceSum, relation, declared):
@@ -91,13 +101,13 @@ def _laplace_sum(query: LaplaceSum, relation, declared):
 
 
 def _randomized_response(query: RandomizedResponse, relation, declared):
-  return Loss(RANDOMIZED_RESPONSE, (query.noise, query.num_values))
+  return Loss(RANDOMIZED_RESPONSE, (query.noise, _real(query.num_values)))
 
 
 def _distributed_gaussian_sum(query: DistributedGaussianSum, relation, declared):
   if not query.released:
     return Loss(PURE, (0.0,))
-  return Loss(GAUSSIAN, (1.0, float(query.stddev) / (float(query.clip_norm) * _distance_in_bounds(query, relation))))
+  return _gaussian(float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation))
 
 
 def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation, declared):
@@ -108,7 +118,8 @@ def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation, declared):
 
 def _skellam_sum(query: SkellamSum, relation, declared):
   moved = _distance_in_bounds(query, relation)
-  return Loss(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, query.share_variance * int(query.num_shares)))
+  variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
+  return Loss(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, variance))
 
 
 def _distance_in_bounds(query, relation):
@@ -156,7 +167,15 @@ def _inverse(multiplier):
 
 
 def _rho(loss):
-  return loss.parameters[0] if loss.kind is CONCENTRATED else _inverse(loss.parameters[1]) ** 2 / 2
+  if loss.kind is CONCENTRATED:
+    return loss.parameters[0]
+  precision = _inverse(loss.parameters[1])
+  return precision * precision / 2  # which overflows to infinity, where a power raises
+
+
+def _real(number: int) -> float:
+  """A whole number as float64, infinity where it has none."""
+  return float(number) if number < 2**1000 else math.inf
 
 
 _RELEASES: dict[type, Callable[[Any, Relation, Relation], Loss]] = {

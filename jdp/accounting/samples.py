@@ -1,8 +1,12 @@
 """What drawing a sample does to the loss of a release, by sampling and neighbouring relation.
 
-* Poisson sampling, add/remove or zero-out. Gaussian sums: the pair of arXiv 1908.10530, Section 3 (a null record
-  contributes what an absent one does). Laplace sums, and under add/remove every pure release: log(1 + q (e^eps - 1))
-  for eps (arXiv 1807.01647, Theorem 8). Other releases cost what they cost unsampled: given the sample, the two
+* A sample amplifies only what looks the same whether the record sits out or is null. Sums with noise by the
+  records' owners do not (see below): under every sampling they cost what they cost unsampled. So does any
+  query that is not named here.
+* Poisson sampling, add/remove or zero-out. Gaussian sums and weighted averages: the pair of arXiv
+  1908.10530, Section 3 (a null record contributes what an absent one does, to an average no weight either).
+  Laplace sums, and under add/remove every pure release: log(1 + q (e^eps - 1)) for eps
+  (arXiv 1807.01647, Theorem 8). Other releases cost what they cost unsampled: given the sample, the two
   runs are equal or neighbours, and divergences are jointly quasi-convex. At q = 1 nothing is sampled.
 * Samples of fixed size, replace-one. Gaussian sums: arXiv 1808.00087, Theorem 9. Pure releases: as above with q = m/N
   (arXiv 1807.01647, Theorem 9). Concentrated ones: as unsampled. At m = N nothing is sampled; then zero-out as well.
@@ -13,6 +17,17 @@
   That needs a public number of batches, which both data sets fill. If the last batch is kept, partial, it loses
   a record, so that an epoch is charged a replacement *and* a removal.
 * Balls in bins: give the bins away; the record's choice is the same on both sides: one release an epoch.
+
+**Noise by the records' owners**, under zero-out or replace-one. Let the release be distributed as P on one
+side and P' on the other if the record takes part, and as A if it sits out. Runs that sample it with
+probability q are (1 - q) A + q P against (1 - q) A + q P'. The pair of arXiv 1908.10530 bounds them if A = P',
+as for a null record in a central sum. But a zeroed record leaves its share of the noise, and the event says
+how many shares there were, m. Let all other records contribute -S, and the one in question S or nothing. It
+comes with m - 1 others, or m others come without it: A is centred S below P'. For q = 0.01, a
+multiplier of 1 and epsilon = 1 the pair has delta = 2.7e-9, and these runs have 1.7e-4. Nor is q the
+probability of taking part once it is known how many answered: a client that never drops out is more often
+among few. What holds is the release's own cost: given who took part, the runs are equal or neighbours with
+equal noise, and divergences are jointly quasi-convex.
 """
 
 import math
@@ -30,13 +45,38 @@ from jdp.accounting.loss_kinds import (
   pure_epsilon,
 )
 from jdp.accounting.releases import release
-from jdp.events import BallsInBins, FixedSizeSampling, NonPrivate, PoissonSampling, Round, ShuffledBatches
+from jdp.events import (
+  BallsInBins,
+  ConcentratedRelease,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  RandomizedResponse,
+  Round,
+  ShuffledBatches,
+  SumQueryEvent,
+  WeightedAverage,
+)
 from jdp.guarantees import Relation
 
 EPOCHS = (ShuffledBatches, BallsInBins)
 """Samplings under which a record takes part in at most one round of an epoch."""
 
 _PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE)
+# Queries whose noise is the same whoever takes part: the others are never amplified.
+_CENTRAL = (
+  GaussianSum,
+  LaplaceSum,
+  WeightedAverage,
+  RandomizedResponse,
+  PureRelease,
+  ConcentratedRelease,
+  NonPrivate,
+)
 
 
 def participation(event: Round, relation: Relation, *, sample_known: bool = False) -> tuple[Loss, ...]:
@@ -52,13 +92,23 @@ def participation(event: Round, relation: Relation, *, sample_known: bool = Fals
   """
   kind = type(event.sampling)
   if kind not in _SAMPLINGS:
-    raise ValueError(f"Expected a sampling that has an analysis, got {kind.__name__}.")
+    raise ValueError(
+      f"Expected a sampling that has an analysis, got {kind.__name__}; record the round as a PoissonSampling of "
+      "probability 1, which amplifies nothing."
+    )
   if isinstance(event.query, NonPrivate):
     return (Loss(NON_PRIVATE, ()),)  # Under a relation, too, for which its sampling has no analysis.
   charged = tuple(release(event.query, r, event.relation) for r in _SAMPLINGS[kind](event.sampling, relation))
-  if sample_known or isinstance(event.sampling, EPOCHS):
+  if sample_known or isinstance(event.sampling, EPOCHS) or not is_central(event.query):
     return charged
   return tuple(_amplified(event, loss, relation) for loss in charged)
+
+
+def is_central(query: SumQueryEvent) -> bool:
+  """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
+  if isinstance(query, GroupedSums):
+    return all(map(is_central, query.parts))
+  return isinstance(query, _CENTRAL)
 
 
 def _poisson(sampling: PoissonSampling, relation):

@@ -66,13 +66,13 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   """The constants for `num_levels` = k, by default the k with the least worst-case variance.
 
   Raises:
-    ValueError: if epsilon or max_value is not positive and finite, or num_levels not in [1, 2^16].
+    ValueError: if epsilon is below 1e-12 or infinite, max_value not in [1e-150, 1e150], or num_levels not in [1, 2^16].
 
   >>> grid = scalar_grid(4.0, 1.0)
   >>> grid.num_levels, round(grid.worst_variance, 7)
   (4, 0.0441735)
   """
-  _validate.positive(epsilon=epsilon, max_value=max_value)
+  _check(epsilon, max_value)
   k = best_num_levels(epsilon) if num_levels is None else num_levels
   _validate.integer(1, num_levels=k)
   _validate.in_range(1, MAX_LEVELS, num_levels=k)
@@ -157,7 +157,8 @@ def relative_grid(epsilon: float, max_value: float, num_levels: int, min_value: 
   >>> [round(level, 12) for level in grid.levels], round(grid.variance(0.25), 4)
   ([0.0, 0.125, 0.25, 0.5, 1.0], 0.0002)
   """
-  _validate.positive(epsilon=epsilon, max_value=max_value, min_value=min_value)
+  _check(epsilon, max_value)
+  _validate.positive(min_value=min_value)
   _validate.integer(2, num_levels=num_levels)
   _validate.in_range(2, MAX_LEVELS, num_levels=num_levels)
   if not min_value < max_value:
@@ -178,6 +179,13 @@ def best_num_relative_levels(epsilon: float, max_value: float, min_value: float)
   largest = min(1024, math.ceil(8 * math.exp(min(epsilon / 3, 20))))
   candidates = range(2, max(largest, 2) + 1)
   return min(candidates, key=lambda k: relative_grid(epsilon, max_value, k, min_value).worst_relative_variance)
+
+
+def _check(epsilon: float, max_value: float) -> None:
+  """Below and beyond, the estimates' scale would underflow or overflow."""
+  _validate.in_range(1e-12, math.inf, epsilon=epsilon)
+  _validate.in_range(1e-150, 1e150, max_value=max_value)
+  _validate.positive(epsilon=epsilon)
 
 
 def _log_lie(epsilon, k):

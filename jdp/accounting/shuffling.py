@@ -32,6 +32,7 @@ from jdp import _validate
 
 _LOG_TAIL = 80.0  # counts of clones that e^-80 of the mass lies beyond are not summed over, but added to delta
 _MAX_GROUPS = 4096  # of such counts
+_MOST_REPORTS = 10**9  # which have nearly a million likely counts
 _ROUNDING = 1e-10  # relative error allowed for in the binomial tails
 _TOLERANCE = 1e-9  # of a search in epsilon
 _MAX_EPSILON = 500.0  # e^epsilon is finite; no number of reports amplifies so much
@@ -54,7 +55,7 @@ def shuffled_delta(local_epsilon: float, num_reports: int, epsilon: float, *, ra
 
   Args:
     local_epsilon: epsilon_0 of one report, pure DP under replace-one, in [0, 500].
-    num_reports: n, the number of reports, a public constant.
+    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9: others only help.
     epsilon: >= 0.
     randomizer: "any", or "randomized_response" (of any number of values), for which more is proved.
 
@@ -71,7 +72,7 @@ def shuffled_delta(local_epsilon: float, num_reports: int, epsilon: float, *, ra
   _validate.non_negative(epsilon=epsilon)
   if epsilon >= local_epsilon:
     return 0.0
-  clones, mass = _clones(num_reports - 1, _CLONES[randomizer](local_epsilon))
+  clones, mass = _clones(min(num_reports, _MOST_REPORTS) - 1, _CLONES[randomizer](local_epsilon))
   # The likelihood ratio of the first count, k of c + 1, grows with k: it exceeds e^epsilon from a fixed share on.
   share = math.expm1(-epsilon - local_epsilon) / (math.expm1(-local_epsilon) * (1 + math.exp(-epsilon)))
   least = np.ceil(share * (clones + 1))
