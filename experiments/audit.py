@@ -1,9 +1,9 @@
 """Audits: what an attacker can prove of every mechanism, and of training with canaries, beside what is stated.
 
-`--task=local` tells reports of two inputs apart, for every local mechanism: lower bounds on epsilon that hold
-together with one confidence. `--task=broken` does so for mechanisms that cost more than they state, which must come
-out. `--task=central` plants canaries among the users of private federated learning: a lower bound from each run
-(arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
+`--task=local` tells reports of two inputs apart, for every registered local mechanism (`jdp.conformance`): lower bounds
+on epsilon that hold together with one confidence. `--task=broken` does so for mechanisms that cost more than they
+state, which must come out. `--task=central` plants canaries among the users of private federated learning: a lower
+bound from each run (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
 """
 
 import dataclasses
@@ -20,22 +20,20 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from experiments import audit_report
-from experiments.audit_mechanisms import BROKEN, MECHANISMS
+from experiments.audit_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.runner.classification import ClassificationOptions, load_task
 from experiments.runner.launch import Experiment, launch
 from experiments.runner.options import option
 from experiments.runner.parts import Part, write_parts
 from experiments.runner.task import Task
 from experiments.runner.workdir import Workdir
-from jdp import _validate, accounting, data
-from jdp.attacks.audit import ScoreAudit, epsilon_bound
+from jdp import _validate, accounting, conformance, data
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
-from jdp.attacks.local_audit import audit_mechanism, opposite_inputs
 from jdp.attacks.one_run import OneRunAudit, audit_one_run
 from jdp.federated import gradient_step, private_federated
-from jdp.guarantees import rounded_down, rounded_up
+from jdp.guarantees import rounded_down
 from jdp.ledger import Ledger
-from jdp.mechanisms import LocalMechanism
+from jdp.mechanisms.registry import Setting, registered
 from jdp.queries import average, gaussian_sum
 from jdp.sampling import poisson
 
@@ -53,14 +51,16 @@ class Options(ClassificationOptions):
     ("local", "broken", "central"), "What is audited.", choices=("local", "broken", "central")
   )
   mechanisms: tuple[str, ...] = option(
-    tuple(MECHANISMS), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(MECHANISMS)
+    tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(registered())
   )
   epsilons: tuple[float, ...] = option(
     (1.0, 4.0), "Stated privacy losses of the local mechanisms.", check=partial(_validate.in_range, 0.1, 8.0)
   )
   dim: int = option(16, "Dimension of the local mechanisms for vectors.", check=partial(_validate.integer, 4))
   num_samples: int = option(
-    24_000, "Reports of each input: half choose the event, half measure it.", check=partial(_validate.integer, 4)
+    24_000,
+    "Reports of each of two inputs that measure the event; a quarter as many of every input choose it.",
+    check=partial(_validate.integer, 4),
   )
   confidence: float = option(0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability)
   noise_multipliers: tuple[float, ...] = option(
@@ -84,8 +84,7 @@ class Local(NamedTuple):
   """A row of the table of local mechanisms."""
 
   name: str
-  mechanism: LocalMechanism
-  audit: ScoreAudit
+  audit: conformance.Audit
 
 
 class Central(NamedTuple):
@@ -148,28 +147,30 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
 
 
 def audit_local(options: Options) -> list[Local]:
-  """All mechanisms at all epsilons, on opposite inputs: the confidence is shared out among the rows."""
-  cases = [(name, epsilon) for epsilon in options.epsilons for name in options.mechanisms]
-  return _audited(options, [(name, MECHANISMS[name](epsilon, options.dim), 1.0) for name, epsilon in cases])
+  """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the rows."""
+  cases = itertools.product(options.mechanisms, options.epsilons)
+  return _audited(options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])})
 
 
 def audit_broken(options: Options) -> list[Local]:
   """The broken mechanisms, where they state the largest epsilon."""
   epsilon = max(options.epsilons)
-  return _audited(options, [(name, own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()])
+  made = {name: (own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()}
+  subjects = {name: conformance.mechanism_subject(own, radius=radius) for name, (own, radius) in made.items()}
+  return _audited(options, {(name, epsilon): subject for name, subject in subjects.items()})
 
 
-def _audited(options, cases) -> list[Local]:
-  rows, share = [], (1 - options.confidence) / len(cases)
-  for number, (name, mechanism, radius) in enumerate(cases):
-    key = jax.random.fold_in(jax.random.key(options.seed), number)
-    stated, inputs = mechanism.guarantee, opposite_inputs(mechanism, radius)
-    bound = epsilon_bound(1 - share, stated.delta)
-    found = audit_mechanism(key, mechanism, *inputs, num_samples=options.num_samples, bound=bound)
-    epsilon, proved = rounded_up(stated.epsilon, 4), rounded_down(found.bound, 4)
-    print(f"{number + 1}/{len(cases)}: {name}, epsilon {epsilon}: at least {proved}", flush=True)
-    rows.append(Local(name, mechanism, found))
-  return rows
+def _registered(options: Options, name: str, epsilon: float) -> conformance.Subject:
+  setting = Setting(options.dim, epsilon, num_projections=options.dim // 2, delta=GAUSSIAN_DELTA)
+  return conformance.registered_subject(name, setting)
+
+
+def _audited(options: Options, subjects: dict[tuple[str, float], conformance.Subject]) -> list[Local]:
+  found = conformance.audit_all(
+    subjects, jax.random.key(options.seed), num_samples=options.num_samples, confidence=options.confidence,
+    report=lambda case, own: print(f"{case[0]}: {own}", flush=True),
+  )  # fmt: skip
+  return [Local(name, own) for (name, _), own in found.items()]
 
 
 def audit_runs(options: Options, task: Task) -> list[Central]:

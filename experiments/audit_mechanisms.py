@@ -1,16 +1,15 @@
-"""The local mechanisms that are audited, and broken ones that an audit must find out."""
+"""Broken mechanisms, which an audit must find out."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jdp import accounting, mechanisms, random
+from jdp import mechanisms, random
 from jdp.accounting.cap import optimal_cap
-from jdp.mechanisms import LocalMechanism
+from jdp.mechanisms import LocalMechanism, registry
 
-GAUSSIAN_DELTA = 0.01  # events of this probability are seen often enough
+GAUSSIAN_DELTA = 0.1  # events of this probability are seen often
 _QUIET = 0.75
 _Make = Callable[[float, int], LocalMechanism]
 
@@ -27,38 +26,6 @@ class Broken(NamedTuple):
   radius: float = 1.0
 
 
-def _gaussian(epsilon: float, dim: int) -> LocalMechanism:
-  stddev = 2 * accounting.gaussian_noise_multiplier(epsilon, GAUSSIAN_DELTA)
-  return mechanisms.gaussian(stddev, 2.0, GAUSSIAN_DELTA, shape=(dim,))
-
-
-def _on_grid(epsilon: float, dim: int) -> LocalMechanism:
-  mechanism = mechanisms.priv_unit(dim, epsilon)
-  return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))  # half a coordinate's noise
-
-
-def _separated(epsilon: float, dim: int) -> LocalMechanism:
-  return mechanisms.separated(mechanisms.priv_unit(dim, epsilon / 2), mechanisms.scalar_dp(epsilon / 2, 1.0))
-
-
-MECHANISMS: dict[str, _Make] = {  # (epsilon, dimension of vectors) -> mechanism
-  "priv_unit": lambda epsilon, dim: mechanisms.priv_unit(dim, epsilon),
-  "priv_unit_g": lambda epsilon, dim: mechanisms.priv_unit_g(dim, epsilon),
-  "priv_unit_linf": lambda epsilon, dim: mechanisms.priv_unit_linf(dim, epsilon),
-  "hemisphere": lambda epsilon, dim: mechanisms.hemisphere(dim, epsilon),
-  "proj_unit": lambda epsilon, dim: mechanisms.proj_unit(dim, epsilon, dim // 2),
-  "fast_proj_unit": lambda epsilon, dim: mechanisms.fast_proj_unit(dim, epsilon, dim // 2),
-  "on_grid": _on_grid,
-  "separated": _separated,
-  "scalar_dp": lambda epsilon, dim: mechanisms.scalar_dp(epsilon, 1.0),
-  "scalar_rel_dp": lambda epsilon, dim: mechanisms.scalar_rel_dp(epsilon, 1.0, num_levels=4, min_value=0.1),
-  "laplace": lambda epsilon, dim: mechanisms.laplace(epsilon, 2.0),
-  "laplace_vector": lambda epsilon, dim: mechanisms.laplace(epsilon, 2.0, shape=(dim,)),
-  "l2_laplace": lambda epsilon, dim: mechanisms.l2_laplace(epsilon, 2.0, shape=(dim,)),
-  "gaussian": _gaussian,
-}
-
-
 def _high_cap(epsilon: float, dim: int) -> LocalMechanism:
   stated = mechanisms.priv_unit(dim, epsilon)
   cap = optimal_cap(dim, epsilon)
@@ -73,7 +40,7 @@ def _quiet_laplace(epsilon: float, dim: int) -> LocalMechanism:
 
 
 def _quiet_gaussian(epsilon: float, dim: int) -> LocalMechanism:
-  stated = _gaussian(epsilon, dim)
+  stated = registry.registered()["gaussian"].make(registry.Setting(dim, epsilon, delta=GAUSSIAN_DELTA))
   made = mechanisms.gaussian(_QUIET * stated.parameters, 2.0, GAUSSIAN_DELTA, shape=(dim,))
   return made._replace(guarantee=stated.guarantee)
 

@@ -15,7 +15,7 @@ from jdp.guarantees import rounded_down, rounded_up
 
 def local_part(options: Any, rows: Sequence[Any]) -> Part:
   """The table of local mechanisms, and a plot of the bounds."""
-  above = [row.name for row in rows if row.audit.bound > row.mechanism.guarantee.epsilon]
+  above = [row.name for row in rows if row.audit.refuted]
   text = f"""{_local_table(rows)}
 
 {_verdict(above)} {_how(options)} A bound far below what is stated may be for want of reports, of a better score or of
@@ -25,20 +25,22 @@ worse inputs: it proves nothing."""
 
 def broken_part(options: Any, rows: Sequence[Any]) -> Part:
   """The table of mechanisms that cost more than they state."""
-  missed = [row.name for row in rows if not row.audit.bound > row.mechanism.guarantee.epsilon]
+  missed = [row.name for row in rows if not row.audit.refuted]
   found = f"NOT FOUND: {'; '.join(missed)}." if missed else "All are refuted."
   text = f"""These cost more than they state, and an audit that is worth its name must say so.
 
 {_local_table(rows)}
 
-{found} {_how(options)} The inputs of the last lie outside the domain."""
+{found} {_how(options)} The first two inputs of the last lie outside the domain."""
   return Part("Broken mechanisms", text)
 
 
 def _how(options) -> str:
-  return f"""The bounds hold together with probability {options.confidence}. Each compares an event on two opposite
-inputs, a threshold on the estimate's projection on their difference, chosen on as many other reports (Clopper-Pearson
-limits). Vectors have {options.dim} dimensions."""
+  return f"""The bounds hold together with probability {options.confidence}. Each compares an event on two inputs
+(opposite ends of the domain, zero, and values outside it), chosen on other reports (Clopper-Pearson limits): a
+threshold on the estimate's length or its projection on the difference of the ends, or a set of values or residues.
+Reports that are noised floats are read to 9 bits: their guarantees do not cover more. Vectors have {options.dim}
+dimensions."""
 
 
 def _verdict(above: Sequence[str]) -> str:
@@ -47,13 +49,14 @@ def _verdict(above: Sequence[str]) -> str:
 
 def _local_table(rows) -> str:
   return table(
-    ["mechanism", "stated", "audited: at least", "share", "events", "of reports"],
+    ["mechanism", "stated", "audited: at least", "share", "statistic", "events", "of reports"],
     (
       [
         row.name,
-        _stated(row.mechanism.guarantee),
+        _stated(row.audit),
         rounded_down(row.audit.bound, 4),
-        f"{rounded_down(100 * row.audit.bound / row.mechanism.guarantee.epsilon, 3)} %",
+        f"{rounded_down(100 * row.audit.bound / row.audit.epsilon, 3)} %",
+        row.audit.statistic,
         f"{row.audit.hits} against {row.audit.false_hits}",
         f"{row.audit.trials}",
       ]
@@ -107,16 +110,16 @@ def _estimate_of_nothing(options) -> float:
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
 
 
-def _stated(guarantee) -> str:
-  delta = f" (δ = {rounded_up(guarantee.delta)})" if guarantee.delta else ""
-  return f"{rounded_up(guarantee.epsilon, 4)}{delta}"
+def _stated(audit: Any) -> str:
+  delta = f" (δ = {rounded_up(audit.delta)})" if audit.delta else ""
+  return f"{rounded_up(audit.epsilon, 4)}{delta}"
 
 
 def _figure(rows):
   names = list(dict.fromkeys(row.name for row in rows))
   figure, axes = plots.figure("share of the stated epsilon", "", "audited: at least")
-  for epsilon in sorted({row.mechanism.guarantee.epsilon for row in rows}):
-    own = [row for row in rows if row.mechanism.guarantee.epsilon == epsilon]
+  for epsilon in sorted({row.audit.epsilon for row in rows}):
+    own = [row for row in rows if row.audit.epsilon == epsilon]
     shares = [row.audit.bound / epsilon for row in own]
     axes.plot(shares, [names.index(row.name) for row in own], "o", label=f"epsilon {rounded_up(epsilon, 3)}")
   axes.set(xlim=(0, None), yticks=range(len(names)), yticklabels=names)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import mean_estimation_report as report
-from experiments.estimators import ESTIMATORS, Setting, report_bytes
+from experiments.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.gradients import directions
 from experiments.runner import files
 from experiments.runner.launch import Experiment, launch
@@ -27,6 +27,7 @@ from experiments.runner.workdir import Workdir
 from jdp import _validate
 from jdp.federated import client_mesh
 from jdp.mechanisms import stream_sum
+from jdp.mechanisms.registry import Setting
 
 _count = partial(_validate.integer, 1)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
@@ -129,17 +130,18 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
   @jax.jit
   def total(key, values):
     public_key, noise_key = jax.random.split(key)
-    return stream_sum(estimator.make(setting, public_key), jax.random.split(noise_key, point.cohort), values, mesh=mesh)
+    mechanism = estimator.make(setting._replace(public_key=public_key))
+    return stream_sum(mechanism, jax.random.split(noise_key, point.cohort), values, mesh=mesh)
 
   key = jax.random.fold_in(jax.random.key(options.noise_seed), np.uint32(zlib.crc32(repr(point).encode())))
   totals = (total(own, jnp.asarray(values)) for own in jax.random.split(key, options.repetitions))
   exact = np.sum(values, axis=0, dtype=float)  # Some mechanisms' errors vary by less than float32 resolves.
   errors = [float(np.sum((np.asarray(estimate, float) - exact) ** 2)) / point.cohort for estimate in totals]
-  mechanism = estimator.make(setting, jax.random.key(0))  # Its closed forms and shapes depend on no key.
+  mechanism = estimator.make(setting)  # Its closed forms and shapes depend on no key.
   return point._asdict() | {
     "bytes": report_bytes(mechanism),
     "guarantee": str(mechanism.guarantee),
-    "theory": point.cohort * estimator.expected_error(mechanism, values),
+    "theory": point.cohort * expected_error(estimator, mechanism, values),
     "errors": errors,
   }
 

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.estimators import ESTIMATORS, Setting
+from experiments.estimators import ESTIMATORS
 from experiments.reconstruction_spheres import bounds, direction_seen, lower_limit
 from jdp import data, models
 from jdp.attacks import reconstruction as attacks
 from jdp.data import Dataset, Examples
 from jdp.mechanisms import LocalMechanism
+from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated import SeparatedParameters
 
 PRIORS = ("none", "public")
@@ -112,7 +113,7 @@ def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed:
 
 def mechanism_of(name: str, epsilon: float, own: Scene) -> LocalMechanism:
   """The mechanism for gradients' directions."""
-  return ESTIMATORS[name].make(Setting(own.directions.shape[1], epsilon), jax.random.key(0))
+  return ESTIMATORS[name].make(Setting(own.directions.shape[1], epsilon))
 
 
 def exact_error(own: Scene) -> float:

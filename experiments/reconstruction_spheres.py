@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from experiments.estimators import ESTIMATORS, Setting
+from experiments.estimators import ESTIMATORS
 from jdp.accounting import cap, reconstruction
 from jdp.attacks.reconstruction import nearest_in_cap, succeeds
 from jdp.guarantees import ApproxDP
 from jdp.mechanisms import LocalMechanism, SeparatedReport
+from jdp.mechanisms.registry import Setting
 
 CONFIDENCE = 0.999  # of each one-sided limit
 _CHUNK = 10_000
@@ -44,7 +45,7 @@ def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list
   The guess is the estimate's direction; under a prior on a cap, the better of two: the nearest direction in the cap,
   and the nearest one whose whole ball of success lies in it.
   """
-  mechanism = ESTIMATORS[case.mechanism].make(Setting(case.ambient, case.epsilon), jax.random.key(0))
+  mechanism = ESTIMATORS[case.mechanism].make(Setting(case.ambient, case.epsilon))
   number = zlib.crc32(repr(case).encode())
   generator = np.random.default_rng([seed, number])
   key = jax.random.fold_in(jax.random.key(seed), np.uint32(number))

@@ -13,6 +13,7 @@ so the events of a scan have an axis, and a ledger cannot take them for one.
 """
 
 import dataclasses
+import typing
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -451,3 +452,35 @@ class LocalRelease(EventBase):
 
 
 Event = Round | LocalRelease
+
+_REGISTERED: list[type] = []
+
+
+@dataclass_transform(frozen_default=True)
+def register(cls: type[T]) -> type[T]:
+  """Makes a class of annotated fields an event of what a query released, which ledgers hold, save and load.
+
+  A decorator, for code outside the package. The class becomes a frozen dataclass and a pytree; its docstring says what
+  was done, its `__post_init__` checks the fields. With its analysis (`jdp.accounting.register_analysis`) ledgers that
+  hold it have an epsilon, and with a query that releases it (`jdp.queries.registry.register`) it is audited.
+
+  Raises:
+    ValueError: if another event type has the class's name, by which files know it.
+
+  >>> @register
+  ... class GaussianSum:
+  ...   scale: float
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a name that no event type has, got GaussianSum; rename the class.
+  """
+  if cls.__name__ in EVENT_TYPES:
+    raise ValueError(f"Expected a name that no event type has, got {cls.__name__}; rename the class.")
+  kind = _event(cls)
+  _REGISTERED.append(kind)
+  return kind
+
+
+def query_event_types() -> tuple[type, ...]:
+  """The types of all events that say what a query released: those of this module, and registered ones."""
+  return (*typing.get_args(SumQueryEvent), *_REGISTERED)

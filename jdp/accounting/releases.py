@@ -52,6 +52,7 @@ from jdp.events import (
   SkellamSum,
   SumQueryEvent,
   WeightedAverage,
+  query_event_types,
 )
 from jdp.guarantees import Relation
 
@@ -191,3 +192,36 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], Loss]] = {
   DiscreteGaussianSum: _discrete_gaussian_sum,
   SkellamSum: _skellam_sum,
 }
+
+
+def register_analysis(event_type: type, analysis: Callable[[Any, Relation, Relation], Loss]) -> None:
+  """Makes ledgers that hold a registered event accountable: the public call for code outside the package.
+
+  Args:
+    event_type: of a query's event, made by `jdp.events.register`.
+    analysis: (event, relation asked for, relation that its round declares) -> the `Loss` of one release that the
+      record takes part in, of a kind of `jdp.accounting.loss_kinds`. It raises ValueError for relations under which
+      it is not proved.
+
+  Raises:
+    ValueError: if the type is no registered query event, or has an analysis.
+
+  >>> register_analysis(GaussianSum, lambda event, relation, declared: Loss(PURE, (0.0,)))
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a query event without an analysis, got GaussianSum; a new meaning is a new event.
+  """
+  if event_type not in query_event_types():
+    raise ValueError(
+      f"Expected the type of a query's event, got {event_type.__name__}; make it one by jdp.events.register."
+    )
+  if event_type in _RELEASES:
+    raise ValueError(
+      f"Expected a query event without an analysis, got {event_type.__name__}; a new meaning is a new event."
+    )
+  _RELEASES[event_type] = analysis
+
+
+def has_analysis(event_type: type) -> bool:
+  """Whether ledgers that hold events of this type are accountable."""
+  return event_type in _RELEASES

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,29 @@ def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax
   return longest, -longest * (_SHORT if apart else 1.0)
 
 
+def score_sampler(
+  release: Callable[[jax.Array, Any], Report], statistic: Callable[[Report], Any], batch: int = _BATCH
+) -> Callable[[jax.Array, Any, int], Any]:
+  """The sampler (key, input, n) -> [n] scores of independent reports, compiled once; it consumes the key.
+
+  Args:
+    release: (key, input) -> report.
+    statistic: report -> scalar, or a pytree of them, of which the sampler returns one of arrays.
+    batch: how many reports are made at once.
+  """
+
+  @jax.jit
+  def scores(key, number, value):
+    keys = jax.random.split(jax.random.fold_in(key, number), batch)
+    return jax.vmap(lambda own: statistic(release(own, value)))(keys)
+
+  def sample(key: jax.Array, value: Any, num_samples: int) -> Any:
+    parts = [jax.device_get(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))]
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:num_samples], *parts)
+
+  return sample
+
+
 def draw_scores(
   key: jax.Array, mechanism: LocalMechanism, statistic: Statistic, num_samples: int, *values: jax.Array
 ) -> list[np.ndarray]:
@@ -56,20 +80,9 @@ def draw_scores(
     num_samples: of each value.
     *values: inputs, in or out of the mechanism's domain.
   """
-  batch = min(num_samples, _BATCH)
-
-  @jax.jit
-  def scores(key, number, value):
-    keys = jax.random.split(jax.random.fold_in(key, number), batch)
-    return jax.vmap(lambda own: statistic(mechanism.encode(own, value)))(keys)
-
-  def all_scores(key, value):
-    value = jnp.asarray(value, jnp.float32)
-    parts = [np.asarray(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))]
-    return np.concatenate(parts)[:num_samples]
-
+  sample = score_sampler(mechanism.encode, statistic, min(num_samples, _BATCH))
   keys = jax.random.split(key, len(values))
-  return [all_scores(keys[i], value) for i, value in enumerate(values)]
+  return [sample(keys[i], jnp.asarray(value, jnp.float32), num_samples) for i, value in enumerate(values)]
 
 
 def audit_mechanism(

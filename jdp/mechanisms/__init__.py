@@ -1,5 +1,6 @@
 """Local randomisers: one client's value, made private on the client."""
 
+from jdp.mechanisms import registry
 from jdp.mechanisms.additive import gaussian, l2_laplace, laplace
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.grid import on_grid
@@ -26,6 +27,7 @@ __all__ = [
   "priv_unit_linf",
   "proj_unit",
   "published_split",
+  "registry",
   "scalar_dp",
   "scalar_rel_dp",
   "separated",

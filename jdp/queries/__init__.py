@@ -1,5 +1,6 @@
 """Sum queries: one sample's sum, made private on the server."""
 
+from jdp.queries import registry
 from jdp.queries.adaptive import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
 from jdp.queries.discrete_sum import discrete_sum
@@ -31,6 +32,7 @@ __all__ = [
   "on_grid",
   "per_layer",
   "proportional_noise",
+  "registry",
   "uncalibrated",
   "weighted_average",
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import reconstruction as binary
 from experiments import reconstruction_spheres as spheres
-from experiments.estimators import ESTIMATORS, Estimator
+from experiments.estimators import ESTIMATORS
 from experiments.reconstruction_spheres import Case, measure
 from experiments.runner import launch
 from experiments.runner.launch import Location
@@ -46,10 +46,10 @@ def test_attacks_stay_below_both_bounds(case):
 
 
 def test_a_mechanism_that_spends_more_than_it_says_is_caught(monkeypatch):
-  def liar(setting, _):
+  def liar(setting):
     return mechanisms.priv_unit(setting.dim, setting.epsilon)._replace(guarantee=PureDP(setting.epsilon / 4))
 
-  monkeypatch.setitem(ESTIMATORS, "priv_unit", Estimator(liar))
+  monkeypatch.setitem(ESTIMATORS, "priv_unit", ESTIMATORS["priv_unit"]._replace(make=liar))
   (row,) = measure(Case("priv_unit", 4.0, 3, 3), (0.5,), TRIALS, seed=1)
   assert row["lower"] > row["bound"]
 

@@ -1,0 +1,228 @@
+"""Audits of stated guarantees: worst-case inputs, several statistics, one confidence."""
+
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from jdp import _validate
+from jdp.attacks.audit import (
+  Bound,
+  Outcomes,
+  Threshold,
+  best_outcomes,
+  best_threshold,
+  epsilon_bound,
+  quick_epsilon_bound,
+)
+from jdp.attacks.local_audit import score_sampler
+
+Event = Threshold | Outcomes
+Statistic = Callable[[Any], jax.Array]  # report -> scalar: floats are compared with thresholds, integers are categories
+Scores = dict[str, np.ndarray]
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Subject(NamedTuple):
+  """What is audited, with what is stated about it.
+
+  Attributes:
+    release: (key, input) -> report, a pytree of arrays: what the observer sees. Works under jit and vmap.
+    epsilon: the stated one, of
+    delta: this delta, in [0, 1).
+    inputs: the worst cases by name: pytrees of arrays, all of one structure.
+    pairs: names of the inputs that the statement calls neighbours, each pair in one order.
+    statistics: {name: report -> scalar}.
+  """
+
+  release: Callable[[jax.Array, Any], Any]
+  epsilon: float
+  delta: float
+  inputs: Mapping[str, Any]
+  pairs: tuple[tuple[str, str], ...]
+  statistics: Mapping[str, Statistic]
+
+
+class Audit(NamedTuple):
+  """What an audit proved.
+
+  Attributes:
+    epsilon: the stated one, of
+    delta: this delta.
+    bound: the lower bound on epsilon, >= 0.
+    confidence: with this probability the bound is at most the true epsilon.
+    pair: the two inputs that told most, the one that makes the event likelier first.
+    statistic: the name of the one that told them apart.
+    hits: reports on the first input that were in the event, of `trials`.
+    false_hits: reports on the second, of as many.
+    trials: reports on each of the two that the event was measured on.
+  """
+
+  epsilon: float
+  delta: float
+  bound: float
+  confidence: float
+  pair: tuple[str, str]
+  statistic: str
+  hits: int
+  false_hits: int
+  trials: int
+
+  @property
+  def refuted(self) -> bool:
+    """Whether the stated epsilon is disproved."""
+    return self.bound > self.epsilon
+
+  def __str__(self) -> str:
+    verdict = "REFUTED" if self.refuted else "not refuted"
+    events = f"{self.hits} against {self.false_hits} of {self.trials}"
+    return (
+      f"epsilon {self.epsilon:.6g} {verdict}: at least {self.bound:.6g} "
+      f"({self.statistic}, {' / '.join(self.pair)}: {events})"
+    )
+
+
+class _Candidate(NamedTuple):
+  bound: float
+  pair: tuple[str, str]
+  statistic: str
+  sign: int  # thresholds are on sign * score
+  event: Event
+
+
+def audit(
+  subject: Subject,
+  key: jax.Array,
+  *,
+  num_samples: int,
+  num_choosing: int | None = None,
+  confidence: float = 0.999,
+) -> Audit:
+  """The greatest lower bound on epsilon that reports on worst-case inputs prove, beside the stated one.
+
+  For every pair of inputs and every statistic an event is sought that one input makes far likelier than the other:
+  a threshold on the statistic, or a set of its values if it is an integer. Half of the reports that choose propose the
+  events, the other half rank them. The best is then measured on new reports: with Clopper and Pearson's limits of its
+  probabilities P and Q the bound is log((P - delta) / Q).
+
+  Formal guarantee: the bound is at most the true epsilon (of this delta) with probability `confidence`, whatever the
+  subject, the statistics and the events. So a bound above the stated epsilon refutes it. A bound below proves nothing.
+
+  Args:
+    subject: what is audited.
+    key: of the reports; consumed.
+    num_samples: reports of each of two inputs that measure the event, at least 4. For an event of
+      probability Q the bound falls short by about 4.3 / sqrt(n Q).
+    num_choosing: reports of each input that choose it. Default: a quarter of num_samples.
+    confidence: in (0, 1).
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> from jdp.conformance import mechanism_subject
+  >>> from jdp.mechanisms import laplace
+  >>> subject = mechanism_subject(laplace(2.0, 2.0))
+  >>> found = audit(subject, jax.random.key(0), num_samples=20_000)
+  >>> 1.8 < found.bound < 2.0, found.refuted
+  (True, False)
+  >>> audit(subject._replace(epsilon=1.0), jax.random.key(0), num_samples=20_000).refuted
+  True
+  """
+  _validate.integer(4, num_samples=num_samples)
+  num_choosing = max(4, num_samples // 4) if num_choosing is None else num_choosing
+  _validate.integer(4, num_choosing=num_choosing)
+  sample = _sampler(subject.release, tuple(subject.statistics.items()))
+
+  def draw(key: jax.Array, names: tuple[str, ...], count: int) -> dict[str, Scores]:
+    keys = jax.random.split(key, len(names))
+    return {name: _without_nan(sample(keys[i], subject.inputs[name], count)) for i, name in enumerate(names)}
+
+  choosing_key, measuring_key = jax.random.split(key)
+  chosen = _choose(draw(choosing_key, tuple(subject.inputs), num_choosing), subject, confidence)
+  reports = draw(measuring_key, chosen.pair, num_samples)
+  first, second = (chosen.sign * reports[name][chosen.statistic] for name in chosen.pair)
+  return Audit(
+    epsilon=subject.epsilon,
+    delta=subject.delta,
+    bound=_bound(chosen.event, first, second, epsilon_bound(confidence, subject.delta)),
+    confidence=confidence,
+    pair=chosen.pair,
+    statistic=chosen.statistic,
+    hits=chosen.event.count(first),
+    false_hits=chosen.event.count(second),
+    trials=num_samples,
+  )
+
+
+def audit_all(
+  subjects: Mapping[Name, Subject],
+  key: jax.Array,
+  *,
+  num_samples: int,
+  confidence: float = 0.999,
+  report: Callable[[Name, Audit], None] = lambda name, found: None,
+) -> dict[Name, Audit]:
+  """Audits of several subjects, whose bounds hold together with one confidence.
+
+  Args:
+    subjects: by name, or by what else tells them apart.
+    key: of the reports; consumed.
+    num_samples: as for `audit`.
+    confidence: of all bounds together: each has an equal share of what is missing from 1.
+    report: called with each audit as it is done.
+  """
+  share, found = (1 - confidence) / len(subjects), dict[Name, Audit]()
+  for name, own in zip(subjects, jax.random.split(key, len(subjects)), strict=True):
+    found[name] = audit(subjects[name], own, num_samples=num_samples, confidence=1 - share)
+    report(name, found[name])
+  return found
+
+
+@functools.lru_cache(maxsize=16)
+def _sampler(release: Any, statistics: tuple[tuple[str, Statistic], ...]) -> Callable[[jax.Array, Any, int], Scores]:
+  """The sampler of all statistics, compiled once for subjects that share them."""
+  return score_sampler(release, lambda report: {name: statistic(report) for name, statistic in statistics})
+
+
+def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> _Candidate:
+  """The best event over all pairs, statistics and sides: proposed by half of the reports, ranked by the other."""
+  bound = quick_epsilon_bound(confidence, subject.delta)
+  halves = {
+    (name, statistic): tuple(map(np.sort, np.split(scores, [len(scores) // 2])))
+    for name, own in reports.items()
+    for statistic, scores in own.items()
+  }
+  candidates = [
+    _ranked(pair, statistic, [halves[name, statistic] for name in pair], bound)
+    for one in subject.pairs
+    for pair in (one, one[::-1])
+    for statistic in subject.statistics
+  ]
+  return max(candidates, key=lambda candidate: candidate.bound)
+
+
+def _ranked(pair: tuple[str, str], statistic: str, halves: list[tuple[np.ndarray, ...]], bound: Bound) -> _Candidate:
+  """The better event of a statistic and a pair, with the bound that the second halves of the sorted scores give."""
+  (own, new), (other, other_new) = halves
+  if np.issubdtype(own.dtype, np.integer):
+    proposed: list[tuple[int, Event]] = [(1, best_outcomes(own, other, bound)[1])]
+  else:
+    sides = (1, own, other), (-1, -own[::-1], -other[::-1])
+    proposed = [(sign, best_threshold(first, second, bound)[1]) for sign, first, second in sides]
+  found = [
+    _Candidate(_bound(event, sign * new, sign * other_new, bound), pair, statistic, sign, event)
+    for sign, event in proposed
+  ]
+  return max(found, key=lambda candidate: candidate.bound)
+
+
+def _bound(event: Event, first: np.ndarray, second: np.ndarray, bound: Bound) -> float:
+  hits, false_hits = np.asarray(event.count(first)), np.asarray(event.count(second))
+  return float(bound(hits, len(first), false_hits, len(second)))
+
+
+def _without_nan(scores: Scores) -> Scores:
+  """The scores with -inf for NaN, which tells as much as any other value."""
+  return {name: np.where(np.isnan(own), -np.inf, own).astype(own.dtype) for name, own in scores.items()}

@@ -1,0 +1,142 @@
+"""Sum queries as subjects of audits: the release with a worst-case record, and without it."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import accounting, transforms
+from jdp.conformance.auditing import Subject
+from jdp.conformance.statistics import default_statistics, flat
+from jdp.events import PoissonSampling, Round, SumQueryEvent
+from jdp.guarantees import Relation
+from jdp.ledger import Ledger
+from jdp.queries import SumQuery, registry
+
+_PILOTS = 512
+_LEAST_VARIANCE = 1e-12  # of what has no noise
+_NEIGHBOURS = {
+  Relation.ADD_REMOVE: (("present", "absent"), ("opposite", "absent"), ("NaN", "absent"), ("infinite", "absent")),
+  Relation.ZERO_OUT: (("present", "null"), ("opposite", "null"), ("NaN", "null"), ("infinite", "null")),
+  Relation.REPLACE_ONE: (("present", "opposite"), ("present", "NaN"), ("present", "infinite")),
+}
+
+
+def query_subjects(
+  query: SumQuery,
+  victim: Any,
+  others: tuple[tuple[Any, float], ...] = (),
+  *,
+  delta: float = 0.1,
+  residues: bool = False,
+) -> dict[Relation, Subject]:
+  """A query's release of one round, beside the epsilon that `jdp.accounting` finds in its event.
+
+  The observer sees the result and the query's next state. Inputs are the sample with the victim's record, with its
+  negative, with the null record, with one of NaN or of infinities, and without it.
+
+  Args:
+    query: what is audited, with the sum that `jdp.transforms.privatize` makes.
+    victim: a record, a pytree of float32 arrays, that moves the release as far as any.
+    others: the other records, each with its weight in [0, 1].
+    delta: at which epsilon is stated where it is infinite for delta = 0.
+    residues: whether the statement covers the low-order bits of what is released.
+
+  Returns:
+    A subject for each relation under which the event is accounted for.
+
+  Raises:
+    ValueError: if the event is accounted for under no relation.
+
+  >>> from jdp.queries import gaussian_sum
+  >>> subjects = query_subjects(gaussian_sum(1.0, 2.0), np.array([9.0], np.float32))
+  >>> [str(relation) for relation, subject in subjects.items() if 0 < subject.epsilon < 2]
+  ['add_remove', 'zero_out', 'replace_one']
+  """
+  inputs = _inputs(victim, others)
+
+  def release(key: jax.Array, sample: Any) -> tuple[Any, SumQueryEvent]:
+    records, weights = sample
+    transformation = transforms.privatize(query, key)
+    state = transformation.init(jax.tree.map(lambda x: x[0], records))
+    result, state = transformation.update(records, state, weights=weights)
+    return (result, state.query), state.event
+
+  def seen(key: jax.Array, sample: Any) -> Any:
+    return release(key, sample)[0]
+
+  event, directions = _pilot(release, inputs)
+  statistics = default_statistics(directions["opposite"], lambda report: report, residues=residues)
+  statistics["change"] = default_statistics(directions["absent"], lambda report: report, residues=False)["projection"]
+  subjects = {}
+  for relation, pairs in _NEIGHBOURS.items():
+    if (stated := _stated(event, relation, delta)) is not None:
+      own = {name: inputs[name] for name in dict.fromkeys(name for pair in pairs for name in pair)}
+      subjects[relation] = Subject(seen, *stated, own, pairs, statistics)
+  if not subjects:
+    raise ValueError(f"Expected an event that is accounted for under some relation, got {type(event).__name__}.")
+  return subjects
+
+
+def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation, Subject]:
+  """The subjects of a registered query."""
+  entry = registry.registered()[name]
+  return query_subjects(entry.make(), entry.victim, entry.others, delta=delta, residues=entry.hides_float_bits)
+
+
+def event_of(name: str) -> SumQueryEvent:
+  """The event that a registered query releases, with shapes for what varies."""
+  entry = registry.registered()[name]
+  return jax.eval_shape(lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event)
+
+
+def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any]:
+  """Samples of the others and, last, the victim: ([n, ...] records, [n] weights) by name."""
+
+  def sample(record: Any, weight: float = 1.0) -> Any:
+    rows = [*(other for other, _ in others), record]
+    weights = [*(other for _, other in others), weight]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x, jnp.float32) for x in leaves]), *rows)
+    return stacked, jnp.asarray(weights, jnp.float32)
+
+  def filled(value: float) -> Any:
+    return jax.tree.map(lambda x: np.full_like(x, value), victim)
+
+  return {
+    "present": sample(victim),
+    "absent": sample(victim, 0.0),
+    "opposite": sample(jax.tree.map(np.negative, victim)),
+    "null": sample(filled(0.0)),
+    "NaN": sample(filled(math.nan)),
+    "infinite": sample(filled(math.inf)),
+  }
+
+
+def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[float, float] | None:
+  """(epsilon, delta) of one round in which all records are; None if there is no analysis for the relation."""
+  ledger = Ledger().append(Round(PoissonSampling(1.0), event, relation))
+  try:
+    pure = accounting.epsilon(ledger, 0.0)
+  except ValueError:
+    return None
+  return (pure, 0.0) if pure < math.inf else (accounting.epsilon(ledger, delta), delta)
+
+
+def _pilot(release: Any, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
+  """The event of a sample that holds the victim, and the directions that tell its releases from two others'.
+
+  A direction is the mean difference, each number's by its variance. Differences are taken with equal keys, so that
+  additive noise cancels.
+  """
+
+  @jax.jit
+  def pilots(sample: Any) -> tuple[jax.Array, SumQueryEvent]:
+    released, event = jax.vmap(release, (0, None))(jax.random.split(jax.random.key(0), _PILOTS), sample)
+    return jax.vmap(flat)(released), jax.tree.map(lambda x: x[0], event)
+
+  own, event = pilots(inputs["present"])
+  variance = np.maximum(np.var(np.asarray(own, float), axis=0), _LEAST_VARIANCE)
+  others = {name: np.asarray(pilots(inputs[name])[0], float) for name in ("opposite", "absent")}
+  return event, {name: np.mean(np.asarray(own, float) - other, axis=0) / variance for name, other in others.items()}

@@ -1,0 +1,115 @@
+"""Local mechanisms as subjects of audits: any object's `privatize`, and all that are registered."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp.attacks.local_audit import opposite_inputs
+from jdp.conformance.auditing import Statistic, Subject
+from jdp.conformance.statistics import default_statistics
+from jdp.mechanisms import LocalMechanism, registry
+
+Further = Callable[[np.ndarray], Mapping[str, Statistic]]
+
+_HUGE = np.float32(3e38)
+
+
+def _no_further(difference: np.ndarray) -> dict[str, Statistic]:
+  del difference
+  return {}
+
+
+def release_subject(
+  release: Callable[[jax.Array, jax.Array], Any],
+  first: jax.typing.ArrayLike,
+  second: jax.typing.ArrayLike,
+  *,
+  epsilon: float,
+  delta: float = 0.0,
+  decode: Callable[[Any], jax.Array] = lambda report: report,
+  residues: bool = True,
+  statistics: Further = _no_further,
+) -> Subject:
+  """Any library's local mechanism: a function (key, value) -> report, by two opposite corners of its domain.
+
+  The inputs are the two corners; half of the first; and what lies outside every domain, or on its edge: zero, huge,
+  NaN and infinite values, each of which must be as private as if it were within.
+
+  Args:
+    release: (key, float32 value) -> report: what leaves the client, under jit and vmap. A `privatize` will do.
+    first: a value of the domain.
+    second: the one that is farthest from it.
+    epsilon: what is stated for any two inputs, at
+    delta: this delta.
+    decode: report -> estimate, of the value's shape.
+    residues: whether the statement covers the reports' low-order bits.
+    statistics: difference of the corners -> {name: report -> scalar}, further ones.
+
+  >>> from jdp.conformance import audit
+  >>> def privatize(key, value):  # adds noise to what it forgot to clip
+  ...   return value + jax.random.laplace(key)
+  >>> subject = release_subject(privatize, 0.5, -0.5, epsilon=1.0)
+  >>> audit(subject, jax.random.key(0), num_samples=1000).refuted
+  True
+  """
+  first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
+  outside = {"zero": np.float32(0), "huge": _HUGE, "NaN": np.float32(np.nan), "infinite": np.float32(np.inf)}
+  others = {"half": first / 2} | {name: np.full_like(first, value) for name, value in outside.items()}
+  pairs = [("first", "second"), *((corner, other) for other in others for corner in ("first", "second"))]
+  own = default_statistics(first - second, decode, residues=residues) | dict(statistics(first - second))
+  inputs = {"first": first, "second": second} | others
+  return Subject(release, epsilon, delta, {n: jnp.asarray(v) for n, v in inputs.items()}, tuple(pairs), own)
+
+
+def mechanism_subject(
+  mechanism: LocalMechanism,
+  *,
+  radius: float = 1.0,
+  residues: bool = False,
+  statistics: Further = _no_further,
+) -> Subject:
+  """A `LocalMechanism`'s reports on opposite values of norm `radius`, beside the guarantee that it states.
+
+  Args:
+    mechanism: what is audited is its `encode`.
+    radius: of its domain, in its own norm.
+    residues: as for `release_subject`.
+    statistics: as there.
+  """
+  first, second = opposite_inputs(mechanism, radius)
+  return release_subject(
+    mechanism.encode, first, second, epsilon=mechanism.guarantee.epsilon, delta=mechanism.guarantee.delta,
+    decode=mechanism.decode, residues=residues, statistics=statistics,
+  )  # fmt: skip
+
+
+def registered_subject(name: str, setting: registry.Setting) -> Subject:
+  """The subject of a registered mechanism, made for a setting.
+
+  >>> registered_subject("hemisphere", registry.Setting(dim=2, epsilon=1.0)).epsilon
+  0.9999999995
+  """
+  entry = registry.registered()[name]
+  mechanism = entry.make(setting)
+  return mechanism_subject(
+    mechanism,
+    radius=entry.radius(setting),
+    residues=entry.hides_float_bits,
+    statistics=functools.partial(entry.statistics, mechanism),
+  )
+
+
+def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subject:
+  """The subject of a registered mechanism in the fewest dimensions it takes, where audits tell most.
+
+  Args:
+    name: in the registry.
+    epsilon: what it is to state.
+    delta: of mechanisms that are not pure: large, so that events of that probability are seen.
+  """
+  dim = registry.registered()[name].smallest_dim
+  return registered_subject(name, registry.Setting(dim, epsilon, num_projections=min(2, dim), delta=delta))

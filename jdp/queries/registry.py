@@ -1,0 +1,169 @@
+"""The registry of sum queries: what is registered is audited. Code outside the package registers its own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import random
+from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse, SumQueryEvent
+from jdp.queries.adaptive import adaptive_clipped_sum
+from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.discrete_sum import discrete_sum
+from jdp.queries.distributed import DistributedSum, distributed_sum
+from jdp.queries.gaussian import average, gaussian_sum, no_privacy
+from jdp.queries.grouped import grouped
+from jdp.queries.joint import joint_clipped_sum
+from jdp.queries.noise_schemes import uncalibrated
+from jdp.queries.on_grid import on_grid
+from jdp.queries.per_layer import per_layer
+from jdp.queries.weighted_average import weighted_average
+
+
+class RegisteredQuery(NamedTuple):
+  """A sum query as the registry holds it; see `register`."""
+
+  make: Callable[[], SumQuery]
+  factory: Callable[..., Any]
+  victim: PyTree
+  others: tuple[tuple[PyTree, float], ...]
+  hides_float_bits: bool
+
+
+_QUERIES: dict[str, RegisteredQuery] = {}
+_LARGE = np.full(2, 1e3, np.float32)
+
+
+def register(
+  name: str,
+  make: Callable[[], SumQuery],
+  *,
+  factory: Callable[..., Any] | None = None,
+  victim: PyTree = _LARGE,
+  others: tuple[tuple[PyTree, float], ...] = (),
+  hides_float_bits: bool = False,
+) -> None:
+  """Makes a sum query known to conformance, which audits the epsilon of its event.
+
+  An event type that no registered query releases is refused there. Take noise of about the size of the bound, so that
+  an audit has something to see.
+
+  Args:
+    name: free to choose.
+    make: () -> query on records like `victim`.
+    factory: the public function that `make` calls; a factory that no entry names is not audited. Default: `make`.
+    victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative the other way.
+    others: the other records, each with its weight, among which the victim moves the release farthest.
+    hides_float_bits: whether the guarantee covers the low-order bits of what is released. False for noised floats.
+
+  Raises:
+    ValueError: if the name is taken.
+
+  >>> from jdp.queries import registry
+  >>> registry.register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0))
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a name that no query has, got 'gaussian_sum'; choose another.
+  """
+  if name in _QUERIES:
+    raise ValueError(f"Expected a name that no query has, got {name!r}; choose another.")
+  _QUERIES[name] = RegisteredQuery(make, factory or make, victim, others, hides_float_bits)
+
+
+def registered() -> dict[str, RegisteredQuery]:
+  """All registered queries by name, in the order of their registration.
+
+  >>> registered()["gaussian_sum"].make().finalize.__name__
+  'finalize'
+  """
+  return dict(_QUERIES)
+
+
+def _of_clients(query: DistributedSum, num_clients: int) -> SumQuery:
+  """The sum of the reports of all clients that were announced, as one query."""
+
+  def preprocess(key, state, record, weight):
+    del state
+    share = query.share(key, record, jnp.int32(num_clients))
+    return jax.tree.map(lambda x: jnp.where(weight > 0, x, 0.0), share)
+
+  def finalize(key, state, total):
+    counts = jnp.full(query.scheme.num_calibrations + 2, num_clients, jnp.int32)
+    result, events = query.finalize(key, total, counts)
+    return result, events.model, state
+
+  return SumQuery(lambda record: (), preprocess, finalize)
+
+
+def _reference(release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent) -> SumQuery:
+  """release(key, sum of vectors of norm 1) for an event that jdp's queries do not release themselves."""
+  plain = gaussian_sum(1.0, 0.0)
+
+  def finalize(key, state, total):
+    sum_key, release_key = jax.random.split(key)
+    result, _, state = plain.finalize(sum_key, state, total)
+    return release(release_key, result), event, state
+
+  return plain._replace(finalize=finalize)
+
+
+def _laplace_sum(event: SumQueryEvent) -> SumQuery:
+  return _reference(lambda key, total: total + 2 * random.laplace(key, total.shape), event)
+
+
+def _sign_response(noise: float) -> SumQuery:
+  """Which of -1, 0 and 1 one number is, or with probability `noise` a uniform one of the three."""
+
+  def release(key: jax.Array, total: jax.Array) -> jax.Array:
+    coin_key, value_key = jax.random.split(key)
+    lie = jax.random.randint(value_key, total.shape, -1, 2).astype(jnp.float32)
+    return jnp.where(jax.random.bernoulli(coin_key, noise), lie, jnp.round(total))
+
+  return _reference(release, RandomizedResponse(noise, 3))
+
+
+def _register_own() -> None:
+  """The queries of `jdp.queries`, and one for each event that they do not release."""
+  two = {"a": _LARGE, "b": _LARGE[:1]}
+  register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
+  register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
+  register("no_privacy", no_privacy, hides_float_bits=True)
+  register("joint", lambda: joint_clipped_sum({"a": 2.0, "b": 0.1}, 1.0, 1.0), factory=joint_clipped_sum, victim=two)
+  # Among others of the least total weight, all of the other sign, one record moves the average farthest.
+  register(
+    "weighted_average", lambda: weighted_average(1.0, 0.7, min_total_weight=1.75), factory=weighted_average,
+    others=((-_LARGE, 1.0), (-_LARGE, 0.75)),
+  )  # fmt: skip
+  # A record that is just not clipped moves the count together with the sum.
+  register(
+    "adaptive", lambda: adaptive_clipped_sum(1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9),
+    factory=adaptive_clipped_sum, victim=np.array([0.99, 0.0], np.float32),
+  )  # fmt: skip
+  parts = {"x": gaussian_sum(1.0, 1.4), "y": gaussian_sum(2.0, 2.8)}
+  register("grouped", lambda: grouped(parts, {"a": "x", "b": "y"}), factory=grouped, victim=two)
+  register(
+    "per_layer", lambda: per_layer({"m": two, "n": two}, 1.0, 1.0), factory=per_layer, victim={"m": two, "n": two}
+  )
+  register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid, hides_float_bits=True)
+  integers = partial(discrete_sum, _LARGE, 1.0, 1.0, num_clients=2, modulus_bits=12)
+  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE, 1.0),), "hides_float_bits": True}
+  register("discrete_gaussian", partial(integers, noise="gaussian"), **among)
+  register("discrete_skellam", partial(integers, noise="skellam"), **among)
+  register(
+    "distributed", lambda: _of_clients(distributed_sum(1.0, 1.0, uncalibrated()), 2), factory=distributed_sum,
+    others=((-_LARGE, 1.0),),
+  )  # fmt: skip
+  # One number moves these by 1 at most, or by 2 if it is replaced.
+  one: dict[str, Any] = {"victim": _LARGE[:1]}
+  register("laplace_sum", lambda: _laplace_sum(LaplaceSum(1.0, 2.0)), **one)
+  register("pure_release", lambda: _laplace_sum(PureRelease(1.0)), **one)
+  rho = ConcentratedRelease((2 / 1.5) ** 2 / 2)
+  normal = _reference(lambda key, total: total + 1.5 * random.normal(key, total.shape), rho)
+  register("concentrated_release", lambda: normal, **one)
+  register("randomized_response", lambda: _sign_response(0.5), hides_float_bits=True, **one)
+
+
+_register_own()

@@ -1,0 +1,130 @@
+"""What every registered sum query's event says is what the release costs; a new event joins by three calls.
+
+The audits' bounds hold together with probability 99.9 %, on fixed keys. Half of the stated epsilon must be refuted
+under one relation at least: Renyi accounting of one round states up to 1.6 times the true one.
+"""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from jdp import accounting, conformance, events, queries
+from jdp.accounting import releases
+from jdp.accounting.loss_kinds import GAUSSIAN, Loss
+from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.ledger import Ledger, load
+from jdp.queries import gaussian_sum, registry
+
+NAMES = list(registry.registered())
+ERROR = 1e-3 / (3 * len(NAMES))
+VICTIM = np.array([50.0, 0.0], np.float32)
+
+
+def audits(subjects, count=40_000):
+  return [
+    conformance.audit(subject, jax.random.key(7), num_samples=count, confidence=1 - ERROR)
+    for subject in subjects.values()
+  ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stated_epsilon_is_not_refuted_and_half_of_it_is(name):
+  found = audits(conformance.registered_query_subjects(name))
+  assert not any(own.refuted for own in found), list(map(str, found))
+  assert max(own.bound / own.epsilon for own in found) > 0.5 or found[0].epsilon == math.inf, list(map(str, found))
+
+
+def understated(stddev):
+  """A Gaussian sum whose event says `stddev`, with noise of 1."""
+  query = gaussian_sum(1.0, 1.0)
+
+  def finalize(key, state, total):
+    result, _, state = query.finalize(key, state, total)
+    return result, GaussianSum(1.0, stddev), state
+
+  return query._replace(finalize=finalize)
+
+
+def test_an_event_that_states_twice_the_noise_is_refuted():
+  assert all(found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM)))
+
+
+def test_a_query_that_does_not_clip_is_refuted():
+  query = gaussian_sum(1.0, 1.0)._replace(preprocess=lambda key, state, record, weight: record * weight)
+  assert all(found.refuted for found in audits(conformance.query_subjects(query, VICTIM), 2000))
+
+
+@pytest.fixture
+def undone(monkeypatch):
+  """Registries of queries, events and analyses, as they were after the test."""
+  monkeypatch.setattr(registry, "_QUERIES", registry.registered())
+  monkeypatch.setattr(events, "_REGISTERED", [])
+  monkeypatch.setattr(releases, "_RELEASES", dict(releases._RELEASES))
+  known = set(events.EVENT_TYPES)
+  yield
+  for name in set(events.EVENT_TYPES) - known:
+    del events.EVENT_TYPES[name]
+
+
+def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_path):
+  @events.register
+  class UniformlyScaledSum(events.GaussianSum):
+    """A sum was released times a public factor, with Gaussian noise."""
+
+    factor: float = 1.0
+
+  missing = conformance.unaudited()
+  assert [sentence.split(" ")[1] for sentence in missing] == ["UniformlyScaledSum"] * 2
+  assert "has no analysis" in missing[0]
+  assert "released by no query" in missing[1]
+  ledger = Ledger().append(Round(PoissonSampling(0.5), UniformlyScaledSum(1.0, 2.0, factor=3.0)), count=4)
+  ledger.save(tmp_path / "ledger.jsonl")
+  loaded = load(tmp_path / "ledger.jsonl")
+  with pytest.raises(ValueError, match="Expected a query that has an analysis, got UniformlyScaledSum"):
+    accounting.epsilon(loaded, 1e-5)
+
+  def analysis(event, relation, declared):
+    return releases.release(GaussianSum(event.clip_norm, event.stddev), relation, declared)
+
+  accounting.register_analysis(UniformlyScaledSum, analysis)
+  assert loaded.entries == ledger.entries
+  assert 0 < accounting.epsilon(loaded, 1e-5) < math.inf
+
+  def make():
+    query = gaussian_sum(1.0, 1.0)
+
+    def finalize(key, state, total):
+      result, event, state = query.finalize(key, state, total)
+      return 3.0 * result, UniformlyScaledSum(event.clip_norm, event.stddev, factor=3.0), state
+
+    return query._replace(finalize=finalize)
+
+  registry.register("uniformly scaled", make)
+  assert conformance.unaudited() == []
+  assert not any(found.refuted for found in audits(conformance.registered_query_subjects("uniformly scaled"), 4000))
+
+
+def test_everything_public_is_audited():
+  assert conformance.unaudited(queries) == []
+
+
+def test_a_query_that_is_not_registered_is_named(monkeypatch):
+  entries = {name: own for name, own in registry.registered().items() if own.factory is not queries.discrete_sum}
+  monkeypatch.setattr(registry, "_QUERIES", entries)
+  assert conformance.unaudited(queries) == [
+    "event DiscreteGaussianSum is released by no query: call queries.registry.register.",
+    "event SkellamSum is released by no query: call queries.registry.register.",
+    "jdp.queries.discrete_sum.discrete_sum is the factory of no entry: register it.",
+  ]
+
+
+def test_refusals(undone):
+  with pytest.raises(ValueError, match="Expected a name that no query has, got 'average'; choose another"):
+    registry.register("average", lambda: gaussian_sum(1.0, 1.0))
+  with pytest.raises(ValueError, match="Expected the type of a query's event, got PoissonSampling"):
+    accounting.register_analysis(PoissonSampling, lambda event, relation, declared: Loss(GAUSSIAN, (1.0, 1.0)))
+  releases._RELEASES.pop(GaussianSum)
+  with pytest.raises(ValueError, match="Expected an event that is accounted for under some relation"):
+    conformance.query_subjects(gaussian_sum(1.0, 1.0), VICTIM)
