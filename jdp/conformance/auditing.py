@@ -18,6 +18,7 @@ from jdp.attacks.audit import (
   quick_epsilon_bound,
 )
 from jdp.attacks.local_audit import score_sampler
+from jdp.guarantees import rounded_down, rounded_up
 
 Event = Threshold | Outcomes
 Statistic = Callable[[Any], jax.Array]  # report -> scalar: floats are compared with thresholds, integers are categories
@@ -79,7 +80,7 @@ class Audit(NamedTuple):
     verdict = "REFUTED" if self.refuted else "not refuted"
     events = f"{self.hits} against {self.false_hits} of {self.trials}"
     return (
-      f"epsilon {self.epsilon:.6g} {verdict}: at least {self.bound:.6g} "
+      f"epsilon {rounded_up(self.epsilon)} {verdict}: at least {rounded_down(self.bound)} "
       f"({self.statistic}, {' / '.join(self.pair)}: {events})"
     )
 

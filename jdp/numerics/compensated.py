@@ -30,7 +30,8 @@ MAX_CONTRIBUTIONS = 2**21
 _BLOCK = 2**10
 # Only around primitives, whose types JAX keeps wherever it traces them, under vmap and scan too; it
 # may narrow constants.
-_float64: Any = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+_jax: Any = jax  # the function has moved
+_float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("value", "remainder"), meta_fields=())
@@ -115,7 +116,7 @@ def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array]
     more: int32 scalar -> bool scalar.
     part: int32 scalar -> what is added, a tree of plain arrays and pairs.
   """
-  own = jax.config.jax_enable_x64  # what the parts are computed with
+  own = _jax.config.jax_enable_x64  # what the parts are computed with
   shapes = jax.eval_shape(part, jnp.int32(0))
   nothing = _map(lambda x: _zeros(x.dtype, x.shape), shapes)
 
