@@ -78,9 +78,10 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
 
   Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
-  state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their
-  contributions and release once; `optax.MultiSteps` with `use_grad_mean=False` *around* it does that if contributions
-  are like the parameters. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
+  state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their sums by
+  `jdp.numerics.compensated.add` and release once. `optax.MultiSteps` with `use_grad_mean=False` *around* it adds up
+  plain sums like the parameters (`compensated.rounded`), in float32: k parts of a sum as long as L can move by k L 2^-23
+  more. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
   Placed *behind* it, `MultiSteps` adds up releases: each small step has its own noise and is an event of its own.
 
   Args:
@@ -152,7 +153,7 @@ def contribution_sum(
   Returns:
     A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
     whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over samples that share
-    no record may be added up. Where a record holds more than gradients, give the sum to `query.finalize` itself.
+    no record may be added up (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum to `query.finalize` itself.
     It raises a ValueError, when traced, if there are not as many records as the sample's population.
   """
 
