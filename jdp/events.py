@@ -51,7 +51,9 @@ class EventBase:
 def _event(cls: type[T]) -> type[T]:
   """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
   if not issubclass(cls, EventBase):
-    raise TypeError(f"Expected a subclass of EventBase, got {cls.__name__}; without a number a scan loses its events.")
+    raise ValueError(
+      f"Expected a subclass of EventBase, got {cls.__name__}; derive it: without a number a scan loses its events."
+    )
   kind: Any = dataclasses.dataclass(frozen=True)(cls)
   names = tuple(f.name for f in dataclasses.fields(kind))
 
@@ -458,17 +460,17 @@ _REGISTERED: list[type] = []
 
 @dataclass_transform(frozen_default=True)
 def register(cls: type[T]) -> type[T]:
-  """Makes a class of annotated fields an event of what a query released, which ledgers hold, save and load.
+  """Makes a subclass of `EventBase` with annotated fields an event of what a query released, for ledgers.
 
   A decorator, for code outside the package. The class becomes a frozen dataclass and a pytree; its docstring says what
   was done, its `__post_init__` checks the fields. With its analysis (`jdp.accounting.register_analysis`) ledgers that
   hold it have an epsilon, and with a query that releases it (`jdp.queries.registry.register`) it is audited.
 
   Raises:
-    ValueError: if another event type has the class's name, by which files know it.
+    ValueError: if it is no subclass of `EventBase`, or another event type has its name, by which files know it.
 
   >>> @register
-  ... class GaussianSum:
+  ... class GaussianSum(EventBase):
   ...   scale: float
   Traceback (most recent call last):
   ...

@@ -236,8 +236,8 @@ def unstack(event: Event) -> list[Event]:
   for before, number in itertools.pairwise(numbers):
     if number <= before:
       raise ValueError(
-        f"Expected numbers of rounds to increase, got {number} after {before}; take one run's events first, "
-        "jax.tree.map(lambda x: x[run], events): each run has a ledger."
+        f"Expected numbers of rounds to increase, got {number} after {before}; of several runs take one's events, "
+        "jax.tree.map(lambda x: x[run], events), as each has a ledger; of one run keep one event for each number."
       )
   return events
 

@@ -48,11 +48,11 @@ from jax.sharding import Mesh
 
 from jdp import random
 from jdp.events import SumQueryEvent
-from jdp.federated.cohort import cohort_sum
+from jdp.federated.cohort import unrounded_cohort_sum
 from jdp.federated.dispatch import waits_for
 from jdp.federated.sharded import ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import sum_rows
-from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery
+from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken
 from jdp.sampling import Sample
 
 
@@ -80,8 +80,8 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
   state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their sums by
   `jdp.numerics.compensated.add` and release once. `optax.MultiSteps` with `use_grad_mean=False` *around* it adds up
-  plain sums like the parameters (`compensated.rounded`), in float32: k parts of a sum as long as L can move by k L 2^-23
-  more. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
+  plain sums like the parameters (`compensated.rounded`) in float32: k parts of a sum of length L can then move by
+  k L 2^-23 more. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
   Placed *behind* it, `MultiSteps` adds up releases: each small step has its own noise and is an event of its own.
 
   Args:
@@ -153,7 +153,8 @@ def contribution_sum(
   Returns:
     A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
     whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over samples that share
-    no record may be added up (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum to `query.finalize` itself.
+    no record may be added up (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum
+    to `query.finalize` itself.
     It raises a ValueError, when traced, if there are not as many records as the sample's population.
   """
 
@@ -162,7 +163,8 @@ def contribution_sum(
     return query.preprocess(key, state, vectors_fn(params, record), weight)
 
   def total(key, state, params, sample, data):
-    return cohort_sum(contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh)
+    summed = unrounded_cohort_sum(contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh)
+    return taken(query, summed)
 
   return total
 
@@ -203,7 +205,7 @@ def _transformation(query, run_key, make_total):
     del params
     sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     total = make_total(sum_key, state.query, updates, extra_args)
-    result, event, query_state = query.finalize(noise_key, state.query, total)
+    result, event, query_state = query.finalize(noise_key, state.query, taken(query, total))
     return result, ReleaseState(state.step + 1, state.key, query_state, _marked(event, state.step, state.key))
 
   return optax.GradientTransformationExtraArgs(init, update)

@@ -73,7 +73,9 @@ def test_refuses_the_moments_accountant_below_its_floor():
 
 
 def test_refuses_a_delta_that_needs_no_noise():
-  with pytest.raises(ValueError, match="Expected delta below 1e-06, the probability that a record is ever sampled"):
+  with pytest.raises(
+    ValueError, match=r"Expected delta below 9\.99e-07, the probability that a record is ever sampled"
+  ):
     accounting.calibrate_noise_multiplier(1.0, 1e-5, 1e-7, 10, accountant="pld")
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.accounting import samples
+from jdp.accounting import loss_kinds, losses, rdp, rdp_fixed_size, samples
 from jdp.accounting.releases import release
 from jdp.events import (
   BallsInBins,
@@ -387,3 +387,25 @@ def test_free_releases_cost_nothing():
   assert accounting.epsilon(ledger, 0.0) == 0.0
   without_zcdp = Ledger(tuple(e for e in ledger.entries if not isinstance(e[0].query, ConcentratedRelease)))
   assert accounting.epsilon(without_zcdp, 1e-9, accountant="pld") == 0.0
+
+
+@pytest.mark.parametrize("central", samples._CENTRAL, ids=lambda kind: kind.__name__)
+def test_a_subclass_of_a_central_query_is_not_amplified(central):
+  """Its noise may be its records'; to be amplified takes an entry of its own."""
+  subclass = type(central.__name__, (central,), {})
+  example = object.__new__(subclass)
+  assert samples.is_central(object.__new__(central))
+  assert not samples.is_central(example)
+
+
+@pytest.mark.parametrize("parameters", [(math.nan, 1.0), (0.5, math.nan), (1.0, -1.0)])
+def test_an_analysis_that_gives_no_number_is_refused(parameters):
+  with pytest.raises(ValueError, match="Expected parameters of Poisson-sampled Gaussian that are numbers >= 0"):
+    losses.counted([(loss_kinds.Loss(loss_kinds.GAUSSIAN, parameters), 1)])
+
+
+def test_divergences_of_no_number_are_no_number():
+  orders = np.array([2.0, 3.5])
+  with pytest.raises(FloatingPointError):
+    rdp.rdp_of_pairs(np.array([math.nan]), np.array([1.0]), orders)
+  assert np.isnan(rdp_fixed_size.rdp_fixed_size_gaussian(np.array([math.nan]), np.array([1.0]), orders)).all()

@@ -139,3 +139,9 @@ def test_files_of_other_labels_and_writers_are_refused(tmp_path, label, writers,
   np.savez(tmp_path / "mnist_writer_ids.npz", **arrays)
   with pytest.raises(ValueError, match=message):
     mnist(tmp_path)
+
+
+@pytest.mark.parametrize("large", [2**63 - 1, 2**62 + 1])
+def test_integers_beyond_float64_are_compared_exactly(large):
+  with pytest.raises(ValueError, match="Expected inputs that float32 holds exactly"):
+    float32("inputs", np.array([large]))

@@ -12,7 +12,6 @@ from jdp.data import examples
 from jdp.data.packed import pack
 from jdp.federated import client_mesh, cohort_sum, replicate
 from jdp.federated.sharded import shard
-from jdp.numerics.compensated import rounded
 from jdp.sampling import Sample
 
 NUM_CLIENTS, DIM = 23, 5
@@ -42,7 +41,7 @@ def run(sample, data=DATA, *, seed=0, **kwargs):
   keys, shared = (jax.random.key(seed), jax.random.key(seed + 1)), jnp.float32(0.5)
   mesh = kwargs.get("mesh")
   total = jax.jit(lambda *arguments: cohort_sum(client_fn, *arguments, **kwargs))
-  return jax.tree.map(np.asarray, rounded(total(*replicate((keys, shared, sample, data), mesh))))
+  return jax.tree.map(np.asarray, total(*replicate((keys, shared, sample, data), mesh)))
 
 
 def plain_sum(sample, seed=0):
@@ -130,7 +129,7 @@ def compiled(capacity, place=None, dim=10_000):
 def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
   small, large = (compiled(capacity).memory_analysis().temp_size_in_bytes for capacity in (1_000, 100_000))
   assert large - small <= 3 * 4 * 100_000  # copies of the slots' indices and weights; the vectors would take 4e9 bytes
-  assert small <= 20 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk
+  assert small <= 22 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk, and two float64 sums
 
 
 @pytest.mark.parametrize("place", [replicate, shard])

@@ -22,7 +22,7 @@ from jdp.federated.averages import (
   true_average,
 )
 from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
-from jdp.federated.cohort import ChunkFn, cohort_sum
+from jdp.federated.cohort import ChunkFn, unrounded_cohort_sum
 from jdp.federated.ghost import _Factors, _squared_norm, ghost_clients
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
 from jdp.queries import gaussian_sum
@@ -239,7 +239,8 @@ def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
 
   @jax.jit
   def total(inputs):
-    return cohort_sum(ChunkFn(contributions), jax.random.key(0), (), sample, inputs, chunk_size=64)["kernel"]
+    chunk_fn = ChunkFn(contributions)
+    return unrounded_cohort_sum(chunk_fn, jax.random.key(0), (), sample, inputs, chunk_size=64)["kernel"]
 
   rows = [np.r_[first, others].astype(np.float32)[:, None, None] * np.eye(1, 3, 1, np.float32) for first in (1.0, 0.0)]
   with_it, without = ([np.float64(x) for x in jax.tree.leaves(total(x))] for x in rows)

@@ -24,7 +24,6 @@ from jdp.mechanisms import (
   priv_unit,
   priv_unit_g,
   priv_unit_linf,
-  proj_unit,
   scalar_dp,
   scalar_rel_dp,
   separated,
@@ -128,7 +127,6 @@ NOISY = {
   "priv_unit, a circle": priv_unit(2, 1.0),
   "priv_unit": priv_unit(DIM, 4.0),
   "priv_unit_g": priv_unit_g(4, 1.0),
-  "proj_unit": proj_unit(4, 1.0, 2),
   "separated": separated(priv_unit(3, 1.0), scalar_dp(1.0, 1.0)),
 }
 EXACT = {

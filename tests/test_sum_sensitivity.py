@@ -9,7 +9,8 @@ import optax
 import pytest
 
 from jdp import queries, transforms
-from jdp.federated import client_mesh, cohort_sum, replicate
+from jdp.events import GaussianSum
+from jdp.federated import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
 from jdp.numerics.compensated import Compensated
 from jdp.sampling import Sample
 
@@ -41,7 +42,7 @@ def compiled(query, count, chunk_size, devices):
 
   def total(records):
     sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)
-    return cohort_sum(contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh)
+    return unrounded_cohort_sum(contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh)
 
   return jax.jit(total), mesh
 
@@ -108,3 +109,18 @@ def test_a_sum_of_more_contributions_than_are_exact_is_refused():
   sample = Sample(jnp.zeros(slots, jnp.int32), jnp.zeros(slots), jnp.int32(0), 1)
   with pytest.raises(ValueError, match=r"Expected a sample of at most 2\^21 slots"):
     cohort_sum(lambda key, shared, client, weight: client, None, (), sample, jnp.zeros(1))
+
+
+def test_a_query_of_ones_own_that_knows_no_pairs_is_given_plain_sums():
+  """Mapped over, a pair would have its noise twice, and lose it by a subtraction."""
+
+  def finalize(key, state, total):
+    noised = jax.tree.map(lambda x: x + jax.random.normal(key, x.shape), total)
+    return noised, GaussianSum(1.0, 1.0), state
+
+  own = queries.SumQuery(QUERY.init, QUERY.preprocess, finalize)
+  for query in (own, queries.grouped({"all": own}, "all")):
+    optimizer = transforms.privatize(query, jax.random.key(0))
+    result, _ = jax.jit(optimizer.update)(jnp.ones((5, 3)), optimizer.init(jnp.zeros(3)))
+    assert isinstance(result, jax.Array)
+    assert result.shape == (3,)

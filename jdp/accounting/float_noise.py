@@ -19,16 +19,20 @@ probability about w f(b), has under n' that probability within a factor of exp(+
 
     e = 1.5e-6 |b| / g,    root mean square over the noise: 1.5e-6 sigma / g,    at most 22 times that,
 
-(four times as much beyond 2^16 spacings), except in tails whose probabilities differ by 2e-12 in all. A grid far finer
+(four times as much beyond 2^16 spacings; for g above sigma / 2 up to 1.8 times as much in the normal's tails, which the
+last two cover), except in tails whose probabilities differ by 2e-12 in all. A grid far finer
 than the noise has cells with few floats or none, hence another support for each x: spacings of 1e-8 sigma
 are refuted in seconds (`jdp.attacks.residues`). At `FINEST_SHARE` sigma e is 2.4e-5; `grid_surcharge` adds it up over
 coordinates. What rests on measurement, not proof: 5e-7 is the sum of the largest errors found of the parts (logarithm,
-root, sine, products), in millions of draws. Their *mean* moves a probability; it is 4e-8.
+root, sine, products), in millions of draws. Their *mean* moves a probability; it is 4e-8. Normals that come in pairs
+share a radius, and so part of their error: that adds up to at most sqrt(2) times what independent ones would, of which
+two thirds were measured.
 """
 
 import math
 
 from jdp import _validate
+from jdp.guarantees import rounded_up
 
 FINEST_SHARE = 1 / 16
 """The finest grid that is accepted, as a share of the noise's standard deviation."""
@@ -53,12 +57,12 @@ def check_spacing(spacing: float, noise: float | None) -> None:
   finest = FINEST_SHARE * noise
   if not spacing >= finest:
     raise ValueError(
-      f"Expected spacing to be at least 1/{1 / FINEST_SHARE:.0f} of the noise's standard deviation, {finest:.6g}, got "
-      f"{spacing}; on a finer grid the digits of float32 noise show: take a coarser one."
+      f"Expected spacing to be at least 1/{1 / FINEST_SHARE:.0f} of the noise's standard deviation, "
+      f"{rounded_up(finest)}, got {spacing}; on a finer grid the digits of float32 noise show: take a coarser one."
     )
 
 
-def grid_surcharge(spacing: float, stddev: float, dim: int, delta: float) -> float:
+def grid_surcharge(spacing: float, stddev: float, dim: int, delta: float, *, large: bool = False) -> float:
   """What epsilon rises by at most, when independent float noise is released on a grid (see the module's docstring).
 
   A coordinate's log-ratio of probabilities, float noise against real noise, is at most M = 22 v^(1/2) and
@@ -67,14 +71,14 @@ def grid_surcharge(spacing: float, stddev: float, dim: int, delta: float) -> flo
   they never exceed d M. Two inputs are compared, so epsilon rises by twice the smaller.
 
   Formal guarantee: (epsilon, delta0)-DP of real noise is (epsilon + r, e^r delta0 + (1 + e^(epsilon + r))
-  (delta + dim `TAIL`))-DP of float noise, with r the result. It holds for Laplace and Gaussian noise on results up
-  to 2^16 spacings; for larger ones take a fourth of the spacing.
+  (delta + dim `TAIL`))-DP of float noise, with r the result. It holds for Laplace and Gaussian noise.
 
   Args:
     spacing: of the grid; at least 1/16 of the stddev. Coarser ones than the stddev count as that.
     stddev: of the noise on a coordinate, > 0.
     dim: the number of coordinates released.
     delta: of the sum's tail, in (0, 1).
+    large: whether results may exceed 2^16 spacings.
 
   Returns:
     r, in nats.
@@ -89,6 +93,6 @@ def grid_surcharge(spacing: float, stddev: float, dim: int, delta: float) -> flo
   _validate.integer(1, dim=dim)
   _validate.in_range(1e-300, 1, delta=delta)
   check_spacing(spacing, stddev)
-  error = _CELL_ERROR * stddev / min(spacing, stddev)
+  error = (4 if large else 1) * _CELL_ERROR * stddev / min(spacing, stddev)
   largest, variance, nats = _LARGEST_DRAW * error, dim * error**2, -math.log(delta)
   return 2 * min(dim * largest, variance + math.sqrt(2 * variance * nats) + 2 * largest * nats / 3)

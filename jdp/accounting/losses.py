@@ -69,6 +69,10 @@ def counted(items: Iterable[tuple[Loss, int]], overflow: float = 0.0) -> Losses:
   """Losses from pairs (loss, count)."""
   tables: defaultdict[LossKind, Counter[tuple[float, ...]]] = defaultdict(Counter)
   for (kind, parameters), count in items:
+    if not all(parameter >= 0 for parameter in parameters):
+      raise ValueError(
+        f"Expected parameters of {kind.name} that are numbers >= 0, got {parameters}; mend the analysis of the query."
+      )
     tables[kind][parameters] += count
   groups = {
     kind: (np.array(list(table), float).reshape(len(table), -1), np.array(list(table.values()), float))

@@ -61,7 +61,7 @@ def rdp_subsampled_gaussian(
 
 def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """The divergences [E, A] of pairs q [E], z [E] at orders a [A]: `rdp_subsampled_gaussian` of valid arguments."""
-  q = np.where(q > 0, np.maximum(q, _LEAST_PROBABILITY), 0.0)
+  q = np.where(q == 0, 0.0, np.maximum(q, _LEAST_PROBABILITY))
   with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
     precision = (1 / z) ** 2
     rdp = a / 2 * precision[:, None]  # without sampling, and an upper bound with it
@@ -69,7 +69,8 @@ def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
     sampled = (q > 0) & (q < 1) & (precision > 0) & (precision < 1e200)
     if sampled.any():
       rdp[sampled] = np.logaddexp(0.0, _log_excess(q[sampled], z[sampled], a)) / (a - 1)
-  rdp = np.where(q[:, None] > 0, np.maximum(rdp, np.where(z[:, None] < math.inf, np.finfo(float).tiny, 0.0)), 0.0)
+  least = np.where(z[:, None] < math.inf, np.finfo(float).tiny, 0.0)
+  rdp = np.where(q[:, None] == 0, 0.0, np.maximum(rdp, least + 0 * q[:, None]))  # NaN stays
   if np.isnan(rdp).any():
     raise FloatingPointError("Expected Renyi divergences that are numbers, got NaN.")
   return rdp

@@ -53,7 +53,8 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
   with np.errstate(invalid="ignore"):
     chord = np.where(share > 0, (1 - share) * below + share * above, below)
-  return np.where(q[:, None] > 0, np.maximum(np.minimum(chord / (orders - 1), unsampled), sys.float_info.min), 0.0)
+  least = sys.float_info.min + 0 * q[:, None]  # NaN stays
+  return np.where(q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least))
 
 
 def _log_moment(q, z, whole):

@@ -106,9 +106,9 @@ def participation(event: Round, relation: Relation, *, sample_known: bool = Fals
 
 def is_central(query: SumQueryEvent) -> bool:
   """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
-  if isinstance(query, GroupedSums):
+  if type(query) is GroupedSums:
     return all(map(is_central, query.parts))
-  return isinstance(query, _CENTRAL)
+  return type(query) in _CENTRAL  # A subclass's noise may be another.
 
 
 def _poisson(sampling: PoissonSampling, relation):

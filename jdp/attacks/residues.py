@@ -12,7 +12,7 @@ import numpy as np
 from jdp.attacks.audit import Bound
 
 _MODULI = (3, 5, 7, 16)
-_LEAST_COUNT = 20  # residues seen less often are one class: else every number would be an event of its own
+_LEAST_COUNT = 20  # residues seen less often are left out: else every number would be an event of its own
 _LEVELS = 40
 _OF_ZERO = 1000
 

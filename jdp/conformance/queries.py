@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import accounting, transforms
+from jdp.accounting.samples import is_central
 from jdp.conformance.auditing import Subject
-from jdp.conformance.statistics import default_statistics, flat
+from jdp.conformance.statistics import default_statistics, equal_values, flat
 from jdp.events import PoissonSampling, Round, SumQueryEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
@@ -34,8 +35,9 @@ def query_subjects(
 ) -> dict[Relation, Subject]:
   """A query's release of one round, beside the epsilon that `jdp.accounting` finds in its event.
 
-  The observer sees the result and the query's next state. Inputs are the sample with the victim's record, with its
-  negative, with the null record, with one of NaN or of infinities, and without it.
+  The observer sees the result, the query's next state and the event. Inputs are the sample with the victim's record,
+  with its negative, with the null record (of weight 0, unless each record brings its share of the noise), with one of
+  NaN or of infinities, and without it.
 
   Args:
     query: what is audited, with the sum that `jdp.transforms.privatize` makes.
@@ -62,7 +64,7 @@ def query_subjects(
     transformation = transforms.privatize(query, key)
     state = transformation.init(jax.tree.map(lambda x: x[0], records))
     result, state = transformation.update(records, state, weights=weights)
-    return (result, state.query), state.event
+    return (result, state.query, state.event), state.event
 
   def seen(key: jax.Array, sample: Any) -> Any:
     return release(key, sample)[0]
@@ -70,6 +72,9 @@ def query_subjects(
   event, directions = _pilot(release, inputs)
   statistics = default_statistics(directions["opposite"], lambda report: report, residues=residues)
   statistics["change"] = default_statistics(directions["absent"], lambda report: report, residues=False)["projection"]
+  statistics["event"] = lambda report: equal_values(report[2])
+  if is_central(event):
+    inputs["null"] = inputs["absent"]
   subjects = {}
   for relation, pairs in _NEIGHBOURS.items():
     if (stated := _stated(event, relation, delta)) is not None:

@@ -52,9 +52,16 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
     cast = found.astype(np.float32, copy=False)
   if not np.all(np.isfinite(cast)):
     raise ValueError(f"Expected {name} that are finite in float32, got others; scale them, or leave them out.")
-  if found.dtype.kind in "iu" and np.any(np.abs(cast) >= 2**24) and not np.all(cast == found):
+  if found.dtype.kind in "iu" and np.any(np.abs(cast) >= 2**24) and not _equal_integers(cast, found):
     raise ValueError(f"Expected {name} that float32 holds exactly, got larger integers; scale them.")
   return cast
+
+
+def _equal_integers(cast: np.ndarray, found: np.ndarray) -> bool:
+  """Whether floats are these integers. Arrays are compared in float64, which rounds integers beyond 2^53."""
+  large = np.abs(cast) > 2.0**53
+  exactly = zip(cast[large].tolist(), found[large].tolist(), strict=True)
+  return bool(np.all(cast == found)) and all(int(x) == y for x, y in exactly)
 
 
 def _numbers(name: str, values: ArrayLike) -> np.ndarray:

@@ -11,7 +11,7 @@ from jdp.federated.averages import (
 from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
 from jdp.federated.client_dropout import client_dropout
 from jdp.federated.client_updates import ClientUpdate, exact_update, gaussian_update, laplace_update
-from jdp.federated.cohort import client_mesh, cohort_sum, replicate
+from jdp.federated.cohort import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
 from jdp.federated.draw_and_discard import average_predictions, draw_and_discard, instances
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_training import LocalUpdate, gradient_step, local_sgd, proximal_point
@@ -69,5 +69,6 @@ __all__ = [
   "server_batching",
   "shard",
   "true_average",
+  "unrounded_cohort_sum",
   "weight_by_examples",
 ]

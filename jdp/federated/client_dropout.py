@@ -200,7 +200,8 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
     result, events = query.finalize(server_key, total, state.counts)
     return _mean(result, state.counts), events.model, state
 
-  return _Adapted(SumQuery(lambda record: (), preprocess, finalize), lambda numbers, _: query.events(numbers).server)
+  adapted = SumQuery(lambda record: (), preprocess, finalize, takes_pairs=True)
+  return _Adapted(adapted, lambda numbers, _: query.events(numbers).server)
 
 
 def _integers(query: SumQuery) -> _Adapted:
@@ -211,7 +212,7 @@ def _integers(query: SumQuery) -> _Adapted:
     result, event, inner = query.finalize(key, state.query, total)
     return _mean(result, state.counts), event, state._replace(query=inner)
 
-  return _Adapted(SumQuery(query.init, preprocess, finalize), lambda numbers, event: event)
+  return _Adapted(SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event)
 
 
 def _mean(total, numbers):

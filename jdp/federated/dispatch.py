@@ -4,7 +4,9 @@ XLA on CPU starts a program's part on each device from one small pool of threads
 for each device. A loop that runs ahead of its results fills the pool with waiting parts. Then the
 first part of an earlier round finds no thread, the others wait for it in their all-to-all, and
 after 40 seconds the process is aborted. So a state that goes from round to round waits for itself
-before it is used again. On one device, and on accelerators, nothing waits.
+before it is used again. On one device, and on accelerators, nothing waits. Sums that nothing
+carries from call to call (`cohort_sum`, `stream_sum`) cannot wait for each other: look at a result
+every few calls.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -35,7 +37,7 @@ def waits_for(field: str):
 
 
 def _wait(array: Any) -> None:
-  if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+  if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and not array.is_deleted():
     devices: Any = array.sharding.device_set
     if len(devices) > 1 and next(iter(devices)).platform == "cpu":
       array.block_until_ready()

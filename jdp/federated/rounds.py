@@ -17,12 +17,13 @@ from jax.sharding import Mesh
 
 from jdp import _validate, random
 from jdp.events import Event, LocalRelease, Round
-from jdp.federated.cohort import ChunkFn, cohort_sum
+from jdp.federated.cohort import ChunkFn, unrounded_cohort_sum
 from jdp.federated.dispatch import waits_for
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
+from jdp.queries.base import taken
 from jdp.queries.gaussian import weighted
 from jdp.sampling import Sampler
 
@@ -161,8 +162,10 @@ def rounds(
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     shared = (send(state.params, state.query), state.query)
-    total, diagnostics = cohort_sum(cohort_fn, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
-    result, query_event, query_state = query.finalize(server_key, state.query, total)
+    total, diagnostics = unrounded_cohort_sum(
+      cohort_fn, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh
+    )
+    result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
     mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
     released = (Round(event, query_event, relation, unit), *releases)

@@ -147,6 +147,8 @@ def _additive(
   shape: tuple[int, ...],
 ) -> LocalMechanism:
   """clip(value, sensitivity / 2) + scale * noise(key, shape), for noise with E||noise||^2 = second_moment."""
+  # Beyond it float32 would flush the noise to zero or infinity.
+  _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
   radius = sensitivity / 2
 
   def encode(key, value):

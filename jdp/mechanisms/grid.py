@@ -9,6 +9,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting.float_noise import check_spacing
+from jdp.guarantees import rounded_up
 from jdp.mechanisms.base import LocalMechanism
 
 _LARGEST = 2**24  # every integer up to here is a float32
@@ -48,9 +49,8 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to a factor of
     exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
     `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of the noise's standard deviation by
-    2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise give it a fourth of the
-    spacing.)
-  * `l2_laplace`, `priv_unit`, `priv_unit_g`, `proj_unit`: no such factor is proved. Their coordinates are bound
+    2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise pass `large=True`.)
+  * `l2_laplace`, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates are bound
     together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
     is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),
     so rounding tells the two apart in about 2e-5 noise / spacing of all reports at most. The reports of floats and
@@ -59,6 +59,8 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     grids. Where a proof is needed, take a mechanism of the first kind or of the next.
   * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`) have no float
     digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the worse of its parts holds.
+  * `proj_unit`, `fast_proj_unit`: refused. Their few numbers would be rounded as many images of them, which together
+    show what each hides.
 
   Args:
     mechanism: a mechanism with float32 estimates, that states its `noise`.
@@ -79,15 +81,16 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   >>> report.dtype, report.nbytes, mechanism.parameters.num_levels
   (dtype('int8'), 1000, 47)
   """
-  _validate.positive(spacing=spacing)
+  _validate.in_range(1e-30, 1e30, spacing=spacing)
   check_spacing(spacing, mechanism.noise)
   dim = math.prod(mechanism.shape)
   bounded = mechanism.max_norm < math.inf
   num_levels = math.ceil(mechanism.max_norm / spacing) if bounded else _LARGEST
   if not num_levels <= _LARGEST:
+    least = rounded_up(mechanism.max_norm / _LARGEST, 3)
     raise ValueError(
-      f"Expected spacing to be at least max_norm / 2^24 = {mechanism.max_norm / _LARGEST:.3g}, got {spacing}; "
-      "float32 estimates are not finer than that: take a coarser grid."
+      f"Expected spacing to be at least max_norm / 2^24 = {least}, got {spacing}; float32 estimates are not finer than "
+      "that: take a coarser grid."
     )
   dtype = next(np.dtype(t) for t in (np.int8, np.int16, np.int32) if num_levels <= np.iinfo(t).max)
   step = np.float32(spacing)

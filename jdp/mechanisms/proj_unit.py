@@ -207,7 +207,8 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     mean_squared_error=mean_squared_error,
     parameters=ProjUnitParameters(k, width, c, direction.parameters),
     privatize_sum=privatize_sum,
-    noise=direction.max_norm / c / math.sqrt(dim),
+    # None: its k numbers show in dim images of them, which no grid of the images hides.
+    noise=None,
   )
 
 

@@ -79,7 +79,8 @@ def unrounded_stream_sum(
 
   Formal guarantee: one release, of norm `mechanism.max_norm` and weight 1 at most, moves the sum by
   at most S = max_norm (1 + 2^-21 b^2), as a `privatize_sum` adds up blocks of b clients in float32
-  (b = 1: 1 + 5e-7; b = 20: 1 + 2e-4); for a mechanism without one it is max_norm (1 + 1e-6).
+  (b = 1: 1 + 5e-7; b = 20: 1 + 2e-4); for a mechanism without one it is max_norm (1 + 1e-6),
+  both for up to 2^21 blocks.
   Rounding the sum to float32 would move a large one by more.
 
   Args and errors: those of `stream_sum`.

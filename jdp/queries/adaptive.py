@@ -110,7 +110,10 @@ def adaptive_clipped_sum(
     event = GroupedSums((GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum"))
     return result, event, AdaptiveState(state.step + 1, clip_norm)
 
-  return SumQuery(init, preprocess, finalize, lambda state: jnp.float32(sum_multiplier) * state.clip_norm)
+  def noise(state):
+    return jnp.float32(sum_multiplier) * state.clip_norm
+
+  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True)
 
 
 def _sum_multiplier(z: float, sigma_b: float) -> float:

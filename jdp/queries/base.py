@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jdp.events import SumQueryEvent
+from jdp.numerics.compensated import rounded
 
 Key = jax.Array
 PyTree = Any
@@ -46,6 +47,9 @@ class SumQuery(NamedTuple):
     finalize: (key, state, sum of contributions) -> (result, event, state).
       The noised result, what the ledger must hold about it, the next state.
       The event says what was *done*, with the state before.
+    takes_pairs: whether `finalize` takes sums that were not rounded, with a `Compensated` for each float leaf, and
+      adds its noise by `jdp.numerics.compensated.add`, never by `jax.tree.map`. False: it is given plain arrays. They
+      are rounded to float32 before the noise, which can move a sum by 2^-23 of its length more.
     noise: the largest standard deviation of float noise on a coordinate of the result, or a bound on it; 0 if there is
       none. A number, or where it varies from round to round a function of the state before. What `on_grid` must hide
       the digits of; None: not stated.
@@ -55,6 +59,12 @@ class SumQuery(NamedTuple):
   preprocess: Callable[[Key, State, PyTree, jax.Array], Contribution]
   finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]
   noise: float | Callable[[State], jax.Array] | None = None
+  takes_pairs: bool = False
+
+
+def taken(query: SumQuery, total: Contribution) -> Contribution:
+  """A sum in the form that the query's `finalize` takes."""
+  return total if query.takes_pairs else rounded(total)
 
 
 def times(factor: float, value: Any) -> Any:

@@ -171,7 +171,7 @@ def discrete_sum(
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares)
     return unravel(result), event, state._replace(step=state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise=0.0)  # integers were noised, not floats
+  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)  # integers were noised, not floats
 
 
 def plan_grid(

@@ -66,7 +66,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev))
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True)
 
 
 def no_privacy() -> SumQuery:
@@ -88,7 +88,7 @@ def no_privacy() -> SumQuery:
     del key
     return rounded(total), NonPrivate(), SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise=0.0)
+  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
 def average(query: SumQuery, denominator: float) -> SumQuery:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jdp.events import GroupedSums
-from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.base import PyTree, SumQuery, taken
 from jdp.queries.prefix import broadcast_prefix
 
 
@@ -69,11 +69,13 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
 
   def finalize(key, state, total):
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
-    released = [queries[name].finalize(keys[name], state[name], total[name]) for name in names]
+    parts = [(queries[name], keys[name], state[name], total[name]) for name in names]
+    released = [query.finalize(key, own, taken(query, part)) for query, key, own, part in parts]
     results, events, states = zip(*released, strict=True)
     return _merge(results), GroupedSums(events, names), dict(zip(names, states, strict=True))
 
-  return SumQuery(init, preprocess, finalize, _largest_noise({name: queries[name].noise for name in names}))
+  noise = _largest_noise({name: queries[name].noise for name in names})
+  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True)
 
 
 def _largest_noise(noises):

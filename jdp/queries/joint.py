@@ -56,4 +56,4 @@ def joint_clipped_sum(scales: PyTree, clip_norm: float | Schedule, stddev: float
     return jax.tree.map(lambda x, a: x * a, result, by_vector), event, state
 
   largest = max(jax.tree.leaves(scales), default=1.0)
-  return SumQuery(scaled_sum.init, preprocess, finalize, times(largest, scaled_sum.noise))
+  return SumQuery(scaled_sum.init, preprocess, finalize, times(largest, scaled_sum.noise), takes_pairs=True)

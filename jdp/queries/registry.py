@@ -107,7 +107,7 @@ def _reference(release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQ
     result, _, state = plain.finalize(sum_key, state, total)
     return release(release_key, result), event, state
 
-  return plain._replace(finalize=finalize)
+  return plain._replace(finalize=finalize, noise=None)
 
 
 def _laplace_sum(event: SumQueryEvent) -> SumQuery:

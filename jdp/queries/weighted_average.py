@@ -85,4 +85,4 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev))
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True)
