@@ -70,8 +70,8 @@ def add(total: PyTree, tree: PyTree) -> PyTree:
 
   Floats of up to 32 bits become pairs; anything else is added as it is.
 
-  >>> total = add(jnp.float32(1), jnp.float32(1e-9))
-  >>> float(total.value), bool(total.remainder == jnp.float32(1e-9))
+  >>> total = add(jnp.float32(1), jnp.float32(2**-40))
+  >>> float(total.value), float(total.remainder) == 2**-40
   (1.0, True)
   """
   return _map(lambda x, y: _single(_plus(_double(x), _double(y))), total, tree)
