@@ -1,6 +1,7 @@
 """Whoever joins a sampler with data refuses, when traced, another number of clients than the sampler's population."""
 
 import ast
+import functools
 import inspect
 import pathlib
 
@@ -87,14 +88,14 @@ def one_sample(sampler):
   return sampler.sample(jax.random.key(0), sampler.init())[0]
 
 
-def cohort_sum(sampler, data=None):
+def cohort_sum(sampler, data=None, total_of=federated.cohort_sum):
   data = jnp.ones((CLIENTS, 3)) if data is None else data
   mesh = client_mesh() if isinstance(data, federated.ShardedClients) else None
 
   def client_fn(key, shared, client, weight):
     return weight * sum(jnp.sum(x).astype(jnp.float32) for x in jax.tree.leaves(client))
 
-  total = jax.jit(lambda data: federated.cohort_sum(client_fn, (), (), one_sample(sampler), data, mesh=mesh))
+  total = jax.jit(lambda data: total_of(client_fn, (), (), one_sample(sampler), data, mesh=mesh))
   return jax.eval_shape(total, data)
 
 
@@ -117,6 +118,7 @@ SAMPLED = {
   "private_federated": private_federated,
   "iterative_training": iterative_training,
   "cohort_sum": cohort_sum,
+  "unrounded_cohort_sum": functools.partial(cohort_sum, total_of=federated.unrounded_cohort_sum),
   "contribution_sum": contribution_sum,
   "members": members,
 }
