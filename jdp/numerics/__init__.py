@@ -3,4 +3,5 @@
 | what | where |
 |---|---|
 | sums of many contributions that keep their sensitivity | `compensated` |
+| released noise without its low-order bits | `dither` |
 """
