@@ -52,12 +52,11 @@ def adversary_2(
     drawn_key, noise_key = jax.random.split(key)
     index = jax.random.randint(drawn_key, (), 0, rows.shape[0])
     drawn = jax.tree.map(lambda x: x[index], instances)
-    noise = update.draw(noise_key, drawn)
-    silent = jax.tree.map(jnp.zeros_like, noise)
+    noise = update.draw(noise_key, drawn).draws
 
     def move(user):
       client = jax.tree.map(lambda x: x[user], clients)
-      return rate * _flat(update.release(settings, silent, drawn, client))
+      return rate * _flat(update.clipped(settings, drawn, client))
 
     return rows[index], rate * settings.noise_scale * _flat(noise), move(user), move(other)
 

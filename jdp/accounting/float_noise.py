@@ -14,6 +14,15 @@ stand for, once multiplied by its scale. The bits are finite: in units of the sc
 1e-8 f up to 5 sigma, by 5e-7 f up to 5.9 sigma, and by 5e-14 beyond. So but for tails the distribution functions of n'
 and n differ at b by little more than 5e-7 |b| f(b).
 
+**A random shift changes none of this** (`jdp.numerics.dither`, which float noise goes through
+before it is released). Given the shift, the grid of the numbers (k + shift) g is a fixed one, its
+cells no narrower than said, and beyond 2^23 spacings the report is the float32 number itself, whose
+cells are g / 4 or wider. Releases have g = sigma / 16, so `grid_surcharge(sigma / 16, sigma, ...)`
+bounds what is left. Over the shift, the error of rounding a real number is uniform and independent
+of the number: where each number of several releases has a shift of its own, their sum is that of
+the real releases with independent noise added, so that a guarantee that rests on noise added later
+holds too.
+
 **So every cell has its probability.** A cell at a noise of b (its farthest point, or sigma / 50 if that is more), of
 probability about w f(b), has under n' that probability within a factor of exp(+-e),
 

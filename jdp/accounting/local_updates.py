@@ -14,7 +14,9 @@ from is the same.
 The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does not hide a feature
 of a client: one feature moves the residual, and with it every coordinate of g.
 
-Noise is taken as real-valued: what the low bits of floating-point noise reveal is not covered.
+Noise is taken as real-valued. Releases with floats are dithered (`jdp.federated.client_updates`), and
+what floats add then is bounded by `jdp.accounting.grid_surcharge`, over all coordinates of all releases
+whose noise a statement rests on.
 """
 
 import math

@@ -97,8 +97,8 @@ def private_vocabulary(
 
   Formal guarantee, per user, under add/remove, to whoever sees the vocabulary: that of the event, a Gaussian
   release of all users' sum with the noise multiplier z. A user's vector of zeros and ones has an L2 norm of at most
-  sqrt(words_per_user); sums of fewer than 2^24 users are exact in float32. The noise has the limits of
-  `jdp.queries.gaussian_sum`.
+  sqrt(words_per_user); sums of fewer than 2^24 users are exact in float32. The noised counts are dithered, and what
+  floats cost is as for `jdp.queries.gaussian_sum`.
 
   Args:
     key: of the noise; consumed. One from `jdp.random.secure_key`, or the event is marked; use it once.

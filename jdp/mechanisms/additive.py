@@ -1,9 +1,13 @@
 """Additive noise: Laplace, Gaussian and the L2 norm's Laplace, on a ball as wide as the sensitivity.
 
 A sensitivity is a promise about inputs. Here it is kept by the mechanism: the domain is the ball around zero of radius
-sensitivity / 2, whose points are at most `sensitivity` apart, and every input is scaled down into it. The reports
-are floats, whose low-order bits may say more than the guarantee allows (I. Mironov, "On significance of the least
-significant bits for differential privacy", CCS 2012): `on_grid` rounds them away.
+sensitivity / 2, whose points are at most `sensitivity` apart, and every input is scaled down into it.
+
+The low-order bits of float noise say more than a guarantee for real numbers allows (I. Mironov,
+"On significance of the least significant bits for differential privacy", CCS 2012). So every report
+is dithered (`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s on
+a coordinate, with a public random shift. It stays unbiased, at a variance of (1 + 1/3072) s^2. What
+float32 still moves is bounded by `jdp.accounting.grid_surcharge(s / 16, s, ...)`.
 """
 
 import math
@@ -15,8 +19,10 @@ import numpy as np
 
 from jdp import _validate, random, vectors
 from jdp.accounting.analytic_gaussian import gaussian_epsilon
+from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
 from jdp.mechanisms.base import LocalMechanism
+from jdp.numerics.dither import dithered
 
 # The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact one.
 _ROUNDING = 2e-6
@@ -26,12 +32,12 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   """Releases a value plus independent Laplace noise of scale sensitivity / epsilon in each coordinate.
 
   Unbiased for values of an L1 norm up to sensitivity / 2, with E||estimate - value||^2 = 2 size (sensitivity /
-  epsilon)^2. For a number in [0, r_max], take r_max for the sensitivity and release value - r_max / 2.
+  epsilon)^2 (1 + 1/3072). For a number in [0, r_max], take r_max for the sensitivity and release value - r_max / 2.
 
   Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
   it is scaled down to an L1 norm of sensitivity / 2 first; one that holds NaN or infinity, or whose norm exceeds
-  float32's range, counts as zero. For real numbers: the noise is float32, see the module's docstring,
-  and ends at 45 times its scale, which true noise exceeds with probability 3e-20 for each coordinate.
+  float32's range, counts as zero. What floats add is the surcharge of the module's docstring, at delta = 1e-10
+  at most 1.1e-3 for one coordinate; the tails, which end at 45 times the scale, are part of it.
 
   Source: Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis" (TCC 2006).
 
@@ -50,7 +56,7 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
 
   >>> mechanism = laplace(2.0, 1.0)
   >>> mechanism.guarantee.epsilon, mechanism.parameters, mechanism.mean_squared_error(0.5)
-  (2.0, 0.5, 0.5)
+  (2.0, 0.5, 0.5001627604166666)
   """
   _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
   scale = sensitivity / epsilon
@@ -61,15 +67,15 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
 def gaussian(stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
   """Releases a value plus independent normal noise of standard deviation `stddev` in each coordinate.
 
-  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size stddev^2.
+  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size stddev^2 (1 + 1/3072).
   `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)` times the sensitivity is the stddev
   that a given epsilon needs.
 
   Formal guarantee: `ApproxDP(epsilon, delta)`, replace one (any two inputs), per value, against the server, with the
   exact epsilon of this delta (arXiv 1805.06530, Theorem 8), valid whether it is small or large, for every input: it
-  is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. For real
-  numbers: the noise is float32, see the module's docstring, and ends at 7.45 times its standard deviation,
-  which true noise exceeds with probability 1e-13 for each coordinate.
+  is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. What floats
+  add is the surcharge of the module's docstring; the tails, which end at 7.45 times the standard deviation, are
+  part of it.
 
   Args:
     stddev: of the noise, between 1e-4 and 1e4 times the sensitivity.
@@ -99,11 +105,12 @@ def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = (
 
   The noise has a uniform direction and a length that is Gamma(size) distributed, the sum of as many exponentials.
   Unbiased for vectors of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size (size + 1)
-  (sensitivity / epsilon)^2. For a scalar it is the Laplace mechanism.
+  (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar it is the Laplace mechanism.
 
   Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
-  it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. For real
-  numbers: the noise is float32, see the module's docstring.
+  it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. What floats
+  add is the surcharge of the module's docstring for one number. The coordinates of a vector share their length, to
+  which that bound does not apply: see `on_grid` for what holds.
 
   Source: Chaudhuri, Monteleoni, Sarwate, "Differentially private empirical risk minimization" (JMLR 2011), Algorithm 1.
 
@@ -121,7 +128,7 @@ def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = (
     ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
 
   >>> l2_laplace(2.0, 1.0, shape=(10,)).mean_squared_error(0.5)
-  27.5
+  27.508951822916668
   """
   _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
   size = math.prod(shape)
@@ -146,19 +153,22 @@ def _additive(
   sensitivity: float,
   shape: tuple[int, ...],
 ) -> LocalMechanism:
-  """clip(value, sensitivity / 2) + scale * noise(key, shape), for noise with E||noise||^2 = second_moment."""
+  """clip(value, sensitivity / 2) + scale * noise(key, shape), dithered, for noise with E||noise||^2 = second_moment."""
   # Beyond it float32 would flush the noise to zero or infinity.
   _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
-  radius = sensitivity / 2
+  size, radius = math.prod(shape), sensitivity / 2
+  stddev = math.sqrt(second_moment / max(1, size)) * scale
+  spacing = FINEST_SHARE * stddev
 
   def encode(key, value):
     value = jnp.asarray(value)
     if value.shape != shape:
       raise ValueError(f"Expected a value of shape {shape}, got {value.shape}; vmap over a batch.")
-    return clip(value, radius) + np.float32(scale) * noise(key, shape)
+    noise_key, shift_key = jax.random.split(key)
+    return dithered(shift_key, clip(value, radius) + np.float32(scale) * noise(noise_key, shape), spacing)
 
   def mean_squared_error(norm: float) -> float:
-    return second_moment * scale**2 + max(0.0, norm - radius) ** 2
+    return second_moment * scale**2 + size * spacing**2 / 12 + max(0.0, norm - radius) ** 2
 
   return LocalMechanism(
     encode=encode,
@@ -170,7 +180,7 @@ def _additive(
     max_norm=math.inf,
     mean_squared_error=mean_squared_error,
     parameters=scale,
-    noise=math.sqrt(second_moment / max(1, math.prod(shape))) * scale,
+    noise=stddev,
   )
 
 

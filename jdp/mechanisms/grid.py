@@ -37,6 +37,9 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   An upload is an integer of 1, 2 or 4 bytes for each coordinate: the fewest that hold `mechanism.max_norm / spacing`.
   If the estimates have no bound, they are 4 bytes, and estimates beyond 2^24 spacings are cut off there.
 
+  Float noise is dithered before (1/16 of its standard deviation), which is part of the mechanism's
+  error; its variance is 1/3072 of the noise's more than the grid alone would need.
+
   Rounding is to nearest, by default: it moves each coordinate by at most spacing / 2, and biases it by at most that
   (far less if its noise is wider than the spacing). `unbiased` rounds up with the probability of the remainder
   instead (realised to 2^-23): no bias, less than `spacing` off, and a variance of at most spacing^2 / 4 more
@@ -50,7 +53,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
     `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of the noise's standard deviation by
     2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise pass `large=True`.)
-  * `l2_laplace`, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates are bound
+  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates are bound
     together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
     is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),
     so rounding tells the two apart in about 2e-5 noise / spacing of all reports at most. The reports of floats and

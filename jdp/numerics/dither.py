@@ -35,12 +35,21 @@ def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
   >>> bool(jnp.all(abs(rounded - noisy) < 0.2501)), round(float(jnp.mean(rounded)), 2)
   (True, 0.12)
   """
-  shift = jax.random.uniform(key)
+  shift = jax.random.uniform(key, dtype=jnp.float32)
+  return jax.tree.map(lambda x: on_shifted_grid(x, shift, spacing), tree)
+
+
+def on_shifted_grid(x: jax.Array, shift: jax.Array, spacing: jax.typing.ArrayLike) -> jax.Array:
+  """`x` rounded to the grid of the numbers (k + shift) spacing, k whole; as `dithered`, with shifts drawn elsewhere.
+
+  With a shift for each coordinate, uniform in [0, 1), the rounding errors are independent of each
+  other and of all x together: a *sum* of several releases is then that of real noise with
+  independent noise added, and no more telling.
+
+  >>> on_shifted_grid(jnp.float32(7.0), jnp.float32(0.25), 2.0).item()
+  6.5
+  """
   spacing = jnp.float32(spacing)
-
-  def to_grid(x: jax.Array) -> jax.Array:
-    position = x / spacing
-    on_grid = (jnp.round(position - shift) + shift) * spacing
-    return jnp.where(jnp.abs(position) < _FLOAT32_DIGITS, on_grid, x)
-
-  return jax.tree.map(to_grid, tree)
+  position = x / spacing
+  on_grid = (jnp.round(position - shift) + shift) * spacing
+  return jnp.where(jnp.abs(position) < _FLOAT32_DIGITS, on_grid, x)

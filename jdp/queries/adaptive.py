@@ -58,7 +58,8 @@ def adaptive_clipped_sum(
   under any relation. A record moves the count by at most 1/2 (added, removed, replaced by the null record; 1 if
   replaced), so the count costs a multiplier of 2 sigma_b, and the sum gets the rest,
   z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem 1). In float32 the event's stddev / clip_norm is within a relative
-  2e-7 of z_sum; for the rest see `gaussian_sum`. A record of weight 0 adds to neither sum; one that holds NaN or
+  2e-7 of z_sum; both noised sums are dithered, and cost what `gaussian_sum` says: the count, which is released through
+  the clip norms, counts as one coordinate more. A record of weight 0 adds to neither sum; one that holds NaN or
   infinity is a zero vector, unclipped.
 
   Args:

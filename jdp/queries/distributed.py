@@ -20,8 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate, vectors
+from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import DistributedGaussianSum
 from jdp.numerics.compensated import add, rounded
+from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree
 from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.queries.noise_schemes import Counts, NoiseScheme, normal_like, zeros_like
@@ -50,8 +52,8 @@ class DistributedSum(NamedTuple):
     noise: (key, like, counts) -> all noise of the clients together, drawn at once from its exact law (a sum of
       independent Gaussians is one): for simulations of large cohorts.
     events: (counts, honest) -> `RoundEvents`; honest counts default to the counts.
-    finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all that arrived. Below the
-      floor the result is zero: the round is abandoned.
+    finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all that arrived; the
+      result is dithered. Below the floor it is zero: the round is abandoned.
   """
 
   scheme: NoiseScheme
@@ -69,9 +71,16 @@ def distributed_sum(
   """The sum of vectors, each clipped to an L2 norm of C, with noise by the clients of z C in all if nobody is lost.
 
   Formal guarantee: that of one Gaussian sum with the *realised* multiplier, for each observer as the module says, under
-  zero-out with the client still adding its noise. In float32 as for `gaussian_sum`; the standard deviations drawn and
-  recorded are within a relative 5e-7 of the stated ones. Clients are trusted to add their noise; the `honest` counts
-  of `finalize` state what holds if only those do.
+  zero-out with the client still adding its noise. The standard deviations drawn and recorded are within a relative 5e-7
+  of the stated ones. Clients are trusted to add their noise; the `honest` counts of `finalize` state what holds if only
+  those do.
+
+  In floating point: the total is dithered where it opens, by 1/16 of the standard deviation of all
+  its noise, and costs what `gaussian_sum` says, with the observer's own standard deviation as the
+  noise. That does not count that each report was rounded to float32 before, which moves the total
+  by up to 2^-24 of the sum of the reports' sizes. A sum that the server sees *before* the last one
+  (`opens_at`: calibration outside secure aggregation, excess noise) is not dithered: against that
+  server the statement is for real numbers. Integers have neither gap (`discrete_sum`).
 
   A round in which fewer than `min_clients` are left at any stage is abandoned, and its result is zero. If the server
   has seen no sum by then, this costs nothing and reveals the numbers of clients, which are public anyway. If it has
@@ -124,9 +133,11 @@ def distributed_sum(
     return RoundEvents(server, DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.model), jnp.all(enough)))
 
   def finalize(key, total, counts, honest=None):
+    noise_key, shift_key = jax.random.split(key)
     if scheme.central:
-      total = add(total, scaled(normal_like(key, rounded(total), jnp.float32(1))))
+      total = add(total, scaled(normal_like(noise_key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
-    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), rounded(total)), made
+    opened = dithered(shift_key, rounded(total), FINEST_SHARE * events(counts).model.stddev)
+    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened), made
 
   return DistributedSum(scheme, clip, share, calibrate, noise, events, finalize)

@@ -16,7 +16,8 @@ def joint_clipped_sum(scales: PyTree, clip_norm: float | Schedule, stddev: float
   than a bound for each. With a_j a bound on v_j's own norm, nothing is clipped at S = sqrt(K).
 
   Formal guarantee: privacy tuple (S, sigma), that of `gaussian_sum` on the scaled vectors, to whoever sees the result:
-  the multiplication by a_j follows the noise. The relations, and what floating point does, are the same too. An entry
+  the multiplication by a_j follows the noise and its dithering. The relations, and what floating point does, are the
+  same too. An entry
   that float32 cannot hold after its division by a_j counts as infinite: that record is zero.
 
   Args:

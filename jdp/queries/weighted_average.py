@@ -44,7 +44,8 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
   W + w <= W_min, and by at most 2S w / (W + w) from W = W_min on; between the two the bound
   S ((w - W) / (W + w) + W / W_min) grows with w, is convex in W, and is largest at w = 1, W = W_min.) Holds for any
   records (NaN and infinity are clipped to zero) and weights (clipped to [0, 1]). The realised total weight is never
-  released. What float32 does is as for `gaussian_sum`; sums are divided, and noise is added, before the one rounding.
+  released. What float32 does is as for `gaussian_sum`; sums are divided, and noise is added, before the one rounding,
+  and the noised average is dithered.
 
   Args:
     clip_norm: S > 0, bound on a record's vector D_k; a number or a schedule.

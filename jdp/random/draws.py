@@ -5,9 +5,9 @@ All take a key of any type first, and consume it; all run under jit, vmap
 numbers whether or not 64-bit types are enabled. They are random floats of
 32 bits: their set of values is finite and uneven, which leaks what the real
 numbers of a proof do not (I. Mironov, "On significance of the least
-significant bits for differential privacy", CCS 2012). A release whose
-guarantee must survive that has to be rounded to a grid coarser than the
-floats' own.
+significant bits for differential privacy", CCS 2012). What is released with
+such noise is rounded to a grid coarser than the floats' own, as
+`jdp.numerics.dither` does.
 """
 
 import math
