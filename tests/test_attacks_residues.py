@@ -2,11 +2,12 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
 from jdp.attacks.audit import epsilon_bound
-from jdp.attacks.residues import audit_residues, residues
+from jdp.attacks.residues import audit_residues, float_residues, granularity, residues
 
 COUNT = 40_000
 BOUND = epsilon_bound(1 - 1e-6)
@@ -19,6 +20,20 @@ def draws(seed):
 def test_granularity_of_floats_is_the_place_of_their_last_digit():
   floats = np.float32([1.0, 0.75, -3.0, 2.0**-30, 1 + 2.0**-23, 96.0])
   assert residues(floats)["granularity of 0"].tolist() == [0, -2, 0, -30, -23, 5]
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 1.0, -0.75, 3e-5, 2.0**-120, 1e30, 1e-40, 2.0**-149, np.float32(1 / 3)])
+def test_last_and_first_digits_of_floats(number):
+  """Denormal numbers among them."""
+  number = np.float32(number)
+  found = {name: int(residue) for name, residue in jax.jit(float_residues)(number).items()}
+  if number == 0:
+    assert granularity(number) == found["granularity"] == 1000
+  else:
+    e = int(granularity(number))
+    assert float(number) / 2.0**e % 2 in (1.0, -1.0)
+    assert found["granularity and size"] == 4096 * e + math.frexp(number)[1]
+  assert found["modulo 16"] == number.view(np.int32) % 16
 
 
 @pytest.mark.parametrize("spacing", [0.25, 0.3])

@@ -214,15 +214,19 @@ def test_inputs_outside_the_domain_are_audited(register):
   assert {"huge", "infinite", "NaN"} & set(found.pair)
 
 
-@pytest.mark.parametrize("name", ["priv_unit", "separated", "laplace_scalar", "l2_laplace"])
-def test_noised_floats_tell_more_by_their_residues_than_their_guarantee_covers(name):
-  """Why `hides_float_bits` is False there: a statistic that sees residues refutes an epsilon of 1/2."""
-  subject = conformance.sharpest_subject(name, 0.5)
-  entry, setting = REGISTERED[name], registry.Setting(REGISTERED[name].smallest_dim, 0.5, delta=0.1)
-  seen = conformance.mechanism_subject(entry.make(setting), radius=entry.radius(setting), residues=True)
-  assert not entry.hides_float_bits
-  assert not conformance.audit(subject, jax.random.key(5), num_samples=200_000).refuted
-  assert conformance.audit(seen, jax.random.key(5), num_samples=200_000).refuted
+def test_a_registered_mechanism_of_plain_float_noise_is_refuted(register):
+  """What `laplace` was without its dither: right for real numbers, and refuted at once by its low-order bits."""
+
+  def undithered(setting):
+    stated = laplace(setting.epsilon, 2.0)
+    return stated._replace(
+      encode=lambda key, value: jnp.clip(jnp.nan_to_num(value), -1, 1) + stated.parameters * jax.random.laplace(key)
+    )
+
+  register("undithered", undithered, smallest_dim=1)
+  found = conformance.audit(conformance.sharpest_subject("undithered", 1.0), jax.random.key(5), num_samples=20_000)
+  assert found.bound > 4.0
+  assert "granularity" in found.statistic
 
 
 def test_every_public_factory_and_event_is_audited():

@@ -4,7 +4,9 @@ The audits' bounds hold together with probability 99.9 %, on fixed keys. Half of
 under one relation at least: Renyi accounting of one round states up to 1.6 times the true one.
 """
 
+import functools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -143,6 +145,49 @@ def test_a_query_that_is_not_registered_is_named(monkeypatch):
     "event DiscreteGaussianSum is released by no query: call queries.registry.register.",
     "event SkellamSum is released by no query: call queries.registry.register.",
     "jdp.queries.discrete_sum.discrete_sum is the factory of no entry: register it.",
+  ]
+
+
+def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
+  """Accounting that fails is no refusal: the relation would go unaudited."""
+
+  @events.register
+  class BadlyAnalysedSum(events.GaussianSum):
+    """A Gaussian sum whose analysis makes no sense under one relation."""
+
+  def analysis(event, relation, declared):
+    if relation is Relation.ADD_REMOVE:
+      raise ValueError("Expected relation zero_out or replace_one, got add_remove.")
+    return Loss(GAUSSIAN, (1.0, math.nan if relation is broken else 1.0))
+
+  def finalize(key, state, total):
+    result, event, state = gaussian_sum(1.0, 1.0).finalize(key, state, total)
+    return result, BadlyAnalysedSum(event.clip_norm, event.stddev), state
+
+  accounting.register_analysis(BadlyAnalysedSum, analysis)
+  query = gaussian_sum(1.0, 1.0)._replace(finalize=finalize)
+  broken = None
+  assert set(conformance.query_subjects(query, VICTIM)) == {Relation.ZERO_OUT, Relation.REPLACE_ONE}
+  broken = Relation.REPLACE_ONE
+  with pytest.raises(ValueError, match="mend the analysis of the query"):
+    conformance.query_subjects(query, VICTIM)
+
+
+def test_partials_and_functions_without_annotations_are_seen():
+  module = types.ModuleType("factories")
+
+  def silent(epsilon):
+    return queries.gaussian_sum(1.0, epsilon)
+
+  def loud(epsilon) -> queries.SumQuery:
+    return silent(epsilon)
+
+  silent.__module__ = loud.__module__ = "factories.own"
+  module.silent, module.shorter = silent, functools.partial(functools.partial(loud), 1.0)
+  module.registered, module.elsewhere = functools.partial(queries.gaussian_sum, 1.0), np.vectorize
+  assert conformance.unaudited(module) == [
+    "factories.own.loud is the factory of no entry: register it.",
+    "factories.own.silent does not say what it returns: annotate it.",
   ]
 
 

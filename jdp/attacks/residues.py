@@ -2,11 +2,13 @@
 
 Noise made of floats is not a real number: which numbers it can be, and how often, is uneven in its last digits.
 Added to a value it shows them, and they differ with the value. A threshold on the released number does
-not see this; its residues do.
+not see this; its residues do. `jdp.conformance` looks at the same residues of floats, inside jit.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jdp.attacks.audit import Bound
@@ -14,7 +16,8 @@ from jdp.attacks.audit import Bound
 _MODULI = (3, 5, 7, 16)
 _LEAST_COUNT = 20  # residues seen less often are left out: else every number would be an event of its own
 _LEVELS = 40
-_OF_ZERO = 1000
+_OF_ZERO = 1000  # the granularity of zero, which every grid holds
+_SIZES = 4096  # more than there are places of a first digit
 
 
 class ResidueAudit(NamedTuple):
@@ -45,7 +48,7 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
   For each coordinate: "value", the number itself (its bits, or its place on the grid), for events of equality;
   "granularity", the largest e for which it comes from a multiple of 2^e (for a float the place of its last digit;
   on a grid, the coarsest such multiples that round to it); "granularity and size", this with the place of its first
-  digit; and on a grid "modulo m" for m = 3, 5, 7 and 16.
+  digit; and "modulo 16" of the value, on a grid also 3, 5 and 7.
 
   Args:
     numbers: [n] or [n, coordinates]: floats, or integers in units of the spacing.
@@ -58,7 +61,7 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
     ValueError: if numbers have more than two axes, or there is a NaN or infinity among them.
 
   >>> {name: column.tolist() for name, column in residues(np.float32([0.75, 3.0])).items() if "size" not in name}
-  {'value of 0': [1061158912, 1077936128], 'granularity of 0': [-2, 0]}
+  {'value of 0': [1061158912, 1077936128], 'granularity of 0': [-2, 0], 'modulo 16 of 0': [0, 0]}
   >>> residues([12, 7], spacing=0.25)["modulo 5 of 0"].tolist()
   [2, 2]
   """
@@ -71,6 +74,38 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
     for coordinate, column in enumerate(columns)
     for name, residue in (_of_floats(column) if spacing is None else _on_grid(column, spacing)).items()
   }
+
+
+def float_residues(numbers: jax.Array) -> dict[str, jax.Array]:
+  """The residues of float32 numbers as for `residues`, by name: int32 of their shape, under jit and vmap."""
+  pattern = jax.lax.bitcast_convert_type(numbers, jnp.int32)
+  first = _exponent(numbers) - jax.lax.clz(_digits(numbers)).astype(jnp.int32) + 32
+  return {"value": pattern, **_granularities(granularity(numbers), first), "modulo 16": pattern % 16}
+
+
+def granularity(numbers: jax.Array) -> jax.Array:
+  """The place of a float32's last digit that is not zero: the largest e for which it is a multiple of 2^e, int32.
+
+  Floats next to zero are finer: noise added to 1 shows there that it was.
+
+  >>> granularity(jnp.float32([0.75, 12.0, 0.0])).tolist()
+  [-2, 2, 1000]
+  """
+  digits = _digits(numbers)
+  trailing = jax.lax.population_count((digits & (~digits + np.uint32(1))) - np.uint32(1)).astype(jnp.int32)
+  return jnp.where(digits == 0, _OF_ZERO, trailing + _exponent(numbers))
+
+
+def _digits(numbers: jax.Array) -> jax.Array:
+  """m, uint32, of float32 numbers of magnitude m 2^e with the `_exponent` e."""
+  pattern = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
+  normal = (pattern >> np.uint32(23)) & np.uint32(0xFF) > 0
+  return (pattern & np.uint32(2**23 - 1)) | jnp.where(normal, np.uint32(2**23), np.uint32(0))
+
+
+def _exponent(numbers: jax.Array) -> jax.Array:
+  pattern = jax.lax.bitcast_convert_type(numbers, jnp.int32)
+  return jnp.maximum((pattern >> 23) & 0xFF, 1) - 150
 
 
 def audit_residues(first, second, bound: Bound, *, spacing: float | None = None) -> ResidueAudit:
@@ -129,28 +164,25 @@ def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[fl
 
 
 def _of_floats(numbers: np.ndarray) -> dict[str, np.ndarray]:
-  floats = numbers.astype(np.float32)
-  mantissa, exponent = np.frexp(floats.astype(np.float64))
-  digits = np.abs(mantissa * 2.0**24).astype(np.int64)
-  last = np.log2(np.maximum(digits & -digits, 1)).astype(np.int64) + exponent - 24
-  granularity = np.where(floats == 0, _OF_ZERO, last)
-  return {"value": floats.view(np.int32).astype(np.int64), **_granularities(granularity, exponent)}
+  found = jax.jit(float_residues)(numbers.astype(np.float32))
+  return {name: np.asarray(residue, np.int64) for name, residue in found.items()}
 
 
 def _on_grid(numbers: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
   places = numbers if np.issubdtype(numbers.dtype, np.integer) else np.rint(numbers / np.float64(spacing))
   places = places.astype(np.int64)
   finest = int(np.floor(np.log2(spacing)))
-  granularity = np.full(places.shape, finest)
+  coarsest = np.full(places.shape, finest)
   for e in range(finest + 1, finest + _LEVELS):
     step = 2.0**e / spacing
     # Within half a step of the grid, and float32's rounding of the quotient.
     comes_from = np.abs(np.rint(places / step) * step - places) <= 0.5 + 2.0**-23 * np.abs(places)
-    granularity = np.where(comes_from & (granularity == e - 1), e, granularity)
-  granularity = np.where(places == 0, _OF_ZERO, granularity)
+    coarsest = np.where(comes_from & (coarsest == e - 1), e, coarsest)
+  coarsest = np.where(places == 0, _OF_ZERO, coarsest)
   moduli = {f"modulo {m}": np.mod(places, m) for m in _MODULI}
-  return {"value": places, **_granularities(granularity, np.frexp(places.astype(np.float64))[1]), **moduli}
+  return {"value": places, **_granularities(coarsest, np.frexp(places.astype(np.float64))[1]), **moduli}
 
 
-def _granularities(granularity: np.ndarray, size: np.ndarray) -> dict[str, np.ndarray]:
-  return {"granularity": granularity.astype(np.int64), "granularity and size": granularity * 4096 + size}
+def _granularities(last: Any, first: Any) -> dict[str, Any]:
+  """Of numbers whose last and first digits have these places."""
+  return {"granularity": last, "granularity and size": last * _SIZES + first}

@@ -1,5 +1,6 @@
 """What is registered nowhere: mechanisms, queries and events whose epsilon no audit would see."""
 
+import functools
 import inspect
 from collections.abc import Iterable
 from types import ModuleType
@@ -22,8 +23,11 @@ _RELEASE = "call queries.registry.register"
 def unaudited(*modules: ModuleType) -> list[str]:
   """Sentences about what no audit sees; none if conformance is complete.
 
-  A query's event type needs an analysis and a registered query that releases it. A public function of `modules` that is
-  annotated to return a `LocalMechanism`, a `SumQuery` or a `DistributedSum` needs an entry in their registry.
+  A query's event type needs an analysis and a registered query that releases it. A public function
+  of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery` or a `DistributedSum`
+  needs an entry in their registry; so does the function of a public `functools.partial`. A function
+  that a module defines without such an annotation is named, as nobody can tell what it makes. Other
+  callables (classes, compiled functions) are not looked at.
 
   Args:
     *modules: packages or modules that export factories.
@@ -36,11 +40,13 @@ def unaudited(*modules: ModuleType) -> list[str]:
   types = query_event_types()
   missing = [f"event {kind.__name__} has no analysis: {_ANALYSE}." for kind in types if not has_analysis(kind)]
   missing += [f"event {kind.__name__} is released by no query: {_RELEASE}." for kind in types if kind not in released]
-  known = {entry.factory for entry in mechanisms.registered().values()}
-  known |= {query.factory for query in queries.registered().values()}
-  made = {factory for module in modules for factory in _factories(module)}
-  names = (f"{factory.__module__}.{factory.__name__}" for factory in made - known)
-  missing += [f"{name} is the factory of no entry: register it." for name in names]
+  known = {_function(entry.factory) for entry in mechanisms.registered().values()}
+  known |= {_function(query.factory) for query in queries.registered().values()}
+  public = {function for module in modules for function in _public_functions(module)}
+  made = {function for function in public if _returned(function) in _MADE}
+  silent = {function for function in public - known if _returned(function) is inspect.Signature.empty}
+  missing += [f"{_name(function)} is the factory of no entry: register it." for function in made - known]
+  missing += [f"{_name(function)} does not say what it returns: annotate it." for function in silent]
   return sorted(missing)
 
 
@@ -52,6 +58,24 @@ def _parts(event: SumQueryEvent) -> Iterable[SumQueryEvent]:
       yield from _parts(part)
 
 
-def _factories(module: ModuleType) -> Iterable[Any]:
-  public = (value for name, value in vars(module).items() if not name.startswith("_") and inspect.isfunction(value))
-  return (function for function in public if inspect.signature(function, eval_str=True).return_annotation in _MADE)
+def _public_functions(module: ModuleType) -> Iterable[Any]:
+  """Functions that the module makes public; of those from elsewhere, only what says what it returns."""
+  for name, value in vars(module).items():
+    function = _function(value)
+    if not name.startswith("_") and inspect.isfunction(function):
+      own = function.__module__.startswith(module.__name__)
+      if own or _returned(function) is not inspect.Signature.empty:
+        yield function
+
+
+def _function(value: Any) -> Any:
+  """What a `functools.partial` calls in the end; anything else as it is."""
+  return _function(value.func) if isinstance(value, functools.partial) else value
+
+
+def _returned(function: Any) -> Any:
+  return inspect.signature(function, eval_str=True).return_annotation
+
+
+def _name(function: Any) -> str:
+  return f"{function.__module__}.{function.__name__}"

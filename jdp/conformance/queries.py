@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import accounting, transforms
+from jdp.accounting.releases import release as analysed
 from jdp.accounting.samples import is_central
 from jdp.conformance.auditing import Subject
 from jdp.conformance.statistics import default_statistics, equal_values, flat
@@ -31,7 +32,6 @@ def query_subjects(
   others: tuple[tuple[Any, float], ...] = (),
   *,
   delta: float = 0.1,
-  residues: bool = False,
 ) -> dict[Relation, Subject]:
   """A query's release of one round, beside the epsilon that `jdp.accounting` finds in its event.
 
@@ -44,13 +44,12 @@ def query_subjects(
     victim: a record, a pytree of float32 arrays, that moves the release as far as any.
     others: the other records, each with its weight in [0, 1].
     delta: at which epsilon is stated where it is infinite for delta = 0.
-    residues: whether the statement covers the low-order bits of what is released.
 
   Returns:
-    A subject for each relation under which the event is accounted for.
+    A subject for each relation that the event's analysis does not refuse.
 
   Raises:
-    ValueError: if the event is accounted for under no relation.
+    ValueError: if the event is accounted for under no relation, or its accounting fails under one.
 
   >>> from jdp.queries import gaussian_sum
   >>> subjects = query_subjects(gaussian_sum(1.0, 2.0), np.array([9.0], np.float32))
@@ -70,8 +69,8 @@ def query_subjects(
     return release(key, sample)[0]
 
   event, directions = _pilot(release, inputs)
-  statistics = default_statistics(directions["opposite"], lambda report: report, residues=residues)
-  statistics["change"] = default_statistics(directions["absent"], lambda report: report, residues=False)["projection"]
+  statistics = default_statistics(directions["opposite"], lambda report: report)
+  statistics["change"] = default_statistics(directions["absent"], lambda report: report)["projection"]
   statistics["event"] = lambda report: equal_values(report[2])
   if is_central(event):
     inputs["null"] = inputs["absent"]
@@ -88,7 +87,7 @@ def query_subjects(
 def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation, Subject]:
   """The subjects of a registered query."""
   entry = registry.registered()[name]
-  return query_subjects(entry.make(), entry.victim, entry.others, delta=delta, residues=entry.hides_float_bits)
+  return query_subjects(entry.make(), entry.victim, entry.others, delta=delta)
 
 
 def event_of(name: str) -> SumQueryEvent:
@@ -120,12 +119,13 @@ def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any
 
 
 def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[float, float] | None:
-  """(epsilon, delta) of one round in which all records are; None if there is no analysis for the relation."""
+  """(epsilon, delta) of one round in which all records are; None if the event's analysis refuses the relation."""
   ledger = Ledger().append(Round(PoissonSampling(1.0), event, relation))
   try:
-    pure = accounting.epsilon(ledger, 0.0)
+    analysed(event, relation, relation)
   except ValueError:
     return None
+  pure = accounting.epsilon(ledger, 0.0)
   return (pure, 0.0) if pure < math.inf else (accounting.epsilon(ledger, delta), delta)
 
 

@@ -31,7 +31,6 @@ def release_subject(
   epsilon: float,
   delta: float = 0.0,
   decode: Callable[[Any], jax.Array] = lambda report: report,
-  residues: bool = True,
   statistics: Further = _no_further,
 ) -> Subject:
   """Any library's local mechanism: a function (key, value) -> report, by two opposite corners of its domain.
@@ -46,7 +45,6 @@ def release_subject(
     epsilon: what is stated for any two inputs, at
     delta: this delta.
     decode: report -> estimate, of the value's shape.
-    residues: whether the statement covers the reports' low-order bits.
     statistics: difference of the corners -> {name: report -> scalar}, further ones.
 
   >>> from jdp.conformance import audit
@@ -60,7 +58,7 @@ def release_subject(
   outside = {"zero": np.float32(0), "huge": _HUGE, "NaN": np.float32(np.nan), "infinite": np.float32(np.inf)}
   others = {"half": first / 2} | {name: np.full_like(first, value) for name, value in outside.items()}
   pairs = [("first", "second"), *((corner, other) for other in others for corner in ("first", "second"))]
-  own = default_statistics(first - second, decode, residues=residues) | dict(statistics(first - second))
+  own = default_statistics(first - second, decode) | dict(statistics(first - second))
   inputs = {"first": first, "second": second} | others
   return Subject(release, epsilon, delta, {n: jnp.asarray(v) for n, v in inputs.items()}, tuple(pairs), own)
 
@@ -69,7 +67,6 @@ def mechanism_subject(
   mechanism: LocalMechanism,
   *,
   radius: float = 1.0,
-  residues: bool = False,
   statistics: Further = _no_further,
 ) -> Subject:
   """A `LocalMechanism`'s reports on opposite values of norm `radius`, beside the guarantee that it states.
@@ -77,13 +74,12 @@ def mechanism_subject(
   Args:
     mechanism: what is audited is its `encode`.
     radius: of its domain, in its own norm.
-    residues: as for `release_subject`.
-    statistics: as there.
+    statistics: as for `release_subject`.
   """
   first, second = opposite_inputs(mechanism, radius)
   return release_subject(
     mechanism.encode, first, second, epsilon=mechanism.guarantee.epsilon, delta=mechanism.guarantee.delta,
-    decode=mechanism.decode, residues=residues, statistics=statistics,
+    decode=mechanism.decode, statistics=statistics,
   )  # fmt: skip
 
 
@@ -98,7 +94,6 @@ def registered_subject(name: str, setting: registry.Setting) -> Subject:
   return mechanism_subject(
     mechanism,
     radius=entry.radius(setting),
-    residues=entry.hides_float_bits,
     statistics=functools.partial(entry.statistics, mechanism),
   )
 

@@ -58,7 +58,6 @@ class RegisteredMechanism(NamedTuple):
   factory: Callable[..., LocalMechanism]
   radius: Callable[[Setting], float]
   smallest_dim: int
-  hides_float_bits: bool
   statistics: Statistics
   estimates_directions: bool
   projects: bool
@@ -86,7 +85,6 @@ def register(
   factory: Callable[..., LocalMechanism] | None = None,
   radius: Callable[[Setting], float] = _unit_radius,
   smallest_dim: int = 2,
-  hides_float_bits: bool = False,
   statistics: Statistics = _no_more,
   estimates_directions: bool = False,
   projects: bool = False,
@@ -95,14 +93,14 @@ def register(
 ) -> None:
   """Makes a local mechanism known to conformance, estimators, audits and binaries.
 
+  Its epsilon is audited with the low-order bits of its reports: dither float noise (`jdp.numerics.dither`).
+
   Args:
     name: what binaries call it.
     make: setting -> mechanism that states `setting.epsilon`.
     factory: the public function that `make` calls; a factory that no entry names is not audited. Default: `make`.
     radius: setting -> the largest norm, in the mechanism's own, of the values that it does not clip.
     smallest_dim: the least dimension that `make` takes: audits are sharpest there.
-    hides_float_bits: whether the guarantee covers the low-order bits of what is released. False for reports
-      that are noised floats, whose docstrings say so: release them through `on_grid`.
     statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}, further ones that tell its reports
       on them apart.
     estimates_directions: whether it estimates L2 unit vectors of any dimension without bias.
@@ -122,7 +120,7 @@ def register(
   if name in _MECHANISMS:
     raise ValueError(f"Expected a name that no mechanism has, got {name!r}; choose another.")
   _MECHANISMS[name] = RegisteredMechanism(
-    make, factory or make, radius, smallest_dim, hides_float_bits, statistics,
+    make, factory or make, radius, smallest_dim, statistics,
     estimates_directions, projects, shares_projection, exact,
   )  # fmt: skip
 
@@ -220,8 +218,8 @@ def _register_own() -> None:
   """The mechanisms of `jdp.mechanisms`."""
   directions: dict[str, Any] = {"estimates_directions": True}
   shared: dict[str, Any] = directions | {"factory": fast_proj_unit, "projects": True}
-  grid: dict[str, Any] = {"factory": on_grid, "hides_float_bits": True, "exact": False}
-  scalar: dict[str, Any] = {"smallest_dim": 1, "hides_float_bits": True}
+  grid: dict[str, Any] = {"factory": on_grid, "exact": False}
+  scalar: dict[str, Any] = {"smallest_dim": 1}
   l1_ball: dict[str, Any] = {"radius": lambda s: math.sqrt(s.dim), "smallest_dim": 1}
   cube: dict[str, Any] = {"radius": lambda s: s.max_coordinate} | scalar | directions
   register("priv_unit", lambda s: priv_unit(s.dim, s.epsilon), factory=priv_unit, **directions)

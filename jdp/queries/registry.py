@@ -1,5 +1,6 @@
 """The registry of sum queries: what is registered is audited. Code outside the package registers its own."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import random
+from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse, SumQueryEvent
+from jdp.numerics.dither import dithered
 from jdp.queries.adaptive import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.discrete_sum import discrete_sum
@@ -30,7 +33,6 @@ class RegisteredQuery(NamedTuple):
   factory: Callable[..., Any]
   victim: PyTree
   others: tuple[tuple[PyTree, float], ...]
-  hides_float_bits: bool
 
 
 _QUERIES: dict[str, RegisteredQuery] = {}
@@ -44,12 +46,11 @@ def register(
   factory: Callable[..., Any] | None = None,
   victim: PyTree = _LARGE,
   others: tuple[tuple[PyTree, float], ...] = (),
-  hides_float_bits: bool = False,
 ) -> None:
-  """Makes a sum query known to conformance, which audits the epsilon of its event.
+  """Makes a sum query known to conformance, which audits the epsilon of its event, low-order bits included.
 
   An event type that no registered query releases is refused there. Take noise of about the size of the bound, so that
-  an audit has something to see.
+  an audit has something to see, and dither float noise (`jdp.numerics.dither`).
 
   Args:
     name: free to choose.
@@ -57,7 +58,6 @@ def register(
     factory: the public function that `make` calls; a factory that no entry names is not audited. Default: `make`.
     victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative the other way.
     others: the other records, each with its weight, among which the victim moves the release farthest.
-    hides_float_bits: whether the guarantee covers the low-order bits of what is released. False for noised floats.
 
   Raises:
     ValueError: if the name is taken.
@@ -70,7 +70,7 @@ def register(
   """
   if name in _QUERIES:
     raise ValueError(f"Expected a name that no query has, got {name!r}; choose another.")
-  _QUERIES[name] = RegisteredQuery(make, factory or make, victim, others, hides_float_bits)
+  _QUERIES[name] = RegisteredQuery(make, factory or make, victim, others)
 
 
 def registered() -> dict[str, RegisteredQuery]:
@@ -110,8 +110,16 @@ def _reference(release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQ
   return plain._replace(finalize=finalize, noise=None)
 
 
-def _laplace_sum(event: SumQueryEvent) -> SumQuery:
-  return _reference(lambda key, total: total + 2 * random.laplace(key, total.shape), event)
+def _noised_sum(
+  draw: Callable[[jax.Array, tuple[int, ...]], jax.Array], scale: float, stddev: float, event: SumQueryEvent
+) -> SumQuery:
+  """The sum with noise of that scale and standard deviation, dithered."""
+
+  def release(key: jax.Array, total: jax.Array) -> jax.Array:
+    noise_key, shift_key = jax.random.split(key)
+    return dithered(shift_key, total + scale * draw(noise_key, total.shape), FINEST_SHARE * stddev)
+
+  return _reference(release, event)
 
 
 def _sign_response(noise: float) -> SumQuery:
@@ -130,7 +138,7 @@ def _register_own() -> None:
   two = {"a": _LARGE, "b": _LARGE[:1]}
   register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
   register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
-  register("no_privacy", no_privacy, hides_float_bits=True)
+  register("no_privacy", no_privacy)
   register("joint", lambda: joint_clipped_sum({"a": 2.0, "b": 0.1}, 1.0, 1.0), factory=joint_clipped_sum, victim=two)
   # Among others of the least total weight, all of the other sign, one record moves the average farthest.
   register(
@@ -147,9 +155,9 @@ def _register_own() -> None:
   register(
     "per_layer", lambda: per_layer({"m": two, "n": two}, 1.0, 1.0), factory=per_layer, victim={"m": two, "n": two}
   )
-  register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid, hides_float_bits=True)
+  register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
   integers = partial(discrete_sum, _LARGE, 1.0, 1.0, num_clients=2, modulus_bits=12)
-  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE, 1.0),), "hides_float_bits": True}
+  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE, 1.0),)}
   register("discrete_gaussian", partial(integers, noise="gaussian"), **among)
   register("discrete_skellam", partial(integers, noise="skellam"), **among)
   register(
@@ -158,12 +166,12 @@ def _register_own() -> None:
   )  # fmt: skip
   # One number moves these by 1 at most, or by 2 if it is replaced.
   one: dict[str, Any] = {"victim": _LARGE[:1]}
-  register("laplace_sum", lambda: _laplace_sum(LaplaceSum(1.0, 2.0)), **one)
-  register("pure_release", lambda: _laplace_sum(PureRelease(1.0)), **one)
+  laplace_sum = partial(_noised_sum, random.laplace, 2.0, 2.0 * math.sqrt(2))
+  register("laplace_sum", partial(laplace_sum, LaplaceSum(1.0, 2.0)), **one)
+  register("pure_release", partial(laplace_sum, PureRelease(1.0)), **one)
   rho = ConcentratedRelease((2 / 1.5) ** 2 / 2)
-  normal = _reference(lambda key, total: total + 1.5 * random.normal(key, total.shape), rho)
-  register("concentrated_release", lambda: normal, **one)
-  register("randomized_response", lambda: _sign_response(0.5), hides_float_bits=True, **one)
+  register("concentrated_release", partial(_noised_sum, random.normal, 1.5, 1.5, rho), **one)
+  register("randomized_response", lambda: _sign_response(0.5), **one)
 
 
 _register_own()
