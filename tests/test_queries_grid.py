@@ -33,9 +33,11 @@ def release(query, total, key=0):
 
 
 def errors(spacing, at):
-  """The errors of a million coordinates whose sum is `at`, in float64."""
-  query = on_grid(gaussian_sum(1.0, SIGMA), spacing)
-  return np.asarray(release(query, jnp.full(COUNT, np.float32(at))), np.float64) - np.float64(np.float32(at))
+  """The errors of a million sums of `at`, each with a shift of its own, in float64."""
+  query, total = on_grid(gaussian_sum(1.0, SIGMA), spacing), jnp.float32(at)
+  keys = jax.random.split(jax.random.key(0), COUNT)
+  results = jax.jit(jax.vmap(lambda key: query.finalize(key, query.init(total), total)[0]))(keys)
+  return np.asarray(results, np.float64) - np.float64(np.float32(at))
 
 
 def stated(spacing, at):
@@ -58,7 +60,8 @@ def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
     np.testing.assert_array_equal(after, levels * np.float32(spacing))
     moved = np.abs(np.asarray(after, np.float64) - before)
     assert np.max(moved) <= spacing / 2 + 1e-5
-  assert np.max(np.abs(np.asarray(gridded["w"]) - plain["w"])) > 0.49 * spacing  # nothing finer is rounded to
+  # Nothing finer is rounded to; what is rounded lies on a grid of SIGMA / 16 itself.
+  assert np.max(np.abs(np.asarray(gridded["w"]) - plain["w"])) > 0.49 * spacing - SIGMA / 32
 
 
 @pytest.mark.parametrize(("spacing", "at"), [(SIGMA, 0.3), (SIGMA / 4, 5.05), (4 * SIGMA, 0.0), (4 * SIGMA, 1.2)])
@@ -66,7 +69,7 @@ def test_error_is_what_is_stated(spacing, at):
   """Both moments, on fine grids and coarse: a bias off by 2 % of sigma and a rise off by 3 % of sigma^2 are seen."""
   bias, rise = stated(spacing, at)
   sample = errors(spacing, at)
-  total = SIGMA**2 + rise
+  total = SIGMA**2 * (1 + 1 / 3072) + rise
   statistical.assert_mean(sample, bias, stddev=math.sqrt(total), catches=0.02 * SIGMA)
   square_stddev = math.sqrt(np.var(sample**2))
   statistical.assert_mean(sample**2, total, stddev=square_stddev, catches=0.03 * SIGMA**2)

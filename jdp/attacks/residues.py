@@ -61,7 +61,7 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
     ValueError: if numbers have more than two axes, or there is a NaN or infinity among them.
 
   >>> {name: column.tolist() for name, column in residues(np.float32([0.75, 3.0])).items() if "size" not in name}
-  {'value of 0': [1061158912, 1077936128], 'granularity of 0': [-2, 0], 'modulo 16 of 0': [0, 0]}
+  {'granularity of 0': [-2, 0], 'modulo 16 of 0': [0, 0], 'value of 0': [1061158912, 1077936128]}
   >>> residues([12, 7], spacing=0.25)["modulo 5 of 0"].tolist()
   [2, 2]
   """

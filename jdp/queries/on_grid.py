@@ -26,8 +26,10 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
       rise = spacing^2 / 12
         + sum_k (-1)^k (4 sigma^2 + spacing^2 / (pi k)^2) e^(-2 pi^2 k^2 sigma^2 / spacing^2) cos(2 pi k s / spacing).
 
-  (For what is on the grid is dithered before, as without it: count its variance in, sigma^2 (1 +
-  1/3072), which leaves both right to a relative 1e-5 where they are not negligible.)
+  What is rounded was dithered before, as without a grid. Count that into the variance, sigma^2 (1 +
+  1/3072): it leaves both right to a relative 1e-5 where they are not negligible. They are averages
+  over the dither's shift too; given the shift, which all coordinates share, they all may be off by
+  up to sigma / 32 to one side, where the spacing is a multiple of sigma / 16.
 
   On a grid that is coarse for the noise, sums near a multiple of the spacing hide their noise: the guarantee stays, but
   the bias is up to half the spacing. The result is cut off at 2^24 spacings, beyond which float32 has no finer points
