@@ -8,9 +8,10 @@ import numpy as np
 import optax
 import pytest
 
-from jdp import queries, transforms
+from jdp import mechanisms, queries, transforms
 from jdp.events import GaussianSum
 from jdp.federated import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
+from jdp.mechanisms.streaming import unrounded_stream_sum
 from jdp.numerics.compensated import Compensated
 from jdp.sampling import Sample
 
@@ -66,6 +67,20 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(chunk_size, devices):
   """Plain float32 sums move by up to 1.015, 3.93 and 12."""
   for others in COHORTS.values():
     assert 1 - 1e-5 < movement(others, chunk_size=chunk_size, devices=devices) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("block_size", [1, 3])
+@pytest.mark.parametrize("cohort", ["1,002", "16,097"])  # one block of parts, and several
+def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_size):
+  """Releases that are the values themselves, at most eight of which are added up in float32 at once."""
+  identity = mechanisms.priv_unit(2, 1.0)._replace(
+    privatize_sum=lambda keys, values, weights: jnp.sum(weights[:, None] * values, axis=0)
+  )
+  rows = np.r_[1.0, COHORTS[cohort]].astype(np.float32)[:, None]
+  keys = jax.random.split(jax.random.key(0), len(rows))
+  run = jax.jit(functools.partial(unrounded_stream_sum, identity, block_size=block_size))
+  with_it, without = (exact(run(keys, x))[0] for x in (rows, np.r_[np.zeros_like(rows[:1]), rows[1:]]))
+  assert 1 - 3.1e-5 <= with_it[0] - without[0] <= 1 + 3.1e-5
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -62,8 +62,8 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     grids. Where a proof is needed, take a mechanism of the first kind or of the next.
   * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`) have no float
     digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the worse of its parts holds.
-  * `proj_unit`, `fast_proj_unit`: refused. Their few numbers would be rounded as many images of them, which together
-    show what each hides.
+  * `proj_unit`, `fast_proj_unit`: as without a grid, on any. Their k numbers are dithered before they become
+    many images, and rounding the images is post-processing of the numbers.
 
   Args:
     mechanism: a mechanism with float32 estimates, that states its `noise`.

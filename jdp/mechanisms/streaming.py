@@ -14,6 +14,9 @@ from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows
 
 # Numbers in a block by default: noise and values together stay in a core's second-level cache, or close to it.
 _BLOCK = 200_000
+# Clients that a `privatize_sum` may add up in float32 in smaller blocks, before their sum is made exact in float64:
+# at 1e6 coordinates float64 accumulators leave the cache.
+_GROUP = 8
 
 
 def stream_sum(
@@ -30,7 +33,8 @@ def stream_sum(
   What a server adds up if every client releases its value once, simulated with memory for one block: neither the
   releases nor, if `values` is a function, the values are ever all there. A mechanism with a `privatize_sum`
   (`priv_unit`, and `separated` of it) makes the sum of a block by matrix products. For the
-  releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding.
+  releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding. (Of
+  dithered releases about 1 coordinate in 1e5 is so near the edge of its cell that rounding takes it to the next.)
 
   Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
   post-processing. With weights that depend on private data it says nothing about what they reveal.
@@ -78,9 +82,10 @@ def unrounded_stream_sum(
   """`stream_sum` with what float32 takes from it, for `SumQuery.finalize`, which adds noise.
 
   Formal guarantee: one release, of norm `mechanism.max_norm` and weight 1 at most, moves the sum by
-  at most S = max_norm (1 + 2^-21 b^2), as a `privatize_sum` adds up blocks of b clients in float32
-  (b = 1: 1 + 5e-7; b = 20: 1 + 2e-4); for a mechanism without one it is max_norm (1 + 1e-6),
-  both for up to 2^21 blocks.
+  at most S = max_norm (1 + 2^-21 b^2). Here b is the number of clients whose releases a
+  `privatize_sum` adds up in float32: those of a block, or of as many small blocks as hold 8
+  (b = 8: 1 + 3e-5; b = 20: 1 + 2e-4). For a mechanism without one S is max_norm (1 + 1e-6). Both
+  hold for up to 2^21 blocks.
   Rounding the sum to float32 would move a large one by more.
 
   Args and errors: those of `stream_sum`.
@@ -107,6 +112,9 @@ def unrounded_stream_sum(
   # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw data.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
+  num_turns = -(-count // (size * devices))
+  blocks = max(1, _GROUP // size) if mechanism.privatize_sum else 1  # in a group, added up in float32
+  num_groups = -(-num_turns // blocks)
 
   def share(key_data, weights, table):
     first = jnp.int32(0) if mesh is None else lax.axis_index(mesh.axis_names)
@@ -121,7 +129,14 @@ def unrounded_stream_sum(
       own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
       return sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
 
-    return sum_while(lambda turn: turn < -(-count // (size * devices)), block_sum)
+    def group_sum(group):
+      start = group * blocks
+      own_turns = jnp.minimum(blocks, num_turns - start)
+      nothing = jnp.zeros(shape, jnp.float32)
+      return lax.fori_loop(0, own_turns, lambda i, total: total + block_sum(start + i), nothing)
+
+    part = block_sum if blocks == 1 else group_sum
+    return sum_while(lambda group: group < num_groups, part, at_most=num_groups)
 
   if mesh is None:
     return share(key_data, weights, table)

@@ -108,12 +108,16 @@ def sum_rows(tree: PyTree) -> PyTree:
   return _map(lambda x: _single(_row_sum(_double(x))), tree)
 
 
-def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array], PyTree]) -> PyTree:
+def sum_while(
+  more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array], PyTree], *, at_most: int | None = None
+) -> PyTree:
   """part(0) + part(1) + ..., for as long as more(i) holds.
 
   Args:
     more: int32 scalar -> bool scalar.
     part: int32 scalar -> what is added, a tree of plain arrays and pairs.
+    at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps one
+      accumulator instead of two, which matters to long vectors.
   """
   shapes = jax.eval_shape(part, jnp.int32(0))
   nothing = _map(lambda x: _zeros(x.dtype, x.shape), shapes)
@@ -128,7 +132,8 @@ def sum_while(more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array]
     i, added = lax.while_loop(lambda c: more(c[0]) & (c[0] < end), turn, (i, nothing))
     return i, jax.tree.map(_plus, total, added)
 
-  return jax.tree.map(_single, lax.while_loop(lambda c: more(c[0]), block, (jnp.int32(0), nothing))[1])
+  body = turn if at_most is not None and at_most <= _BLOCK else block
+  return jax.tree.map(_single, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1])
 
 
 def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
