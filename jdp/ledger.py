@@ -215,11 +215,11 @@ def _counts(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
 def _refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
   """Refuses a number that is larger than that of the events before it, of the same type; adds to the counts."""
   for event, count in entries:
-    kind = type(event)
+    kind, number = type(event), typing.cast(int, event.number)
     counts[kind] += count
-    if count and event.number >= counts[kind]:
+    if count and number >= counts[kind]:
       raise ValueError(
-        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round {event.number}: the "
+        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round {number}: the "
         "events of rounds between are missing. Append the event of every round (a scan returns and stacks them, a "
         "fori_loop loses them); a resumed run, to the ledger of its earlier rounds."
       )

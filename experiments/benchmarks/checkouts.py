@@ -94,9 +94,9 @@ def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
   return timings
 
 
-def before_and_after(commands: Mapping[str, Command]) -> list[harness.Timing]:
-  """Each command in the checkout `--baseline` and in this one; ratios are those of the two in turn."""
-  before = pathlib.Path(BASELINE.value).resolve()
+def before_and_after(commands: Mapping[str, Command], baseline: str) -> list[harness.Timing]:
+  """Each command in the checkout `baseline` and in this one; ratios are those of the two in turn."""
+  before = pathlib.Path(baseline).resolve()
   if not (before / "jdp").is_dir():
     raise ValueError(f"Expected --baseline to be a checkout of jdp, got {before}.")
   timings = []

@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> None:
   del argv
   for task, unit in _UNITS.items():
     for model in MODELS.value:
-      if checkouts.BASELINE.value:
-        timings = checkouts.before_and_after(_jdp(task, model))
+      if baseline := checkouts.BASELINE.value:
+        timings = checkouts.before_and_after(_jdp(task, model), baseline)
       else:
         timings = checkouts.compare(_peers(task, model) | _jdp(task, model))
       harness.report(f"{task}, {model}", timings, unit, json_path=harness.JSON.value)

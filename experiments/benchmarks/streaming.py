@@ -161,7 +161,7 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   )
 
 
-def _before_and_after() -> None:
+def _before_and_after(baseline: str) -> None:
   work = [str(VALUES.value), str(EPSILON.value)]
   cases = {
     f"{dim:,d} coordinates, {devices} device{'s' if devices > 1 else ''}": checkouts.Command(
@@ -170,7 +170,7 @@ def _before_and_after() -> None:
     for dim in DIMS.value
     for devices in sorted({1, os.cpu_count() or 1})
   }
-  timings = checkouts.before_and_after(cases)
+  timings = checkouts.before_and_after(cases, baseline)
   harness.report("threefry, values by function", timings, "vectors", json_path=harness.JSON.value)
 
 
@@ -182,8 +182,8 @@ def _peak_memory() -> float:
 def main(argv):
   """Prints one table for each dimension and generator, and one beside numpy; with --clients, the memory of one sum."""
   del argv
-  if checkouts.BASELINE.value:
-    _before_and_after()
+  if baseline := checkouts.BASELINE.value:
+    _before_and_after(baseline)
     return
   generators = {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}
   values = "whole" if WHOLE.value else "by function"
