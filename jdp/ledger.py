@@ -8,8 +8,11 @@ A `DurableLedger` is a file that grows. A run appends each round's events to it
 *before* the round's result is used for anything that leaves the process; the
 file survives a kill at any moment (a torn last line is repaired), takes
 the same round of the same run only once, and has one writer at a time.
+
+Both refuse an event whose number says that events before it are missing.
 """
 
+import collections
 import dataclasses
 import fcntl
 import itertools
@@ -72,7 +75,11 @@ class Ledger:
 
     Raises:
       TypeError: if `event` is not an event.
-      ValueError: if count is not a whole number >= 0, or given with stacked events; if `unstack` refuses the event.
+      ValueError: if count is not a whole number >= 0, or given with stacked events; if `unstack` refuses the event; if
+        events before it are missing: the event of round n comes after at least n events of its type, those of rounds 0
+        to n - 1. A loop that keeps its last event only (`fori_loop`) has lost the others. A run that is resumed goes
+        on with the ledger of its earlier rounds (`load`). Not seen is a gap in a ledger that holds another run too,
+        with as many events of that type.
     """
     events = unstack(event)
     if len(events) != 1 and count != 1:
@@ -80,12 +87,16 @@ class Ledger:
         f"Expected count=1 with events stacked by a scan ({len(events)} rounds), got {count}; leave it out, or append "
         "the events of each scan."
       )
-    return self.extend((e, count) for e in events)
+    entries = [(e, count) for e in events]
+    extended = self.extend(entries)  # refuses a count that is none
+    _refuse_gap(_counts(self.entries), entries)
+    return extended
 
   def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
     """A new ledger with further (event, count) entries, in order; their events hold scalars (see `unstack`).
 
     A call copies the ledger: many events are added in time in proportion to their number by one call, not by one each.
+    Entries may be any part of another ledger, so their numbers are not looked at: `append` does that.
 
     Raises:
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
@@ -191,6 +202,27 @@ def subsampled_gaussian(sampling_probability: float, noise_multiplier: float, nu
 def _same(event: Event, other: Event) -> bool:
   """Whether two events are equal, and their noise is as well protected."""
   return event == other and bool(event.key_exposed) == bool(other.key_exposed)
+
+
+def _counts(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
+  """How many events there are of each type."""
+  counts: collections.Counter[type] = collections.Counter()
+  for event, count in entries:
+    counts[type(event)] += count
+  return counts
+
+
+def _refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
+  """Refuses a number that is larger than that of the events before it, of the same type; adds to the counts."""
+  for event, count in entries:
+    kind, number = type(event), typing.cast(int, event.number)
+    counts[kind] += count
+    if count and number >= counts[kind]:
+      raise ValueError(
+        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round {number}: the "
+        "events of rounds between are missing. Append the event of every round (a scan returns and stacks them, a "
+        "fori_loop loses them); a resumed run, to the ledger of its earlier rounds."
+      )
 
 
 def _refuse_two_caps(*runs):
@@ -344,6 +376,7 @@ class DurableLedger:
         line = number + 2 + has_prior
         raise ValueError(f"Expected round {number} in line {line} of {self._path}, got round {record['round']}.")
       self._rounds.append(_entries_from_json(record["entries"]))
+    self._counts = _counts(itertools.chain.from_iterable(self._rounds))
     self._file.truncate(intact)
     if missing := beginning[len(records) :]:
       self._write("".join(missing))
@@ -367,8 +400,8 @@ class DurableLedger:
       *rounds: for each round, its events (with scalar values: see `unstack`).
 
     Raises:
-      ValueError: if a round is skipped, or is on file with other events; or if both it and what came before the run
-        hold local releases with a cap, as for the sum of two ledgers.
+      ValueError: if a round is skipped, or is on file with other events; if events are missing, as for `Ledger.append`;
+        or if both it and what came before the run hold local releases with a cap, as for the sum of two ledgers.
     """
     new: list[list[tuple[Event, int]]] = []
     for number, events in enumerate(rounds, first_round):
@@ -381,10 +414,13 @@ class DurableLedger:
       elif _entries_to_json(self._rounds[number]) != _entries_to_json(entries):
         raise ValueError(f"Expected round {number} to repeat the events on file in {self._path}, got other events.")
     if new:
+      counts = self._counts.copy()
+      _refuse_gap(counts, itertools.chain.from_iterable(new))
       _refuse_two_caps(self._prior.entries, [entry for entries in new for entry in entries])
       lines = (_line({"round": n, "entries": _entries_to_json(e)}) for n, e in enumerate(new, len(self._rounds)))
       self._write("".join(lines))
       self._rounds += new  # Not before: a round whose write failed must be written when it comes again.
+      self._counts = counts
 
   def close(self) -> None:
     """Closes the file; another writer may open it."""

@@ -79,10 +79,11 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
 
   Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
   state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their sums by
-  `jdp.numerics.compensated.add` and release once. `optax.MultiSteps` with `use_grad_mean=False` *around* it adds up
-  plain sums like the parameters (`compensated.rounded`) in float32: k parts of a sum of length L can then move by
-  k L 2^-23 more. The parts must be disjoint: a record that is in two of them moves the sum by twice its bound.
-  Placed *behind* it, `MultiSteps` adds up releases: each small step has its own noise and is an event of its own.
+  `jdp.numerics.compensated.add` and release once. `optax.MultiSteps` with `use_grad_mean=False`
+  *around* it adds up plain sums like the parameters (`compensated.rounded`) in float32, and refuses
+  pairs: k parts of a sum of length L can then move by k L 2^-23 more. The parts must be disjoint: a
+  record that is in two of them moves the sum by twice its bound. Placed *behind* it, `MultiSteps`
+  adds up releases: each small step has its own noise and is an event of its own.
 
   Args:
     query: what makes the sum private.

@@ -1,5 +1,6 @@
 """No event is lost: rounds cost the same in a loop, a scan and a scan of scans; those of several runs are refused."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -26,7 +27,7 @@ from jdp.federated import (
 )
 from jdp.federated.rounds import block, events_by_round
 from jdp.guarantees import PureDP
-from jdp.ledger import Ledger, unstack
+from jdp.ledger import DurableLedger, Ledger, load, unstack
 from jdp.mechanisms import priv_unit
 from jdp.models.batch_norm import batch_norm_cnn
 
@@ -305,7 +306,7 @@ def test_axes_that_differ_are_refused():
 
 def test_the_number_is_not_in_the_file(tmp_path):
   Ledger().append(HOST_MADE[0]).save(tmp_path / "without")
-  Ledger().append(dataclasses.replace(HOST_MADE[0], number=7)).save(tmp_path / "with")
+  Ledger().append(dataclasses.replace(HOST_MADE[0], number=0)).save(tmp_path / "with")
   assert (tmp_path / "with").read_bytes() == (tmp_path / "without").read_bytes()
   assert b"number" not in (tmp_path / "with").read_bytes()
 
@@ -313,3 +314,78 @@ def test_the_number_is_not_in_the_file(tmp_path):
 def test_a_scan_of_no_rounds_is_no_event():
   stacked = jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=0)[1]
   assert Ledger().append(stacked) == Ledger()
+
+
+def of_rounds(*numbers, event=HOST_MADE[0]):
+  return [dataclasses.replace(event, number=number) for number in numbers]
+
+
+def test_a_loop_that_keeps_its_last_event_is_refused():
+  """Nine of ten rounds would cost nothing."""
+  host = HOST_MADE[0]
+  last = jax.jit(lambda: jax.lax.fori_loop(0, 10, lambda i, _: dataclasses.replace(host, number=i), host))()
+  with pytest.raises(ValueError, match="Expected the Round of round 0 at most, got that of round 9: the events of"):
+    Ledger().append(last)
+
+
+def test_blocks_that_return_their_last_event_are_refused(tmp_path):
+  with pytest.raises(ValueError, match="of round 5 at most, got that of round 9"):
+    ledger_of(of_rounds(*range(5), 9))
+  with contextlib.closing(DurableLedger(tmp_path / "ledger", "run")) as durable:
+    durable.append(0, *([event] for event in of_rounds(*range(5))))
+    with pytest.raises(ValueError, match="of round 5 at most, got that of round 9"):
+      durable.append(5, of_rounds(9))
+    assert durable.last_round == 4
+    durable.append(5, of_rounds(5))
+
+
+def test_events_that_lie_between_rounds_are_missed_in_a_stack():
+  every_third = jax.tree.map(lambda *x: jnp.stack(x), *of_rounds(0, 3, 6))
+  with pytest.raises(ValueError, match="of round 1 at most, got that of round 3"):
+    Ledger().append(every_third)
+
+
+def test_a_resumed_run_goes_on_with_its_earlier_ledger(tmp_path):
+  Ledger().append(HOST_MADE[0], count=50).save(tmp_path / "ledger")
+  with pytest.raises(ValueError, match="a resumed run, to the ledger of its earlier rounds"):
+    ledger_of(of_rounds(50))
+  ledger = load(tmp_path / "ledger")
+  for event in of_rounds(50, 51):
+    ledger = ledger.append(event)
+  assert ledger.entries == ((HOST_MADE[0], 52),)
+  with contextlib.closing(DurableLedger(tmp_path / "durable", "run")) as durable:
+    durable.append(0, *([event] for event in of_rounds(*range(50))))
+  with contextlib.closing(DurableLedger(tmp_path / "durable", "run")) as durable:
+    durable.append(50, of_rounds(50))
+    with pytest.raises(ValueError, match="of round 51 at most, got that of round 60"):
+      durable.append(51, of_rounds(60))
+
+
+def test_what_earlier_releases_hold_fills_no_gap_of_a_run(tmp_path):
+  prior = Ledger().append(HOST_MADE[0], count=50)
+  with (
+    contextlib.closing(DurableLedger(tmp_path / "ledger", "run", prior)) as durable,
+    pytest.raises(ValueError, match="of round 0 at most, got that of round 9"),
+  ):
+    durable.append(0, of_rounds(9))
+
+
+@pytest.mark.parametrize(
+  "events",
+  [
+    pytest.param([*of_rounds(0, 1, 2), *of_rounds(0, 1)], id="a run after another"),
+    pytest.param(of_rounds(0, 1, 2, 0, 3, 1, 4, 2), id="two runs side by side, one begun later"),
+    pytest.param(of_rounds(0, 0, 1, 1), id="two releases a round"),
+    pytest.param(of_rounds(0, 1, 2, 1, 2, 3), id="rounds repeated from a checkpoint count again"),
+    pytest.param([*of_rounds(0, 1), *of_rounds(0, 1, event=HOST_MADE[2])], id="one scan's events, type by type"),
+    pytest.param([HOST_MADE[0], *of_rounds(1), HOST_MADE[0]], id="without a number"),
+  ],
+)
+def test_numbers_that_miss_nothing_are_taken(events):
+  assert len(ledger_of(events)) == len(events)
+
+
+def test_a_count_and_a_slice_miss_nothing():
+  ledger = Ledger().append(*of_rounds(9), count=10).append(*of_rounds(10))
+  assert len(ledger.rounds(5, 8) + ledger.rounds(10, 11)) == 4
+  assert Ledger().extend(ledger.rounds(5, 11).entries) == ledger.rounds(5, 11)

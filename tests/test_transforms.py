@@ -9,7 +9,7 @@ import statistical
 
 from jdp import ledger, queries, random, transforms
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.numerics.compensated import rounded
+from jdp.numerics.compensated import add, rounded
 from jdp.sampling import Sample
 
 PARAMS = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
@@ -258,6 +258,14 @@ def test_accumulated_contributions_are_released_once_with_the_noise_of_one_relea
   wrapped, state = accumulate(optax.MultiSteps(release, 4, use_grad_mean=False), 4, contribution, params)
   np.testing.assert_allclose(wrapped, by_hand, atol=1e-6)
   assert int(state.inner_opt_state.step) == 1
+
+
+def test_multi_steps_around_release_refuses_pairs(key):
+  """Its accumulator is like the parameters: a pair is never taken for its value."""
+  optimizer = optax.MultiSteps(transforms.release(queries.gaussian_sum(1.0, 1.0), key), 2, use_grad_mean=False)
+  params = jnp.zeros(3)
+  with pytest.raises(ValueError, match="Compensated"):
+    accumulate(optimizer, 1, add(params, params), params)
 
 
 def test_multi_steps_behind_privatize_noises_every_small_step(key):

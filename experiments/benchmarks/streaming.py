@@ -10,9 +10,12 @@ after the other in float64, its constants precomputed, with numpy's new generato
 
 `--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports its memory: that of the compiled
 program, and the most that the process ever held.
+
+`--baseline=CHECKOUT` compares this checkout's sums with another one's instead, in processes that take turns.
 """
 
 import functools
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -27,7 +30,7 @@ from jax.sharding import PartitionSpec
 from scipy import special, stats
 
 import jdp.random
-from experiments.benchmarks import harness
+from experiments.benchmarks import checkouts, harness
 from jdp import mechanisms
 from jdp.federated import client_mesh, replicate
 
@@ -158,6 +161,19 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   )
 
 
+def _before_and_after(baseline: str) -> None:
+  work = [str(VALUES.value), str(EPSILON.value)]
+  cases = {
+    f"{dim:,d} coordinates, {devices} device{'s' if devices > 1 else ''}": checkouts.Command(
+      ["jdp_streaming.py", str(dim), *work], devices
+    )
+    for dim in DIMS.value
+    for devices in sorted({1, os.cpu_count() or 1})
+  }
+  timings = checkouts.before_and_after(cases, baseline)
+  harness.report("threefry, values by function", timings, "vectors", json_path=harness.JSON.value)
+
+
 def _peak_memory() -> float:
   """In MB; Linux counts it in KiB."""
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024e-6
@@ -166,6 +182,9 @@ def _peak_memory() -> float:
 def main(argv):
   """Prints one table for each dimension and generator, and one beside numpy; with --clients, the memory of one sum."""
   del argv
+  if baseline := checkouts.BASELINE.value:
+    _before_and_after(baseline)
+    return
   generators = {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}
   values = "whole" if WHOLE.value else "by function"
   for dim in DIMS.value:

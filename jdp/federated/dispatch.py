@@ -5,8 +5,8 @@ for each device. A loop that runs ahead of its results fills the pool with waiti
 first part of an earlier round finds no thread, the others wait for it in their all-to-all, and
 after 40 seconds the process is aborted. So a state that goes from round to round waits for itself
 before it is used again. On one device, and on accelerators, nothing waits. Sums that nothing
-carries from call to call (`cohort_sum`, `stream_sum`) cannot wait for each other: look at a result
-every few calls.
+carries from call to call (`cohort_sum` or `stream_sum` in a jitted function) cannot wait for each
+other: look at a result every few calls. Outside of jit no call runs ahead, as each compiles first.
 """
 
 from typing import Any, NamedTuple, TypeVar

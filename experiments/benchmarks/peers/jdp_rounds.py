@@ -1,4 +1,4 @@
-"""Rounds of jdp: python -m experiments.benchmarks.peers.jdp_rounds federated|example MODEL GHOST, on all devices."""
+"""Rounds of jdp on all devices: jdp_rounds.py federated|example MODEL GHOST."""
 
 import sys
 from typing import Any
