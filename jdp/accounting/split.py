@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.cap import MAX_EPSILON, MIN_EPSILON, optimal_cap
+from jdp.accounting.cap import optimal_cap
 from jdp.accounting.scalar import ScalarGrid, level_variance, scalar_grid
+from jdp.accounting.threshold import MAX_EPSILON, MIN_EPSILON
 
 _FIRST, _FINER = 256, 16
 
