@@ -96,7 +96,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   return math.exp(optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
 
 
-def _log_delta(z, epsilon):
+def _log_delta(z: float, epsilon: float) -> float:
   x = epsilon * z - 0.5 / z
   if x > _FAR:
     return -0.5 * x * x  # An upper bound that underflows; the difference below would lose all its digits.
@@ -106,12 +106,12 @@ def _log_delta(z, epsilon):
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
 
 
-def _mills(x):
+def _mills(x: float) -> float:
   """R(x) = Phi(-x)/phi(x)."""
   return math.sqrt(math.pi / 2) * float(special.erfcx(x / math.sqrt(2)))
 
 
-def _log(delta):
+def _log(delta: float) -> float:
   if not 1e-100 <= delta < 1:
     raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
   return math.log(delta)

@@ -47,7 +47,7 @@ def log_expm1(t: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=16)
-def _terms(orders):
+def _terms(orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """The terms k = 2..a of every order, one after another: where each order starts, k, a - k, log C(a, k)."""
   a = np.repeat(orders, np.array(orders) - 1)
   k = np.concatenate([np.arange(2, order + 1) for order in orders])
@@ -56,7 +56,7 @@ def _terms(orders):
   return starts, k, a - k, log_choose
 
 
-def _log_sum_exp(terms, starts):
+def _log_sum_exp(terms: np.ndarray, starts: np.ndarray) -> np.ndarray:
   """log of the sum of exp(terms) over the segments of the last axis that begin at `starts`."""
   top = np.maximum.reduceat(terms, starts, axis=1)
   lengths = np.diff(starts, append=terms.shape[1])

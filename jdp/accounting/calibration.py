@@ -172,12 +172,19 @@ def calibrate_cohort(
   return _largest_whole(target_epsilon, delta, plan, population, "record", accounting)
 
 
-def _check_target(target_epsilon, delta):
+def _check_target(target_epsilon: float, delta: float) -> None:
   _validate.positive(target_epsilon=target_epsilon, delta=delta)
   _validate.probability(delta=delta)
 
 
-def _largest(target_epsilon, delta, plan, what, accounting, high=None):
+def _largest(
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[float], Ledger],
+  what: str,
+  accounting: dict[str, Any],
+  high: float | None = None,
+) -> float:
   """The largest x, up to a factor of 1.001, whose plan meets the target; the target is missed at e^high."""
   _check_target(target_epsilon, delta)
 
@@ -207,7 +214,14 @@ def _largest(target_epsilon, delta, plan, what, accounting, high=None):
   return math.exp(log_x)
 
 
-def _largest_whole(target_epsilon, delta, plan, maximum, what, accounting):
+def _largest_whole(
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[int], Ledger],
+  maximum: int,
+  what: str,
+  accounting: dict[str, Any],
+) -> int:
   _check_target(target_epsilon, delta)
   _validate.integer(1, maximum=maximum)
 

@@ -16,16 +16,16 @@ so the height of the cap is carried as log h and p as its logit.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, special
 
 from jdp import _validate
+from jdp.accounting.threshold import check_epsilon, cost, logit, logit_of, spend
 from jdp.guarantees import rounded_up
 
 MAX_DIM = 10**9
-MIN_EPSILON, MAX_EPSILON = 1e-3, 1e4
 
 # A mechanism's epsilon is this much (relatively) below the one asked for: ten times the error of
 # the formulas here, a thousandth of what a user could notice.
@@ -95,7 +95,7 @@ def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
   return log_q, log_ratio
 
 
-def _log_share_high(dim, log_height):
+def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), a series of positive terms with ratio below 2h < 1/2."""
   a, h = (dim - 1) / 2, np.exp(log_height)
   n = np.arange(64).reshape(-1, *[1] * h.ndim)
@@ -107,7 +107,7 @@ def _log_share_high(dim, log_height):
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-def _log_share_low(dim, gamma):
+def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """For gamma <= 1/2: q = c_d times the integral of sin^(d-2) from 0 to Theta = acos(gamma).
 
   With theta = Theta - x the integrand, relative to its value at Theta, is
@@ -220,9 +220,7 @@ def cap_of(dim: int, gamma: float, p: float) -> Cap:
   """
   _check(dim)
   _check_gamma(gamma)
-  if not 0 < p < 1:
-    raise ValueError(f"Expected p in (0, 1), got {p}; p = 1 has no finite epsilon.")
-  cap = _make(dim, gamma, _log_height(gamma), math.log(p) - math.log1p(-p))
+  cap = _make(dim, gamma, _log_height(gamma), logit_of(p))
   if not cap.epsilon > 0:
     raise ValueError(f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}.")
   return cap
@@ -237,7 +235,7 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
   _check(dim, epsilon)
   if not 0.5 <= p < 1:
     raise ValueError(f"Expected p in [1/2, 1) when gamma is not given, got {p}.")
-  logit_p = math.log(p) - math.log1p(-p)
+  logit_p = logit_of(p)
   logit_q = logit_p - epsilon * (1 - _SAFETY)
   if not logit_q <= 0:
     raise ValueError(f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with {rounded_up(logit_p)}.")
@@ -287,40 +285,33 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   return cap
 
 
-def _spend(dim, gamma, log_height, epsilon):
+def _spend(dim: int, gamma: float, log_height: float, epsilon: float) -> Cap:
   """The cap whose p spends epsilon, up to the safety margin."""
   log_q, _ = log_share(dim, gamma, log_height)
-  return _make(dim, gamma, log_height, epsilon * (1 - _SAFETY) + _logit(log_q))
+  return _make(dim, gamma, log_height, spend(epsilon, logit(float(log_q)), _SAFETY))
 
 
-def _make(dim, gamma, log_height, logit_p):
+def _make(dim: int, gamma: float, log_height: float, logit_p: float) -> Cap:
   log_q, log_ratio = (float(x) for x in log_share(dim, gamma, log_height))
-  logit_q = _logit(log_q)
-  epsilon = logit_p - logit_q
-  log_p = -float(np.logaddexp(0.0, -logit_p))
-  # m = f (p/q) (1 - e^-epsilon), as e^-epsilon is the ratio of the two densities.
-  log_m = log_p - log_ratio + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf
-  return Cap(dim, gamma, log_height, math.exp(log_p), logit_p, log_q, logit_q, log_m, epsilon)
+  logit_q = logit(log_q)
+  made = cost(logit_p, logit_q, -log_ratio)
+  return Cap(dim, gamma, log_height, made.p, logit_p, log_q, logit_q, made.log_m, made.epsilon)
 
 
-def _logit(log_q) -> float:
-  return float(log_q - np.log1p(-np.exp(log_q)))
-
-
-def _gamma(log_height):
+def _gamma(log_height: Any) -> Any:
   return -np.expm1(log_height + math.log(2))
 
 
-def _log_height(gamma):
+def _log_height(gamma: float) -> float:
   return np.log1p(-gamma) - math.log(2)
 
 
-def _check(dim, epsilon=1.0):
+def _check(dim: int, epsilon: float = 1.0) -> None:
   if not (isinstance(dim, int | np.integer) and 2 <= dim <= MAX_DIM):
     raise ValueError(f"Expected dim to be a whole number in [2, {MAX_DIM}], got {dim!r}; a scalar has no direction.")
-  _validate.in_range(MIN_EPSILON, MAX_EPSILON, epsilon=epsilon)
+  check_epsilon(epsilon)
 
 
-def _check_gamma(gamma):
+def _check_gamma(gamma: float) -> None:
   if not 0 <= gamma < 1:
     raise ValueError(f"Expected gamma in [0, 1), got {gamma}.")

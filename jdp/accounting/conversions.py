@@ -28,19 +28,19 @@ class Conversion(NamedTuple):
   log_delta: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 
 
-def _improved_epsilon(orders, rdp, delta):
+def _improved_epsilon(orders: np.ndarray, rdp: np.ndarray, delta: float) -> np.ndarray:
   return rdp + np.log1p(-1 / orders) - (_log(delta) + np.log(orders)) / (orders - 1)
 
 
-def _improved_log_delta(orders, rdp, epsilon):
+def _improved_log_delta(orders: np.ndarray, rdp: np.ndarray, epsilon: float) -> np.ndarray:
   return (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
 
 
-def _classic_epsilon(orders, rdp, delta):
+def _classic_epsilon(orders: np.ndarray, rdp: np.ndarray, delta: float) -> np.ndarray:
   return rdp - _log(delta) / (orders - 1)
 
 
-def _classic_log_delta(orders, rdp, epsilon):
+def _classic_log_delta(orders: np.ndarray, rdp: np.ndarray, epsilon: float) -> np.ndarray:
   return (orders - 1) * (rdp - epsilon)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from scipy import special
 
 from jdp import _validate
+from jdp.accounting.threshold import check_epsilon, cost, logit, logit_of, spend
 
 MAX_DIM = 10**7
-MIN_EPSILON, MAX_EPSILON = 1e-3, 1e4
 
 # A mechanism's epsilon is this much (relatively) below the one asked for, far more than the error of the formulas.
 _SAFETY = 5e-10
@@ -105,7 +105,7 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
   (0.27066859, 2.35863574)
   """
   _check(dim)
-  cube = _make(dim, _threshold(dim, kappa), _logit_p(p))
+  cube = _make(dim, _threshold(dim, kappa), logit_of(p))
   if not cube.epsilon > 0:
     raise ValueError(f"Expected p above the cap's share of the vertices, {math.exp(cube.log_q):.6g}, got {p}.")
   return cube
@@ -118,7 +118,7 @@ def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
     ValueError: if an argument is out of range, p alone costs more than epsilon, or is too small for any threshold.
   """
   _check(dim, epsilon)
-  logit_p, lowest = _logit_p(p), _least_threshold(dim)
+  logit_p, lowest = logit_of(p), _least_threshold(dim)
   if not _make(dim, lowest, logit_p).epsilon <= epsilon:
     raise ValueError(f"Expected p to cost at most epsilon = {epsilon} at kappa = 0, got p = {p}; take a smaller one.")
   low, high = lowest, dim
@@ -147,7 +147,7 @@ def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   return _log_stirling(np.array(float(dim))) - _log_stirling(count) - _log_stirling(dim - count) - deviance
 
 
-def _log_stirling(n):
+def _log_stirling(n: np.ndarray) -> np.ndarray:
   """log(n! e^n / n^n)."""
   large = np.maximum(n, 16.0)
   r = 1 / (large * large)
@@ -156,46 +156,33 @@ def _log_stirling(n):
   return np.where(n < 16, exact, 0.5 * np.log(2 * math.pi * large) + series)
 
 
-def _spend(dim, threshold, epsilon):
+def _spend(dim: int, threshold: int, epsilon: float) -> Cube:
   """The cube whose p spends epsilon, up to the safety margin."""
-  return _make(dim, threshold, epsilon * (1 - _SAFETY) + _logit(log_share(dim, threshold)))
+  return _make(dim, threshold, spend(epsilon, logit(log_share(dim, threshold)), _SAFETY))
 
 
-def _make(dim, threshold, logit_p):
+def _make(dim: int, threshold: int, logit_p: float) -> Cube:
   log_q = log_share(dim, threshold)
-  epsilon = logit_p - _logit(log_q)
-  log_p = -float(np.logaddexp(0.0, -logit_p))
   log_f = float(log_probability(dim, np.array(threshold))) + math.log(threshold / dim)
-  # m = f (p/Q) (1 - e^-epsilon), as e^-epsilon is the ratio of the two probabilities of a vertex.
-  log_m = log_p + log_f - log_q + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf
-  return Cube(dim, _kappa(dim, threshold), threshold, math.exp(log_p), logit_p, log_q, log_m, epsilon)
+  made = cost(logit_p, logit(log_q), log_f - log_q)
+  return Cube(dim, _kappa(dim, threshold), threshold, made.p, logit_p, log_q, made.log_m, made.epsilon)
 
 
-def _logit(log_q) -> float:
-  return log_q - math.log1p(-math.exp(log_q))
-
-
-def _logit_p(p) -> float:
-  if not 0 < p < 1:
-    raise ValueError(f"Expected p in (0, 1), got {p}; p = 1 has no finite epsilon.")
-  return math.log(p) - math.log1p(-p)
-
-
-def _kappa(dim, threshold):
+def _kappa(dim: int, threshold: int) -> int:
   return 2 * threshold - dim - 1
 
 
-def _least_threshold(dim):
+def _least_threshold(dim: int) -> int:
   return dim // 2 + 1
 
 
-def _threshold(dim, kappa):
+def _threshold(dim: int, kappa: int) -> int:
   _validate.integer(0, kappa=kappa)
   _validate.in_range(0, dim - 1, kappa=kappa)
   return (dim + int(kappa)) // 2 + 1
 
 
-def _check(dim, epsilon=1.0):
+def _check(dim: int, epsilon: float = 1.0) -> None:
   _validate.integer(1, dim=dim)
   _validate.in_range(1, MAX_DIM, dim=dim)
-  _validate.in_range(MIN_EPSILON, MAX_EPSILON, epsilon=epsilon)
+  check_epsilon(epsilon)

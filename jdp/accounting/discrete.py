@@ -74,7 +74,7 @@ def skellam_rdp(l2: np.ndarray, l1: np.ndarray, variance: np.ndarray, orders: np
   return np.where(v > 0, divergence, math.inf)
 
 
-def _skellam_log_moment(l2, l1, v, a):
+def _skellam_log_moment(l2: np.ndarray, l1: np.ndarray, v: np.ndarray, a: np.ndarray) -> np.ndarray:
   """(a - 1) times the divergence at whole orders a >= 1; zero at 1, where a first factor of zero meets infinity."""
   squared, absolute = np.square(l2 / np.sqrt(v)), l1 / v  # so that nothing overflows but what is infinite
   second = np.minimum(((2 * a - 1) * squared / v + 6 * absolute / v) / 4, 1.5 * absolute)

@@ -180,7 +180,7 @@ def _release(loss: Loss, relation: Relation) -> "DpEvent":
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 
 
-def _rounds(event, count: int, relation: Relation) -> Iterator[tuple[tuple[Any, Any], int]]:
+def _rounds(event: Any, count: int, relation: Relation) -> Iterator[tuple[tuple[Any, Any], int]]:
   """((sampling, query), count) of each round of an event that happened `count` times."""
   dp = _dp_accounting()
   if isinstance(event, dp.ComposedDpEvent):
@@ -197,7 +197,7 @@ def _rounds(event, count: int, relation: Relation) -> Iterator[tuple[tuple[Any, 
     yield (PoissonSampling(1.0), _query(event, relation)), count
 
 
-def _query(event, relation: Relation) -> SumQueryEvent:
+def _query(event: Any, relation: Relation) -> SumQueryEvent:
   dp = _dp_accounting()
   clip_norm = 0.5 if relation is Relation.REPLACE_ONE else 1.0
   if isinstance(event, dp.GaussianDpEvent):
@@ -216,7 +216,7 @@ def _query(event, relation: Relation) -> SumQueryEvent:
   raise ValueError(f"Expected a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; leave it out.")
 
 
-def _dp_accounting():
+def _dp_accounting() -> Any:
   try:
     import dp_accounting  # lazily: it takes a second
   except ImportError as error:

@@ -9,7 +9,7 @@ Three kinds of numbers, which must not be mixed:
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -87,7 +87,7 @@ def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
   )
 
 
-def _is_laplace(reports):
+def _is_laplace(reports: dict[str, Any]) -> bool:
   return reports.get("noise", "laplace") == "laplace"
 
 

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, special
 
-from jdp import _validate
-from jdp.accounting.cap import MAX_EPSILON, MIN_EPSILON
+from jdp.accounting.threshold import MAX_EPSILON, check_epsilon, cost, spend
 
 # A mechanism's epsilon is this much (relatively) below the one asked for, well above the error of the formulas here.
 _SAFETY = 1e-11
@@ -72,7 +71,7 @@ def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
   >>> round(cap.gamma, 6), round(cap.m, 6), round(cap.p, 5)
   (1.515638, 1.515638, 0.79095)
   """
-  _validate.in_range(MIN_EPSILON, MAX_EPSILON, epsilon=epsilon)
+  check_epsilon(epsilon)
   log_odds = epsilon + math.log(-math.expm1(-epsilon))  # log(e^epsilon - 1)
 
   def surplus(log_gamma):  # log(gamma / m), increasing through its only root
@@ -88,12 +87,10 @@ def log_normal_density(x):
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi)
 
 
-def _spend(gamma, epsilon):
+def _spend(gamma: float, epsilon: float) -> GaussianCap:
   """The half-space whose p spends epsilon, up to the safety margin."""
   log_q, log_rest = float(special.log_ndtr(-gamma)), float(special.log_ndtr(gamma))
-  epsilon = epsilon * (1 - _SAFETY)
-  logit_p = epsilon + log_q - log_rest
-  log_p = -float(np.logaddexp(0.0, -logit_p))
-  # m = f (p/q) (1 - e^-epsilon), as e^-epsilon is the ratio of the two densities.
-  m = math.exp(float(log_normal_density(gamma)) + log_p - log_q) * -math.expm1(-epsilon)
-  return GaussianCap(gamma, math.exp(log_p), logit_p, log_q, m, epsilon)
+  logit_q = log_q - log_rest
+  logit_p = spend(epsilon, logit_q, _SAFETY)
+  made = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)
+  return GaussianCap(gamma, made.p, logit_p, log_q, math.exp(made.log_m), made.epsilon)

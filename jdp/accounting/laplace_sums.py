@@ -173,7 +173,7 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
   return min(limit, float(optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)
 
 
-def _least(bound):
+def _least(bound: Callable[[float], float]) -> float:
   """The smallest value of a bound that falls, then rises, with the logarithm of order - 1; infinity if none is less.
 
   Raises:
@@ -205,26 +205,26 @@ class _Terms(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _terms(draws):
+def _terms(draws: int) -> _Terms:
   i = _POWERS[:draws]
   log_choose = special.gammaln(2 * draws - 1 - i) - special.gammaln(draws) - special.gammaln(draws - i)
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
   return _Terms(i, _LOG_FACTORIALS[:draws], log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1])
 
 
-def _log_poisson_mixture(terms, log_weights, x):
+def _log_poisson_mixture(terms: _Terms, log_weights: np.ndarray, x: float) -> float:
   """log sum_i weight_i e^-x x^i / i!; that power is Gamma(i+1)'s density at x, and the i-th term of its tails."""
   log_terms = log_weights + special.xlogy(terms.power, x) - terms.log_factorials
   top = log_terms.max()
   return float(top + math.log(np.exp(log_terms - top).sum())) - x
 
 
-def _log_density(draws, x):
+def _log_density(draws: int, x: float) -> float:
   terms = _terms(draws)
   return _log_poisson_mixture(terms, terms.log_weights, abs(x))
 
 
-def _log_tail(draws, x):
+def _log_tail(draws: int, x: float) -> float:
   """log P(S > x): Gamma(m) exceeds x when fewer than m arrivals come before x."""
   terms = _terms(draws)
   beyond = _log_poisson_mixture(terms, terms.log_tails, abs(x))

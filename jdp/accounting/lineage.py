@@ -123,7 +123,7 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   return lines.sum(axis=0) / num_instances
 
 
-def _one_update_back(lines, k):
+def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
   """The expected numbers of lines [a - 1, n], one server update earlier."""
   a = np.arange(1.0, len(lines) + 1)[:, None]
   extended, meeting = (k - a + 1) / k**2, a * (a - 1) / k**2  # a given line alone; any two

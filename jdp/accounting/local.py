@@ -71,7 +71,7 @@ def total(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
   return dataclasses.replace(everything, **counted)
 
 
-def _sum_of_largest(part, releases, cap):
+def _sum_of_largest(part: str, releases: Mapping[LocalRelease, int], cap: int) -> float:
   """What the `cap` largest values of a part add up to."""
   result = 0.0
   for value, count in sorted(((getattr(release.guarantee, part), n) for release, n in releases.items()), reverse=True):

@@ -72,7 +72,7 @@ def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_nor
   return _finite("epsilon of the coordinates together", epsilon * min(float(coordinates), l1_norm / clip))
 
 
-def _finite(name, value):
+def _finite(name: str, value: float) -> float:
   """A product of finite numbers, refused where it overflows: what is computed from infinity would be NaN."""
   if not value < math.inf:
     raise ValueError(f"Expected a finite {name}, got {value}; choose less extreme parameters.")

@@ -1,7 +1,7 @@
 """Privacy loss distributions, by the package dp_accounting, of the kinds of loss that have one."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def _width(kind: LossKind, parameters: tuple[float, ...], count: int) -> float:
   return max(single, min(count * single, composed))
 
 
-def _single_width(kind, parameters):
+def _single_width(kind: LossKind, parameters: tuple[float, ...]) -> float:
   """The width of a single loss's grid."""
   if kind is not GAUSSIAN:
     return 2 * float(kind.max_loss(np.array([parameters]))[0])
@@ -100,13 +100,13 @@ def _single_width(kind, parameters):
   return 2 * _TAIL / z if q == 1 else float(np.subtract(*log_mixture(q, farthest)))
 
 
-def _is_free(kind, parameters):
+def _is_free(kind: LossKind, parameters: Sequence[float]) -> bool:
   if kind is RANDOMIZED_RESPONSE:
     return parameters[0] == 1
   return kind is not NON_PRIVATE and parameters[0] == 0
 
 
-def _is_unbounded(kind, parameters):
+def _is_unbounded(kind: LossKind, parameters: tuple[float, ...]) -> bool:
   if kind is GAUSSIAN:
     return parameters[1] == 0
   if kind is RANDOMIZED_RESPONSE:
@@ -114,19 +114,19 @@ def _is_unbounded(kind, parameters):
   return kind is NON_PRIVATE or parameters[0] > _LARGEST
 
 
-def _gaussian(package, q, z):
+def _gaussian(package: Any, q: float, z: float) -> Any:
   return package.from_gaussian_mechanism(z, value_discretization_interval=_INTERVAL, sampling_prob=q)
 
 
-def _laplace(package, epsilon):
+def _laplace(package: Any, epsilon: float) -> Any:
   return package.from_laplace_mechanism(1 / epsilon, value_discretization_interval=_INTERVAL)
 
 
-def _randomized_response(package, noise, num_values):
+def _randomized_response(package: Any, noise: float, num_values: float) -> Any:
   return package.from_randomized_response(noise, int(num_values), value_discretization_interval=_INTERVAL)
 
 
-def _pure(package, epsilon):
+def _pure(package: Any, epsilon: float) -> Any:
   parameters = package.common.DifferentialPrivacyParameters(epsilon, 0.0)
   return package.from_privacy_parameters(parameters, value_discretization_interval=_INTERVAL)
 

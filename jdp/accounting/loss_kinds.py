@@ -41,7 +41,7 @@ class Loss(NamedTuple):
   parameters: tuple[float, ...]
 
 
-def _unbounded(parameters):
+def _unbounded(parameters: np.ndarray) -> np.ndarray:
   return np.full(len(parameters), math.inf)
 
 

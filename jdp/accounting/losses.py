@@ -7,7 +7,8 @@ a release (`jdp.accounting.releases`), the sampling says what drawing the sample
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -194,7 +195,7 @@ def of_type(kind: type[E], events: Mapping[Event, int]) -> dict[E, int]:
   return {event: count for event, count in events.items() if isinstance(event, kind)}
 
 
-def _choose(name, kind, requested, present):
+def _choose(name: str, kind: type[StrEnum], requested: str | None, present: Set[str]) -> str:
   """What was asked for; if nothing was, the only one present."""
   if requested is not None:
     _validate.one_of(list(kind), **{name: requested})
@@ -204,5 +205,5 @@ def _choose(name, kind, requested, present):
   return next(iter(present))
 
 
-def _names(members):
+def _names(members: Iterable[str]) -> str:
   return ", ".join(sorted(members))

@@ -52,7 +52,9 @@ def rdp_profile(composed: Losses) -> Profile:
   return Profile(epsilon, delta)
 
 
-def _least_over_orders(curve: Callable[[tuple[float, ...]], np.ndarray], bound) -> float:
+def _least_over_orders(
+  curve: Callable[[tuple[float, ...]], np.ndarray], bound: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> float:
   """The smallest bound over all orders.
 
   (a - 1) rdp(a) is convex in the order a, being a cumulant generating function. That makes both bounds

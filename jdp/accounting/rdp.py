@@ -76,7 +76,7 @@ def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   return rdp
 
 
-def _log_excess(q, z, a):
+def _log_excess(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """log(A - 1), shape [E, A], for 0 < q < 1 and 0 < z < inf."""
   whole = (a == np.floor(a)) & (a <= _MAX_BINOMIAL_ORDER)
   result = np.empty((q.size, a.size))
@@ -89,7 +89,7 @@ def _log_excess(q, z, a):
   return result
 
 
-def _by_binomial_sum(q, z, a):
+def _by_binomial_sum(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   def gain(rows, k):
     return log_expm1(k * (k - 1) / 2 * (1 / z[rows, None]) ** 2)
 
@@ -102,7 +102,7 @@ def _by_binomial_sum(q, z, a):
 _LOG_ACCURACY = 34
 
 
-def _by_quadrature(q, z, a):
+def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """log(A - 1) of P triples (q, z, a), each [P]."""
   wide, narrow = math.pi * math.sqrt(2 / _LOG_ACCURACY) * z, 2 / (_LOG_ACCURACY / (math.pi * z) ** 2 + 0.5)
   step = np.where(wide > 2, wide, narrow)
@@ -117,7 +117,7 @@ def _by_quadrature(q, z, a):
   return result
 
 
-def _log_sum(x, q, z, a):
+def _log_sum(x: np.ndarray, q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """log of the sum over the nodes x [P, N] of ((1+y)^a - 1 - a y) times the standard normal density at x/z, [P]."""
   s = log_mixture(q, (x - 0.5) / z**2)
   # Terms are scaled by e^-t where t = a s > 0, so that nothing overflows.
@@ -136,7 +136,7 @@ def _log_sum(x, q, z, a):
   return top + np.log(np.maximum(total / math.sqrt(2 * math.pi), np.finfo(float).tiny))
 
 
-def _by_triangle_inequality(q, z, a):
+def _by_triangle_inequality(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """E (1-q + q L)^a <= ((1-q) + q (E L^a)^(1/a))^a, with E L^a = e^(a(a-1)/(2z^2))."""
   return log_expm1(a * log_mixture(q, (a - 1) / (2 * z**2)))
 
@@ -148,6 +148,6 @@ def log_mixture(q, u):
   return np.where(log_large > 0, log_large + np.log1p((1 - q) * np.exp(-np.maximum(log_large, 0.0))), small)
 
 
-def _check(expected, accepted, values):
+def _check(expected: str, accepted: np.ndarray, values: np.ndarray) -> None:
   if not np.all(accepted):
     raise ValueError(f"Expected {expected}, got {values[~accepted].flat[0]}.")

@@ -56,7 +56,7 @@ def concentrated(rho: np.ndarray, orders: np.ndarray) -> np.ndarray:
   return rho[:, None] * orders
 
 
-def _binary(loss, log_kept, a):
+def _binary(loss: np.ndarray, log_kept: np.ndarray, a: np.ndarray) -> np.ndarray:
   """For laws equal but for two outputs, whose probabilities u and u e^-loss change places; log_kept is log u.
 
   A - 1 = u (e^((a-1) loss) - 1) (1 - e^(-a loss)).
@@ -66,7 +66,7 @@ def _binary(loss, log_kept, a):
     return np.logaddexp(0.0, log_excess) / (a - 1)
 
 
-def _log_second_order(x):
+def _log_second_order(x: np.ndarray) -> np.ndarray:
   """log(e^x - 1 - x), which is log(x^2/2) + log 1F1(1; 3; x)."""
   near = np.clip(x, -1.0, 1.0)
   small = 2 * np.log(np.abs(x)) - np.log(2) + np.log(special.hyp1f1(1, 3, near))

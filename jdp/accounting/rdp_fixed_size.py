@@ -57,7 +57,7 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   return np.where(q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least))
 
 
-def _log_moment(q, z, whole):
+def _log_moment(q: np.ndarray, z: np.ndarray, whole: np.ndarray) -> np.ndarray:
   """log A of whole orders [W], [E, W]; infinity where the sum is not evaluated."""
   result = np.full((q.size, whole.size), math.inf)
   events = np.flatnonzero((q > 0) & (q < 1) & (z > 1e-100))
@@ -75,7 +75,7 @@ def _log_moment(q, z, whole):
 
 
 @functools.lru_cache(maxsize=256)
-def _log_coefficients(z, top):
+def _log_coefficients(z: float, top: int) -> np.ndarray:
   """log c_j for j = 2..top."""
   j = np.arange(2, top + 1)
   crude = math.log(2) + j * (j - 1) / 2 / z**2
@@ -88,7 +88,7 @@ def _log_coefficients(z, top):
   return crude
 
 
-def _log_even_moments(z, top):
+def _log_even_moments(z: float, top: int) -> np.ndarray:
   """log E (L - 1)^j for j = 2, 4, ... up to the even number from `top` on.
 
   The trapezoidal rule over x ~ N(0, z^2). The integrand is a sum of Gaussians of width z with centres 0..j, so the

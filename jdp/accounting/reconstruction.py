@@ -181,23 +181,23 @@ def closest_alpha(dim: int, epsilon: float, probability: float, density_ratio: f
   return 2 * math.exp(float(log_height) / 2)
 
 
-def _check(dim, density_ratio):
+def _check(dim: int, density_ratio: float) -> None:
   _validate.integer(2, dim=dim)
   _validate.in_range(2, cap.MAX_DIM, dim=dim)
   if not 1 <= density_ratio < math.inf:
     raise ValueError(f"Expected density_ratio to be a finite number >= 1, got {density_ratio}; 1 is uniform.")
 
 
-def _check_log(name, value):
+def _check_log(name: str, value: float) -> None:
   if not value <= 0:
     raise ValueError(f"Expected {name} <= 0, the logarithm of a probability, got {value}.")
 
 
-def _check_chance(probability):
+def _check_chance(probability: float) -> None:
   if not 0 < probability < 1:
     raise ValueError(f"Expected probability in (0, 1), got {probability}.")
 
 
-def _check_epsilon(epsilon):
+def _check_epsilon(epsilon: float) -> None:
   if not epsilon >= 0:
     raise ValueError(f"Expected epsilon >= 0, got {epsilon}.")

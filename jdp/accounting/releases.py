@@ -37,6 +37,7 @@ from jdp.accounting.loss_kinds import (
   RANDOMIZED_RESPONSE,
   SKELLAM,
   Loss,
+  LossKind,
   pure_epsilon,
 )
 from jdp.events import (
@@ -78,7 +79,7 @@ def release(query: SumQueryEvent, relation: Relation, declared: Relation) -> Los
   return _RELEASES[type(query)](query, relation, declared)
 
 
-def _sum_sensitivity(clip_norm, relation):
+def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
   return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
 
 
@@ -87,43 +88,43 @@ def _gaussian(stddev: float, sensitivity: float) -> Loss:
   return Loss(GAUSSIAN, (1.0, min(stddev / max(sensitivity, _TINY), _LARGEST_MULTIPLIER)))
 
 
-def _gaussian_sum(query: GaussianSum, relation, declared):
+def _gaussian_sum(query: GaussianSum, relation: Relation, declared: Relation) -> Loss:
   return _gaussian(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
 
 
-def _weighted_average(query: WeightedAverage, relation, declared):
+def _weighted_average(query: WeightedAverage, relation: Relation, declared: Relation) -> Loss:
   least = query.min_total_weight
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
   return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
 
 
-def _laplace_sum(query: LaplaceSum, relation, declared):
+def _laplace_sum(query: LaplaceSum, relation: Relation, declared: Relation) -> Loss:
   return Loss(LAPLACE, (_sum_sensitivity(query.clip_norm, relation) / query.scale if query.scale else math.inf,))
 
 
-def _randomized_response(query: RandomizedResponse, relation, declared):
+def _randomized_response(query: RandomizedResponse, relation: Relation, declared: Relation) -> Loss:
   return Loss(RANDOMIZED_RESPONSE, (query.noise, _real(query.num_values)))
 
 
-def _distributed_gaussian_sum(query: DistributedGaussianSum, relation, declared):
+def _distributed_gaussian_sum(query: DistributedGaussianSum, relation: Relation, declared: Relation) -> Loss:
   if not query.released:
     return Loss(PURE, (0.0,))
   return _gaussian(float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation))
 
 
-def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation, declared):
+def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation: Relation, declared: Relation) -> Loss:
   moved = _distance_in_bounds(query, relation)
   shares = query.share_stddev, int(query.num_shares), query.dim
   return Loss(CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),))
 
 
-def _skellam_sum(query: SkellamSum, relation, declared):
+def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> Loss:
   moved = _distance_in_bounds(query, relation)
   variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
   return Loss(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, variance))
 
 
-def _distance_in_bounds(query, relation):
+def _distance_in_bounds(query: SumQueryEvent, relation: Relation) -> int:
   """How far a sum moves whose noise the records' owners add, in units of the bound on a record."""
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
@@ -133,7 +134,7 @@ def _distance_in_bounds(query, relation):
   return 2 if relation is Relation.REPLACE_ONE else 1
 
 
-def _stated(kind, parameter):
+def _stated(kind: LossKind, parameter: str) -> Callable[[Any, Relation, Relation], Loss]:
   def loss(query, relation, declared):
     if relation is not declared:
       raise ValueError(
@@ -145,7 +146,7 @@ def _stated(kind, parameter):
   return loss
 
 
-def _grouped_sums(query: GroupedSums, relation, declared):
+def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) -> Loss:
   parts = [release(part, relation, declared) for part in query.parts]
   kinds = {part.kind for part in parts}
   if NON_PRIVATE in kinds:
@@ -163,11 +164,11 @@ def _grouped_sums(query: GroupedSums, relation, declared):
   )
 
 
-def _inverse(multiplier):
+def _inverse(multiplier: float) -> float:
   return 1 / multiplier if multiplier else math.inf
 
 
-def _rho(loss):
+def _rho(loss: Loss) -> float:
   if loss.kind is CONCENTRATED:
     return loss.parameters[0]
   precision = _inverse(loss.parameters[1])

@@ -111,11 +111,11 @@ def is_central(query: SumQueryEvent) -> bool:
   return type(query) in _CENTRAL  # A subclass's noise may be another.
 
 
-def _poisson(sampling: PoissonSampling, relation):
+def _poisson(sampling: PoissonSampling, relation: Relation) -> tuple[Relation, ...]:
   return (relation,)
 
 
-def _fixed_size(sampling: FixedSizeSampling, relation):
+def _fixed_size(sampling: FixedSizeSampling, relation: Relation) -> tuple[Relation, ...]:
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
       "Expected relation replace_one for FixedSizeSampling (zero_out if the sample is the population), got add_remove: "
@@ -124,13 +124,13 @@ def _fixed_size(sampling: FixedSizeSampling, relation):
   return (relation,)
 
 
-def _shuffled(sampling: ShuffledBatches, relation):
+def _shuffled(sampling: ShuffledBatches, relation: Relation) -> tuple[Relation, ...]:
   if relation is not Relation.ADD_REMOVE:
     return (relation,)
   return (Relation.REPLACE_ONE, Relation.ADD_REMOVE) if sampling.keeps_partial else (Relation.REPLACE_ONE,)
 
 
-def _balls_in_bins(sampling: BallsInBins, relation):
+def _balls_in_bins(sampling: BallsInBins, relation: Relation) -> tuple[Relation, ...]:
   return (relation,)
 
 
@@ -142,9 +142,10 @@ _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
 }
 
 
-def _amplified(event, loss, relation):
+def _amplified(event: Round, loss: Loss, relation: Relation) -> Loss:
   """The loss of a release when the record is in the sample with probability q only."""
-  sampling, poisson = event.sampling, isinstance(event.sampling, PoissonSampling)
+  sampling: Any = event.sampling
+  poisson = isinstance(sampling, PoissonSampling)
   q = sampling.probability if poisson else sampling.sample_size / sampling.population
   if q == 1 or loss.kind is NON_PRIVATE:
     return loss

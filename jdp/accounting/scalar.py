@@ -17,7 +17,7 @@ variance E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2, where now B
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -134,10 +134,10 @@ class RelativeGrid(NamedTuple):
     vertex = np.clip(-2 * c_0 / c_1, low, high)
     return float(max(np.max(c_0 / r**2 + c_1 / r - 1) for r in (low, high, vertex)))
 
-  def _interval(self, value):
+  def _interval(self, value: float) -> int:
     return min(max(int(np.searchsorted(self.levels, value, side="right")) - 1, 0), len(self.levels) - 2)
 
-  def _intervals(self):
+  def _intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Each interval's ends, and the variance at them; what rounding adds to a line between them is (high-r)(r-low)."""
     levels = np.array(self.levels)
     k, rest = len(levels) - 1, math.exp(-self.epsilon)
@@ -188,11 +188,11 @@ def _check(epsilon: float, max_value: float) -> None:
   _validate.positive(epsilon=epsilon)
 
 
-def _log_lie(epsilon, k):
+def _log_lie(epsilon: float, k: int) -> float:
   return math.log(k) - float(np.logaddexp(epsilon, math.log(k)))
 
 
-def _worst_in_interval(epsilon, k, j):
+def _worst_in_interval(epsilon: float, k: np.ndarray, j: np.ndarray) -> np.ndarray:
   """The parabola in f is concave with leading coefficient -1: its vertex, if inside [0, 1]."""
   at_0, at_1 = level_variance(epsilon, k, j, 0.0), level_variance(epsilon, k, j, 1.0)
   vertex = np.clip((at_1 - at_0 + 1) / 2, 0.0, 1.0)
@@ -207,14 +207,14 @@ def level_variance(epsilon: float, k, j, f):
   return _excess(epsilon, k) * (j**2 + (2 * j + 1) * f) + f * (1 - f) + second - 2 * (j + f) * shift - shift**2
 
 
-def _slope(epsilon, k):
+def _slope(epsilon: float, k: Any) -> Any:
   return -math.expm1(-epsilon) / (1 + k * math.exp(-epsilon))
 
 
-def _excess(epsilon, k):
+def _excess(epsilon: float, k: Any) -> Any:
   """1/A - 1."""
   return (k + 1) * math.exp(-epsilon) / -math.expm1(-epsilon)
 
 
-def _shift(epsilon, k):
+def _shift(epsilon: float, k: Any) -> Any:
   return k * (k + 1) / 2 * math.exp(-epsilon) / -math.expm1(-epsilon)

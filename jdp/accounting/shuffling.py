@@ -24,6 +24,7 @@ computed here. The two are mirror images, so that both directions cost the same.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
@@ -139,7 +140,7 @@ def largest_local_epsilon(target_epsilon: float, num_reports: int, delta: float,
   return _search(delta_of, delta, feasible=target_epsilon, infeasible=_MAX_EPSILON)
 
 
-def _binomial():
+def _binomial() -> Any:
   from scipy import stats  # A quarter of a second to import.
 
   return stats.binom
@@ -175,7 +176,7 @@ def _search(delta_of: Callable[[float], float], delta: float, *, feasible: float
   return min(found, feasible) if infeasible < feasible else max(found, feasible)
 
 
-def _check(local_epsilon, num_reports, randomizer):
+def _check(local_epsilon: float, num_reports: int, randomizer: str) -> None:
   _validate.in_range(0, _MAX_EPSILON, local_epsilon=local_epsilon)
   _validate.integer(1, num_reports=num_reports)
   _validate.one_of(_CLONES, randomizer=randomizer)

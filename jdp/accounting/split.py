@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.cap import MAX_EPSILON, MIN_EPSILON, optimal_cap
+from jdp.accounting.cap import optimal_cap
 from jdp.accounting.scalar import ScalarGrid, level_variance, scalar_grid
+from jdp.accounting.threshold import MAX_EPSILON, MIN_EPSILON
 
 _FIRST, _FINER = 256, 16
 
@@ -85,7 +86,7 @@ def worst_error(dim: int, epsilon: float, grid: ScalarGrid) -> float:
   return _error(dim, epsilon, grid, None)
 
 
-def _error(dim, epsilon, grid, norms):
+def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None) -> float:
   inflation, unit = np.exp(-2 * optimal_cap(dim, epsilon).log_m), grid.max_value / grid.num_levels
   if norms is not None:
     return float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
@@ -95,7 +96,7 @@ def _error(dim, epsilon, grid, norms):
   return float(np.max(moments[:-1] + vertex * rise - (level + vertex) ** 2)) * unit**2
 
 
-def _second_moment(grid, x):
+def _second_moment(grid: ScalarGrid, x: np.ndarray) -> np.ndarray:
   """x^2 plus the variance at x, in units of the spacing."""
   j = np.minimum(np.floor(x), grid.num_levels - 1)
   return x**2 + level_variance(grid.epsilon, grid.num_levels, j, x - j)

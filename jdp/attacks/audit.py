@@ -12,9 +12,10 @@ event or more outputs might do better.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
@@ -244,7 +245,7 @@ def _tails(scores: np.ndarray) -> np.ndarray:
   return scores[np.ceil((1 - shares) * (len(scores) - 1)).astype(int)]
 
 
-def _measure(first, second, threshold, bound) -> ScoreAudit:
+def _measure(first: np.ndarray, second: np.ndarray, threshold: float, bound: Any) -> ScoreAudit:
   hits, false_hits = (Threshold(threshold).count(scores) for scores in (first, second))
   found = float(bound(hits, len(first), false_hits, len(second)))
   return ScoreAudit(found, threshold, True, hits, len(first), false_hits, len(second))
@@ -255,14 +256,14 @@ def _at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
   return len(scores) - np.searchsorted(scores, thresholds, side="left")
 
 
-def _scores(values) -> np.ndarray:
+def _scores(values: ArrayLike) -> np.ndarray:
   values = np.asarray(values, np.float64)
   if not (values.ndim == 1 and values.size >= 2 and not np.any(np.isnan(values))):
     raise ValueError(f"Expected at least two scores, none of them NaN, got an array of shape {values.shape}.")
   return values
 
 
-def _log(x):
+def _log(x: np.ndarray) -> np.ndarray:
   """log x; of what is not positive, -inf."""
   return np.log(np.maximum(x, 0.0), out=np.full(np.shape(x), -np.inf), where=np.asarray(x) > 0)
 

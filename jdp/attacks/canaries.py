@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from jdp import _validate, random
@@ -150,7 +151,7 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   return channel_epsilon(binned_channel(laws, edges), delta)
 
 
-def _fit(scores):
+def _fit(scores: ArrayLike) -> Any:
   scores = np.asarray(scores, np.float64)
   if not (scores.ndim == 1 and scores.size >= 2 and np.all(np.isfinite(scores)) and np.ptp(scores) > 0):
     raise ValueError(f"Expected at least two scores, finite and not all equal, got an array of shape {scores.shape}.")

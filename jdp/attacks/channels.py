@@ -129,7 +129,7 @@ def binned_channel(laws, edges) -> np.ndarray:
   return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
 
 
-def _pair_epsilon(p, q, delta):
+def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
   p, q = p[p > 0], q[p > 0]  # an outcome that q alone has makes no event likelier
   with np.errstate(divide="ignore"):  # an outcome that p alone has: infinity
     order = np.argsort(-p / q, kind="stable")
@@ -139,7 +139,7 @@ def _pair_epsilon(p, q, delta):
   return float(np.max(ratios, initial=0.0))
 
 
-def _two_sided(p, q):
+def _two_sided(p: float, q: float) -> np.ndarray:
   """Probabilities of the cap, of neither, and of the opposite cap, which is a share q/(1-q) of what is outside."""
   outside = (1 - p) / (1 - q)
   row = np.array([p, outside * max(1 - 2 * q, 0.0), outside * q])

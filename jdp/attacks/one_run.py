@@ -128,7 +128,7 @@ def audit_one_run(scores, included, *, num_guesses: int, confidence: float, delt
   return OneRunAudit(epsilon, num_correct, num_guesses, scores.size)
 
 
-def _check(num_canaries, num_guesses, num_correct):
+def _check(num_canaries: int, num_guesses: int, num_correct: int) -> None:
   _validate.integer(1, num_canaries=num_canaries)
   _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
   if not num_correct <= num_guesses <= num_canaries:

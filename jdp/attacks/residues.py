@@ -143,7 +143,9 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
   return ResidueAudit(found, name, upper, hits, len(new), false_hits, len(other_new))
 
 
-def _sides(first: np.ndarray, second: np.ndarray):
+def _sides(
+  first: np.ndarray, second: np.ndarray
+) -> tuple[tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray], ...]:
   """(upper, halves that choose, halves that measure) for events likelier on the first input, and on the second."""
   (own, new), (other, other_new) = (np.split(x, [len(x) // 2]) for x in (first, second))
   return (True, own, other, new, other_new), (False, other, own, other_new, new)

@@ -133,7 +133,7 @@ def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -
   return [user[:max_examples] for user in users]
 
 
-def _check_size(num_examples, examples_per_user):
+def _check_size(num_examples: int, examples_per_user: int) -> None:
   _validate.integer(1, examples_per_user=examples_per_user)
   if examples_per_user > num_examples:
     raise ValueError(f"Expected at most {num_examples} examples per user, got {examples_per_user}.")

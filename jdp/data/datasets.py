@@ -120,7 +120,7 @@ def _writers(path: pathlib.Path, count: int) -> np.ndarray:
   return groups
 
 
-def _find(folder, name):
+def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
   for path in (folder / name, folder / f"{name}.gz"):
     if path.exists():
       return path

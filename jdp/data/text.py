@@ -146,7 +146,7 @@ def sequences(
   return _cut(_pairs(vocabulary, texts, max_tokens), unroll)
 
 
-def _pairs(vocabulary, texts, max_tokens) -> np.ndarray:
+def _pairs(vocabulary: Vocabulary, texts: Iterable[str], max_tokens: int | None) -> np.ndarray:
   """(word, next word) of at most the first `max_tokens` tokens, int32 [tokens, 2]."""
   tokens = itertools.chain.from_iterable(
     itertools.pairwise((BOS, *numbers, EOS)) for numbers in map(vocabulary.encode, texts) if numbers
@@ -154,15 +154,15 @@ def _pairs(vocabulary, texts, max_tokens) -> np.ndarray:
   return np.array(list(itertools.islice(tokens, max_tokens)), np.int32).reshape(-1, 2)
 
 
-def _cut(pairs, unroll) -> Examples:
+def _cut(pairs: np.ndarray, unroll: int) -> Examples:
   padded = np.pad(pairs, ((0, -len(pairs) % unroll), (0, 0)), constant_values=BOS)
   inputs, labels = padded.T.reshape(2, -1, unroll)
   return Examples(inputs, labels, np.ones(len(inputs), np.float32))
 
 
-def _joined(parts) -> Examples:
+def _joined(parts: Sequence[Examples]) -> Examples:
   return Examples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _consecutive(counts) -> list[np.ndarray]:
+def _consecutive(counts: Sequence[int]) -> list[np.ndarray]:
   return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])

@@ -51,7 +51,7 @@ class Vocabulary:
     return len(SPECIAL) + len(self.words)
 
   @functools.cached_property
-  def _numbers(self):
+  def _numbers(self) -> dict[str, int]:
     return {word: number for number, word in enumerate(self.words, len(SPECIAL))}
 
   def encode(self, text: str) -> list[int]:
@@ -141,12 +141,12 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
   return Round(PoissonSampling(1.0), GaussianSum(*_bound_and_noise(words_per_user, noise_multiplier)))
 
 
-def _bound_and_noise(words_per_user, noise_multiplier) -> tuple[float, float]:
+def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 
 
-def _named(users, names, words_per_user) -> np.ndarray:
+def _named(users: Iterable[Iterable[str]], names: Sequence[str], words_per_user: int) -> np.ndarray:
   """For each candidate, how many users name it, int [candidates]."""
   numbers = {name: i for i, name in enumerate(names)}
   total = np.zeros(len(names), np.int64)

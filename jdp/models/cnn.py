@@ -34,7 +34,7 @@ class Conv(nn.Module):
     return patches @ kernel.reshape(-1, self.features) + bias[None, None, None]
 
 
-def _patches(x, kernel_size, stride):
+def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Array:
   """[n, height, width, channels] -> [n, height', width', kernel height * kernel width * channels], without padding."""
   rows, columns = (
     np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
@@ -47,7 +47,7 @@ def _patches(x, kernel_size, stride):
   return patches.swapaxes(2, 3).reshape(x.shape[0], len(rows), len(columns), -1)
 
 
-def _max_pool(x):
+def _max_pool(x: jax.Array) -> jax.Array:
   """`nn.max_pool(x, (2, 2))`, of stride 1, whose gradient needs no windows."""
   x = jnp.maximum(x[:, 1:], x[:, :-1])
   return jnp.maximum(x[:, :, 1:], x[:, :, :-1])

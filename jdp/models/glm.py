@@ -125,10 +125,10 @@ def with_intercept(inputs: jax.Array) -> jax.Array:
   return jnp.concatenate([inputs, jnp.ones((*inputs.shape[:-1], 1))], axis=-1)
 
 
-def _unit_interval(x):
+def _unit_interval(x: jax.Array) -> jax.Array:
   return jnp.where(x > 0, jnp.minimum(x, 1.0), 0.0)  # the comparison is false for NaN
 
 
-def _shares(mask):
+def _shares(mask: jax.Array) -> jax.Array:
   """Each example's share of the average; of no example, zeros."""
   return mask / jnp.maximum(jnp.sum(mask), 1.0)

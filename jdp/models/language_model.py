@@ -150,7 +150,9 @@ def next_word_loss(model: LanguageModel) -> Loss:
   return loss
 
 
-def _by_pieces(function, vectors, labels):
+def _by_pieces(
+  function: Callable[[tuple[jax.Array, jax.Array]], jax.Array], vectors: jax.Array, labels: jax.Array
+) -> jax.Array:
   """`function((vectors, labels))` of tokens [n, ...], computed for `TOKENS_AT_ONCE` of them at a time."""
   n = labels.size
   if n <= TOKENS_AT_ONCE:

@@ -27,6 +27,7 @@ on eight, and argues for eight.
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   return (jnp.stack(end) + start).reshape(16, count)
 
 
-def _round(a, b, c, d):
+def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
   """A column round; then row r is turned left by r, and the columns are mirrored.
 
   The RFC alternates column rounds with diagonal rounds: column rounds on rows
@@ -79,14 +80,16 @@ def _round(a, b, c, d):
   return tuple(row[turn] for row, turn in zip((a, b, c, d), _TURN, strict=True))
 
 
-def _half_quarter(a, b, c, d, first, second):
+def _half_quarter(
+  a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array, first: int, second: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   a = a + b
   d = _rotate(d ^ a, first)
   c = c + d
   return a, _rotate(b ^ c, second), c, d
 
 
-def _rotate(x, bits):
+def _rotate(x: jax.Array, bits: int) -> jax.Array:
   return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
@@ -100,7 +103,7 @@ def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array
   return low, jnp.broadcast_to((pieces // np.uint32(2**32 // PIECE))[:, None], low.shape)
 
 
-def _streams(keys, starts, *, domain, count, rounds):
+def _streams(keys: jax.Array, starts: jax.Array, *, domain: int, count: int, rounds: int) -> jax.Array:
   """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks in a piece].
 
   Streams are cut into equal pieces of at most PIECE blocks. Those of all streams are computed a group at a time.
@@ -128,12 +131,12 @@ def _streams(keys, starts, *, domain, count, rounds):
 
 
 @partial(jax.jit, static_argnames=("domain", "count", "rounds"))
-def _stream(key, start, **static):
+def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
   """`_streams` for one key; under vmap, one `_streams` for them all."""
   streams = custom_vmap(partial(_streams, **static))
 
   @streams.def_vmap
-  def _(batch, is_batched, *args):
+  def _(batch: int, is_batched: Any, *args: jax.Array) -> tuple[jax.Array, bool]:
     batches = [x if b else jnp.broadcast_to(x, (batch, *x.shape)) for x, b in zip(args, is_batched, strict=True)]
     outer = batches[0].shape[:2]
     words = streams(*(x.reshape(math.prod(outer), *x.shape[2:]) for x in batches))
@@ -142,7 +145,7 @@ def _stream(key, start, **static):
   return streams(key[None], start[None])[0]
 
 
-def _define(rounds, *, secure=False):
+def _define(rounds: int, *, secure: bool = False) -> Any:
   def stream(key, domain, count):
     return _stream(key, np.uint32(0), domain=domain, count=max(1, count), rounds=rounds)
 

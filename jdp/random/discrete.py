@@ -87,7 +87,7 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
 
 
 @partial(jax.jit, static_argnames=("shape",))
-def _draws(key, rows, shape):
+def _draws(key: jax.Array, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   """Draws from the table `rows` (`jdp.random.integer_laws.Table`): a column, a coin for it, a sign."""
   size = np.uint32(rows.shape[0])
 

@@ -11,7 +11,9 @@ such noise is rounded to a grid coarser than the floats' own, as
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -207,18 +209,18 @@ def realised_probability(p: float) -> float:
   return _threshold(p) / 2**64
 
 
-def _threshold(p):
+def _threshold(p: float) -> int:
   _validate.probability(p=p)
   numerator, denominator = float(p).as_integer_ratio()
   return numerator * 2**64 // denominator
 
 
-def _check_dtype(dtype):
+def _check_dtype(dtype: Any) -> None:
   if not (jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 32):
     raise ValueError(f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert.")
 
 
-def _box_muller(high, low):
+def _box_muller(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Two normals from each 64 bits."""
   sine = _angle(low)
   cosine = np.float32(0.5) - jnp.abs(sine)  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
@@ -227,33 +229,33 @@ def _box_muller(high, low):
   return radius * _sin_pi(sine), radius * _sin_pi(cosine)
 
 
-def _angle(low):
+def _angle(low: jax.Array) -> jax.Array:
   """t in (-1/2, 1/2) from the upper 24 bits: an odd multiple of 2^-25, exact in float32."""
   centred = low & np.uint32(0xFFFFFF00) | np.uint32(0x80)
   return lax.bitcast_convert_type(centred, np.int32).astype(np.float32) * np.float32(2.0**-32)
 
 
-def _sin_pi(t):
+def _sin_pi(t: jax.Array) -> jax.Array:
   return t * _horner(_SIN_PI, t * t)
 
 
-def _radius(high, low):
+def _radius(high: jax.Array, low: jax.Array) -> jax.Array:
   """sqrt(-2 log u), u from `high` and the last 7 bits of `low`: 32 bits would make the tail a coarse grid."""
   fine = (low & np.uint32(0x7F)).astype(np.float32) + np.float32(0.5)
   mantissa, exponent = _mantissa(high.astype(np.float32) * np.float32(2.0**-32) + fine * np.float32(2.0**-39))
   return jnp.sqrt(np.float32(-2) * (_log1p(mantissa) + exponent * _LOG_2))
 
 
-def _laplace(high, low):
+def _laplace(high: jax.Array, low: jax.Array) -> jax.Array:
   magnitude = -_log_uniform(high << np.uint32(1) | low >> np.uint32(31), low << np.uint32(1))
   return jnp.where(high >> np.uint32(31) == 0, magnitude, -magnitude)
 
 
-def _log_uniforms(high, low):
+def _log_uniforms(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
   return _log_uniform(high, low), _log_uniform(~high, ~low)
 
 
-def _log_uniform(high, low):
+def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
   """log U for U = (w + 1/2) / 2^64, w of the bits (high, low); w inverted gives log(1 - U)."""
   above = high >= np.uint32(1 << 31)
   high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
@@ -266,7 +268,7 @@ def _log_uniform(high, low):
   return _log1p(mantissa) + exponent * _LOG_2
 
 
-def _mantissa(u):
+def _mantissa(u: jax.Array) -> tuple[jax.Array, jax.Array]:
   """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)); u is positive and not subnormal."""
   pattern = lax.bitcast_convert_type(u, np.int32)
   exponent = (pattern - _SQRT_HALF_BITS) >> 23
@@ -274,12 +276,12 @@ def _mantissa(u):
   return mantissa - np.float32(1), exponent.astype(np.float32)
 
 
-def _log1p(x):
+def _log1p(x: jax.Array) -> jax.Array:
   """XLA's own log is a call on some back ends and slower here; see the polynomial for the range."""
   return x * _horner(_LOG1P, x)
 
 
-def _horner(coefficients, x):
+def _horner(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
   total = jnp.full_like(x, coefficients[-1])
   for coefficient in coefficients[-2::-1]:
     total = total * x + np.float32(coefficient)

@@ -13,6 +13,7 @@ at most (1 + e^epsilon) N 2^-64 to a delta: 2e-7 for N = 10^12 (a million client
 
 import functools
 import math
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def _table(weights: list[int]) -> Table:
   return Table(np.array(words, np.uint32))
 
 
-def _rounded(weights, total):
+def _rounded(weights: Sequence[int], total: int) -> list[int]:
   """Whole numbers proportional to the weights that add up to `total`, each off by less than one."""
   whole = sum(weights)
   masses = [w * total // whole for w in weights]
@@ -129,7 +130,7 @@ def _last(name: str, value: float, tail: float) -> int:
   return max(1, math.ceil(tail))
 
 
-def _skellam_tail(variance, log_tail):
+def _skellam_tail(variance: float, log_tail: float) -> int:
   """An x with P(X >= x) <= e^-log_tail: Chernoff's bound is v (cosh t - 1) - t x at t = asinh(x / v)."""
   low, high = 0, 1
   while not _beyond(variance, high, log_tail):
@@ -140,7 +141,7 @@ def _skellam_tail(variance, log_tail):
   return high
 
 
-def _beyond(v, x, log_tail):
+def _beyond(v: float, x: float, log_tail: float) -> bool:
   t = math.asinh(x / v)
   return t * x - 2 * v * math.sinh(t / 2) ** 2 >= log_tail
 

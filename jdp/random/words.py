@@ -46,7 +46,7 @@ def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   return jax.tree.map(lambda x: x.reshape(-1)[:size].reshape(shape), drawn)
 
 
-def _threefry_words(key, shape):
+def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
   """The two words of one threefry block for each element.
 
   JAX's own generator runs the rounds as a loop through memory, and keeps one

@@ -170,7 +170,7 @@ def _sampler(
   )
 
 
-def _permutation(key, size):
+def _permutation(key: jax.Array, size: int) -> jax.Array:
   """A uniform order of `size` records: int32 [size]."""
 
   def sort(key, _):

@@ -1,5 +1,6 @@
 """Samples of fixed size."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -58,7 +59,7 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
   )
 
 
-def _subset(key, population, size):
+def _subset(key: jax.Array, population: int, size: int) -> jax.Array:
   """A uniform subset of `size` records, ascending: int32 [size]."""
   if size == 0:
     return jnp.zeros(0, jnp.int32)
