@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_stacked_events import PROCEDURES, SAMPLER
 
 from jdp import data, queries, random, transforms
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
@@ -14,6 +13,7 @@ from jdp.federated import masked_round, secure_aggregation
 from jdp.federated.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
+from tests.test_stacked_events import PROCEDURES, SAMPLER
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))
 EXPOSED = dataclasses.replace(ROUND, key_exposed=True)
