@@ -1,5 +1,7 @@
 """Generalised linear models: their likelihoods, their gradients, and what bounds them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +21,18 @@ LOG_DENSITIES = {
 HOSTILE = [np.nan, np.inf, -np.inf, 3e38, -3e38]
 
 
+def compiled(model):
+  """The model, with its computations as single programs."""
+  return model._replace(loss=jax.jit(model.loss), gradient=jax.jit(model.gradient), predict=jax.jit(model.predict))
+
+
+@functools.cache
+def model_of(family):
+  return compiled(glm(family, (FEATURES,), 3 if family == "multinomial" else 1))
+
+
 def make(family):
-  model = glm(family, (FEATURES,), 3 if family == "multinomial" else 1)
+  model = model_of(family)
   params = jnp.asarray(RNG.normal(size=model.init(jax.random.key(0)).shape), jnp.float32)
   labels = RNG.integers(0, 3 if family == "multinomial" else 2, COUNT)
   inputs = jnp.asarray(RNG.random((COUNT, FEATURES)), jnp.float32)
@@ -52,7 +64,7 @@ def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
   padded = Examples(examples.inputs.at[2].set(jnp.nan), examples.labels.at[2].set(99), mask)
   others = jax.tree.map(lambda x: np.delete(x, 2, axis=0), examples)
   gradient = model.gradient(params, padded)
-  np.testing.assert_allclose(gradient, jax.grad(model.loss)(params, padded), rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(gradient, jax.jit(jax.grad(model.loss))(params, padded), rtol=1e-5, atol=1e-7)
   np.testing.assert_allclose(gradient, model.gradient(params, others), rtol=1e-5, atol=1e-7)
   nobody = padded._replace(mask=jnp.zeros(COUNT))
   assert not np.any(model.gradient(params, nobody))
@@ -62,7 +74,7 @@ def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_are_flattened_and_float_responses_taken(family):
   model, params, examples = make(family)
-  other = glm(family, (FEATURES, 1), params.shape[0])
+  other = compiled(glm(family, (FEATURES, 1), params.shape[0]))
   images = examples._replace(inputs=examples.inputs[..., None])
   np.testing.assert_array_equal(other.gradient(params, images), model.gradient(params, examples))
   if family != "multinomial":
@@ -82,7 +94,7 @@ def test_hostile_examples_stay_within_the_bounds_of_honest_ones(family, value):
 
 
 def test_the_bound_on_a_feature_is_attained():
-  model = glm("multinomial", (1,), 3)
+  model = compiled(glm("multinomial", (1,), 3))
   sure = jnp.array([[200.0], [0.0], [0.0]])  # certain of class 0
   gradient = model.gradient(sure, Examples(jnp.ones((1, 1)), jnp.array([1]), jnp.ones(1)))
   assert np.abs(gradient).sum() == 2
