@@ -1,6 +1,7 @@
 """A round of private federated learning is what its events say, and one client can do no more than its bound."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -50,7 +51,7 @@ def algorithm(query=None, *, probability=1.0, sampler=None, optimizer=None, upda
 
 
 TRAIN = local_sgd(LOSS, 1.0, batch_size=2)
-IN_THE_CLEAR, LOCAL = algorithm(), algorithm(mechanism=mechanism())
+PLAIN, IN_THE_CLEAR, LOCAL = algorithm(no_privacy()), algorithm(), algorithm(mechanism=mechanism())
 EVERYTHING = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism())
 
 
@@ -73,10 +74,16 @@ def row(tree, user):
   return jax.tree.map(lambda x: x[user], tree)
 
 
+@functools.cache
+def differences():
+  """What each user's step is, one after the other: [users, DIM]."""
+  one = jax.jit(lambda user: ravel_pytree(STEP(jax.random.key(0), PARAMS, user))[0])
+  return np.stack([one(row(CLIENTS, user)) for user in range(USERS)])
+
+
 def test_without_privacy_a_round_is_federated_averaging():
-  state, history = run(algorithm(no_privacy()))
-  differences = [ravel_pytree(STEP(jax.random.key(0), PARAMS, row(CLIENTS, user)))[0] for user in range(USERS)]
-  np.testing.assert_allclose(flat(state), np.mean(differences, axis=0), atol=1e-6)
+  state, history = run(PLAIN)
+  np.testing.assert_allclose(flat(state), np.mean(differences(), axis=0), atol=1e-6)
   assert history[0][0] == (Round(poisson(USERS, 1.0).event(()), NonPrivate()),)
 
 
@@ -84,7 +91,7 @@ def test_differences_are_averaged_over_the_expected_cohort():
   # Identical clients: the model moves by (members / expected members) times one client's difference.
   same = jax.tree.map(lambda x: np.repeat(x[:1], USERS, axis=0), CLIENTS)
   state, history = run(algorithm(no_privacy(), probability=0.5, diagnose=True), same)
-  expected = np.asarray(ravel_pytree(STEP(jax.random.key(0), PARAMS, row(same, 0)))[0])
+  expected = differences()[0]
   members = float(history[0][1]["cohort_size"])
   assert members not in (0, USERS * 0.5, USERS)  # on this key: so that dividing by the members would be seen
   np.testing.assert_allclose(flat(state), expected * members / (USERS * 0.5), rtol=1e-5)
@@ -210,7 +217,7 @@ def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
   with jax.numpy_dtype_promotion("standard"):  # optax's adam promotes
     made = algorithm(no_privacy(), optimizer=optimizer)
     state, _ = run(made)
-    plain, _ = run(algorithm(no_privacy()))
+    plain, _ = run(PLAIN)
     gradient = jax.tree.map(jnp.subtract, PARAMS, plain.params)
     updates, _ = optimizer.update(gradient, optimizer.init(PARAMS), PARAMS)
   np.testing.assert_allclose(flat(state), np.asarray(ravel_pytree(updates)[0]), rtol=1e-5, atol=1e-7)
@@ -232,8 +239,7 @@ def test_rounds_run_inside_a_scan_and_their_events_reach_the_ledger():
 
 def test_diagnostics_are_averages_over_the_cohort():
   _, [(_, diagnostics)] = run(algorithm(diagnose=True))
-  differences = [STEP(jax.random.key(0), PARAMS, row(CLIENTS, user)) for user in range(USERS)]
-  norms = [np.linalg.norm(ravel_pytree(difference)[0]) for difference in differences]
+  norms = np.linalg.norm(differences(), axis=1)
   assert float(diagnostics["cohort_size"]) == USERS
   assert float(diagnostics["update_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
   assert float(diagnostics["release_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)  # in the clear
@@ -252,9 +258,7 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
 
   with jax.debug_key_reuse(False):
     moves = jax.jit(lambda keys: jax.lax.map(move, keys, batch_size=500))(jax.random.split(jax.random.key(1), rounds))
-  differences = [ravel_pytree(STEP(jax.random.key(0), PARAMS, row(CLIENTS, user)))[0] for user in range(USERS)]
-  truth = np.mean(differences, axis=0)
-  norms = [float(np.linalg.norm(d)) for d in differences]
+  truth, norms = np.mean(differences(), axis=0), np.linalg.norm(differences(), axis=1).tolist()
   # Every entry's variance is at most that of the whole vector; at the optimum of PrivUnit it is about 1/DIM of it.
   variance = (np.mean([local.mean_squared_error(norm) for norm in norms]) / USERS) + (stddev / USERS) ** 2
   statistical.assert_mean(moves, truth, stddev=np.sqrt(variance), catches=0.08 * np.linalg.norm(truth))
