@@ -38,7 +38,7 @@ def test_least_noise_at_the_ends(plan):
   assert_least(accounting.calibrate_noise_multiplier(*plan), *plan)
 
 
-@pytest.mark.parametrize("accountant", ["moments", "pld"])
+@pytest.mark.parametrize("accountant", ["moments", pytest.param("pld", marks=pytest.mark.slow)])
 def test_least_noise_by_other_accountants(accountant):
   plan = (1.0, 1e-5, 0.5, 10)
   z = accounting.calibrate_noise_multiplier(*plan, accountant=accountant)
@@ -72,6 +72,7 @@ def test_refuses_the_moments_accountant_below_its_floor():
     accounting.calibrate_noise_multiplier(0.3, 1e-5, 0.01, 100, accountant="moments")
 
 
+@pytest.mark.slow
 def test_refuses_a_delta_that_needs_no_noise():
   with pytest.raises(
     ValueError, match=r"Expected delta below 9\.99e-07, the probability that a record is ever sampled"

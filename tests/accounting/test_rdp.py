@@ -38,6 +38,7 @@ def test_known_values(q, z, order, expected):
   np.testing.assert_allclose(rdp_subsampled_gaussian(q, z, order), expected, rtol=5e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("z", [0.6, 4.0])
 @pytest.mark.parametrize("q", [1e-6, 0.01, 0.5, 1.0])
 def test_matches_quadrature_in_30_digits(q, z):
@@ -45,6 +46,7 @@ def test_matches_quadrature_in_30_digits(q, z):
   np.testing.assert_allclose(rdp_subsampled_gaussian(q, z, ORDERS), expected, rtol=1e-10)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("q", [1e-12, 0.5])
 @pytest.mark.parametrize("z", [0.3, 0.05, 0.004])  # the last by a bound that is as good there
 def test_small_noise(q, z):
@@ -78,6 +80,7 @@ def test_one_call_for_many_events_equals_many_calls():
   np.testing.assert_allclose(together, apart, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded():
   q, z = np.linspace(1e-3, 0.1, 3000), np.linspace(0.3, 3.0, 3000)
   tracemalloc.start()

@@ -181,6 +181,7 @@ def test_memory_is_bounded(ledger, accountant, relation):
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_the_whole_process_stays_below_500_megabytes():
   """Peak of the closed forms with large arguments, by Linux (whose `ru_maxrss` begins with the parent process)."""
   script = """

@@ -133,6 +133,7 @@ def trained(query, rounds):
   return np.asarray(movement), accounting.epsilon(ledger, DELTA)
 
 
+@pytest.mark.slow
 def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
   """A hundredth of the noise that the events tell of: nearly all guesses are right."""
   audits, stated = {}, {}

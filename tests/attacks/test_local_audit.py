@@ -33,6 +33,7 @@ def audit(mechanism, *inputs, samples=SAMPLES, confidence=BROKEN_CONFIDENCE, bou
   return audit_mechanism(jax.random.key(5), mechanism, first, second, num_samples=samples, bound=bound)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_are_below_what_is_stated_and_not_far_below(name):
   """In more dimensions than the conformance tests audit."""
@@ -44,6 +45,7 @@ def test_bounds_are_below_what_is_stated_and_not_far_below(name):
   assert found.bound > (0.5 if name in TIGHT else 0.2) * stated
 
 
+@pytest.mark.slow
 def test_a_cap_ten_percent_too_high_is_found():
   cap = optimal_cap(DIM, 4.0)
   wrong = cap_of(DIM, 1.1 * cap.gamma, cap.p)
@@ -60,6 +62,7 @@ def test_laplace_noise_a_quarter_too_small_is_found(epsilon):
   assert epsilon < audit(mechanism, samples=100_000).bound < epsilon / 0.75
 
 
+@pytest.mark.slow
 def test_normal_noise_a_quarter_too_small_is_found():
   """At a delta of 0.01 by events of epsilon; at any delta by what events say of mu = sensitivity / stddev."""
   claimed = gaussian(1.0, 1.0, 0.01)
@@ -99,6 +102,7 @@ def histograms(mechanism, values, num_outcomes):
   return np.stack([np.bincount(s, minlength=num_outcomes) for s in scores])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("make", [scalar_dp, scalar_rel_dp])
 def test_every_level_of_the_scalar_mechanisms(make):
   """All pairs of levels and of values between them, jointly."""

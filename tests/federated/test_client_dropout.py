@@ -50,6 +50,7 @@ def run(algorithm, num_rounds, dim=DIM):
   return done
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("name", "draw_shares"), [("uncalibrated", False), ("calibrated", False), ("calibrated", True), ("excess", True)]
 )
@@ -69,6 +70,7 @@ def test_steps_carry_the_noise_of_the_ledger(name, draw_shares):
   assert abs(float(state.params[0]) - 3 * CLIP) < 4 * stddev * 3**0.5 / 14
 
 
+@pytest.mark.slow
 def test_noise_of_shares_is_per_client_and_round():
   algorithm = training(distributed_sum(CLIP, Z, calibrated()), lost(0.3, 0.1), draw_shares=True)
   (first, _), (second, _) = run(algorithm, 2)
@@ -76,6 +78,7 @@ def test_noise_of_shares_is_per_client_and_round():
   statistical.assert_uncorrelated(columns, catches=0.05)
 
 
+@pytest.mark.slow
 def test_the_local_model_is_clipped_after_every_batch():
   """Steps of length 3 along -e1, -e2, -e1, ...: clipped to 0.5 each time, or once at the end."""
 
@@ -128,6 +131,7 @@ def test_abandoned_rounds_change_nothing_and_cost_what_was_opened():
   assert accounting.epsilon(ledger, 1e-5, observer="server", accountant="pld") == pytest.approx(two, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_integers_count_the_shares_that_arrived():
   query = discrete_sum(jnp.zeros(4000), CLIP, Z * CLIP, num_clients=N, noise="skellam")
   *_, (state, (event, of_server)) = run(training(query, fixed(14)), 4, dim=4000)

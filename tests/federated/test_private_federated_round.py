@@ -109,12 +109,14 @@ def test_events_of_a_round_say_what_was_done_and_cost():
   assert int(state.sampler.max()) == 2
 
 
+@pytest.mark.slow
 def test_without_a_cap_a_release_counts_in_every_round():
   _, [(events, _)] = run(LOCAL)
   assert events[0] == Round(poisson(USERS, 1.0).event(()), GaussianSum(S, 0.1 * S))
   assert events[1].max_releases is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("poison", "effect"), [(np.nan, 0.0), (np.inf, 0.0), (1e30, S)])
 @pytest.mark.parametrize("made", [IN_THE_CLEAR, LOCAL], ids=["in the clear", "local"])
 def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_the_events(made, poison, effect):
@@ -132,6 +134,7 @@ def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_t
     assert moved <= 2 * S * (1 + 1e-4)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("update", [STEP, local_sgd(LOSS, 5.0, batch_size=1)], ids=["gradient", "local sgd"])
 def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_client(update):
   """Whoever it is: were the keys of local training dealt by slot, all later members would train otherwise."""
@@ -157,11 +160,13 @@ def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_clie
     assert events == other_events
 
 
+@pytest.mark.slow
 def test_a_round_computed_twice_is_the_same_twice():
   assert flat(run(EVERYTHING, rounds=2)[0]).tolist() == flat(run(EVERYTHING, rounds=2)[0]).tolist()
   assert flat(run(EVERYTHING, seed=7)[0]).tolist() != flat(run(EVERYTHING)[0]).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("made", "same"),
   [(LOCAL, True), (algorithm(probability=0.5), True), (algorithm(no_privacy(), update=TRAIN), False)],
@@ -173,6 +178,7 @@ def test_the_data_key_drives_local_training_and_nothing_else(made, same):
   assert (flat(one).tolist() == flat(two).tolist()) is same
 
 
+@pytest.mark.slow
 def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_difference():
   # Alone and without central noise, a client moves the model by its release: one of finitely many lengths.
   local = mechanism()
@@ -193,6 +199,7 @@ def test_every_round_has_noise_of_its_own():
   assert np.min(np.abs(two - 2 * one)) > 0
 
 
+@pytest.mark.slow
 def test_every_round_has_local_training_of_its_own():
   # With a server that stands still, two rounds differ by what the clients drew alone.
   made = algorithm(no_privacy(), update=TRAIN, optimizer=optax.sgd(1e-6))
@@ -200,6 +207,7 @@ def test_every_round_has_local_training_of_its_own():
   assert np.max(np.abs(two - 2 * one)) > 1e-3 * np.max(np.abs(one))
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   mesh = client_mesh()
   sharded = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism(), chunk_size=2, mesh=mesh)
@@ -212,6 +220,7 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   assert np.any(flat(alone))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.5, momentum=0.9), optax.adam(0.1)], ids=["momentum", "adam"])
 def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
   with jax.numpy_dtype_promotion("standard"):  # optax's adam promotes
@@ -223,6 +232,7 @@ def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
   np.testing.assert_allclose(flat(state), np.asarray(ravel_pytree(updates)[0]), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_rounds_run_inside_a_scan_and_their_events_reach_the_ledger():
   made = algorithm(gaussian_sum(lambda step: S / (1 + step.astype(jnp.float32)), 0.01), probability=0.5)
 
@@ -245,6 +255,7 @@ def test_diagnostics_are_averages_over_the_cohort():
   assert float(diagnostics["release_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)  # in the clear
 
 
+@pytest.mark.slow
 def test_the_released_average_is_unbiased_with_local_and_central_noise():
   """Rates: see `statistical`. An error of 8 % of the average's length in any entry would be caught."""
   rounds, stddev = 16_000, 0.05
