@@ -18,3 +18,14 @@ jax.config.update("jax_debug_key_reuse", True)
 def key():
   """A fixed key: a stochastic test that passes today passes tomorrow."""
   return jax.random.key(20181204)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+  """Marks all cases of a `sweep` but the first as slow."""
+  begun = set()
+  for item in items:
+    test = item.nodeid.partition("[")[0]
+    if item.get_closest_marker("sweep") and test in begun:
+      item.add_marker("slow")
+    begun.add(test)

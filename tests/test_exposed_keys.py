@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_stacked_events import PROCEDURES, SAMPLER
 
 from jdp import data, queries, random, transforms
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
@@ -14,6 +13,7 @@ from jdp.federated import masked_round, secure_aggregation
 from jdp.federated.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
+from tests.test_stacked_events import PROCEDURES, SAMPLER
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))
 EXPOSED = dataclasses.replace(ROUND, key_exposed=True)
@@ -35,6 +35,7 @@ DERIVED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
 def test_what_is_derived_from_a_secure_key_is_secure_and_nothing_else_is(derive):
   assert random.is_secure(derive(random.secure_key("chacha8")))
@@ -82,6 +83,7 @@ def test_a_procedure_marks_every_event_of_a_key_that_is_not_secure(name):
     assert {event.key_exposed for event in events} == {marked}
 
 
+@pytest.mark.slow
 def test_a_procedure_marks_every_event_of_one_key_for_noise_and_data():
   algorithm, params, clients = PROCEDURES["shuffled batches"]
   rounds, caveats = jax.jit(block(algorithm, 2)), []
@@ -128,6 +130,7 @@ def test_a_counted_vocabulary_is_marked():
     assert event.key_exposed is marked
 
 
+@pytest.mark.slow
 def test_a_masked_round_is_marked():
   query = queries.discrete_sum(jnp.zeros(2), 1.0, 0.01, num_clients=6, noise="skellam")
   run = masked_round(query, secure_aggregation(6, degree=4, threshold=1, modulus_bits=16), min_clients=2)

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import statistical
 
 from jdp import ledger, queries, random, transforms
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.numerics.compensated import add, rounded
 from jdp.sampling import Sample
+from tests.helpers import statistical
 
 PARAMS = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
 

@@ -25,7 +25,7 @@ from experiments.runner.task import Task
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up
-from tests import statistical
+from tests.helpers import statistical
 
 EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
 TINY = {"num_rounds": 4, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "noise_multiplier": 1.3}

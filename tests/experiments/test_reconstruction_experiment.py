@@ -16,7 +16,7 @@ from experiments.runner.launch import Location
 from jdp import mechanisms
 from jdp.accounting import cap, reconstruction
 from jdp.guarantees import PureDP
-from tests import statistical
+from tests.helpers import statistical
 
 EXPERIMENT = launch.Experiment("reconstruction", binary.Options, binary.prepare)
 TRIALS = 10_000

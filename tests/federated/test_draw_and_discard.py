@@ -1,0 +1,305 @@
+"""The server of k instances: the process, its clocks and coins, and what theory says about it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp import random
+from jdp.accounting.lineage import instance_variance, num_descendants
+from jdp.data import Examples
+from jdp.federated import client_updates
+from jdp.federated.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard import average, average_predictions, draw_and_discard, instances
+from jdp.federated.server_batching import server_batching
+from jdp.federated.update_stream import arrivals
+from jdp.models.glm import glm
+from tests.helpers import statistical
+
+USERS, CLASSES, FEATURES, UPDATES, K = 6, 3, 8, 23, 4
+RNG = np.random.default_rng(0)
+MODEL = glm("multinomial", (FEATURES,), CLASSES)
+CLIENTS = Examples(
+  jnp.asarray(RNG.random((USERS, 5, FEATURES)), jnp.float32),
+  jnp.asarray(RNG.integers(0, CLASSES, (USERS, 5)), jnp.int32),
+  jnp.ones((USERS, 5)),
+)
+WHO = jnp.asarray(RNG.integers(0, USERS, UPDATES), jnp.int32)
+PARAMS = jnp.zeros((CLASSES, FEATURES))
+NOISY = laplace_update(MODEL.gradient, 2.0, 0.3, schedule=lambda t: 1 / (1 + 0.1 * t))
+PLAIN = exact_update(MODEL.gradient, 0.3)
+RUN_KEY = 7
+NOTHING = jnp.zeros((1, 1))  # the data of one client of a process that looks at none
+come = functools.partial(arrivals, population=USERS)
+come_alone = functools.partial(arrivals, population=1)
+
+
+def drifting(gradient, noise_scale):
+  """An update whose gradient is constant and whose noise is Laplace of that scale; learning rate 1."""
+  return laplace_update(lambda params, client: jnp.full_like(params, gradient), 2 / noise_scale, 1.0)
+
+
+@functools.cache
+def reference_step(update):
+  return jax.jit(functools.partial(client_updates.step, update))
+
+
+def reference(update, state, in_flight=0, random_returns=False):
+  """The process as the paper tells it: a list of instances, and clients who return in their time; after each update."""
+  models = list(instances(state))
+  hands = []
+  for number, user in enumerate(WHO.tolist()):
+    choice_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.key(RUN_KEY), number))
+    limits = jnp.array([len(models), len(models), max(in_flight, 1)])
+    drawn, discarded, returning = jax.random.randint(choice_key, (3,), 0, limits).tolist()
+    client, noise = jax.tree.map(lambda x, user=user: x[user], CLIENTS), update.draw(noise_key, PARAMS)
+    hands.append(reference_step(update)(update.settings, noise, models[drawn], client, jnp.int32(number)))
+    if len(hands) > in_flight:
+      place = returning if random_returns and in_flight else 0
+      models[discarded] = hands.pop(place)
+      if random_returns and in_flight:
+        hands.insert(place, hands.pop())  # who drew takes the place of who returned
+    yield np.stack(models)
+
+
+CASES = [
+  (PLAIN, {}),
+  (NOISY, {}),
+  (NOISY, {"in_flight": 1}),
+  (NOISY, {"in_flight": 5}),
+  (NOISY, {"in_flight": 5, "random_returns": True}),
+]
+
+
+@pytest.mark.parametrize(
+  ("update", "options"), CASES, ids=["plain", "sequential", "one held", "five held", "random returns"]
+)
+def test_every_update_is_the_algorithms_bit_for_bit(update, options):
+  process = draw_and_discard(update, K, **options)
+  state = process.init(jax.random.key(3), PARAMS, 0.01)
+  run = jax.jit(process.run)
+  for number, expected in enumerate(reference(update, state, **options)):
+    state = run(jax.random.key(RUN_KEY), state, come(WHO[number : number + 1]), CLIENTS, update.settings)
+    np.testing.assert_array_equal(instances(state), expected)
+  assert state.number == UPDATES
+  assert sorted([*state.rows.tolist(), *state.held.tolist()]) == list(range(state.models.shape[0]))
+
+
+@pytest.mark.parametrize("make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"])
+def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
+  def run(block_size, *cuts):
+    process = draw_and_discard(NOISY, K, in_flight=3, block_size=block_size)
+    state = process.init(jax.random.key(3), PARAMS, 0.01)
+    for piece in np.split(WHO, cuts):
+      state = jax.jit(process.run)(make_key(1), state, come(piece), CLIENTS, NOISY.settings)
+    return instances(state)
+
+  whole = run(None)
+  np.testing.assert_array_equal(run(5, 10), whole)
+
+
+def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
+  process = draw_and_discard(PLAIN, 1)
+  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  state = jax.jit(process.run)(jax.random.key(1), state, come(WHO), CLIENTS, PLAIN.settings)
+  params = PARAMS
+  descend = jax.jit(lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0))
+  for user in WHO.tolist():
+    params = descend(params, jax.tree.map(lambda x, user=user: x[user], CLIENTS))
+  np.testing.assert_array_equal(average(instances(state)), params)
+  assert np.max(np.abs(params)) > 0.1
+
+
+def test_vmap_over_seeds_and_settings_is_the_loop():
+  updates = [laplace_update(MODEL.gradient, epsilon, rate) for epsilon, rate in ((0.5, 0.1), (2.0, 0.3), (8.0, 1.0))]
+  process = draw_and_discard(updates[0], K, in_flight=2)
+
+  def final(seed, variance, settings):
+    state = process.init(jax.random.key(seed), PARAMS, variance)
+    return instances(process.run(jax.random.key(seed + 100), state, come(WHO), CLIENTS, settings))
+
+  settings = jax.tree.map(lambda *x: jnp.stack(x), *[update.settings for update in updates])
+  variances = jnp.array([update.noise_variance for update in updates])
+  together = jax.jit(jax.vmap(final))(jnp.arange(3), variances, settings)
+  alone = jax.jit(final)
+  for seed, update in enumerate(updates):
+    expected = alone(jnp.int32(seed), variances[seed], update.settings)
+    # Products of batches of matrices round otherwise: by less than a thousandth of one update's noise.
+    np.testing.assert_allclose(together[seed], expected, rtol=0, atol=1e-3 * update.noise_variance**0.5)
+
+
+def test_one_program_serves_all_settings_and_all_calls():
+  process = draw_and_discard(NOISY, K)
+  run = jax.jit(process.run)
+  state = process.init(jax.random.key(0), PARAMS, 0.01)
+  for update in (NOISY, laplace_update(MODEL.gradient, 0.1, 0.7, clip=0.1)):
+    state = run(jax.random.key(1), state, come(WHO), CLIENTS, update.settings)
+  assert run._cache_size() == 1
+
+
+def test_the_draw_and_the_discard_are_uniform_and_independent():
+  """Each pair has probability 1/9; a pair 20 % too likely is caught."""
+  update = exact_update(lambda params, client: jnp.full_like(params, -0.5), 1.0)
+  process = draw_and_discard(update, 3)
+
+  def pair(key):
+    state = process.init(jax.random.key(0), jnp.float32(0), 0.0)
+    state = state._replace(models=jnp.array([0.0, 1.0, 2.0, 0.0]))
+    after = instances(process.run(key, state, come_alone(jnp.zeros(1, jnp.int32)), NOTHING, update.settings))
+    discarded = jnp.argmax(after % 1 == 0.5)
+    return 3 * discarded + after[discarded].astype(jnp.int32)
+
+  pairs = jax.jit(jax.vmap(pair))(jax.random.split(jax.random.key(5), 30_000))
+  skewed = np.full(9, 1 / 9) + np.where(np.arange(9) == 4, 0.2 / 9, -0.2 / 72)
+  statistical.assert_frequencies(np.bincount(pairs, minlength=9), np.full(9, 1 / 9), catches=skewed)
+
+
+def test_the_initial_instances_have_half_k_times_the_noise_variance():
+  """A standard deviation off by 2 % is caught."""
+  process = draw_and_discard(NOISY, 20)
+  params = {"w": jnp.full((500, 10), 2.0), "b": jnp.zeros(4)}
+  spread = instances(jax.jit(process.init)(jax.random.key(0), params, 0.3))
+  statistical.assert_normal_stddev(spread["w"] - 2.0, np.sqrt(10 * 0.3), catches=0.02)
+  assert spread["b"].shape == (20, 4)
+  alone = instances(jax.jit(draw_and_discard(NOISY, 1).init)(jax.random.key(0), params, 0.3))
+  np.testing.assert_array_equal(alone["w"][0], params["w"])
+
+
+THEOREM_K, PIECE, PIECES = 5, 10, 8
+
+
+@functools.cache
+def sample_variances():
+  """(keys, update variance for `init`, noise scale) -> mean sample variance of the instances, [seeds, pieces]."""
+  update = drifting(0.0, 1.0)
+  process = draw_and_discard(update, THEOREM_K)
+
+  def run(key, spread, scale):
+    init_key, run_key = jax.random.split(key)
+    start = process.init(init_key, jnp.zeros(10), spread)
+    settings = update.settings._replace(noise_scale=scale)
+
+    def piece(state, _):
+      state = process.run(run_key, state, come_alone(jnp.zeros(PIECE, jnp.int32)), NOTHING, settings)
+      return state, jnp.mean(jnp.var(instances(state), axis=0, ddof=1))
+
+    return jax.lax.scan(piece, start, length=PIECES)[1]
+
+  return jax.jit(jax.vmap(run, (0, None, None)))
+
+
+def assert_theorem_3_1(initial, scale=1.0):
+  """The expected sample variance of the instances, at every time."""
+  keys = jax.random.split(jax.random.key(6), 4000)
+  found = np.asarray(sample_variances()(keys, jnp.float32(initial / THEOREM_K * 2), jnp.float32(scale)), np.float64)
+  numbers = PIECE * np.arange(1, PIECES + 1)
+  expected = np.array([instance_variance(THEOREM_K, 2.0, updates=int(t), initial=initial) for t in numbers])
+  statistical.assert_mean(found, expected, stddev=found.std(axis=0, ddof=1), catches=0.1 * THEOREM_K)
+
+
+def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
+  """Stationary at k s2 / 2, or closer by 1 - 2/k^2 per update; an error of 5 % in the noise's scale is caught.
+
+  The standard deviation of a seed's variance is the sample's own. That of the initial instances has a test above.
+  """
+  assert_theorem_3_1(THEOREM_K)
+  assert_theorem_3_1(0.0)
+  with pytest.raises(AssertionError, match="a mean is off"):
+    assert_theorem_3_1(THEOREM_K, scale=1.05)
+  with pytest.raises(AssertionError, match="a mean is off"):
+    assert_theorem_3_1(0.0, scale=0.95)
+
+
+def test_lineages_die_out_as_the_exact_chain_says():
+  """How many instances descend from one update, 20 updates later; a law 0.02 off in P(gone) is caught."""
+  update = exact_update(lambda params, client: jnp.zeros_like(params), 1.0)
+  process = draw_and_discard(update, K)
+  state = process.init(jax.random.key(0), jnp.float32(0), 0.0)
+  state = state._replace(models=(jnp.arange(K + 1) == 0).astype(jnp.float32))
+
+  def descendants(key):
+    return jnp.sum(instances(process.run(key, state, come_alone(jnp.zeros(20, jnp.int32)), NOTHING, update.settings)))
+
+  counts = jax.jit(jax.vmap(descendants))(jax.random.split(jax.random.key(8), 40_000)).astype(jnp.int32)
+  law = num_descendants(K, 20)
+  shifted = law + np.array([0.02, *[-0.02 / K] * K])
+  statistical.assert_frequencies(np.bincount(counts, minlength=K + 1), law, catches=shifted)
+
+
+def test_batches_of_one_are_one_instance_and_larger_ones_average():
+  def run(batch_size, who):
+    process = server_batching(NOISY, batch_size, block_size=4)
+    state = process.init(jax.random.key(0), PARAMS, 0.0)
+    return jax.jit(process.run)(jax.random.key(RUN_KEY), state, come(who), CLIENTS, NOISY.settings)
+
+  single = draw_and_discard(NOISY, 1)
+  state = single.init(jax.random.key(0), PARAMS, 0.0)
+  state = jax.jit(single.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, NOISY.settings)
+  np.testing.assert_array_equal(run(1, WHO).params, instances(state)[0])
+
+  params, size = np.zeros(PARAMS.shape), 5
+  for batch, users in enumerate(WHO[:20].reshape(4, size).tolist()):
+    total = 0.0
+    for number, user in enumerate(users, batch * size):
+      noise_key = jax.random.split(jax.random.fold_in(jax.random.key(RUN_KEY), number))[1]
+      client = jax.tree.map(lambda x, user=user: x[user], CLIENTS)
+      noise = NOISY.draw(noise_key, PARAMS)
+      total += np.asarray(NOISY.release(NOISY.settings, noise, jnp.asarray(params, jnp.float32), client), np.float64)
+    params = params - 0.3 / (1 + 0.1 * batch) * total / size
+  after = run(size, WHO)  # three gradients of an unfinished batch are left
+  np.testing.assert_allclose(after.params, params, rtol=0, atol=1e-5)
+  assert after.number == UPDATES
+  assert np.any(after.total)
+
+
+def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
+  process = draw_and_discard(PLAIN, K)
+  run, start = jax.jit(process.run), process.init(jax.random.key(0), PARAMS, 0.0)
+  for value in (np.nan, np.inf, -np.inf, 3e38):
+    hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
+    state = run(jax.random.key(1), start, come(WHO), hostile, PLAIN.settings)
+    assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("in_flight", [0, 3])
+def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
+  def sometimes_nan(settings, noise, params, client):
+    del settings, noise, client
+    return jnp.where(params > 2, jnp.nan, -jnp.ones_like(params))
+
+  update = exact_update(None, 1.0)._replace(release=sometimes_nan)
+  process = draw_and_discard(update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight)
+  start = process.init(jax.random.key(3), jnp.float32(0), 0.0)
+  end = jax.jit(process.run)(jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings)
+  assert 2 <= np.max(instances(end)) <= 3  # and none of them is NaN
+  assert 1 <= end.rejected < UPDATES - in_flight
+
+  nothing = draw_and_discard(PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight)
+  state = nothing.init(jax.random.key(3), PARAMS, 0.01)
+  end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, PLAIN.settings)
+  np.testing.assert_array_equal(instances(end), instances(state))
+  assert end.rejected == UPDATES - in_flight
+
+
+def test_predictions_are_averaged_after_the_link_weights_before():
+  spread = jnp.stack([PARAMS, PARAMS.at[0].set(5.0)])
+  inputs = CLIENTS.inputs[0]
+  expected = np.mean([MODEL.predict(params, inputs) for params in spread], axis=0)
+  np.testing.assert_allclose(average_predictions(MODEL.predict, spread, inputs), expected, rtol=1e-6)
+  assert np.max(np.abs(MODEL.predict(average(spread), inputs) - expected)) > 0.05
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: draw_and_discard(PLAIN, 0), "num_instances to be a whole number >= 1"),
+    (lambda: draw_and_discard(PLAIN, 2.5), "num_instances"),
+    (lambda: draw_and_discard(PLAIN, 2, in_flight=-1), "in_flight"),
+    (lambda: server_batching(PLAIN, 0), "batch_size"),
+  ],
+)
+def test_bad_arguments_are_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()

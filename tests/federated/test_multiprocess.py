@@ -1,0 +1,73 @@
+"""Several processes compute what one process computes."""
+
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jdp.federated import client_mesh, replicate
+from tests.helpers.two_processes import train
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPTS = ROOT / "tests" / "helpers"
+
+
+def free_port():
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    return listener.getsockname()[1]
+
+
+def start(output):
+  """Two processes of four devices each; what they print is shown if they fail."""
+  port = free_port()
+  return [
+    subprocess.Popen(
+      [sys.executable, SCRIPTS / "two_processes.py", str(port), str(number), output],
+      cwd=ROOT,
+      env={
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+      },
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for number in range(2)
+  ]
+
+
+def test_two_processes_train_as_one_device(tmp_path):
+  """Bit for bit, on two devices and on eight, with data sharded: no sum is rounded."""
+  processes = start(tmp_path / "found.npz")
+  alone, two = (train(client_mesh(jax.devices()[:count]), replicate) for count in (1, 2))
+  for process in processes:
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+  found = np.load(tmp_path / "found.npz")
+  assert found["devices"] == 8
+  for array in ("w", "b"):
+    assert np.any(alone[array] != 0)
+    np.testing.assert_array_equal(found[f"two_{array}"], two[array])
+    np.testing.assert_array_equal(two[array], alone[array])
+    np.testing.assert_array_equal(found[f"eight_{array}"], alone[array])
+
+
+@pytest.mark.parametrize("loop", ["federated", "transformed"])
+def test_a_loop_that_looks_at_no_result_survives(loop):
+  """Before states waited for themselves, such loops were aborted after a minute."""
+  script = SCRIPTS / "unsynchronised_rounds.py"
+  environment = {
+    "PYTHONPATH": str(ROOT),
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+  }
+  done = subprocess.run(
+    [sys.executable, script, loop], env=environment, timeout=300, check=False, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr

@@ -1,0 +1,300 @@
+"""Whoever joins a sampler with data refuses, when traced, another number of clients than the sampler's population."""
+
+import ast
+import functools
+import inspect
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdp import federated, mechanisms, models, queries, sampling, transforms
+from jdp.data import Examples, pack
+from jdp.federated import client_mesh, dropout, shard
+from jdp.federated.client_updates import exact_update
+from jdp.federated.sharded import num_clients
+from jdp.models.batch_norm import batch_norm_cnn
+from jdp.queries import average, distributed_sum, gaussian_sum, uncalibrated
+from tests.helpers.samples import draw, run
+
+CLIENTS = 12
+SAMPLERS = {
+  "poisson": lambda population: sampling.poisson(population, 0.3),
+  "fixed_size": lambda population: sampling.fixed_size(population, 4),
+  "shuffled": lambda population: sampling.shuffled(population, 5),
+  "balls_in_bins": lambda population: sampling.balls_in_bins(population, 3),
+}
+OTHERS = {"one too many": CLIENTS + 1, "one too few": CLIENTS - 1, "far too many": 50 * CLIENTS}
+POPULATIONS = {"right": CLIENTS, **OTHERS}
+REFUSED = "Expected data of as many clients as the population of"
+MODEL = models.logistic_regression((3,), 2)
+LOSS = models.cross_entropy(MODEL)
+STEP = federated.gradient_step(LOSS, 1.0)
+AVERAGE = federated.fixed_denominator(federated.flat(1.0), 1.0, 4.0)
+PARAMS = jnp.zeros(3)
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
+every_population = pytest.mark.parametrize("population", POPULATIONS)
+
+
+def examples(count, shape=(3,)):
+  """Users of two examples each."""
+  return Examples(jnp.ones((count, 2, *shape)), jnp.zeros((count, 2), jnp.int32), jnp.ones((count, 2)))
+
+
+def a_round(algorithm, params, clients):
+  """Traces a round; nothing is computed."""
+  return jax.eval_shape(algorithm.round, jax.random.key(0), jax.random.key(1), algorithm.init(params), clients)
+
+
+def rounds(sampler):
+  algorithm = federated.rounds(
+    lambda keys, sent, client: (client["x"] - sent, {}),
+    gaussian_sum(1.0, 1.0),
+    sampler,
+    federated.descend(optax.sgd(1.0)),
+    relation="add_remove",
+  )
+  return a_round(algorithm, PARAMS, {"x": jnp.ones((CLIENTS, 3))})
+
+
+def federated_averaging(sampler):
+  algorithm = federated.federated_averaging(STEP, AVERAGE, sampler, optax.sgd(1.0))
+  return a_round(algorithm, MODEL.init(jax.random.key(0)), examples(CLIENTS))
+
+
+def dp_sgd(sampler):
+  one_each = jax.tree.map(lambda x: x[:, 0], examples(CLIENTS))
+  algorithm = federated.dp_sgd(LOSS, AVERAGE, sampler, optax.sgd(1.0))
+  return a_round(algorithm, MODEL.init(jax.random.key(0)), one_each)
+
+
+def private_federated(sampler):
+  query = average(gaussian_sum(1.0, 1.0), sampler.expected_size)
+  algorithm = federated.private_federated(STEP, query, sampler, optax.sgd(1.0))
+  return a_round(algorithm, MODEL.init(jax.random.key(0)), examples(CLIENTS))
+
+
+def iterative_training(sampler):
+  model = batch_norm_cnn((4, 4), 2)
+  query = average(gaussian_sum(1.0, 1.0), sampler.expected_size)
+  algorithm = federated.iterative_training(model, query, sampler, optax.sgd(1.0))
+  return a_round(algorithm, federated.initial_values(model, jax.random.key(0)), examples(CLIENTS, (4, 4)))
+
+
+def one_sample(sampler):
+  return sampler.sample(jax.random.key(0), sampler.init())[0]
+
+
+def cohort_sum(sampler, data=None, total_of=federated.cohort_sum):
+  data = jnp.ones((CLIENTS, 3)) if data is None else data
+  mesh = client_mesh() if isinstance(data, federated.ShardedClients) else None
+
+  def client_fn(key, shared, client, weight):
+    return weight * sum(jnp.sum(x).astype(jnp.float32) for x in jax.tree.leaves(client))
+
+  total = jax.jit(lambda data: total_of(client_fn, (), (), one_sample(sampler), data, mesh=mesh))
+  return jax.eval_shape(total, data)
+
+
+def contribution_sum(sampler):
+  query = gaussian_sum(1.0, 1.0)
+  total = transforms.contribution_sum(lambda params, record: record - params, query)
+  sample, data = one_sample(sampler), jnp.ones((CLIENTS, 3))
+  return jax.eval_shape(total, jax.random.key(0), query.init(PARAMS), PARAMS, sample, data)
+
+
+def members(sampler):
+  return jax.eval_shape(transforms.members, one_sample(sampler), jnp.ones((CLIENTS, 3)))
+
+
+# Every entry point that takes a sampler, a sample, or a number of clients: population -> a trace of what joins them.
+SAMPLED = {
+  "rounds": rounds,
+  "federated_averaging": federated_averaging,
+  "dp_sgd": dp_sgd,
+  "private_federated": private_federated,
+  "iterative_training": iterative_training,
+  "cohort_sum": cohort_sum,
+  "unrounded_cohort_sum": functools.partial(cohort_sum, total_of=federated.unrounded_cohort_sum),
+  "contribution_sum": contribution_sum,
+  "members": members,
+}
+
+
+def client_dropout(population):
+  query = distributed_sum(1.0, 1.0, uncalibrated())
+  model = dropout.independent(population, 0.1)
+  algorithm = federated.client_dropout(STEP, query, model, optax.sgd(1.0), num_clients=population, local_clip_norm=None)
+  return a_round(algorithm, MODEL.init(jax.random.key(0)), examples(CLIENTS))
+
+
+def a_stream(make, population):
+  """Traces a process in which every user of the population comes once."""
+  update = exact_update(lambda params, client: params - client, 1.0)
+  process = make(update, 2)
+  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  coming = federated.arrivals(np.arange(population, dtype=np.int32), population)
+  return jax.eval_shape(process.run, jax.random.key(1), state, coming, jnp.ones((CLIENTS, 3)), update.settings)
+
+
+def masked_round(population):
+  protocol = federated.secure_aggregation(population, degree=4, threshold=1, modulus_bits=16)
+  query = queries.discrete_sum(PARAMS, 1.0, 0.01, num_clients=CLIENTS, noise="skellam")
+  run = federated.masked_round(query, protocol)
+  return run(jax.random.key(0), query.init(PARAMS), jnp.zeros((CLIENTS, 3)), np.ones((1, population), bool))
+
+
+COUNTED = {
+  "client_dropout": client_dropout,
+  "draw_and_discard": lambda population: a_stream(federated.draw_and_discard, population),
+  "server_batching": lambda population: a_stream(federated.server_batching, population),
+  "masked_round": masked_round,
+}
+
+# No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the data's own number.
+ELSEWHERE = {
+  "adaptive_average", "arrivals", "average_predictions", "by_layer", "client_mesh", "clipped_denominator", "descend",
+  "exact_update", "fastest", "fixed_denominator", "flat", "gaussian_update", "gradient_step", "initial_values",
+  "instances", "laplace_update", "local_sgd", "p_norm_descent", "privatize", "proximal_point", "record_like", "release",
+  "replicate", "secure_aggregation", "shard", "true_average", "weight_by_examples",
+}  # fmt: skip
+
+
+JOINERS = {
+  "jdp/federated/cohort.py",
+  "jdp/federated/sharded.py",
+  "jdp/transforms.py",
+  "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
+}
+
+
+def test_no_other_module_looks_into_a_sample():
+  """All procedures and experiments join samplers and data by the functions that are tested here."""
+  root = pathlib.Path(__file__).parents[2]
+  files = [path.relative_to(root) for folder in ("jdp", "experiments") for path in (root / folder).rglob("*.py")]
+  looking = {
+    str(path)
+    for path in files
+    for node in ast.walk(ast.parse((root / path).read_text()))
+    if isinstance(node, ast.Attribute) and node.attr == "indices" and path.parts[:2] != ("jdp", "sampling")
+  }
+  assert looking == JOINERS
+
+
+def public_functions(module):
+  names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+  own = {name: getattr(module, name) for name in names}
+  return {
+    name for name, value in own.items() if inspect.isfunction(value) and value.__module__.startswith(module.__name__)
+  }
+
+
+def test_every_sampler_and_every_procedure_is_tested_here():
+  """A new public one must be entered in one of these tables."""
+  assert public_functions(sampling) == SAMPLERS.keys()
+  found = public_functions(federated) | public_functions(transforms)
+  assert found == SAMPLED.keys() | COUNTED.keys() | ELSEWHERE
+  assert len(found) == len(SAMPLED) + len(COUNTED) + len(ELSEWHERE)
+
+
+def check(trace, argument, population):
+  if population == CLIENTS:
+    trace(argument)
+    return
+  with pytest.raises(ValueError, match=f"{REFUSED} {population} that is sampled from, got {CLIENTS}"):
+    trace(argument)
+
+
+@every_population
+@every_sampler
+@pytest.mark.parametrize("procedure", SAMPLED)
+def test_samplers_of_other_populations_are_refused(procedure, sampler, population):
+  count = POPULATIONS[population]
+  check(SAMPLED[procedure], SAMPLERS[sampler](count), count)
+
+
+@every_population
+@pytest.mark.parametrize("procedure", COUNTED)
+def test_other_numbers_of_clients_are_refused(procedure, population):
+  count = POPULATIONS[population]
+  check(COUNTED[procedure], count, count)
+
+
+@every_population
+@pytest.mark.parametrize("form", ["packed", "sharded", "packed and sharded"])
+def test_the_number_of_clients_is_that_of_the_data_however_it_is_held(form, population):
+  """Eleven users in three places of four devices each, one of which is padding: it is nobody."""
+  one = Examples(np.ones((1, 3), np.float32), np.zeros(1, np.int32), np.ones(1, np.float32))
+  packed = pack(one, [np.array([0])] * (CLIENTS - 1))
+  plain = {"x": np.ones((CLIENTS - 1, 3), np.float32)}
+  data = {"packed": lambda: packed, "sharded": lambda: shard(plain, client_mesh())}.get(
+    form, lambda: shard(packed, client_mesh())
+  )()
+  assert num_clients(data) == CLIENTS - 1
+  count = POPULATIONS[population]
+  if count == CLIENTS - 1:
+    cohort_sum(sampling.poisson(count, 0.5), data)
+    return
+  with pytest.raises(ValueError, match=f"{REFUSED} {count} that is sampled from, got {CLIENTS - 1}"):
+    cohort_sum(sampling.poisson(count, 0.5), data)
+
+
+@pytest.mark.parametrize("data", [{"x": jnp.ones((CLIENTS, 3)), "y": jnp.ones(CLIENTS + 1)}, {}, jnp.float32(1)])
+def test_arrays_that_do_not_agree_about_the_clients_are_refused(data):
+  with pytest.raises(ValueError, match="Expected arrays with one leading axis of all clients"):
+    cohort_sum(sampling.poisson(CLIENTS, 0.5), data)
+
+
+@every_sampler
+def test_samples_and_events_state_the_population_of_their_sampler(key, sampler):
+  """Through jit, scan and vmap too."""
+  made = SAMPLERS[sampler](CLIENTS)
+  one_key, other_key = jax.random.split(key)
+  scanned, event, _ = run(made, jax.random.split(one_key, 6))
+  at_once = draw(made, jax.random.split(other_key, 6))
+  assert {made.population, event.population, scanned.population, at_once.population} == {CLIENTS}
+  for samples in (scanned, at_once):
+    assert samples.indices.shape == (6, made.capacity)
+    assert np.all((samples.indices >= 0) & (samples.indices < CLIENTS))
+
+
+def test_clients_who_report_state_their_number():
+  (of_model, of_server), _ = client_dropout(CLIENTS)[1:]
+  assert of_model.sampling.population == of_server.sampling.population == CLIENTS
+
+
+def test_who_arrives_is_among_the_users():
+  for users in ([0, 3], [-1, 0]):
+    with pytest.raises(ValueError, match="Expected numbers of users from 0 to 2, got others"):
+      federated.arrivals(np.array(users, np.int32), 3)
+  with pytest.raises(ValueError, match="population"):
+    federated.arrivals(np.zeros(1, np.int32), 0)
+  update = exact_update(lambda params, client: params, 1.0)
+  process = federated.server_batching(update, 2)
+  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  with pytest.raises(ValueError, match=r"Expected Arrivals, got .*; use arrivals\(users, population\)"):
+    process.run(jax.random.key(1), state, jnp.zeros(2, jnp.int32), jnp.ones((3, 3)), update.settings)
+
+
+def test_members_of_shares_are_refused():
+  data = shard(np.ones((CLIENTS, 3), np.float32), client_mesh())
+  with pytest.raises(ValueError, match="got ShardedClients; use contribution_sum"):
+    transforms.members(one_sample(sampling.poisson(CLIENTS, 0.5)), data)
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 1), (1,), ()])
+def test_privatize_refuses_other_weights_than_one_for_each_row(key, shape):
+  optimizer = transforms.privatize(gaussian_sum(1.0, 1.0), key)
+  with pytest.raises(ValueError, match=r"Expected weights \[5\], one for each row, got shape"):
+    optimizer.update(jnp.ones((5, 3)), optimizer.init(PARAMS), weights=jnp.ones(shape))
+
+
+@pytest.mark.parametrize("wrong", ["values", "weights"])
+def test_streamed_sums_refuse_other_numbers_of_values_and_weights_than_keys(key, wrong):
+  arguments = {"values": jnp.ones((5, 3)), "weights": jnp.ones(5)}
+  arguments[wrong] = arguments[wrong][:-1]
+  with pytest.raises(ValueError, match=f"Expected {wrong} for 5 clients, one for each key"):
+    mechanisms.stream_sum(mechanisms.laplace(1.0, 1.0), jax.random.split(key, 5), **arguments)

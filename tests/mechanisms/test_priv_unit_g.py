@@ -1,0 +1,101 @@
+"""The distribution of PrivUnitG's releases: a truncated normal along the input, plain noise orthogonal to it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from jdp.accounting.gaussian_cap import GaussianCap, optimal_gaussian_cap
+from jdp.mechanisms import priv_unit, priv_unit_g, quantiles, stream_sum
+from jdp.mechanisms.priv_unit_g import truncated_normal
+from tests.helpers.statistical import assert_frequencies, assert_mean, assert_normal_stddev
+
+
+def cell_probabilities(cap: GaussianCap, edges):
+  """Of the cells between edges (and beyond them) under t's exact law."""
+  q = math.exp(cap.log_q)
+  upper = stats.norm.sf(np.concatenate([[-np.inf], edges, [np.inf]]))
+  tail = cap.p * np.minimum(upper, q) / q + (1 - cap.p) * np.maximum(upper - q, 0) / (1 - q)
+  return -np.diff(tail)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 64.0])
+def test_component_along_the_input_has_the_exact_law(epsilon):
+  cap = optimal_gaussian_cap(epsilon)
+  draw = jax.jit(jax.vmap(truncated_normal(cap)))
+  t = np.asarray(draw(jax.random.split(jax.random.key(1), 300_000)), np.float64)
+  above = -special.ndtri_exp(cap.log_q + np.log(np.linspace(0, 1, 21)[1:-1]))
+  rim = cap.gamma * (1 - 1e-6)  # a float32 point of the rim is on one side or the other
+  below = stats.norm.ppf(np.linspace(0, 1, 21)[1:-1] * stats.norm.cdf(cap.gamma))
+  edges = np.unique(np.concatenate([below, [rim], above]))
+  less_often, wider = cap._replace(p=0.98 * cap.p), cap._replace(log_q=float(special.log_ndtr(-0.9 * cap.gamma)))
+  counts = np.bincount(np.searchsorted(edges, t), minlength=len(edges) + 1)
+  for wrong in (less_often, wider):
+    assert_frequencies(counts, cell_probabilities(cap, edges), catches=cell_probabilities(wrong, edges))
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 4.0, 256.0])
+def test_tabulated_quantiles_are_accurate_in_both_tails(epsilon):
+  """Within 1e-5 and float32's own rounding, down to the smallest 64-bit uniforms."""
+  log_q = optimal_gaussian_cap(epsilon).log_q
+  for start, highest in ((log_q, 0.0), (0.0, quantiles.HALF)):
+    y = np.minimum(np.linspace(highest - 45, highest, 5003).astype(np.float32), np.float32(highest))
+
+    def exact(y, start=start):
+      t = -special.ndtri_exp(start + np.minimum(y, quantiles.HALF if start == 0 else 0))
+      return t, -np.exp(start + y - stats.norm.logpdf(t))
+
+    t = quantiles.tabulate(exact, highest)(jnp.asarray(y))
+    np.testing.assert_allclose(t, exact(np.float64(y))[0], atol=1e-5, rtol=1e-6)
+
+
+def unit_vector(dim):
+  u = np.random.default_rng(7).standard_normal(dim)
+  return u / np.linalg.norm(u)
+
+
+@pytest.mark.parametrize(("dim", "count"), [(2, 40_000), (50, 20_000)])
+def test_estimate_is_unbiased_and_noise_orthogonal_to_the_input_is_not_renormalised(dim, count):
+  mechanism, u = priv_unit_g(dim, 4.0), unit_vector(dim)
+  m = mechanism.parameters.m
+  keys = jax.random.split(jax.random.key(3), count)
+  estimates = jax.jit(jax.vmap(mechanism.privatize, (0, None)))(keys, jnp.asarray(u, jnp.float32))
+  estimates = np.asarray(estimates, np.float64)
+  assert_mean(estimates, u, stddev=1 / m, catches=0.05)
+  orthogonal = m * (estimates - np.outer(estimates @ u, u))
+  axes, _ = np.linalg.qr(np.column_stack([u, np.random.default_rng(5).standard_normal((dim, dim - 1))]))
+  assert_normal_stddev(orthogonal @ axes[:, 1:], 1.0, catches=0.03)
+  squares = np.sum(orthogonal**2, axis=1)  # chi-square with d - 1 degrees: renormalised, it would have no variance
+  spread = np.std((squares - (dim - 1)) ** 2)
+  assert_mean((squares - (dim - 1)) ** 2, 2 * (dim - 1), stddev=1.1 * spread, catches=0.3 * 2 * (dim - 1))
+  errors = np.sum((estimates - u) ** 2, axis=1)
+  stated = mechanism.mean_squared_error(1.0)
+  assert_mean(errors, stated, stddev=1.1 * errors.std(), catches=0.06 * stated)
+
+
+def test_error_approaches_that_of_priv_unit_in_many_dimensions():
+  for dim, most in ((100, 1.1), (10**5, 1.0002)):
+    ratio = priv_unit_g(dim, 4.0).mean_squared_error(1.0) / priv_unit(dim, 4.0).mean_squared_error(1.0)
+    assert 1 < ratio < most
+
+
+@pytest.mark.parametrize("dim", [2, 300])
+def test_streamed_sum_is_that_of_the_releases(dim):
+  mechanism, count = priv_unit_g(dim, 8.0), 7
+  values = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32).at[3].set(jnp.nan)
+  weights = jnp.linspace(-1.0, 2.0, count)
+  keys = jax.random.split(jax.random.key(0), count)
+  streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, weights, block_size=3))(keys)
+  releases = np.asarray(jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64)
+  tolerance = 1e-5 * np.linalg.norm(releases)
+  assert np.linalg.norm(streamed - np.asarray(weights, np.float64) @ releases) < tolerance
+
+
+def test_bad_arguments_are_refused():
+  with pytest.raises(ValueError, match="dim"):
+    priv_unit_g(1, 1.0)
+  with pytest.raises(ValueError, match=r"shape \(10,\)"):
+    priv_unit_g(10, 1.0).encode(jax.random.key(0), jnp.ones((2, 10)))

@@ -1,0 +1,204 @@
+"""A record moves a sum by at most its bound, and the noise is what the event says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jdp import ledger, random
+from jdp.events import NO_NUMBER, GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.queries import average, gaussian_sum, no_privacy
+from tests.helpers import statistical
+
+S = 1.5
+ADVERSARIAL = [np.nan, np.inf, -np.inf, 3e38, -1e30, 1.0, 1e-30, 0.0]
+QUERIES = {
+  "sum": lambda: gaussian_sum(S, 2.0),
+  "average": lambda: average(gaussian_sum(S, 2.0), 8.0),
+  "schedules": lambda: gaussian_sum(lambda step: S / (1 + step.astype(jnp.float32)), lambda step: jnp.float32(2.0)),
+  "no privacy": no_privacy,
+}
+every_query = pytest.mark.parametrize("query", [make() for make in QUERIES.values()], ids=QUERIES)
+private_query = pytest.mark.parametrize(
+  "query", [make() for name, make in QUERIES.items() if name != "no privacy"], ids=lambda q: ""
+)
+records = st.lists(st.sampled_from(ADVERSARIAL), min_size=4, max_size=4)
+weights = st.sampled_from([0.0, -1.0, np.nan, 0.5, 1.0, 7.0, 3e38, np.inf, -np.inf])
+hypothesis = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+
+
+def tree(entries):
+  """Four numbers as a record of two leaves."""
+  x = np.asarray(entries, np.float32)
+  return x[None, :3], x[3]
+
+
+def contribution(query, entries, weight):
+  """The contribution of a record in the first round, flat, in float64."""
+  state = query.init(tree(np.zeros(4)))
+  parts = query.preprocess(jax.random.key(0), state, tree(entries), jnp.float32(weight))
+  return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(parts)])
+
+
+@private_query
+@hypothesis
+@given(first=records, second=records, weight=weights, other_weight=weights)
+def test_any_record_moves_the_sum_by_at_most_its_bound(query, first, second, weight, other_weight):
+  one, two = contribution(query, first, weight), contribution(query, second, other_weight)
+  assert np.linalg.norm(one) <= S  # added, removed or zeroed out
+  assert np.linalg.norm(one - two) <= 2 * S  # replaced
+
+
+@every_query
+@pytest.mark.parametrize("weight", [0.0, np.nan, -1.0, -np.inf])
+@pytest.mark.parametrize("entry", ADVERSARIAL)
+def test_padding_contributes_exactly_zero_whatever_it_holds(query, entry, weight):
+  assert not np.any(contribution(query, [entry, 1.0, -1.0, entry], weight))
+
+
+@every_query
+def test_weight_scales_and_stops_at_one(query):
+  record = [3.0, -4.0, 0.0, 12.0]
+  full = contribution(query, record, 1.0)
+  np.testing.assert_allclose(contribution(query, record, 0.25), full / 4, rtol=1e-6)
+  for weight in (1.5, 3e38, np.inf):
+    np.testing.assert_array_equal(contribution(query, record, weight), full)
+
+
+def test_sum_clips_to_its_bound_and_no_privacy_does_not():
+  record = [3.0, -4.0, 0.0, 12.0]
+  np.testing.assert_allclose(contribution(gaussian_sum(S, 0.0), record, 1.0), np.array(record) * S / 13, rtol=4e-6)
+  np.testing.assert_array_equal(contribution(gaussian_sum(13.1, 0.0), record, 1.0), record)
+  np.testing.assert_array_equal(contribution(no_privacy(), record, 1.0), record)
+
+
+@pytest.mark.parametrize("denominator", [None, 8.0], ids=["sum", "average"])
+@pytest.mark.parametrize("stddev", [0.3, lambda step: jnp.float32(0.3)], ids=["constant", "schedule"])
+def test_noise_of_zero_gradients_has_exactly_the_stated_stddev_on_every_leaf(key, denominator, stddev):
+  query = gaussian_sum(S, stddev)
+  query = query if denominator is None else average(query, denominator)
+  zeros = {"w": jnp.zeros((300, 300)), "b": jnp.zeros(90_000)}
+  noise, event, _ = jax.jit(query.finalize)(key, query.init(zeros), zeros)
+  expected = 0.3 / (denominator or 1.0)
+  for leaf in jax.tree.leaves(noise):
+    statistical.assert_normal_stddev(leaf, expected, catches=0.02)
+    statistical.assert_mean(np.ravel(leaf), 0.0, stddev=expected, catches=0.03 * expected)
+    for wrong in (0.98, 1.02):  # the test can fail
+      with pytest.raises(AssertionError, match="times the expected"):
+        statistical.assert_normal_stddev(wrong * leaf, expected, catches=0.02)
+  assert (float(event.clip_norm), event.stddev) == (S, pytest.approx(0.3))
+
+
+def test_leaves_rounds_and_keys_never_share_noise():
+  query, n = gaussian_sum(S, 1.0), 20_000
+  zeros = {"a": jnp.zeros(n), "b": jnp.zeros(n)}
+  first, _, after = query.finalize(jax.random.key(1), query.init(zeros), zeros)
+  second, _, _ = query.finalize(jax.random.key(2), after, zeros)
+  statistical.assert_uncorrelated(np.stack([*first.values(), *second.values()], axis=1), catches=0.07)
+
+
+def test_noise_is_a_function_of_its_key():
+  query, zeros = gaussian_sum(S, 1.0), jnp.zeros(5)
+  draws = [query.finalize(jax.random.key(3), query.init(zeros), zeros)[0].tolist() for _ in range(2)]
+  assert draws[0] == draws[1]
+
+
+def test_the_denominator_does_not_move_with_the_cohort():
+  query = average(gaussian_sum(S, 0.0), 4.0)
+  state = query.init(tree(np.zeros(4)))
+  parts = [query.preprocess(jax.random.key(0), state, tree([1.0, 0, 0, 0]), jnp.float32(1)) for _ in range(3)]
+  for cohort in (parts, parts[:2], parts[:1]):
+    total = jax.tree.map(lambda *x: sum(x), *cohort)
+    result, _, _ = query.finalize(jax.random.key(0), state, total)
+    assert result[0].tolist() == [[len(cohort) / 4, 0, 0]]
+
+
+def test_without_noise_the_result_is_the_sum(key):
+  query, total = gaussian_sum(S, 0.0), {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(0.1)}
+  result, event, _ = query.finalize(key, query.init(total), total)
+  assert jax.tree.map(lambda x: x.tolist(), result) == jax.tree.map(lambda x: x.tolist(), total)
+  assert event == GaussianSum(S, 0.0)
+
+
+def test_schedules_are_followed_and_the_event_says_what_was_done_in_that_round(key):
+  clips, stddevs = jnp.array([4.0, 2.0, 1.0]), jnp.array([0.0, 0.5, 8.0])
+  query = gaussian_sum(lambda step: clips[step], lambda step: stddevs[step])
+  record = jnp.array([3.0, 4.0])
+
+  def one_round(state, key):
+    part = query.preprocess(key, state, record, jnp.float32(1))
+    _, event, state = query.finalize(key, state, part)
+    return state, (jnp.linalg.norm(part), event)
+
+  state, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key, 3))
+  np.testing.assert_allclose(norms, clips, rtol=4e-6)
+  rounds = ledger.unstack(Round(PoissonSampling(0.1), events))
+  assert [(e.query.clip_norm, e.query.stddev) for e in rounds] == [(4.0, 0.0), (2.0, 0.5), (1.0, 8.0)]
+  assert int(state.step) == 3
+
+
+@pytest.mark.parametrize("clip", [np.nan, 0.0, -1.0])
+def test_a_schedule_that_gives_no_bound_lets_nothing_through(clip):
+  assert not np.any(contribution(gaussian_sum(lambda step: jnp.float32(clip), 1.0), [1.0, 2.0, 3.0, 4.0], 1.0))
+
+
+@private_query
+def test_as_many_noise_draws_as_events(query, key, monkeypatch):
+  draws, normal = [], random.normal
+  monkeypatch.setattr(random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments))
+  state, events, total = query.init(jnp.zeros(3)), ledger.Ledger(), jnp.zeros(3)
+  for round_key in jax.random.split(key, 5):
+    _, event, state = query.finalize(round_key, state, total)
+    events = events.append(Round(PoissonSampling(0.1), event))
+  assert len(events) == len(draws) == 5
+
+
+@every_query
+def test_the_event_of_constants_is_exact_through_jit(query, key):
+  total = jnp.zeros(3)
+  event = jax.jit(lambda k, s: query.finalize(k, s, total)[1])(key, query.init(total))
+  (event,) = ledger.unstack(event)
+  assert event in (GaussianSum(S, 2.0), NonPrivate())
+
+
+def test_constants_stay_float64_in_the_event(key):
+  total, query = jnp.zeros(3), gaussian_sum(1 / 3, 0.1)
+  event = jax.jit(query.finalize)(key, query.init(total), total)[1]
+  assert jax.tree.leaves(event) == [NO_NUMBER]
+  assert event == GaussianSum(1 / 3, 0.1)
+
+
+@every_query
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_record_that_is_not_finite_counts_as_zero(query, poison):
+  assert not np.any(contribution(query, [1.0, poison, 1.0, 1.0], 1.0))
+
+
+def test_no_privacy_says_so_and_adds_nothing(key):
+  query, total = no_privacy(), jnp.array([1.0, 2.0])
+  result, event, state = query.finalize(key, query.init(total), total)
+  assert (result.tolist(), event, int(state.step)) == ([1.0, 2.0], NonPrivate(), 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf, "1", None])
+@pytest.mark.parametrize(
+  ("make", "name"),
+  [
+    (lambda x: gaussian_sum(x, 1.0), "clip_norm"),
+    (lambda x: gaussian_sum(1.0, x), "stddev"),
+    (lambda x: average(no_privacy(), x), "denominator"),
+  ],
+  ids=["clip_norm", "stddev", "denominator"],
+)
+def test_bad_arguments_are_refused_by_name(make, name, bad):
+  with pytest.raises(ValueError, match=f"Expected {name} to be a"):
+    make(bad)
+
+
+@pytest.mark.parametrize("beyond", [1e-31, 1e31, 1e-320])
+@pytest.mark.parametrize("name", ["clip_norm", "stddev"])
+def test_numbers_that_float32_would_flush_are_refused(name, beyond):
+  with pytest.raises(ValueError, match=f"Expected {name} to be a number in"):
+    gaussian_sum(**({"clip_norm": 1.0, "stddev": 1.0} | {name: beyond}))

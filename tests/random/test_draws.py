@@ -1,0 +1,296 @@
+"""The draws: their laws, and that they are the same however they are run."""
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+import jdp.random
+from jdp.random import draws
+from jdp.random.words import TILE
+from tests.helpers import statistical
+
+IMPLS = ("threefry2x32", "chacha20", "rbg")  # unrolled, tiled, and a type that jdp knows nothing of
+DRAWS = {
+  "bits": jdp.random.bits,
+  "log_uniforms": jdp.random.log_uniforms,
+  "exponential": jdp.random.exponential,
+  "laplace": jdp.random.laplace,
+  "normal": jdp.random.normal,
+  "bernoulli": lambda key, shape: jdp.random.bernoulli(key, 0.3, shape),
+}
+MILLION = 1_000_000
+TILED = 2 * TILE + 5  # in two tiles of pairs of normals, or three of others, with a few to spare
+
+
+def make_key(impl, seed=20181204):
+  return jdp.random.seeded_key(seed, impl) if impl in jdp.random.IMPLS else jax.random.key(seed, impl=impl)
+
+
+def assert_equal(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def counts_between(sample, edges):
+  """How many values lie below, between and above the edges."""
+  return np.bincount(np.searchsorted(edges.astype(np.float32), sample), minlength=len(edges) + 1)
+
+
+# Laws
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_normal(impl):
+  sample = np.asarray(jdp.random.normal(make_key(impl), (2 * MILLION,)))
+  edges = stats.norm.isf(np.linspace(0, 1, 65)[1:-1])[::-1]
+  scaled = np.diff(stats.norm.cdf(edges / 1.008), prepend=0, append=1)
+
+  def check(sample):
+    statistical.assert_frequencies(counts_between(sample, edges), np.full(64, 1 / 64), catches=scaled)
+
+  check(sample)
+  for scale in (0.98, 1.02):
+    with pytest.raises(AssertionError, match="chi-square"):
+      check(sample * np.float32(scale))
+  statistical.assert_mean(sample, 0.0, stddev=1.0, catches=0.01)
+  statistical.assert_normal_stddev(sample, 1.0, catches=0.005)
+  statistical.assert_uncorrelated(sample.reshape(2, -1).T, catches=0.01)  # ChaCha's halves: sines and cosines
+  statistical.assert_mean(sample.astype(np.float64) ** 4, 3.0, stddev=math.sqrt(96), catches=0.1)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "chacha8"])
+def test_normal_tails(impl):
+  """1e8 draws against the tail beyond 4 to 5.5 sigma, where 3.8 are expected."""
+  beyond = np.array([4.0, 4.5, 5.0, 5.5])
+  counts = np.zeros(4, int)
+  for key in jax.random.split(make_key(impl), 100):
+    magnitude = np.abs(np.asarray(jdp.random.normal(key, (MILLION,))))
+    tail = magnitude[magnitude > 4]
+    counts += np.sum(tail[:, None] > beyond[None, :], axis=0)
+  expected = 2 * stats.norm.sf(beyond)
+  for count, probability, catches in zip(counts[:3], expected[:3], (0.15, 0.4, 1.8), strict=True):
+    upper = stats.binom.isf(statistical.FALSE_FAILURE / 2, 100 * MILLION, probability)
+    assert count <= upper
+    assert stats.binom.cdf(upper, 100 * MILLION, probability * (1 + catches)) < statistical.MISS
+    if catches < 1:
+      statistical.assert_proportion(count, 100 * MILLION, probability, catches=catches)
+  # too few values beyond 5.5 to see a tail that is cut there; one that is ten times too heavy is seen
+  upper = stats.poisson.isf(statistical.FALSE_FAILURE, 1e8 * expected[3])
+  assert counts[3] <= upper
+  assert stats.poisson.cdf(upper, 1e9 * expected[3]) < statistical.MISS
+
+
+def test_radius_and_angle_are_exact_out_to_the_last_bits():
+  """Against float64, for words at both ends: radii from 0 to 7.45 and both zeros of the sine."""
+  ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(np.uint32)
+  high, low = (x.reshape(-1) for x in np.meshgrid(ends, ends))
+  u = (high.astype(np.float64) + ((low & 0x7F) + 0.5) / 128) / 2**32
+  radius = np.asarray(draws._radius(high, low), np.float64)
+  np.testing.assert_allclose(radius**2, -2 * np.log(u), rtol=6e-7, atol=2**-23)  # u next to 1 is rounded to float32
+  assert radius.max() == pytest.approx(math.sqrt(80 * math.log(2)), rel=1e-6)
+  angle = ((low >> 8).astype(np.int32) << 8).astype(np.float64) + 128
+  exact = np.sin(np.pi * angle / 2**32)
+  np.testing.assert_allclose(draws._sin_pi(draws._angle(jnp.asarray(low))), exact, rtol=4e-7, atol=0)
+
+
+def test_the_two_normals_of_a_word_pair_are_independent():
+  pairs = np.asarray(draws._box_muller(*jax.random.bits(jax.random.key(0), (2, MILLION))))
+  squares = (pairs.astype(np.float64) ** 2 - 1) / math.sqrt(2)
+  statistical.assert_uncorrelated(np.concatenate([pairs, squares]).T, catches=0.01)
+  law = np.full(64, 1 / 64)  # the direction of the pair, all around
+  turns = counts_between(np.arctan2(*pairs), np.linspace(-np.pi, np.pi, 65)[1:-1])
+  statistical.assert_frequencies(turns, law, catches=law * (1 + 0.02 * np.tile([1.0, -1.0], 32)))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("name", ["exponential", "laplace"])
+def test_exponential_and_laplace(name, impl):
+  law = {"exponential": stats.expon, "laplace": stats.laplace}[name]
+  sample = np.asarray(DRAWS[name](make_key(impl), (MILLION,)))
+  edges = law.ppf(np.concatenate([np.linspace(0, 1, 33)[1:-1], 1 - 2.0 ** -np.arange(6, 17)]))
+  expected = np.diff(law.cdf(edges), prepend=0, append=1)
+  scaled = np.diff(law.cdf(edges / 1.02), prepend=0, append=1)
+  statistical.assert_frequencies(counts_between(sample, edges), expected, catches=scaled)
+  with pytest.raises(AssertionError, match="chi-square"):
+    statistical.assert_frequencies(counts_between(sample * np.float32(1.02), edges), expected, catches=scaled)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_log_uniforms_are_uniform_in_both_tails(impl):
+  log_u, log_1mu = (np.asarray(x, np.float64) for x in jdp.random.log_uniforms(make_key(impl), (MILLION,)))
+  np.testing.assert_allclose(np.exp(log_u) + np.exp(log_1mu), 1, rtol=2e-7)
+  edges = -np.arange(16, 0, -1) * math.log(2)  # U in [2^-k-1, 2^-k]
+  expected = np.diff(np.exp(edges), prepend=0, append=1)
+  other = np.diff(np.exp(edges) ** 0.99, prepend=0, append=1)
+  for sample in (log_u, log_1mu):
+    statistical.assert_frequencies(counts_between(sample, edges), expected, catches=other)
+
+
+def test_log_uniforms_are_accurate_however_close_to_an_end():
+  near = [2**k + j for k in range(64) for j in (-1, 0, 1)] + [int(x * 2**64) for x in np.linspace(0.01, 0.99, 99)]
+  near += [int(math.sqrt(0.5) * 2**64) + j * 2**40 for j in range(-50, 51)]
+  w = sorted({x for k in near for x in (k, 2**64 - 1 - k) if 0 <= x < 2**64})
+  words = np.array([[x >> 32 for x in w], [x % 2**32 for x in w]], np.uint32)
+  for result, side in zip(draws._log_uniforms(*jnp.asarray(words)), (1, -1), strict=True):
+    with mpmath.workdps(60):
+      u = [(mpmath.mpf(x if side == 1 else 2**64 - 1 - x) + 0.5) / mpmath.mpf(2) ** 64 for x in w]
+      exact = np.array([float(mpmath.log(x)) for x in u])
+    np.testing.assert_allclose(np.asarray(result, np.float64), exact, rtol=5e-7, atol=0)
+
+
+P = [0.0, 1.0, 0.5, 0.01, 1 / 3, 1e-6, 1e-15, 1 - 1e-15, 1 - 2**-53, 2.0**-64, 3e-20, 1e-25, 5e-324]
+
+
+@pytest.mark.parametrize("p", P)
+def test_bernoulli_compares_with_the_exact_threshold(monkeypatch, p):
+  threshold = math.floor(Fraction(p) * 2**64)
+  assert Fraction(jdp.random.realised_probability(p)) == Fraction(threshold, 2**64)
+  assert 0 <= Fraction(p) - Fraction(threshold, 2**64) < Fraction(1, 2**64)
+  around = [threshold + j for j in (-(2**32), -1, 0, 1, 2**32)] + [0, 2**64 - 1]
+  w = np.array([x for x in around if 0 <= x < 2**64], object)
+  words = (jnp.asarray((w >> 32).astype(np.uint32)), jnp.asarray((w % 2**32).astype(np.uint32)))
+  monkeypatch.setattr(draws, "words", lambda key, shape: words)
+  np.testing.assert_array_equal(draws.bernoulli.__wrapped__(None, p, w.shape), (w < threshold).astype(bool))
+
+
+def test_bernoulli_frequency(key):
+  coins = jdp.random.bernoulli(key, 0.3, (4 * MILLION,))
+  statistical.assert_proportion(np.sum(coins), coins.size, 0.3, catches=0.01)
+
+
+# The same however they are run
+
+
+SECURE = [
+  ("normal", shape, "chacha20") for shape in [(), (0,), (2, 3), (30_000,), (TILED,)]
+]  # 30,000: three keys make two groups
+ONE_OF_EACH = [*((name, IMPLS[0]) for name in DRAWS), ("normal", "chacha20")]
+SECURE += [(name, (2, 3), "chacha20") for name in ("bits", "log_uniforms")] + [("log_uniforms", (TILED,), "chacha20")]
+
+
+@pytest.mark.parametrize(("name", "shape", "impl"), [*((name, (2, 3), IMPLS[0]) for name in DRAWS), *SECURE])
+def test_vmap_and_scan_are_loops(name, shape, impl):
+  def draw(key):
+    return DRAWS[name](key, shape)
+
+  keys = jax.random.split(make_key(impl), 3)
+  loop = jax.tree.map(lambda *x: np.stack(x), *(draw(jax.random.clone(key)) for key in keys))
+  assert jax.tree.leaves(loop)[0].shape == (3, *shape)
+  assert_equal(loop, jax.jit(jax.vmap(draw))(jax.random.clone(keys)))
+  data, kind = jax.random.key_data(keys), jax.random.key_impl(keys)
+  scanned = jax.lax.scan(lambda _, x: (None, draw(jax.random.wrap_key_data(x, impl=kind))), None, data)[1]
+  assert_equal(loop, scanned)
+
+
+def test_a_batch_of_batches_and_an_empty_one():
+  keys = jax.random.split(make_key("chacha20"), (2, 3))
+  nested = jax.vmap(jax.vmap(lambda k: jdp.random.normal(k, (100,))))(jax.random.clone(keys))
+  np.testing.assert_array_equal(nested[1, 2], jdp.random.normal(keys[1, 2], (100,)))
+  assert jax.vmap(lambda k: jdp.random.normal(k, (3,)))(jax.random.clone(keys)[0][:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("impl", IMPLS[:2])
+def test_devices_do_not_change_the_draws(impl):
+  def client(key):
+    return jdp.random.normal(key, (5,)), jdp.random.log_uniforms(jax.random.fold_in(key, 1))
+
+  keys = jax.random.split(make_key(impl), 8)
+  mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
+  spec = jax.sharding.PartitionSpec("clients")
+  sharded = jax.jit(shard_map(jax.vmap(client), mesh=mesh, in_specs=spec, out_specs=spec))(jax.random.clone(keys))
+  assert_equal(sharded, jax.vmap(client)(keys))
+
+
+def shard_map(*args, **kwargs):
+  if hasattr(jax, "shard_map"):
+    return jax.shard_map(*args, **kwargs)
+  from jax.experimental import shard_map as module  # before jax 0.7
+
+  return module.shard_map(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("name", "impl"), ONE_OF_EACH)
+def test_pure_and_independent_of_x64(name, impl):
+  key = make_key(impl)
+  first = DRAWS[name](jax.random.clone(key), (1000,))
+  DRAWS[name](make_key(impl, 1), (1000,))
+  assert_equal(first, DRAWS[name](jax.random.clone(key), (1000,)))
+  with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+    assert_equal(first, jax.jit(lambda k: DRAWS[name](k, (1000,)))(jax.random.clone(key)))
+
+
+@pytest.mark.parametrize(("name", "impl"), ONE_OF_EACH)
+def test_second_use_of_a_key_is_found(name, impl):
+  key = make_key(impl)
+  DRAWS[name](key, (2,))
+  with pytest.raises(jax.errors.KeyReuseError):
+    DRAWS[name](key, (2,))
+
+  def twice(key):
+    return DRAWS[name](key, (2,)), jax.random.bits(key)
+
+  with pytest.raises(jax.errors.KeyReuseError):
+    jax.jit(twice)(make_key(impl))
+
+
+def test_no_compilation_on_the_second_call(key):
+  step = jax.jit(lambda k: jdp.random.normal(k, (10,)))
+  for k in jax.random.split(key, 3):
+    step(k)
+  assert step._cache_size() == 1
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("draw", [jdp.random.normal, jdp.random.laplace, jdp.random.exponential])
+def test_dtypes(draw, key):
+  exact = draw(jax.random.clone(key), (50,))
+  for dtype in (np.float16, jnp.bfloat16):
+    assert_equal(draw(jax.random.clone(key), (50,), dtype), exact.astype(dtype))
+  for dtype in (np.float64, np.int32, np.complex64):
+    with pytest.raises(ValueError, match="float of at most 32 bits"):
+      draw(jax.random.clone(key), (50,), dtype)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+def test_bernoulli_refuses_what_is_no_probability(key, p):
+  with pytest.raises(ValueError, match="probability in"):
+    jdp.random.bernoulli(key, p)
+  with pytest.raises(ValueError, match="probability in"):
+    jdp.random.realised_probability(p)
+
+
+def test_a_threefry_key_refuses_more_values_than_it_has_counters(key):
+  with pytest.raises(ValueError, match="fewer than 2\\^32 values"):
+    jax.eval_shape(lambda k: jdp.random.normal(k, (2**16, 2**16)), key)
+
+
+@pytest.mark.parametrize("log_p", [0.0, -1e-9, -0.5, -20.0, -40.0, -1e4])
+def test_rare_coins_are_as_rare_as_they_should_be(log_p):
+  """The words that must be zero and the last coin's threshold multiply to e^log_p, to a relative 2^-32."""
+  num_words = int(-log_p / (32 * math.log(2)))
+  rest = jdp.random.realised_probability(min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
+  assert math.log(rest) - num_words * 32 * math.log(2) == pytest.approx(log_p, abs=3e-10)
+  assert rest >= 2.0**-33
+
+
+def test_rare_coins_fall_as_often_as_they_should():
+  """2 million coins of probability 1e-3: 5 standard errors are 0.11 of it; and none at all of probability 2^-80."""
+  keys = jax.random.split(jax.random.key(5), 2_000_000)
+  hits = jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, math.log(1e-3))))(keys)
+  assert abs(int(hits.sum()) - 2000) < 5 * math.sqrt(2000)
+  assert not np.any(
+    jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, -55.0)))(jax.random.split(jax.random.key(6), 1000))
+  )
+
+
+@pytest.mark.parametrize("log_p", [1e-9, -math.inf, math.nan])
+def test_rare_coins_refuse_what_is_no_log_probability(log_p):
+  with pytest.raises(ValueError, match="log_p"):
+    jdp.random.rare_bernoulli(jax.random.key(0), log_p)
