@@ -6,10 +6,10 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from test_sum_sensitivity import COHORTS, QUERY, exact
 
 from jdp.federated import client_mesh, replicate, unrounded_cohort_sum
 from jdp.sampling import Sample
+from tests.federated.test_sum_sensitivity import COHORTS, QUERY, exact
 
 SLOTS = 1 + max(map(len, COHORTS.values()))  # one shape for all cohorts: compiled once for each chunk size
 

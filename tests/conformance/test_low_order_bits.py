@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import statistical
 from scipy import stats
 
 from jdp.attacks.audit import epsilon_bound, gaussian_bound
@@ -24,6 +23,7 @@ from jdp.queries.adaptive import AdaptiveContribution
 from jdp.queries.distributed import distributed_sum
 from jdp.queries.noise_schemes import central, uncalibrated
 from jdp.queries.weighted_average import WeightedContribution
+from tests.helpers import statistical
 
 COUNT = 200_000
 CONFIDENCE = 1 - 1e-6
