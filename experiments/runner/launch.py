@@ -7,12 +7,13 @@ from typing import IO, Any, NamedTuple
 
 from absl import app, flags, logging
 
-from experiments.runner import files, options, workdir
-from experiments.runner.workdir import Workdir
+from experiments.runner import files, options
+from experiments.runner.runs import workdir
+from experiments.runner.runs.workdir import Workdir
 
 flags.disclaim_key_flags()  # They belong to the binary.
 
-_PRESETS = pathlib.Path(__file__).parent.parent / "flags"
+_EXPERIMENTS = pathlib.Path(__file__).parent.parent
 _SMOKE = "smoke"
 
 
@@ -20,7 +21,7 @@ class Experiment(NamedTuple):
   """An experiment as a binary runs it.
 
   Attributes:
-    name: of the module in `experiments`, and of the folder with its presets.
+    name: of its folder in `experiments`.
     options_type: a dataclass of `option` fields.
     prepare: options -> work. What can be refused is refused here, before anything is written: data are read,
       mechanisms are made. `work(workdir)` then does everything, the report included.
@@ -33,7 +34,7 @@ class Experiment(NamedTuple):
   @property
   def presets(self) -> dict[str, pathlib.Path]:
     """The flagfiles of the published rows, by name."""
-    return {path.stem: path for path in sorted((_PRESETS / self.name).glob("*.flags"))}
+    return {path.stem: path for path in sorted((_EXPERIMENTS / self.name / "flags").glob("*.flags"))}
 
 
 class Location(NamedTuple):

@@ -1,0 +1,1 @@
+"""What a run does and leaves on disk: training, sweeps, work directories, checkpoints, costs."""
