@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 from experiments.accounting.tables import ledger_parts, plan_part, published_parts
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.reports.parts import Part, write_parts
+from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.tables import table
-from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, accounting, ledger
 from jdp.guarantees import Observer, Relation, rounded_down, rounded_up
 
@@ -31,7 +30,7 @@ _count = partial(_validate.integer, 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class AccountingOptions:
   """The options of this experiment."""
 
   task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
@@ -66,11 +65,11 @@ class Options:
   )
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: AccountingOptions) -> Work:
   """Reads the ledger and checks what is asked; returns the work."""
   make_parts = _TASKS[options.task](options)
 
-  return lambda workdir: write_parts(workdir, "Privacy accounting", "accounting", make_parts())
+  return lambda workdir: write_report(workdir, "accounting", "Privacy accounting", make_parts())
 
 
 def _ledger(options: Any) -> Callable[[], list[Part]]:
@@ -137,5 +136,7 @@ _FOUND: dict[str, Callable[[float], str]] = {"z": rounded_up, "rounds": str, "q"
 _TASKS = {"ledger": _ledger, "plan": _plan, "calibrate": _calibrate, "published": _published}
 
 
+EXPERIMENT = Experiment("accounting", AccountingOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("accounting", Options, prepare))
+  launch(EXPERIMENT)

@@ -8,7 +8,8 @@ import numpy as np
 from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
-from experiments.runner.reports.tables import table, warnings
+from experiments.runner.reports.statements import warnings
+from experiments.runner.reports.tables import table
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.guarantees import rounded_up
@@ -37,7 +38,7 @@ def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountant
         counts, [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts], label=f"{name}, q={q}, z={z}"
       )
   header = ["q", "z", "rounds", *accountants]
-  return Part(f"Epsilon at delta = {delta}, add/remove", table(header, rows), "epsilon_over_rounds", made)
+  return Part(f"Epsilon at delta = {delta}, add/remove", table(header, rows), {"epsilon_over_rounds": made})
 
 
 def ledger_parts(
@@ -71,7 +72,7 @@ def ledger_parts(
   _curves(axes, counts, columns)
   end = {name: values[-1] for name, values in columns.items()}
   return [
-    Part(scope, text + table(["events", *accountants], rows), f"{observer}_epsilon_over_rounds", over_rounds),
+    Part(scope, text + table(["events", *accountants], rows), {f"{observer}_epsilon_over_rounds": over_rounds}),
     _delta_part(seen, observer, relation, end),
   ]
 
@@ -92,7 +93,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   return [
     Part("arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1", table(header, rows)),
     Part(
-      f"arXiv 1710.06963, Section 4: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
+      f"arXiv 1710.06963, Section 3: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
       table(["users", "sample", *accountants], second),
     ),
   ]
@@ -114,7 +115,7 @@ def _delta_part(seen, observer, relation, end: Mapping[str, float]) -> Part:
   _curves(axes, grid, columns)
   axes.set(yscale="log", ylim=(1e-12, 1))
   text = warnings(seen.caveats) + table(["epsilon", *columns], rows)
-  return Part(f"{observer}: delta over epsilon{label}", text, f"{observer}_delta", made)
+  return Part(f"{observer}: delta over epsilon{label}", text, {f"{observer}_delta": made})
 
 
 def _curves(axes, x, columns):

@@ -9,7 +9,7 @@ bound from each run (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -21,11 +21,10 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.audit import report as audit_report
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.reports.parts import Part, write_parts
-from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.images import ClassificationOptions, load_task
+from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.tasks.images import ClassificationOptions, image_task
 from experiments.runner.tasks.task import Task
 from jdp import _validate, accounting, conformance, data
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
@@ -44,7 +43,7 @@ _LEARNING_RATE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(ClassificationOptions):
+class AuditOptions(ClassificationOptions):
   """The options of this experiment."""
 
   task: tuple[str, ...] = option(
@@ -123,12 +122,12 @@ class Run(NamedTuple):
   ledger: Ledger
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: AuditOptions) -> Work:
   """Checks the samples' sizes and reads the data; returns the work."""
   least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
   if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
     raise ValueError(f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}.")
-  task = load_task(options, arrange=data.group) if "central" in options.task else None
+  task = image_task(options, arrange=data.group) if "central" in options.task else None
   if task and not options.num_guesses <= options.num_canaries <= task.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got {options.num_guesses} "
@@ -143,16 +142,16 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
     if task:
       yield audit_report.central_part(options, task, audit_runs(options, task))
 
-  return lambda workdir: write_parts(workdir, "Audits", "audit", parts())
+  return lambda workdir: write_report(workdir, "audit", "Audits", parts())
 
 
-def audit_local(options: Options) -> list[Local]:
+def audit_local(options: AuditOptions) -> list[Local]:
   """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the rows."""
   cases = itertools.product(options.mechanisms, options.epsilons)
   return _audited(options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])})
 
 
-def audit_broken(options: Options) -> list[Local]:
+def audit_broken(options: AuditOptions) -> list[Local]:
   """The broken mechanisms, where they state the largest epsilon."""
   epsilon = max(options.epsilons)
   made = {name: (own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()}
@@ -160,12 +159,12 @@ def audit_broken(options: Options) -> list[Local]:
   return _audited(options, {(name, epsilon): subject for name, subject in subjects.items()})
 
 
-def _registered(options: Options, name: str, epsilon: float) -> conformance.Subject:
+def _registered(options: AuditOptions, name: str, epsilon: float) -> conformance.Subject:
   setting = Setting(options.dim, epsilon, num_projections=options.dim // 2, delta=GAUSSIAN_DELTA)
   return conformance.registered_subject(name, setting)
 
 
-def _audited(options: Options, subjects: dict[tuple[str, float], conformance.Subject]) -> list[Local]:
+def _audited(options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]) -> list[Local]:
   found = conformance.audit_all(
     subjects, jax.random.key(options.seed), num_samples=options.num_samples, confidence=options.confidence,
     report=lambda case, own: print(f"{case[0]}: {own}", flush=True),
@@ -173,7 +172,7 @@ def _audited(options: Options, subjects: dict[tuple[str, float], conformance.Sub
   return [Local(name, own) for (name, _), own in found.items()]
 
 
-def audit_runs(options: Options, task: Task) -> list[Central]:
+def audit_runs(options: AuditOptions, task: Task) -> list[Central]:
   """A run for each noise and participation: the confidence is shared out among them."""
   cases = list(itertools.product(options.participations, options.noise_multipliers))
   share = (1 - options.central_confidence) / len(cases)
@@ -181,7 +180,7 @@ def audit_runs(options: Options, task: Task) -> list[Central]:
 
 
 def audit_run(
-  options: Options, task: Task, noise_multiplier: float, participation: float, confidence: float
+  options: AuditOptions, task: Task, noise_multiplier: float, participation: float, confidence: float
 ) -> Central:
   """One run of private federated learning with canaries of the clip norm among the users."""
   keys = jax.random.split(jax.random.key(options.seed), 5)
@@ -203,7 +202,7 @@ def audit_run(
   return Central(noise_multiplier, participation, stated, audit, *estimates)
 
 
-def train(options: Options, task: Task, directions: jax.Array, included, setting, keys: jax.Array) -> Run:
+def train(options: AuditOptions, task: Task, directions: jax.Array, included, setting, keys: jax.Array) -> Run:
   """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise and the data."""
   noise_multiplier, participation = setting
   num_clients = task.num_users + options.num_canaries
@@ -227,5 +226,7 @@ def train(options: Options, task: Task, directions: jax.Array, included, setting
   return Run(np.asarray(jnp.stack(models)), np.asarray(jnp.stack(expected)), ledger)
 
 
+EXPERIMENT = Experiment("audit", AuditOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("audit", Options, prepare))
+  launch(EXPERIMENT)

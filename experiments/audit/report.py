@@ -20,7 +20,7 @@ def local_part(options: Any, rows: Sequence[Any]) -> Part:
 
 {_verdict(above)} {_how(options)} A bound far below what is stated may be for want of reports, of a better score or of
 worse inputs: it proves nothing."""
-  return Part("Local mechanisms", text, "local_audit", _figure(rows))
+  return Part("Local mechanisms", text, {"local_audit": _figure(rows)})
 
 
 def broken_part(options: Any, rows: Sequence[Any]) -> Part:

@@ -7,41 +7,42 @@ for every rate of dropout, beside the publication's claims.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 
-from experiments.client_dropout.report import write_report
-from experiments.client_dropout.settings import DropoutOptions, make_plan, make_settings
-from experiments.runner.launch import Experiment, launch
+from experiments.client_dropout.report import report_dropout
+from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.images import ClassificationOptions, load_task
+from experiments.runner.tasks.images import ClassificationOptions, image_task
 from jdp import data
 from jdp.federated import client_mesh, replicate
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions, DropoutOptions, ClassificationOptions):
+class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions):
   """The options of this experiment."""
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data and makes the queries; returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_task(options, arrange=data.group)
-  plan = make_plan(options, task)
+  task = image_task(options, arrange=data.group)
+  plan = make_noise_plan(options, task)
   settings = make_settings(options, task, plan, mesh)
   clients = replicate(task.clients, mesh)
   sweep = Sweep(settings, task.init, task.evaluate, clients, plan.num_clients, options.delta, mesh)
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    write_report(workdir, options, task, plan, results)
+    report_dropout(workdir, options, task, plan, results)
 
   return work
 
 
+EXPERIMENT = Experiment("client_dropout", ClientDropoutOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("client_dropout", Options, prepare))
+  launch(EXPERIMENT)

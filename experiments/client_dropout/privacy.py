@@ -6,8 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.runner.reports import plots
-from experiments.runner.reports import tables as reports
+from experiments.runner.reports import plots, tables
 from experiments.runner.reports.tables import table
 from jdp import accounting
 from jdp.guarantees import rounded_up
@@ -69,7 +68,7 @@ def _by_rate(value, form) -> str:
 
 def epsilon_table() -> str:
   """Epsilon against dropout, for every scheme and observer."""
-  return _by_rate(epsilon, reports.epsilon)
+  return _by_rate(epsilon, tables.epsilon)
 
 
 def rounds_table() -> str:
@@ -87,7 +86,7 @@ def claims_table() -> str:
       [
         f"{rate:.0%}",
         f"{claim} %",
-        f"{reports.epsilon(without)} → {reports.epsilon(with_it)}",
+        f"{tables.epsilon(without)} → {tables.epsilon(with_it)}",
         f"{1 - with_it / without:.1%}",
         f"{without / with_it - 1:.1%}",
         f"{fewer} → {more}",
@@ -114,7 +113,7 @@ def calibration_table() -> str:
 
 
 def _against_server(rate: float, later: float, dishonest: float) -> str:
-  return reports.epsilon(epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest))
+  return tables.epsilon(epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest))
 
 
 def rounds_figure() -> Figure:

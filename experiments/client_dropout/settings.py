@@ -68,7 +68,7 @@ class DropoutOptions:
   local_batch_size: int = option(5, "Examples of a local step; each is followed by clipping.", check=_count)
 
 
-class Plan(NamedTuple):
+class NoisePlan(NamedTuple):
   """What follows from the options and the number of clients.
 
   Attributes:
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
   grid_stddev: float | None
 
 
-def make_plan(options: Any, task: Task) -> Plan:
+def make_noise_plan(options: Any, task: Task) -> NoisePlan:
   """Chooses the noise.
 
   Raises:
@@ -95,7 +95,7 @@ def make_plan(options: Any, task: Task) -> Plan:
   if z is None:
     z = accounting.calibrate_noise_multiplier(options.target_epsilon, options.delta, 1.0, options.num_rounds)
   grid, stddev = _fit_grid(options, task, z) if INTEGERS in options.schemes else (None, None)
-  return Plan(task.num_users, z, grid, stddev)
+  return NoisePlan(task.num_users, z, grid, stddev)
 
 
 def _fit_grid(options, task, z) -> tuple[Grid, float]:
@@ -120,7 +120,7 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
-def make_settings(options: Any, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Setting]:
+def make_settings(options: Any, task: Task, plan: NoisePlan, mesh: jax.sharding.Mesh | None) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:

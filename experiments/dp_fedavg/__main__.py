@@ -8,7 +8,6 @@ model is shows with little computation, and the report states the guarantee of b
 
 import dataclasses
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,9 +23,9 @@ from experiments.dp_fedavg.averages import (
   make_federation,
   taken_as_public,
 )
-from experiments.dp_fedavg.report import write_report
+from experiments.dp_fedavg.report import report_averaging
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option, read_flags, resolve
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
@@ -60,7 +59,7 @@ _OF_AVERAGES = tuple(field.name for field in dataclasses.fields(AverageOptions) 
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions, AverageOptions, TaskOptions):
+class DPFedAvgOptions(TrainingOptions, AverageOptions, TaskOptions):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -69,7 +68,7 @@ class Options(TrainingOptions, AverageOptions, TaskOptions):
     choices=tuple(_RUNS),
   )
   vary: tuple[str, ...] = option(
-    (), "Options of averaging that --values gives values of; a row for each.", choices=_OF_AVERAGES
+    (), "DPFedAvgOptions of averaging that --values gives values of; a row for each.", choices=_OF_AVERAGES
   )
   values: tuple[str, ...] = option(
     (), "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier --values=1:0.5,2:1."
@@ -91,7 +90,7 @@ class Options(TrainingOptions, AverageOptions, TaskOptions):
   chunk_size: int = option(1, "Clients computed side by side: 1 on a CPU, hundreds on a GPU.", check=_count)
 
 
-class Row(NamedTuple):
+class Variant(NamedTuple):
   """A row of the table.
 
   Attributes:
@@ -101,11 +100,11 @@ class Row(NamedTuple):
   """
 
   setting: Setting
-  options: Options
+  options: DPFedAvgOptions
   federation: Federation | None
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: DPFedAvgOptions) -> Work:
   """Reads the data and makes the algorithms; returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
   if "dp_sgd" in options.runs and options.dataset in TEXT:
@@ -130,12 +129,12 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
       clients["example"] = as_examples(begun.clients)
     shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
     sweep = Sweep(settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior)
-    write_report(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
+    report_averaging(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
 
   return work
 
 
-def _start_warm(options: Options, path: str, task: Task) -> Task:
+def _start_warm(options: DPFedAvgOptions, path: str, task: Task) -> Task:
   """The task with an earlier run's parameters, and what they cost."""
   if task.prior.entries:
     raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
@@ -146,7 +145,7 @@ def _start_warm(options: Options, path: str, task: Task) -> Task:
   return task._replace(init=lambda key: start, prior=spent, begin=None)
 
 
-def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> list[Row]:
+def make_rows(options: DPFedAvgOptions, task: Task, mesh: jax.sharding.Mesh | None) -> list[Variant]:
   """The runs, each with every value that concerns it.
 
   Raises:
@@ -166,7 +165,7 @@ def make_rows(options: Options, task: Task, mesh: jax.sharding.Mesh | None) -> l
       algorithm, federation = made[run](chosen, task, mesh)
       delta = federation.actual.delta if federation else None
       public = {"none": "", "private": taken_as_public(chosen, task), "dp_sgd": task.public(Unit.EXAMPLE)}[run]
-      rows.append(Row(Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation))
+      rows.append(Variant(Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation))
   return rows
 
 
@@ -179,7 +178,7 @@ def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
   return jax.tree.map(lambda x: x[rows.mask > 0], rows)
 
 
-def _variants(options: Options) -> dict[str, Options]:
+def _variants(options: DPFedAvgOptions) -> dict[str, DPFedAvgOptions]:
   """The options with each of --values, as if it had been given; themselves, if nothing varies."""
   if not options.vary and not options.values:
     return {"": options}
@@ -187,7 +186,7 @@ def _variants(options: Options) -> dict[str, Options]:
     given = (",".join(names) or "none" for names in (options.vary, options.values))
     raise ValueError(f"Expected both --vary and --values, got {' and '.join(given)}.")
   base = {name: value for name, value in vars(options).items() if value is not None}
-  return {value: resolve(Options, _assigned(options.vary, value), base) for value in options.values}
+  return {value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base) for value in options.values}
 
 
 def _assigned(names, value) -> dict[str, Any]:
@@ -195,7 +194,7 @@ def _assigned(names, value) -> dict[str, Any]:
   if len(parts) != len(names):
     raise ValueError(f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}.")
   try:
-    return read_flags(Options, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)])
+    return read_flags(DPFedAvgOptions, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)])
   except flags.Error as error:
     raise ValueError(f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}") from error
 
@@ -205,7 +204,7 @@ def _described(names, value) -> str:
   return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
 
 
-def _baseline(options: Options, task: Task, mesh):
+def _baseline(options: DPFedAvgOptions, task: Task, mesh):
   """The true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(task.sizes):
     raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
@@ -213,7 +212,7 @@ def _baseline(options: Options, task: Task, mesh):
   return on_part(_averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"), None
 
 
-def _private(options: Options, task: Task, mesh):
+def _private(options: DPFedAvgOptions, task: Task, mesh):
   federation = make_federation(options, task.sizes, task.prior)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
@@ -235,7 +234,7 @@ def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAl
   )
 
 
-def _dp_sgd(options: Options, task: Task, mesh):
+def _dp_sgd(options: DPFedAvgOptions, task: Task, mesh):
   """Every example a user of its own, by the same code."""
   num_examples = task.num_records(Unit.EXAMPLE)
   plan = make_plan(dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior)
@@ -253,5 +252,7 @@ def _dp_sgd(options: Options, task: Task, mesh):
   return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size, task.prior)
 
 
+EXPERIMENT = Experiment("dp_fedavg", DPFedAvgOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("dp_fedavg", Options, prepare))
+  launch(EXPERIMENT)

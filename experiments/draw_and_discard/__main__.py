@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.draw_and_discard.privacy import statements
-from experiments.draw_and_discard.report import write_report
-from experiments.draw_and_discard.simulations import spam_part, variance_part, write_part
+from experiments.draw_and_discard.privacy import adversary_statements
+from experiments.draw_and_discard.report import report_training
+from experiments.draw_and_discard.simulations import report_simulation, spam_part, variance_part
 from experiments.draw_and_discard.stream import Schedule, Start, Stream, algorithm
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
@@ -47,7 +47,7 @@ _TRAINING = {"task": ("training",)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions):
+class DrawAndDiscardOptions(TrainingOptions):
   """The options of this experiment."""
 
   task: str = option("training", "What is asked.", choices=("training", "variance", "spam"))
@@ -106,7 +106,7 @@ class Options(TrainingOptions):
   chunk_size: int = option(128, "Updates whose noise is drawn at once.", check=_count)
 
 
-class Task(NamedTuple):
+class StreamTask(NamedTuple):
   """What is learnt, and from whom.
 
   Attributes:
@@ -129,7 +129,7 @@ class Task(NamedTuple):
     return jax.eval_shape(self.model.init, jax.random.key(0)).shape
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: DrawAndDiscardOptions) -> Work:
   """Reads the data and makes the processes; returns the work."""
   if options.max_epsilon is not None:
     raise ValueError("Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds.")
@@ -139,7 +139,7 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
 
 
 def _training(options: Any) -> Callable[[Workdir], None]:
-  task = load_task(options)
+  task = load_stream_task(options)
   settings = make_settings(options, task)
   if not settings:
     raise ValueError("Expected something to run, got no --instances, no --batch_sizes and no --epsilons.")
@@ -151,16 +151,16 @@ def _training(options: Any) -> Callable[[Workdir], None]:
   evaluate = evaluation(task)
   for epsilon in options.epsilons:  # What cannot be stated is refused before anything runs.
     release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
-    statements(options, task, LocalRelease(release, task.schedule.max_releases))
+    adversary_statements(options, task, LocalRelease(release, task.schedule.max_releases))
   sweep = Sweep(settings, init, evaluate, task.clients, task.schedule.round_size, options.delta, None)
 
   def work(workdir: Workdir):
-    write_report(workdir, options, task, run_sweep(sweep, workdir, options))
+    report_training(workdir, options, task, run_sweep(sweep, workdir, options))
 
   return work
 
 
-def load_task(options: Any) -> Task:
+def load_stream_task(options: Any) -> StreamTask:
   """Reads the data, divides it among users and makes the model."""
   if options.dataset == "phishing":
     if options.data_dir is None:
@@ -176,10 +176,10 @@ def load_task(options: Any) -> Task:
   features = int(np.prod(dataset.input_shape))
   schedule = Schedule(len(users), options.rounds_per_pass, options.num_rounds)
   # Residuals of one example: below 1 each, and with several outputs (a difference of two laws) below 2 together.
-  return Task(glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs))
+  return StreamTask(glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs))
 
 
-def evaluation(task: Task) -> Callable[[PyTree], dict[str, jax.Array]]:
+def evaluation(task: StreamTask) -> Callable[[PyTree], dict[str, jax.Array]]:
   """Instances -> the test accuracy and loss of their average, and the instances' variance, averaged over weights."""
 
   @jax.jit
@@ -210,7 +210,7 @@ def _decay(options, clients=1):
   return lambda number: 1 / (1 + number * (clients / options.half_after))
 
 
-def make_settings(options: Any, task: Task) -> list[Setting]:
+def make_settings(options: Any, task: StreamTask) -> list[Setting]:
   """The runs: each k without noise, each batch size, each epsilon."""
   diagnose = task.model.loss if options.diagnostics else None
   gradient = task.model.gradient
@@ -251,17 +251,20 @@ def make_settings(options: Any, task: Task) -> list[Setting]:
 
 def _variance(options: Any) -> Callable[[Workdir], None]:
   update = noisy_update(options, lambda params, client: jnp.zeros_like(params), options.epsilons[0])
-  return lambda workdir: write_part(workdir, options, variance_part(options, update))
+  return lambda workdir: report_simulation(workdir, options, "variance", *variance_part(options, update))
 
 
 def _spam(options: Any) -> Callable[[Workdir], None]:
-  task = load_task(options)
+  task = load_stream_task(options)
   update = noisy_update(options, task.model.gradient, options.epsilons[0])
-  return lambda workdir: write_part(workdir, options, spam_part(options, task, update, evaluation(task)))
+  evaluate = evaluation(task)
+  return lambda workdir: report_simulation(workdir, options, "spam", *spam_part(options, task, update, evaluate))
 
 
 _TASKS = {"training": _training, "variance": _variance, "spam": _spam}
 
 
+EXPERIMENT = Experiment("draw_and_discard", DrawAndDiscardOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("draw_and_discard", Options, prepare))
+  launch(EXPERIMENT)

@@ -1,13 +1,15 @@
-"""What a Draw and Discard report says of privacy: one statement for each adversary, never mixed with what is none."""
+"""What a Draw and Discard report says of privacy: one statement for each adversary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
-from experiments.runner.reports import plots
-from experiments.runner.reports import tables as reports
+from experiments.runner.reports import statements
+from experiments.runner.reports.parts import Part
+from experiments.runner.reports.summary import Row
 from experiments.runner.runs.workdir import LEDGER, Workdir
 from jdp import ledger
 from jdp.accounting.draw_and_discard import (
@@ -24,15 +26,15 @@ from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
 from jdp.ledger import from_json
 
-Row = dict[str, Any]
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
-_ALL_REPORTS = 1  # The place, in `statements`, of the statement about all of a user's reports.
+_ALL_REPORTS = 1  # The place, in `adversary_statements`, of the statement about all of a user's reports.
 
 
-def statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[Statement]]:
-  """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden: a coordinate, or the user.
+def adversary_statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[Statement]]:
+  """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
 
-  All are about one report, but for the second of each list: adversary I, over all of a user's reports.
+  That is a coordinate, or the user. All are about one report, but for the second of each list:
+  adversary I, over all of a user's reports.
   """
   release, k, dimension = event.guarantee, options.noisy_instances, int(np.prod(task.shape))
   of_a_coordinate = release.unit == Unit.COORDINATE
@@ -56,61 +58,62 @@ def statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[S
   return made
 
 
-def _is_as_published(options) -> bool:
-  """Whether updates are sequential, with Laplace noise of constant scale: what is known of adversary III needs it."""
+def _is_as_published(options: Any) -> bool:
+  """Whether updates are sequential, with Laplace noise of constant scale, as adversary III needs."""
   return options.noise == "laplace" and options.half_after is None and not options.in_flight
 
 
-def _updates_per_pass(task) -> int:
+def _updates_per_pass(task: Any) -> int:
   return task.schedule.round_size * task.schedule.rounds_per_pass
 
 
-def privacy_sections(
+def privacy_parts(
   workdir: Workdir, options: Any, task: Any, private: Sequence[Row], results: Sequence[Row]
-) -> list[str]:
-  """The report's sections on what was guaranteed; `private` are the summary rows of runs with noise."""
+) -> Iterator[Part]:
+  """What was guaranteed; `private` are the summary rows of runs with noise."""
   if not private:
-    return ["## What was guaranteed\n\nNothing: these runs are without noise."]
-  together = reports.together(results, "local")
-  sections = [
-    f"""## What was guaranteed
+    yield Part("What was guaranteed", "Nothing: these runs are without noise.")
+    return
+  yield Part("What was guaranteed", _guaranteed(task, private, results), printed=False)
+  for row in private:
+    text = _adversaries(workdir, options, task, row)
+    yield Part(f"Adversaries, {row['label']}", text, printed=False)
+  if _is_as_published(options):
+    epsilon = from_json(private[0]["release"]).epsilon
+    yield Part("Later updates", _LATER, {"privacy": _figure(options, epsilon)}, printed=False)
 
-Against the server, which knows the model that it sent and sees the one that comes back, from each run's
-`ledger.jsonl`. One release:
 
-{reports.guarantees(private, "release")}
+def _guaranteed(task: Any, private: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against the server, which knows the model that it sent and sees the one that comes
+back, from each run's `ledger.jsonl`. One release:
+
+{statements.guarantees(private, "release")}
 
 All releases of a user in a run; a user makes at most {task.schedule.max_releases}:
 
-{reports.guarantees(private, "local")}
+{statements.guarantees(private, "local")}
 
-{together}
+{statements.together(results, "local")}
 
-A coordinate's guarantee is about that coordinate of the releases *seen alone*. It does not hide a feature of a client:
-one feature moves the residual, and with it every coordinate. Who sees models that others made from a release sees its
-coordinates mixed; against them the guarantee is about gradients that differ in that coordinate alone. Nothing is
-claimed of runs without noise, of the choice of the settings, or of what the low-order bits of float32 noise tell."""
-  ]
-  for row in private:
-    sections.append(_adversaries(workdir, options, task, row))
-  if not _is_as_published(options):
-    return sections
-  _plot_privacy(workdir, options, from_json(private[0]["release"]).epsilon)
-  sections.append(
-    "![Lineage and later noise](privacy.png)\n\nLeft: the probability that no instance descends from a user's update "
-    "any more (exact). Right: guarantees for one report and one coordinate that is followed along its line by so many "
-    "updates, **if** these do not depend on the model, or do not expand; clipped average gradients need not be "
-    "either, and then only ε is known. Lemma 4.3 is published, no guarantee."
-  )
-  return sections
+A coordinate's guarantee is about that coordinate of the releases *seen alone*. It does not hide a
+feature of a client: one feature moves the residual, and with it every coordinate. Who sees models
+that others made from a release sees its coordinates mixed; against them the guarantee is about
+gradients that differ in that coordinate alone. Nothing is claimed of runs without noise, of the
+choice of the settings, or of what the low-order bits of float32 noise tell."""
 
 
-def _adversaries(workdir, options, task, row) -> str:
+_LATER = """Left: the probability that no instance descends from a user's update any more (exact).
+Right: guarantees for one report and one coordinate that is followed along its line by so many
+updates, **if** these do not depend on the model, or do not expand; clipped average gradients need
+not be either, and then only ε is known. Lemma 4.3 is published, no guarantee."""
+
+
+def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
   book = ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
   event = next(event for event in book if isinstance(event, LocalRelease))
   epsilon = event.guarantee.epsilon
-  lines = [f"### Adversaries, {row['label']}\n"]
-  for unit, made in statements(options, task, event).items():
+  lines = []
+  for unit, made in adversary_statements(options, task, event).items():
     lines.append(f"What is hidden: {unit}. Guarantees:\n")
     for number, s in enumerate(made):
       reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
@@ -134,7 +137,7 @@ def _adversaries(workdir, options, task, row) -> str:
   return "\n".join(lines)
 
 
-def _plot_privacy(workdir, options, epsilon):
+def _figure(options: Any, epsilon: float) -> Figure:
   figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
   times = np.unique(np.geomspace(1, 1e4, 40).astype(int))
   for k in sorted({5, options.noisy_instances, 100}):
@@ -151,4 +154,4 @@ def _plot_privacy(workdir, options, epsilon):
   for axes in (left, right):
     axes.grid(alpha=0.3)
     axes.legend()
-  plots.save(figure, workdir.path / "privacy.png")
+  return figure

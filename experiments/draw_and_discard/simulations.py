@@ -5,19 +5,19 @@ They speak about the process, not about users' data: all randomness is seeded, a
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.draw_and_discard.stream import Start, Stream, algorithm
 from experiments.runner import files
-from experiments.runner.reports import plots
-from experiments.runner.reports import tables as reports
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.reports.tables import table
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.lineage import instance_variance
 from jdp.attacks import spam
@@ -32,37 +32,23 @@ _SERVERS, _WEIGHTS = 400, 20  # of the variance's simulation: independent server
 _HONEST, _ATTACKS, _SNAPSHOTS = 4000, 1000, 5  # submissions at each of so many times
 
 
-class Part(NamedTuple):
-  """A section of the report, its table as text, with its figure."""
-
-  name: str
-  title: str
-  text: str
-  figure: Figure
-  data: dict[str, Any]
-
-
-def write_part(workdir: Workdir, options: Any, part: Part) -> None:
-  """Writes the figure, results.json and report.md, and prints the text."""
-  plots.save(part.figure, workdir.path / f"{part.name}.png")
+def report_simulation(workdir: Workdir, options: Any, name: str, part: Part, data: dict[str, Any]) -> None:
+  """Writes results.json, with `data` under `name`, the plot and report.md, and prints the part."""
   reason = f"a simulation: all randomness comes from --data_seed={options.data_seed}"
-  files.write_json(
-    workdir.path / "results.json", {"not_private": [reason], "flags": vars(options), part.name: part.data}
+  content = {"not_private": [reason], "flags": vars(options), name: data}
+  files.write_json(workdir.path / "results.json", content)
+  write_report(
+    workdir,
+    "draw_and_discard",
+    "Draw and Discard (arXiv 1807.04369): a simulation",
+    [part],
+    notice=statements.warnings([reason]),
+    remark="All results are in `results.json`.",
   )
-  report = [
-    f"# {part.title}",
-    f"**NOT PRIVATE: {reason}.**",
-    part.text,
-    f"![{part.title}]({part.name}.png)",
-    "## How to repeat it",
-    reports.repeat("draw_and_discard"),
-  ]
-  files.write(workdir.path / "report.md", "\n\n".join(report).encode())
-  print(f"\n{part.text}\n\nReport: {workdir.path / 'report.md'}")
 
 
-def variance_part(options: Any, update: ClientUpdate) -> Part:
-  """Figure 1: the spread of k instances stays, that of models which never meet grows with every update."""
+def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, Any]]:
+  """Figure 1, and its data: the spread of k instances stays, that of models that never meet grows."""
   k, times = options.noisy_instances, np.arange(options.num_rounds + 1) * options.eval_every
   s2 = update.noise_variance
   key = jax.random.key(options.data_seed)
@@ -93,13 +79,14 @@ def variance_part(options: Any, update: ClientUpdate) -> Part:
   ]
   header = ["variance / s²", *(f"after {times[t]} updates" for t in shown)]
   text = (
-    f"{reports.table(header, rows)}\n\nNoise alone, no gradient; s² is the variance that one update adds to a weight. "
+    f"{table(header, rows)}\n\nNoise alone, no gradient; s² is the variance that one update adds to a weight. "
     f"Means over {_SERVERS} servers of {_WEIGHTS} weights, with 95 % intervals; in brackets and dotted: "
     "expectations (Theorem 3.1: k s²/2 at every time from the spread start, and a "
     "gap that shrinks by 1 - 2/k² with each update from any other)."
   )
   data = {n: {"measured": measured[n].mean(axis=0).tolist(), "expected": theory[n].tolist()} for n in labels}
-  return Part("variance", "Variance of the instances", text, figure, {"updates": times.tolist(), **data})
+  part = Part("Variance of the instances", text, {"variance": figure})
+  return part, {"updates": times.tolist(), **data}
 
 
 def _against(values, expected) -> str:
@@ -128,8 +115,10 @@ def _variances(update, k, options) -> Callable[[jax.Array, float], np.ndarray]:
   return simulate
 
 
-def spam_part(options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], Mapping[str, Any]]) -> Part:
-  """Chooses the threshold from honest updates, and measures what it rejects of others and of attacks."""
+def spam_part(
+  options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], Mapping[str, Any]]
+) -> tuple[Part, dict[str, Any]]:
+  """The threshold from honest updates, and what it rejects of others and of attacks; its data."""
   models, deviations = _sample_deviations(options, task, update)
   chosen, fresh = deviations["honest"][::2], {**deviations, "honest": deviations["honest"][1::2]}
   threshold = spam.threshold_for(chosen, _FALSE_REJECTIONS)
@@ -144,7 +133,7 @@ def spam_part(options: Any, task: Any, update: ClientUpdate, evaluate: Callable[
     axes.plot(grid, spam.rejection_rates(values, grid), label=name)
   axes.axvline(threshold, color="0.3", linestyle=":")
   accuracy = float(evaluate(models)["test_accuracy"])
-  text = f"""{reports.table(["submission", "drawn", "rejected", "95 % interval"], rows)}
+  text = f"""{table(["submission", "drawn", "rejected", "95 % interval"], rows)}
 
 The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the instances from
 their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of {len(chosen)} honest updates, and the first
@@ -158,10 +147,9 @@ What it cannot see: whatever stays within the noise. A client that turns its own
 shift, sends what an honest client might have; and since every accepted model becomes an instance, small shifts add
 up, and later ones are measured against instances that the earlier ones moved. A replayed instance looks honest until
 the others have left it behind, which takes the longer the less they move. The test bounds how far one update moves
-the server; it is no guarantee for many.
-"""
+the server; it is no guarantee for many."""
   data = {"threshold": threshold, "rates": rates, "test_accuracy": accuracy}
-  return Part("spam", "Models that no honest client would send", text, figure, data)
+  return Part("Models that no honest client would send", text, {"spam": figure}), data
 
 
 def _interval(rate, count):

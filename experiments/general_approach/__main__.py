@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
-from experiments.general_approach.report import write_report
-from experiments.runner.launch import Experiment, launch
+from experiments.general_approach.report import report_groups
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
@@ -54,7 +54,7 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions):
+class GeneralApproachOptions(TrainingOptions):
   """The options of this experiment."""
 
   dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
@@ -103,7 +103,7 @@ class Records(NamedTuple):
   sampler: sampling.Sampler
 
 
-class Task(NamedTuple):
+class GroupsTask(NamedTuple):
   """What all runs share.
 
   Attributes:
@@ -121,12 +121,12 @@ class Task(NamedTuple):
   relation: Relation
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: GeneralApproachOptions) -> Work:
   """Reads the data and makes the queries; returns the work."""
   if len(options.given_stddevs) != len(GIVEN):
     raise ValueError(f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers.")
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_task(options, mesh)
+  task = load_groups_task(options, mesh)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
   settings = [_setting(options, task, groups, mesh, run) for run in options.runs]
   clients = replicate({name: jax.tree.map(jnp.asarray, r.examples) for name, r in task.records.items()}, mesh)
@@ -134,12 +134,12 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    write_report(workdir, options, task, groups, results)
+    report_groups(workdir, options, task, groups, results)
 
   return work
 
 
-def load_task(options: Options, mesh: jax.sharding.Mesh | None) -> Task:
+def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | None) -> GroupsTask:
   """Reads the data, cuts it into the records that the runs need, and makes the model.
 
   Raises:
@@ -157,7 +157,7 @@ def load_task(options: Options, mesh: jax.sharding.Mesh | None) -> Task:
     released = {f"train_{name}": value for name, value in values.metrics.items()}
     return {"test_accuracy": accuracy(values, test), **released}
 
-  return Task(
+  return GroupsTask(
     model=model,
     init=lambda key: initial_values(model, key, metrics=options.metrics),
     evaluate=evaluate,
@@ -193,7 +193,7 @@ def _sampler(policy, population, expected_size) -> sampling.Sampler:
   return getattr(sampling, policy)(population, round(expected_size))
 
 
-def _setting(options: Options, task: Task, groups: Groups, mesh, run: str) -> Setting:
+def _setting(options: GeneralApproachOptions, task: GroupsTask, groups: Groups, mesh, run: str) -> Setting:
   """The row of the table that is called `run`."""
   kind = run if run in task.records else "example"
   records = task.records[kind]
@@ -212,5 +212,7 @@ def _setting(options: Options, task: Task, groups: Groups, mesh, run: str) -> Se
   return Setting(run, _RUNS[run], on_part(algorithm, kind), private=run != "none", public=public)
 
 
+EXPERIMENT = Experiment("general_approach", GeneralApproachOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("general_approach", Options, prepare))
+  launch(EXPERIMENT)

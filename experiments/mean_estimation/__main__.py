@@ -8,7 +8,7 @@ stochastic gradient descent on private gradients with its limit (arXiv 1812.0098
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from experiments.mean_estimation import report
 from experiments.mean_estimation.gradients import directions
-from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.reports.parts import Part, write_parts
+from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
 from jdp.federated import client_mesh
@@ -36,7 +36,7 @@ _ROWS = "results.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class MeanEstimationOptions:
   """The options of this experiment. Of each list, the first value is held while another list is gone through."""
 
   task: tuple[str, ...] = option(("error",), "What is measured.", choices=("error", "split", "sgd"))
@@ -72,7 +72,7 @@ class Point(NamedTuple):
   num_projections: int | None
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: MeanEstimationOptions) -> Work:
   """Checks the grid; returns the work."""
   points = grid(options) if "error" in options.task else []
   for point in points:
@@ -85,16 +85,17 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "error" in options.task:
-      yield from report.error_parts(options, list(_measured(points, options, workdir)))
+      rows = kept_rows(points, partial(measure, options), workdir.path / _ROWS)
+      yield from report.error_parts(options, list(rows))
     if "split" in options.task:
       yield report.split_part(options)
     if "sgd" in options.task:
       yield report.sgd_part(options)
 
-  return lambda workdir: write_parts(workdir, "Mean estimation under local privacy", "mean_estimation", parts(workdir))
+  return lambda workdir: write_report(workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir))
 
 
-def grid(options: Options) -> list[Point]:
+def grid(options: MeanEstimationOptions) -> list[Point]:
   """Every mechanism at the first value of each list, and with one list at a time gone through."""
   dims = options.dims or (directions().shape[1],)
   axes = {"dim": dims, "epsilon": options.epsilons, "cohort": options.cohorts}
@@ -107,7 +108,7 @@ def grid(options: Options) -> list[Point]:
   return list(found)
 
 
-def unit_vectors(options: Options, dim: int, cohort: int) -> np.ndarray:
+def unit_vectors(options: MeanEstimationOptions, dim: int, cohort: int) -> np.ndarray:
   """The clients' values, float32 [cohort, dim]."""
   generator = np.random.default_rng([options.data_seed, dim, cohort])
   if options.values == _DIGITS:
@@ -119,7 +120,7 @@ def unit_vectors(options: Options, dim: int, cohort: int) -> np.ndarray:
   return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
 
 
-def measure(point: Point, options: Options) -> dict[str, Any]:
+def measure(options: MeanEstimationOptions, point: Point) -> dict[str, Any]:
   """The errors of the repetitions, times the cohort, beside the closed form: a row of results."""
   estimator, values = ESTIMATORS[point.mechanism], unit_vectors(options, point.dim, point.cohort)
   bound = point.dim**-0.5 if options.values == "signs" else 1.0
@@ -146,17 +147,7 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
   }
 
 
-def _measured(points, options: Options, workdir: Workdir) -> Iterator[dict[str, Any]]:
-  """The rows of all points: those on disk from before an interruption, then the others, each put there."""
-  path = workdir.path / _ROWS
-  rows = files.read_rows(path)
-  yield from rows
-  for number, point in enumerate(points[len(rows) :], len(rows) + 1):
-    print(f"{number}/{len(points)}: {point}", flush=True)
-    rows.append(measure(point, options))
-    files.write_rows(path, rows)
-    yield rows[-1]
-
+EXPERIMENT = Experiment("mean_estimation", MeanEstimationOptions, prepare)
 
 if __name__ == "__main__":
-  launch(Experiment("mean_estimation", Options, prepare))
+  launch(EXPERIMENT)

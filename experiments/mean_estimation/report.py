@@ -107,7 +107,7 @@ def _figure_part(axis, label, rows) -> Part:
     x = [row["bytes" if axis == "num_projections" else axis] for row in own]
     plots.points(axes, x, [mean_interval(row["errors"]) for row in own], name)
     axes.plot(x, [row["theory"] for row in own], "--", color=axes.containers[-1][0].get_color())
-  return Part(f"Error and {label}", "The other lists are at their first values.", f"error_{axis}", made)
+  return Part(f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made})
 
 
 def _projection_rows(rows) -> Iterator[list[str]]:
@@ -150,7 +150,7 @@ def split_part(options: Any) -> Part:
     f"splits were chosen by the {len(public)} test images, as a public sample would be, or by nothing; errors "
     f"E||Z - w||^2 are means over the {len(train)} training images, each released once where measured (95 %).\n\n"
   )
-  return Part("A budget split between direction and magnitude", text + table(header, lines), "split", made)
+  return Part("A budget split between direction and magnitude", text + table(header, lines), {"split": made})
 
 
 def _split_error(dim, direction, magnitude, max_value, norms) -> float:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.private_federated.report import write_report
+from experiments.private_federated.report import report_local_and_central
 from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
@@ -37,7 +37,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(TrainingOptions, FederationOptions, TaskOptions):
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, TaskOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -66,7 +66,7 @@ class Options(TrainingOptions, FederationOptions, TaskOptions):
   )
 
 
-class Row(NamedTuple):
+class NoisySetting(NamedTuple):
   """A row of the table.
 
   Attributes:
@@ -81,7 +81,7 @@ class Row(NamedTuple):
   central_error: float
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: PrivateFederatedOptions) -> Work:
   """Reads the data and makes the mechanisms; returns the work."""
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
@@ -97,18 +97,20 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
     begun = task.begun(workdir)
     clients = replicate(begun.clients, mesh)
     sweep = Sweep(settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
-    write_report(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
+    report_local_and_central(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
 
   return work
 
 
-def make_rows(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None) -> list[Row]:
+def make_rows(
+  options: PrivateFederatedOptions, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None
+) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_algorithm, options, task, plan, mesh)
   bound, public = options.max_update_norm, task.public(Unit.USER)
   baselines = {
-    "none": lambda: Row(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
-    "central": lambda: Row(
+    "none": lambda: NoisySetting(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
+    "central": lambda: NoisySetting(
       Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
       0.0,
       _central_error(bound, task, plan),
@@ -119,7 +121,7 @@ def make_rows(options: Options, task: Task, plan: Plan, mesh: jax.sharding.Mesh 
   ]
 
 
-def _local_row(options, task, plan, make, epsilon) -> Row:
+def _local_row(options, task, plan, make, epsilon) -> NoisySetting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
   mechanism = separated(make_direction(task.dim, epsilon), magnitude)
@@ -128,7 +130,7 @@ def _local_row(options, task, plan, make, epsilon) -> Row:
   algorithm = make(_gaussian(radius, plan), mechanism)
   setting = Setting(f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER))
   error = math.sqrt(mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size)
-  return Row(setting, error, _central_error(radius, task, plan))
+  return NoisySetting(setting, error, _central_error(radius, task, plan))
 
 
 def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
@@ -152,5 +154,7 @@ def _algorithm(options, task, plan, mesh, query: SumQuery, mechanism: LocalMecha
   )
 
 
+EXPERIMENT = Experiment("private_federated", PrivateFederatedOptions, prepare)
+
 if __name__ == "__main__":
-  launch(Experiment("private_federated", Options, prepare))
+  launch(EXPERIMENT)

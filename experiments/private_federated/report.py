@@ -1,62 +1,75 @@
 """The report of private federated learning: results, guarantees and plots."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.runner import files
+from matplotlib.figure import Figure
+
 from experiments.runner.federation import Plan
-from experiments.runner.reports import plots
-from experiments.runner.reports import tables as reports
-from experiments.runner.reports.parts import Part, section
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.runs.sweep import curves, last_params, metric_names, summarise
-from experiments.runner.runs.workdir import Workdir, environment
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  last_params,
+  metric_names,
+  rounds_done,
+  summarise,
+  write_results,
+)
+from experiments.runner.reports.tables import number, percent, properties, table
+from experiments.runner.runs.workdir import Workdir
 from experiments.runner.tasks.task import Task
 from jdp.guarantees import rounded_up
 
-Row = dict[str, Any]
-_GUARANTEES = {"release": "local ε, one release", "local": "local ε, all releases", "central": "central ε"}
+Histories = Mapping[str, Sequence[Sequence[Row]]]
+_GUARANTEES = {
+  "release": "local ε, one release",
+  "local": "local ε, all releases",
+  "central": "central ε",
+}
 _STYLES = {"none": "--", "central": ":"}
 
 
-def write_report(
+def report_local_and_central(
   workdir: Workdir, options: Any, task: Task, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
 ) -> None:
-  """Writes results.json, the plots and report.md, and prints the table and where they lie.
+  """Writes results.json, the plots and report.md, and prints what came out.
 
-  Args:
-    workdir: gets the files.
-    options: the experiment's.
-    task: what was learnt.
-    plan: who took part, with what noise.
-    rows: what was run: `setting`, `local_error` and `central_error`.
-    results: of `run_sweep`.
+  `rows` is what was run (`setting`, `local_error`, `central_error`), `results` what `run_sweep` returned.
   """
   summary = summarise(results)
   histories = curves(workdir, results)
+  write_results(workdir, options, summary, results, baselines=_baselines(summary))
+  parts = _parts(workdir, options, task, plan, rows, summary, results, histories)
+  title = "Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)"
+  write_sweep_report(workdir, "private_federated", title, options, parts)
+
+
+def _parts(
+  workdir: Workdir,
+  options: Any,
+  task: Task,
+  plan: Plan,
+  rows: Sequence[Any],
+  summary: Sequence[Row],
+  results: Sequence[Row],
+  histories: Histories,
+) -> Iterator[Part]:
   start = _before(next(iter(histories.values())))
-  table = _table(summary, start)
-  files.write_json(
-    workdir.path / "results.json",
-    {
-      "not_private": reports.not_private(options) + _baselines(summary),
-      "flags": vars(options),
-      "summary": reports.to_json(summary),
-      "runs": results,
-    },
-  )
-  _plot_curves(workdir, options, task, histories)
-  _plot_epsilons(workdir, options, task, summary, start[task.headline])
-  parts = "".join(f"{section(workdir, part)}\n" for part in _further(workdir, task, summary))
-  report = _report(options, task, plan, rows, summary, results, table, parts)
-  files.write(workdir.path / "report.md", report.encode())
-  stated = reports.guarantees(summary, "central")
-  print(f"\n{reports.notice(options)}{table}\n\nCentral:\n\n{stated}\n\nReport: {workdir.path / 'report.md'}")
-  print(f"Plots: {workdir.path / 'accuracy_over_rounds.png'}, {workdir.path / 'accuracy_against_epsilon.png'}")
-
-
-def _further(workdir, task, summary) -> Iterable[Part]:
-  return task.parts(last_params(workdir, summary, task.init)) if task.parts else ()
+  figures = {
+    "accuracy_over_rounds": _rounds_figure(options, task, histories),
+    "accuracy_against_epsilon": _epsilon_figure(options, task, summary, start[task.headline]),
+  }
+  yield Part("Results", _table(summary, start), figures)
+  yield Part("What was guaranteed", _UNIT, printed=False)
+  yield Part("Central guarantees", _central(summary, results))
+  yield Part("Local guarantees", _local(options, plan, summary, results), printed=False)
+  yield Part("What was measured", _measured(options, task, plan, summary), printed=False)
+  yield Part("What noise does to a round's average", _errors(options, task, rows), printed=False)
+  if task.parts is not None:
+    yield from task.parts(last_params(workdir, summary, task.init))
 
 
 def _before(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
@@ -74,34 +87,40 @@ def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
   """Guarantees and metrics of each row; first, `start`, the metrics before the first round."""
   before = ["before the first round", *[""] * len(_GUARANTEES), *_cells(start)]
   lines = (
-    [row["label"], *(reports.short(row[kind]) for kind in _GUARANTEES), *_cells({name: row[name] for name in start})]
+    [
+      row["label"],
+      *(statements.short(row[kind]) for kind in _GUARANTEES),
+      *_cells({name: row[name] for name in start}),
+    ]
     for row in summary
   )
-  return reports.table(["run", *_GUARANTEES.values(), *map(_words, start)], [before, *lines])
+  return table(["run", *_GUARANTEES.values(), *map(_words, start)], [before, *lines])
 
 
 def _cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
   for name, interval in metrics.items():
-    yield reports.percent(interval) if "accuracy" in name else reports.number(interval)
+    yield percent(interval) if "accuracy" in name else number(interval)
 
 
 def _words(metric: str) -> str:
   return metric.replace("_", " ")
 
 
-def _title(options) -> str:
-  label = " (NOT PRIVATE)" if reports.not_private(options) else ""
-  return f"Private federated learning, {', '.join(filter(None, (options.dataset, options.model)))}{label}"
+def _title(options: Any) -> str:
+  learnt = ", ".join(filter(None, (options.dataset, options.model)))
+  return statements.marked(f"Private federated learning, {learnt}", options)
 
 
-def _plot_curves(workdir, options, task, histories):
+def _rounds_figure(options: Any, task: Task, histories: Histories) -> Figure:
   figure, axes = plots.figure("rounds", _words(task.headline), _title(options))
   plots.curves(axes, histories, task.headline)
-  plots.save(figure, workdir.path / "accuracy_over_rounds.png")
+  return figure
 
 
-def _plot_epsilons(workdir, options, task, summary, start):
-  figure, axes = plots.figure("ε₁, local privacy loss of a release's direction", _words(task.headline), _title(options))
+def _epsilon_figure(options: Any, task: Task, summary: Sequence[Row], start: Interval) -> Figure:
+  """The headline metric against eps1, beside the baselines."""
+  xlabel = "ε₁, local privacy loss of a release's direction"
+  figure, axes = plots.figure(xlabel, _words(task.headline), _title(options))
   local = [row for row in summary if row["setting"] not in _STYLES]
   if local:
     epsilons = options.epsilon_directions
@@ -114,78 +133,63 @@ def _plot_epsilons(workdir, options, task, summary, start):
       plots.level(axes, row[task.headline], row["label"], _STYLES[row["setting"]])
   if options.public_passes:
     plots.level(axes, start, "before the first round", "-.")
-  plots.save(figure, workdir.path / "accuracy_against_epsilon.png")
+  return figure
 
 
-def _report(options, task: Task, plan: Plan, rows, summary, results, table, parts) -> str:
-  return f"""# Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)
+_UNIT = """The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run is
+a baseline, whose last model lies in its folder too and may say anything about the users, or that no
+round was done.
 
-{reports.notice(options)}{table}
+Not covered: the choice of the settings, if these data were looked at for it; attacks on the
+low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
+public text, where there is any."""
 
-![Accuracy over rounds](accuracy_over_rounds.png)
 
-![Accuracy against the local epsilon](accuracy_against_epsilon.png)
+def _central(summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against whoever sees every released model of a run and nothing else, by Rényi
+accounting of the Poisson-subsampled Gaussian sum (arXiv 1908.10530) from the run's `ledger.jsonl`.
+The server is trusted to sample and to add the noise.
 
-## What was guaranteed
+{statements.guarantees(summary, "central")}
 
-The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run is a baseline, whose last
-model lies in its folder too and may say anything about the users, or that no round was done.
+{statements.together(results, "central")}"""
 
-**Central**, against whoever sees every released model of a run and nothing else, by Rényi accounting of the
-Poisson-subsampled Gaussian sum (arXiv 1908.10530) from the run's `ledger.jsonl`. The server is trusted to sample and
-to add the noise.
 
-{reports.guarantees(summary, "central")}
+def _local(options: Any, plan: Plan, summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against the server, which sees every release and who made it, so that sampling
+amplifies nothing. One release:
 
-{reports.together(results, "central")}
-
-**Local**, against the server, which sees every release and who made it, so that sampling amplifies nothing. One
-release:
-
-{reports.guarantees(summary, "release")}
+{statements.guarantees(summary, "release")}
 
 All releases of a user in a run: they add up, and the participation cap, a public number, is
 {plan.sampler.max_participations} of {options.num_rounds} rounds.
 
-{reports.guarantees(summary, "local")}
+{statements.guarantees(summary, "local")}
 
-{reports.together(results, "local")}
-
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the low-order bits of
-float32 noise, and its tails beyond 7.45 standard deviations; the test data; public text, where there is any.
-
-## What was measured
-
-The last model of each run, on data of nobody who takes part. Means over repetitions, each with its own samples and
-noise; ± is the 95 % interval of Student's t.
-
-{reports.properties(_measured(options, task, plan, summary))}
-
-What noise does to the average of a round: the root mean square of its L2 error, if every update has the norm
-{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,} parameters.
-
-{_errors(rows)}
-
-{parts}{reports.ending("private_federated", environment(), _randomness(options))}"""
+{statements.together(results, "local")}"""
 
 
-def _errors(rows) -> str:
-  lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
-  return reports.table(["run", "error from the local mechanism", "error from the central noise"], lines)
-
-
-def _randomness(options) -> str:
-  if options.noise_seed is not None:
-    return "The noise is seeded: the same versions and devices give the same bits."
-  return "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their intervals."
-
-
-def _measured(options, task, plan, summary) -> Row:
-  return {
+def _measured(options: Any, task: Task, plan: Plan, summary: Sequence[Row]) -> str:
+  size, budget = plan.sampler.expected_size, options.max_epsilon
+  facts = {
     **task.described,
-    "expected cohort": f"{plan.sampler.expected_size:g} of {task.num_users} users, Poisson sampling",
+    "expected cohort": f"{size:g} of {task.num_users} users, Poisson sampling",
     "noise multiplier z": rounded_up(plan.noise_multiplier, 4),
-    "rounds": ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in summary)),
-    "budget": "none" if options.max_epsilon is None else f"central ε = {rounded_up(options.max_epsilon)}; see rounds",
+    "rounds": rounds_done(summary),
+    "budget": "none" if budget is None else f"central ε = {rounded_up(budget)}; see rounds",
     "repetitions": options.seeds,
   }
+  return f"""The last model of each run, on data of nobody who takes part. Means over repetitions,
+each with its own samples and noise; ± is the 95 % interval of Student's t.
+
+{properties(facts)}"""
+
+
+def _errors(options: Any, task: Task, rows: Sequence[Any]) -> str:
+  lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
+  header = ["run", "error from the local mechanism", "error from the central noise"]
+  return f"""The root mean square of its L2 error, if every update has the norm
+{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,}
+parameters.
+
+{table(header, lines)}"""

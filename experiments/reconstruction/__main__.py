@@ -8,7 +8,7 @@ one of a list, it does. `--task=cnn` attacks a convolutional network's gradients
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,11 @@ import numpy as np
 from experiments.reconstruction import images, report
 from experiments.reconstruction.cnn import pictures
 from experiments.reconstruction.spheres import Case, measure
-from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS
-from experiments.runner.launch import Experiment, launch
+from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.reports.parts import Part, write_parts
+from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data
 from jdp.guarantees import rounded_up
@@ -34,7 +34,7 @@ _NOISELESS = 1e-9  # the variance that the attack is told of an exact direction
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ReconstructionOptions:
   """The options of this experiment."""
 
   task: tuple[str, ...] = option(
@@ -69,7 +69,7 @@ class Options:
   )
 
 
-def prepare(options: Options) -> Callable[[Workdir], None]:
+def prepare(options: ReconstructionOptions) -> Work:
   """Reads the data and checks the grid; returns the work."""
   for ratio in options.density_ratios:
     if not (ratio == 1 or ratio >= 2):
@@ -104,10 +104,10 @@ def prepare(options: Options) -> Callable[[Workdir], None]:
       )
       yield report.cnn_part(made)
 
-  return lambda workdir: write_parts(workdir, "Reconstruction from private releases", "reconstruction", parts(workdir))
+  return lambda workdir: write_report(workdir, "reconstruction", "Reconstruction from private releases", parts(workdir))
 
 
-def cases(options: Options) -> list[Case]:
+def cases(options: ReconstructionOptions) -> list[Case]:
   """Every mechanism, epsilon and prior in each small dimension, and projections of the uniform prior."""
   small = [dim for dim in options.dims if dim <= options.ambient]
   return [
@@ -122,20 +122,18 @@ def cases(options: Options) -> list[Case]:
   ]
 
 
-def _spheres(options: Options, workdir: Workdir) -> Iterator[list[dict[str, Any]]]:
-  todo = cases(options)
-
-  def rows(case):
+def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[dict[str, Any]]]:
+  def rows(case: Case) -> list[dict[str, Any]]:
     return measure(case, options.alphas, options.trials, options.seed)
 
-  return _kept(todo, rows, workdir, "spheres.jsonl")
+  return kept_rows(cases(options), rows, workdir.path / "spheres.jsonl")
 
 
-def _images(options: Options, own: images.Scene, workdir: Workdir) -> Iterator[dict[str, Any]]:
+def _images(options: ReconstructionOptions, own: images.Scene, workdir: Workdir) -> Iterator[dict[str, Any]]:
   todo: list[tuple[str, float]] = [("no privacy", math.inf)]
   todo += [(name, epsilon) for name in options.mechanisms for epsilon in options.epsilons]
 
-  def attacked(case):
+  def attacked(case: tuple[str, float]) -> dict[str, Any]:
     name, epsilon = case
     if math.isinf(epsilon):
       released, variance, found = own.directions[None], _NOISELESS, None
@@ -154,10 +152,10 @@ def _images(options: Options, own: images.Scene, workdir: Workdir) -> Iterator[d
       ],
     }
 
-  return _kept(todo, attacked, workdir, "images.jsonl")
+  return kept_rows(todo, attacked, workdir.path / "images.jsonl")
 
 
-def _gallery(options: Options, own: images.Scene) -> dict[str, np.ndarray]:
+def _gallery(options: ReconstructionOptions, own: images.Scene) -> dict[str, np.ndarray]:
   """A few users' images as the attack sees them, by the row's label: the first mechanism, public images for a prior."""
   name, shown = options.mechanisms[0], {}
   for epsilon in sorted(options.epsilons, reverse=True):
@@ -168,17 +166,7 @@ def _gallery(options: Options, own: images.Scene) -> dict[str, np.ndarray]:
   return shown
 
 
-def _kept(todo, compute, workdir: Workdir, name: str) -> Iterator[Any]:
-  """The results of all cases: those on disk from before an interruption, then the others, each put there."""
-  path = workdir.path / name
-  rows = files.read_rows(path)
-  yield from rows
-  for number, case in enumerate(todo[len(rows) :], len(rows) + 1):
-    print(f"{number}/{len(todo)}: {case}", flush=True)
-    rows.append(compute(case))
-    files.write_rows(path, rows)
-    yield rows[-1]
-
+EXPERIMENT = Experiment("reconstruction", ReconstructionOptions, prepare)
 
 if __name__ == "__main__":
-  launch(Experiment("reconstruction", Options, prepare))
+  launch(EXPERIMENT)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.reconstruction.spheres import bounds, direction_seen, lower_limit
+from experiments.reconstruction.spheres import beside_bounds, direction_seen
 from experiments.runner.estimators import ESTIMATORS
 from jdp import data, models
 from jdp.attacks import reconstruction as attacks
@@ -190,28 +190,21 @@ def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> d
   """How often one release tells which of the users' images it was made of: the prior is uniform, the bound holds."""
   count, users, _ = released.shape
   named = np.argmax(released @ own.directions.T, axis=2)
-  successes, trials = int(np.sum(named == np.arange(users))), count * users
-  general, sharp = bounds(mechanism, -math.log(users))
-  return {
-    "successes": successes,
-    "trials": trials,
-    "lower": lower_limit(successes, trials),
-    "bound": general,
-    "sharp": sharp,
-  }
+  successes = int(np.sum(named == np.arange(users)))
+  return beside_bounds(mechanism, -math.log(users), successes, count * users)
 
 
-def _scale(mechanism) -> float:
+def _scale(mechanism: LocalMechanism) -> float:
   """What makes `direction_seen` unbiased."""
   separate = isinstance(mechanism.parameters, SeparatedParameters)
   return math.exp(-mechanism.parameters.direction.log_m) if separate else 1.0
 
 
-def _normalised(rows):
+def _normalised(rows: np.ndarray) -> np.ndarray:
   return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-20)
 
 
-def _gradient(dataset) -> Callable[[Examples], np.ndarray]:
+def _gradient(dataset: Dataset) -> Callable[[Examples], np.ndarray]:
   """examples -> each one's gradient at parameters of zero, [n, classes, d + 1]."""
   size = math.prod(dataset.input_shape) + 1
   model = models.glm("multinomial", (size,), dataset.num_classes)

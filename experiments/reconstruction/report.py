@@ -46,7 +46,9 @@ def bound_parts(
   ]
   text = f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 apart.\n\n"
   header = ["epsilon", *(f"k = {dim}" for dim in dims)]
-  yield Part("Uniform priors: the protection that an epsilon gives", text + table(header, closest), "protection", made)
+  yield Part(
+    "Uniform priors: the protection that an epsilon gives", text + table(header, closest), {"protection": made}
+  )
 
 
 def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) -> Iterator[Part]:
@@ -75,7 +77,7 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
     own = [row for row in rows if row["mechanism"] == name and row["successes"]]
     axes.scatter([r["sharp"] for r in own], [r["successes"] / r["trials"] for r in own], s=9, label=name)
   axes.plot([1e-6, 1], [1e-6, 1], color="0.3", label="bound")
-  yield Part("Directions: attacks beside the bound", text + table(header, cells), "spheres", made)
+  yield Part("Directions: attacks beside the bound", text + table(header, cells), {"spheres": made})
 
 
 def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any) -> Iterator[Part]:
@@ -106,7 +108,7 @@ def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options
     for result in results
     for row in result["views"]
   ]
-  yield Part("Images: reconstruction of the low frequencies", text + table(header, cells), "images", _curves(results))
+  yield Part("Images: reconstruction of the low frequencies", text + table(header, cells), {"images": _curves(results)})
   yield _identified_part(results, users)
 
 
@@ -115,7 +117,7 @@ def image_pictures(own: images.Scene, gallery: Mapping[str, np.ndarray]) -> Part
   rows = {"image": own.inputs} | dict(gallery)
   shown = {label: values[:_SHOWN].reshape(-1, *own.shape) for label, values in rows.items()}
   text = "What the server reads out of one release of each user's gradient, with public images for a prior."
-  return Part("Images: pictures", text, "pictures", _grid(shown))
+  return Part("Images: pictures", text, {"pictures": _grid(shown)})
 
 
 def cnn_part(made: Pictures) -> Part:
@@ -135,7 +137,7 @@ def cnn_part(made: Pictures) -> Part:
   )
   shown = {"image": made.images} | {view.label: view.found for view in made.views}
   header = ["epsilon", "mean cosine", "least", "labels found"]
-  return Part("A convolutional network", text + table(header, rows), "cnn", _grid(shown))
+  return Part("A convolutional network", text + table(header, rows), {"cnn": _grid(shown)})
 
 
 def _identified_part(results, users):

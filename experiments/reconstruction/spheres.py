@@ -121,13 +121,19 @@ def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
   return math.exp(general), math.exp(sharp)
 
 
-def _row(case, mechanism, alpha, successes, trials):
-  general, sharp = bounds(mechanism, reconstruction.log_guess(case.dim, alpha, case.density_ratio))
-  return case._asdict() | {
-    "alpha": alpha,
+def beside_bounds(mechanism: LocalMechanism, log_guess: float, successes: int, trials: int) -> dict[str, Any]:
+  """What was measured of an attack, its lower limit, and both bounds, as a row of results."""
+  general, sharp = bounds(mechanism, log_guess)
+  return {
     "successes": successes,
     "trials": trials,
     "lower": lower_limit(successes, trials),
     "bound": general,
     "sharp": sharp,
   }
+
+
+def _row(case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int) -> dict[str, Any]:
+  log_guess = reconstruction.log_guess(case.dim, alpha, case.density_ratio)
+  found = beside_bounds(mechanism, log_guess, successes, trials)
+  return case._asdict() | {"alpha": alpha} | found

@@ -105,9 +105,9 @@ def test_what_is_printed_holds(name, tmp_path, drawn):
   given = dict(RUNS[name])
   if given.get("task") == "ledger":
     given["ledger"] = str(tmp_path / "ledger.jsonl")
-  experiment, out = launch.Experiment(name.split()[0], binary.Options, binary.prepare), io.StringIO()
+  out = io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-    launch.execute(launch.prepare(experiment, given, Location(path=str(tmp_path / "run"))))
+    launch.execute(launch.prepare(binary.EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
   report = (tmp_path / "run/report.md").read_text()
   assert re.search(r"(?<![\d.])7\.3*4", report)  # 22/3 is printed, and rounded up
   for text in (out.getvalue(), report, *drawn):

@@ -1,1 +1,5 @@
-"""What people read: tables, statements of guarantees, plots, intervals, and the parts of a report."""
+"""What people read.
+
+`parts`: the report of every experiment. `tables`, `plots`: what its parts consist of. `statements`: what
+they say of privacy. `summary`: the results of a sweep, merged. `statistics`: means with intervals.
+"""

@@ -2,17 +2,15 @@
 
 import pathlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from experiments.runner import files
-from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.runs.costs import central_epsilon, costs
-from experiments.runner.runs.params import load_params, save_params
+from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.training import Run, TrainingOptions, train
 from experiments.runner.runs.workdir import Workdir, noise_key
@@ -22,7 +20,6 @@ from jdp.ledger import Ledger, to_json
 PyTree = Any
 _RESULT = "result.json"
 _PARAMS = "params.npz"
-_NO_METRICS = {"round", "central_epsilon"}
 
 
 class Setting(NamedTuple):
@@ -102,53 +99,22 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
 
 
-def summarise(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """Merges repetitions: one row for each setting, in order.
-
-  Returns:
-    Rows with "setting", "label", "public", "seeds"; `Interval`s of "rounds" and of every metric; and "central",
-    "release", "local" of the repetition with the largest central epsilon.
-  """
-  rows = []
-  for name in dict.fromkeys(result["setting"] for result in results):
-    group = [result for result in results if result["setting"] == name]
-    worst = max(group, key=lambda result: result["central"]["epsilon"] if result["central"] else np.inf)
-    metrics = metric_names(worst["metrics"])
-    intervals = {key: mean_interval([result["metrics"][key] for result in group]) for key in metrics}
-    rounds = mean_interval([result["rounds"] for result in group])
-    kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
-    rows.append({**kept, "public": worst.get("public", ""), "seeds": len(group), "rounds": rounds, **intervals})
-  return rows
-
-
-def metric_names(row: Mapping[str, Any]) -> list[str]:
-  """What of a row of `metrics.jsonl` the evaluation said."""
-  return [name for name in row if name not in _NO_METRICS]
-
-
-def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, list[list[dict[str, Any]]]]:
-  """The metrics of each setting's repetitions, by label."""
-  rows: dict[str, list[list[dict[str, Any]]]] = {}
-  for result in results:
-    path = workdir.path / result["setting"] / str(result["seed"]) / "metrics.jsonl"
-    rows.setdefault(result["label"], []).append(files.read_rows(path))
-  return rows
-
-
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
   """A key for what no guarantee rests on; different purposes of one seed share nothing."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition)
 
 
-def _folder(workdir, setting, seed) -> pathlib.Path:
+def _folder(workdir: Workdir, setting: Setting, seed: int) -> pathlib.Path:
   return workdir.path / setting.name / str(seed)
 
 
-def _delta(sweep, setting) -> float:
+def _delta(sweep: Sweep, setting: Setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
-def _make_run(sweep, setting, seed, step, key, options) -> Run:
+def _make_run(
+  sweep: Sweep, setting: Setting, seed: int, step: Callable[..., Any], key: jax.Array, options: TrainingOptions
+) -> Run:
   params = sweep.init(_public_key("initial model", options.init_seed, seed))
   return Run(
     name=f"{setting.name}/{seed}",
@@ -164,7 +130,9 @@ def _make_run(sweep, setting, seed, step, key, options) -> Run:
   )
 
 
-def _finish(run, setting, seed, delta, workdir, options, report: Report):
+def _finish(
+  run: Run, setting: Setting, seed: int, delta: float, workdir: Workdir, options: TrainingOptions, report: Report
+) -> None:
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)
   outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
@@ -184,15 +152,3 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
       **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
     },
   )
-
-
-def last_params(workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Callable[[jax.Array], PyTree]):
-  """The last parameters of the first repetition of each setting, by label.
-
-  Args:
-    workdir: where the runs lie.
-    rows: with "setting" and "label", as `summarise` returns them.
-    init: key -> parameters of this structure.
-  """
-  like = jax.eval_shape(init, jax.random.key(0))
-  return {row["label"]: load_params(workdir.path / row["setting"] / "0" / _PARAMS, like) for row in rows}

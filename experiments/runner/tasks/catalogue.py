@@ -5,10 +5,9 @@ from functools import partial
 from typing import Any
 
 from experiments.runner.options import option
-from experiments.runner.tasks import images as classification
-from experiments.runner.tasks import text
-from experiments.runner.tasks.images import ClassificationOptions
+from experiments.runner.tasks.images import ClassificationOptions, image_task
 from experiments.runner.tasks.task import Task
+from experiments.runner.tasks.text import text_task
 from experiments.runner.tasks.text_options import TEXT, TextOptions
 from jdp import _validate
 
@@ -72,4 +71,4 @@ def load_task(options: Any) -> Task:
       f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: the text of the "
       "clients themselves; leave it out."
     )
-  return text.load_task(options) if options.dataset in TEXT else classification.load_task(options)
+  return text_task(options) if options.dataset in TEXT else image_task(options)

@@ -35,7 +35,7 @@ class ClassificationOptions:
   model: str = option("logistic", "What is learnt.", choices=tuple(_MODELS))
 
 
-def load_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Task:
+def image_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Task:
   """Reads the data, divides it among users and makes the model.
 
   Args:

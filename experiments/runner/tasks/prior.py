@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.runner import files
 from experiments.runner.federation import central_delta
-from experiments.runner.reports.tables import not_private
+from experiments.runner.reports.statements import not_private
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import FLAGS, LEDGER
@@ -26,8 +26,8 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   """The parameters that an earlier run ended with, and what was released about this run's users until then.
 
   The earlier run's ledger counts for this run's users if they were the earlier run's: if all options agree that decide
-  who they are (`tasks.USERS`). With `--warm_start_public`, which says that none of this run's users was among those
-  of the earlier run, nothing is counted. A run whose flags gave its noise away (`reports.not_private`), or whose ledger
+  who they are (`catalogue.USERS`). With `--warm_start_public`, which says that none of this run's users was among those
+  of the earlier run, nothing is counted. A run whose flags gave its noise away (`not_private`), or whose ledger
   says that its key may be known (`Ledger.caveats`), released all in the clear. A language model's words go by their
   position: either way they are the same.
 

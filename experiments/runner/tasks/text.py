@@ -45,7 +45,7 @@ class Split(NamedTuple):
   private: Sequence[UserText]
 
 
-def load_task(options: Any) -> Task:
+def text_task(options: Any) -> Task:
   """Reads the texts and makes the model.
 
   With a private vocabulary, the words are those of the public text until the task is begun: the count needs the run's
@@ -211,4 +211,4 @@ def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str,
     for head, axes, row in zip(_HEADS, panels, shares, strict=True):
       axes.plot(row, marker="o", label=label)
       rows.append([label, f"{head}", *(f"{share:.1%}" for share in row)])
-  return Part("Head words", table(["run", "most frequent", *map(str, range(11))], rows), "head_words", figure)
+  return Part("Head words", table(["run", "most frequent", *map(str, range(11))], rows), {"head_words": figure})

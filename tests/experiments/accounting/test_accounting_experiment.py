@@ -15,7 +15,7 @@ from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, R
 from jdp.guarantees import SeparatedDP, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
-EXPERIMENT = launch.Experiment("accounting", binary.Options, binary.prepare)
+EXPERIMENT = binary.EXPERIMENT
 RELEASE = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
 
 

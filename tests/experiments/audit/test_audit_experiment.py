@@ -10,7 +10,7 @@ from experiments.runner import launch
 from experiments.runner.launch import Location
 from jdp.mechanisms import registry
 
-EXPERIMENT = launch.Experiment("audit", binary.Options, binary.prepare)
+EXPERIMENT = binary.EXPERIMENT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +64,7 @@ def test_canaries_in_a_run(tmp_path):
 
 def test_runs_share_the_confidence(monkeypatch):
   monkeypatch.setattr(binary, "audit_run", lambda options, task, *case: case)
-  options = binary.Options(noise_multipliers=(1.0, 2.0), participations=(0.5, 1.0), central_confidence=0.96)
+  options = binary.AuditOptions(noise_multipliers=(1.0, 2.0), participations=(0.5, 1.0), central_confidence=0.96)
   runs = binary.audit_runs(options, None)
   assert [run[:2] for run in runs] == [(1.0, 0.5), (2.0, 0.5), (1.0, 1.0), (2.0, 1.0)]
   assert [run[2] for run in runs] == pytest.approx([0.99] * 4)

@@ -10,13 +10,13 @@ import pytest
 
 from experiments.client_dropout import __main__ as client_dropout
 from experiments.client_dropout import privacy
-from experiments.client_dropout.settings import LABELS, make_plan
+from experiments.client_dropout.settings import LABELS, make_noise_plan
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.runs import training
 from jdp import accounting, ledger
 
-EXPERIMENT = launch.Experiment("client_dropout", client_dropout.Options, client_dropout.prepare)
+EXPERIMENT = client_dropout.EXPERIMENT
 TINY = {"num_rounds": 3, "eval_every": 3, "examples_per_user": 20, "local_batch_size": 20, "chunk_size": 1}
 
 
@@ -51,9 +51,9 @@ def test_losses_during_the_calibration_and_dishonest_clients():
 
 
 def test_integers_get_the_noise_that_makes_them_cost_as_much():
-  options = client_dropout.Options(schemes=("integers",), noise_multiplier=4.0)
+  options = client_dropout.ClientDropoutOptions(schemes=("integers",), noise_multiplier=4.0)
   task = types.SimpleNamespace(num_users=100, dim=650)
-  plan = make_plan(options, task)
+  plan = make_noise_plan(options, task)
   bound = plan.grid.l2_norm * plan.grid.spacing
   assert plan.grid_stddev == pytest.approx(4.0 * bound, rel=1e-9)
   assert 1 < bound < 1.1

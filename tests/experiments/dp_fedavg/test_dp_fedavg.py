@@ -29,7 +29,7 @@ from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up
 from tests import statistical
 
-EXPERIMENT = launch.Experiment("dp_fedavg", dp_fedavg.Options, dp_fedavg.prepare)
+EXPERIMENT = dp_fedavg.EXPERIMENT
 TINY = {"num_rounds": 4, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "noise_multiplier": 1.3}
 ONCE = {**TINY, "vary": (), "values": (), "seeds": 1, "noise_seed": 3, "local_training": "gradient"}
 START = {"b": np.zeros(10, np.float32), "w": np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32)}
@@ -37,7 +37,7 @@ PLAN = {"noise_cohort_size": 2000, "noise_population": 100_000}
 
 
 def options(**given):
-  return launch.options.resolve(dp_fedavg.Options, given, TINY)
+  return launch.options.resolve(dp_fedavg.DPFedAvgOptions, given, TINY)
 
 
 def run(path, *, resume=False, **given):
@@ -153,8 +153,8 @@ def test_values_make_rows_of_what_they_concern(task):
 
 @pytest.mark.parametrize("preset", list(EXPERIMENT.presets))
 def test_presets_have_values_that_can_be_taken(preset):
-  flags = launch.options.read_flagfile(dp_fedavg.Options, EXPERIMENT.presets[preset])
-  chosen = launch.options.resolve(dp_fedavg.Options, flags)
+  flags = launch.options.read_flagfile(dp_fedavg.DPFedAvgOptions, EXPERIMENT.presets[preset])
+  chosen = launch.options.resolve(dp_fedavg.DPFedAvgOptions, flags)
   assert not chosen.vary or len(dp_fedavg._variants(chosen)) == len(chosen.values)
 
 

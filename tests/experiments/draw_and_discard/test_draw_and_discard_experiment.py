@@ -26,7 +26,7 @@ from jdp.federated import laplace_update
 from jdp.federated.update_stream import Process
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
-EXPERIMENT = launch.Experiment("draw_and_discard", draw_and_discard.Options, draw_and_discard.prepare)
+EXPERIMENT = draw_and_discard.EXPERIMENT
 TINY = {
   "rounds_per_pass": 2,
   "num_rounds": 5,
@@ -118,7 +118,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 
 
 def test_metrics_are_those_of_the_average_model(finished):
-  task = draw_and_discard.load_task(resolve(draw_and_discard.Options, {}))
+  task = draw_and_discard.load_stream_task(resolve(draw_and_discard.DrawAndDiscardOptions, {}))
   for name, k in zip(NAMES, (4, 1, 3), strict=True):
     with np.load(finished[0] / name / "1" / "params.npz") as file:
       (models,) = (file[name] for name in file.files)
@@ -174,8 +174,8 @@ def test_the_report_says_what_each_adversary_learns(finished):
 
 
 def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
-  options = resolve(draw_and_discard.Options, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
-  task = draw_and_discard.load_task(options)
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
+  task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
   ((hidden, made),) = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5)).items()
   assert hidden.startswith("the user")
@@ -187,8 +187,10 @@ def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
 @pytest.mark.parametrize(("unit", "shifts"), [("coordinate", 128.0), ("user", 1.0)])
 def test_statements_about_gaussian_noise(unit, shifts):
   """128: two units of L1 norm for each of 64 features. Nothing is stated of adversary III."""
-  options = resolve(draw_and_discard.Options, {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5})
-  task = draw_and_discard.load_task(options)
+  options = resolve(
+    draw_and_discard.DrawAndDiscardOptions, {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5}
+  )
+  task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
   assert guarantee == ApproxDP(2.0, 1e-5, unit=unit)
   made = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5))
@@ -216,8 +218,8 @@ def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
   for name in ("draw_and_discard", "server_batching"):
     monkeypatch.setattr(draw_and_discard, name, note(getattr(draw_and_discard, name)))
   delays = {"in_flight": 3, "random_returns": True}
-  options = resolve(draw_and_discard.Options, {**TINY, **delays, "half_after": 70})
-  draw_and_discard.make_settings(options, draw_and_discard.load_task(options))
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, {**TINY, **delays, "half_after": 70})
+  draw_and_discard.make_settings(options, draw_and_discard.load_stream_task(options))
   (_, first), (batches, second), (_, third) = made
   assert {**first, **delays} == first == third
   assert not second.keys() & delays.keys()
@@ -332,5 +334,7 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
 
 def test_every_preset_can_be_read():
   for name, path in EXPERIMENT.presets.items():
-    options = resolve(draw_and_discard.Options, {}, read_flagfile(draw_and_discard.Options, path))
+    options = resolve(
+      draw_and_discard.DrawAndDiscardOptions, {}, read_flagfile(draw_and_discard.DrawAndDiscardOptions, path)
+    )
     assert options.task == {"figure1": "variance", "spam": "spam"}.get(name, "training")

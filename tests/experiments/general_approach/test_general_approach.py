@@ -21,15 +21,15 @@ from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
 from jdp.federated.iterative import record_like
 
-EXPERIMENT = launch.Experiment("general_approach", general_approach.Options, general_approach.prepare)
+EXPERIMENT = general_approach.EXPERIMENT
 Z = 1.3
 TINY = {"num_rounds": 4, "eval_every": 2, "batch_size": 40, "chunk_size": 4, "noise_multiplier": Z}
 SEPARATE = ("proportional", "dimension", "given")
 
 
 def prepared(**given):
-  options = general_approach.Options(**{**TINY, **given})
-  task = general_approach.load_task(options, None)
+  options = general_approach.GeneralApproachOptions(**{**TINY, **given})
+  task = general_approach.load_groups_task(options, None)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   return options, task, make_groups(options, shapes), record_like(shapes)
 
@@ -113,7 +113,7 @@ def test_members_of_a_record_are_fixed_and_in_no_other():
 def test_the_tutorials_presets_are_the_published_rows():
   """TensorFlow Privacy's MNIST tutorial: epsilons 1.19 and 3.01 at delta 1e-5."""
   for preset, published in (("tutorial_1", 1.19), ("tutorial_2", 3.01)):
-    flags = launch.options.read_flagfile(general_approach.Options, EXPERIMENT.presets[preset])
+    flags = launch.options.read_flagfile(general_approach.GeneralApproachOptions, EXPERIMENT.presets[preset])
     q, z = flags["batch_size"] / 60_000, flags["noise_multiplier"]
     spent = ledger.subsampled_gaussian(q, z, flags["num_rounds"])
     # The tutorial converts from RDP as the moments accountant did, over fewer orders.

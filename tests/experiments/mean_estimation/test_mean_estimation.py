@@ -21,7 +21,7 @@ from experiments.runner.reports.statistics import Interval
 from jdp.accounting.split import best_split
 from jdp.mechanisms.registry import Setting
 
-EXPERIMENT = launch.Experiment("mean_estimation", binary.Options, binary.prepare)
+EXPERIMENT = binary.EXPERIMENT
 SMALL = {"epsilons": (4.0,), "num_projections": (16,), "dims": (64,), "cohorts": (20,), "repetitions": 30}
 
 
@@ -37,7 +37,7 @@ def run(tmp_path, *, resume=False, **given):
 
 
 def options(**changes):
-  return dataclasses.replace(binary.Options(dims=SMALL["dims"]), **{**SMALL, **changes})
+  return dataclasses.replace(binary.MeanEstimationOptions(dims=SMALL["dims"]), **{**SMALL, **changes})
 
 
 def assert_mean_is(errors, theory, *, catches):
@@ -68,7 +68,7 @@ def test_every_estimator_takes_unit_vectors_and_says_what_it_sends():
 def test_a_shared_projection_has_an_error_that_does_not_average_out():
   """The closed form of 200 clients, of which the term without 1/n is most; it is not that of independent ones."""
   own = options(cohorts=(200,), repetitions=150)
-  row = binary.measure(binary.Point("one_projection", 64, 4.0, 200, 16), own)
+  row = binary.measure(own, binary.Point("one_projection", 64, 4.0, 200, 16))
   assert_mean_is(row["errors"], row["theory"], catches=0.2)
   independent = ESTIMATORS["fast_proj_unit"]
   mechanism = independent.make(Setting(64, 4.0, 16))
@@ -76,7 +76,7 @@ def test_a_shared_projection_has_an_error_that_does_not_average_out():
 
 
 def test_signs_cost_the_linf_mechanism_what_directions_cost():
-  row = binary.measure(binary.Point("priv_unit_linf", 64, 4.0, 5, None), options(values="signs", repetitions=150))
+  row = binary.measure(options(values="signs", repetitions=150), binary.Point("priv_unit_linf", 64, 4.0, 5, None))
   assert_mean_is(row["errors"], row["theory"], catches=0.12)
   direction = ESTIMATORS["priv_unit"].make(Setting(64, 4.0)).mean_squared_error(1.0)
   assert row["theory"] == pytest.approx(direction, rel=0.1)
@@ -155,7 +155,7 @@ def test_refusals_come_before_anything_is_written(tmp_path, given, message):
 
 
 def test_the_best_split_is_the_best_of_the_table_and_as_measured():
-  part = split_part(binary.Options(budgets=(8.0,)))
+  part = split_part(binary.MeanEstimationOptions(budgets=(8.0,)))
   cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.text.splitlines() if line[:1] == "|"]
   best, worst_case, halves = cells[2:]
   norms = np.linalg.norm(gradients("test"), axis=1)

@@ -41,7 +41,7 @@ def run(arguments, number=None):
     if number:
       die_at(number)
     sys.argv = ["private_federated", *arguments]
-    launch.launch(launch.Experiment("private_federated", private_federated.Options, private_federated.prepare))
+    launch.launch(private_federated.EXPERIMENT)
   status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   if status not in (0, -signal.SIGKILL):
     sys.exit(status)

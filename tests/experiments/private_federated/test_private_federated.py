@@ -26,7 +26,7 @@ from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.guarantees import ApproxDP
 
 ROOT = pathlib.Path(__file__).parents[3]
-EXPERIMENT = launch.Experiment("private_federated", private_federated.Options, private_federated.prepare)
+EXPERIMENT = private_federated.EXPERIMENT
 TINY = {"num_rounds": 5, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "chunk_size": 8}
 DELTA = 143**-1.1
 LINE = r"\S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
@@ -40,7 +40,7 @@ class Finished(NamedTuple):
 
 
 def resolve(**given):
-  return launch.options.resolve(private_federated.Options, {"noise_multiplier": 1.0, **given})
+  return launch.options.resolve(private_federated.PrivateFederatedOptions, {"noise_multiplier": 1.0, **given})
 
 
 def run(path, *, resume=False, **given):
@@ -201,7 +201,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   for part, asked in (("direction", 8.0), ("magnitude", 10.0)):
     assert asked - 1e-6 <= getattr(release.guarantee, part) <= asked
   assert f"- local ε₁ = 8: {release.guarantee}." in report
-  assert f"is\n{release.max_releases} of 5 rounds" in report
+  assert f"is {release.max_releases} of 5 rounds" in " ".join(report.split())
   assert f"- local ε₁ = 8: {accounting.local_guarantee(book)}." in report
   for text in (
     "ledger.jsonl",

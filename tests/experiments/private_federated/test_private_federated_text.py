@@ -13,7 +13,7 @@ from jdp import ledger
 from jdp.events import LocalRelease, Round
 from tests.experiments.texts import WORDS, write_users
 
-EXPERIMENT = launch.Experiment("private_federated", private_federated.Options, private_federated.prepare)
+EXPERIMENT = private_federated.EXPERIMENT
 TINY = {"dataset": "movies_small", "tokens_per_user": 60, "public_passes": 8, "cohort_size": 4}
 TINY |= {"num_rounds": 1, "seeds": 1, "noise_multiplier": 1e-3, "local_training": "sgd", "local_batch_size": 8}
 
@@ -32,7 +32,7 @@ def finished(folder, tmp_path_factory):
 
 
 def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
-  options = launch.options.resolve(private_federated.Options, {**TINY, "data_dir": folder})
+  options = launch.options.resolve(private_federated.PrivateFederatedOptions, {**TINY, "data_dir": folder})
   task = private_federated.load_task(options).begun(Workdir(finished))  # The start that the run has kept.
   start = float(task.evaluate(task.init(jax.random.key(0)))["accuracy_top1"])
   assert start > 2 / len(WORDS)  # more than the two likeliest words
@@ -40,7 +40,10 @@ def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
     first, last = (json.loads(line) for line in (finished / setting / "0/metrics.jsonl").read_text().splitlines())
     assert (first["round"], first["accuracy_top1"]) == (0, pytest.approx(start))
     assert last["round"] == 1
-  header, before = ((finished / "report.md").read_text().splitlines()[line].split("|") for line in (2, 4))
+  lines = (finished / "report.md").read_text().splitlines()
+  header, before = (
+    next(line for line in lines if line.startswith(f"| {name}")).split("|") for name in ("run", "before")
+  )
   cells = {name.strip(): cell.strip() for name, cell in zip(header, before, strict=True)}
   assert (cells["run"], cells["central ε"]) == ("before the first round", "")
   assert (cells["accuracy top1"], cells["perplexity"]) == (f"{100 * start:.1f} %", f"{first['perplexity']:.4g}")

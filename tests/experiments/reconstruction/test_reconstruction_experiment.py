@@ -18,7 +18,7 @@ from jdp.accounting import cap, reconstruction
 from jdp.guarantees import PureDP
 from tests import statistical
 
-EXPERIMENT = launch.Experiment("reconstruction", binary.Options, binary.prepare)
+EXPERIMENT = binary.EXPERIMENT
 TRIALS = 10_000
 
 

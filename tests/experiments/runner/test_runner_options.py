@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from experiments.private_federated import __main__ as private_federated
-from experiments.runner import launch, options
+from experiments.runner import options
 from experiments.runner.options import option
 from jdp import _validate
 
@@ -86,7 +86,7 @@ def test_options_survive_files(tmp_path):
 
 
 def test_presets_are_valid():
-  experiment = launch.Experiment("private_federated", private_federated.Options, private_federated.prepare)
+  experiment = private_federated.EXPERIMENT
   assert "smoke" in experiment.presets  # what is run if nothing is said
   for path in experiment.presets.values():
     preset = options.read_flagfile(experiment.options_type, path)
@@ -94,7 +94,7 @@ def test_presets_are_valid():
     assert all(getattr(resolved, name) == value for name, value in preset.items()), path
 
 
-@pytest.mark.parametrize("kind", [private_federated.Options])
+@pytest.mark.parametrize("kind", [private_federated.PrivateFederatedOptions])
 def test_every_option_of_an_experiment_is_a_flag_with_help(kind):
   values = flags.FlagValues()
   options.define(kind, values)

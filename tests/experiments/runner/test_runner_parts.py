@@ -14,11 +14,10 @@ from scipy import stats
 
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import federation, options
-from experiments.runner.reports import plots, statistics
-from experiments.runner.reports import tables as reports
+from experiments.runner.reports import plots, statements, statistics, tables
 from experiments.runner.runs import costs
 from experiments.runner.runs.progress import progress
-from experiments.runner.tasks import images as classification
+from experiments.runner.tasks import images
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP
@@ -26,7 +25,7 @@ from jdp.ledger import Ledger, to_json
 
 
 def resolve(**given):
-  return options.resolve(private_federated.Options, given, {"noise_multiplier": 1.0})
+  return options.resolve(private_federated.PrivateFederatedOptions, given, {"noise_multiplier": 1.0})
 
 
 @pytest.mark.parametrize(("num_rounds", "probability"), [(1, 0.5), (7, 0.3), (200, 0.1), (1000, 0.001), (5, 1.0)])
@@ -95,13 +94,13 @@ def test_local_training(kind):
 
 
 def test_a_task_of_digits():
-  task = classification.load_task(resolve(examples_per_user=10), arrange=data.group)
+  task = images.image_task(resolve(examples_per_user=10), arrange=data.group)
   assert (task.num_users, task.dim, task.clients.inputs.shape) == (143, 650, (143, 10, 8, 8))
-  again, other = (classification.load_task(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1))
+  again, other = (images.image_task(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1))
   np.testing.assert_array_equal(task.clients.labels.ravel(), again.clients.examples.labels[:1430])
   assert np.any(np.asarray(again.clients.examples.labels != other.clients.examples.labels))
   by_label = resolve(partition="label", examples_per_user=10)
-  labels = classification.load_task(by_label, arrange=data.group).clients.labels
+  labels = images.image_task(by_label, arrange=data.group).clients.labels
   assert np.mean([len(set(user)) for user in labels.tolist()]) < 3  # Two shards may touch a third label.
 
 
@@ -115,7 +114,7 @@ def test_a_task_of_digits():
 )
 def test_tasks_that_cannot_be(given, message):
   with pytest.raises(ValueError, match=message):
-    classification.load_task(resolve(**given))
+    images.image_task(resolve(**given))
 
 
 def test_intervals_are_students():
@@ -154,30 +153,32 @@ def test_guarantees_in_reports():
   guarantee = ApproxDP(2.0, 1e-5, relation="add_remove", unit="user", observer="model")
   central = to_json(guarantee)
   rows = [{"label": label, "central": central} for label in ("a", "b")] + [{"label": "c", "central": None}]
-  assert reports.guarantees(rows, "central") == f"- a, b: {guarantee}.\n- c: no guarantee."
+  assert statements.guarantees(rows, "central") == f"- a, b: {guarantee}.\n- c: no guarantee."
   twice = f"All 2 such runs together, by basic composition: {guarantee.repeat(2)}."
-  assert reports.together(rows, "central") == twice
-  assert reports.together([{"central": None}], "central") == ""
-  assert reports.short(central) == "2.000 (δ = 1e-05)"
-  assert reports.short(None) == "∞"
-  assert reports.short(to_json(ApproxDP(1.00049, 1.00049e-5))) == "1.001 (δ = 1.01e-05)"
-  assert reports.percent(statistics.Interval(0.5, 0.0125)) == "50.0 % ± 1.2"
-  assert reports.percent(statistics.Interval(0.5, None)) == "50.0 %"
+  assert statements.together(rows, "central") == twice
+  assert statements.together([{"central": None}], "central") == ""
+  assert statements.short(central) == "2.000 (δ = 1e-05)"
+  assert statements.short(None) == "∞"
+  assert statements.short(to_json(ApproxDP(1.00049, 1.00049e-5))) == "1.001 (δ = 1.01e-05)"
+  assert tables.percent(statistics.Interval(0.5, 0.0125)) == "50.0 % ± 1.2"
+  assert tables.percent(statistics.Interval(0.5, None)) == "50.0 %"
 
 
 def test_a_guarantee_says_what_it_takes_as_public():
   guarantee = ApproxDP(2.0, 1e-5, relation="add_remove", unit="user", observer="model")
   rows = [{"label": n, "central": to_json(guarantee), "public": f"N = {n} users"} for n in ("7", "8")]
   said = "taking as public what was computed from the protected data"
-  assert reports.guarantees(rows, "central") == "\n".join(f"- {n}: {guarantee}, {said}: N = {n} users." for n in "78")
-  assert reports.together(rows, "central").endswith(f"{guarantee.repeat(2)}, {said}: N = 7 users; N = 8 users.")
+  assert statements.guarantees(rows, "central") == "\n".join(
+    f"- {n}: {guarantee}, {said}: N = {n} users." for n in "78"
+  )
+  assert statements.together(rows, "central").endswith(f"{guarantee.repeat(2)}, {said}: N = 7 users; N = 8 users.")
   local = [{**row, "local": row["central"]} for row in rows]
-  assert reports.guarantees(local, "local") == f"- 7, 8: {guarantee}."  # of one's own releases alone
+  assert statements.guarantees(local, "local") == f"- 7, 8: {guarantee}."  # of one's own releases alone
 
 
 def test_not_private():
-  assert reports.notice(resolve()) == ""
-  notice = reports.notice(resolve(noise_seed=3, diagnostics=True))
+  assert statements.notice(resolve()) == ""
+  notice = statements.notice(resolve(noise_seed=3, diagnostics=True))
   assert notice.count("**NOT PRIVATE: ") == 2
   assert "--noise_seed=3" in notice
 

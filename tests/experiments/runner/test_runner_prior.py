@@ -46,7 +46,7 @@ NOT_ABOUT_USERS = {  # The model, the words, the test's length, and what is lear
 
 
 def resolve(given):
-  return options.resolve(dp_fedavg.Options, {"noise_multiplier": 1.0, **given})
+  return options.resolve(dp_fedavg.DPFedAvgOptions, {"noise_multiplier": 1.0, **given})
 
 
 def earlier_run(folder, given):
