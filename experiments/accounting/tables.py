@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS
 from experiments.runner.reports import plots
@@ -99,7 +100,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   ]
 
 
-def _delta_part(seen, observer, relation, end: Mapping[str, float]) -> Part:
+def _delta_part(seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]) -> Part:
   largest = max((2 * value for value in end.values() if math.isfinite(value)), default=1.0)
   grid = np.linspace(0.0, largest, 33)
   columns: dict[str, list[float]] = {}
@@ -118,7 +119,7 @@ def _delta_part(seen, observer, relation, end: Mapping[str, float]) -> Part:
   return Part(f"{observer}: delta over epsilon{label}", text, {f"{observer}_delta": made})
 
 
-def _curves(axes, x, columns):
+def _curves(axes: Axes, x: Sequence[float] | np.ndarray, columns: Mapping[str, Sequence[float]]) -> None:
   for name, values in columns.items():
     axes.plot(x, values, label=name)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
@@ -35,7 +36,7 @@ def broken_part(options: Any, rows: Sequence[Any]) -> Part:
   return Part("Broken mechanisms", text)
 
 
-def _how(options) -> str:
+def _how(options: Any) -> str:
   return f"""The bounds hold together with probability {options.confidence}. Each compares an event on two inputs
 (opposite ends of the domain, zero, and values outside it), chosen on other reports (Clopper-Pearson limits): a
 threshold on the estimate's length or its projection on the difference of the ends, or a set of values or residues.
@@ -47,7 +48,7 @@ def _verdict(above: Sequence[str]) -> str:
   return f"REFUTED: {'; '.join(above)}." if above else "No stated epsilon is refuted."
 
 
-def _local_table(rows) -> str:
+def _local_table(rows: Sequence[Any]) -> str:
   return table(
     ["mechanism", "stated", "audited: at least", "share", "statistic", "events", "of reports"],
     (
@@ -104,7 +105,7 @@ rounds look like absent ones."""
   return Part("Central privacy: canaries in federated learning", text)
 
 
-def _estimate_of_nothing(options) -> float:
+def _estimate_of_nothing(options: Any) -> float:
   """The median over 25 draws of scores that are the same in law for all canaries."""
   halves = np.random.default_rng(0).normal(size=(25, 2, options.num_canaries // 2))
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
@@ -115,7 +116,7 @@ def _stated(audit: Any) -> str:
   return f"{rounded_up(audit.epsilon, 4)}{delta}"
 
 
-def _figure(rows):
+def _figure(rows: Sequence[Any]) -> Figure:
   names = list(dict.fromkeys(row.name for row in rows))
   figure, axes = plots.figure("share of the stated epsilon", "", "audited: at least")
   for epsilon in sorted({row.audit.epsilon for row in rows}):

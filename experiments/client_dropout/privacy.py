@@ -1,6 +1,7 @@
 """What dropout costs, without training: epsilons and rounds at the publication's setting, collusion, bits."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -57,7 +58,7 @@ def possible_rounds(name: str, observer: str, rate: float) -> int:
   return math.floor(ROUNDS * realised * (1 + 1e-6))  # A fraction of 1 is 1 to float32.
 
 
-def _by_rate(value, form) -> str:
+def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]) -> str:
   rows = (
     [name, observer, *(form(value(name, observer, rate)) for rate in _RATES)]
     for name in _QUERIES

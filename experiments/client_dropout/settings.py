@@ -15,8 +15,9 @@ from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
 from jdp.federated.client_dropout import client_dropout
 from jdp.guarantees import Unit
-from jdp.queries import calibrated, central, discrete_sum, distributed_sum, excess, uncalibrated
+from jdp.queries import SumQuery, calibrated, central, discrete_sum, distributed_sum, excess, uncalibrated
 from jdp.queries.discrete_sum import Grid, plan_grid
+from jdp.queries.distributed import DistributedSum
 from jdp.queries.noise_schemes import NoiseScheme
 from jdp.queries.rotation import randomized_hadamard
 
@@ -98,7 +99,7 @@ def make_noise_plan(options: Any, task: Task) -> NoisePlan:
   return NoisePlan(task.num_users, z, grid, stddev)
 
 
-def _fit_grid(options, task, z) -> tuple[Grid, float]:
+def _fit_grid(options: Any, task: Task, z: float) -> tuple[Grid, float]:
   dim = randomized_hadamard(task.dim).dim
   stddev = z
   for _ in range(_ITERATIONS):
@@ -148,7 +149,7 @@ def make_settings(options: Any, task: Task, plan: NoisePlan, mesh: jax.sharding.
   return settings
 
 
-def _query(options, task, plan, name):
+def _query(options: Any, task: Task, plan: NoisePlan, name: str) -> DistributedSum | SumQuery:
   c = options.clip_norm
   if name != INTEGERS:
     scheme = scheme_of(options, name)
@@ -158,7 +159,7 @@ def _query(options, task, plan, name):
   return discrete_sum(record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits)
 
 
-def _dropout(options, task, rate, calibrations) -> dropout.DropoutModel:
+def _dropout(options: Any, task: Task, rate: float, calibrations: int) -> dropout.DropoutModel:
   make = {
     "independent": lambda: dropout.independent(task.num_users, rate),
     "bursty": lambda: dropout.bursty(task.num_users, rate, options.mean_rounds),

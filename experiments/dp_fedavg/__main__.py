@@ -8,12 +8,14 @@ model is shows with little computation, and the report states the guarantee of b
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from absl import flags
+from jax.sharding import Mesh
 
 from experiments.dp_fedavg.averages import (
   AverageOptions,
@@ -36,7 +38,7 @@ from experiments.runner.tasks.task import Task
 from experiments.runner.tasks.text_options import TEXT
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
-from jdp.federated.averages import fixed_denominator, flat, true_average
+from jdp.federated.averages import Average, fixed_denominator, flat, true_average
 from jdp.guarantees import Unit
 
 PyTree = Any
@@ -145,7 +147,7 @@ def _start_warm(options: DPFedAvgOptions, path: str, task: Task) -> Task:
   return task._replace(init=lambda key: start, prior=spent, begin=None)
 
 
-def make_rows(options: DPFedAvgOptions, task: Task, mesh: jax.sharding.Mesh | None) -> list[Variant]:
+def make_rows(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> list[Variant]:
   """The runs, each with every value that concerns it.
 
   Raises:
@@ -189,7 +191,7 @@ def _variants(options: DPFedAvgOptions) -> dict[str, DPFedAvgOptions]:
   return {value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base) for value in options.values}
 
 
-def _assigned(names, value) -> dict[str, Any]:
+def _assigned(names: Sequence[str], value: str) -> dict[str, Any]:
   parts = value.split(":")
   if len(parts) != len(names):
     raise ValueError(f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}.")
@@ -199,12 +201,12 @@ def _assigned(names, value) -> dict[str, Any]:
     raise ValueError(f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}") from error
 
 
-def _described(names, value) -> str:
+def _described(names: Sequence[str], value: str) -> str:
   parts = zip(names, value.split(":"), strict=True)
   return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
 
 
-def _baseline(options: DPFedAvgOptions, task: Task, mesh):
+def _baseline(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, None]:
   """The true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(task.sizes):
     raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
@@ -212,14 +214,21 @@ def _baseline(options: DPFedAvgOptions, task: Task, mesh):
   return on_part(_averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"), None
 
 
-def _private(options: DPFedAvgOptions, task: Task, mesh):
+def _private(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, Federation]:
   federation = make_federation(options, task.sizes, task.prior)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
   return on_part(_averaging(options, task, mesh, average, federation.actual.sampler), "user"), federation
 
 
-def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAlgorithm:
+def _averaging(
+  options: DPFedAvgOptions,
+  task: Task,
+  mesh: Mesh | None,
+  average: Average,
+  sampler: sampling.Sampler,
+  **settings: Any,
+) -> FederatedAlgorithm:
   return federated_averaging(
     local_update(options, task.loss),
     average,
@@ -234,7 +243,7 @@ def _averaging(options, task, mesh, average, sampler, **settings) -> FederatedAl
   )
 
 
-def _dp_sgd(options: DPFedAvgOptions, task: Task, mesh):
+def _dp_sgd(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, Federation]:
   """Every example a user of its own, by the same code."""
   num_examples = task.num_records(Unit.EXAMPLE)
   plan = make_plan(dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior)

@@ -178,20 +178,20 @@ def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
   return None if options.weights == "equal" else weight_by_examples(options.weight_cap)
 
 
-def _mean_weight(options, sizes) -> float:
+def _mean_weight(options: Any, sizes: np.ndarray) -> float:
   """W over the number of users."""
   if options.weights == "equal":
     return 1.0
   return options.mean_weight or float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
 
 
-def _clip_norm(options):
+def _clip_norm(options: Any) -> float | optax.Schedule:
   if options.clip_decay == 1:
     return options.clip_norm
   return optax.exponential_decay(options.clip_norm, options.clip_decay_rounds, options.clip_decay, staircase=True)
 
 
-def _sensitivity(options, expected_weight: float) -> float:
+def _sensitivity(options: Any, expected_weight: float) -> float:
   """How far one user moves the average at most, in the first round."""
   if options.estimator == "fixed":
     return options.clip_norm / expected_weight

@@ -203,7 +203,7 @@ def noisy_update(options: Any, gradient: Gradient, epsilon: float) -> ClientUpda
   return laplace_update(gradient, epsilon, options.learning_rate, **rest)
 
 
-def _decay(options, clients=1):
+def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] | None:
   """The factor of the learning rate, by the number of steps of so many clients each."""
   if options.half_after is None:
     return None

@@ -67,7 +67,9 @@ def adversary_2(
   return jax.pure_callback(_losses, shapes, rows, drawn, noise, move, other, bound, scale)
 
 
-def _losses(instances, drawn, noise, move, other, bound, scale):
+def _losses(
+  instances: Any, drawn: Any, noise: Any, move: Any, other: Any, bound: Any, scale: Any
+) -> dict[str, np.float32]:
   """On the host, in float64."""
   drawn, noise, move, other = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
   worst_move = np.full_like(drawn, bound)
@@ -77,5 +79,5 @@ def _losses(instances, drawn, noise, move, other, bound, scale):
   return dict(zip(_LOSSES, map(np.float32, values), strict=True))
 
 
-def _flat(model):
+def _flat(model: PyTree) -> jax.Array:
   return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(model)])

@@ -89,12 +89,12 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   return part, {"updates": times.tolist(), **data}
 
 
-def _against(values, expected) -> str:
+def _against(values: Any, expected: float) -> str:
   mean, half_width = mean_interval(values)
   return f"{mean:.2f} ± {half_width:.2f} ({expected:.2f})"
 
 
-def _variances(update, k, options) -> Callable[[jax.Array, float], np.ndarray]:
+def _variances(update: ClientUpdate, k: int, options: Any) -> Callable[[jax.Array, float], np.ndarray]:
   """(key, spread) -> [servers or weights, times]: the variance of k instances within each server, of one over all."""
   process = draw_and_discard(update, k, block_size=options.chunk_size)
   nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
@@ -152,12 +152,12 @@ the server; it is no guarantee for many."""
   return Part("Models that no honest client would send", text, {"spam": figure}), data
 
 
-def _interval(rate, count):
+def _interval(rate: float, count: int) -> str:
   result = stats.binomtest(round(rate * count), count).proportion_ci()
   return f"{100 * result.low:.2f} to {100 * result.high:.2f} %"
 
 
-def _sample_deviations(options, task, update):
+def _sample_deviations(options: Any, task: Any, update: ClientUpdate) -> tuple[PyTree, dict[str, np.ndarray]]:
   """(the last instances, name -> deviations of honest and of hostile submissions) at several times of a run."""
   process = draw_and_discard(update, options.noisy_instances, block_size=options.chunk_size)
   made = algorithm(Stream(process, instances, update, update.noise_variance), task.schedule)
@@ -179,7 +179,7 @@ def _sample_deviations(options, task, update):
   return state.params, {name: np.concatenate(values) for name, values in found.items()}
 
 
-def _attacks(shape, update) -> dict[str, spam.Attack]:
+def _attacks(shape: tuple[int, ...], update: ClientUpdate) -> dict[str, spam.Attack]:
   """By name; shifts in standard deviations s of one update's noise."""
   s = float(np.sqrt(update.noise_variance))
   first, few = np.zeros(np.prod(shape), np.float32), np.zeros(np.prod(shape), np.float32)
@@ -193,7 +193,14 @@ def _attacks(shape, update) -> dict[str, spam.Attack]:
   }
 
 
-def _deviations(update, attacks, key, models, old, clients) -> dict[str, jax.Array]:
+def _deviations(
+  update: ClientUpdate,
+  attacks: Mapping[str, spam.Attack],
+  key: jax.Array,
+  models: jax.Array,
+  old: Mapping[int, jax.Array],
+  clients: Examples,
+) -> dict[str, jax.Array]:
   """Largest deviations of honest and of hostile submissions to a server that holds `models`.
 
   `old`: how many rounds before -> the instances of then.

@@ -172,7 +172,7 @@ _PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
 }
 
 
-def _records(options, train, kind) -> Records:
+def _records(options: GeneralApproachOptions, train: data.Examples, kind: str) -> Records:
   rng = np.random.default_rng(options.data_seed)
   if kind == "example":
     size, members = 1, list(np.arange(len(train.labels))[:, None])
@@ -183,7 +183,7 @@ def _records(options, train, kind) -> Records:
   return Records(Unit(kind), data.group(train, members), sampler)
 
 
-def _sampler(policy, population, expected_size) -> sampling.Sampler:
+def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sampler:
   if not 1 <= expected_size <= population:
     raise ValueError(f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} records.")
   if policy == "poisson":
@@ -193,7 +193,9 @@ def _sampler(policy, population, expected_size) -> sampling.Sampler:
   return getattr(sampling, policy)(population, round(expected_size))
 
 
-def _setting(options: GeneralApproachOptions, task: GroupsTask, groups: Groups, mesh, run: str) -> Setting:
+def _setting(
+  options: GeneralApproachOptions, task: GroupsTask, groups: Groups, mesh: jax.sharding.Mesh | None, run: str
+) -> Setting:
   """The row of the table that is called `run`."""
   kind = run if run in task.records else "example"
   records = task.records[kind]

@@ -97,6 +97,6 @@ def scaled_noise(
   return {name: factor * stddevs[name] for name in clip_norms}
 
 
-def _given(options, groups) -> dict[str, float]:
+def _given(options: Any, groups: Groups) -> dict[str, float]:
   stddevs = dict(zip(GIVEN, options.given_stddevs, strict=True))
   return {name: stddevs.get(name, stddevs["gradients"]) for name in groups.clip_norms}

@@ -50,7 +50,7 @@ def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
   return low <= row["theory"] and (row["theory"] <= high or not ESTIMATORS[row["mechanism"]].exact)
 
 
-def _setting(options, rows) -> str:
+def _setting(options: Any, rows: Rows) -> str:
   guarantees: dict[str, list[str]] = {}
   for row in rows:
     guarantees.setdefault(row["guarantee"], []).append(row["mechanism"])
@@ -63,7 +63,7 @@ def _setting(options, rows) -> str:
   )
 
 
-def _comparison(rows, intervals) -> str:
+def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
   header = ["mechanism", "dimension", "epsilon", "clients", "k", "bytes", "measured", "in theory", "ratio", ""]
   lines = []
   for row, interval in zip(rows, intervals, strict=True):
@@ -85,7 +85,7 @@ def _comparison(rows, intervals) -> str:
   )
 
 
-def _place(row) -> list[str]:
+def _place(row: Mapping[str, Any]) -> list[str]:
   k = row["num_projections"]
   return [
     row["mechanism"],
@@ -96,7 +96,7 @@ def _place(row) -> list[str]:
   ]
 
 
-def _figure_part(axis, label, rows) -> Part:
+def _figure_part(axis: str, label: str, rows: Rows) -> Part:
   """The points that differ from the first of their mechanism along `axis` only; theory dashed."""
   made, axes = plots.figure(label, "clients x squared error", "Mean estimation: measured (95 %), theory dashed")
   axes.set(xscale="log", yscale="log")
@@ -110,7 +110,7 @@ def _figure_part(axis, label, rows) -> Part:
   return Part(f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made})
 
 
-def _projection_rows(rows) -> Iterator[list[str]]:
+def _projection_rows(rows: Rows) -> Iterator[list[str]]:
   """Errors of mechanisms that project over PrivUnit's at the same place."""
   base = {(row["dim"], row["epsilon"], row["cohort"]): row for row in rows if row["mechanism"] == "priv_unit"}
   for row in rows:
@@ -153,12 +153,12 @@ def split_part(options: Any) -> Part:
   return Part("A budget split between direction and magnitude", text + table(header, lines), {"split": made})
 
 
-def _split_error(dim, direction, magnitude, max_value, norms) -> float:
+def _split_error(dim: int, direction: float, magnitude: float, max_value: float, norms: np.ndarray) -> float:
   mechanism = separated(priv_unit(dim, direction), scalar_dp(magnitude, max_value))
   return float(np.mean([mechanism.mean_squared_error(norm) for norm in norms.tolist()]))
 
 
-def _split_measured(direction, magnitude, max_value, vectors, seed) -> Interval:
+def _split_measured(direction: float, magnitude: float, max_value: float, vectors: np.ndarray, seed: int) -> Interval:
   mechanism = separated(priv_unit(vectors.shape[1], direction), scalar_dp(magnitude, max_value))
   keys = jax.random.split(jax.random.key(seed), len(vectors))
   estimates = jax.jit(jax.vmap(mechanism.privatize))(keys, jnp.asarray(vectors))

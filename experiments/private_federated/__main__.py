@@ -23,7 +23,7 @@ from experiments.runner.runs.workdir import Workdir
 from experiments.runner.tasks.catalogue import TaskOptions, load_task
 from experiments.runner.tasks.task import Task
 from jdp import _validate
-from jdp.federated import client_mesh, private_federated, replicate
+from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
 from jdp.guarantees import Unit, rounded_up
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
@@ -121,7 +121,13 @@ def make_rows(
   ]
 
 
-def _local_row(options, task, plan, make, epsilon) -> NoisySetting:
+def _local_row(
+  options: PrivateFederatedOptions,
+  task: Task,
+  plan: Plan,
+  make: Callable[..., FederatedAlgorithm],
+  epsilon: float,
+) -> NoisySetting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
   mechanism = separated(make_direction(task.dim, epsilon), magnitude)
@@ -141,7 +147,14 @@ def _central_error(clip_norm: float, task: Task, plan: Plan) -> float:
   return plan.noise_multiplier * clip_norm * math.sqrt(task.dim) / plan.sampler.expected_size
 
 
-def _algorithm(options, task, plan, mesh, query: SumQuery, mechanism: LocalMechanism | None):
+def _algorithm(
+  options: PrivateFederatedOptions,
+  task: Task,
+  plan: Plan,
+  mesh: jax.sharding.Mesh | None,
+  query: SumQuery,
+  mechanism: LocalMechanism | None,
+) -> FederatedAlgorithm:
   return private_federated(
     local_update(options, task.loss),
     average(query, plan.sampler.expected_size),

@@ -142,7 +142,7 @@ def enlarged(examples: data.Examples) -> data.Examples:
   return examples._replace(inputs=np.asarray(inputs))
 
 
-def _gradient(shape, num_classes, seed) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def _gradient(shape: tuple[int, ...], num_classes: int, seed: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
   """(image, label) -> the gradient of the network's loss there at its start, all flat."""
   model = models.small_cnn(shape, num_classes)
   gradient, params = jax.grad(models.cross_entropy(model)), jax.jit(model.init)(jax.random.key(seed))
@@ -154,10 +154,10 @@ def _gradient(shape, num_classes, seed) -> Callable[[jax.Array, jax.Array], jax.
   return gradient_of
 
 
-def _normalised(rows):
+def _normalised(rows: jax.Array) -> jax.Array:
   return rows / jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1e-20)
 
 
-def _cosines(found, images):
+def _cosines(found: np.ndarray, images: np.ndarray) -> np.ndarray:
   inner = np.sum(found * images, axis=(1, 2))
   return inner / np.maximum(np.linalg.norm(found, axis=(1, 2)) * np.linalg.norm(images, axis=(1, 2)), 1e-20)

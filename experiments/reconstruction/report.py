@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.reconstruction import images
@@ -140,7 +141,7 @@ def cnn_part(made: Pictures) -> Part:
   return Part("A convolutional network", text + table(header, rows), {"cnn": _grid(shown)})
 
 
-def _identified_part(results, users):
+def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
   rows = [
     [
       *(result["mechanism"], rounded_up(result["epsilon"]), f"{found['successes'] / found['trials']:.4f}"),
@@ -157,7 +158,7 @@ def _identified_part(results, users):
   return Part("Images: one of a known list", text + table(header, rows))
 
 
-def _curves(results):
+def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
   made, axes = plots.figure("epsilon", "alpha-good reconstructions", "one release, largest alpha, public prior")
   axes.set(xscale="log")
   private = [result for result in results if result["epsilon"] is not None]
@@ -171,7 +172,7 @@ def _curves(results):
   return made
 
 
-def _grid(rows: Mapping[str, np.ndarray]):
+def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   """Pictures in rows: images [users, height, width] by label."""
   columns = len(next(iter(rows.values())))
   made, axes = plt.subplots(len(rows), columns, figsize=(columns + 1.5, len(rows)), squeeze=False, layout="constrained")

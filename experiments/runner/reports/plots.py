@@ -69,7 +69,7 @@ def level(axes: Axes, interval: Interval, label: str, style: str) -> None:
   axes.axhspan(*(float(b[0]) for b in _bounds([interval])), color=line.get_color(), alpha=0.1)
 
 
-def _bounds(intervals):
+def _bounds(intervals: Sequence[Interval]) -> tuple[np.ndarray, np.ndarray]:
   means = np.array([interval.mean for interval in intervals])
   errors = np.array([interval.half_width or 0.0 for interval in intervals])
   return means - errors, means + errors

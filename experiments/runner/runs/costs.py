@@ -41,7 +41,7 @@ def costs(ledger: Ledger, delta: float) -> Costs:
   return Costs(_central(ledger, delta), None, None)
 
 
-def _central(ledger, delta):
+def _central(ledger: Ledger, delta: float) -> ApproxDP | None:
   rounds = [event for event, _ in ledger.entries if isinstance(event, Round)]
   epsilon = central_epsilon(ledger, delta)
   if not rounds or not math.isfinite(epsilon):

@@ -41,6 +41,6 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
   return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected])
 
 
-def _by_name(tree):
+def _by_name(tree: PyTree) -> dict[str, Any]:
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(where, simple=True, separator="/"): leaf for where, leaf in leaves}

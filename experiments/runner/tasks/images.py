@@ -68,12 +68,12 @@ def image_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> T
   return task._replace(facts=facts)
 
 
-def _partition(options, dataset, rng):
+def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:
   size = options.examples_per_user
   if options.partition == "iid":
     return data.partition_iid(rng, len(dataset.train.labels), size or 1)
   if options.partition == "label":
-    return data.partition_by_label(rng, dataset.train.labels, size or 2)
+    return data.partition_by_label(rng, np.asarray(dataset.train.labels), size or 2)
   if dataset.train_groups is None:
     raise ValueError(
       f"Expected data with writers for --partition=writer, got {options.dataset} without; "

@@ -79,7 +79,7 @@ def text_task(options: Any) -> Task:
   return make(vocabulary, prior)._replace(begin=begin)
 
 
-def _make_task(options, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger) -> Task:
+def _make_task(options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger) -> Task:
   """The task with these words, and what they cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
@@ -154,7 +154,7 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
   return split
 
 
-def _start(options, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path) -> PyTree:
+def _start(options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path) -> PyTree:
   """The parameters in a file, trained on the public text if there is none."""
   params = model.init(jax.random.key(options.init_seed))
   if path.exists():
@@ -171,7 +171,14 @@ def _start(options, model: models.LanguageModel, public: Callable[[], Examples],
   return trained
 
 
-def _facts(options, model, vocabulary, test, num_tested, clients) -> dict[str, Any]:
+def _facts(
+  options: Any,
+  model: models.LanguageModel,
+  vocabulary: Vocabulary,
+  test: Examples,
+  num_tested: int,
+  clients: data.PackedUsers,
+) -> dict[str, Any]:
   source = "Python's docstrings" if options.public_text == "modules" else f"{options.public_share:.0%} of the users"
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
@@ -187,7 +194,9 @@ def _facts(options, model, vocabulary, test, num_tested, clients) -> dict[str, A
   }
 
 
-def _parts(model, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]) -> Iterator[Part]:
+def _parts(
+  model: models.LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
+) -> Iterator[Part]:
   """What the models predict: how frequent their words are, and examples."""
   yield head_words(model, test, params_of)
   rows = [
