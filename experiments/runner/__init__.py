@@ -1,8 +1,7 @@
 """The runner that all experiments share.
 
-`options`: a dataclass whose fields are flags. `launch`: the body of a binary. `workdir`, `files`, `checkpoints`:
-what is on disk. `training`: one run that survives a kill. `sweep`: all runs of an experiment. `costs`: guarantees
-from ledgers. `statistics`, `reports`, `parts`, `plots`, `progress`: what people read. `federation`: options of
-federated training. `prior`: what was released before. `params`: parameters as files. `task`: what there is to learn;
-`tasks`: which, images (`classification`) or text by user (`text`), whose words may be counted (`private_words`).
+`launch`: the body of a binary. `options`: a dataclass whose fields are flags; `federation`: those of federated
+training. `tasks`: what there is to learn, and from whom. `runs`: training, sweeps, and what they leave on disk.
+`reports`: what people read. `files`: files that are whole or absent. `estimators`: local mechanisms for unit vectors;
+`published_language_models`: what others have published and what it cost.
 """

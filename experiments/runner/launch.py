@@ -2,38 +2,44 @@
 
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from absl import app, flags, logging
 
-from experiments.runner import files, options, workdir
-from experiments.runner.workdir import Workdir
+from experiments.runner import files, options
+from experiments.runner.runs import workdir
+from experiments.runner.runs.workdir import Workdir
 
 flags.disclaim_key_flags()  # They belong to the binary.
 
-_PRESETS = pathlib.Path(__file__).parent.parent / "flags"
+_EXPERIMENTS = pathlib.Path(__file__).parent.parent
 _SMOKE = "smoke"
 
 
-class Experiment(NamedTuple):
+Options = TypeVar("Options")
+Work = Callable[[Workdir], None]
+"""What an experiment does in its work directory, the report included."""
+
+
+class Experiment(NamedTuple, Generic[Options]):
   """An experiment as a binary runs it.
 
   Attributes:
-    name: of the module in `experiments`, and of the folder with its presets.
+    name: of its folder in `experiments`.
     options_type: a dataclass of `option` fields.
-    prepare: options -> work. What can be refused is refused here, before anything is written: data are read,
-      mechanisms are made. `work(workdir)` then does everything, the report included.
+    prepare: options -> work. What can be refused is refused here, before anything is written: data
+      are read, mechanisms are made. The work then does everything.
   """
 
   name: str
-  options_type: type
-  prepare: Callable[[Any], Callable[[Workdir], None]]
+  options_type: type[Options]
+  prepare: Callable[[Options], Work]
 
   @property
   def presets(self) -> dict[str, pathlib.Path]:
     """The flagfiles of the published rows, by name."""
-    return {path.stem: path for path in sorted((_PRESETS / self.name).glob("*.flags"))}
+    return {path.stem: path for path in sorted((_EXPERIMENTS / self.name / "flags").glob("*.flags"))}
 
 
 class Location(NamedTuple):
@@ -59,7 +65,7 @@ def launch(experiment: Experiment) -> None:
   app.run(lambda argv: _main(experiment, argv))
 
 
-def _main(experiment, argv):
+def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Expected flags only, got {' '.join(argv[1:])}.")
   logging.set_verbosity(logging.WARNING)  # The checkpointer's messages would tell when each round was over.
@@ -77,7 +83,7 @@ class Prepared(NamedTuple):
 
   workdir: Workdir
   lock: IO[str]
-  work: Callable[[Workdir], None]
+  work: Work
 
 
 def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location) -> Prepared:
@@ -119,7 +125,7 @@ def execute(prepared: Prepared) -> None:
     workdir.remove_secrets(folder)
 
 
-def _refuse_changes(given, saved):
+def _refuse_changes(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
   for name, value in given.items():
     if saved[name] != (list(value) if isinstance(value, tuple) else value):
       raise ValueError(

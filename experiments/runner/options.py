@@ -153,11 +153,11 @@ _DEFINE: dict[type, Callable] = {
 }
 
 
-def _specs(options_type) -> dict[str, _Spec]:
+def _specs(options_type: Any) -> dict[str, _Spec]:
   return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
 
 
-def _kind(options_type, name) -> tuple[type, bool]:
+def _kind(options_type: type, name: str) -> tuple[type, bool]:
   """(type of the value or of its elements, whether it is a tuple) of a field such as `float | None`."""
   hint = typing.get_type_hints(options_type)[name]
   if isinstance(hint, types.UnionType):
@@ -165,7 +165,7 @@ def _kind(options_type, name) -> tuple[type, bool]:
   return (typing.get_args(hint)[0], True) if typing.get_origin(hint) is tuple else (hint, False)
 
 
-def _parse(options_type, name, value):
+def _parse(options_type: type, name: str, value: Any) -> Any:
   kind, is_list = _kind(options_type, name)
   if not is_list:
     return value
@@ -175,21 +175,21 @@ def _parse(options_type, name, value):
     raise ValueError(f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}.") from error
 
 
-def _format(value) -> str:
+def _format(value: Any) -> str:
   return ",".join(map(_format, value)) if isinstance(value, tuple) else str(value)
 
 
-def _describe(spec) -> str:
+def _describe(spec: _Spec) -> str:
   belongs = f" Only with {_conditions(spec)}." if spec.when else ""
   default = "" if spec.default is None else f" Default: {_format(spec.default)}."
   return spec.help + belongs + default
 
 
-def _conditions(spec) -> str:
+def _conditions(spec: _Spec) -> str:
   return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
 
 
-def _value(name, specs, chosen):
+def _value(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) -> Any:
   """What was chosen, or the default; None where a choice that it belongs to, perhaps by its default, is not made."""
   spec = specs[name]
   if not spec.applies({other: _value(other, specs, chosen) for other in spec.when}):
@@ -197,20 +197,20 @@ def _value(name, specs, chosen):
   return chosen.get(name, spec.default)
 
 
-def _refuse_orphan(name, spec, values):
+def _refuse_orphan(name: str, spec: _Spec, values: Mapping[str, Any]) -> None:
   if not spec.applies(values):
     got = " and ".join(f"--{other}={values[other]}" for other in spec.when)
     raise ValueError(f"Expected --{name} only with {_conditions(spec)}, got {got}; leave it out.")
 
 
-def _check_group(values):
+def _check_group(values: Mapping[str, Any]) -> None:
   count = sum(value is not None for value in values.values())
   if count != 1:
     names = " and ".join(f"--{name}" for name in values)
     raise ValueError(f"Expected exactly one of {names}, got {count or 'none'}.")
 
 
-def _check(name, spec, value):
+def _check(name: str, spec: _Spec, value: Any) -> None:
   elements = value if isinstance(value, tuple) else (value,) * (value is not None)
   if len(set(elements)) < len(elements):
     raise ValueError(f"Expected --{name} without repetitions, got {_format(value)}.")

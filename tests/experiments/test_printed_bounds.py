@@ -12,11 +12,12 @@ import re
 import pytest
 from matplotlib.text import Text
 
-from experiments import accounting as accounting_binary
-from experiments import audit as audit_binary
-from experiments import client_dropout_report
-from experiments.runner import launch, plots
+from experiments.accounting import __main__ as accounting_binary
+from experiments.audit import __main__ as audit_binary
+from experiments.client_dropout import report as client_dropout_report
+from experiments.runner import launch
 from experiments.runner.launch import Location
+from experiments.runner.reports import plots
 from jdp import accounting, conformance
 from jdp.attacks.one_run import OneRunAudit
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
@@ -100,13 +101,13 @@ def _stated(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_printed_holds(name, tmp_path, drawn):
-  binary = importlib.import_module(f"experiments.{name.split()[0]}")
+  binary = importlib.import_module(f"experiments.{name.split()[0]}.__main__")
   given = dict(RUNS[name])
   if given.get("task") == "ledger":
     given["ledger"] = str(tmp_path / "ledger.jsonl")
-  experiment, out = launch.Experiment(name.split()[0], binary.Options, binary.prepare), io.StringIO()
+  out = io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-    launch.execute(launch.prepare(experiment, given, Location(path=str(tmp_path / "run"))))
+    launch.execute(launch.prepare(binary.EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
   report = (tmp_path / "run/report.md").read_text()
   assert re.search(r"(?<![\d.])7\.3*4", report)  # 22/3 is printed, and rounded up
   for text in (out.getvalue(), report, *drawn):

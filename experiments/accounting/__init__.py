@@ -1,0 +1,1 @@
+"""What a run cost, or would cost, by every accountant."""

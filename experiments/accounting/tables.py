@@ -1,0 +1,145 @@
+"""What the accounting experiment prints and plots: parts of a report, each a table and perhaps a plot."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS
+from experiments.runner.reports import plots
+from experiments.runner.reports.parts import Part
+from experiments.runner.reports.statements import warnings
+from experiments.runner.reports.tables import table
+from jdp import accounting
+from jdp.events import LocalRelease, Round
+from jdp.guarantees import rounded_up
+from jdp.ledger import Ledger, subsampled_gaussian
+
+_POINTS = 12
+_SLOW = 100  # distinct rounds beyond which loss distributions take minutes
+# arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
+_TABLE = ((1e5, 1e2, 1.0), (1e6, 1e1, 1.0), (1e6, 1e3, 1.0), (1e6, 1e4, 1.0), (1e6, 1e3, 3.0), (1e9, 1e3, 1.0))
+
+
+def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountants: Sequence[str]) -> Part:
+  """Epsilons of planned runs (q, z, rounds), Poisson sampling under add/remove."""
+  runs = list(runs)
+  rows = [
+    [str(q), str(z), str(rounds), *_epsilons(subsampled_gaussian(q, z, rounds), delta, accountants)]
+    for q, z, rounds in runs
+  ]
+  made, axes = plots.figure("rounds", "epsilon", f"delta = {delta}")
+  axes.set(xscale="log", yscale="log")
+  for q, z in dict.fromkeys((q, z) for q, z, _ in runs):
+    longest = max(rounds for *run, rounds in runs if run == [q, z])
+    counts = _spread(longest)
+    for name in accountants:
+      axes.plot(
+        counts, [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts], label=f"{name}, q={q}, z={z}"
+      )
+  header = ["q", "z", "rounds", *accountants]
+  return Part(f"Epsilon at delta = {delta}, add/remove", table(header, rows), {"epsilon_over_rounds": made})
+
+
+def ledger_parts(
+  ledger: Ledger, observer: str, relation: str | None, delta: float, accountants: Sequence[str]
+) -> list[Part]:
+  """What one observer learnt in a run: epsilon over its rounds, and delta over epsilon at the end.
+
+  A ledger with caveats has them before every number, and in the plots' titles.
+  """
+  seen = Ledger().extend((event, count) for event, count in ledger.entries if event.observer == observer)
+  kinds = " and ".join(sorted({type(event).__name__ for event, _ in seen.entries}))
+  label = " (NOT PRIVATE)" if seen.caveats else ""
+  scope = f"{observer}: {len(seen)} events of type {kinds}{label}"
+  local = [event for event, _ in seen.entries if isinstance(event, LocalRelease)]
+  text = warnings(seen.caveats)
+  text += f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n" if local else ""
+  if len({event for event, _ in seen.entries if isinstance(event, Round)}) > _SLOW and "pld" in accountants:
+    accountants = [name for name in accountants if name != "pld"]
+    text += f"No pld: more than {_SLOW} distinct rounds take it minutes.\n\n"
+
+  def prefix(length: int) -> Ledger:
+    return seen if length == len(seen) else seen.rounds(0, length)
+
+  counts = _spread(len(seen))
+  columns = {
+    name: [_epsilon(prefix(count), delta, name, relation=relation, observer=observer) for count in counts]
+    for name in accountants
+  }
+  rows = [[str(count), *(_cell(columns[name][i]) for name in accountants)] for i, count in enumerate(counts)]
+  over_rounds, axes = plots.figure("events", "epsilon", f"{scope}, delta = {delta}")
+  _curves(axes, counts, columns)
+  end = {name: values[-1] for name, values in columns.items()}
+  return [
+    Part(scope, text + table(["events", *accountants], rows), {f"{observer}_epsilon_over_rounds": over_rounds}),
+    _delta_part(seen, observer, relation, end),
+  ]
+
+
+def published_parts(accountants: Sequence[str]) -> list[Part]:
+  """The tables of arXiv 1710.06963, beside today's accountants."""
+  rounds = [10**i for i in range(7)]
+  header = ["users", "sample", "z", "accountant", *(f"{n:,}" for n in rounds)]
+  rows = [
+    [
+      *(f"{users:g}", f"{sample:g}", str(z), name),
+      *(_cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name)) for n in rounds),
+    ]
+    for users, sample, z in _TABLE
+    for name in accountants
+  ]
+  second = [[f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants)] for row in PUBLISHED]
+  return [
+    Part("arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1", table(header, rows)),
+    Part(
+      f"arXiv 1710.06963, Section 3: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
+      table(["users", "sample", *accountants], second),
+    ),
+  ]
+
+
+def _delta_part(seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]) -> Part:
+  largest = max((2 * value for value in end.values() if math.isfinite(value)), default=1.0)
+  grid = np.linspace(0.0, largest, 33)
+  columns: dict[str, list[float]] = {}
+  for name in (name for name, value in end.items() if not math.isnan(value)):
+    columns[name] = [
+      accounting.delta(seen, float(e), accountant=name, relation=relation, observer=observer) for e in grid
+    ]
+  rows = [
+    [rounded_up(grid[i], 4), *(rounded_up(column[i], 3) for column in columns.values())] for i in range(0, len(grid), 4)
+  ]
+  label = " (NOT PRIVATE)" if seen.caveats else ""
+  made, axes = plots.figure("epsilon", "delta", f"{observer}, all events{label}")
+  _curves(axes, grid, columns)
+  axes.set(yscale="log", ylim=(1e-12, 1))
+  text = warnings(seen.caveats) + table(["epsilon", *columns], rows)
+  return Part(f"{observer}: delta over epsilon{label}", text, {f"{observer}_delta": made})
+
+
+def _curves(axes: Axes, x: Sequence[float] | np.ndarray, columns: Mapping[str, Sequence[float]]) -> None:
+  for name, values in columns.items():
+    axes.plot(x, values, label=name)
+
+
+def _epsilons(run: Ledger, delta: float, accountants: Sequence[str]) -> list[str]:
+  return [_cell(_epsilon(run, delta, name)) for name in accountants]
+
+
+def _epsilon(run: Ledger, delta: float, accountant: str, **scope: str | None) -> float:
+  """Epsilon, or NaN where this accountant has no analysis of such events."""
+  try:
+    return accounting.epsilon(run, delta, accountant=accountant, **scope)
+  except ValueError:
+    return math.nan
+
+
+def _cell(value: float) -> str:
+  return "no analysis" if math.isnan(value) else rounded_up(value, 4)
+
+
+def _spread(largest: int) -> list[int]:
+  """Whole numbers from 1 to `largest`, evenly on a logarithmic scale."""
+  return sorted({round(n) for n in np.geomspace(1, largest, _POINTS)})

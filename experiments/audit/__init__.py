@@ -1,0 +1,1 @@
+"""Audits: what an attacker can prove of every mechanism, beside what is stated."""

@@ -1,0 +1,232 @@
+"""Audits: what an attacker can prove of every mechanism, and of training with canaries, beside what is stated.
+
+`--task=local` tells reports of two inputs apart, for every registered local mechanism (`jdp.conformance`): lower bounds
+on epsilon that hold together with one confidence. `--task=broken` does so for mechanisms that cost more than they
+state, which must come out. `--task=central` plants canaries among the users of private federated learning: a lower
+bound from each run (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from experiments.audit import report as audit_report
+from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
+from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.options import option
+from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.tasks.images import ClassificationOptions, image_task
+from experiments.runner.tasks.task import Task
+from jdp import _validate, accounting, conformance, data
+from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
+from jdp.attacks.one_run import OneRunAudit, audit_one_run
+from jdp.federated import gradient_step, private_federated
+from jdp.guarantees import rounded_down
+from jdp.ledger import Ledger
+from jdp.mechanisms.registry import Setting, registered
+from jdp.queries import average, gaussian_sum
+from jdp.sampling import poisson
+
+_count = partial(_validate.integer, 1)
+_probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
+_CLIP_NORM = 1.0
+_LEARNING_RATE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditOptions(ClassificationOptions):
+  """The options of this experiment."""
+
+  task: tuple[str, ...] = option(
+    ("local", "broken", "central"), "What is audited.", choices=("local", "broken", "central")
+  )
+  mechanisms: tuple[str, ...] = option(
+    tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(registered())
+  )
+  epsilons: tuple[float, ...] = option(
+    (1.0, 4.0), "Stated privacy losses of the local mechanisms.", check=partial(_validate.in_range, 0.1, 8.0)
+  )
+  dim: int = option(16, "Dimension of the local mechanisms for vectors.", check=partial(_validate.integer, 4))
+  num_samples: int = option(
+    24_000,
+    "Reports of each of two inputs that measure the event; a quarter as many of every input choose it.",
+    check=partial(_validate.integer, 4),
+  )
+  confidence: float = option(0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability)
+  noise_multipliers: tuple[float, ...] = option(
+    (0.5, 2.0, 8.0), "z of the central noise; a run for each.", check=_validate.positive
+  )
+  participations: tuple[float, ...] = option(
+    (1.0, 0.25), "The chance of a client to be in a round; a run for each.", check=partial(_validate.in_range, 1e-6, 1)
+  )
+  num_rounds: int = option(4, "Rounds of a run.", check=_count)
+  num_canaries: int = option(
+    300, "Canaries, each in the run with probability 1/2.", check=partial(_validate.integer, 8)
+  )
+  num_guesses: int = option(60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2))
+  central_confidence: float = option(0.95, "Of all runs' bounds together.", check=_probability)
+  delta: float = option(1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5))
+  data_seed: int = option(0, "Seed of the data's partition.", check=partial(_validate.integer, 0))
+  seed: int = option(0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0))
+
+
+class Local(NamedTuple):
+  """A row of the table of local mechanisms."""
+
+  name: str
+  audit: conformance.Audit
+
+
+class Central(NamedTuple):
+  """A row of the table of runs.
+
+  Attributes:
+    noise_multiplier: z.
+    participation: q.
+    epsilon: what the ledger states.
+    audit: the bound, by an observer of all models who knows the users' data.
+    final: the one-shot estimate from the last model.
+    observed: that from all models.
+    informed: that of the bound's observer.
+  """
+
+  noise_multiplier: float
+  participation: float
+  epsilon: float
+  audit: OneRunAudit
+  final: float
+  observed: float
+  informed: float
+
+
+class Run(NamedTuple):
+  """What observers make of a run.
+
+  Attributes:
+    models: the parameters before and after every round, float32 [rounds + 1, dim].
+    expected: how far the users alone would have moved each of them, on average and without noise [rounds, dim].
+    ledger: what the run cost.
+  """
+
+  models: np.ndarray
+  expected: np.ndarray
+  ledger: Ledger
+
+
+def prepare(options: AuditOptions) -> Work:
+  """Checks the samples' sizes and reads the data; returns the work."""
+  least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
+  if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
+    raise ValueError(f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}.")
+  task = image_task(options, arrange=data.group) if "central" in options.task else None
+  if task and not options.num_guesses <= options.num_canaries <= task.dim:
+    raise ValueError(
+      f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got {options.num_guesses} "
+      f"and {options.num_canaries}."
+    )
+
+  def parts() -> Iterator[Part]:
+    if "local" in options.task:
+      yield audit_report.local_part(options, audit_local(options))
+    if "broken" in options.task:
+      yield audit_report.broken_part(options, audit_broken(options))
+    if task:
+      yield audit_report.central_part(options, task, audit_runs(options, task))
+
+  return lambda workdir: write_report(workdir, "audit", "Audits", parts())
+
+
+def audit_local(options: AuditOptions) -> list[Local]:
+  """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the rows."""
+  cases = itertools.product(options.mechanisms, options.epsilons)
+  return _audited(options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])})
+
+
+def audit_broken(options: AuditOptions) -> list[Local]:
+  """The broken mechanisms, where they state the largest epsilon."""
+  epsilon = max(options.epsilons)
+  made = {name: (own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()}
+  subjects = {name: conformance.mechanism_subject(own, radius=radius) for name, (own, radius) in made.items()}
+  return _audited(options, {(name, epsilon): subject for name, subject in subjects.items()})
+
+
+def _registered(options: AuditOptions, name: str, epsilon: float) -> conformance.Subject:
+  setting = Setting(options.dim, epsilon, num_projections=options.dim // 2, delta=GAUSSIAN_DELTA)
+  return conformance.registered_subject(name, setting)
+
+
+def _audited(options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]) -> list[Local]:
+  found = conformance.audit_all(
+    subjects, jax.random.key(options.seed), num_samples=options.num_samples, confidence=options.confidence,
+    report=lambda case, own: print(f"{case[0]}: {own}", flush=True),
+  )  # fmt: skip
+  return [Local(name, own) for (name, _), own in found.items()]
+
+
+def audit_runs(options: AuditOptions, task: Task) -> list[Central]:
+  """A run for each noise and participation: the confidence is shared out among them."""
+  cases = list(itertools.product(options.participations, options.noise_multipliers))
+  share = (1 - options.central_confidence) / len(cases)
+  return [audit_run(options, task, z, q, 1 - share) for q, z in cases]
+
+
+def audit_run(
+  options: AuditOptions, task: Task, noise_multiplier: float, participation: float, confidence: float
+) -> Central:
+  """One run of private federated learning with canaries of the clip norm among the users."""
+  keys = jax.random.split(jax.random.key(options.seed), 5)
+  directions = canary_directions(keys[0], options.num_canaries, task.dim)
+  included = np.asarray(jax.random.bernoulli(keys[1], shape=(options.num_canaries,)))
+  run = train(options, task, directions, included, (noise_multiplier, participation), keys[2:])
+  steps = np.diff(run.models, axis=0)
+  final = cosines(directions, run.models[-1] - run.models[0])
+  observed = np.max([cosines(directions, step) for step in steps], axis=0)
+  informed = cosines(directions, np.sum(steps - run.expected, axis=0))
+  estimates = (
+    one_shot_estimate(scores[included], delta=options.delta, absent=scores[~included])
+    for scores in (final, observed, informed)
+  )
+  audit = audit_one_run(informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta)
+  proved = rounded_down(audit.epsilon, 4)
+  print(f"z = {noise_multiplier}, q = {participation}: at least {proved}", flush=True)
+  stated = accounting.epsilon(run.ledger, options.delta)
+  return Central(noise_multiplier, participation, stated, audit, *estimates)
+
+
+def train(options: AuditOptions, task: Task, directions: jax.Array, included, setting, keys: jax.Array) -> Run:
+  """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise and the data."""
+  noise_multiplier, participation = setting
+  num_clients = task.num_users + options.num_canaries
+  sampler = poisson(num_clients, participation, capacity=num_clients)
+  update, optimizer = gradient_step(task.loss, _LEARNING_RATE), optax.sgd(1.0)
+  query = average(gaussian_sum(_CLIP_NORM, noise_multiplier * _CLIP_NORM), sampler.expected_size)
+  algorithm = private_federated(planted_update(update, directions, _CLIP_NORM), query, sampler, optimizer)
+  # In expectation over who takes part: all users, over the number of all clients.
+  alone = private_federated(
+    update, average(gaussian_sum(_CLIP_NORM, 0.0), num_clients), poisson(task.num_users, 1.0), optimizer
+  )
+  clients, params, noise_key, data_key = plant(task.clients, included), task.init(keys[0]), keys[1], keys[2]
+  round_fn, users_fn = jax.jit(algorithm.round), jax.jit(alone.round)
+  state, ledger, models, expected = algorithm.init(params), Ledger(), [ravel_pytree(params)[0]], []
+  for _ in range(options.num_rounds):
+    moved, *_ = users_fn(noise_key, data_key, alone.init(state.params), task.clients)
+    expected.append(ravel_pytree(moved.params)[0] - models[-1])
+    state, events, _ = round_fn(noise_key, data_key, state, clients)
+    ledger = ledger.extend((event, 1) for event in events)
+    models.append(ravel_pytree(state.params)[0])
+  return Run(np.asarray(jnp.stack(models)), np.asarray(jnp.stack(expected)), ledger)
+
+
+EXPERIMENT = Experiment("audit", AuditOptions, prepare)
+
+if __name__ == "__main__":
+  launch(EXPERIMENT)

@@ -1,0 +1,153 @@
+"""What dropout costs, without training: epsilons and rounds at the publication's setting, collusion, bits."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from experiments.runner.reports import plots, tables
+from experiments.runner.reports.tables import table
+from jdp import accounting
+from jdp.guarantees import rounded_up
+from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
+from jdp.queries.discrete_sum import plan_grid
+from jdp.queries.distributed import DistributedSum
+
+Z, ROUNDS, DELTA, CLIENTS = 144.49, 1500, 1e-5, 1000
+_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+_QUERIES: dict[str, DistributedSum] = {
+  name: distributed_sum(1.0, Z, scheme)
+  for name, scheme in (
+    ("no calibration", uncalibrated()),
+    ("calibration inside", calibrated()),
+    ("calibration outside", calibrated(inside=False)),
+    ("excess noise removed", excess(0.5)),
+    ("central noise", central()),
+  )
+}
+_CLAIMS = {0.1: 15, 0.3: 50}  # percent by which calibration improves protection
+
+
+def epsilon(name: str, observer: str, rate: float, *, rounds: float = ROUNDS, later=0.0, dishonest=0.0) -> float:
+  """The exact epsilon of a run.
+
+  Args:
+    name: of the scheme.
+    observer: "server" or "model".
+    rate: the share of clients lost before they report.
+    rounds: number of rounds.
+    later: the share of those who reported that is lost before it calibrates.
+    dishonest: the share of clients, lost as the others are, that leaves out its noise.
+  """
+  query = _QUERIES[name]
+  reported = round(CLIENTS * (1 - rate))
+  counts = [CLIENTS, reported] + [round(reported * (1 - later))] * query.scheme.num_calibrations
+  honest = [round(count * (1 - dishonest)) for count in counts]
+  stddev = float(getattr(query.events(jnp.array(counts), jnp.array(honest)), observer).stddev)
+  return accounting.gaussian_epsilon(stddev / math.sqrt(rounds), DELTA) if stddev else math.inf
+
+
+def possible_rounds(name: str, observer: str, rate: float) -> int:
+  """The most rounds within the epsilon of the planned run: a sum of Gaussians is one, so they go with the variance."""
+  query = _QUERIES[name]
+  left = round(CLIENTS * (1 - rate))
+  counts = jnp.array([CLIENTS, left] + [left] * query.scheme.num_calibrations)
+  realised = float(getattr(query.scheme.realised(counts, counts), observer))
+  return math.floor(ROUNDS * realised * (1 + 1e-6))  # A fraction of 1 is 1 to float32.
+
+
+def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]) -> str:
+  rows = (
+    [name, observer, *(form(value(name, observer, rate)) for rate in _RATES)]
+    for name in _QUERIES
+    for observer in ("server", "model")
+  )
+  return table(["noise", "against", *(f"{rate:.0%} lost" for rate in _RATES)], rows)
+
+
+def epsilon_table() -> str:
+  """Epsilon against dropout, for every scheme and observer."""
+  return _by_rate(epsilon, tables.epsilon)
+
+
+def rounds_table() -> str:
+  """Rounds at the planned epsilon against dropout."""
+  return _by_rate(possible_rounds, str)
+
+
+def claims_table() -> str:
+  """The publication's claims, beside what calibration does by exact accounting."""
+  rows = []
+  for rate, claim in _CLAIMS.items():
+    without, with_it = (epsilon(name, "model", rate) for name in ("no calibration", "calibration inside"))
+    fewer, more = (possible_rounds(name, "model", rate) for name in ("no calibration", "calibration inside"))
+    rows.append(
+      [
+        f"{rate:.0%}",
+        f"{claim} %",
+        f"{tables.epsilon(without)} → {tables.epsilon(with_it)}",
+        f"{1 - with_it / without:.1%}",
+        f"{without / with_it - 1:.1%}",
+        f"{fewer} → {more}",
+        f"{more / fewer - 1:.1%}",
+      ]
+    )
+  header = ["dropout", "claimed", "ε", "ε falls by", "ε without is larger by", "rounds at ε = 1", "more rounds"]
+  return table(header, rows)
+
+
+def calibration_table() -> str:
+  """What is left of the calibration where clients vanish during it, or leave out their noise."""
+  cases = [("all calibrate", 0.0, 0.0), ("10% vanish before they calibrate", 0.1, 0.0), ("50% vanish", 0.5, 0.0)]
+  cases += [(f"{share:.0%} leave out their noise", 0.0, share) for share in (0.1, 0.25, 0.5)]
+  rates = (0.1, 0.3, 0.5)
+  rows = (
+    [
+      label,
+      *(_against_server(rate, later, share) for rate in rates),
+    ]
+    for label, later, share in cases
+  )
+  return table(["calibration inside, against the server", *(f"{rate:.0%} lost" for rate in rates)], rows)
+
+
+def _against_server(rate: float, later: float, dishonest: float) -> str:
+  return tables.epsilon(epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest))
+
+
+def rounds_figure() -> Figure:
+  """Epsilon over the rounds at 30 % dropout, against the server, or against the model's observer where they differ."""
+  made, axes = plots.figure("rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})")
+  rounds = [1, *range(100, ROUNDS + 1, 100)]
+  # Lines that coincide lie on each other, the later ones thinner.
+  lines: dict[tuple[str, str], dict[str, Any]] = {
+    ("no calibration", "server"): {"lw": 7},
+    ("calibration outside", "server"): {"lw": 2, "ls": "--"},
+    ("calibration inside", "server"): {"lw": 9},
+    ("excess noise removed", "server"): {"lw": 5},
+    ("calibration outside", "model"): {"lw": 2},
+    ("central noise", "model"): {"lw": 2, "ls": ":"},
+  }
+  for (name, observer), style in lines.items():
+    epsilons = [epsilon(name, observer, 0.3, rounds=count) for count in rounds]
+    axes.plot(rounds, epsilons, label=f"{name}, against the {observer}", **style)
+  return made
+
+
+def bits_table(dim: int, num_clients: int, noise_multiplier: float) -> str:
+  """What a client sends per weight, and what integers of so many bits add to the sensitivity and so to the noise."""
+  rows = [["float32, and as much again for a calibration", "32", "1", "none", "0"]]
+  for bits in (12, 14, 16, 18, 20):
+    grid = plan_grid(dim, 1.0, noise_multiplier, num_clients=num_clients, modulus_bits=bits)
+    share = noise_multiplier / grid.spacing / math.sqrt(num_clients)
+    factor = grid.l2_norm * grid.spacing
+    rows.append(
+      [
+        *(f"integers, padded to {dim}", str(bits), rounded_up(factor, 4), f"{share:.3g} units"),
+        rounded_up(grid.wrap_probability, 2),
+      ]
+    )
+  header = ["a client sends", "bits per weight", "bound S over C", "stddev of its noise", "P(any wrap) ≤"]
+  return table(header, rows)

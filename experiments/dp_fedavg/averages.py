@@ -1,0 +1,200 @@
+"""The averages of DP-FedAvg: weights, estimator, clipping, schedule, and the noise of a larger cohort."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from experiments.runner.federation import FederationOptions, Plan, make_plan
+from experiments.runner.options import option
+from experiments.runner.tasks.task import Task
+from jdp import _validate
+from jdp.accounting.releases import release
+from jdp.events import WeightedAverage
+from jdp.federated import weight_by_examples
+from jdp.federated.averages import Average, adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
+from jdp.guarantees import Relation, Unit
+from jdp.ledger import Ledger
+
+PyTree = Any
+_count = partial(_validate.integer, 1)
+_RELATION = Relation.ADD_REMOVE
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageOptions(FederationOptions):
+  """The options of a private average of clients' updates."""
+
+  clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
+  clipping: str = option(
+    "flat",
+    "What is bounded: the whole update, each layer, or the whole by an S that follows the updates.",
+    choices=("flat", "per_layer", "adaptive"),
+  )
+  layer_shares: str | None = option(
+    "equal",
+    "How S is divided: equally, or by the layers' dimensions.",
+    choices=("equal", "dimension"),
+    when={"clipping": ("per_layer",)},
+  )
+  clip_quantile: float | None = option(
+    0.5, "Share of the updates to leave unclipped.", check=_validate.probability, when={"clipping": ("adaptive",)}
+  )
+  projection: str = option(
+    "batch",
+    "When a local model is brought back to within S: after every local batch, or at the end. Adaptive: at the end.",
+    choices=("batch", "end"),
+  )
+  clip_decay: float = option(
+    1.0,
+    "Factor on S, and so on the noise, after every --clip_decay_rounds.",
+    check=partial(_validate.in_range, 1e-3, 1.0),
+  )
+  clip_decay_rounds: int = option(100, "Rounds between two such steps.", check=_count)
+  estimator: str = option(
+    "fixed", "Denominator: the expected weight qW, or the sample's, of at least qW_min.", choices=("fixed", "clipped")
+  )
+  min_weight: float | None = option(
+    1.0, "W_min over W.", check=partial(_validate.in_range, 1e-3, 1.0), when={"estimator": ("clipped",)}
+  )
+  weights: str = option("equal", "w_k: 1, or by the user's number of examples.", choices=("equal", "examples"))
+  weight_cap: float | None = option(
+    100.0,
+    "w_hat, the examples from which on a user weighs 1.",
+    check=_validate.positive,
+    when={"weights": ("examples",)},
+  )
+  mean_weight: float | None = option(
+    None,
+    "W over the number of users, fixed beforehand. Default: the mean of the users' weights, which the guarantee then "
+    "takes as public.",
+    check=partial(_validate.in_range, 1e-6, 1.0),
+    when={"weights": ("examples",)},
+  )
+  noise_cohort_size: int | None = option(
+    None,
+    "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what is run has "
+    "--cohort_size users a round and less privacy. Default: no such plan.",
+    check=_count,
+  )
+  noise_population: int | None = option(None, "Users of that plan.", check=_count)
+
+
+class Federation(NamedTuple):
+  """Who takes part with what noise.
+
+  Attributes:
+    actual: what is run; its z is what the noise really is over the sensitivity.
+    planned: whose noise it is: `actual` itself, or the plan of a larger cohort among more such users.
+    planned_users: number of users of the plan.
+    expected_weight: qW of what is run.
+    prior: what was released before the first round, of the plan's users as of the run's.
+  """
+
+  actual: Plan
+  planned: Plan
+  planned_users: int
+  expected_weight: float
+  prior: Ledger
+
+
+def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -> Federation:
+  """Chooses sampler, noise and delta.
+
+  Args:
+    options: `AverageOptions` and `TrainingOptions` in one.
+    sizes: int [users], n_k. `taken_as_public` says what of them is used.
+    prior: what was released about the users before the first round.
+
+  Raises:
+    ValueError: if a cohort is larger than its users are many, or a larger cohort's noise is half described.
+  """
+  num_users, mean_weight = len(sizes), _mean_weight(options, sizes)
+  size, population = options.noise_cohort_size, options.noise_population
+  if (size is None) != (population is None):
+    raise ValueError(f"Expected --noise_cohort_size and --noise_population together, got {size} and {population}.")
+  if size is None:
+    actual = planned = make_plan(options, num_users, prior)
+    planned_users = num_users
+  else:
+    if not size <= population:
+      raise ValueError(f"Expected --noise_cohort_size of at most {population} users, got {size}.")
+    planned_users = population
+    planned = make_plan(dataclasses.replace(options, cohort_size=size), population, prior)
+    stddev = planned.noise_multiplier * _sensitivity(options, mean_weight * size)
+    multiplier = stddev / _sensitivity(options, mean_weight * options.cohort_size)
+    actual = make_plan(dataclasses.replace(options, noise_multiplier=multiplier), num_users)
+  return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior)
+
+
+def taken_as_public(options: Any, task: Task) -> str:
+  """What the users' guarantee takes as public though it is computed from them: W too, unless a flag fixes it.
+
+  Args:
+    options: `AverageOptions`.
+    task: what is learnt, from whom.
+  """
+  if options.weights == "equal" or options.mean_weight is not None:
+    return task.public(Unit.USER)
+  total = task.num_users * _mean_weight(options, task.sizes)
+  return f"{task.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
+
+
+def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> Average:
+  """The private average.
+
+  Args:
+    options: which.
+    params: the model's parameters or their shapes.
+    noise_multiplier: z of what is run.
+    expected_weight: qW of what is run.
+
+  Raises:
+    ValueError: if adaptive clipping is asked for with another estimator or with a schedule.
+  """
+  if options.clipping == "adaptive":
+    if options.estimator != "fixed" or options.clip_decay != 1:
+      raise ValueError(
+        f"Expected --estimator=fixed and --clip_decay=1 with --clipping=adaptive, got {options.estimator} and "
+        f"{options.clip_decay}."
+      )
+    return adaptive_average(
+      noise_multiplier, expected_weight, initial_clip_norm=options.clip_norm, quantile=options.clip_quantile
+    )
+  clip_norm = _clip_norm(options)
+  clipping = flat(clip_norm) if options.clipping == "flat" else by_layer(params, clip_norm, shares=options.layer_shares)
+  if options.estimator == "fixed":
+    return fixed_denominator(clipping, noise_multiplier, expected_weight, relation=_RELATION)
+  least = options.min_weight * expected_weight
+  return clipped_denominator(clipping, noise_multiplier, least, relation=_RELATION)
+
+
+def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
+  """client -> w_k; None: all weigh 1."""
+  return None if options.weights == "equal" else weight_by_examples(options.weight_cap)
+
+
+def _mean_weight(options: Any, sizes: np.ndarray) -> float:
+  """W over the number of users."""
+  if options.weights == "equal":
+    return 1.0
+  return options.mean_weight or float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
+
+
+def _clip_norm(options: Any) -> float | optax.Schedule:
+  if options.clip_decay == 1:
+    return options.clip_norm
+  return optax.exponential_decay(options.clip_norm, options.clip_decay_rounds, options.clip_decay, staircase=True)
+
+
+def _sensitivity(options: Any, expected_weight: float) -> float:
+  """How far one user moves the average at most, in the first round."""
+  if options.estimator == "fixed":
+    return options.clip_norm / expected_weight
+  least = options.min_weight * expected_weight
+  _, multiplier = release(WeightedAverage(options.clip_norm, 1.0, least), _RELATION, _RELATION).parameters
+  return 1 / multiplier

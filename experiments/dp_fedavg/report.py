@@ -1,0 +1,278 @@
+"""The report of DP-FedAvg: noise, clip norm, epsilon and accuracy, curves, guarantees."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.dp_fedavg.averages import Federation
+from experiments.runner.published_language_models import published_table
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_sweep_report
+from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.reports.summary import Row, curves, last_params, rounds_done, summarise, write_results
+from experiments.runner.reports.tables import epsilon, percent, properties, table
+from experiments.runner.runs.workdir import LEDGER, Workdir
+from experiments.runner.tasks.prior import describe_start
+from experiments.runner.tasks.task import Task
+from experiments.runner.tasks.text_options import TEXT
+from jdp import accounting, ledger
+from jdp.events import GroupedSums, WeightedAverage
+from jdp.guarantees import rounded_up
+
+_PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
+
+
+def report_averaging(
+  workdir: Workdir, options: Any, task: Task, variants: Sequence[Any], results: Sequence[Row]
+) -> None:
+  """Writes results.json, the plots and report.md, and prints what came out.
+
+  Args:
+    workdir: gets the files.
+    options: the experiment's.
+    task: what was learnt.
+    variants: what was run: `setting`, `options` and `federation`.
+    results: of `run_sweep`.
+  """
+  histories = curves(workdir, results)
+  smoothed = {
+    label: [smoothed_end(run, task.headline, options.smoothing) for run in runs] for label, runs in histories.items()
+  }
+  summary = _summary(workdir, variants, results, smoothed)
+  write_results(workdir, options, summary, results, baselines=_baselines(summary))
+  first = summary[0]["label"]
+  start = _start(task, histories[first], smoothed[first])
+  parts = _parts(workdir, options, task, summary, results, histories, start)
+  title = "Federated averaging with user-level privacy (arXiv 1710.06963)"
+  write_sweep_report(workdir, "dp_fedavg", title, options, parts)
+
+
+def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
+  """The mean of a run's last `window` evaluations of trained models.
+
+  Of an untrained run it is its one evaluation.
+
+  >>> smoothed_end([{"round": 0, "x": 0.0}, {"round": 5, "x": 0.6}, {"round": 10, "x": 0.8}], "x", 5)
+  0.7
+  """
+  trained = [row for row in rows if row["round"] > 0][-window:]
+  return float(np.mean([row[metric] for row in trained or rows]))
+
+
+def _start(task: Task, runs: Sequence[Sequence[Row]], smoothed: Sequence[float]) -> Row:
+  """The headline metric of the initial models, and how far from it the first row's runs got."""
+  first = [run[0][task.headline] for run in runs]
+  gained = [value - end for value, end in zip(first, smoothed, strict=True)]
+  return {"value": mean_interval(first), "difference": mean_interval(gained)}
+
+
+def _summary(
+  workdir: Workdir, variants: Sequence[Any], results: Sequence[Row], last: Mapping[str, Sequence[float]]
+) -> list[Row]:
+  """A row for each setting, with what `summarise` says, and what the table adds to it.
+
+  Args:
+    workdir: where the ledgers lie.
+    variants: what was run.
+    results: of `run_sweep`.
+    last: by label, for each repetition, `smoothed_end`.
+  """
+  reference = last[variants[0].setting.label]
+  summary = []
+  for variant, summed in zip(variants, summarise(results), strict=True):
+    values = last[summed["label"]]
+    differences = [value - other for value, other in zip(values, reference, strict=True)]
+    summary.append(
+      {
+        **summed,
+        "smoothed": mean_interval(values),
+        "difference": mean_interval(differences),
+        **_noise(workdir, variant, summed),
+      }
+    )
+  return summary
+
+
+def _noise(workdir: Workdir, variant: Any, summed: Row) -> Row:
+  """What the ledger says about the noise, and what the plan that it belongs to would have cost."""
+  federation = variant.federation
+  if federation is None:
+    return {"clip_norm": None, "stddev": None, "cohort": variant.options.cohort_size, "planned": None}
+  spent = ledger.load(workdir.path / variant.setting.name / "0" / LEDGER)
+  first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
+  clip_norm, stddev = (None, None) if first is None else first_noise(first.query, federation.expected_weight)
+  simulated = federation.planned is not federation.actual
+  return {
+    "clip_norm": clip_norm,
+    "stddev": stddev,
+    "cohort": federation.actual.sampler.expected_size,
+    "planned": _planned(federation, round(summed["rounds"].mean)) if simulated else None,
+  }
+
+
+def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
+  """(S, noise on a coordinate of the average as a standard deviation), by a query's event.
+
+  >>> from jdp.events import GaussianSum
+  >>> first_noise(GaussianSum(0.5, 2.0), 100.0)
+  (0.5, 0.02)
+  """
+  if isinstance(query, GroupedSums):
+    sums = [part for part, name in zip(query.parts, query.labels, strict=True) if name != "count"]
+    clip_norms, stddevs = zip(*(first_noise(part, expected_weight) for part in sums), strict=True)
+    return math.hypot(*clip_norms), stddevs[-1]
+  denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight  # The former's is in its noise.
+  return query.clip_norm, query.stddev / denominator
+
+
+def _planned(federation: Federation, num_rounds: int) -> Row:
+  """The plan whose noise was used, and its epsilons by two accountants; null if it is not private."""
+  plan, users = federation.planned, federation.planned_users
+  q = plan.sampler.expected_size / users
+  spent = federation.prior + ledger.subsampled_gaussian(q, plan.noise_multiplier, num_rounds)
+  epsilons = {name: accounting.epsilon(spent, plan.delta, accountant=name) for name in ("rdp", "moments")}
+  return {
+    "users": users,
+    "cohort": plan.sampler.expected_size,
+    "noise_multiplier": plan.noise_multiplier,
+    "delta": plan.delta,
+    **{name: value if math.isfinite(value) else None for name, value in epsilons.items()},
+  }
+
+
+def _baselines(summary: Sequence[Row]) -> list[str]:
+  unprotected = [row["setting"] for row in summary if row["central"] is None]
+  return [f"the models of {name!r} were trained without privacy" for name in unprotected]
+
+
+def _parts(
+  workdir: Workdir,
+  options: Any,
+  task: Task,
+  summary: Sequence[Row],
+  results: Sequence[Row],
+  histories: Mapping[str, Sequence[Sequence[Row]]],
+  start: Row,
+) -> Iterator[Part]:
+  title = statements.marked(f"DP-FedAvg, {options.dataset}", options)
+  figure, axes = plots.figure("rounds", task.headline.replace("_", " "), title)
+  plots.curves(axes, histories, task.headline)
+  text = _results(options, task, summary, start)
+  yield Part("Results", text, {"accuracy_over_rounds": figure})
+  yield Part("What was guaranteed", _guarantees(options, task, summary, results))
+  if task.parts is not None:
+    yield from task.parts(last_params(workdir, summary, task.init))
+  if options.dataset in TEXT:
+    yield Part("The published configurations", published_table())
+  yield Part("What was measured", _measured(options, task, summary), printed=False)
+
+
+def _results(options: Any, task: Task, summary: Sequence[Row], start: Row) -> str:
+  simulated = any(row["planned"] for row in summary)
+  smooth = options.smoothing > 1
+  header = [
+    *("run", "noise", "S", "users", "cohort", "ε of this run"),
+    *(_PLANNED if simulated else ()),
+    task.headline.replace("_", " "),
+    *([f"mean of the last {options.smoothing} evaluations"] if smooth else ()),
+    "difference to the first run",
+  ]
+  at_first = [percent(start["value"]), *([""] if smooth else []), _points(start["difference"])]
+  empty = [""] * (len(header) - 1 - len(at_first))
+  lines = [
+    ["before the first round", *empty, *at_first],
+    *(_cells(row, task, simulated=simulated, smooth=smooth) for row in summary),
+  ]
+  return f"{table(header, lines)}{_SIMULATED if simulated else ''}"
+
+
+def _cells(row: Row, task: Task, *, simulated: bool, smooth: bool) -> list[str]:
+  return [
+    row["label"],
+    _number(row["stddev"]),
+    _number(row["clip_norm"]),
+    str(len(task.sizes)),
+    f"{row['cohort']:g}",
+    statements.short(row["central"]),
+    *(_planned_cells(row["planned"]) if simulated else ()),
+    percent(row[task.headline]),
+    *([percent(row["smoothed"])] if smooth else ()),
+    _points(row["difference"]),
+  ]
+
+
+_SIMULATED = """
+
+"Noise" is the standard deviation on a coordinate of the average: here that of the *planned*
+cohort's. "ε of this run" is what the users of this run were promised; "planned ε" is what users of
+the plan would be, and nobody was: it is there to say which guarantee such accuracy goes with, as
+far as a small cohort's average is as good as a large one's."""
+
+
+def _number(value: float | None) -> str:
+  return "none" if value is None else f"{value:.4g}"
+
+
+def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
+  if planned is None:
+    return ["none"] * len(_PLANNED)
+  epsilons = [epsilon(planned[name]) for name in ("rdp", "moments")]
+  return [
+    str(planned["users"]),
+    f"{planned['cohort']:g}",
+    f"{epsilons[0]} (δ = {rounded_up(planned['delta'], 3)})",
+    epsilons[1],
+  ]
+
+
+def _points(interval: Interval) -> str:
+  """A difference of shares, in percentage points."""
+  error = "" if interval.half_width is None else f" ± {100 * interval.half_width:.2f}"
+  return f"{100 * interval.mean:+.2f}{error}"
+
+
+def _guarantees(options: Any, task: Task, summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
+from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
+and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
+in its folder too and may say anything.
+
+{statements.guarantees(summary, "central")}
+
+{statements.together_by_unit(results)}
+
+Not covered: the choice of the settings, if these data were looked at for it; attacks on the
+low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
+public text, where there is any.{_before(options, task)}"""
+
+
+def _before(options: Any, task: Task) -> str:
+  """What was released before the first round."""
+  if options.warm_start is not None:
+    start = options.warm_start
+  elif task.prior.entries:
+    start = "the count of the words, in `vocabulary`"
+  else:
+    return ""
+  return f"\n\n{describe_start(start, task, options)}"
+
+
+def _measured(options: Any, task: Task, summary: Sequence[Row]) -> str:
+  last = f", of the mean of the last {options.smoothing} evaluations after round 0"
+  one_start = options.warm_start or options.public_passes
+  own = "samples and noise, all from one initial model" if one_start else "initial model, samples and noise"
+  facts = {
+    **task.described,
+    **({"begun with": options.warm_start} if options.warm_start else {}),
+    "rounds": rounds_done(summary),
+    "repetitions": options.seeds,
+  }
+  return f"""The {task.headline.replace("_", " ")} of the last model of each run. Means over
+repetitions, each with its own {own}; ± is the 95 % interval of Student's t. Differences are in
+points, between repetitions with the same initial model and local
+randomness{last if options.smoothing > 1 else ""}.
+
+{properties(facts)}"""

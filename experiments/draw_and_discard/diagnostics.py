@@ -1,0 +1,82 @@
+"""What nobody in a deployment could see of a Draw and Discard run: its training loss, and what adversary II learns."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp.accounting.draw_and_discard import internal_losses
+from jdp.data import Examples
+from jdp.federated import ClientUpdate
+from jdp.guarantees import PureDP
+from jdp.models import Loss
+
+PyTree = Any
+_PROBES = 4
+_LOSSES = ("adversary_2_worst", "adversary_2_worst_alone", "adversary_2_worst_largest", "adversary_2_clients_joint")
+
+
+def training_loss(loss: Loss, instances: PyTree, clients: Examples) -> jax.Array:
+  """The mean over clients of the loss of the average model."""
+  average = jax.tree.map(lambda x: jnp.mean(x, axis=0), instances)
+  return jnp.mean(jax.lax.map(lambda client: loss(average, client), clients))
+
+
+def adversary_2(
+  key: jax.Array, update: ClientUpdate, instances: PyTree, clients: Examples, users: jax.Array, number: jax.Array
+) -> dict[str, jax.Array]:
+  """What adversary II would learn from updates of these instances that nobody made (arXiv 1807.04369, Section 4.3).
+
+  Args:
+    key: of these updates' noise.
+    update: what clients do.
+    instances: which the adversary knows, a pytree of [k, ...].
+    clients: the data of all clients.
+    users: some numbers of clients.
+    number: of the update, for its learning rate.
+
+  Returns:
+    Mean losses over a few updates, by name, float32. For gradients c and -c of one coordinate: "worst", with the
+    pre-image guessed from all coordinates, "worst_alone", from that one, and "worst_largest", a maximum. For the
+    gradients of two clients: "clients_joint", of all coordinates. Nothing for updates without Laplace noise.
+  """
+  guarantee = update.event.guarantee
+  if not (isinstance(guarantee, PureDP) and guarantee.epsilon < np.inf):
+    return {}
+  settings, count = update.settings, min(_PROBES, users.shape[0])
+  rows = jax.vmap(_flat)(instances)
+  rate = update.rate(settings, number)
+
+  def probe(key, user, other):
+    drawn_key, noise_key = jax.random.split(key)
+    index = jax.random.randint(drawn_key, (), 0, rows.shape[0])
+    drawn = jax.tree.map(lambda x: x[index], instances)
+    noise = update.draw(noise_key, drawn).draws
+
+    def move(user):
+      client = jax.tree.map(lambda x: x[user], clients)
+      return rate * _flat(update.clipped(settings, drawn, client))
+
+    return rows[index], rate * settings.noise_scale * _flat(noise), move(user), move(other)
+
+  drawn, noise, move, other = jax.vmap(probe)(jax.random.split(key, count), users[:count], users[-count:])
+  shapes = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in _LOSSES}
+  bound, scale = rate * settings.clip, rate * settings.noise_scale
+  return jax.pure_callback(_losses, shapes, rows, drawn, noise, move, other, bound, scale)
+
+
+def _losses(
+  instances: Any, drawn: Any, noise: Any, move: Any, other: Any, bound: Any, scale: Any
+) -> dict[str, np.float32]:
+  """On the host, in float64."""
+  drawn, noise, move, other = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
+  worst_move = np.full_like(drawn, bound)
+  worst = internal_losses(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
+  real = internal_losses(instances, drawn - move - noise, move, other, scale)
+  values = worst.coordinates.mean(), worst.alone.mean(), np.abs(worst.coordinates).max(), real.joint.mean()
+  return dict(zip(_LOSSES, map(np.float32, values), strict=True))
+
+
+def _flat(model: PyTree) -> jax.Array:
+  return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(model)])

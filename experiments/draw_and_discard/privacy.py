@@ -1,0 +1,157 @@
+"""What a Draw and Discard report says of privacy: one statement for each adversary."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from experiments.runner.reports import statements
+from experiments.runner.reports.parts import Part
+from experiments.runner.reports.summary import Row
+from experiments.runner.runs.workdir import LEDGER, Workdir
+from jdp import ledger
+from jdp.accounting.draw_and_discard import (
+  Statement,
+  channel_listener,
+  internal_threat,
+  opportunistic_threat,
+  published_average,
+  published_lemma,
+)
+from jdp.accounting.later_updates import line_epsilon
+from jdp.accounting.lineage import probability_gone
+from jdp.events import LocalRelease
+from jdp.guarantees import Unit, rounded_up
+from jdp.ledger import from_json
+
+_COORDINATE = "a coordinate, of gradients that differ in it alone"
+_ALL_REPORTS = 1  # The place, in `adversary_statements`, of the statement about all of a user's reports.
+
+
+def adversary_statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[Statement]]:
+  """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
+
+  That is a coordinate, or the user. All are about one report, but for the second of each list:
+  adversary I, over all of a user's reports.
+  """
+  release, k, dimension = event.guarantee, options.noisy_instances, int(np.prod(task.shape))
+  of_a_coordinate = release.unit == Unit.COORDINATE
+  if of_a_coordinate:
+    bound = {"l1_norm": task.l1_norm}
+  else:
+    bound = {"l1_norm" if options.noise == "laplace" else "l2_norm": options.clip}
+  groups = {_COORDINATE: {"coordinates": 1}} if of_a_coordinate else {}
+  groups[f"the user, all {dimension} coordinates together"] = {"coordinates": dimension, **bound}
+  made = {}
+  for name, group in groups.items():
+    report = {**group, "clip": options.clip, "noise": options.noise}
+    made[name] = [
+      channel_listener(release.epsilon, **report, delta=release.delta),
+      channel_listener(release.epsilon, **report, reports=event.max_releases, delta=options.delta),
+      internal_threat(release.epsilon, k, **report, delta=release.delta),
+    ]
+  if of_a_coordinate and _is_as_published(options):  # Clipped gradients: nothing is known of what later updates do.
+    updates = _updates_per_pass(task)
+    made[_COORDINATE].append(opportunistic_threat(release.epsilon, options.delta, k, updates, later="any"))
+  return made
+
+
+def _is_as_published(options: Any) -> bool:
+  """Whether updates are sequential, with Laplace noise of constant scale, as adversary III needs."""
+  return options.noise == "laplace" and options.half_after is None and not options.in_flight
+
+
+def _updates_per_pass(task: Any) -> int:
+  return task.schedule.round_size * task.schedule.rounds_per_pass
+
+
+def privacy_parts(
+  workdir: Workdir, options: Any, task: Any, private: Sequence[Row], results: Sequence[Row]
+) -> Iterator[Part]:
+  """What was guaranteed; `private` are the summary rows of runs with noise."""
+  if not private:
+    yield Part("What was guaranteed", "Nothing: these runs are without noise.")
+    return
+  yield Part("What was guaranteed", _guaranteed(task, private, results), printed=False)
+  for row in private:
+    text = _adversaries(workdir, options, task, row)
+    yield Part(f"Adversaries, {row['label']}", text, printed=False)
+  if _is_as_published(options):
+    epsilon = from_json(private[0]["release"]).epsilon
+    yield Part("Later updates", _LATER, {"privacy": _figure(options, epsilon)}, printed=False)
+
+
+def _guaranteed(task: Any, private: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against the server, which knows the model that it sent and sees the one that comes
+back, from each run's `ledger.jsonl`. One release:
+
+{statements.guarantees(private, "release")}
+
+All releases of a user in a run; a user makes at most {task.schedule.max_releases}:
+
+{statements.guarantees(private, "local")}
+
+{statements.together(results, "local")}
+
+A coordinate's guarantee is about that coordinate of the releases *seen alone*. It does not hide a
+feature of a client: one feature moves the residual, and with it every coordinate. Who sees models
+that others made from a release sees its coordinates mixed; against them the guarantee is about
+gradients that differ in that coordinate alone. Nothing is claimed of runs without noise, of the
+choice of the settings, or of what the low-order bits of float32 noise tell."""
+
+
+_LATER = """Left: the probability that no instance descends from a user's update any more (exact).
+Right: guarantees for one report and one coordinate that is followed along its line by so many
+updates, **if** these do not depend on the model, or do not expand; clipped average gradients need
+not be either, and then only ε is known. Lemma 4.3 is published, no guarantee."""
+
+
+def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
+  book = ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
+  event = next(event for event in book if isinstance(event, LocalRelease))
+  epsilon = event.guarantee.epsilon
+  lines = []
+  for unit, made in adversary_statements(options, task, event).items():
+    lines.append(f"What is hidden: {unit}. Guarantees:\n")
+    for number, s in enumerate(made):
+      reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
+      cost = f"({rounded_up(s.epsilon)}, {rounded_up(s.delta, 3)})-DP"
+      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: {cost}.")
+    lines.append("")
+  if not _is_as_published(options):
+    lines.append(
+      "III (opportunistic threat): as II. What later updates hide is worked out for updates one after another, with "
+      "Laplace noise of constant scale; this run's are not."
+    )
+    return "\n".join(lines)
+  per_pass, k = _updates_per_pass(task), options.noisy_instances
+  lemma = published_lemma(epsilon, options.delta, per_pass / k)
+  lines.append(
+    "Published, **no guarantees**, for one report and one coordinate: "
+    f"II {rounded_up(published_average(epsilon, k), 4)} (an average over the server's coins); "
+    f"III after {per_pass} updates {rounded_up(min(epsilon, lemma), 4)} "
+    "(Lemma 4.3, by the central limit theorem)."
+  )
+  return "\n".join(lines)
+
+
+def _figure(options: Any, epsilon: float) -> Figure:
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+  times = np.unique(np.geomspace(1, 1e4, 40).astype(int))
+  for k in sorted({5, options.noisy_instances, 100}):
+    left.semilogx(times, [probability_gone(k, int(t)) for t in times], label=f"k = {k}")
+  left.set(xlabel="server updates after the user's", ylabel="probability that its line has died out")
+  line = np.unique(np.geomspace(1, 1000, 12).astype(int))
+  for later, style in (("data_independent", "-"), ("non_expansive", "--")):
+    values = [line_epsilon(epsilon, options.delta, int(t), later=later, dimension=1) for t in line]
+    right.loglog(line, values, style, label=f"guarantee if {later.replace('_', '-')}")
+  lemma = [min(epsilon, published_lemma(epsilon, options.delta, int(t))) for t in line]
+  right.loglog(line, lemma, ":", label="Lemma 4.3, no guarantee")
+  right.axhline(epsilon, color="0.3", label="guarantee, any updates")
+  right.set(xlabel="updates along the line", ylabel=f"ε at δ = {options.delta}, one coordinate of one report")
+  for axes in (left, right):
+    axes.grid(alpha=0.3)
+    axes.legend()
+  return figure

@@ -1,0 +1,189 @@
+"""The report of Draw and Discard's training runs: curves, distances to batching, adversaries."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.draw_and_discard.privacy import privacy_parts
+from experiments.runner import files
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_sweep_report
+from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.reports.summary import Row, curves, summarise, write_results
+from experiments.runner.reports.tables import percent, properties, table
+from experiments.runner.runs.workdir import Workdir
+from jdp.guarantees import rounded_up
+
+_METRICS = {"test_accuracy": "accuracy on the test examples", "test_loss": "loss on the test examples"}
+
+
+def report_training(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> None:
+  """Writes results.json, the plots and report.md, and prints what came out."""
+  rows = summarise(results)
+  further = {
+    "distances": distances(workdir, options, results),
+    "diagnostics": diagnostics(workdir, results) if options.diagnostics else [],
+  }
+  write_results(workdir, options, rows, results, baselines=_baselines(rows), further=further)
+  parts = _parts(workdir, options, task, rows, results, further)
+  title = "Draw and Discard (arXiv 1807.04369)"
+  write_sweep_report(workdir, "draw_and_discard", title, options, parts)
+
+
+def _parts(
+  workdir: Workdir,
+  options: Any,
+  task: Any,
+  rows: Sequence[Row],
+  results: Sequence[Row],
+  further: Mapping[str, Sequence[Row]],
+) -> Iterator[Part]:
+  figures = {metric: _figure(workdir, options, task, results, metric, label) for metric, label in _METRICS.items()}
+  yield Part("Results", _table(rows), figures)
+  private = [row for row in rows if row["release"]]
+  yield from privacy_parts(workdir, options, task, private, results)
+  yield Part("What was measured", _measured(options, task), printed=False)
+  if further["distances"]:
+    title = "k instances against batches on the server"
+    yield Part(title, _distances(further["distances"]), printed=False)
+  if further["diagnostics"]:
+    title = "Diagnostics: no guarantee, not to be published"
+    yield Part(title, _diagnostics(further["diagnostics"]), printed=False)
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+  unprotected = [row["setting"] for row in rows if row["release"] is None]
+  return [f"the models of {name!r} were trained without noise" for name in unprotected]
+
+
+def _table(rows: Sequence[Row]) -> str:
+  header = [
+    *("run", "local ε, one release", "local ε, all releases"),
+    *("test accuracy", "test loss", "instances' variance"),
+  ]
+  lines = (
+    [
+      row["label"],
+      statements.short(row["release"]),
+      statements.short(row["local"]),
+      percent(row["test_accuracy"]),
+      _number(row["test_loss"]),
+      f"{row['instance_variance'].mean:.3g}",
+    ]
+    for row in rows
+  )
+  return table(header, lines)
+
+
+def _number(value: Interval | Mapping[str, Any]) -> str:
+  mean, half_width = Interval(*value.values()) if isinstance(value, Mapping) else value
+  return f"{mean:.3f}" + ("" if half_width is None else f" ± {half_width:.3f}")
+
+
+def _figure(workdir: Workdir, options: Any, task: Any, results: Sequence[Row], metric: str, label: str) -> Figure:
+  """A metric over the examples seen."""
+  per_round = task.schedule.round_size * options.examples_per_user
+  figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
+  for name, repetitions in curves(workdir, results).items():
+    scaled = [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
+    plots.curves(axes, {name: scaled}, metric)
+  if metric == "test_loss":
+    axes.set_yscale("log")  # Spread instances begin far out.
+  return figure
+
+
+def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Row]:
+  """How far the test accuracy with k instances lies from that with a batch of B, without noise.
+
+  Returns:
+    For each k and B: "k", "batch", "difference" (of k's accuracy less B's, averaged over the
+    examples seen) and "distance" (the same of the absolute value), `Interval`s over repetitions as
+    JSON data.
+  """
+  found, rows = curves(workdir, results), []
+  for k in options.instances:
+    for size in options.batch_sizes:
+      pairs = zip(found[f"k = {k}"], found[f"B = {size}"], strict=True)
+      gaps = [_gaps(*pair) for pair in pairs]
+      rows.append(
+        {
+          "k": k,
+          "batch": size,
+          "difference": mean_interval([float(gap.mean()) for gap in gaps])._asdict(),
+          "distance": mean_interval([float(np.abs(gap).mean()) for gap in gaps])._asdict(),
+        }
+      )
+  return rows
+
+
+def _gaps(rows: Sequence[Row], others: Sequence[Row]) -> np.ndarray:
+  """Differences in accuracy, but for the first row, where nothing is learnt."""
+  pairs = zip(rows[1:], others[1:], strict=True)
+  return np.array([row["test_accuracy"] - other["test_accuracy"] for row, other in pairs])
+
+
+def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
+  """Means over each run of what its diagnostics file holds, beside what bounds adversary II."""
+  found = []
+  for result in results:
+    rows = files.read_rows(workdir.path / result["setting"] / str(result["seed"]) / "diagnostics.jsonl")
+    names = [name for name in rows[0] if name != "round"]
+    means = {name: float(np.mean([row[name] for row in rows])) for name in names}
+    found.append({"label": result["label"], "seed": result["seed"], **means})
+  return found
+
+
+def _measured(options: Any, task: Any) -> str:
+  schedule = task.schedule
+  decay = (
+    f"half after {options.half_after} updates: 1 / (1 + t / {options.half_after})" if options.half_after else "constant"
+  )
+  order = "in random order" if options.random_returns else "in the order of their draws"
+  in_flight = f"{options.in_flight} hold an instance, and return {order}" if options.in_flight else "one"
+  facts = {
+    "data": options.dataset,
+    "users": f"{schedule.num_users} of {options.examples_per_user} examples",
+    "model": f"{task.shape[0]} x {task.shape[1]} weights, clip c = {options.clip:g} per {options.unit}",
+    "updates": f"{schedule.num_updates}, in {schedule.max_releases} passes",
+    "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the publication",
+    "clients at once": in_flight,
+    "instances without noise": f"spread at the start as for ε = {rounded_up(options.spread_epsilon)}, chosen here too",
+    "repetitions": options.seeds,
+  }
+  return f"""The average of the instances' weights on test examples, over the examples seen. Means
+over repetitions, each with its own start, order of the users and noise; ± is the 95 % interval of
+Student's t. The loss is on test examples: that on the users' own is theirs, and a diagnostic.
+
+{properties(facts)}"""
+
+
+def _distances(rows: Sequence[Row]) -> str:
+  header = ["k", "B", "accuracy of k less that of B", "distance", "nearest B"]
+  lines = []
+  for row in rows:
+    nearest = min((other for other in rows if other["k"] == row["k"]), key=lambda r: r["distance"]["mean"])
+    gaps = (_number(row["difference"]), _number(row["distance"]))
+    lines.append([str(row["k"]), str(row["batch"]), *gaps, "*" if row is nearest else ""])
+  return f"""The publication finds k = √B equivalent. The test accuracies' difference and its
+absolute value, averaged over the examples seen, both without noise and paired by repetition; B
+counts clients. With one learning rate for all, an update moves the average of the instances by a
+k-th of a step on average, and a batch by a B-th for each of its clients: as many instances as
+clients in a batch are then equally fast.
+
+{table(header, lines)}"""
+
+
+def _diagnostics(rows: Sequence[Row]) -> str:
+  every = dict.fromkeys(name for row in rows for name in row)
+  names = [name for name in every if name not in ("label", "seed")]
+  lines = ([row["label"], str(row["seed"]), *(f"{row[n]:.4g}" if n in row else "" for n in names)] for row in rows)
+  header = ["run", "repetition", *(name.replace("_", " ") for name in names)]
+  return f"""Training loss, and mean losses of adversary II, who knows the instances before an
+update: for the two most different values of one coordinate, with its pre-image guessed from all
+coordinates (worst), from that coordinate alone, and the largest; and for two clients' real
+gradients, all coordinates jointly. None of the first three exceeds ε; where the pre-image is known,
+the worst mean is ε - 1 + e^-ε.
+
+{table(header, lines)}"""

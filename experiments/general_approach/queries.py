@@ -1,0 +1,102 @@
+"""The groups of a record's vectors, and the queries on them that the experiment compares."""
+
+import collections
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from jdp.federated.iterative import Trained, Vectors, record_like
+from jdp.queries import (
+  SumQuery,
+  dimension_adjusted_noise,
+  gaussian_sum,
+  grouped,
+  joint_clipped_sum,
+  no_privacy,
+  proportional_noise,
+)
+
+PyTree = Any
+
+GIVEN = ("gradients", "moments", "metrics")
+"""What --given_stddevs names, in its order."""
+
+
+class Groups(NamedTuple):
+  """The groups of a record.
+
+  Attributes:
+    labels: `Vectors` with the group's name in place of every vector.
+    clip_norms: S_g by group.
+    dimensions: d_g, the number of coordinates, by group.
+  """
+
+  labels: Vectors
+  clip_norms: dict[str, float]
+  dimensions: dict[str, int]
+
+
+def make_groups(options: Any, values: Trained) -> Groups:
+  """The groups that the options ask for.
+
+  Args:
+    options: of the experiment.
+    values: shapes of the server's values.
+  """
+
+  def layer(path, vector):
+    del vector
+    if not options.layers:
+      return "gradient"
+    return "convolutions" if "Conv" in jax.tree_util.keystr(path[:1]) else "dense layers"
+
+  record = record_like(values)
+  labels = Vectors(
+    jax.tree_util.tree_map_with_path(layer, record.gradient),
+    jax.tree.map(lambda _: "moments", record.moments),
+    jax.tree.map(lambda _: "metrics", record.metrics),
+  )
+  dimensions: collections.Counter[str] = collections.Counter()
+  for label, vector in zip(jax.tree.leaves(labels), jax.tree.leaves(record), strict=True):
+    dimensions[label] += math.prod(vector.shape)
+  bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2)}  # metrics: nothing is ever clipped
+  share = options.gradient_clip_norm / math.sqrt(len(dimensions.keys() - bounds.keys()))
+  return Groups(labels, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions))
+
+
+def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
+  """The query of one row of the table: the sum of `Vectors`, of noise multiplier z."""
+  z = options.noise_multiplier
+  if run == "none":
+    return no_privacy()
+  if run == "joint":
+    scales = jax.tree.map(lambda label: groups.clip_norms[label], groups.labels)
+    clip_norm = options.joint_clip_norm or math.sqrt(len(groups.clip_norms))
+    return joint_clipped_sum(scales, clip_norm, z * clip_norm)
+  if run == "dimension":
+    stddevs = dimension_adjusted_noise(groups.clip_norms, groups.dimensions, z)
+  elif run == "given":
+    stddevs = scaled_noise(groups.clip_norms, _given(options, groups), z)
+  else:
+    stddevs = proportional_noise(groups.clip_norms, z)
+  queries = {name: gaussian_sum(groups.clip_norms[name], stddevs[name]) for name in stddevs}
+  return grouped(queries, groups.labels)
+
+
+def scaled_noise(
+  clip_norms: Mapping[str, float], stddevs: Mapping[str, float], noise_multiplier: float
+) -> dict[str, float]:
+  """The given noise levels times the one factor with which all groups together have the noise multiplier z.
+
+  >>> scaled_noise({"a": 3.0, "b": 4.0}, {"a": 1.0, "b": 1.0}, noise_multiplier=2.0)
+  {'a': 10.0, 'b': 10.0}
+  """
+  factor = noise_multiplier * math.hypot(*(clip_norms[name] / stddevs[name] for name in clip_norms))
+  return {name: factor * stddevs[name] for name in clip_norms}
+
+
+def _given(options: Any, groups: Groups) -> dict[str, float]:
+  stddevs = dict(zip(GIVEN, options.given_stddevs, strict=True))
+  return {name: stddevs.get(name, stddevs["gradients"]) for name in groups.clip_norms}

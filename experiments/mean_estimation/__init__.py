@@ -1,0 +1,1 @@
+"""Mean estimation under local privacy: every mechanism beside its own closed form."""

@@ -1,0 +1,1 @@
+"""Private federated learning: local and central privacy together (arXiv 1812.00984)."""

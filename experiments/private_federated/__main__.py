@@ -1,0 +1,173 @@
+"""Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1 and 5).
+
+Compares models, image classifiers or language models, trained without privacy, with central privacy alone, and with
+both, at several local epsilons: what each user is promised against the server, and against whoever sees the models,
+beside the accuracy.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from experiments.private_federated.report import report_local_and_central
+from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
+from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.options import option
+from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
+from experiments.runner.runs.training import TrainingOptions
+from experiments.runner.runs.workdir import Workdir
+from experiments.runner.tasks.catalogue import TaskOptions, load_task
+from experiments.runner.tasks.task import Task
+from jdp import _validate
+from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
+from jdp.guarantees import Unit, rounded_up
+from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
+from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
+
+_epsilon = partial(_validate.in_range, 1e-3, 1e4)
+# The mechanism of directions, and d -> the largest L2 norm of a vector on the unit sphere of its norm.
+_DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
+  "priv_unit": (priv_unit, lambda _: 1.0),
+  "priv_unit_linf": (priv_unit_linf, math.sqrt),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, TaskOptions):
+  """The options of this experiment."""
+
+  baselines: tuple[str, ...] = option(
+    ("none", "central"), "Runs to compare with: no privacy, central privacy alone.", choices=("none", "central")
+  )
+  epsilon_directions: tuple[float, ...] = option(
+    (2.0, 8.0, 32.0, 128.0), "eps1, local privacy loss of a release's direction; a run for each.", check=_epsilon
+  )
+  direction_mechanism: str = option(
+    "priv_unit",
+    "How directions are released: in the L2 norm, or in the L-infinity norm, which suits --server_optimizer=mirror.",
+    choices=tuple(_DIRECTIONS),
+  )
+  epsilon_magnitude: float = option(10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon)
+  max_update_norm: float = option(
+    1.0,
+    "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy alone, by the "
+    "server, to this L2 norm.",
+    check=_validate.positive,
+  )
+  projection_radius: float | None = option(
+    None,
+    "L2 norm to which the server projects what it receives. Default: the largest that a release can have, "
+    "which keeps the average unbiased.",
+    check=_validate.positive,
+  )
+
+
+class NoisySetting(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    setting: what is run.
+    local_error: root mean squared L2 error that the average of an expected cohort has from the local mechanism, where
+      all updates have the norm --max_update_norm, before the server's projection.
+    central_error: that which it has from the central noise.
+  """
+
+  setting: Setting
+  local_error: float
+  central_error: float
+
+
+def prepare(options: PrivateFederatedOptions) -> Work:
+  """Reads the data and makes the mechanisms; returns the work."""
+  if not (options.baselines or options.epsilon_directions):
+    raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
+  mesh = client_mesh() if jax.device_count() > 1 else None
+  task = load_task(options)
+  if task.prior.entries:
+    raise ValueError("Expected --vocabulary=public, got private: the server, not trusted here, would see users' words.")
+  plan = make_plan(options, task.num_users)
+  rows = make_rows(options, task, plan, mesh)
+  settings = [row.setting for row in rows]
+
+  def work(workdir: Workdir):
+    begun = task.begun(workdir)
+    clients = replicate(begun.clients, mesh)
+    sweep = Sweep(settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
+    report_local_and_central(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
+
+  return work
+
+
+def make_rows(
+  options: PrivateFederatedOptions, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None
+) -> list[NoisySetting]:
+  """The rows of the table: the baselines, then one for each eps1."""
+  make = partial(_algorithm, options, task, plan, mesh)
+  bound, public = options.max_update_norm, task.public(Unit.USER)
+  baselines = {
+    "none": lambda: NoisySetting(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
+    "central": lambda: NoisySetting(
+      Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
+      0.0,
+      _central_error(bound, task, plan),
+    ),
+  }
+  return [baselines[name]() for name in options.baselines] + [
+    _local_row(options, task, plan, make, epsilon) for epsilon in options.epsilon_directions
+  ]
+
+
+def _local_row(
+  options: PrivateFederatedOptions,
+  task: Task,
+  plan: Plan,
+  make: Callable[..., FederatedAlgorithm],
+  epsilon: float,
+) -> NoisySetting:
+  magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
+  make_direction, longest = _DIRECTIONS[options.direction_mechanism]
+  mechanism = separated(make_direction(task.dim, epsilon), magnitude)
+  radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
+  given = rounded_up(epsilon, 12)
+  algorithm = make(_gaussian(radius, plan), mechanism)
+  setting = Setting(f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER))
+  error = math.sqrt(mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size)
+  return NoisySetting(setting, error, _central_error(radius, task, plan))
+
+
+def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
+  return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
+
+
+def _central_error(clip_norm: float, task: Task, plan: Plan) -> float:
+  return plan.noise_multiplier * clip_norm * math.sqrt(task.dim) / plan.sampler.expected_size
+
+
+def _algorithm(
+  options: PrivateFederatedOptions,
+  task: Task,
+  plan: Plan,
+  mesh: jax.sharding.Mesh | None,
+  query: SumQuery,
+  mechanism: LocalMechanism | None,
+) -> FederatedAlgorithm:
+  return private_federated(
+    local_update(options, task.loss),
+    average(query, plan.sampler.expected_size),
+    plan.sampler,
+    server_optimizer(options),
+    mechanism=mechanism,
+    chunk_size=options.chunk_size,
+    mesh=mesh,
+    diagnose=options.diagnostics,
+  )
+
+
+EXPERIMENT = Experiment("private_federated", PrivateFederatedOptions, prepare)
+
+if __name__ == "__main__":
+  launch(EXPERIMENT)

@@ -1,0 +1,195 @@
+"""The report of private federated learning: results, guarantees and plots."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.runner.federation import Plan
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_sweep_report
+from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  last_params,
+  metric_names,
+  rounds_done,
+  summarise,
+  write_results,
+)
+from experiments.runner.reports.tables import number, percent, properties, table
+from experiments.runner.runs.workdir import Workdir
+from experiments.runner.tasks.task import Task
+from jdp.guarantees import rounded_up
+
+Histories = Mapping[str, Sequence[Sequence[Row]]]
+_GUARANTEES = {
+  "release": "local ε, one release",
+  "local": "local ε, all releases",
+  "central": "central ε",
+}
+_STYLES = {"none": "--", "central": ":"}
+
+
+def report_local_and_central(
+  workdir: Workdir, options: Any, task: Task, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
+) -> None:
+  """Writes results.json, the plots and report.md, and prints what came out.
+
+  `rows` is what was run (`setting`, `local_error`, `central_error`), `results` what `run_sweep` returned.
+  """
+  summary = summarise(results)
+  histories = curves(workdir, results)
+  write_results(workdir, options, summary, results, baselines=_baselines(summary))
+  parts = _parts(workdir, options, task, plan, rows, summary, results, histories)
+  title = "Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)"
+  write_sweep_report(workdir, "private_federated", title, options, parts)
+
+
+def _parts(
+  workdir: Workdir,
+  options: Any,
+  task: Task,
+  plan: Plan,
+  rows: Sequence[Any],
+  summary: Sequence[Row],
+  results: Sequence[Row],
+  histories: Histories,
+) -> Iterator[Part]:
+  start = _before(next(iter(histories.values())))
+  figures = {
+    "accuracy_over_rounds": _rounds_figure(options, task, histories),
+    "accuracy_against_epsilon": _epsilon_figure(options, task, summary, start[task.headline]),
+  }
+  yield Part("Results", _table(summary, start), figures)
+  yield Part("What was guaranteed", _UNIT, printed=False)
+  yield Part("Central guarantees", _central(summary, results))
+  yield Part("Local guarantees", _local(options, plan, summary, results), printed=False)
+  yield Part("What was measured", _measured(options, task, plan, summary), printed=False)
+  yield Part("What noise does to a round's average", _errors(options, task, rows), printed=False)
+  if task.parts is not None:
+    yield from task.parts(last_params(workdir, summary, task.init))
+
+
+def _before(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
+  """The metrics of the models that all runs begin with."""
+  first = [rows[0] for rows in repetitions]
+  return {name: mean_interval([row[name] for row in first]) for name in metric_names(first[0])}
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+  unprotected = [row["setting"] for row in rows if row["central"] is None]
+  return [f"the models of baseline {name!r} were trained without privacy" for name in unprotected]
+
+
+def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
+  """Guarantees and metrics of each row; first, `start`, the metrics before the first round."""
+  before = ["before the first round", *[""] * len(_GUARANTEES), *_cells(start)]
+  lines = (
+    [
+      row["label"],
+      *(statements.short(row[kind]) for kind in _GUARANTEES),
+      *_cells({name: row[name] for name in start}),
+    ]
+    for row in summary
+  )
+  return table(["run", *_GUARANTEES.values(), *map(_words, start)], [before, *lines])
+
+
+def _cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
+  for name, interval in metrics.items():
+    yield percent(interval) if "accuracy" in name else number(interval)
+
+
+def _words(metric: str) -> str:
+  return metric.replace("_", " ")
+
+
+def _title(options: Any) -> str:
+  learnt = ", ".join(filter(None, (options.dataset, options.model)))
+  return statements.marked(f"Private federated learning, {learnt}", options)
+
+
+def _rounds_figure(options: Any, task: Task, histories: Histories) -> Figure:
+  figure, axes = plots.figure("rounds", _words(task.headline), _title(options))
+  plots.curves(axes, histories, task.headline)
+  return figure
+
+
+def _epsilon_figure(options: Any, task: Task, summary: Sequence[Row], start: Interval) -> Figure:
+  """The headline metric against eps1, beside the baselines."""
+  xlabel = "ε₁, local privacy loss of a release's direction"
+  figure, axes = plots.figure(xlabel, _words(task.headline), _title(options))
+  local = [row for row in summary if row["setting"] not in _STYLES]
+  if local:
+    epsilons = options.epsilon_directions
+    axes.set_xscale("log")
+    axes.set_xticks(epsilons, [rounded_up(epsilon) for epsilon in epsilons], minor=False)
+    axes.minorticks_off()
+    plots.points(axes, epsilons, [row[task.headline] for row in local], "local and central")
+  for row in summary:
+    if row["setting"] in _STYLES:
+      plots.level(axes, row[task.headline], row["label"], _STYLES[row["setting"]])
+  if options.public_passes:
+    plots.level(axes, start, "before the first round", "-.")
+  return figure
+
+
+_UNIT = """The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run is
+a baseline, whose last model lies in its folder too and may say anything about the users, or that no
+round was done.
+
+Not covered: the choice of the settings, if these data were looked at for it; attacks on the
+low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
+public text, where there is any."""
+
+
+def _central(summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against whoever sees every released model of a run and nothing else, by Rényi
+accounting of the Poisson-subsampled Gaussian sum (arXiv 1908.10530) from the run's `ledger.jsonl`.
+The server is trusted to sample and to add the noise.
+
+{statements.guarantees(summary, "central")}
+
+{statements.together(results, "central")}"""
+
+
+def _local(options: Any, plan: Plan, summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against the server, which sees every release and who made it, so that sampling
+amplifies nothing. One release:
+
+{statements.guarantees(summary, "release")}
+
+All releases of a user in a run: they add up, and the participation cap, a public number, is
+{plan.sampler.max_participations} of {options.num_rounds} rounds.
+
+{statements.guarantees(summary, "local")}
+
+{statements.together(results, "local")}"""
+
+
+def _measured(options: Any, task: Task, plan: Plan, summary: Sequence[Row]) -> str:
+  size, budget = plan.sampler.expected_size, options.max_epsilon
+  facts = {
+    **task.described,
+    "expected cohort": f"{size:g} of {task.num_users} users, Poisson sampling",
+    "noise multiplier z": rounded_up(plan.noise_multiplier, 4),
+    "rounds": rounds_done(summary),
+    "budget": "none" if budget is None else f"central ε = {rounded_up(budget)}; see rounds",
+    "repetitions": options.seeds,
+  }
+  return f"""The last model of each run, on data of nobody who takes part. Means over repetitions,
+each with its own samples and noise; ± is the 95 % interval of Student's t.
+
+{properties(facts)}"""
+
+
+def _errors(options: Any, task: Task, rows: Sequence[Any]) -> str:
+  lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
+  header = ["run", "error from the local mechanism", "error from the central noise"]
+  return f"""The root mean square of its L2 error, if every update has the norm
+{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,}
+parameters.
+
+{table(header, lines)}"""

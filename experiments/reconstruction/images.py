@@ -1,0 +1,217 @@
+"""Reconstruction of images from gradients of multinomial regression at its start, as the server sees them.
+
+Each client releases the direction of its image's gradient. The attacker takes the mean length of public gradients for
+its length, and public images for its prior or none. It wants the image's low frequencies, less the public mean's: all
+images have that in common.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.reconstruction.spheres import beside_bounds, direction_seen
+from experiments.runner.estimators import ESTIMATORS
+from jdp import data, models
+from jdp.attacks import reconstruction as attacks
+from jdp.data import Dataset, Examples
+from jdp.mechanisms import LocalMechanism
+from jdp.mechanisms.registry import Setting
+from jdp.mechanisms.separated import SeparatedParameters
+
+PRIORS = ("none", "public")
+_PUBLIC = 5000  # training images that the attacker has; all of the digits
+
+
+class Scene(NamedTuple):
+  """The images, and what the attacker knows of such images.
+
+  Attributes:
+    shape: (height, width).
+    inputs: float32 [users, d] in [0, 1].
+    gradients: float32 [users, classes, d + 1].
+    length: mean length of public gradients.
+    others: (mean [classes * (d + 1)], variance in a coordinate) of the direction of a public gradient.
+    attacks: (estimates of gradients [users, classes, d + 1], noise variance) -> images [users, d], by prior: "public"
+      images, or "none", when pixels are only known to lie in [0, 1].
+    target: images [n, d] -> their lowest frequencies less those of the public mean, each of norm 1, [n, k].
+    public: float32 [n, k], the targets of public images.
+  """
+
+  shape: tuple[int, int]
+  inputs: np.ndarray
+  gradients: np.ndarray
+  length: float
+  others: tuple[np.ndarray, float]
+  attacks: dict[str, Callable[..., jax.Array]]
+  target: Callable[[np.ndarray], np.ndarray]
+  public: np.ndarray
+
+  @property
+  def directions(self) -> np.ndarray:
+    """What clients release: their gradients' directions, [users, classes * (d + 1)]."""
+    return _normalised(self.gradients.reshape(len(self.gradients), -1))
+
+
+class View(NamedTuple):
+  """What the server makes of the releases for each user's gradient direction.
+
+  Attributes:
+    name: of the view, as it is reported.
+    estimate: [users, size].
+    variance: of the estimate's noise, in a coordinate.
+  """
+
+  name: str
+  estimate: np.ndarray
+  variance: float
+
+
+def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed: int) -> Scene:
+  """Users are test images drawn at random; the training images, the first 5,000 of them, are public.
+
+  Raises:
+    ValueError: if there are fewer test images than users, or a number is more than the pixels allow.
+  """
+  if not users <= len(dataset.test.labels):
+    raise ValueError(f"Expected --users of at most {len(dataset.test.labels)}, the test images, got {users}.")
+  own = np.random.default_rng(seed).permutation(len(dataset.test.labels))[:users]
+  gradient = _gradient(dataset)
+  train = jax.tree.map(lambda x: x[:_PUBLIC], dataset.train)
+  public_inputs = train.inputs.reshape(len(train.inputs), -1)
+  public = gradient(train).reshape(len(public_inputs), -1)
+  lengths = np.linalg.norm(public, axis=1)
+  public /= lengths[:, None]
+  prior = attacks.principal_prior(public_inputs, components)
+  height, width = dataset.input_shape
+  projection = attacks.lowest_frequencies((height, width), frequencies)
+
+  def target(images):
+    return _normalised((images - np.asarray(prior.mean)) @ projection.T)
+
+  residuals = attacks.residuals_at_zero(dataset.num_classes)
+  made = {
+    name: jax.jit(jax.vmap(attacks.gaussian_attack(residuals, p), (0, None)))
+    for name, p in zip(PRIORS, (attacks.pixel_prior(height * width), prior), strict=True)
+  }
+  test = jax.tree.map(lambda x: x[own], dataset.test)
+  return Scene(
+    shape=(height, width),
+    inputs=test.inputs.reshape(users, -1),
+    gradients=gradient(test),
+    length=float(lengths.mean()),
+    others=(public.mean(axis=0), float(public.var(axis=0).mean())),
+    attacks={name: lambda g, v, attack=attack: attack(g, v).input for name, attack in made.items()},
+    target=target,
+    public=target(public_inputs),
+  )
+
+
+def mechanism_of(name: str, epsilon: float, own: Scene) -> LocalMechanism:
+  """The mechanism for gradients' directions."""
+  return ESTIMATORS[name].make(Setting(own.directions.shape[1], epsilon))
+
+
+def exact_error(own: Scene) -> float:
+  """The largest relative error of the closed form on the gradients themselves."""
+  found = np.asarray(jax.vmap(attacks.input_of_gradient)(own.gradients))
+  return float(np.max(np.linalg.norm(found - own.inputs, axis=1) / np.linalg.norm(own.inputs, axis=1)))
+
+
+def releases(own: Scene, mechanism: LocalMechanism, count: int, seed: int) -> np.ndarray:
+  """`count` independent releases of each user, as estimates of its direction: float32 [count, users, size]."""
+  key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(mechanism.guarantee).encode())))
+  keys, scale = jax.random.split(key, (count, len(own.inputs))), _scale(mechanism)
+  release = jax.jit(jax.vmap(lambda k, v: scale * direction_seen(mechanism, mechanism.encode(k, v))))
+  return np.stack([release(keys[i], own.directions) for i in range(count)])
+
+
+def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Iterator[View]:
+  """What `released` [count, users, size], with this noise variance in a coordinate, tells the server.
+
+  One release; the mean of all of a user; and the sum over a cohort, the users taken in turn, once without knowing
+  anything of the others, once knowing all their gradients. (Of separated releases: the sum of their directions.)
+  """
+  count, users, size = released.shape
+  yield View("one release", released[0], variance)
+  if count > 1:
+    yield View(f"{count} releases", released.mean(axis=0), variance / count)
+  if cohort > 1:
+    whole = users // cohort * cohort
+    mean, spread = own.others
+    cohorts = own.directions[:whole].reshape(-1, cohort, size)
+    noisy = np.repeat(released[0, :whole].reshape(cohorts.shape).sum(axis=1), cohort, axis=0)
+    exact = np.repeat(cohorts.sum(axis=1), cohort, axis=0) - own.directions[:whole]
+    yield View(f"sum of {cohort}", noisy - (cohort - 1) * mean, cohort * variance + (cohort - 1) * spread)
+    yield View(f"sum of {cohort}, others known", noisy - exact, cohort * variance)
+
+
+def noise_variance(mechanism: LocalMechanism) -> float:
+  """Of what `releases` makes of a unit vector, in a coordinate."""
+  (size,) = mechanism.shape
+  if isinstance(mechanism.parameters, SeparatedParameters):
+    cap: Any = mechanism.parameters.direction
+    return math.expm1(-2 * cap.log_m) / size
+  return mechanism.mean_squared_error(1.0) / size
+
+
+def reconstruct(own: Scene, view: View, prior: str) -> np.ndarray:
+  """The images that the attack makes of a view, [users, d]."""
+  gradients = own.length * view.estimate.reshape(-1, *own.gradients.shape[1:])
+  return np.asarray(own.attacks[prior](gradients, own.length**2 * view.variance))
+
+
+def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, Any]:
+  """Numbers of alpha-good reconstructions of the low frequencies, and the mean cosine of whole images."""
+  truth = own.inputs[: len(images)]
+  distances = np.linalg.norm(own.target(images) - own.target(truth), axis=1)
+  cosines = np.sum(_normalised(images) * _normalised(truth), axis=1)
+  return {
+    "trials": len(images),
+    "successes": [int(np.sum(distances <= alpha)) for alpha in alphas],
+    "cosine": float(cosines.mean()),
+  }
+
+
+def guesses(own: Scene, alphas: Sequence[float]) -> list[int]:
+  """Successes without any release, of naming the public image that is close to most public ones."""
+  found = []
+  for least in (1 - alpha**2 / 2 for alpha in alphas):
+    best = np.argmax(np.sum(own.public[:2000] @ own.public.T >= least, axis=1))
+    found.append(int(np.sum(own.target(own.inputs) @ own.public[best] >= least)))
+  return found
+
+
+def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> dict[str, Any]:
+  """How often one release tells which of the users' images it was made of: the prior is uniform, the bound holds."""
+  count, users, _ = released.shape
+  named = np.argmax(released @ own.directions.T, axis=2)
+  successes = int(np.sum(named == np.arange(users)))
+  return beside_bounds(mechanism, -math.log(users), successes, count * users)
+
+
+def _scale(mechanism: LocalMechanism) -> float:
+  """What makes `direction_seen` unbiased."""
+  separate = isinstance(mechanism.parameters, SeparatedParameters)
+  return math.exp(-mechanism.parameters.direction.log_m) if separate else 1.0
+
+
+def _normalised(rows: np.ndarray) -> np.ndarray:
+  return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-20)
+
+
+def _gradient(dataset: Dataset) -> Callable[[Examples], np.ndarray]:
+  """examples -> each one's gradient at parameters of zero, [n, classes, d + 1]."""
+  size = math.prod(dataset.input_shape) + 1
+  model = models.glm("multinomial", (size,), dataset.num_classes)
+  params = jnp.zeros((dataset.num_classes, size))
+
+  def of_one(image, label):
+    example = data.Examples(models.with_intercept(image.reshape(1, -1)), label[None], jnp.ones(1))
+    return model.gradient(params, example)
+
+  return lambda examples: np.array(jax.jit(jax.vmap(of_one))(examples.inputs, examples.labels))

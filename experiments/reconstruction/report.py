@@ -1,0 +1,197 @@
+"""What the reconstruction experiment prints and plots."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from scipy import stats
+
+from experiments.reconstruction import images
+from experiments.reconstruction.cnn import Pictures
+from experiments.reconstruction.spheres import CONFIDENCE
+from experiments.runner.reports import plots
+from experiments.runner.reports.parts import Part
+from experiments.runner.reports.tables import table
+from jdp.accounting import reconstruction
+from jdp.guarantees import rounded_down, rounded_up
+
+_SHOWN = 8  # users in a picture
+
+
+def bound_parts(
+  dims: Sequence[int], alphas: Sequence[float], epsilons: Sequence[float], probability: float
+) -> Iterator[Part]:
+  """What epsilons protect, and what a protection allows, for uniform priors."""
+  rows = []
+  for dim in dims:
+    for alpha in alphas:
+      guess = reconstruction.log_guess(dim, alpha)
+      allowed = "none"
+      if guess <= math.log(probability):
+        allowed = rounded_down(reconstruction.largest_epsilon(guess, probability))
+      rows.append([str(dim), f"{alpha:g}", _power(guess), allowed])
+  header = ["k", "alpha", "chance of a guess", f"largest epsilon for {probability}"]
+  yield Part("Uniform priors: the epsilon that a protection allows", table(header, rows))
+
+  grid = np.geomspace(0.1, 10 * max(epsilons), 60)
+  made, axes = plots.figure("epsilon", "alpha", f"closest reconstruction with a chance of {probability}")
+  axes.set(xscale="log")
+  for dim in dims:
+    axes.plot(grid, [reconstruction.closest_alpha(dim, float(e), probability) for e in grid], label=f"k = {dim}")
+  closest = [
+    [rounded_up(e), *(rounded_down(reconstruction.closest_alpha(dim, e, probability), 4) for dim in dims)]
+    for e in epsilons
+  ]
+  text = f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 apart.\n\n"
+  header = ["epsilon", *(f"k = {dim}" for dim in dims)]
+  yield Part(
+    "Uniform priors: the protection that an epsilon gives", text + table(header, closest), {"protection": made}
+  )
+
+
+def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) -> Iterator[Part]:
+  """Measured successes beside the bounds, for priors that they hold for."""
+  rows = [row for case in results for row in case]
+  above = [row for row in rows if row["lower"] > row["bound"]]
+  above_sharp = [row for row in rows if row["lower"] > row["sharp"]]
+  text = (
+    f"{len(rows)} points of {trials:,} trials; lower limits of {100 * CONFIDENCE:g} % (Clopper-Pearson) above "
+    f"min(1, rho_0 e^epsilon P + delta): {len(above)}; above the sharper bound (posterior odds; for the Gaussian, its "
+    f"trade-off curve): {len(above_sharp)}. Guesses are closed forms: the estimate; under a prior on a cap, the better "
+    "of two in it. d above k: the target is a projection of what is released.\n\n"
+  )
+  header = ["mechanism", "epsilon", "k", "d", "rho_0", "alpha", "measured", "lower limit", "bound", "sharper"]
+  cells = [
+    [
+      *(row["mechanism"], rounded_up(row["epsilon"]), str(row["dim"]), str(row["ambient"])),
+      *(f"{row['density_ratio']:g}", f"{row['alpha']:g}", f"{row['successes'] / row['trials']:.5f}"),
+      *(rounded_down(row["lower"], 4), rounded_up(row["bound"], 4), rounded_up(row["sharp"], 4)),
+    ]
+    for row in rows
+  ]
+  made, axes = plots.figure("the sharper bound", "measured chance of success", "directions under priors of the bound")
+  axes.set(xscale="log", yscale="log")
+  for name in dict.fromkeys(row["mechanism"] for row in rows):
+    own = [row for row in rows if row["mechanism"] == name and row["successes"]]
+    axes.scatter([r["sharp"] for r in own], [r["successes"] / r["trials"] for r in own], s=9, label=name)
+  axes.plot([1e-6, 1], [1e-6, 1], color="0.3", label="bound")
+  yield Part("Directions: attacks beside the bound", text + table(header, cells), {"spheres": made})
+
+
+def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any) -> Iterator[Part]:
+  """Successes on real images, without a bound; and identification in a list, with it."""
+  alphas, users = options.alphas, len(own.inputs)
+  guessed = images.guesses(own, alphas)
+  text = (
+    f"From an exact gradient the closed form has a relative error of at most {rounded_up(images.exact_error(own), 2)}. "
+    f"Success: the {options.frequencies} lowest frequencies, less the public mean's and normalised, within alpha; "
+    "95 % Clopper-Pearson intervals. Images of a data set resemble each other: their prior is far from any that the "
+    "bound on directions allows, so no bound stands here. The attack names a posterior mean: where there is little to "
+    "be seen, a guess made for success alone may do better. Without a release, the best public image: "
+    + ", ".join(f"{_share(n, users)} at alpha = {a:g}" for n, a in zip(guessed, alphas, strict=True))
+    + ".\n\n"
+  )
+  header = ["mechanism", "epsilon", "seen", "prior", *(f"alpha = {a:g}" for a in alphas), "cosine of images"]
+  cells = [
+    [
+      *(
+        result["mechanism"],
+        "∞" if result["epsilon"] is None else rounded_up(result["epsilon"]),
+        row["view"],
+        row["prior"],
+      ),
+      *(_share(n, row["trials"]) for n in row["successes"]),
+      f"{row['cosine']:.4f}",
+    ]
+    for result in results
+    for row in result["views"]
+  ]
+  yield Part("Images: reconstruction of the low frequencies", text + table(header, cells), {"images": _curves(results)})
+  yield _identified_part(results, users)
+
+
+def image_pictures(own: images.Scene, gallery: Mapping[str, np.ndarray]) -> Part:
+  """The users' images, and what the attack makes of one release."""
+  rows = {"image": own.inputs} | dict(gallery)
+  shown = {label: values[:_SHOWN].reshape(-1, *own.shape) for label, values in rows.items()}
+  text = "What the server reads out of one release of each user's gradient, with public images for a prior."
+  return Part("Images: pictures", text, {"pictures": _grid(shown)})
+
+
+def cnn_part(made: Pictures) -> Part:
+  """Pictures from a network's gradients."""
+  rows = [
+    [
+      *(view.label.replace("\n", " "), f"{view.cosines.mean():.4f}", f"{view.cosines.min():.4f}"),
+      f"{view.labels_found.sum()} of {view.labels_found.size}",
+    ]
+    for view in made.views
+  ]
+  text = (
+    f"Directions of gradients of {made.size:,} numbers, released by PrivUnit: one release of each user unless it says "
+    "more. Adam on the cosine between gradients; with public images' principal components for a prior, from those "
+    "public images whose gradients are nearest; without a prior, from grey. The cosine is that of whole images, which "
+    "all resemble their mean.\n\n"
+  )
+  shown = {"image": made.images} | {view.label: view.found for view in made.views}
+  header = ["epsilon", "mean cosine", "least", "labels found"]
+  return Part("A convolutional network", text + table(header, rows), {"cnn": _grid(shown)})
+
+
+def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
+  rows = [
+    [
+      *(result["mechanism"], rounded_up(result["epsilon"]), f"{found['successes'] / found['trials']:.4f}"),
+      *(rounded_down(found["lower"], 4), rounded_up(found["bound"], 4), rounded_up(found["sharp"], 4)),
+    ]
+    for result in results
+    if (found := result["identified"])
+  ]
+  text = (
+    f"The attacker knows all {users} images and asks which one a release was made of: a uniform prior, p = 1/{users}. "
+    f"The bound min(1, e^epsilon p + delta) holds here. Lower limits: {100 * CONFIDENCE:g} %, Clopper-Pearson.\n\n"
+  )
+  header = ["mechanism", "epsilon", "identified", "lower limit", "bound", "sharper"]
+  return Part("Images: one of a known list", text + table(header, rows))
+
+
+def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
+  made, axes = plots.figure("epsilon", "alpha-good reconstructions", "one release, largest alpha, public prior")
+  axes.set(xscale="log")
+  private = [result for result in results if result["epsilon"] is not None]
+  for name in dict.fromkeys(result["mechanism"] for result in private):
+    own = [(r["epsilon"], r["views"][1]) for r in private if r["mechanism"] == name]
+    shares = [(row["successes"][0], row["trials"]) for _, row in own]
+    limits = [stats.binomtest(*share).proportion_ci(0.95, "exact") for share in shares]
+    means = [successes / trials for successes, trials in shares]
+    errors = np.abs([[m - i.low, i.high - m] for m, i in zip(means, limits, strict=True)]).T
+    axes.errorbar([e for e, _ in own], means, yerr=errors, label=name, marker="o", capsize=3)
+  return made
+
+
+def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
+  """Pictures in rows: images [users, height, width] by label."""
+  columns = len(next(iter(rows.values())))
+  made, axes = plt.subplots(len(rows), columns, figsize=(columns + 1.5, len(rows)), squeeze=False, layout="constrained")
+  for line, (label, values) in zip(axes, rows.items(), strict=True):
+    for axis, image in zip(line, values, strict=True):
+      axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
+      axis.set(xticks=[], yticks=[])
+    line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+  return made
+
+
+def _share(successes: int, trials: int) -> str:
+  interval = stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
+  return f"{successes / trials:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _power(log_p: float) -> str:
+  """e^log_p, in powers of ten, rounded up."""
+  exponent = math.floor(log_p / math.log(10))
+  if log_p > -10:
+    return rounded_up(math.exp(log_p))
+  return f"{rounded_up(math.exp(log_p - exponent * math.log(10)), 5)}e{exponent}"

@@ -1,0 +1,139 @@
+"""Reconstruction of directions under priors that the bound allows: attacks in closed form, many trials."""
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from experiments.runner.estimators import ESTIMATORS
+from jdp.accounting import cap, reconstruction
+from jdp.attacks.reconstruction import nearest_in_cap, succeeds
+from jdp.guarantees import ApproxDP
+from jdp.mechanisms import LocalMechanism, SeparatedReport
+from jdp.mechanisms.registry import Setting
+
+CONFIDENCE = 0.999  # of each one-sided limit
+_CHUNK = 10_000
+
+
+class Case(NamedTuple):
+  """What is released, and what the attacker knows and wants.
+
+  Attributes:
+    mechanism: a name in `ESTIMATORS`.
+    epsilon: of one release.
+    dim: k: the target is the direction of the first k coordinates.
+    ambient: d >= k, of the unit vector that is released.
+    density_ratio: rho_0, 1 or at least 2: the prior of the target is uniform on a cap of 1 / rho_0 of the sphere.
+  """
+
+  mechanism: str
+  epsilon: float
+  dim: int
+  ambient: int
+  density_ratio: float = 1.0
+
+
+def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list[dict[str, Any]]:
+  """Each alpha's successes in `trials` independent trials, beside the bounds: rows of results.
+
+  The guess is the estimate's direction; under a prior on a cap, the better of two: the nearest direction in the cap,
+  and the nearest one whose whole ball of success lies in it.
+  """
+  mechanism = ESTIMATORS[case.mechanism].make(Setting(case.ambient, case.epsilon))
+  number = zlib.crc32(repr(case).encode())
+  generator = np.random.default_rng([seed, number])
+  key = jax.random.fold_in(jax.random.key(seed), np.uint32(number))
+  center, angle = jnp.eye(case.dim)[0], prior_angle(case)
+
+  def guesses(estimate, alpha):
+    if math.isinf(angle):
+      return [estimate]
+    return [nearest_in_cap(estimate, center, angle - margin) for margin in (0.0, 2 * math.asin(alpha / 2))]
+
+  def trial(key, value):
+    estimate = direction_seen(mechanism, mechanism.encode(key, value))[: case.dim]
+    named = [guesses(estimate, alpha) for alpha in alphas]
+    good = [
+      [succeeds(guess, value[: case.dim], alpha) for guess in own] for alpha, own in zip(alphas, named, strict=True)
+    ]
+    return jnp.array(good)
+
+  count = jax.jit(lambda keys, values: jnp.sum(jax.vmap(trial)(keys, values), axis=0, dtype=np.int32))
+  total, done = np.array(0), 0
+  while done < trials:
+    size = min(_CHUNK, trials - done)
+    values = jnp.asarray(values_of(case, generator, size))
+    total = total + np.asarray(count(jax.random.split(jax.random.fold_in(key, done), size), values))
+    done += size
+  return [_row(case, mechanism, alpha, int(s), trials) for alpha, s in zip(alphas, total.max(axis=1), strict=True)]
+
+
+def direction_seen(mechanism: LocalMechanism, report: Any) -> jax.Array:
+  """The estimate of a unit vector that an attacker makes of a report.
+
+  The server's own; but of a separated one the direction's report, up to its length: times a magnitude that happens to
+  be negative it would point away.
+  """
+  return report.direction if isinstance(report, SeparatedReport) else mechanism.decode(report)
+
+
+def prior_angle(case: Case) -> float:
+  """The angle of the prior's cap; infinite if the prior is uniform."""
+  if case.density_ratio == 1:
+    return math.inf
+  gamma, _ = cap.quantile(case.dim, -math.log(case.density_ratio))
+  return math.acos(float(gamma))
+
+
+def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndarray:
+  """Unit vectors of which the first k coordinates have a direction from the prior: float32 [count, ambient]."""
+  values = generator.normal(size=(count, case.ambient))
+  if case.density_ratio > 1:
+    log_tail = np.log(1 - generator.random(count)) - math.log(case.density_ratio)
+    height, _ = cap.quantile(case.dim, log_tail)
+    target = values[:, : case.dim]
+    length, target[:, 0] = np.linalg.norm(target, axis=1), 0
+    target *= (np.sqrt(1 - height**2) / np.linalg.norm(target, axis=1))[:, None]
+    target[:, 0] = height
+    target *= length[:, None]
+  return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+
+
+def lower_limit(successes: int, trials: int) -> float:
+  """The lower Clopper-Pearson limit of a chance of success, one-sided, at `CONFIDENCE`."""
+  return float(stats.binomtest(successes, trials, alternative="greater").proportion_ci(CONFIDENCE, "exact").low)
+
+
+def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
+  """(the general bound, the sharper one) on the chance of success after one release."""
+  guarantee = mechanism.guarantee
+  general = reconstruction.log_success(log_guess, guarantee.epsilon, delta=guarantee.delta)
+  if isinstance(guarantee, ApproxDP):  # The Gaussian mechanism, on vectors at most 2 apart.
+    sharp = reconstruction.log_success_gaussian(log_guess, mechanism.parameters / 2)
+  else:
+    sharp = reconstruction.log_success_exact(log_guess, guarantee.epsilon)
+  return math.exp(general), math.exp(sharp)
+
+
+def beside_bounds(mechanism: LocalMechanism, log_guess: float, successes: int, trials: int) -> dict[str, Any]:
+  """What was measured of an attack, its lower limit, and both bounds, as a row of results."""
+  general, sharp = bounds(mechanism, log_guess)
+  return {
+    "successes": successes,
+    "trials": trials,
+    "lower": lower_limit(successes, trials),
+    "bound": general,
+    "sharp": sharp,
+  }
+
+
+def _row(case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int) -> dict[str, Any]:
+  log_guess = reconstruction.log_guess(case.dim, alpha, case.density_ratio)
+  found = beside_bounds(mechanism, log_guess, successes, trials)
+  return case._asdict() | {"alpha": alpha} | found

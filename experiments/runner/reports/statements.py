@@ -1,0 +1,100 @@
+"""What reports say of privacy: guarantees in words and cells, and warnings where there are none."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from experiments.runner.reports.tables import epsilon
+from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, compose, rounded_up
+from jdp.ledger import from_json
+
+
+def not_private(options: Any) -> list[str]:
+  """Why nothing run with such `TrainingOptions` is private, whatever its ledger says.
+
+  Empty if nothing says so.
+  """
+  reasons = []
+  if options.noise_seed is not None:
+    reasons.append(f"sampling and noise came from --noise_seed={options.noise_seed}: whoever knows it can undo them")
+  if options.diagnostics:
+    reasons.append("--diagnostics wrote diagnostics.jsonl, which tells what is not noised")
+  return reasons
+
+
+def notice(options: Any) -> str:
+  """The warning that goes before everything else; empty for a run that claims to be private."""
+  return warnings(not_private(options))
+
+
+def warnings(reasons: Iterable[str]) -> str:
+  """Reasons against a guarantee as paragraphs: of `not_private`, or a `Ledger.caveats`."""
+  return "".join(f"**NOT PRIVATE: {reason}.**\n\n" for reason in reasons)
+
+
+def marked(title: str, options: Any) -> str:
+  """A plot's title, which says so if the run is not private."""
+  return f"{title} (NOT PRIVATE)" if not_private(options) else title
+
+
+def randomness(options: Any) -> str:
+  """Whether the results can be had again to the bit."""
+  if options.noise_seed is not None:
+    return "The noise is seeded: the same versions and devices give the same bits."
+  return "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their intervals."
+
+
+def short(guarantee: Mapping[str, Any] | None) -> str:
+  """A guarantee as a cell: its epsilon, with its parts or its delta; infinity if there is none.
+
+  >>> short({"type": "SeparatedDP", "direction": 8.0, "magnitude": 10.0})
+  '18 (8 + 10)'
+  """
+  if guarantee is None:
+    return "∞"
+  value = from_json(guarantee)
+  if isinstance(value, SeparatedDP):
+    whole, *parts = (rounded_up(part, 4) for part in (value.epsilon, value.direction, value.magnitude))
+    return f"{whole} ({' + '.join(parts)})"
+  if isinstance(value, ApproxDP):
+    return f"{epsilon(value.epsilon)} (δ = {rounded_up(value.delta, 3)})"
+  return rounded_up(value.epsilon, 4)
+
+
+def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
+  """A list of the settings' guarantees of one kind in full, equal ones together.
+
+  Args:
+    rows: with "label" and the guarantees as JSON data, as `summarise` returns them.
+    kind: "central", "release" or "local".
+  """
+  labels: dict[str, list[str]] = {}
+  for row in rows:
+    stated = f"{from_json(row[kind])}{_public([row], kind)}" if row[kind] else "no guarantee"
+    labels.setdefault(stated, []).append(row["label"])
+  return "\n".join(f"- {', '.join(names)}: {stated}." for stated, names in labels.items())
+
+
+def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
+  """What the runs with such a guarantee cost together: they are about the same users."""
+  stated = [result for result in results if result[kind]]
+  if not stated:
+    return ""
+  total: AnyGuarantee = compose([from_json(result[kind]) for result in stated])
+  public = _public(stated, kind)
+  return f"All {len(stated)} such runs together, by basic composition: {total}{public}."
+
+
+def together_by_unit(results: Iterable[Mapping[str, Any]]) -> str:
+  """What the runs about each kind of unit cost together, centrally."""
+  stated = [result for result in results if result["central"]]
+  units = dict.fromkeys(result["central"]["unit"] for result in stated)
+  same = ([result for result in stated if result["central"]["unit"] == unit] for unit in units)
+  return "\n\n".join(together(group, "central") for group in same)
+
+
+def _public(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
+  """The end of a central guarantee's sentence: what of the protected data it takes as public."""
+  said = dict.fromkeys(row["public"] for row in rows if kind == "central" and row.get("public"))
+  if not said:
+    return ""
+  return f", taking as public what was computed from the protected data: {'; '.join(said)}"

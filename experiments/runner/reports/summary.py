@@ -1,0 +1,104 @@
+"""The results of a sweep: repetitions merged, their histories, and the file that holds them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.runner import files
+from experiments.runner.reports.statements import not_private
+from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.runs.params import load_params
+from experiments.runner.runs.workdir import Workdir
+
+PyTree = Any
+Row = dict[str, Any]
+_NO_METRICS = {"round", "central_epsilon"}
+
+
+def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
+  """Merges repetitions: one row for each setting, in order.
+
+  Returns:
+    Rows with "setting", "label", "public", "seeds"; `Interval`s of "rounds" and of every metric;
+    and "central", "release", "local" of the repetition with the largest central epsilon.
+  """
+  rows = []
+  for name in dict.fromkeys(result["setting"] for result in results):
+    group = [result for result in results if result["setting"] == name]
+    worst = max(group, key=lambda row: row["central"]["epsilon"] if row["central"] else np.inf)
+    metrics = metric_names(worst["metrics"])
+    intervals = {key: mean_interval([row["metrics"][key] for row in group]) for key in metrics}
+    rounds = mean_interval([result["rounds"] for result in group])
+    kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
+    counts = {"public": worst.get("public", ""), "seeds": len(group), "rounds": rounds}
+    rows.append({**kept, **counts, **intervals})
+  return rows
+
+
+def metric_names(row: Mapping[str, Any]) -> list[str]:
+  """What of a row of `metrics.jsonl` the evaluation said."""
+  return [name for name in row if name not in _NO_METRICS]
+
+
+def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Row]]]:
+  """The metrics of each setting's repetitions, by label."""
+  rows: dict[str, list[list[Row]]] = {}
+  for result in results:
+    path = workdir.path / result["setting"] / str(result["seed"]) / "metrics.jsonl"
+    rows.setdefault(result["label"], []).append(files.read_rows(path))
+  return rows
+
+
+def last_params(
+  workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Callable[[jax.Array], PyTree]
+) -> dict[str, PyTree]:
+  """The last parameters of the first repetition of each setting, by label.
+
+  Args:
+    workdir: where the runs lie.
+    rows: with "setting" and "label", as `summarise` returns them.
+    init: key -> parameters of this structure.
+  """
+  like = jax.eval_shape(init, jax.random.key(0))
+  paths = {row["label"]: workdir.path / row["setting"] / "0" / "params.npz" for row in rows}
+  return {label: load_params(path, like) for label, path in paths.items()}
+
+
+def rounds_done(rows: Iterable[Mapping[str, Any]]) -> str:
+  """The numbers of rounds that the settings' runs had, each once."""
+  return ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in rows))
+
+
+def write_results(
+  workdir: Workdir,
+  options: Any,
+  rows: Iterable[Mapping[str, Any]],
+  results: Sequence[Mapping[str, Any]],
+  *,
+  baselines: Iterable[str] = (),
+  further: Mapping[str, Any] = {},
+) -> None:
+  """Writes `results.json`.
+
+  Args:
+    workdir: gets the file.
+    options: of the experiment, with `TrainingOptions` among them.
+    rows: a summary; `Interval`s become JSON data.
+    results: of `run_sweep`.
+    baselines: what of the results no guarantee covers, beside what the options say.
+    further: entries of the experiment's own.
+  """
+  content = {
+    "not_private": [*not_private(options), *baselines],
+    "flags": vars(options),
+    "summary": [_to_json(row) for row in rows],
+    "runs": results,
+    **further,
+  }
+  files.write_json(workdir.path / "results.json", content)
+
+
+def _to_json(row: Mapping[str, Any]) -> Row:
+  return {k: v._asdict() if isinstance(v, Interval) else v for k, v in row.items()}

@@ -1,0 +1,51 @@
+"""Tables in Markdown, and what stands in their cells."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.runner.reports.statistics import Interval
+from jdp.guarantees import rounded_up
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """A Markdown table, aligned so that it reads well as plain text too.
+
+  >>> print(table(["run", "accuracy"], [["a", "90 %"]]))
+  | run | accuracy |
+  | --- | -------- |
+  | a   | 90 %     |
+  """
+  lines = [list(header), *map(list, rows)]
+  widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+  lines.insert(1, ["-" * width for width in widths])
+  padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+  return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
+
+
+def properties(values: Mapping[str, Any]) -> str:
+  """A table of names and values."""
+  return table(["", ""], ([name, str(value)] for name, value in values.items()))
+
+
+def epsilon(value: float | None) -> str:
+  """An accountant's epsilon as a cell, rounded up to four digits; infinity if there is none.
+
+  >>> epsilon(1.00049), epsilon(2.0), epsilon(4321.0), epsilon(None)
+  ('1.001', '2.000', '4321', '∞')
+  """
+  if value is None or value == math.inf:
+    return "∞"
+  return f"{float(rounded_up(value, 4)):#.4g}".rstrip(".")
+
+
+def percent(interval: Interval) -> str:
+  """A share as a cell."""
+  error = "" if interval.half_width is None else f" ± {100 * interval.half_width:.1f}"
+  return f"{100 * interval.mean:.1f} %{error}"
+
+
+def number(interval: Interval) -> str:
+  """A number as a cell."""
+  error = "" if interval.half_width is None else f" ± {interval.half_width:.2g}"
+  return f"{interval.mean:.4g}{error}"

@@ -1,0 +1,49 @@
+"""What a run's ledger says it cost: the guarantees that its report states."""
+
+import math
+from typing import NamedTuple
+
+from jdp import accounting
+from jdp.events import LocalRelease, Round
+from jdp.guarantees import AnyGuarantee, ApproxDP, Observer
+from jdp.ledger import Ledger
+
+
+class Costs(NamedTuple):
+  """The guarantees of a run; None where there is none.
+
+  Attributes:
+    central: per user, to whoever sees the released models: the whole run.
+    release: per user, against the server: one release.
+    local: the same, of all of a user's releases.
+  """
+
+  central: ApproxDP | None
+  release: AnyGuarantee | None
+  local: AnyGuarantee | None
+
+
+def central_epsilon(ledger: Ledger, delta: float) -> float:
+  """Epsilon of the run to whoever sees the released models; infinite if a sum, or clients' releases alone, made them.
+
+  Local releases hide as much from whoever sees the models as from the server, which their own guarantee says.
+  """
+  if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
+    return math.inf
+  return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
+
+
+def costs(ledger: Ledger, delta: float) -> Costs:
+  """The guarantees of a run."""
+  releases = [event for event, _ in ledger.entries if isinstance(event, LocalRelease)]
+  if releases and math.isfinite(releases[0].guarantee.epsilon):
+    return Costs(_central(ledger, delta), releases[0].guarantee, accounting.local_guarantee(ledger))
+  return Costs(_central(ledger, delta), None, None)
+
+
+def _central(ledger: Ledger, delta: float) -> ApproxDP | None:
+  rounds = [event for event, _ in ledger.entries if isinstance(event, Round)]
+  epsilon = central_epsilon(ledger, delta)
+  if not rounds or not math.isfinite(epsilon):
+    return None
+  return ApproxDP(epsilon, delta, relation=rounds[0].relation, unit=rounds[0].unit, observer=Observer.MODEL)

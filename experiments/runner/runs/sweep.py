@@ -1,0 +1,154 @@
+"""A sweep: every setting, repeated; each run finished once, whatever was killed in between."""
+
+import pathlib
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments.runner import files
+from experiments.runner.runs.costs import central_epsilon, costs
+from experiments.runner.runs.params import save_params
+from experiments.runner.runs.progress import Report, progress
+from experiments.runner.runs.training import Run, TrainingOptions, train
+from experiments.runner.runs.workdir import Workdir, noise_key
+from jdp.federated import FederatedAlgorithm, replicate
+from jdp.ledger import Ledger, to_json
+
+PyTree = Any
+_RESULT = "result.json"
+_PARAMS = "params.npz"
+
+
+class Setting(NamedTuple):
+  """A row of the results.
+
+  Attributes:
+    name: a folder's name.
+    label: what readers see.
+    algorithm: what is run.
+    private: False for a baseline that no privacy budget can stop.
+    delta: of its central guarantee. None: the sweep's.
+    public: what the central guarantee takes as public though it was computed from the protected data.
+  """
+
+  name: str
+  label: str
+  algorithm: FederatedAlgorithm
+  private: bool = True
+  delta: float | None = None
+  public: str = ""
+
+
+class Sweep(NamedTuple):
+  """What all runs share.
+
+  Attributes:
+    settings: the rows.
+    init: key -> parameters.
+    evaluate: parameters -> name -> scalar.
+    clients: the data of all clients, or a dict of several such (`on_part`).
+    cohort_size: expected number of clients in a round.
+    delta: of the central guarantees, where a setting has none of its own.
+    mesh: the devices, or None.
+    prior: what was released about the same users before any run: every run's ledger begins with it.
+  """
+
+  settings: Sequence[Setting]
+  init: Callable[[jax.Array], PyTree]
+  evaluate: Callable[[PyTree], dict[str, jax.Array]]
+  clients: PyTree
+  cohort_size: float
+  delta: float
+  mesh: jax.sharding.Mesh | None
+  prior: Ledger = Ledger()
+
+
+def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
+  """The algorithm on one part of a sweep's clients, which are a dict: its runs may be about different units."""
+
+  def round_fn(noise_key, data_key, state, clients):
+    return algorithm.round(noise_key, data_key, state, clients[name])
+
+  return algorithm._replace(round=round_fn)
+
+
+def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
+  """Runs what is not finished yet.
+
+  Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and `result.json`. No two
+  runs share noise: each has a key of its own.
+
+  Returns:
+    The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its budget), its last
+    "metrics", "not_private" (its ledger's caveats), and as JSON data or null the guarantees "central", "release" and
+    "local" (`Costs`).
+  """
+  runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
+  pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
+  if pending:
+    key = noise_key(workdir, options.noise_seed)
+    steps = {setting.name: jax.jit(setting.algorithm.round) for setting in sweep.settings}  # For all repetitions.
+    with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
+      for number in pending:
+        setting, seed = runs[number]
+        run = _make_run(sweep, setting, seed, steps[setting.name], jax.random.fold_in(key, number), options)
+        _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
+  return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
+
+
+def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
+  """A key for what no guarantee rests on; different purposes of one seed share nothing."""
+  return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition)
+
+
+def _folder(workdir: Workdir, setting: Setting, seed: int) -> pathlib.Path:
+  return workdir.path / setting.name / str(seed)
+
+
+def _delta(sweep: Sweep, setting: Setting) -> float:
+  return sweep.delta if setting.delta is None else setting.delta
+
+
+def _make_run(
+  sweep: Sweep, setting: Setting, seed: int, step: Callable[..., Any], key: jax.Array, options: TrainingOptions
+) -> Run:
+  params = sweep.init(_public_key("initial model", options.init_seed, seed))
+  return Run(
+    name=f"{setting.name}/{seed}",
+    step=step,
+    state=replicate(setting.algorithm.init(params), sweep.mesh),
+    clients=sweep.clients,
+    noise_key=key,
+    data_key=_public_key("local training", options.data_seed, seed),
+    evaluate=lambda state: sweep.evaluate(state.params),
+    epsilon=partial(central_epsilon, delta=_delta(sweep, setting)),
+    max_epsilon=options.max_epsilon if setting.private else None,
+    prior=sweep.prior,
+  )
+
+
+def _finish(
+  run: Run, setting: Setting, seed: int, delta: float, workdir: Workdir, options: TrainingOptions, report: Report
+) -> None:
+  """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
+  folder = _folder(workdir, setting, seed)
+  outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
+  save_params(folder / _PARAMS, outcome.state.params)
+  guarantees = costs(outcome.ledger, delta)._asdict()
+  files.write_json(
+    folder / _RESULT,
+    {
+      "setting": setting.name,
+      "label": setting.label,
+      "public": setting.public,
+      "seed": seed,
+      "rounds": outcome.metrics["round"],
+      "stopped": outcome.stopped,
+      "metrics": outcome.metrics,
+      "not_private": outcome.ledger.caveats,
+      **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
+    },
+  )

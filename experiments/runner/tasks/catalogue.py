@@ -1,0 +1,74 @@
+"""Which task: images of digits by user, or text by user."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+from experiments.runner.options import option
+from experiments.runner.tasks.images import ClassificationOptions, image_task
+from experiments.runner.tasks.task import Task
+from experiments.runner.tasks.text import text_task
+from experiments.runner.tasks.text_options import TEXT, TextOptions
+from jdp import _validate
+
+_IMAGES = {"dataset": ("digits", "mnist")}
+
+# The options that decide who the users are, what each has, and who is public. Of runs that differ in one of them, one
+# user may be several of the other run's, or have been public there: what was released about the ones says nothing of
+# the others. The folder is one of them, as other files may have the same names.
+USERS = (
+  "dataset",
+  "data_dir",
+  "data_seed",
+  "partition",
+  "examples_per_user",
+  "public_text",
+  "public_share",
+  "test_share",
+  "tokens_per_user",
+  "equal_users",
+  "unroll",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(ClassificationOptions, TextOptions):
+  """The options that say what is learnt, and from whom."""
+
+  dataset: str = option(
+    "digits",
+    "The data: digits needs no file, modules takes the texts of Python's own.",
+    choices=("digits", "mnist", *TEXT),
+  )
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": ("mnist", "movies", "movies_small", "shakespeare")}
+  )
+  partition: str = option(
+    "iid", "Users: random images, two labels each, or the writers.", choices=("iid", "label", "writer"), when=_IMAGES
+  )
+  examples_per_user: int | None = option(
+    None,
+    "Images of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    check=partial(_validate.integer, 1),
+    when=_IMAGES,
+  )
+  model: str = option("logistic", "What is learnt.", choices=("logistic", "cnn"), when=_IMAGES)
+
+
+def load_task(options: Any) -> Task:
+  """The task that `--dataset` names.
+
+  Args:
+    options: `TaskOptions` and `TrainingOptions` in one.
+
+  Raises:
+    ValueError: if the model does not fit the data, the data has no writers, there is too little text, or the clients'
+      text would be public.
+    FileNotFoundError: if a file is missing.
+  """
+  if options.dataset == options.public_text:
+    raise ValueError(
+      f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: the text of the "
+      "clients themselves; leave it out."
+    )
+  return text_task(options) if options.dataset in TEXT else image_task(options)

@@ -1,0 +1,82 @@
+"""Classification tasks: a data set divided among users, and a model."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.runner.options import option
+from experiments.runner.tasks.task import Task
+from jdp import _validate, data, models
+
+PyTree = Any
+
+_MODELS = {"logistic": models.logistic_regression, "cnn": models.small_cnn}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationOptions:
+  """The options that say what is learnt, and from whom."""
+
+  dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
+  data_dir: str | None = option(None, "The folder with the data's files.", when={"dataset": ("mnist",)})
+  partition: str = option(
+    "iid", "Users: random examples, two labels each, or the writers.", choices=("iid", "label", "writer")
+  )
+  examples_per_user: int | None = option(
+    None,
+    "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    check=partial(_validate.integer, 1),
+  )
+  model: str = option("logistic", "What is learnt.", choices=tuple(_MODELS))
+
+
+def image_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Task:
+  """Reads the data, divides it among users and makes the model.
+
+  Args:
+    options: `ClassificationOptions` and `TrainingOptions` in one.
+    arrange: how users lie in memory: `data.pack`, or `data.group` for a leading axis of users.
+
+  Raises:
+    ValueError: if the model does not fit the data, or the data has no writers.
+    FileNotFoundError: if a file is missing.
+  """
+  dataset = data.load(options.dataset, options.data_dir)
+  model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
+  users = _partition(options, dataset, np.random.default_rng(options.data_seed))
+  test = jax.tree.map(jnp.asarray, dataset.test)
+  accuracy = jax.jit(partial(models.accuracy, model))
+  task = Task(
+    init=model.init,
+    loss=models.cross_entropy(model),
+    evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
+    clients=jax.tree.map(jnp.asarray, arrange(dataset.train, users)),
+    sizes=np.array([len(user) for user in users]),
+    headline="test_accuracy",
+    facts={},
+    equal=options.partition != "writer",
+  )
+  facts = {
+    "data": f"{options.dataset}, partition {options.partition}",
+    "model": f"{options.model}, {task.dim} parameters",
+  }
+  return task._replace(facts=facts)
+
+
+def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:
+  size = options.examples_per_user
+  if options.partition == "iid":
+    return data.partition_iid(rng, len(dataset.train.labels), size or 1)
+  if options.partition == "label":
+    return data.partition_by_label(rng, np.asarray(dataset.train.labels), size or 2)
+  if dataset.train_groups is None:
+    raise ValueError(
+      f"Expected data with writers for --partition=writer, got {options.dataset} without; "
+      "put mnist_writer_ids.npz beside MNIST's files, or choose --partition=iid."
+    )
+  return data.partition_by_group(dataset.train_groups, max_examples=size)

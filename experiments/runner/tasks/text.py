@@ -1,0 +1,223 @@
+"""Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's modules."""
+
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.runner.reports import plots
+from experiments.runner.reports.parts import Part
+from experiments.runner.reports.tables import table
+from experiments.runner.runs.params import load_params, save_params
+from experiments.runner.tasks.private_words import private_words
+from experiments.runner.tasks.task import Task
+from jdp import data, models
+from jdp.data import Examples, UserText, Vocabulary
+from jdp.data.vocabulary import BOS, UNK
+from jdp.federated import local_sgd
+from jdp.ledger import Ledger
+
+PyTree = Any
+_HEADS = (10, 50, 100)
+_HEAD_TOKENS = 2_000
+_MOST_WORDS = 10_000
+_PUBLIC_BATCH = 8
+_COUNTED = "used by most clients, by a noised count, of all words of"
+_PROMPTS = ("i", "what do you", "this is the")
+
+
+class Split(NamedTuple):
+  """Users by what they are for.
+
+  Attributes:
+    public: vocabulary and warm start.
+    test: evaluation.
+    private: the clients.
+  """
+
+  public: Sequence[UserText]
+  test: Sequence[UserText]
+  private: Sequence[UserText]
+
+
+def text_task(options: Any) -> Task:
+  """Reads the texts and makes the model.
+
+  With a private vocabulary, the words are those of the public text until the task is begun: the count needs the run's
+  noise key. Sizes and shapes are the same.
+
+  Raises:
+    ValueError: if a share of the users is empty, no user has enough text, or the public text has too few words.
+    FileNotFoundError: if a file is missing.
+  """
+  users = read(options.dataset, options.data_dir)
+  split = divide(users, options)
+  public = [text for user in (split.public or data.python_modules()) for text in user.text]
+  candidates = data.public_vocabulary(public, sys.maxsize).words
+  size = options.vocabulary_size or min(_MOST_WORDS, len(candidates))
+  if not size <= len(candidates):
+    raise ValueError(
+      f"Expected --vocabulary_size of at most the {len(candidates)} words of the public text, got {size}; "
+      "take fewer, or leave it out."
+    )
+  vocabulary = Vocabulary(candidates[:size])
+  make = partial(_make_task, options, split, public)
+  if options.vocabulary == "public":
+    return make(vocabulary, Ledger())
+  noise = {"words_per_user": options.vocabulary_words_per_user, "noise_multiplier": options.vocabulary_noise_multiplier}
+  prior = Ledger().append(data.vocabulary_event(**noise))
+
+  def begin(workdir):
+    drawn = private_words(workdir, options, split.private, candidates, size)
+    return make(drawn, prior).begun(workdir)
+
+  return make(vocabulary, prior)._replace(begin=begin)
+
+
+def _make_task(options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger) -> Task:
+  """The task with these words, and what they cost."""
+  model = models.language_model(len(vocabulary))
+  cut = partial(data.sequences, vocabulary, unroll=options.unroll)
+  test = of_each(split.test, cut, options)
+  clients = data.text_users(
+    vocabulary,
+    [user.text for user in split.private],
+    tokens_per_user=options.tokens_per_user,
+    unroll=options.unroll,
+    equal=options.equal_users,
+  )
+  test, clients = jax.tree.map(jnp.asarray, (test, clients))
+  metrics = jax.jit(partial(models.language_metrics, model))
+  task = Task(
+    init=model.init,
+    loss=models.next_word_loss(model),
+    evaluate=lambda params: metrics(params, test),
+    clients=clients,
+    sizes=np.asarray(clients.counts),
+    headline="accuracy_top1",
+    facts=_facts(options, model, vocabulary, test, len(split.test), clients),
+    equal=options.equal_users,
+    parts=partial(_parts, model, vocabulary, test),
+    prior=prior,
+  )
+  if not options.public_passes:
+    return task
+
+  def begin(workdir):
+    start = _start(options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz")
+    return task._replace(init=lambda key: start)
+
+  return task._replace(begin=begin)
+
+
+def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
+  """The first tokens of each user, as many of each: the next words of a few users would say little about others."""
+  windows = max(1, options.test_tokens // (len(users) * options.unroll))
+  parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]
+  return Examples(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def read(dataset: str, data_dir: str | None) -> list[UserText]:
+  """The users of a data set: "modules" need no file.
+
+  Raises:
+    ValueError: if no folder is named.
+    FileNotFoundError: if the file is not in it.
+  """
+  if dataset == "modules":
+    return data.python_modules()
+  if data_dir is None:
+    raise ValueError(f"Expected --data_dir for {dataset}, got none; name the folder with text/{dataset}.jsonl.gz.")
+  return data.read_users(f"{data_dir}/text/{dataset}.jsonl.gz")
+
+
+def divide(users: Sequence[UserText], options: Any) -> Split:
+  """The users in a random order, cut into shares; none is public if the public text is another.
+
+  Raises:
+    ValueError: if a share that is needed is empty.
+  """
+  order = np.random.default_rng(options.data_seed).permutation(len(users))
+  public = round(options.public_share * len(users)) if options.public_text == "users" else 0
+  test = round(options.test_share * len(users))
+  split = Split(*([users[i] for i in part] for part in np.split(order, [public, public + test])))
+  if not split.test or not (split.public or options.public_text == "modules"):
+    raise ValueError(
+      f"Expected users for the test and for --public_text={options.public_text}, got {len(split.test)} and "
+      f"{len(split.public)}; raise --test_share or --public_share."
+    )
+  return split
+
+
+def _start(options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path) -> PyTree:
+  """The parameters in a file, trained on the public text if there is none."""
+  params = model.init(jax.random.key(options.init_seed))
+  if path.exists():
+    return load_params(path, params)
+  train = local_sgd(
+    models.next_word_loss(model),
+    options.public_learning_rate,
+    num_epochs=options.public_passes,
+    batch_size=_PUBLIC_BATCH,
+  )
+  difference = jax.jit(train)(jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public()))
+  trained = jax.tree.map(jnp.add, params, difference)
+  save_params(path, trained)
+  return trained
+
+
+def _facts(
+  options: Any,
+  model: models.LanguageModel,
+  vocabulary: Vocabulary,
+  test: Examples,
+  num_tested: int,
+  clients: data.PackedUsers,
+) -> dict[str, Any]:
+  source = "Python's docstrings" if options.public_text == "modules" else f"{options.public_share:.0%} of the users"
+  chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
+  counted = test.labels[test.labels != BOS]
+  length = "" if options.equal_users else "up to "  # Nothing that is known from the clients' text alone.
+  start = f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
+  size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+  return {
+    "data": f"{options.dataset}: {len(clients.counts):,} users of {length}{options.tokens_per_user:,} tokens; "
+    f"test: {counted.size:,} tokens of {num_tested:,} others",
+    "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
+    f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
+    "model": f"LSTM with tied embeddings, {size:,} parameters{start}",
+  }
+
+
+def _parts(
+  model: models.LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
+) -> Iterator[Part]:
+  """What the models predict: how frequent their words are, and examples."""
+  yield head_words(model, test, params_of)
+  rows = [
+    [label, *(", ".join(word for word, _ in models.next_words(model, params, vocabulary, text)) for text in _PROMPTS)]
+    for label, params in params_of.items()
+  ]
+  yield Part("The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows))
+
+
+def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
+  """Of ten predicted words, how many are among the most frequent: the share of tokens for each number."""
+  apart = max(1, test.labels.size // _HEAD_TOKENS)
+  sample = jax.tree.map(lambda x: x[::apart], test)
+  count = jax.jit(partial(models.head_words, model, heads=_HEADS))
+  figure, panels = plots.panels(
+    "of ten predictions", "share of tokens", [f"the {head} most frequent" for head in _HEADS]
+  )
+  rows = []
+  for label, params in params_of.items():
+    shares = np.asarray(count(params, sample)) / max(1, int(jnp.sum(sample.labels != BOS)))
+    for head, axes, row in zip(_HEADS, panels, shares, strict=True):
+      axes.plot(row, marker="o", label=label)
+      rows.append([label, f"{head}", *(f"{share:.1%}" for share in row)])
+  return Part("Head words", table(["run", "most frequent", *map(str, range(11))], rows), {"head_words": figure})

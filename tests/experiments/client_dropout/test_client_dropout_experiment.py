@@ -1,0 +1,101 @@
+"""The client-dropout experiment: its tables against known values, its noise, and a run from end to end."""
+
+import contextlib
+import io
+import json
+import math
+import types
+
+import pytest
+
+from experiments.client_dropout import __main__ as client_dropout
+from experiments.client_dropout import privacy
+from experiments.client_dropout.settings import LABELS, make_noise_plan
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from experiments.runner.runs import training
+from jdp import accounting, ledger
+
+EXPERIMENT = client_dropout.EXPERIMENT
+TINY = {"num_rounds": 3, "eval_every": 3, "examples_per_user": 20, "local_batch_size": 20, "chunk_size": 1}
+
+
+def run(path, **given):
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+    launch.execute(launch.prepare(EXPERIMENT, {**TINY, **given}, Location(path=str(path))))
+  return out.getvalue()
+
+
+def row_of(results, name):
+  return next(row for row in results["runs"] if row["setting"] == name)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 1.000), (0.1, 1.060), (0.2, 1.1305), (0.3, 1.217), (0.5, 1.465)])
+def test_epsilons_of_the_published_setting(rate, expected):
+  assert privacy.epsilon("no calibration", "server", rate) == pytest.approx(expected, rel=2e-4, abs=5e-4)
+  assert privacy.possible_rounds("no calibration", "server", rate) == round(1500 * (1 - rate))
+  for name, observer in (("calibration inside", "server"), ("calibration outside", "model")):
+    assert privacy.epsilon(name, observer, rate) == pytest.approx(1.0, abs=5e-4)
+    assert privacy.possible_rounds(name, observer, rate) == 1500
+  assert privacy.epsilon("calibration outside", "server", rate) == privacy.epsilon("no calibration", "server", rate)
+  assert privacy.epsilon("central noise", "server", rate) == math.inf
+
+
+def test_losses_during_the_calibration_and_dishonest_clients():
+  during = privacy.epsilon("calibration inside", "server", 0.3, later=0.5)
+  multiplier = privacy.Z * (0.7 + 350 * (1 / 700 - 1 / 1000)) ** 0.5
+  assert during == pytest.approx(accounting.gaussian_epsilon(multiplier / 1500**0.5, 1e-5), rel=1e-6)
+  dishonest = privacy.epsilon("calibration inside", "server", 0.3, dishonest=0.5)
+  assert dishonest == pytest.approx(privacy.epsilon("no calibration", "server", 0.5), rel=1e-6)
+
+
+def test_integers_get_the_noise_that_makes_them_cost_as_much():
+  options = client_dropout.ClientDropoutOptions(schemes=("integers",), noise_multiplier=4.0)
+  task = types.SimpleNamespace(num_users=100, dim=650)
+  plan = make_noise_plan(options, task)
+  bound = plan.grid.l2_norm * plan.grid.spacing
+  assert plan.grid_stddev == pytest.approx(4.0 * bound, rel=1e-9)
+  assert 1 < bound < 1.1
+
+
+def test_a_run_of_every_scheme(tmp_path):
+  path = tmp_path / "run"
+  printed = run(
+    path, schemes=("uncalibrated", "outside", "integers"), dropouts=(0.3,), modulus_bits=20, max_epsilon=4.2
+  )
+  assert str(path / "report.md") in printed
+  results = json.loads((path / "results.json").read_text())
+  rows = {row["setting"]: row for row in results["summary"]}
+  planned = results["noise_multiplier"]
+  for name, row in rows.items():
+    spent = ledger.load(path / name / "0" / training.LEDGER)
+    assert row["server"] == accounting.epsilon(spent, 1e-5, observer="server")
+    assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5, observer="model")
+  calibrated = rows["outside_0.3"]
+  assert calibrated["multiplier"] == pytest.approx(planned, rel=1e-6)
+  assert calibrated["server"] > calibrated["central"]["epsilon"]
+  for name in ("uncalibrated_0.3", "integers_0.3"):
+    assert 0.5 * planned < rows[name]["multiplier"] < 0.97 * planned
+    assert rows[name]["server"] == rows[name]["central"]["epsilon"]
+    assert row_of(results, name)["stopped"]  # by the budget: what is under-noised costs more
+  assert not row_of(results, "outside_0.3")["stopped"]
+  report = (path / "report.md").read_text()
+  for text in ("1.060 → 1.000", "17.8%", "Bits per weight", LABELS["outside"]):
+    assert text in report
+
+
+@pytest.mark.parametrize(
+  "given",
+  [
+    {"dropouts": (1.5,)},
+    {"schemes": ("integers",), "modulus_bits": 3},
+    {"dropout_model": "bursty", "dropouts": (0.9,), "mean_rounds": 2.0},
+    {"target_epsilon": 1.0, "noise_multiplier": 1.0},
+  ],
+  ids=str,
+)
+def test_bad_options_are_refused_before_anything_is_written(tmp_path, given):
+  with pytest.raises(ValueError, match="Expected"):
+    run(tmp_path / "run", **given)
+  assert not (tmp_path / "run").exists()

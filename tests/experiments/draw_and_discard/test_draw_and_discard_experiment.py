@@ -1,0 +1,340 @@
+"""The experiments with Draw and Discard from end to end: training, interrupted too; the variance; spam."""
+
+import contextlib
+import io
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.draw_and_discard import __main__ as draw_and_discard
+from experiments.draw_and_discard import privacy as draw_and_discard_privacy
+from experiments.draw_and_discard import simulations as draw_and_discard_simulations
+from experiments.draw_and_discard.stream import Schedule, Stream, algorithm
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from experiments.runner.options import read_flagfile, resolve
+from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.runs import checkpoints
+from jdp import accounting, ledger
+from jdp.accounting.draw_and_discard import channel_listener, internal_threat, opportunistic_threat
+from jdp.events import LocalRelease
+from jdp.federated import laplace_update
+from jdp.federated.update_stream import Process
+from jdp.guarantees import ApproxDP, PureDP, rounded_up
+
+EXPERIMENT = draw_and_discard.EXPERIMENT
+TINY = {
+  "rounds_per_pass": 2,
+  "num_rounds": 5,
+  "eval_every": 2,
+  "instances": (4,),
+  "batch_sizes": (7,),
+  "epsilons": (5.0,),
+  "noisy_instances": 3,
+  "learning_rate": 0.1,
+}
+NAMES = ("k_4", "batch_7", "k_3_epsilon_5")
+ROUND = 143 // 2
+
+
+def run(path, *, resume=False, **given):
+  out = io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
+  return path, out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """Three settings, twice each."""
+  return run(tmp_path_factory.mktemp("draw_and_discard") / "run", seeds=2, **TINY)
+
+
+def results(path):
+  return json.loads((path / "results.json").read_text())
+
+
+def rows(path, name, file="metrics"):
+  return [json.loads(line) for line in (path / name / f"{file}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("users", "per_pass", "rounds"), [(7, 1, 3), (7, 3, 7), (6, 6, 8)])
+def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
+  """A process that counts its users: none twice in a round or in a pass, and none above the event's cap."""
+
+  def count(key, counts, arrivals, clients, settings):
+    return counts.at[arrivals.users].add(1)
+
+  update = laplace_update(lambda params, client: params, 1.0, 1.0)
+  schedule = Schedule(users, per_pass, rounds)
+  made = algorithm(
+    Stream(Process(lambda key, model, spread: jnp.zeros(users, jnp.int32), count), lambda x: x, update, 0.0), schedule
+  )
+  noise_key, data_key = jax.random.key(0), jax.random.key(1)
+  state, step = made.init(draw_and_discard.Start(noise_key, None)), jax.jit(made.round)
+  history = [np.zeros(users, int)]
+  for number in range(rounds):
+    state, (event,), _ = step(noise_key, data_key, state, None)
+    assert event == LocalRelease(update.event.guarantee, schedule.max_releases)
+    history.append(np.asarray(state.optimizer))
+    added = history[-1] - history[-2]
+    assert added.max() == 1
+    assert added.sum() == schedule.round_size
+    assert (history[-1] - history[number - number % per_pass]).max() <= 1
+  assert history[-1].max() == schedule.max_releases
+  assert history[-1].sum() == schedule.num_updates
+  if per_pass < users:
+    assert len({tuple(h) for h in history}) > 1
+
+
+@pytest.mark.parametrize("seed", "01")
+@pytest.mark.parametrize("name", NAMES)
+def test_ledgers_hold_every_round_once(finished, name, seed):
+  path = finished[0] / name / seed / "ledger.jsonl"
+  lines = path.read_text().splitlines()[1:]
+  assert [json.loads(line.split(" ", 1)[1])["round"] for line in lines] == list(range(5))
+  guarantee = PureDP(5.0, unit="coordinate") if "epsilon" in name else PureDP(np.inf, unit="user")
+  assert list(ledger.load(path)) == [LocalRelease(guarantee, 3)] * 5
+
+
+def test_results_follow_from_ledgers_and_metrics(finished):
+  content = results(finished[0])
+  assert content["not_private"] == [f"the models of {name!r} were trained without noise" for name in NAMES[:2]]
+  for result in content["runs"]:
+    name = f"{result['setting']}/{result['seed']}"
+    history = rows(finished[0], name)
+    assert [row["round"] for row in history] == [0, 2, 4, 5]
+    assert result["metrics"] == history[-1]
+    assert history[-1]["test_accuracy"] > history[0]["test_accuracy"] + 0.1
+    assert result["central"] is None
+    book = ledger.load(finished[0] / name / "ledger.jsonl")
+    local = accounting.local_guarantee(book)
+    assert result["local"] == (ledger.to_json(local) if np.isfinite(local.epsilon) else None)
+  assert ledger.from_json(content["runs"][-1]["local"]) == PureDP(15.0, unit="coordinate")
+
+
+def test_metrics_are_those_of_the_average_model(finished):
+  task = draw_and_discard.load_stream_task(resolve(draw_and_discard.DrawAndDiscardOptions, {}))
+  for name, k in zip(NAMES, (4, 1, 3), strict=True):
+    with np.load(finished[0] / name / "1" / "params.npz") as file:
+      (models,) = (file[name] for name in file.files)
+    assert models.shape == (k, 10, 64)
+    last = rows(finished[0], f"{name}/1")[-1]
+    scores = np.asarray(task.test.inputs).reshape(-1, 64) @ models.astype(np.float64).mean(axis=0).T
+    assert last["test_accuracy"] == pytest.approx(np.mean(scores.argmax(axis=1) == task.test.labels))
+    chances = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    assert last["test_loss"] == pytest.approx(-np.mean(chances[np.arange(360), task.test.labels]), rel=1e-4)
+    spread = models.astype(np.float64).var(axis=0, ddof=1).mean() if k > 1 else 0.0
+    assert last["instance_variance"] == pytest.approx(spread, rel=1e-4)
+
+
+def test_distances_between_instances_and_batches(finished):
+  (row,) = results(finished[0])["distances"]
+  assert (row["k"], row["batch"]) == (4, 7)
+  gaps = [
+    [
+      a["test_accuracy"] - b["test_accuracy"]
+      for a, b in zip(*(rows(finished[0], f"{n}/{s}") for n in NAMES[:2]), strict=True)
+    ][1:]
+    for s in (0, 1)
+  ]
+  assert row["difference"] == pytest.approx(mean_interval([float(np.mean(gap)) for gap in gaps])._asdict())
+  assert row["distance"] == pytest.approx(mean_interval([float(np.mean(np.abs(gap))) for gap in gaps])._asdict())
+
+
+def test_the_report_says_what_each_adversary_learns(finished):
+  report = (finished[0] / "report.md").read_text()
+  assert "- k = 3, ε = 5: 5-DP per coordinate (replace one), against the server." in report
+  assert "- k = 3, ε = 5: 15-DP per coordinate (replace one), against the server." in report
+  whole = {"coordinates": 640, "l1_norm": 128.0}
+  stated = [
+    channel_listener(5.0),
+    channel_listener(5.0, reports=3, delta=1e-6),
+    internal_threat(5.0, 3),
+    opportunistic_threat(5.0, 1e-6, 3, 2 * ROUND, later="any"),
+    channel_listener(5.0, **whole),
+    channel_listener(5.0, **whole, reports=3, delta=1e-6),
+    internal_threat(5.0, 3, **whole),
+  ]
+  guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
+  assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
+  (published,) = (line for line in report.splitlines() if line.startswith("Published, **no guarantees**"))
+  assert "II 3.334 (an average" in published
+  for line in report.splitlines():
+    assert ("DP" in line) + ("ublished, **no" in line) < 2  # Never in one breath.
+  assert "NOT PRIVATE" not in report + finished[1]
+  assert f"| jax      | {jax.__version__}" in report
+  for picture in re.findall(r"\]\((\w+\.png)\)", report):
+    assert (finished[0] / picture).read_bytes().startswith(b"\x89PNG")
+  assert report.count(".png)") == 3
+
+
+def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
+  task = draw_and_discard.load_stream_task(options)
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
+  ((hidden, made),) = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5)).items()
+  assert hidden.startswith("the user")
+  one, every, internal = (statement.epsilon for statement in made)
+  assert (one, internal) == (pytest.approx(2.0), pytest.approx(2.0))
+  assert 2.0 < every <= 10.0
+
+
+@pytest.mark.parametrize(("unit", "shifts"), [("coordinate", 128.0), ("user", 1.0)])
+def test_statements_about_gaussian_noise(unit, shifts):
+  """128: two units of L1 norm for each of 64 features. Nothing is stated of adversary III."""
+  options = resolve(
+    draw_and_discard.DrawAndDiscardOptions, {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5}
+  )
+  task = draw_and_discard.load_stream_task(options)
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
+  assert guarantee == ApproxDP(2.0, 1e-5, unit=unit)
+  made = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5))
+  found = [(s.unit, s.epsilon, s.delta, s.published) for group in made.values() for s in group]
+  multiplier = accounting.gaussian_noise_multiplier(2.0, 1e-5)
+  squares = {"coordinate": [1.0, 2 * shifts], "user": [shifts]}[unit]  # The clip is half of what bounds a residual.
+  expected = []
+  for name, square in zip(("coordinate", "user") if unit == "coordinate" else ("user",), squares, strict=True):
+    one, five = (accounting.gaussian_epsilon(multiplier / (n * square) ** 0.5, 1e-5) for n in (1, 5))
+    expected += [(name, pytest.approx(e, rel=1e-6), 1e-5, None) for e in (one, five, one)]
+  assert found == expected
+
+
+def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
+  """Also where the server steps once for a batch."""
+  made = []
+
+  def note(make):
+    def noting(update, number, **rest):
+      made.append((update, rest))
+      return make(update, number, **rest)
+
+    return noting
+
+  for name in ("draw_and_discard", "server_batching"):
+    monkeypatch.setattr(draw_and_discard, name, note(getattr(draw_and_discard, name)))
+  delays = {"in_flight": 3, "random_returns": True}
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, {**TINY, **delays, "half_after": 70})
+  draw_and_discard.make_settings(options, draw_and_discard.load_stream_task(options))
+  (_, first), (batches, second), (_, third) = made
+  assert {**first, **delays} == first == third
+  assert not second.keys() & delays.keys()
+  for update, steps in ((made[0][0], 70), (batches, 10), (made[2][0], 70)):
+    rates = [float(update.rate(update.settings, jnp.int32(number))) for number in (0, steps)]
+    assert rates == pytest.approx([0.1, 0.05])
+
+
+def test_repetitions_and_runs_share_no_noise(finished):
+  headers = [path.read_text().split("\n")[0] for path in finished[0].rglob("ledger.jsonl")]
+  assert len({re.search(r'"run":"\S+ (\w+)"', header)[1] for header in headers}) == 6
+  assert len({path.read_bytes() for path in finished[0].rglob("params.npz")}) == 6
+  assert not finished[0].with_name("run.secret").exists()
+
+
+class KilledError(Exception):
+  pass
+
+
+def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
+  """With diagnostics, which a seeded run may have: these too are the same, and adversary II's stay below epsilon.
+
+  And with clients that hold their models while the run is interrupted, and steps that decrease.
+  """
+  alone = {"instances": (), "batch_sizes": (), "seeds": 1, "noise_seed": 3, "diagnostics": True}
+  flags = {**TINY, **alone, "in_flight": 20, "random_returns": True, "half_after": 300}
+  run(tmp_path / "whole", **flags)
+  saved, save = [], checkpoints.Checkpoints.save
+
+  def save_and_die(self, step, state):
+    if saved:
+      raise KilledError
+    saved.append(step)
+    save(self, step, state)
+
+  monkeypatch.setattr(checkpoints.Checkpoints, "save", save_and_die)
+  with pytest.raises(KilledError):
+    run(tmp_path / "killed", **flags)
+  assert len(ledger.load(tmp_path / "killed" / NAMES[2] / "0" / "ledger.jsonl")) == 4  # Two rounds beyond the save.
+  monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
+  run(tmp_path / "killed", resume=True)
+  for name in ("params.npz", "metrics.jsonl", "diagnostics.jsonl", "ledger.jsonl", "result.json"):
+    one, other = ((tmp_path / which / NAMES[2] / "0" / name).read_bytes() for which in ("whole", "killed"))
+    assert one == other, name
+  report = (tmp_path / "killed" / "report.md").read_text()
+  assert report.count("NOT PRIVATE") == 2
+  assert "III (opportunistic threat): as II." in report  # Nothing less is known of it with delays.
+  assert "Lemma 4.3" not in report
+  history = rows(tmp_path / "whole", f"{NAMES[2]}/0", "diagnostics")
+  (summary,) = results(tmp_path / "whole")["diagnostics"]
+  assert summary["train_loss"] == np.mean([row["train_loss"] for row in history])
+  assert [row["round"] for row in history] == [2, 4, 5]
+  for row in history:
+    assert 0 < row["adversary_2_worst"] <= row["adversary_2_worst_largest"] <= 5 * (1 + 1e-6)
+    assert row["adversary_2_worst_alone"] < row["adversary_2_worst"]  # One coordinate understates.
+
+
+def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
+  monkeypatch.setattr(draw_and_discard_simulations, "_SERVERS", 100)
+  path, _ = run(
+    tmp_path / "run",
+    task="variance",
+    epsilons=(1.0,),
+    num_rounds=4,
+    eval_every=30,
+    noisy_instances=5,
+    learning_rate=1.0,
+  )
+  found = results(path)["variance"]
+  s2 = 8.0  # Twice the square of the scale 2.
+  assert found["updates"] == [0, 30, 60, 90, 120]
+  np.testing.assert_allclose(found["spread"]["expected"], 2.5 * s2)
+  np.testing.assert_allclose(found["alone"]["expected"], np.array(found["updates"]) * s2)
+  np.testing.assert_allclose(found["equal"]["expected"], 2.5 * s2 * (1 - 0.92 ** np.array(found["updates"])))
+  for name in ("spread", "equal", "alone"):
+    # Servers of 20 weights that share their lineages: a standard error of about 5 %.
+    np.testing.assert_allclose(found[name]["measured"], found[name]["expected"], rtol=0.2, atol=1e-9)
+  assert "**NOT PRIVATE" in (path / "report.md").read_text()
+
+
+def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_path, monkeypatch):
+  monkeypatch.setattr(draw_and_discard_simulations, "_ATTACKS", 50)
+  monkeypatch.setattr(draw_and_discard_simulations, "_HONEST", 1000)
+  path, _ = run(tmp_path / "run", task="spam", num_rounds=5, epsilons=(10.0,), learning_rate=0.03)
+  rates = results(path)["spam"]["rates"]
+  assert rates["honest"] < 0.006  # Of 2,500 one expects 2 or 3; a test that rejects 2 % passes with probability 1e-9.
+  for name in ("honest update x 30", "random model, weights of 10 s"):
+    assert rates[name] > 0.99
+  for name in ("sign flip", "ten weights moved by s"):
+    assert rates[name] < 0.05
+  assert "What it cannot see" in (path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"max_epsilon": 3.0}, "Expected no --max_epsilon"),
+    ({"instances": (), "batch_sizes": (), "epsilons": ()}, "Expected something to run"),
+    ({"task": "spam", "epsilons": ()}, "Expected an epsilon with --task=spam"),
+    ({"task": "variance", "dataset": "mnist"}, "Expected --dataset only with --task=training or spam"),
+    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or phishing"),
+    ({"dataset": "phishing"}, "Expected --data_dir for phishing"),
+    ({"rounds_per_pass": 144}, "Expected --rounds_per_pass of at most 143 users, got 144"),
+    ({"epsilons": (-1.0,)}, "Expected --epsilons"),
+  ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, message):
+  with pytest.raises(ValueError, match=message):
+    run(tmp_path / "run", **given)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_every_preset_can_be_read():
+  for name, path in EXPERIMENT.presets.items():
+    options = resolve(
+      draw_and_discard.DrawAndDiscardOptions, {}, read_flagfile(draw_and_discard.DrawAndDiscardOptions, path)
+    )
+    assert options.task == {"figure1": "variance", "spam": "spam"}.get(name, "training")

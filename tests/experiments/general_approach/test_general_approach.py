@@ -1,0 +1,203 @@
+"""The experiment of the general approach: its queries, its samplers, and a run from end to end, whole and resumed."""
+
+import contextlib
+import io
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.general_approach import __main__ as general_approach
+from experiments.general_approach import report as general_approach_report
+from experiments.general_approach.queries import make_groups, make_query
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from experiments.runner.reports.statistics import Interval
+from experiments.runner.reports.tables import epsilon
+from experiments.runner.runs import training
+from jdp import accounting, ledger
+from jdp.events import GaussianSum, GroupedSums, Round
+from jdp.federated.iterative import record_like
+
+EXPERIMENT = general_approach.EXPERIMENT
+Z = 1.3
+TINY = {"num_rounds": 4, "eval_every": 2, "batch_size": 40, "chunk_size": 4, "noise_multiplier": Z}
+SEPARATE = ("proportional", "dimension", "given")
+
+
+def prepared(**given):
+  options = general_approach.GeneralApproachOptions(**{**TINY, **given})
+  task = general_approach.load_groups_task(options, None)
+  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  return options, task, make_groups(options, shapes), record_like(shapes)
+
+
+def run(path, *, resume=False, **given):
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
+  return out.getvalue()
+
+
+def event_of(query, record):
+  """What the query says it did."""
+
+  def release(record):
+    state = query.init(record)
+    contribution = query.preprocess(jax.random.key(0), state, record, jax.numpy.float32(1))
+    return query.finalize(jax.random.key(1), state, contribution)[1]
+
+  return jax.eval_shape(release, record)
+
+
+@pytest.mark.parametrize("name", [*SEPARATE, "joint"])
+@pytest.mark.parametrize("layers", [True, False])
+def test_every_query_has_the_noise_multiplier_asked_for(name, layers):
+  options, task, groups, record = prepared(layers=layers)
+  event = event_of(make_query(options, groups, name), record)
+  sampling = next(iter(task.records.values())).sampler.event(())
+  spent = accounting.epsilon(ledger.Ledger().append(Round(sampling, event), count=50), 1e-5)
+  plan = ledger.Ledger().append(Round(sampling, GaussianSum(1.0, Z)), count=50)
+  assert spent == pytest.approx(accounting.epsilon(plan, 1e-5), rel=1e-6)
+  if name != "joint":
+    assert 1 / math.hypot(*(part.clip_norm / part.stddev for part in event.parts)) == pytest.approx(Z)
+
+
+def test_noise_is_divided_as_the_runs_say():
+  options, _, groups, record = prepared(given_stddevs=(1.0, 3.0, 2.0))
+  assert list(groups.clip_norms) == ["convolutions", "dense layers", "metrics", "moments"]
+  assert math.hypot(groups.clip_norms["convolutions"], groups.clip_norms["dense layers"]) == pytest.approx(1.0)
+  assert groups.dimensions == {"convolutions": 304, "dense layers": 8618, "metrics": 2, "moments": 96}
+  stddevs = {
+    name: np.array([part.stddev for part in event_of(make_query(options, groups, name), record).parts])
+    for name in SEPARATE
+  }
+  bounds = np.array(list(groups.clip_norms.values()))
+  sizes = np.array([groups.dimensions[name] for name in groups.clip_norms])
+  np.testing.assert_allclose(stddevs["proportional"], 2 * Z * bounds)
+  np.testing.assert_allclose(stddevs["dimension"], Z * bounds * np.sqrt(sizes.sum() / sizes))
+  np.testing.assert_allclose(stddevs["given"] / stddevs["given"][0], [1.0, 1.0, 2.0, 3.0])
+  joint = event_of(make_query(options, groups, "joint"), record)
+  assert joint == GaussianSum(2.0, 2 * Z)  # by default, nothing that separate clipping leaves alone is clipped
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "shuffled", "balls_in_bins"])
+def test_every_sampling_policy_has_an_epsilon_under_its_relation(sampling):
+  options, task, groups, record = prepared(sampling=sampling, runs=("proportional", "microbatch", "user"))
+  assert [(kind, str(records.unit)) for kind, records in task.records.items()] == [
+    (kind, kind) for kind in ("example", "microbatch", "user")
+  ]
+  event = event_of(make_query(options, groups, "proportional"), record)
+  for records in task.records.values():
+    examples = records.examples.labels.shape[1]
+    assert records.sampler.expected_size * examples == pytest.approx(40, rel=0.2)
+    spent = ledger.Ledger().append(
+      Round(records.sampler.event(records.sampler.init()), event, task.relation, records.unit)
+    )
+    assert 0 < accounting.epsilon(spent, 1e-5) < math.inf
+
+
+def test_members_of_a_record_are_fixed_and_in_no_other():
+  options, task, *_ = prepared(runs=("microbatch", "user"))
+  _, again, *_ = prepared(runs=("microbatch", "user"))
+  for kind, records in task.records.items():
+    np.testing.assert_array_equal(records.examples.inputs, again.records[kind].examples.inputs)
+    assert records.examples.labels.shape[1] == options.record_size
+    assert len(set(map(bytes, records.examples.inputs.reshape(-1, 64)))) > 0.99 * records.examples.mask.sum()
+  labels = task.records["user"].examples.labels
+  assert max(len(set(user)) for user in labels.tolist()) <= 4  # two shards, each of neighbouring labels
+
+
+def test_the_tutorials_presets_are_the_published_rows():
+  """TensorFlow Privacy's MNIST tutorial: epsilons 1.19 and 3.01 at delta 1e-5."""
+  for preset, published in (("tutorial_1", 1.19), ("tutorial_2", 3.01)):
+    flags = launch.options.read_flagfile(general_approach.GeneralApproachOptions, EXPERIMENT.presets[preset])
+    q, z = flags["batch_size"] / 60_000, flags["noise_multiplier"]
+    spent = ledger.subsampled_gaussian(q, z, flags["num_rounds"])
+    # The tutorial converts from RDP as the moments accountant did, over fewer orders.
+    assert accounting.epsilon(spent, 1e-5) < published
+    assert accounting.epsilon(spent, 1e-5, accountant="moments") == pytest.approx(published, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  path = tmp_path_factory.mktemp("general_approach") / "run"
+  return path, run(path, runs=("joint", "none", "user"), noise_seed=3, **TINY)
+
+
+def test_results_follow_from_ledgers_and_metrics(finished):
+  path, out = finished
+  content = json.loads((path / "results.json").read_text())
+  assert [row["setting"] for row in content["summary"]] == ["joint", "none", "user"]
+  assert (
+    "the model of run 'none' was trained without privacy, and its training metrics carry no noise"
+    in (content["not_private"])
+  )
+  for row, number in zip(content["summary"][::2], (1437, 143), strict=True):
+    said = f"taking as public what was computed from the protected data: N = {number} units."
+    assert said in out
+    assert said in (path / "report.md").read_text()
+    spent = ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
+    assert len(spent) == TINY["num_rounds"]
+    assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5)
+    assert row["pld"] == accounting.epsilon(spent, 1e-5, accountant="pld") < row["central"]["epsilon"]
+    assert epsilon(row["central"]["epsilon"]) in out
+  assert [row["central"] and row["central"]["unit"] for row in content["summary"]] == ["example", None, "user"]
+  (event,) = {type(event.query) for event in ledger.load(path / "user/0/ledger.jsonl")}
+  assert event is GroupedSums
+
+
+def test_the_report_says_what_was_guaranteed_and_how_noise_was_divided(finished):
+  path, _ = finished
+  report = (path / "report.md").read_text()
+  for text in ("per user (add/remove), against whoever sees the models", "per example (add/remove)", "no guarantee"):
+    assert text in report
+  (line,) = (line for line in report.splitlines() if line.startswith("| proportional, users") and "1.41" in line)
+  assert line.rstrip(" |").endswith(f"{Z}")
+  assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("rounds", "cell"), [(0, "none"), (4, "62.5 %")])
+def test_what_was_never_released_is_not_shown_as_a_released_accuracy(rounds, cell):
+  metrics = {"test_accuracy": Interval(0.1, None), "train_accuracy": Interval(0.625, None)}
+  row = {"label": "a", "central": None, "pld": None, "rounds": Interval(rounds, None), **metrics}
+  table = general_approach_report._table([row])
+  assert table.splitlines()[-1].split("|")[-2].strip() == cell
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeypatch):
+  whole, _ = finished
+  path, advance = tmp_path / "run", training._advance
+
+  def die_in_the_second_block(run, state, count):
+    if int(state.round):
+      raise KeyboardInterrupt
+    return advance(run, state, count)
+
+  flags = {"runs": ("joint",), "noise_seed": 3, **TINY}
+  monkeypatch.setattr(training, "_advance", die_in_the_second_block)
+  with pytest.raises(KeyboardInterrupt):
+    run(path, **flags)
+  monkeypatch.undo()
+  assert len(ledger.load(path / "joint/0/ledger.jsonl")) == 2
+  run(path, resume=True)
+  for name in ("params.npz", "metrics.jsonl", "ledger.jsonl"):  # also the first run of the whole sweep
+    assert (path / "joint/0" / name).read_bytes() == (whole / "joint/0" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"given_stddevs": (1.0,)}, "Expected --given_stddevs of gradients, moments, metrics, got 1 numbers"),
+    ({"batch_size": 2000}, "Expected --batch_size to be from one record to all 1437, got 2000 records"),
+    ({"batch_size": 5, "runs": ("user",)}, "got 0.5 records"),
+    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist"),
+    ({"model": "cnn"}, "Expected images of at least 16 x 16"),
+  ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, message):
+  with pytest.raises(ValueError, match=message):
+    run(tmp_path / "run", **given)
+  assert list(tmp_path.iterdir()) == []

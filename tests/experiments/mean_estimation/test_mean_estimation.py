@@ -1,0 +1,189 @@
+"""The mean estimation experiment: every estimator beside its closed form, the split, averaged SGD, reports."""
+
+import dataclasses
+import math
+import re
+
+import absl.logging
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.mean_estimation import __main__ as binary
+from experiments.mean_estimation import sgd_asymptotics
+from experiments.mean_estimation.gradients import gradients
+from experiments.mean_estimation.report import agrees, split_part
+from experiments.runner import files, launch
+from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
+from experiments.runner.launch import Location
+from experiments.runner.reports.statistics import Interval
+from jdp.accounting.split import best_split
+from jdp.mechanisms.registry import Setting
+
+EXPERIMENT = binary.EXPERIMENT
+SMALL = {"epsilons": (4.0,), "num_projections": (16,), "dims": (64,), "cohorts": (20,), "repetitions": 30}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+  absl.logging.set_verbosity(absl.logging.ERROR)
+
+
+def run(tmp_path, *, resume=False, **given):
+  path = tmp_path / "run"
+  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
+  return (path / "report.md").read_text(), files.read_rows(path / "results.jsonl")
+
+
+def options(**changes):
+  return dataclasses.replace(binary.MeanEstimationOptions(dims=SMALL["dims"]), **{**SMALL, **changes})
+
+
+def assert_mean_is(errors, theory, *, catches):
+  """A right closed form fails with probability 1e-6 (Student's t); one wrong by a relative `catches` is refused."""
+  standard_error = np.std(errors, ddof=1) / math.sqrt(len(errors))
+  threshold = stats.t.isf(5e-7, len(errors) - 1) * standard_error
+  assert threshold + 3.1 * standard_error < catches * theory
+  assert abs(np.mean(errors) - theory) <= threshold
+
+
+def test_every_estimator_takes_unit_vectors_and_says_what_it_sends():
+  values = binary.unit_vectors(options(), 64, 3)
+  sent = {}
+  for name, estimator in ESTIMATORS.items():
+    mechanism = estimator.make(Setting(64, 4.0, 16))
+    assert mechanism.shape == (64,)
+    assert mechanism.guarantee.epsilon == pytest.approx(4.0, rel=1e-6), name
+    assert 0 < expected_error(estimator, mechanism, values) < math.inf
+    sent[name] = report_bytes(mechanism)
+  assert sent["priv_unit"] == sent["hemisphere"] == sent["gaussian"] == 4 * 64
+  assert sent["separated"] == 4 * 64 + 4
+  assert sent["priv_unit_on_grid"] == 64
+  assert sent["priv_unit_linf"] == 64 // 8
+  assert sent["proj_unit"] == sent["fast_proj_unit"] == sent["one_rotation"] == 4 * 16 + 8
+  assert sent["one_projection"] == 4 * 16
+
+
+def test_a_shared_projection_has_an_error_that_does_not_average_out():
+  """The closed form of 200 clients, of which the term without 1/n is most; it is not that of independent ones."""
+  own = options(cohorts=(200,), repetitions=150)
+  row = binary.measure(own, binary.Point("one_projection", 64, 4.0, 200, 16))
+  assert_mean_is(row["errors"], row["theory"], catches=0.2)
+  independent = ESTIMATORS["fast_proj_unit"]
+  mechanism = independent.make(Setting(64, 4.0, 16))
+  assert row["theory"] > 2 * 200 * expected_error(independent, mechanism, binary.unit_vectors(own, 64, 200))
+
+
+def test_signs_cost_the_linf_mechanism_what_directions_cost():
+  row = binary.measure(options(values="signs", repetitions=150), binary.Point("priv_unit_linf", 64, 4.0, 5, None))
+  assert_mean_is(row["errors"], row["theory"], catches=0.12)
+  direction = ESTIMATORS["priv_unit"].make(Setting(64, 4.0)).mean_squared_error(1.0)
+  assert row["theory"] == pytest.approx(direction, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["normal", "signs", "digits"])
+def test_values_are_unit_vectors_and_synthetic_ones_have_a_mean(kind):
+  dim = 650 if kind == "digits" else 400
+  values = binary.unit_vectors(options(values=kind), dim, 300)
+  np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, rtol=1e-6)
+  assert len(np.unique(values, axis=0)) > 250
+  if kind != "digits":  # whose classes' gradients cancel
+    assert np.linalg.norm(values.mean(axis=0)) > 0.4
+  if kind == "signs":
+    assert set(np.abs(values).ravel().tolist()) == {float(np.float32(0.05))}
+
+
+def test_the_report_states_guarantees_theory_and_bytes(tmp_path):
+  names = ("priv_unit", "fast_proj_unit", "gaussian")
+  report, rows = run(tmp_path, mechanisms=names, **(SMALL | {"dims": (64, 128), "cohorts": (5,)}))
+  assert [(row["mechanism"], row["dim"]) for row in rows] == [(name, dim) for name in names for dim in (64, 128)]
+  assert "6 of 6 intervals hold the theory" in report
+  assert "- priv_unit, fast_proj_unit: 4-DP per value (replace one), against the server." in report
+  assert "- gaussian: (4, 1e-06)-DP per value" in report
+  assert "unit vectors, N(v, I/d) normalised" in report
+  ratio = re.search(r"\| fast_proj_unit +\| 64 +\| 4 +\| 5 +\| 16 +\| ([\d.]+) +\| ([\d.]+) +\|$", report, re.M)
+  theory = {row["mechanism"]: row["theory"] for row in rows if row["dim"] == 64}
+  assert float(ratio[2]) == pytest.approx(theory["fast_proj_unit"] / theory["priv_unit"], abs=1e-4)
+  assert (tmp_path / "run" / "error_dim.png").stat().st_size > 10_000
+
+
+def test_an_interrupted_run_continues_with_the_same_bits(tmp_path, monkeypatch):
+  given = SMALL | {"mechanisms": ("gaussian", "laplace"), "dims": (8, 16), "cohorts": (2,), "repetitions": 3}
+  whole = run(tmp_path / "whole", **given)[1]
+  measure, calls = binary.measure, []
+
+  def interrupted(*args):
+    calls.append(args)
+    if len(calls) > 2:
+      raise KeyboardInterrupt
+    return measure(*args)
+
+  monkeypatch.setattr(binary, "measure", interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    run(tmp_path / "cut", **given)
+  assert len(files.read_rows(tmp_path / "cut" / "run" / "results.jsonl")) == 2
+  monkeypatch.setattr(binary, "measure", measure)
+  assert run(tmp_path / "cut", resume=True)[1] == whole
+
+
+def test_an_interval_that_misses_the_closed_form_is_named():
+  row = {"mechanism": "priv_unit", "theory": 10.0}
+  assert agrees(row, Interval(10.4, 0.5))
+  assert not agrees(row, Interval(10.6, 0.5))
+  assert not agrees(row, Interval(9.4, 0.5))
+  bound = {"mechanism": "priv_unit_on_grid", "theory": 10.0}
+  assert agrees(bound, Interval(9.4, 0.5))
+  assert not agrees(bound, Interval(10.6, 0.5))
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"num_projections": (65,)}, "Expected --num_projections of at most 64"),
+    ({"values": "digits", "dims": None, "cohorts": (1438,)}, "Expected --cohorts of at most 1437"),
+    ({"values": "digits"}, "Expected --dims only with --values=normal or signs"),
+    ({"epsilons": (0.0,)}, "Expected --epsilons"),
+    ({"repetitions": 1}, "Expected --repetitions"),
+  ],
+)
+def test_refusals_come_before_anything_is_written(tmp_path, given, message):
+  merged = {name: value for name, value in (SMALL | given).items() if value is not None}
+  with pytest.raises(ValueError, match=message):
+    run(tmp_path, **merged)
+  assert not (tmp_path / "run").exists()
+
+
+def test_the_best_split_is_the_best_of_the_table_and_as_measured():
+  part = split_part(binary.MeanEstimationOptions(budgets=(8.0,)))
+  cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.text.splitlines() if line[:1] == "|"]
+  best, worst_case, halves = cells[2:]
+  norms = np.linalg.norm(gradients("test"), axis=1)
+  expected = best_split(650, 8.0, math.ceil(10 * norms.max()) / 10, norms)
+  assert float(best[2]) == pytest.approx(expected.direction, rel=1e-3)
+  assert float(best[4]) < min(float(worst_case[4]), float(halves[4]))
+  measured, half_width = map(float, best[5].split(" +- "))
+  assert half_width < 0.1 * measured
+  assert abs(measured - float(best[4])) <= 2.5 * half_width  # 1e-6 for normal means: 4.9 standard errors
+
+
+def test_averaged_sgd_has_the_covariance_of_the_theory():
+  """1,500 runs: variances 30 % too large, or without the mechanism's part, are told apart."""
+  release, steps, count = sgd_asymptotics.releases()["PrivUnit 4 + ScalarDP 4"], sgd_asymptotics.Steps(1000), 1500
+  run = jax.jit(lambda key: sgd_asymptotics.averages(key, release.mechanism, steps, count))
+  squares = np.asarray(run(jax.random.key(0)), float) ** 2
+  expected = sgd_asymptotics.covariance(release.noise(), steps)
+  low, high = stats.chi2.ppf([1e-6 / 6, 1 - 1e-6 / 6], count) / count
+  ratios = squares.mean(axis=0) / expected
+  assert np.all((low * 0.99 <= ratios) & (ratios <= high * 1.06))  # iterates are not at x*: more noise
+  assert high * 1.06 < 1.3
+  without_privacy = sgd_asymptotics.covariance(sgd_asymptotics.CURVATURES, steps)
+  assert np.all(squares.mean(axis=0) > 1.5 * without_privacy)
+
+
+def test_the_covariance_of_finitely_many_steps_tends_to_the_limit():
+  noise = np.array([1.0, 2.0, 3.0])
+  counts, limit = (500, 50_000), sgd_asymptotics.limit(noise)
+  ratios = [sgd_asymptotics.covariance(noise, sgd_asymptotics.Steps(n)) / limit - 1 for n in counts]
+  assert np.all(np.abs(ratios[1]) < 0.4 * np.abs(ratios[0]))
+  assert np.all(np.abs(ratios[1]) < 0.03)

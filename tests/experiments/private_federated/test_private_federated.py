@@ -1,0 +1,355 @@
+"""The experiment of private federated learning from end to end: on four devices; then killed and resumed, on one."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.private_federated import __main__ as private_federated
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.reports.tables import epsilon
+from experiments.runner.runs import sweep
+from jdp import accounting, ledger
+from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
+from jdp.guarantees import ApproxDP
+
+ROOT = pathlib.Path(__file__).parents[3]
+EXPERIMENT = private_federated.EXPERIMENT
+TINY = {"num_rounds": 5, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "chunk_size": 8}
+DELTA = 143**-1.1
+LINE = r"\S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
+
+
+class Finished(NamedTuple):
+  path: pathlib.Path
+  out: str
+  err: str
+  compilations: list[str]
+
+
+def resolve(**given):
+  return launch.options.resolve(private_federated.PrivateFederatedOptions, {"noise_multiplier": 1.0, **given})
+
+
+def run(path, *, resume=False, **given):
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
+  return Finished(path, out.getvalue(), err.getvalue(), [])
+
+
+class Compilations(logging.Handler):
+  def __init__(self):
+    super().__init__()
+    self.messages = []
+
+  def emit(self, record):
+    if match := re.match(r"Finished XLA compilation of (\S+)", record.getMessage()):
+      self.messages.append(match[1])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A run of three settings, twice each."""
+  handler, logger = Compilations(), logging.getLogger("jax._src.dispatch")
+  logger.addHandler(handler)
+  jax.config.update("jax_log_compiles", True)
+  path = tmp_path_factory.mktemp("private_federated") / "run"
+  result = run(path, epsilon_directions=(8.0,), seeds=2, **TINY)
+  jax.config.update("jax_log_compiles", False)
+  logger.removeHandler(handler)
+  return result._replace(compilations=handler.messages)
+
+
+def results(path):
+  return json.loads((path / "results.json").read_text())
+
+
+def rows(path, name):
+  return [json.loads(line) for line in (path / name / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rounds_are_compiled_once_for_a_setting(finished):
+  assert sum("round_fn" in name for name in finished.compilations) == 3
+
+
+@pytest.mark.parametrize(
+  ("setting", "kinds"), [("none", [Round]), ("central", [Round]), ("local_8", [Round, LocalRelease])]
+)
+@pytest.mark.parametrize("seed", "01")
+def test_ledgers_hold_every_round_once(finished, setting, kinds, seed):
+  path = finished.path / setting / seed / "ledger.jsonl"
+  lines = path.read_text().splitlines()[1:]
+  assert [json.loads(line.split(" ", 1)[1])["round"] for line in lines] == list(range(5))
+  assert [type(event) for event in ledger.load(path)] == kinds * 5
+
+
+def test_results_follow_from_ledgers_and_metrics(finished):
+  content = results(finished.path)
+  assert content["not_private"] == ["the models of baseline 'none' were trained without privacy"]
+  assert content["flags"]["num_rounds"] == 5
+  assert [(result["setting"], result["seed"]) for result in content["runs"]] == [
+    (setting, seed) for setting in ("none", "central", "local_8") for seed in (0, 1)
+  ]
+  for result in content["runs"]:
+    name = f"{result['setting']}/{result['seed']}"
+    assert [row["round"] for row in rows(finished.path, name)] == [0, 2, 4, 5]
+    assert result["metrics"] == rows(finished.path, name)[-1]
+    spent = accounting.epsilon(ledger.load(finished.path / name / "ledger.jsonl"), DELTA, observer="model")
+    assert (result["central"] is None) == (result["setting"] == "none")
+    if result["central"]:
+      assert (result["central"]["epsilon"], result["central"]["delta"]) == (spent, DELTA)
+  for summary, setting in zip(content["summary"], ("none", "central", "local_8"), strict=True):
+    accuracies = [r["metrics"]["test_accuracy"] for r in content["runs"] if r["setting"] == setting]
+    assert summary["test_accuracy"] == mean_interval(accuracies)._asdict()
+
+
+def test_the_parameters_are_the_last_rows(finished):
+  task = private_federated.load_task(resolve(examples_per_user=10))
+  for setting in ("none", "central", "local_8"):
+    with np.load(finished.path / setting / "1" / "params.npz") as file:
+      params = {name: jax.numpy.asarray(file[name]) for name in file.files}
+    accuracy = float(task.evaluate(params)["test_accuracy"])
+    assert accuracy == pytest.approx(rows(finished.path, f"{setting}/1")[-1]["test_accuracy"], abs=1e-6)
+
+
+def test_repetitions_differ(finished):
+  for setting in ("none", "central", "local_8"):
+    first, second = ((finished.path / setting / seed / "params.npz").read_bytes() for seed in "01")
+    assert first != second
+
+
+def test_no_two_runs_share_noise(finished):
+  """A ledger's header names the run and a fingerprint of its noise key."""
+  headers = [
+    json.loads(path.read_text().split("\n")[0].split(" ", 1)[1]) for path in finished.path.rglob("ledger.jsonl")
+  ]
+  fingerprints = {header["run"].split(" ")[-1] for header in headers}
+  assert len(fingerprints) == len(headers) == 6
+
+
+def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_options_say(monkeypatch):
+  made = {}
+  monkeypatch.setattr(private_federated, "average", lambda query, denominator: (query, denominator))
+  monkeypatch.setattr(private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs))
+  for radius in (None, 0.25):
+    options = resolve(noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius)
+    task = private_federated.load_task(options)
+    plan = private_federated.make_plan(options, task.num_users)
+    for row in private_federated.make_rows(options, task, plan, None):
+      (query, denominator), kwargs = row.setting.algorithm
+      total = np.zeros(task.dim, np.float32)
+      _, event, _ = query.finalize(jax.random.key(0), query.init(total), total)
+      made[radius, row.setting.name] = denominator, event, kwargs["mechanism"]
+  for (radius, name), (denominator, event, mechanism) in made.items():
+    assert denominator == 20
+    if name == "none":
+      assert event == NonPrivate()
+    else:
+      clip_norm = 0.5 if mechanism is None else radius or mechanism.max_norm
+      assert event == GaussianSum(clip_norm, 2.0 * clip_norm)
+
+
+@pytest.mark.parametrize(("noise_multiplier", "baselines"), [(1e-6, ()), (0.2, ("central",))], ids=["local", "central"])
+def test_errors_are_those_of_an_average(noise_multiplier, baselines):
+  """Everybody's update is the same, of the largest norm: whatever else the model moves by is error.
+
+  The squared error over 650 weights and 8 rounds has a relative standard deviation of 2 %, so that a tenth is exceeded
+  with probability 1e-6, and an error stated 8 % too large or too small is caught with probability .99.
+  """
+  options = resolve(
+    noise_multiplier=noise_multiplier, examples_per_user=10, cohort_size=143, num_rounds=8,
+    max_update_norm=0.5, epsilon_directions=(8.0,), baselines=baselines, chunk_size=143,
+  )  # fmt: skip
+  task = private_federated.load_task(options)
+  task = task._replace(loss=lambda params, _: 100.0 * sum(map(jax.numpy.sum, jax.tree.leaves(params))))
+  plan = private_federated.make_plan(options, task.num_users)
+  for row in private_federated.make_rows(options, task, plan, None):
+    algorithm, key = row.setting.algorithm, jax.random.key(1)
+    state = algorithm.init(task.init(key))
+    step, moves = jax.jit(algorithm.round), []
+    for _ in range(8):
+      before, (state, *_) = state, step(key, key, state, task.clients)
+      moves.append(jax.flatten_util.ravel_pytree(jax.tree.map(np.subtract, state.params, before.params))[0])
+    expected = -0.5 / np.sqrt(650)
+    squared = np.mean(np.sum((np.array(moves) - expected) ** 2, axis=1))
+    assert squared == pytest.approx(row.local_error**2 + row.central_error**2, rel=0.1), row.setting.name
+
+
+def test_the_report_says_what_was_guaranteed_to_whom(finished):
+  report = (finished.path / "report.md").read_text()
+  book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
+  spent = accounting.epsilon(book, DELTA, observer="model")
+  central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
+  public = "taking as public what was computed from the protected data: N = 143 users"
+  for text in (report, finished.out):
+    assert f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}, {public}." in text
+  release = next(event for event in book if isinstance(event, LocalRelease))
+  assert (release.relation, release.unit, release.observer) == ("replace_one", "user", "server")
+  for part, asked in (("direction", 8.0), ("magnitude", 10.0)):
+    assert asked - 1e-6 <= getattr(release.guarantee, part) <= asked
+  assert f"- local ε₁ = 8: {release.guarantee}." in report
+  assert f"is {release.max_releases} of 5 rounds" in " ".join(report.split())
+  assert f"- local ε₁ = 8: {accounting.local_guarantee(book)}." in report
+  for text in (
+    "ledger.jsonl",
+    "arXiv 1908.10530",
+    "python -m experiments.private_federated --flagfile=<folder>/run.flags",
+  ):
+    assert text in report
+  assert f"| jax      | {jax.__version__}" in report
+  assert "NOT PRIVATE" not in report + finished.out
+  assert book.caveats == ()
+  accuracy = results(finished.path)["summary"][2]["test_accuracy"]
+  cells = [epsilon(spent), f"{100 * accuracy['mean']:.1f} % ± {100 * accuracy['half_width']:.1f}"]
+  for table in (report, finished.out):
+    row = next(line for line in table.splitlines() if line.startswith("| local ε₁ = 8"))
+    assert "| 18 (8 + 10) " in row
+    assert all(cell in row for cell in cells)
+
+
+def test_what_lies_in_the_work_directory(finished):
+  names = {path.name for path in finished.path.iterdir()}
+  plots = {"accuracy_over_rounds.png", "accuracy_against_epsilon.png"}
+  assert names == plots | {"none", "central", "local_8", "flags.json", "run.flags", "results.json", "report.md"}
+  for plot in plots:
+    assert (finished.path / plot).read_bytes().startswith(b"\x89PNG")
+    assert f"({plot})" in (finished.path / "report.md").read_text()
+  assert not finished.path.with_name("run.secret").exists()
+
+
+def test_lines_in_a_pipe_tell_no_time_and_no_size(finished):
+  lines = finished.err.splitlines()
+  assert len(lines) == 6 * 4
+  assert all(re.fullmatch(LINE, line) for line in lines)
+
+
+def test_a_finished_run_is_not_computed_again(finished, monkeypatch):
+  before = {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()}
+  monkeypatch.setattr(sweep, "train", None)
+  again = run(finished.path, resume=True)
+  assert again.out == finished.out
+  assert {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()} == before
+  assert not finished.path.with_name("run.secret").exists()
+
+
+def test_changed_flags_are_refused(finished):
+  with pytest.raises(ValueError, match="Expected --num_rounds=5, with which the run was begun, got 6"):
+    run(finished.path, resume=True, num_rounds=6)
+  with pytest.raises(ValueError, match="Expected --preset=smoke, with which the run was begun, got mnist_cnn_1"):
+    launch.prepare(EXPERIMENT, {}, Location("mnist_cnn_1", str(finished.path), resume=True))
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    (
+      {"local_batch_size": 3},
+      "Expected --local_batch_size only with --local_training=sgd, got --local_training=gradient",
+    ),
+    ({"proximal_iterations": 3}, "Expected --proximal_iterations only with --local_training=proximal"),
+    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist"),
+    ({"noise_multiplier": 1.0, "target_epsilon": 1.0}, "Expected exactly one of --noise_multiplier and --target_eps"),
+    ({"cohort_size": 2000}, "Expected --cohort_size of at most 1437 users, got 2000"),
+    ({"epsilon_directions": (2.0, -1.0)}, "Expected --epsilon_directions to be a number in"),
+    ({"baselines": (), "epsilon_directions": ()}, "Expected something to run"),
+    ({"model": "cnn"}, "Expected images of at least 16 x 16"),
+  ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, message):
+  with pytest.raises(ValueError, match=message):
+    run(tmp_path / "run", **given)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_are_not_private_say_so(tmp_path):
+  flags = {**TINY, "num_rounds": 2, "epsilon_directions": (), "baselines": ("central",)}
+  flags |= {"local_training": "sgd", "server_optimizer": "momentum"}
+  loud = run(tmp_path / "a", noise_seed=3, diagnostics=True, **flags)
+  for text in (loud.out, (tmp_path / "a/report.md").read_text()):
+    assert text.count("NOT PRIVATE") == 2
+    assert "--noise_seed=3" in text
+  assert len(results(tmp_path / "a")["not_private"]) == 2
+  for made in results(tmp_path / "a")["runs"]:
+    (caveat,) = ledger.load(tmp_path / f"a/central/{made['seed']}/ledger.jsonl").caveats
+    assert made["not_private"] == [caveat]
+  (row,) = (json.loads(line) for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines())
+  assert set(row) == {"round", "cohort_size", "update_norm", "release_norm"}
+  run(tmp_path / "b", noise_seed=3, diagnostics=True, **flags)
+  assert (tmp_path / "a/central/0/params.npz").read_bytes() == (tmp_path / "b/central/0/params.npz").read_bytes()
+
+
+def test_mirror_descent_with_releases_bounded_by_coordinate(tmp_path):
+  """Each coordinate of an average is then of one size at most, and steps move few weights far."""
+  flags = {**TINY, "num_rounds": 2, "baselines": (), "epsilon_directions": (8.0,), "seeds": 1}
+  run(tmp_path / "run", direction_mechanism="priv_unit_linf", server_optimizer="mirror", noise_seed=3, **flags)
+  (row,) = results(tmp_path / "run")["runs"]
+  assert row["rounds"] == 2
+  with np.load(tmp_path / "run/local_8/0/params.npz") as arrays:
+    moved = np.sort(np.abs(np.concatenate([arrays[name].ravel() for name in arrays])))[::-1]
+  assert np.sum(moved[: len(moved) // 10]) > 0.8 * np.sum(moved) > 0  # of normal entries a tenth have 0.2 of the sum
+
+
+def test_a_budget_stops_private_runs_only(tmp_path):
+  stopped = run(tmp_path / "run", epsilon_directions=(), max_epsilon=1.5, seeds=1, **TINY)
+  none, central = results(tmp_path / "run")["runs"]
+  assert (none["rounds"], none["stopped"], central["stopped"]) == (5, False, True)
+  assert 0 < central["rounds"] < 5
+  book = ledger.load(tmp_path / "run/central/0/ledger.jsonl")
+  assert len(book) == central["rounds"]
+  assert central["central"]["epsilon"] == accounting.epsilon(book, DELTA) <= 1.5
+  assert accounting.epsilon(book.append(next(iter(book))), DELTA) > 1.5
+  assert "NOT PRIVATE" not in stopped.out
+
+
+def environment(tmp_path):
+  """One device, and a compilation cache for the processes of a test."""
+  names = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+  names.pop("XLA_FLAGS", None)
+  names.setdefault("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+  return names
+
+
+def test_killed_processes_leave_what_a_whole_one_does(tmp_path):
+  flags = ["--baselines=central", "--epsilon_directions=8", "--seeds=1"]
+  flags += [f"--{name}={value}" for name, value in TINY.items()]
+  script = pathlib.Path(__file__).with_name("killed.py")
+  killed, whole = tmp_path / "run", tmp_path / "run_whole"
+  done = subprocess.run(
+    [sys.executable, script, killed, *flags], env=environment(tmp_path), text=True, capture_output=True, timeout=300
+  )
+  assert done.returncode == 0, done.stderr
+  assert int(re.search(r"killed (\d+) times", done.stdout)[1]) >= 4
+  kept = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
+  assert sorted(kept) == sorted(path.relative_to(killed) for path in killed.rglob("*") if path.is_file())
+  for path in kept:
+    assert (killed / path).read_bytes() == (whole / path).read_bytes(), path
+  assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"run", "run_whole"}
+
+
+def test_the_command_line(finished, tmp_path):
+  def call(*flags):
+    command = [sys.executable, "-m", "experiments.private_federated", *flags]
+    return subprocess.run(
+      command, env=environment(tmp_path), cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False
+    )
+
+  refused = call(f"--flagfile={finished.path / 'run.flags'}", "--cohort_size=99999")
+  assert refused.returncode != 0
+  assert refused.stderr.endswith("private_federated: Expected --cohort_size of at most 143 users, got 99999.\n")
+  shown = call("--help")
+  for name in ("--preset: <language_model|", "--workdir", "--[no]resume", "--epsilon_directions", "--target_epsilon"):
+    assert name in shown.stdout
+  assert {path.name for path in tmp_path.iterdir()} <= {"cache"}  # No run was begun.
