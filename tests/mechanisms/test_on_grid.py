@@ -42,6 +42,7 @@ def draw(mechanism, count, key=0):
   return releases.draw(mechanism.privatize, VALUE, count, seed=key).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_to_nearest_moves_no_coordinate_by_more_than_half_the_spacing():
   moved = draw(rounded(MECHANISM, SPACING), 2000) - draw(MECHANISM, 2000)
   assert np.max(np.abs(moved)) <= SPACING / 2 * (1 + 1e-5)
