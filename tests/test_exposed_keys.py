@@ -43,6 +43,7 @@ def test_what_is_derived_from_a_secure_key_is_secure_and_nothing_else_is(derive)
     assert not random.is_secure(derive(make()))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", random.IMPLS)
 def test_the_type_of_a_secure_key_changes_no_bit_and_survives_storing(impl):
   key = random.secure_key(impl)
@@ -73,6 +74,7 @@ def test_a_key_is_exposed_by_its_type_or_by_being_the_datas():
   assert (bool(compared(key, other)), bool(compared(key, key))) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_a_procedure_marks_every_event_of_a_key_that_is_not_secure(name):
   algorithm, params, clients = PROCEDURES[name]

@@ -83,6 +83,7 @@ def test_every_optimum_is_finite_stationary_and_spends_epsilon_from_below(dim):
     assert 0.5 <= optimum.p <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3, 10, 51, 1000, 10**5, 10**9])
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 16.0, 256.0, 1e4])
 def test_exact_epsilon_by_independent_quadrature_is_never_above_the_one_asked_for(dim, epsilon):

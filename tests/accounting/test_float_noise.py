@@ -51,6 +51,7 @@ def test_normal_draws_are_near_the_real_ones_of_their_uniforms(shift):
   assert abs(np.mean(relative)) < 5e-8
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("at", "largest"), [(0.03, 1e-8), (0.7, 1e-8), (3.0, 1e-8), (5.0, 1e-8), (5.9, 5e-7), (6.5, None), (7.3, None)]
 )

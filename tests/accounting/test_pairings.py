@@ -138,6 +138,7 @@ def true_delta(query, relation, q, epsilon):
   return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, r), (r, p)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("query", QUERIES, ids=str)
 def test_bounds_the_truth_or_refuses(sampling, query):

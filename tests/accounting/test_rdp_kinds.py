@@ -127,6 +127,7 @@ def test_fixed_size_matches_400_digits(q, z):
   np.testing.assert_allclose(rdp_fixed_size_gaussian(np.array([q]), np.array([z]), orders)[0], expected, rtol=1e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("z", [0.3, 1.0, 5.0, 200.0])
 def test_fixed_size_never_above_dp_accounting(z):
   orders, q = np.array([1.5, 2.0, 4.5, 63.0, 128.0, 256.0, 300.0]), np.array([1e-4, 0.01, 0.3, 1.0])

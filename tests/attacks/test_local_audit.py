@@ -62,7 +62,6 @@ def test_laplace_noise_a_quarter_too_small_is_found(epsilon):
   assert epsilon < audit(mechanism, samples=100_000).bound < epsilon / 0.75
 
 
-@pytest.mark.slow
 def test_normal_noise_a_quarter_too_small_is_found():
   """At a delta of 0.01 by events of epsilon; at any delta by what events say of mu = sensitivity / stddev."""
   claimed = gaussian(1.0, 1.0, 0.01)

@@ -25,6 +25,7 @@ from jdp.attacks.reconstruction import (
 )
 
 
+@pytest.mark.slow
 def test_without_privacy_an_image_is_recovered_from_any_logistic_regression(key):
   digits = data.digits()
   model = models.logistic_regression(digits.input_shape, digits.num_classes)
@@ -73,6 +74,7 @@ def brute_force(gradient, residuals, prior, noise_variance):
   return found[best][1], best
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("noise_variance", [1e-3, 0.1, 3.0])
 def test_the_attack_names_the_posterior_mean(noise_variance):
   generator = np.random.default_rng(1)
@@ -120,6 +122,7 @@ def test_lowest_frequencies_are_the_cosine_transforms():
     lowest_frequencies((2, 2), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.3, 1.2, 2.5])
 def test_nothing_in_the_cap_is_nearer(angle):
   generator = np.random.default_rng(4)
@@ -169,6 +172,7 @@ def network():
   return gradient_of, lambda released, penalty, tried=candidates: attack(released, penalty, tried)
 
 
+@pytest.mark.slow
 def test_matching_finds_input_and_label_from_the_gradients_direction(network):
   gradient_of, attack = network
   value = jnp.array([0.1, 0.9, 0.4, 0.7, 0.2, 0.6])
@@ -185,6 +189,7 @@ def test_a_large_penalty_leaves_the_priors_mean(network):
   np.testing.assert_allclose(match.input, 0.5, atol=0.01)
 
 
+@pytest.mark.slow
 def test_candidates_start_where_they_are_told(network):
   """With one step of nearly nothing each remains where it began, and the matching one has the least loss."""
   gradient_of, _ = network

@@ -25,6 +25,7 @@ def logit(probability):
   return float(np.log(probability / (1 - probability)))
 
 
+@pytest.mark.slow
 def test_bounds_are_wrong_no_more_often_than_stated():
   """100 audits at a confidence of 60 %: more than 64 wrong ones would have a probability below 1e-6."""
   subject = conformance.release_subject(response(0.7), 1.0, -1.0, epsilon=logit(0.7))
@@ -67,6 +68,7 @@ def test_reports_that_are_nan_for_some_inputs_only_tell():
   assert {"NaN", "infinite"} & set(found.pair)
 
 
+@pytest.mark.slow
 def test_delta_is_allowed_for():
   """A release that tells all with probability 5 %, and nothing otherwise, is (0, 0.05)-DP."""
 
@@ -78,6 +80,7 @@ def test_delta_is_allowed_for():
     assert conformance.audit(subject, jax.random.key(0), num_samples=20_000).refuted is refuted
 
 
+@pytest.mark.slow
 def test_residues_show_what_a_threshold_does_not():
   """Noise on whole numbers at one input, on halves at the other: the same lengths, near enough, at coarse noise."""
 

@@ -94,6 +94,7 @@ def sensitivity(estimator, relation):
   return 2 / WEIGHT if relation == "replace_one" else 2 / (WEIGHT + 1)
 
 
+@pytest.mark.sweep
 @every_relation
 @every_clipping
 @every_estimator
@@ -114,6 +115,7 @@ def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(estimator,
   assert accounting.epsilon(spent, 1e-5) == pytest.approx(accounting.epsilon(subsampled_gaussian(1.0, Z, 1), 1e-5))
 
 
+@pytest.mark.slow
 def test_a_whole_round_of_users_without_examples_is_that_noise():
   """The same through sampling, cohort and server step; an error of 5 % would be caught."""
   empty = CLIENTS._replace(mask=np.zeros_like(CLIENTS.mask))
@@ -133,6 +135,7 @@ def test_a_whole_round_of_users_without_examples_is_that_noise():
 HOSTILE = {"nan": np.nan, "inf": np.inf, "1e30": 1e30, "1e-40": 1e-40}
 
 
+@pytest.mark.sweep
 @every_clipping
 @every_estimator
 def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(estimator, clipping):
@@ -174,6 +177,7 @@ def test_drop_one_never_moves_the_fixed_denominator():
     assert events == other_events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clipping", "leasts"), [("flat", [1.0, 100.0]), ("by layer", [1.0])], ids=CLIPPINGS)
 def test_the_clipped_denominator_is_the_definition(clipping, leasts):
   weight = weight_by_examples(3)
@@ -198,6 +202,7 @@ def test_without_privacy_it_is_the_true_average_of_a_fixed_cohort():
   assert accounting.epsilon(Ledger().append(event), 1e-5) == np.inf
 
 
+@pytest.mark.slow
 @every_clipping
 def test_the_local_model_is_projected_after_every_batch(clipping):
   """One example a batch, in a bowl with steep and shallow sides: clipping once at the end leads elsewhere."""
@@ -221,6 +226,7 @@ def test_the_local_model_is_projected_after_every_batch(clipping):
   assert np.linalg.norm(ends[True] - ends[False]) > 0.01
 
 
+@pytest.mark.slow
 @every_clipping
 @every_estimator
 def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
@@ -244,6 +250,7 @@ def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
   assert costs == pytest.approx([expected] * 3, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
 
   def lower(step):
@@ -264,6 +271,7 @@ def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
   assert [event.query for (event,) in events_by_round(same_events)] == [GaussianSum(S, Z * S)] * 3
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_follows_the_norms_of_what_local_training_would_send():
   average = adaptive_average(0.01, float(USERS), initial_clip_norm=1e-3, learning_rate=1.0, count_stddev=0.1)
   made = algorithm(average, update=local_sgd(loss, 1e-3, batch_size=4))
@@ -288,6 +296,7 @@ def test_dp_sgd_clips_examples_and_says_so():
   assert event == Round(poisson(count, 1.0).event(()), GaussianSum(S, 0.0), unit="example")
 
 
+@pytest.mark.slow
 def test_the_server_optimiser_steps_on_minus_the_average():
   average, optimizer = fixed_denominator(flat(S), 0.0, WEIGHT), optax.adam(0.1)
   plain, _ = run(algorithm(average))
@@ -297,6 +306,7 @@ def test_the_server_optimiser_steps_on_minus_the_average():
   np.testing.assert_allclose(moved, ravel_pytree(updates)[0], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_one_program_serves_every_round():
   traces = []
 
@@ -344,6 +354,7 @@ def test_bad_numbers_are_refused(estimator, kwargs, name, bound):
     weight_by_examples(0)
 
 
+@pytest.mark.slow
 def test_clients_in_half_precision_are_clipped_and_summed_in_single():
   inputs, labels = RNG.random((3, 2, 16, 16)).astype(np.float32), np.array([[0, 1], [1, 1], [0, 0]], np.int32)
   images, single, ends = Examples(inputs, labels, np.ones((3, 2), np.float32)), logistic_regression((16, 16), 2), []

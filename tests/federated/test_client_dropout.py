@@ -142,6 +142,7 @@ def test_integers_count_the_shares_that_arrived():
   statistical.assert_normal_stddev(noise, Z * CLIP * 0.7**0.5, catches=0.1)
 
 
+@pytest.mark.slow
 def test_one_compilation_serves_all_rounds():
   rounds = run(training(distributed_sum(CLIP, Z, calibrated(2)), lost(0.5, 0.3, 0.3)), 4, dim=2)  # which counts them
   assert len({float(event.query.stddev) for _, (event, _) in rounds}) > 1

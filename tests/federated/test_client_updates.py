@@ -52,6 +52,7 @@ def clipped(update, gradient):
   return update.clipped(update.settings, jax.tree.map(jnp.zeros_like, gradient), gradient)
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("clip", [0.1, 1.0])
 @pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -np.inf, 1e-40, 1e30, 3e38])
@@ -71,6 +72,7 @@ def test_a_gradient_of_many_leaves_is_bounded():
   assert sum(np.abs(np.float64(leaf)).sum() for leaf in bounded.values()) <= 1
 
 
+@pytest.mark.sweep
 @every_kind
 def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
   gradient = {"w": jnp.linspace(-1.0, 1.0, 120).reshape(SHAPE), "b": jnp.array([0.5])}
@@ -84,6 +86,7 @@ def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
     np.testing.assert_allclose(shorter["b"] / shorter["w"][0, 0], -0.5, rtol=1e-6)
 
 
+@pytest.mark.sweep
 @every_kind
 def test_the_privacy_loss_of_any_two_clients_is_within_the_guarantee(kind, key):
   """Laplace: the loss at the worst output. Gaussian: the shift in standard deviations, which is 1 / z at most."""
@@ -108,6 +111,7 @@ def test_privacy_of_a_coordinate_is_not_privacy_of_the_update():
   np.testing.assert_allclose(losses.sum(), 2.5, rtol=1e-6)
 
 
+@pytest.mark.sweep
 @every_kind
 def test_the_noise_has_the_stated_law_and_variance(kind, key):
   """An error of 2 % in the scale is caught."""
@@ -161,6 +165,7 @@ def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   )
 
 
+@pytest.mark.slow
 def test_a_flax_model_is_updated_through_its_loss(key):
   network = nn.Dense(2)
   model = Model(lambda k: network.init(k, jnp.zeros((1, 3)))["params"], lambda p, x: network.apply({"params": p}, x))

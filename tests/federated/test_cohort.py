@@ -55,6 +55,7 @@ def plain_sum(sample, seed=0):
   return total, integers
 
 
+@pytest.mark.sweep
 @every_mesh
 @pytest.mark.parametrize("chunk_size", [1, 4, 100])
 def test_the_sum_is_the_plain_loop_for_every_chunk_size_and_mesh(mesh, chunk_size):
@@ -65,12 +66,14 @@ def test_the_sum_is_the_plain_loop_for_every_chunk_size_and_mesh(mesh, chunk_siz
   assert number == integers
 
 
+@pytest.mark.sweep
 @every_mesh
 def test_an_empty_sample_sums_to_zeros(mesh):
   vector, number = run(make_sample([], capacity=6), mesh=MESHES[mesh]())
   assert (vector.tolist(), vector.dtype, number, number.dtype) == ([0.0] * DIM, np.float32, 0, np.int32)
 
 
+@pytest.mark.slow
 @every_mesh
 def test_padding_changes_no_bit_whatever_it_points_at(mesh):
   members = [3, 5, 8, 13, 21]
@@ -126,12 +129,14 @@ def compiled(capacity, place=None, dim=10_000):
   return total.lower(*replicate(arguments, mesh), data).compile()
 
 
+@pytest.mark.slow
 def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
   small, large = (compiled(capacity).memory_analysis().temp_size_in_bytes for capacity in (1_000, 100_000))
   assert large - small <= 3 * 4 * 100_000  # copies of the slots' indices and weights; the vectors would take 4e9 bytes
   assert small <= 22 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk, and two float64 sums
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("place", [replicate, shard])
 def test_the_only_communication_is_one_sum(place):
   text = compiled(1_000, place).as_text()
@@ -147,6 +152,7 @@ def test_replicate_puts_a_copy_on_every_device():
   assert replicate(DATA, None) is DATA
 
 
+@pytest.mark.slow
 def test_sharded_data_lies_in_shares_and_every_client_is_computed_where_it_lives():
   """Integers come out exactly; of 23 clients on 4 devices the last has a place to spare."""
   mesh = client_mesh()

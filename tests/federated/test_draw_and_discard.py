@@ -73,6 +73,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("update", "options"), CASES, ids=["plain", "sequential", "one held", "five held", "random returns"]
 )
@@ -87,6 +88,7 @@ def test_every_update_is_the_algorithms_bit_for_bit(update, options):
   assert sorted([*state.rows.tolist(), *state.held.tolist()]) == list(range(state.models.shape[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"])
 def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   def run(block_size, *cuts):
@@ -112,6 +114,7 @@ def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit()
   assert np.max(np.abs(params)) > 0.1
 
 
+@pytest.mark.slow
 def test_vmap_over_seeds_and_settings_is_the_loop():
   updates = [laplace_update(MODEL.gradient, epsilon, rate) for epsilon, rate in ((0.5, 0.1), (2.0, 0.3), (8.0, 1.0))]
   process = draw_and_discard(updates[0], K, in_flight=2)
@@ -130,6 +133,7 @@ def test_vmap_over_seeds_and_settings_is_the_loop():
     np.testing.assert_allclose(together[seed], expected, rtol=0, atol=1e-3 * update.noise_variance**0.5)
 
 
+@pytest.mark.slow
 def test_one_program_serves_all_settings_and_all_calls():
   process = draw_and_discard(NOISY, K)
   run = jax.jit(process.run)
@@ -156,6 +160,7 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
   statistical.assert_frequencies(np.bincount(pairs, minlength=9), np.full(9, 1 / 9), catches=skewed)
 
 
+@pytest.mark.slow
 def test_the_initial_instances_have_half_k_times_the_noise_variance():
   """A standard deviation off by 2 % is caught."""
   process = draw_and_discard(NOISY, 20)
@@ -199,6 +204,7 @@ def assert_theorem_3_1(initial, scale=1.0):
   statistical.assert_mean(found, expected, stddev=found.std(axis=0, ddof=1), catches=0.1 * THEOREM_K)
 
 
+@pytest.mark.slow
 def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
   """Stationary at k s2 / 2, or closer by 1 - 2/k^2 per update; an error of 5 % in the noise's scale is caught.
 
@@ -212,6 +218,7 @@ def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
     assert_theorem_3_1(0.0, scale=0.95)
 
 
+@pytest.mark.slow
 def test_lineages_die_out_as_the_exact_chain_says():
   """How many instances descend from one update, 20 updates later; a law 0.02 off in P(gone) is caught."""
   update = exact_update(lambda params, client: jnp.zeros_like(params), 1.0)
@@ -228,6 +235,7 @@ def test_lineages_die_out_as_the_exact_chain_says():
   statistical.assert_frequencies(np.bincount(counts, minlength=K + 1), law, catches=shifted)
 
 
+@pytest.mark.slow
 def test_batches_of_one_are_one_instance_and_larger_ones_average():
   def run(batch_size, who):
     process = server_batching(NOISY, batch_size, block_size=4)
@@ -254,6 +262,7 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
   assert np.any(after.total)
 
 
+@pytest.mark.slow
 def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
   process = draw_and_discard(PLAIN, K)
   run, start = jax.jit(process.run), process.init(jax.random.key(0), PARAMS, 0.0)
@@ -263,6 +272,7 @@ def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
     assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [0, 3])
 def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
   def sometimes_nan(settings, noise, params, client):

@@ -116,6 +116,7 @@ AVERAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "average"), [("tied", "fixed"), *(("dense", average) for average in AVERAGES)])
 def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   network, average = NETWORKS[network], AVERAGES[average]
@@ -126,6 +127,7 @@ def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   assert other_diagnostics == pytest.approx(diagnostics, rel=2e-4)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
@@ -179,6 +181,7 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
   assert np.all(norms < 0.01 * parts)
 
 
+@pytest.mark.slow
 def test_dp_sgd_of_ghost_norms_is_dp_sgd():
   points = Examples(*(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask))))
   network, ends = NETWORKS["dense"], []
@@ -196,6 +199,7 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
   assert np.linalg.norm(ends[1] - ends[0]) < 2e-4 * np.linalg.norm(ends[0])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("network", "inputs"),
   [

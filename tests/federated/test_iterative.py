@@ -125,6 +125,7 @@ def test_statistics_become_those_of_the_mixture(rate):
   np.testing.assert_allclose(moved.variance, square - mean**2, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shift", "spread"), [(0.0, -1e6), (1e3, 0.0), (0.0, 1e12), (-1e5, -1e5)])
 def test_variances_stay_positive_whatever_the_noise(shift, spread):
   statistics = Statistics(jnp.zeros(1), jnp.ones(1))
@@ -136,6 +137,7 @@ def test_variances_stay_positive_whatever_the_noise(shift, spread):
     assert low * (1 - 1e-6) <= float(statistics.variance[0]) <= VARIANCE_RANGE[1]
 
 
+@pytest.mark.slow
 def test_without_privacy_statistics_reach_those_of_the_data():
   frozen = iterative_training(
     MODEL, average(no_privacy(), RECORDS), poisson(RECORDS, 1.0), optax.sgd(0.0), rate=0.1, chunk_size=RECORDS
@@ -149,6 +151,7 @@ def test_without_privacy_statistics_reach_those_of_the_data():
   np.testing.assert_allclose(activations.var(0), 1, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_without_privacy_a_round_steps_by_the_mean_gradient_and_tells_the_mean_metrics():
   values, events = after(PLAIN_ROUND, PLAIN)
   records = [vectors_of(row(number)) for number in range(RECORDS)]
@@ -163,6 +166,7 @@ def test_without_privacy_a_round_steps_by_the_mean_gradient_and_tells_the_mean_m
   assert float(twice.metrics["loss"]) == pytest.approx(both, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30, 50.0])
 def test_a_hostile_record_moves_each_group_by_at_most_its_share(poison):
   inputs = DATA.inputs.copy()
@@ -183,6 +187,7 @@ def test_a_hostile_record_moves_each_group_by_at_most_its_share(poison):
     assert norm(difference.metrics) > 0.5 * BOUNDS["metrics"]
 
 
+@pytest.mark.slow
 def test_noise_of_each_group_and_its_event():
   """Rates: see `statistical`. An error of 10 % in any group's standard deviation would be caught."""
   stddevs = {"gradient": 0.3, "moments": 2.0, "metrics": 0.7}
@@ -202,6 +207,7 @@ def test_noise_of_each_group_and_its_event():
     statistical.assert_normal_stddev(draws, stddevs[name], catches=0.1)
 
 
+@pytest.mark.slow
 def test_rounds_are_compiled_once_and_computed_twice_are_the_same_twice():
   made = algorithm(query({"gradient": 0.1, "moments": 1.0, "metrics": 0.5}), unit="user", relation="zero_out")
   run_round = jax.jit(made.round)
@@ -211,6 +217,7 @@ def test_rounds_are_compiled_once_and_computed_twice_are_the_same_twice():
   assert (events[0].relation, events[0].unit) == ("zero_out", "user")
 
 
+@pytest.mark.slow
 def test_a_model_without_normalised_layers_has_no_moments():
   plain = logistic_regression((4, 4), CLASSES)
   values = initial_values(without_statistics(plain), jax.random.key(0), metrics=False)

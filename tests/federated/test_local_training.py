@@ -60,6 +60,7 @@ def test_gradient_step_is_the_closed_form():
   np.testing.assert_allclose(run(gradient_step(LOSS, 0.5)), -0.5 * gradient, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch_size", [COUNT, 10 * COUNT])
 def test_local_sgd_with_one_full_batch_is_a_gradient_step(batch_size):
   sgd = run(local_sgd(LOSS, 0.5, batch_size=batch_size))
@@ -89,6 +90,7 @@ def test_local_sgd_shuffles_with_its_key():
   assert np.any(run(update, seed=1) != run(update, seed=2))
 
 
+@pytest.mark.sweep
 @every_update
 @pytest.mark.parametrize("filling", [0.0, 1e30, np.inf, np.nan])
 def test_padding_has_no_effect_whatever_it_holds(update, filling):
@@ -96,6 +98,7 @@ def test_padding_has_no_effect_whatever_it_holds(update, filling):
   np.testing.assert_allclose(run(update, padded(CLIENT, 20, filling)), run(update), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sweep
 @every_update
 def test_a_client_without_examples_changes_nothing(update):
   nobody = padded(Examples(*(x[:0] for x in CLIENT)), 5, np.nan)
@@ -109,6 +112,7 @@ def proximal_objective(x, client, learning_rate):
   return value + off @ off / (2 * learning_rate), gradient + off / learning_rate
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("learning_rate", [0.01, 1.0, 10.0])
 def test_proximal_point_is_near_the_minimiser(learning_rate):
   arguments = (CLIENT, learning_rate)
@@ -118,6 +122,7 @@ def test_proximal_point_is_near_the_minimiser(learning_rate):
   assert np.linalg.norm(off) < 1e-2 * np.linalg.norm(step)  # as near as float32 values of the objective can tell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning_rate", [0.01, 1.0, 1e6])
 def test_proximal_point_never_overshoots(learning_rate):
   updates = [proximal_point(LOSS, learning_rate, num_iterations=iterations) for iterations in (1, 5)]

@@ -37,6 +37,7 @@ def in_the_clear(protocol=PROTOCOL):
   )
 
 
+@pytest.mark.slow
 def test_masks_change_no_bit_of_the_sum():
   plain = masked_round(QUERY, in_the_clear())
   for present in (answering(12, 12), answering(9, 7), answering(6, 5)):
@@ -44,6 +45,7 @@ def test_masks_change_no_bit_of_the_sum():
     assert np.array_equal(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("numbers", "fraction"), [((12, 12), 1.0), ((8, 8), 1.0), ((8, 5), 2 / 3 + 5 / 24)])
 def test_noise_is_that_of_the_event(key, numbers, fraction):
   keys = jax.random.split(key, 5)
@@ -58,6 +60,7 @@ def test_noise_is_that_of_the_event(key, numbers, fraction):
   statistical.assert_normal_stddev(errors, STDDEV * fraction**0.5, catches=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(3, 3, 3), (12, 10, 10, 5), (8, 7, 7), (20, 20, 20), (1, 1, 1), (19, 1, 1)])
 def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(key, monkeypatch, numbers):
   """Of 20 clients. The event holds the exact variance of what was drawn, or a last bit less."""
@@ -116,6 +119,7 @@ def test_other_clients_than_the_protocols_are_refused(key, present, records, mes
     masked(key, STATE, records, present)
 
 
+@pytest.mark.slow
 def test_a_floor_too_low_for_exact_draws_is_refused_before_anything_is_sent(key):
   query = discrete_sum(jnp.zeros(4), 1e-3, 1.0, num_clients=CLIENTS, modulus_bits=17, noise="skellam")
   state, records, sent = query.init(jnp.zeros(4)), jnp.zeros((CLIENTS, 4)), []
@@ -133,6 +137,7 @@ def test_rounds_that_would_open_with_too_little_noise_stay_closed(key):
   assert masked_round(QUERY, torn)(key, STATE, RECORDS, answering(9, 8)) is None
 
 
+@pytest.mark.slow
 def test_the_sum_of_the_reports_alone_does_not_open():
   """What was revealed after two stages does not unmask the first: the own masks of those who answered are missing."""
   setup = PROTOCOL.setup(jax.random.key(3))

@@ -50,6 +50,7 @@ def test_all_leaves_are_one_vector():
   np.testing.assert_allclose(np.concatenate([parts["a"].reshape(-1), parts["b"]]), whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_average_keeps_its_bound_and_gradient_descent_does_not():
   """Linear losses of random signs plus one small slope: the bound in the docstring, at its learning rate."""
   dim, count = 512, 3000
@@ -75,6 +76,7 @@ def test_the_average_keeps_its_bound_and_gradient_descent_does_not():
   assert excess(optax.sgd(1 / (0.8 * math.sqrt(dim * count)))) > bound
 
 
+@pytest.mark.slow
 def test_it_trains_with_the_linf_mechanism():
   """A round of private federated learning steps by the dual of the average release."""
   dim, users = 20, 6

@@ -42,6 +42,7 @@ def start(output):
   ]
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_device(tmp_path):
   """Bit for bit, on two devices and on eight, with data sharded: no sum is rounded."""
   processes = start(tmp_path / "found.npz")
@@ -58,6 +59,7 @@ def test_two_processes_train_as_one_device(tmp_path):
     np.testing.assert_array_equal(found[f"eight_{array}"], alone[array])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["federated", "transformed"])
 def test_a_loop_that_looks_at_no_result_survives(loop):
   """Before states waited for themselves, such loops were aborted after a minute."""

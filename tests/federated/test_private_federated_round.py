@@ -116,7 +116,6 @@ def test_without_a_cap_a_release_counts_in_every_round():
   assert events[1].max_releases is None
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(("poison", "effect"), [(np.nan, 0.0), (np.inf, 0.0), (1e30, S)])
 @pytest.mark.parametrize("made", [IN_THE_CLEAR, LOCAL], ids=["in the clear", "local"])
 def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_the_events(made, poison, effect):
@@ -134,7 +133,7 @@ def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_t
     assert moved <= 2 * S * (1 + 1e-4)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [STEP, local_sgd(LOSS, 5.0, batch_size=1)], ids=["gradient", "local sgd"])
 def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_client(update):
   """Whoever it is: were the keys of local training dealt by slot, all later members would train otherwise."""
@@ -166,7 +165,7 @@ def test_a_round_computed_twice_is_the_same_twice():
   assert flat(run(EVERYTHING, seed=7)[0]).tolist() != flat(run(EVERYTHING)[0]).tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("made", "same"),
   [(LOCAL, True), (algorithm(probability=0.5), True), (algorithm(no_privacy(), update=TRAIN), False)],
@@ -220,7 +219,7 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   assert np.any(flat(alone))
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.5, momentum=0.9), optax.adam(0.1)], ids=["momentum", "adam"])
 def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
   with jax.numpy_dtype_promotion("standard"):  # optax's adam promotes
@@ -247,6 +246,7 @@ def test_rounds_run_inside_a_scan_and_their_events_reach_the_ledger():
   np.testing.assert_allclose(flat(state), flat(run(made, rounds=3)[0]), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_diagnostics_are_averages_over_the_cohort():
   _, [(_, diagnostics)] = run(algorithm(diagnose=True))
   norms = np.linalg.norm(differences(), axis=1)

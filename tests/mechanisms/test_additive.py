@@ -102,6 +102,7 @@ def test_epsilon_is_the_largest_likelihood_ratio(factory, norm, dim):
   assert others.max() / mechanism.parameters <= mechanism.guarantee.epsilon * (1 + 1e-12)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("mechanism", "norm"),
   [
@@ -138,6 +139,7 @@ def test_laplace_noise_has_its_scale():
   assert stats.kstest(samples, stats.laplace(scale=1.53).cdf).pvalue < statistical.FALSE_FAILURE
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dim", [1, 5])
 def test_l2_laplace_noise_has_a_gamma_length_and_a_uniform_direction(dim):
   """100,000 draws, which reject a length wrong by 3 %; coordinates are uncorrelated and centred."""

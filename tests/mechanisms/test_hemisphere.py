@@ -34,7 +34,7 @@ def test_norm_is_the_published_one_and_privunits_at_gamma_0(dim, epsilon):
   assert mechanism.max_norm == pytest.approx(3 * priv_unit(dim, epsilon, gamma=0.0).max_norm, rel=1e-12)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2.0, 1.0, 0.0])
 def test_the_near_hemisphere_has_the_stated_share(length):
   """100,000 draws; a share wrong by 3 % is caught. Magnitudes are rounded to the ends of the diameter."""

@@ -43,12 +43,14 @@ def draw(mechanism, count, key=0):
   return releases.draw(mechanism.privatize, VALUE, count, seed=key).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_to_nearest_moves_no_coordinate_by_more_than_half_the_spacing():
   moved = draw(rounded(MECHANISM, SPACING), 2000) - draw(MECHANISM, 2000)
   assert np.max(np.abs(moved)) <= SPACING / 2 * (1 + 1e-5)
   assert np.max(np.abs(moved)) > 0.49 * SPACING
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_every_estimate_is_a_multiple_of_the_spacing(unbiased):
   estimates = draw(rounded(MECHANISM, SPACING, unbiased=unbiased), 1000)

@@ -62,6 +62,7 @@ def draw_heights(cap, count):
   return np.asarray(jax.jit(jax.vmap(height_sampler(cap)))(keys)[0], np.float64)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "epsilon"), SETTINGS)
 def test_height_has_the_exact_law(dim, epsilon):
   cap = caps.optimal_cap(dim, epsilon)
@@ -80,6 +81,7 @@ def test_cap_is_hit_with_probability_p(dim, epsilon):
   assert abs(share - cap.p) < MAX_Z * math.sqrt(cap.p * (1 - cap.p) / 1e6)
 
 
+@pytest.mark.slow
 def test_far_side_of_the_cap_is_not_lost_at_large_epsilon():
   """At 1 - p = 1e-4 a million draws leave the cap 100 times, give or take 5 standard errors."""
   cap = caps.cap_of(10, 0.7, 1 - 1e-4)
@@ -87,6 +89,7 @@ def test_far_side_of_the_cap_is_not_lost_at_large_epsilon():
   assert abs(outside - 100) < MAX_Z * 10
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dim", "epsilon"),
   [(2, 1.0), (2, 8.0), (3, 4.0), (10, 8.0), (64, 8.0), (65, 8.0), (1000, 16.0), (10**5, 64.0), (10**9, 64.0)],
@@ -118,6 +121,7 @@ def draw(mechanism, value, count):
   return releases.draw(mechanism.encode, value, count, seed=3).astype(np.float64)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dim", "epsilon", "count"),
   [(2, 1.0, 200_000), (3, 4.0, 200_000), (10, 8.0, 50_000), (1000, 16.0, 2000), (10**5, 64.0, 300)],
@@ -154,6 +158,7 @@ def test_release_has_norm_one_over_m_and_a_uniform_orthogonal_part(dim, epsilon,
     assert abs(z_of_scale(wrong * x)) > MAX_Z
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dim", "epsilon", "count"),
   [(2, 1.0, 400_000), (3, 0.5, 400_000), (10, 8.0, 100_000), (1000, 16.0, 5000), (10**5, 16.0, 300)],
@@ -170,6 +175,7 @@ def test_release_is_unbiased(dim, epsilon, count):
   assert FALSE_FAILURE_RATE < stats.chi2(dim - 1).sf(across / per_axis) < 1 - FALSE_FAILURE_RATE
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "epsilon"), [(10, 8.0), (1000, 4.0)])
 def test_mean_squared_error_is_the_stated_one(dim, epsilon):
   """It is a constant: ||Z||^2 = 1/m^2 and the mean is u, so only the mean is random."""
@@ -179,6 +185,7 @@ def test_mean_squared_error_is_the_stated_one(dim, epsilon):
   assert abs(errors.mean() - mechanism.mean_squared_error()) < MAX_Z * errors.std() / math.sqrt(len(errors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "count"), [(2, 5000), (3, 5000), (10, 5000), (1000, 1000), (10**5, 100)])
 def test_basis_vectors_and_their_negatives_are_ordinary_inputs(dim, count):
   mechanism = made(dim, 4.0)
@@ -198,12 +205,14 @@ def test_input_without_a_direction_releases_as_the_first_basis_vector(dim, filli
   assert np.all(np.isfinite(released))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1e-25, 1e-3, 5.0, 1e30])
 def test_length_of_the_input_does_not_matter(length):
   mechanism, u = made(50, 2.0), unit_vector(50)
   np.testing.assert_allclose(draw(mechanism, length * u, 5), draw(mechanism, u, 5), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-3, 1e4])
 @pytest.mark.parametrize("dim", [2, 3, 70, 5000])
 def test_extreme_budgets_stay_finite(dim, epsilon):

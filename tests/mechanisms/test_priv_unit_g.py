@@ -22,6 +22,7 @@ def cell_probabilities(cap: GaussianCap, edges):
   return -np.diff(tail)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 64.0])
 def test_component_along_the_input_has_the_exact_law(epsilon):
   cap = optimal_gaussian_cap(epsilon)
@@ -57,6 +58,7 @@ def unit_vector(dim):
   return u / np.linalg.norm(u)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "count"), [(2, 40_000), (50, 20_000)])
 def test_estimate_is_unbiased_and_noise_orthogonal_to_the_input_is_not_renormalised(dim, count):
   mechanism, u = priv_unit_g(dim, 4.0), unit_vector(dim)
@@ -82,6 +84,7 @@ def test_error_approaches_that_of_priv_unit_in_many_dimensions():
     assert 1 < ratio < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 300])
 def test_streamed_sum_is_that_of_the_releases(dim):
   mechanism, count = priv_unit_g(dim, 8.0), 7

@@ -83,6 +83,7 @@ def test_channel_has_the_stated_loss_and_mean(dim, kappa, p):
   np.testing.assert_allclose(law @ vertices(dim) / cube.m, vertices(dim), atol=1e-12 / cube.m)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "kappa"), [(1, 0), (3, 0), (4, 1), (4, 3)])
 def test_reports_have_the_law_of_the_channel(dim, kappa):
   """100,000 draws at a vertex; the law of a p 3 points larger is caught. Bits are packed as documented."""
@@ -97,6 +98,7 @@ def test_reports_have_the_law_of_the_channel(dim, kappa):
   statistical.assert_frequencies(counts, law, catches=other)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "kappa"), [(200, 11), (1_000_000, 900)])
 def test_number_of_agreements_has_the_truncated_binomial_law(dim, kappa):
   """20,000 counts against their probabilities; a shift by a fifth of a standard deviation is caught."""
@@ -140,6 +142,7 @@ def test_things_that_tie_draw_again(monkeypatch):
   statistical.assert_frequencies(counts[possible], law, catches=law * (1 + 0.1 * (-1.0) ** np.arange(10)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("count", [0, 1, 6, 7])
 def test_subsets_of_any_size(count):
   chosen = jax.vmap(lambda key: random_subset(key, 7, count))(jax.random.split(jax.random.key(4), 5))
@@ -149,6 +152,7 @@ def test_subsets_of_any_size(count):
 ENCODE_40 = jax.jit(jax.vmap(priv_unit_linf(40, 2.0).encode, (0, None)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hostile", "tame"), [(np.nan, 0.0), (np.inf, 1.0), (-7.0, -1.0), (1e-42, 0.0)])
 def test_coordinates_outside_the_domain_count_as_its_nearest(hostile, tame):
   reports = [
@@ -158,6 +162,7 @@ def test_coordinates_outside_the_domain_count_as_its_nearest(hostile, tame):
   assert np.any(reports[0] != reports[2])
 
 
+@pytest.mark.slow
 def test_rounding_inside_the_cube_has_no_bias():
   """At an epsilon that hardly changes a bit: an error of 3 % of the largest coordinate shows."""
   mechanism, u = priv_unit_linf(8, 40.0), jnp.linspace(-0.7, 0.7, 8)

@@ -30,6 +30,7 @@ def seeds(count):
   return jax.random.bits(jax.random.key(5), (count, 2))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("make", "k"),
   [("haar", 16), *((make, k) for make in ("own rotation", "shared rotation") for k in (16, 100, 512))],
@@ -66,6 +67,7 @@ def along_and_error(mechanism):
   return over(summary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIRECTIONS)
 def test_fast_projection_has_the_stated_mean_length_and_variance(name):
   """The length to a relative 0.3/D: the stated offset of 1/(2D) along `spread` shows, and a bias of 1/(4k) by far.
@@ -97,6 +99,7 @@ def mechanism_of(make, shared, dim=DIM, k=K, epsilon=8.0):
 HAAR, FAST = proj_unit(64, 16.0, 8), fast_proj_unit(DIM, 16.0, K)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("mechanism", "name"),
   [(HAAR, "ones"), (HAAR, "e1"), *((FAST, name) for name in DIRECTIONS)],
@@ -111,6 +114,7 @@ def test_estimates_are_unbiased_with_the_stated_error(mechanism, name):
   assert_mean(error, stated, stddev=error.std(), catches=0.01 * stated)
 
 
+@pytest.mark.slow
 def test_padding_costs_no_error():
   dim, count = 700, 5_000
   mechanism, u = fast_proj_unit(dim, 8.0, K), jnp.full(dim, dim**-0.5)
@@ -128,6 +132,7 @@ def test_a_thousand_numbers_cost_little_error(epsilon):
     assert 1 < ratio < 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", SHARED)
 def test_streamed_sum_is_that_of_the_releases(shared):
   dim, count = 100, 7  # padded to 128
@@ -141,6 +146,7 @@ def test_streamed_sum_is_that_of_the_releases(shared):
   assert np.linalg.norm(streamed - np.asarray(weights, np.float64) @ releases) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [proj_unit, fast_proj_unit])
 def test_error_of_a_shared_projection_does_not_average_out(make):
   """Given W, the mean of many estimates of u is off by 1/c^2 - 1; with own projections by next to nothing."""
@@ -155,6 +161,7 @@ def test_error_of_a_shared_projection_does_not_average_out(make):
   assert 0.3 < off["projection"] / (1 / mechanism.parameters.c**2 - 1) < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [proj_unit, fast_proj_unit])
 def test_reports_of_a_shared_projection_are_k_numbers_and_decode_as_a_sum(make):
   mechanism, u = mechanism_of(make, "projection"), DIRECTIONS["random"]

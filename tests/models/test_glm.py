@@ -57,6 +57,7 @@ def test_the_multinomial_loss_is_the_cross_entropy():
   np.testing.assert_allclose(model.loss(params, examples), expected, rtol=1e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
   model, params, examples = make(family)

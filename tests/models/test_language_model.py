@@ -56,6 +56,7 @@ def test_logits_are_those_of_flax_with_normalised_tied_words(params, examples):
   np.testing.assert_allclose(jax.jit(MODEL.apply)(params, examples.inputs), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_tied_table_is_the_sum_of_both_uses(params, examples):
   def untied(read, predicted):
     inputs = MODEL.predict({**params, "words": {"embedding": read}}, examples.inputs)
@@ -74,6 +75,7 @@ def test_a_word_of_no_length_has_a_finite_gradient(params, examples):
   assert all(np.isfinite(g).all() for g in jax.tree.leaves(grad(dead, examples)))
 
 
+@pytest.mark.slow
 def test_padding_does_not_change_the_gradient(params, examples):
   padded = Examples(
     np.concatenate([examples.inputs, np.full((1, T), 10**6, np.int32)]),
@@ -91,6 +93,7 @@ def test_padding_does_not_change_the_gradient(params, examples):
   assert all(np.all(g == 0) for g in jax.tree.leaves(empty))
 
 
+@pytest.mark.slow
 def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
   rng = np.random.default_rng(1)
   n = TOKENS_AT_ONCE // T + 5

@@ -35,6 +35,7 @@ def test_shapes_sizes_and_types(make, shape, classes, size, key):
   assert (logits.shape, logits.dtype) == ((3, classes), jnp.float32)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["logistic, vectors", "CNN, smallest"])
 def test_examples_do_not_touch_each_other(name, key):
   make, shape, *_ = MODELS[name]
@@ -57,6 +58,7 @@ class ReferenceCNN(nn.Module):
     return nn.Dense(10)(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(28, 28, 1), (19, 22, 3)])
 def test_the_cnn_is_that_of_flax_with_the_same_parameters_and_gradients(shape, key):
   model, reference = small_cnn(shape, 10), ReferenceCNN()
@@ -105,6 +107,7 @@ def test_padding_changes_neither_loss_nor_gradient(filling, label):
     np.testing.assert_allclose(with_padding, without, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch_size", [1, 3, 1000])
 def test_accuracy_is_the_share_of_right_answers_that_count(batch_size):
   right = log_probabilities().argmax(axis=1) == DATA.labels

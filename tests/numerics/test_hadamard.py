@@ -11,6 +11,7 @@ from jdp.mechanisms.hadamard import hadamard_transform, transform_rows
 transform = jax.jit(hadamard_transform)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("levels", [0, 1, 2, 5, 6, 7, 9, 12])  # with and without loop, odd step and product
 def test_transform_is_the_product_with_the_matrix(levels):
   dim = 2**levels

@@ -32,6 +32,7 @@ def records_of(number, scale):
   return jax.tree.map(lambda x: jnp.asarray(scale * rng.standard_normal((number, *x.shape)), jnp.float32), LIKE)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("noise", ["gaussian", "skellam"])
 def test_the_result_is_the_clipped_sum_with_the_planned_noise(key, noise):
   query = discrete_sum(LIKE, 2.0, 0.5, num_clients=40, modulus_bits=20, noise=noise)
@@ -52,6 +53,7 @@ def test_the_result_is_the_clipped_sum_with_the_planned_noise(key, noise):
   statistical.assert_normal_stddev(np.array(results) - truth, variance**0.5, catches=0.1)
 
 
+@pytest.mark.slow
 def test_records_are_clipped_and_nan_is_zero(key):
   query = discrete_sum(LIKE, 1.0, 0.01, num_clients=2, modulus_bits=16)
   state = query.init(LIKE)
@@ -72,6 +74,7 @@ def test_rounding_is_unbiased_and_bounded(key):
   statistical.assert_mean(draws, np.asarray(x), stddev=0.5, catches=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 1.02, 1.1])
 def test_rounding_never_leaves_its_bound(key, fraction):
   x = jnp.full(400, 0.5)  # of norm 10; unbiased rounding has a norm of about 14
@@ -81,6 +84,7 @@ def test_rounding_never_leaves_its_bound(key, fraction):
   assert np.all(rounded(jax.random.key(0), jnp.full(64, 1.5), 8.001) == 1)  # towards zero, if nothing else is short
 
 
+@pytest.mark.slow
 def test_sensitivity_is_that_of_the_integers(key):
   """Every contribution less its noise is an integer vector of at most S: here by a noise of nearly nothing."""
   query = discrete_sum(jnp.zeros(256), 1.0, 0.05, num_clients=1, modulus_bits=10, noise="skellam")
@@ -104,6 +108,7 @@ def test_sums_wrap_no_more_than_bounded_and_the_bound_says_something(key):
   assert plan_grid(dim, 1.0, 0.2, num_clients=clients, max_sum_norm=3.0).spacing < 0.5 * grid.spacing
 
 
+@pytest.mark.slow
 def test_modulus_does_not_change_a_sum_within_range(key):
   record, weights = records_of(4, 0.01), jnp.ones(4)
   query = discrete_sum(LIKE, 1.0, 1.0, num_clients=4, modulus_bits=16)
@@ -130,6 +135,7 @@ def test_epsilon_is_near_that_of_the_floats(noise, kind):
   assert from_floats < rdp < 1.15 * from_floats
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dim", [1, 3, 64, 100])
 def test_rotation_keeps_norms_and_is_undone(key, dim):
   rotation = randomized_hadamard(dim)

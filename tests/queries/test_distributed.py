@@ -66,6 +66,7 @@ def noise_by_the_parties(query, key, like, counts):
   return query.finalize(server_key, total, counts)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SCHEMES)
 def test_shares_add_up_to_the_recorded_noise(key, name):
   query = distributed_sum(2.0, 3.0, SCHEMES[name])
@@ -92,6 +93,7 @@ def test_contributions_are_clipped(key):
     assert np.linalg.norm(query.share(jax.random.clone(key), record, jnp.int32(3))) <= 2.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dropout", "expected"), [(0.0, 1.000), (0.1, 1.060), (0.2, 1.1305), (0.3, 1.217), (0.5, 1.465)]
 )

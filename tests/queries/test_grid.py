@@ -49,6 +49,7 @@ def stated(spacing, at):
   return bias, spacing**2 / 12 + np.sum(signs * (4 * SIGMA**2 + (spacing / (math.pi * k)) ** 2) * np.cos(angle))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("spacing", [0.5, 0.3])  # a power of two, and one that is no float32
 def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
   query = gaussian_sum(1.0, SIGMA)
@@ -64,6 +65,7 @@ def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
   assert np.max(np.abs(np.asarray(gridded["w"]) - plain["w"])) > 0.49 * spacing - SIGMA / 32
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("spacing", "at"), [(SIGMA, 0.3), (SIGMA / 4, 5.05), (4 * SIGMA, 0.0), (4 * SIGMA, 1.2)])
 def test_error_is_what_is_stated(spacing, at):
   """Both moments, on fine grids and coarse: a bias off by 2 % of sigma and a rise off by 3 % of sigma^2 are seen."""
@@ -120,6 +122,7 @@ def noised(query, at, key):
   return np.asarray(release(query, jnp.full(100_000, np.float32(at)), key))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   "at", [(0.0, 1.0), (0.0, 0.5), (0.25, 1.25), (0.0, -1.0), (1e7, 1e7 + 1), (2.0**20, 2.0**20 + 0.5)]
 )
@@ -168,6 +171,7 @@ def test_queries_without_float_noise_take_any_grid_and_those_that_do_not_state_i
       on_grid(query, 1.0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("spacing", [1e-3, 0.3, 1.0])
 def test_noise_that_a_round_decides_on_doubles_the_spacing_until_it_is_coarse_enough(spacing):
   """Schedules and adaptive clip norms: the least multiple 2^j of the spacing, a sixteenth of the noise or more."""

@@ -184,6 +184,7 @@ def test_a_layer_of_flax_is_one_weight_array_with_its_bias():
   assert layers(jnp.zeros(2)) == "/"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", ["equal", "dimension"])
 @pytest.mark.parametrize("schedule", [False, True])
 def test_layers_share_the_square_of_the_bound_and_each_is_clipped_to_its_own(shares, schedule):

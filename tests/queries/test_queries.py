@@ -42,6 +42,7 @@ def contribution(query, entries, weight):
   return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(parts)])
 
 
+@pytest.mark.sweep
 @private_query
 @hypothesis
 @given(first=records, second=records, weight=weights, other_weight=weights)
@@ -74,6 +75,7 @@ def test_sum_clips_to_its_bound_and_no_privacy_does_not():
   np.testing.assert_array_equal(contribution(no_privacy(), record, 1.0), record)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("denominator", [None, 8.0], ids=["sum", "average"])
 @pytest.mark.parametrize("stddev", [0.3, lambda step: jnp.float32(0.3)], ids=["constant", "schedule"])
 def test_noise_of_zero_gradients_has_exactly_the_stated_stddev_on_every_leaf(key, denominator, stddev):

@@ -53,6 +53,7 @@ def assert_bounded(case, records, weights):
   assert np.all(replaced <= np.sqrt(case.replace_cost) * rounding)
 
 
+@pytest.mark.slow
 @settings(hypothesis, max_examples=40)
 @given(case=query_cases.random_cases(), sample=samples)
 def test_queries_nested_at_random_move_by_at_most_their_bound(case, sample):
@@ -60,6 +61,7 @@ def test_queries_nested_at_random_move_by_at_most_their_bound(case, sample):
   assert_bounded(case, stacked(rows), weights)
 
 
+@pytest.mark.sweep
 @every_case
 @settings(hypothesis, max_examples=8)
 @given(sample=samples)
@@ -72,6 +74,7 @@ def test_every_kind_of_query_moves_by_at_most_its_bound(case, sample):
 UNCLIPPED = {"adaptive": np.full(6, 1.49 / np.sqrt(6)), "nested": [1e3, 1e3, 1e3, 1.49, 1e3, 1e3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_bounds_are_attained_and_kept(name):
   """Two records pull every group one way, one pulls the other way, and one more replaces it."""
@@ -84,6 +87,7 @@ def test_the_bounds_are_attained_and_kept(name):
   assert np.all(np.max(ratios, axis=0) < 1 + 1e-4)
 
 
+@pytest.mark.slow
 @every_case
 def test_padding_changes_no_bit_whatever_it_holds(case):
   rng = np.random.default_rng(0)
@@ -152,6 +156,7 @@ def cost(event):
       return float(2 * clip / (least + 1) / stddev) ** 2
 
 
+@pytest.mark.sweep
 @every_case
 def test_the_event_says_what_was_worked_out_by_hand(case, key):
   state, total = zero_total(case, SHAPES)

@@ -18,6 +18,7 @@ def totals(query, state, records, weights):
   return jax.tree.map(lambda x: jnp.sum(x, axis=0), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [[0.25, 0.5, 1.0], [0.1, 0.0, 0.2], [0.0, 0.0, 0.0], [9.0, -1.0, np.nan]])
 def test_weighted_average_is_its_definition(weights):
   query = weighted_average(2.0, 0.0, min_total_weight=0.5)
@@ -78,6 +79,7 @@ def test_the_update_is_the_papers(key):
   assert [float(part.clip_norm) for part in event.parts] == [0.5, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [0.0, 0.7, 3.0])
 @pytest.mark.parametrize("count_stddev", [1.51, 20.0])
 def test_sum_and_count_cost_together_as_much_as_one_gaussian(z, count_stddev, key):

@@ -56,6 +56,7 @@ def test_a_table_is_within_2_to_the_minus_64_of_its_law(name, parameter):
   assert distance <= Fraction(1, 2**64)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("name", "parameter", "off"),
   [("discrete_gaussian", 2.5, 1.02), ("discrete_laplace", 2.5, 1.02), ("skellam", 6.25, 1.04)],
@@ -73,6 +74,7 @@ def test_draws_have_the_law(key, name, parameter, off):
   statistical.assert_frequencies(counts, laws[0], catches=laws[1])
 
 
+@pytest.mark.slow
 def test_secure_keys_draw_the_law_in_tiles():
   draws = np.asarray(discrete.discrete_gaussian(jdp.random.seeded_key(1), 50.0, (2, 600_000)))
   statistical.assert_mean(draws.ravel(), 0.0, stddev=50.0, catches=0.4)

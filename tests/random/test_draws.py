@@ -44,6 +44,7 @@ def counts_between(sample, edges):
 # Laws
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS)
 def test_normal(impl):
   sample = np.asarray(jdp.random.normal(make_key(impl), (2 * MILLION,)))
@@ -63,6 +64,7 @@ def test_normal(impl):
   statistical.assert_mean(sample.astype(np.float64) ** 4, 3.0, stddev=math.sqrt(96), catches=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["threefry2x32", "chacha8"])
 def test_normal_tails(impl):
   """1e8 draws against the tail beyond 4 to 5.5 sigma, where 3.8 are expected."""
@@ -107,6 +109,7 @@ def test_the_two_normals_of_a_word_pair_are_independent():
   statistical.assert_frequencies(turns, law, catches=law * (1 + 0.02 * np.tile([1.0, -1.0], 32)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("name", ["exponential", "laplace"])
 def test_exponential_and_laplace(name, impl):
@@ -120,6 +123,7 @@ def test_exponential_and_laplace(name, impl):
     statistical.assert_frequencies(counts_between(sample * np.float32(1.02), edges), expected, catches=scaled)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS)
 def test_log_uniforms_are_uniform_in_both_tails(impl):
   log_u, log_1mu = (np.asarray(x, np.float64) for x in jdp.random.log_uniforms(make_key(impl), (MILLION,)))
@@ -173,6 +177,7 @@ ONE_OF_EACH = [*((name, IMPLS[0]) for name in DRAWS), ("normal", "chacha20")]
 SECURE += [(name, (2, 3), "chacha20") for name in ("bits", "log_uniforms")] + [("log_uniforms", (TILED,), "chacha20")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "shape", "impl"), [*((name, (2, 3), IMPLS[0]) for name in DRAWS), *SECURE])
 def test_vmap_and_scan_are_loops(name, shape, impl):
   def draw(key):
@@ -187,6 +192,7 @@ def test_vmap_and_scan_are_loops(name, shape, impl):
   assert_equal(loop, scanned)
 
 
+@pytest.mark.slow
 def test_a_batch_of_batches_and_an_empty_one():
   keys = jax.random.split(make_key("chacha20"), (2, 3))
   nested = jax.vmap(jax.vmap(lambda k: jdp.random.normal(k, (100,))))(jax.random.clone(keys))
@@ -194,6 +200,7 @@ def test_a_batch_of_batches_and_an_empty_one():
   assert jax.vmap(lambda k: jdp.random.normal(k, (3,)))(jax.random.clone(keys)[0][:0]).shape == (0, 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS[:2])
 def test_devices_do_not_change_the_draws(impl):
   def client(key):
@@ -214,6 +221,7 @@ def shard_map(*args, **kwargs):
   return module.shard_map(*args, **kwargs)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "impl"), ONE_OF_EACH)
 def test_pure_and_independent_of_x64(name, impl):
   key = make_key(impl)
@@ -248,6 +256,7 @@ def test_no_compilation_on_the_second_call(key):
 # Arguments
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("draw", [jdp.random.normal, jdp.random.laplace, jdp.random.exponential])
 def test_dtypes(draw, key):
   exact = draw(jax.random.clone(key), (50,))
@@ -280,6 +289,7 @@ def test_rare_coins_are_as_rare_as_they_should_be(log_p):
   assert rest >= 2.0**-33
 
 
+@pytest.mark.slow
 def test_rare_coins_fall_as_often_as_they_should():
   """2 million coins of probability 1e-3: 5 standard errors are 0.11 of it; and none at all of probability 2^-80."""
   keys = jax.random.split(jax.random.key(5), 2_000_000)

@@ -97,6 +97,7 @@ def expected_words(key, domain, counters):
   return np.asarray(chacha.blocks(jnp.asarray(keys), jnp.asarray(np.stack(tails).astype(np.uint32)), 20)).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.PIECE), (3, 3000)])
 def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size):
   key, count = jdp.random.seeded_key(1), pieces * size
@@ -119,6 +120,7 @@ def test_counters_do_not_wrap():
   np.testing.assert_array_equal(counters, piece * chacha.PIECE + np.arange(chacha.PIECE, dtype=np.uint64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["chacha20", "threefry2x32"])
 def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
   """Rounds by fold_in, clients by split, two draws each. Chance repeats among 64-bit pairs: probability below 1e-8."""
@@ -141,6 +143,7 @@ def test_tiles_of_one_draw_share_no_words():
   assert len(np.unique(drawn)) == count
 
 
+@pytest.mark.slow
 def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatch):
   key, count = jdp.random.seeded_key(5), 3 * TILE - 2
   keys = jax.random.key_data(jax.random.split(jax.random.clone(key), 7))
@@ -154,6 +157,7 @@ def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatc
   jax.tree.map(np.testing.assert_array_equal, drawn(), one_after_the_other)
 
 
+@pytest.mark.slow
 def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all(key):
   """The default key too: jdp's draws keep away from the counters of JAX's split and fold_in."""
   for k in (key, jdp.random.seeded_key(0)):
@@ -163,6 +167,7 @@ def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all
     assert len(first & second) <= 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("impl", ["chacha20", "chacha8"])
 def test_bits_are_uniform(impl):
   words = np.asarray(jax.random.bits(jdp.random.seeded_key(5, impl), (NUM_WORDS,)))
@@ -192,6 +197,7 @@ def enable_x64():
   return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
+@pytest.mark.slow
 def test_jax_samplers_take_these_keys():
   samplers = {
     "uniform": lambda k: jax.random.uniform(k, (20,)),

@@ -73,6 +73,7 @@ def test_everybody_takes_part_with_probability_one(key):
   assert sampler.event(()) == PoissonSampling(1.0, 0.0, population=7)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("population", "probability"), [(10, 1e-12), (1, 1e-13), (1000, 1e-15)])
 def test_empty_samples_have_slots_of_weight_zero(key, population, probability):
   sample = draw(poisson(population, probability), jax.random.split(key, 100))
@@ -109,6 +110,7 @@ def test_members_come_first_and_padding_has_weight_zero(key):
   assert np.all((sample.indices >= 0) & (sample.indices < POPULATION))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("population", "capacity"), [(1000, 5), (1024, 5), (1000, 40)])
 @pytest.mark.parametrize("probability", [0.0, 0.003, 0.05])
 def test_members_are_the_first_that_were_chosen(key, population, capacity, probability):
