@@ -54,7 +54,7 @@ def rounds(sampler):
     lambda keys, sent, client: (client["x"] - sent, {}),
     gaussian_sum(1.0, 1.0),
     sampler,
-    federated.descend(optax.sgd(1.0)),
+    federated.add_updates(optax.sgd(1.0)),
     relation="add_remove",
   )
   return a_round(algorithm, PARAMS, {"x": jnp.ones((CLIENTS, 3))})
@@ -156,7 +156,8 @@ COUNTED = {
 
 # No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the data's own number.
 ELSEWHERE = {
-  "adaptive_average", "arrivals", "average_predictions", "by_layer", "client_mesh", "clipped_denominator", "descend",
+  "adaptive_average", "add_updates", "arrivals", "average_predictions", "by_layer", "client_mesh",
+  "clipped_denominator",
   "exact_update", "fastest", "fixed_denominator", "flat", "gaussian_update", "gradient_step", "initial_values",
   "instances", "laplace_update", "local_sgd", "p_norm_descent", "privatize", "proximal_point", "record_like", "release",
   "replicate", "secure_aggregation", "shard", "true_average", "weight_by_examples",
