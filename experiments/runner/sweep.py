@@ -3,20 +3,19 @@
 import pathlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from experiments.runner import files
-from experiments.runner.costs import central_epsilon, costs
+from experiments.runner.costs import costs
 from experiments.runner.params import load_params, save_params
 from experiments.runner.progress import Report, progress
 from experiments.runner.statistics import mean_interval
-from experiments.runner.training import Run, TrainingOptions, train
+from experiments.runner.training import Run, TrainingOptions, train_run
 from experiments.runner.workdir import Workdir, noise_key
-from jdp.federated import FederatedAlgorithm, replicate
+from jdp.federated import FederatedAlgorithm
 from jdp.ledger import Ledger, to_json
 
 PyTree = Any
@@ -93,11 +92,10 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
   if pending:
     key = noise_key(workdir, options.noise_seed)
-    steps = {setting.name: jax.jit(setting.algorithm.round) for setting in sweep.settings}  # For all repetitions.
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
         setting, seed = runs[number]
-        run = _make_run(sweep, setting, seed, steps[setting.name], jax.random.fold_in(key, number), options)
+        run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
   return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
 
@@ -148,17 +146,16 @@ def _delta(sweep, setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
-def _make_run(sweep, setting, seed, step, key, options) -> Run:
-  params = sweep.init(_public_key("initial model", options.init_seed, seed))
+def _make_run(sweep, setting, seed, key, options) -> Run:
   return Run(
     name=f"{setting.name}/{seed}",
-    step=step,
-    state=replicate(setting.algorithm.init(params), sweep.mesh),
+    algorithm=setting.algorithm,
+    params=sweep.init(_public_key("initial model", options.init_seed, seed)),
     clients=sweep.clients,
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
-    evaluate=lambda state: sweep.evaluate(state.params),
-    epsilon=partial(central_epsilon, delta=_delta(sweep, setting)),
+    evaluate=sweep.evaluate,
+    delta=_delta(sweep, setting),
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
   )
@@ -167,8 +164,8 @@ def _make_run(sweep, setting, seed, step, key, options) -> Run:
 def _finish(run, setting, seed, delta, workdir, options, report: Report):
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)
-  outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
-  save_params(folder / _PARAMS, outcome.state.params)
+  outcome = train_run(run, folder, workdir.secret / run.name, options, report)
+  save_params(folder / _PARAMS, outcome.params)
   guarantees = costs(outcome.ledger, delta)._asdict()
   files.write_json(
     folder / _RESULT,
@@ -177,9 +174,9 @@ def _finish(run, setting, seed, delta, workdir, options, report: Report):
       "label": setting.label,
       "public": setting.public,
       "seed": seed,
-      "rounds": outcome.metrics["round"],
+      "rounds": outcome.metrics[-1]["round"],
       "stopped": outcome.stopped,
-      "metrics": outcome.metrics,
+      "metrics": outcome.metrics[-1],
       "not_private": outcome.ledger.caveats,
       **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
     },

@@ -38,6 +38,7 @@ from jax.sharding import Mesh
 
 from jdp import _validate, vectors
 from jdp.data.clients import Examples
+from jdp.federated.client import ClientFn
 from jdp.federated.cohort import default_chunk_size
 from jdp.federated.ghost import ghost_client
 from jdp.federated.local_training import GradientStep, LocalUpdate, gradient_step, keep
@@ -103,12 +104,10 @@ def federated_averaging(
     update = local_update(keys.data, params, client, partial(query.clip, query_state) if project else keep)
     return update, {"update_norm": vectors.l2_norm(update)}
 
-  if ghost_norms and not isinstance(local_update, GradientStep):
-    raise ValueError(f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False.")
   if chunk_size is None:
     chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
   return rounds(
-    ghost_client(local_update) if ghost_norms else client_fn,
+    _ghost(local_update) if ghost_norms else client_fn,
     query,
     sampler,
     add_updates(optimizer),
@@ -120,6 +119,13 @@ def federated_averaging(
     mesh=mesh,
     diagnose=diagnose,
   )
+
+
+def _ghost(local_update: LocalUpdate) -> ClientFn:
+  """The client with ghost norms, which only a gradient step has."""
+  if not isinstance(local_update, GradientStep):
+    raise ValueError(f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False.")
+  return ghost_client(local_update)
 
 
 def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):

@@ -28,12 +28,12 @@ class Factored(NamedTuple):
 
   Attributes:
     norm: an upper bound of the record's L2 norm, float32 scalar.
-    factor: what the products are to be multiplied with, float32 scalar.
+    factor: what the products are to be multiplied with.
     products: the record divided by `factor`: a pytree with a `Product` for each matrix, and zeros.
   """
 
   norm: jax.Array
-  factor: jax.typing.ArrayLike
+  factor: float
   products: PyTree
 
 

@@ -11,7 +11,7 @@ import pytest
 from experiments import client_dropout
 from experiments import client_dropout_privacy as privacy
 from experiments.client_dropout_settings import LABELS, make_plan
-from experiments.runner import launch, training
+from experiments.runner import launch, workdir
 from experiments.runner.launch import Location
 from jdp import accounting, ledger
 
@@ -68,7 +68,7 @@ def test_a_run_of_every_scheme(tmp_path):
   rows = {row["setting"]: row for row in results["summary"]}
   planned = results["noise_multiplier"]
   for name, row in rows.items():
-    spent = ledger.load(path / name / "0" / training.LEDGER)
+    spent = ledger.load(path / name / "0" / workdir.LEDGER)
     assert row["server"] == accounting.epsilon(spent, 1e-5, observer="server")
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5, observer="model")
   calibrated = rows["outside_0.3"]

@@ -11,12 +11,13 @@ import pytest
 
 from experiments import general_approach, general_approach_report
 from experiments.general_approach_queries import make_groups, make_query
-from experiments.runner import launch, training
+from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.reports import epsilon
 from experiments.runner.statistics import Interval
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
+from jdp.federated import training
 from jdp.federated.iterative import record_like
 
 EXPERIMENT = launch.Experiment("general_approach", general_approach.Options, general_approach.prepare)
