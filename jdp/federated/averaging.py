@@ -38,10 +38,9 @@ from jax.sharding import Mesh
 
 from jdp import _validate, vectors
 from jdp.data.clients import Examples
-from jdp.federated.client import ClientFn
 from jdp.federated.cohort import default_chunk_size
 from jdp.federated.ghost import ghost_client
-from jdp.federated.local_training import GradientStep, LocalUpdate, gradient_step, keep
+from jdp.federated.local_training import LocalUpdate, gradient_step, keep
 from jdp.federated.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss
@@ -107,7 +106,7 @@ def federated_averaging(
   if chunk_size is None:
     chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
   return rounds(
-    _ghost(local_update) if ghost_norms else client_fn,
+    ghost_client(local_update) if ghost_norms else client_fn,
     query,
     sampler,
     add_updates(optimizer),
@@ -119,13 +118,6 @@ def federated_averaging(
     mesh=mesh,
     diagnose=diagnose,
   )
-
-
-def _ghost(local_update: LocalUpdate) -> ClientFn:
-  """The client with ghost norms, which only a gradient step has."""
-  if not isinstance(local_update, GradientStep):
-    raise ValueError(f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False.")
-  return ghost_client(local_update)
 
 
 def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):

@@ -19,7 +19,7 @@ from flax import traverse_util
 from jax.extend.core import Literal
 
 from jdp.federated.client import ClientFn, Factored
-from jdp.federated.local_training import GradientStep
+from jdp.federated.local_training import GradientStep, LocalUpdate
 from jdp.numerics.compensated import Product
 
 PyTree = Any
@@ -46,7 +46,7 @@ class _Factors(NamedTuple):
   right: jax.Array
 
 
-def ghost_client(step: GradientStep) -> ClientFn:
+def ghost_client(step: LocalUpdate) -> ClientFn:
   """A client that takes one gradient step, clipped by its ghost norm.
 
   The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and `nn.Embed` layers,
@@ -60,16 +60,18 @@ def ghost_client(step: GradientStep) -> ClientFn:
   float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
 
   Args:
-    step: the loss and the learning rate.
+    step: a `gradient_step`.
 
   Returns:
     The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient; "update_norm" is the upper
     bound of its norm. It expects to be sent a tuple that begins with the parameters, a dict.
 
   Raises:
-    ValueError: when tracing, if parameters are used outside of such layers; when the query meets a record, if it does
-      not bound a record by one factor for all of its vectors.
+    ValueError: if it is another update; when tracing, if parameters are used outside of such layers; when the query
+      meets a record, if it does not bound it by one factor for all of its vectors.
   """
+  if not isinstance(step, GradientStep):
+    raise ValueError(f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False.")
 
   def client_fn(keys, sent, client):
     del keys
