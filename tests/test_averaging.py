@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from jdp import accounting, vectors
 from jdp.data import Examples
-from jdp.events import GaussianSum, GroupedSums, NonPrivate, Round
+from jdp.events import GaussianSum, GroupedSums, LaplaceSum, NonPrivate, Round
 from jdp.federated import gradient_step, local_sgd
 from jdp.federated.averages import (
   adaptive_average,
@@ -360,3 +360,9 @@ def test_clients_in_half_precision_are_clipped_and_summed_in_single():
 def test_ghost_norms_need_a_gradient_step():
   with pytest.raises(ValueError, match="Expected a gradient_step with ghost_norms"):
     algorithm(fixed_denominator(flat(S), Z, WEIGHT), update=local_sgd(loss, 1.0, batch_size=1), ghost_norms=True)
+
+
+def test_only_gaussian_releases_have_a_noise_multiplier():
+  assert accounting.noise_multiplier(GaussianSum(2.0, 1.0), "replace_one") == 0.25
+  with pytest.raises(ValueError, match="Expected a release with Gaussian noise, got LaplaceSum"):
+    accounting.noise_multiplier(LaplaceSum(1.0, 1.0), "add_remove")
