@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from experiments.runner.options import option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.tasks.images import ClassificationOptions, image_task
 from experiments.runner.tasks.task import Task
-from jdp import _validate, accounting, conformance, data
+from jdp import _validate, accounting, conformance, data, federated
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
 from jdp.attacks.one_run import OneRunAudit, audit_one_run
 from jdp.federated import gradient_step, private_federated
@@ -36,6 +36,7 @@ from jdp.mechanisms.registry import Setting, registered
 from jdp.queries import average, gaussian_sum
 from jdp.sampling import poisson
 
+PyTree = Any
 _count = partial(_validate.integer, 1)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
 _CLIP_NORM = 1.0
@@ -215,15 +216,21 @@ def train(options: AuditOptions, task: Task, directions: jax.Array, included, se
     update, average(gaussian_sum(_CLIP_NORM, 0.0), num_clients), poisson(task.num_users, 1.0), optimizer
   )
   clients, params, noise_key, data_key = plant(task.clients, included), task.init(keys[0]), keys[1], keys[2]
-  round_fn, users_fn = jax.jit(algorithm.round), jax.jit(alone.round)
-  state, ledger, models, expected = algorithm.init(params), Ledger(), [ravel_pytree(params)[0]], []
-  for _ in range(options.num_rounds):
-    moved, *_ = users_fn(noise_key, data_key, alone.init(state.params), task.clients)
-    expected.append(ravel_pytree(moved.params)[0] - models[-1])
-    state, events, _ = round_fn(noise_key, data_key, state, clients)
-    ledger = ledger.extend((event, 1) for event in events)
-    models.append(ravel_pytree(state.params)[0])
-  return Run(np.asarray(jnp.stack(models)), np.asarray(jnp.stack(expected)), ledger)
+  trained: list[PyTree] = []  # the parameters before and after every round
+  result = federated.train(
+    algorithm,
+    params,
+    clients,
+    num_rounds=options.num_rounds,
+    noise_key=noise_key,
+    data_key=data_key,
+    evaluate_every=1,
+    callbacks=[lambda progress: trained.append(progress.params)],
+  )
+  users_fn, models = jax.jit(alone.round), [ravel_pytree(params)[0] for params in trained]
+  moved = (users_fn(noise_key, data_key, alone.init(params), task.clients)[0].params for params in trained[:-1])
+  expected = [ravel_pytree(after)[0] - before for after, before in zip(moved, models[:-1], strict=True)]
+  return Run(np.asarray(jnp.stack(models)), np.asarray(jnp.stack(expected)), result.ledger)
 
 
 EXPERIMENT = Experiment("audit", AuditOptions, prepare)

@@ -17,7 +17,7 @@ from experiments.benchmarks import harness
 from jdp import random
 from jdp.data import Examples
 from jdp.federated.client_updates import exact_update, laplace_update
-from jdp.federated.draw_and_discard import draw_and_discard
+from jdp.federated.draw_and_discard import draw_and_discard_process, spread_instances
 from jdp.federated.update_stream import arrivals
 from jdp.models.glm import glm
 
@@ -65,8 +65,8 @@ def _naive_scan(key, clients, users):
 
 
 def _jdp(update, params, clients, users, key, **options):
-  process = draw_and_discard(update, _INSTANCES, **options)
-  state = process.init(jax.random.key(1), params, update.noise_variance)
+  process = draw_and_discard_process(update, _INSTANCES, **options)
+  state = process.init(spread_instances(jax.random.key(1), params, _INSTANCES, update.noise_variance))
   coming = arrivals(users, _USERS)
   return functools.partial(jax.jit(process.run), key, state, coming, clients, update.settings)
 

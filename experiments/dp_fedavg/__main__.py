@@ -38,8 +38,9 @@ from experiments.runner.tasks.task import Task
 from experiments.runner.tasks.text_options import TEXT
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
-from jdp.federated.averages import Average, fixed_denominator, flat, true_average
+from jdp.federated.averages import fixed_denominator, flat, true_average
 from jdp.guarantees import Unit
+from jdp.queries import SumQuery
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
@@ -225,7 +226,7 @@ def _averaging(
   options: DPFedAvgOptions,
   task: Task,
   mesh: Mesh | None,
-  average: Average,
+  average: SumQuery,
   sampler: sampling.Sampler,
   **settings: Any,
 ) -> FederatedAlgorithm:

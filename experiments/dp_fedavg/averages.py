@@ -12,13 +12,13 @@ import optax
 from experiments.runner.federation import FederationOptions, Plan, make_plan
 from experiments.runner.options import option
 from experiments.runner.tasks.task import Task
-from jdp import _validate
-from jdp.accounting.releases import release
+from jdp import _validate, accounting
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
-from jdp.federated.averages import Average, adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
+from jdp.federated.averages import adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
+from jdp.queries import SumQuery
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
@@ -144,7 +144,7 @@ def taken_as_public(options: Any, task: Task) -> str:
   return f"{task.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
 
 
-def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> Average:
+def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> SumQuery:
   """The private average.
 
   Args:
@@ -196,5 +196,4 @@ def _sensitivity(options: Any, expected_weight: float) -> float:
   if options.estimator == "fixed":
     return options.clip_norm / expected_weight
   least = options.min_weight * expected_weight
-  _, multiplier = release(WeightedAverage(options.clip_norm, 1.0, least), _RELATION, _RELATION).parameters
-  return 1 / multiplier
+  return 1 / accounting.noise_multiplier(WeightedAverage(options.clip_norm, 1.0, least), _RELATION)

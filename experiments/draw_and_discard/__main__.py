@@ -17,7 +17,7 @@ import numpy as np
 from experiments.draw_and_discard.privacy import adversary_statements
 from experiments.draw_and_discard.report import report_training
 from experiments.draw_and_discard.simulations import report_simulation, spam_part, variance_part
-from experiments.draw_and_discard.stream import Schedule, Start, Stream, algorithm
+from experiments.draw_and_discard.stream import Start, diagnosed, started
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
@@ -28,11 +28,13 @@ from jdp.data.phishing import phishing
 from jdp.events import LocalRelease
 from jdp.federated import (
   ClientUpdate,
+  FederatedAlgorithm,
+  Passes,
   draw_and_discard,
   exact_update,
   gaussian_update,
-  instances,
   laplace_update,
+  passes,
   server_batching,
 )
 from jdp.federated.client_updates import Gradient
@@ -120,7 +122,7 @@ class StreamTask(NamedTuple):
   model: GLM
   clients: data.Examples
   test: data.Examples
-  schedule: Schedule
+  schedule: Passes
   l1_norm: float
 
   @property
@@ -174,7 +176,7 @@ def load_stream_task(options: Any) -> StreamTask:
     raise ValueError(f"Expected --rounds_per_pass of at most {len(users)} users, got {options.rounds_per_pass}.")
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
-  schedule = Schedule(len(users), options.rounds_per_pass, options.num_rounds)
+  schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
   # Residuals of one example: below 1 each, and with several outputs (a difference of two laws) below 2 together.
   return StreamTask(glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs))
 
@@ -212,26 +214,24 @@ def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] |
 
 def make_settings(options: Any, task: StreamTask) -> list[Setting]:
   """The runs: each k without noise, each batch size, each epsilon."""
-  diagnose = task.model.loss if options.diagnostics else None
-  gradient = task.model.gradient
+  gradient, schedule = task.model.gradient, task.schedule
   spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
 
   def exact(clients=1):
     return exact_update(gradient, options.learning_rate, clip=options.clip, schedule=_decay(options, clients))
 
-  def setting(name, label, process, models, update, spread):
-    made = algorithm(Stream(process, models, update, spread), task.schedule, diagnose)
+  def setting(name: str, label: str, algorithm: FederatedAlgorithm, update: ClientUpdate) -> Setting:
+    made = diagnosed(algorithm, update, schedule, task.model.loss) if options.diagnostics else algorithm
     return Setting(name, label, made, private=False)  # No central guarantee that a budget could hold.
 
   def keep(update, k, spread):
     delays = {"in_flight": options.in_flight, "random_returns": options.random_returns}
-    process = draw_and_discard(update, k, **delays, block_size=options.chunk_size)
-    return process, instances, update, spread
+    made = draw_and_discard(update, k, schedule, **delays, block_size=options.chunk_size)
+    return started(made, k, spread), update
 
   def batch(size):
     update = exact(size)
-    process = server_batching(update, size, block_size=options.chunk_size)
-    return process, lambda state: state.params[None], update, 0.0
+    return started(server_batching(update, size, schedule, block_size=options.chunk_size), 1, 0.0), update
 
   k = options.noisy_instances
   noisy = [(epsilon, noisy_update(options, gradient, epsilon)) for epsilon in options.epsilons]

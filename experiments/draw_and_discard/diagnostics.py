@@ -52,13 +52,14 @@ def adversary_2(
     drawn_key, noise_key = jax.random.split(key)
     index = jax.random.randint(drawn_key, (), 0, rows.shape[0])
     drawn = jax.tree.map(lambda x: x[index], instances)
-    noise = update.draw(noise_key, drawn).draws
+    noise = update.draw(noise_key, drawn)
+    assert noise is not None  # a finite guarantee has noise
 
     def move(user):
       client = jax.tree.map(lambda x: x[user], clients)
       return rate * _flat(update.clipped(settings, drawn, client))
 
-    return rows[index], rate * settings.noise_scale * _flat(noise), move(user), move(other)
+    return rows[index], rate * settings.noise_scale * _flat(noise.draws), move(user), move(other)
 
   drawn, noise, move, other = jax.vmap(probe)(jax.random.split(key, count), users[:count], users[-count:])
   shapes = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in _LOSSES}

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from experiments.draw_and_discard.stream import Start, Stream, algorithm
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_report
@@ -22,7 +21,7 @@ from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.lineage import instance_variance
 from jdp.attacks import spam
 from jdp.data import Examples
-from jdp.federated import ClientUpdate, arrivals, draw_and_discard, instances
+from jdp.federated import ClientUpdate, arrivals, draw_and_discard, draw_and_discard_process, spread_instances, train
 from jdp.federated.client_updates import step
 from jdp.guarantees import rounded_up
 
@@ -96,10 +95,10 @@ def _against(values: Any, expected: float) -> str:
 
 def _variances(update: ClientUpdate, k: int, options: Any) -> Callable[[jax.Array, float], np.ndarray]:
   """(key, spread) -> [servers or weights, times]: the variance of k instances within each server, of one over all."""
-  process = draw_and_discard(update, k, block_size=options.chunk_size)
+  process = draw_and_discard_process(update, k, block_size=options.chunk_size)
   nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
   users = arrivals(jnp.zeros(options.eval_every, jnp.int32), 1)
-  init = jax.vmap(process.init, (0, None, None))
+  init = jax.vmap(lambda key, model, spread: process.init(spread_instances(key, model, k, spread)), (0, None, None))
   run = jax.jit(jax.vmap(process.run, (0, 0, None, None, None)))
 
   def simulate(key, spread):
@@ -108,7 +107,7 @@ def _variances(update: ClientUpdate, k: int, options: Any) -> Callable[[jax.Arra
     for number in range(options.num_rounds + 1):
       if number:
         state = run(run_keys, state, users, nobody, update.settings)
-      models = np.asarray(jax.vmap(instances)(state), np.float64)
+      models = np.asarray(jax.vmap(process.models)(state), np.float64)
       rows.append(models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1))
     return np.stack(rows, axis=1)
 
@@ -159,24 +158,35 @@ def _interval(rate: float, count: int) -> str:
 
 def _sample_deviations(options: Any, task: Any, update: ClientUpdate) -> tuple[PyTree, dict[str, np.ndarray]]:
   """(the last instances, name -> deviations of honest and of hostile submissions) at several times of a run."""
-  process = draw_and_discard(update, options.noisy_instances, block_size=options.chunk_size)
-  made = algorithm(Stream(process, instances, update, update.noise_variance), task.schedule)
-  key = jax.random.key(options.data_seed)
+  k, key = options.noisy_instances, jax.random.key(options.data_seed)
+  algorithm = draw_and_discard(update, k, task.schedule, block_size=options.chunk_size)
   noise_key, order_key, init_key = (jax.random.fold_in(key, number) for number in range(3))
-  state, advance = made.init(Start(init_key, task.model.init(key))), jax.jit(made.round)
+  start = spread_instances(init_key, task.model.init(key), k, update.noise_variance)
   measure = jax.jit(partial(_deviations, update, _attacks(task.shape, update)))
   found: dict[str, list[np.ndarray]] = {}
   every = max(1, options.num_rounds // _SNAPSHOTS)
-  long_ago = state
-  for number in range(1, options.num_rounds + 1):
-    just_now, (state, *_) = state, advance(noise_key, order_key, state, task.clients)
-    if number % every == 0:
-      old = {every: long_ago.params, 1: just_now.params}
-      now = measure(jax.random.fold_in(key, 3 + number), state.params, old, task.clients)
+  old = {every: start, 1: start}
+
+  def look(progress):
+    number, models = progress.round, progress.params
+    if number and number % every == 0:
+      now = measure(jax.random.fold_in(key, 3 + number), models, old, task.clients)
       for name, values in jax.device_get(now).items():
         found.setdefault(name, []).append(values)
-      long_ago = state
-  return state.params, {name: np.concatenate(values) for name, values in found.items()}
+      old[every] = models
+    old[1] = models
+
+  last = train(
+    algorithm,
+    start,
+    task.clients,
+    num_rounds=options.num_rounds,
+    noise_key=noise_key,
+    data_key=order_key,
+    evaluate_every=1,
+    callbacks=[look],
+  ).params
+  return last, {name: np.concatenate(values) for name, values in found.items()}
 
 
 def _attacks(shape: tuple[int, ...], update: ClientUpdate) -> dict[str, spam.Attack]:

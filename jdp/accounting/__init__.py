@@ -26,7 +26,7 @@ from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local import local_guarantee
 from jdp.accounting.rdp import rdp_subsampled_gaussian
-from jdp.accounting.releases import register_analysis
+from jdp.accounting.releases import noise_multiplier, register_analysis
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
 from jdp.accounting.split import best_split
 
@@ -47,6 +47,7 @@ __all__ = [
   "grid_surcharge",
   "largest_local_epsilon",
   "local_guarantee",
+  "noise_multiplier",
   "rdp_subsampled_gaussian",
   "register_analysis",
   "shuffled_delta",

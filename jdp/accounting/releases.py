@@ -79,6 +79,28 @@ def release(query: SumQueryEvent, relation: Relation, declared: Relation) -> Los
   return _RELEASES[type(query)](query, relation, declared)
 
 
+def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
+  """The noise multiplier of a Gaussian release under a relation: its standard deviation over its sensitivity.
+
+  Args:
+    query: what is released, or is to be.
+    relation: the neighbouring relation.
+
+  Raises:
+    ValueError: if the release is not Gaussian, or has no analysis under the relation.
+
+  >>> noise_multiplier(GaussianSum(clip_norm=2.0, stddev=1.0), "add_remove")
+  0.5
+  >>> noise_multiplier(GaussianSum(clip_norm=2.0, stddev=1.0), "replace_one")
+  0.25
+  """
+  relation = Relation(relation)
+  cost = release(query, relation, relation)
+  if cost.kind is not GAUSSIAN:
+    raise ValueError(f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon.")
+  return cost.parameters[1]
+
+
 def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
   return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
 

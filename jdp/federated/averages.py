@@ -6,20 +6,19 @@
 | `clipped_denominator` | sum_k w_k D_k / max(q W_min, sum_k w_k) | 2S / (q W_min) |
 | `adaptive_average` | the first, with an S that follows the updates' norms | S / (q W) |
 | `true_average` | sum_k w_k D_k / sum_k w_k, not private | |
+
+Each is a `SumQuery` whose records are updates, and whose result is their average.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-
-from jdp import _validate, vectors
-from jdp.accounting.releases import release
+from jdp import _validate, accounting
 from jdp.events import GaussianSum, NonPrivate, WeightedAverage
 from jdp.guarantees import Relation
 from jdp.queries import SumQuery, adaptive_clipped_sum, average, gaussian_sum, grouped, layers, weighted_average
-from jdp.queries.base import Schedule, times
-from jdp.queries.gaussian import FLOAT32_SAFE, at_step
+from jdp.queries.base import Schedule, times, unbounded
+from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.queries.per_layer import layer_bounds
 
 PyTree = Any
@@ -32,33 +31,15 @@ class Clipping(NamedTuple):
   Attributes:
     clip_norm: S, the bound of the whole update, a number or a schedule (round -> S).
     query: (what makes a query of a bound) -> the query of the whole update.
-    clip: (number of the round, update) -> the update within that round's bounds.
   """
 
   clip_norm: Bound
   query: Callable[[Callable[[Bound], SumQuery]], SumQuery]
-  clip: Callable[[jax.Array, PyTree], PyTree]
-
-
-class Average(NamedTuple):
-  """A private average of updates.
-
-  Attributes:
-    query: the average as a sum query; a record is an update and its weight is w_k.
-    clip: (query state, update) -> the update within the bounds of that state's round, for local training.
-  """
-
-  query: SumQuery
-  clip: Callable[[Any, PyTree], PyTree]
 
 
 def flat(clip_norm: Bound) -> Clipping:
   """The whole update is scaled down to an L2 norm of S, a number or a schedule (round -> S)."""
-
-  def clip(step, update):
-    return vectors.clip(update, at_step(clip_norm, step))
-
-  return Clipping(clip_norm, lambda make: make(clip_norm), clip)
+  return Clipping(clip_norm, lambda make: make(clip_norm))
 
 
 def by_layer(params: PyTree, clip_norm: Bound, *, shares: str = "equal") -> Clipping:
@@ -69,21 +50,12 @@ def by_layer(params: PyTree, clip_norm: Bound, *, shares: str = "equal") -> Clip
     clip_norm: S, a number or a schedule (round -> S).
     shares: "equal" or "dimension", see `jdp.queries.per_layer`.
   """
-  bounds, names = layer_bounds(params, clip_norm, shares), jax.tree.leaves(layers(params))
-
-  def clip(step, update):
-    leaves, structure = jax.tree.flatten(update)
-    for layer, bound in bounds.items():
-      places = [i for i, name in enumerate(names) if name == layer]
-      clipped = vectors.clip([leaves[i] for i in places], at_step(bound, step))
-      for i, vector in zip(places, clipped, strict=True):
-        leaves[i] = vector
-    return jax.tree.unflatten(structure, leaves)
+  bounds = layer_bounds(params, clip_norm, shares)
 
   def query(make):
     return grouped({name: make(bound) for name, bound in bounds.items()}, layers)
 
-  return Clipping(clip_norm, query, clip)
+  return Clipping(clip_norm, query)
 
 
 def fixed_denominator(
@@ -92,7 +64,7 @@ def fixed_denominator(
   expected_weight: float,
   *,
   relation: Relation | str = Relation.ADD_REMOVE,
-) -> Average:
+) -> SumQuery:
   """sum_k w_k D_k / (q W): unbiased, and of the smaller sensitivity.
 
   Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
@@ -110,14 +82,14 @@ def fixed_denominator(
   Raises:
     ValueError: if a number is out of range.
 
-  >>> average = fixed_denominator(flat(1.0), noise_multiplier=0.5, expected_weight=100.0)
-  >>> average.query.finalize(jax.random.key(0), average.query.init(0.0), jax.numpy.zeros(1))[1]
+  >>> import jax
+  >>> query = fixed_denominator(flat(1.0), noise_multiplier=0.5, expected_weight=100.0)
+  >>> query.finalize(jax.random.key(0), query.init(0.0), jax.numpy.zeros(1))[1]
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  stddev = times(noise_multiplier / _multiplier(GaussianSum(1.0, 1.0), relation), clipping.clip_norm)
-  query = clipping.query(lambda bound: gaussian_sum(bound, stddev))
-  return _average(average(query, expected_weight), clipping)
+  stddev = times(noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation), clipping.clip_norm)
+  return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
 
 
 def clipped_denominator(
@@ -126,7 +98,7 @@ def clipped_denominator(
   least_weight: float,
   *,
   relation: Relation | str = Relation.ADD_REMOVE,
-) -> Average:
+) -> SumQuery:
   """sum_k w_k D_k / max(q W_min, sum_k w_k): a sample's true average wherever it has enough weight.
 
   Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
@@ -143,18 +115,17 @@ def clipped_denominator(
   Raises:
     ValueError: if a number is out of range.
 
-  >>> average = clipped_denominator(flat(1.0), 0.5, least_weight=99.0)
-  >>> average.query.init(0.0).step.item()
+  >>> query = clipped_denominator(flat(1.0), 0.5, least_weight=99.0)
+  >>> query.init(0.0).step.item()
   0
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  multiplier = _multiplier(WeightedAverage(1.0, 1.0, least_weight), relation)
+  multiplier = accounting.noise_multiplier(WeightedAverage(1.0, 1.0, least_weight), relation)
   stddev = times(noise_multiplier / multiplier, clipping.clip_norm)
-  query = clipping.query(lambda bound: weighted_average(bound, stddev, min_total_weight=least_weight))
-  return _average(query, clipping)
+  return clipping.query(lambda bound: weighted_average(bound, stddev, min_total_weight=least_weight))
 
 
-def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: float) -> Average:
+def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: float) -> SumQuery:
   """The average over a fixed denominator whose S follows a quantile of the updates' norms (arXiv 1905.03871).
 
   Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms together, under
@@ -165,11 +136,10 @@ def adaptive_average(noise_multiplier: float, expected_weight: float, **settings
     expected_weight: q W > 0, public.
     **settings: of `jdp.queries.adaptive_clipped_sum`.
   """
-  query = adaptive_clipped_sum(noise_multiplier, expected_weight, **settings)
-  return Average(average(query, expected_weight), lambda state, update: update)
+  return average(adaptive_clipped_sum(noise_multiplier, expected_weight, **settings), expected_weight)
 
 
-def true_average() -> Average:
+def true_average() -> SumQuery:
   """The average over the sample's own weight, neither clipped nor noised: for comparison. Epsilon is infinite.
 
   An empty sample's average is zero; an update that holds NaN or infinity counts as zero.
@@ -181,15 +151,4 @@ def true_average() -> Average:
     result, _, state = query.finalize(key, state, total)
     return result, NonPrivate(), state
 
-  return Average(query._replace(finalize=finalize), lambda state, update: update)
-
-
-def _average(query: SumQuery, clipping: Clipping) -> Average:
-  # All groups of a query are at the same step.
-  return Average(query, lambda state, update: clipping.clip(jax.tree.leaves(state)[0], update))
-
-
-def _multiplier(event: GaussianSum | WeightedAverage, relation: Relation | str) -> float:
-  """The noise multiplier of a Gaussian release: its standard deviation over its sensitivity."""
-  relation = Relation(relation)
-  return release(event, relation, relation).parameters[1]
+  return query._replace(finalize=finalize, clip=unbounded)

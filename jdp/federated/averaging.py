@@ -1,7 +1,7 @@
 """DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD as the case of one example per user.
 
 A round: every user takes part with probability q; trains on its own data, staying within S of the server's model;
-the server averages the weighted, clipped differences with a bounded sensitivity, adds Gaussian noise, and steps.
+the server averages the weighted, clipped updates with a bounded sensitivity, adds Gaussian noise, and steps.
 
   >>> import numpy as np
   >>> from jdp import accounting, data, ledger, models, sampling
@@ -14,9 +14,9 @@ the server averages the weighted, clipped differences with a bounded sensitivity
   >>> clients = pack(examples, np.split(np.arange(600), [5, 20, 100, 250, 400, 500, 550]))  # 8 users
   >>> model = models.logistic_regression((3,), 2)
   >>> sampler = sampling.poisson(8, 0.5)
-  >>> average = fixed_denominator(flat(0.1), noise_multiplier=1.0, expected_weight=0.5 * 7.0)
+  >>> query = fixed_denominator(flat(0.1), noise_multiplier=1.0, expected_weight=0.5 * 7.0)
   >>> algorithm = federated_averaging(
-  ...   local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=10), average, sampler, optax.sgd(1.0),
+  ...   local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=10), query, sampler, optax.sgd(1.0),
   ...   weight=weight_by_examples(50))
   >>> state, events, _ = jax.jit(block(algorithm, 3))(
   ...   jax.random.key(0), jax.random.key(1), algorithm.init(model.init(jax.random.key(2))), clients)
@@ -38,12 +38,13 @@ from jax.sharding import Mesh
 
 from jdp import _validate, vectors
 from jdp.data.clients import Examples
-from jdp.federated.averages import Average
-from jdp.federated.ghost import ghost_clients
-from jdp.federated.local_training import GradientStep, LocalUpdate, gradient_step, keep
-from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
+from jdp.federated.cohort import default_chunk_size
+from jdp.federated.ghost import ghost_client
+from jdp.federated.local_training import LocalUpdate, gradient_step, keep
+from jdp.federated.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss
+from jdp.queries import SumQuery
 from jdp.sampling import Sampler
 
 PyTree = Any
@@ -51,7 +52,7 @@ PyTree = Any
 
 def federated_averaging(
   local_update: LocalUpdate,
-  average: Average,
+  query: SumQuery,
   sampler: Sampler,
   optimizer: optax.GradientTransformation,
   *,
@@ -66,28 +67,28 @@ def federated_averaging(
 ) -> FederatedAlgorithm:
   """Federated averaging with user-level privacy: DP-FedAvg with `local_sgd`, DP-FedSGD with `gradient_step`.
 
-  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that of the average's
+  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that of the query's
   releases, for the sampler's event. Whatever a client holds or sends moves the average by at most the sensitivity
-  that `jdp.federated.averages` states. None against the server, which sees the differences.
+  that `jdp.federated.averages` states. None against the server, which sees the updates.
 
   The same code without privacy, with the true average over a fixed cohort: `true_average()` and
   `jdp.sampling.fixed_size`, with relation "replace_one".
 
   Args:
     local_update: what a client computes (`jdp.federated.local_training`).
-    average: estimator, clipping and noise.
+    query: makes the average of the updates private: estimator, clipping and noise (`jdp.federated.averages`).
     sampler: who takes part.
-    optimizer: the server's, applied to minus the average difference; `optax.sgd(1.0)` adds the average, as published.
+    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average, as published.
     weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weigh 1.
     project: whether the local model is brought back to within the clip norm of the server's after every local batch,
-      as published. False: differences are clipped once, at the end.
-    ghost_norms: whether differences are clipped by their norms without being computed one by one
+      as published (by `query.clip`). False: updates are clipped once, at the end.
+    ghost_norms: whether updates are clipped by their norms without being computed one by one
       (`jdp.federated.ghost`); for a `gradient_step` of a network of dense layers, and flat clipping.
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the local differences ("update_norm") and the cohort's size;
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the cohort's size;
       they break the guarantee if shown.
 
   Returns:
@@ -99,20 +100,16 @@ def federated_averaging(
 
   def client_fn(keys, sent, client):
     params, query_state = sent
-    difference = local_update(keys.data, params, client, partial(average.clip, query_state) if project else keep)
-    return difference, {"update_norm": vectors.l2_norm(difference)}
+    update = local_update(keys.data, params, client, partial(query.clip, query_state) if project else keep)
+    return update, {"update_norm": vectors.l2_norm(update)}
 
-  clients: Any = client_fn
-  if ghost_norms:
-    if not isinstance(local_update, GradientStep):
-      raise ValueError(f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False.")
-    clients = ghost_clients(local_update)
-  server = descend(optimizer)
+  if chunk_size is None:
+    chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
   return rounds(
-    clients,
-    average.query,
+    ghost_client(local_update) if ghost_norms else client_fn,
+    query,
     sampler,
-    Server(server.record, server.init, lambda mean, *rest: server.step(jax.tree.map(jnp.negative, mean), *rest)),
+    add_updates(optimizer),
     relation=relation,
     unit=unit,
     send=lambda params, query_state: (params, query_state),
@@ -123,15 +120,15 @@ def federated_averaging(
   )
 
 
-def dp_sgd(loss: Loss, average: Average, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):
-  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its difference minus its gradient.
+def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):
+  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its update minus its gradient.
 
   Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal, so the fixed
   denominator is the expected batch size.
 
   Args:
     loss: (parameters, examples) -> mean loss.
-    average: estimator, clipping of the gradients, and noise.
+    query: makes the average of the gradients private: estimator, clipping and noise.
     sampler: over examples.
     optimizer: takes the private average gradient.
     **options: of `federated_averaging`.
@@ -144,7 +141,7 @@ def dp_sgd(loss: Loss, average: Average, sampler: Sampler, optimizer: optax.Grad
     return loss(params, Examples(*(jnp.asarray(x)[None] for x in example)))
 
   return federated_averaging(
-    gradient_step(loss_of_one, 1.0), average, sampler, optimizer, unit=Unit.EXAMPLE, project=False, **options
+    gradient_step(loss_of_one, 1.0), query, sampler, optimizer, unit=Unit.EXAMPLE, project=False, **options
   )
 
 

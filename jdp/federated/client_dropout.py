@@ -1,6 +1,6 @@
 """Federated averaging with noise by the clients, some of whom vanish (after the IEEE Access 2021 paper on calibration).
 
-A round: all clients are announced; each trains on its own data from the server's model, its difference clipped to C
+A round: all clients are announced; each trains on its own data from the server's model, its update clipped to C
 after every local batch, adds its share of the noise, and reports. Those who report are told how many they are, and
 calibrate. The server steps by the sum over the number of reports; it sees sums only (`jdp.queries.distributed`).
 
@@ -22,7 +22,7 @@ from jdp import _validate, sampling, vectors
 from jdp.events import PoissonSampling
 from jdp.federated.dropout import DropoutModel, counts
 from jdp.federated.local_training import LocalUpdate, keep
-from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
+from jdp.federated.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.federated.sharded import check_clients
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.numerics.compensated import add, rounded
@@ -47,7 +47,7 @@ class QueryState(NamedTuple):
 
 
 class _Adapted(NamedTuple):
-  """A sum query of (difference, who answered which calibration), and the server's event by (counts, model's event)."""
+  """A sum query of (update, who answered which calibration), and the server's event by (counts, model's event)."""
 
   query: SumQuery
   server_event: Callable
@@ -67,7 +67,7 @@ def client_dropout(
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:
-  """Federated averaging of all clients' differences, with distributed noise under dropout.
+  """Federated averaging of all clients' updates, with distributed noise under dropout.
 
   Formal guarantee, from the ledger: per `unit`, under zero_out with the client still adding its noise, that of one sum
   a round with the multiplier that was realised: one event for the observer "server" (that follows the protocol and
@@ -80,16 +80,16 @@ def client_dropout(
       integers with one share each, whose events count the shares that arrived.
     dropout: who vanishes; a model of these clients, with as many calibrations as the query's scheme has. It is a
       simulation's, not a secret: drawn from `data_key`, and its first state from a fixed key.
-    optimizer: the server's, applied to minus the average difference; `optax.sgd(1.0)` adds the average, as published.
+    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average, as published.
     num_clients: n.
-    local_clip_norm: C, to which the difference is clipped after every local batch, as published; None: once, at the
+    local_clip_norm: C, to which the update is clipped after every local batch, as published; None: once, at the
       end, by the query. Privacy rests on the query's bound alone.
     draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is drawn at once, from
       the exact law of the sum: the same distribution, for a fraction of the time. Integers always draw shares.
     unit: what one client is.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the local differences ("update_norm") and the cohort's size;
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the cohort's size;
       they break the guarantee if shown.
 
   Returns:
@@ -127,18 +127,17 @@ def client_dropout(
 
   def client_fn(keys, params, client):
     examples, answered = client
-    difference = local_update(keys.data, params, examples, project)
-    return (difference, answered), {"update_norm": vectors.l2_norm(difference)}
+    update = local_update(keys.data, params, examples, project)
+    return (update, answered), {"update_norm": vectors.l2_norm(update)}
 
   def init_query(record):
     return QueryState(jnp.zeros(1 + stages, jnp.int32), adapted.query.init(record))
 
-  server = descend(optimizer)
   algorithm = rounds(
     client_fn,
     adapted.query._replace(init=init_query),
     _reporting(dropout, num_clients),
-    Server(server.record, server.init, lambda mean, *rest: server.step(jax.tree.map(jnp.negative, mean), *rest)),
+    add_updates(optimizer),
     relation=Relation.ZERO_OUT,
     unit=unit,
     chunk_size=chunk_size,
@@ -184,12 +183,12 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
   calibrations = query.scheme.num_calibrations
 
   def preprocess(key, state, record, weight):
-    difference, answered = record
+    update, answered = record
     if not draw_shares:
-      return jax.tree.map(lambda x: weight * x, query.clip(difference))
-    total = query.share(jax.random.clone(key), difference, state.counts[0])
+      return jax.tree.map(lambda x: weight * x, query.clip(update))
+    total = query.share(jax.random.clone(key), update, state.counts[0])
     for stage in range(calibrations):
-      more = query.calibrate(jax.random.clone(key), difference, state.counts[: 2 + stage])
+      more = query.calibrate(jax.random.clone(key), update, state.counts[: 2 + stage])
       total = jax.tree.map(lambda t, x, there=answered[stage]: t + jnp.where(there, x, 0.0), total, more)
     return jax.tree.map(lambda x: weight * x, total)
 

@@ -13,7 +13,7 @@ unroll the loop gained nothing). On an accelerator hundreds, to fill it.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,26 +22,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate
 from jdp.federated.sharded import AXIS, ShardedClients, check_clients, client_data
-from jdp.numerics.compensated import MAX_CONTRIBUTIONS, rounded, sum_devices, sum_rows, sum_while
+from jdp.numerics.compensated import MAX_CONTRIBUTIONS, multiplied, rounded, sum_devices, sum_rows, sum_while
 from jdp.sampling import Sample
 
 PyTree = Any
-ClientFn = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]  # (keys, shared, client, weight)
-
-
-class ChunkFn(NamedTuple):
-  """A client function for a whole chunk, which can do better than one client after the other.
-
-  Attributes:
-    sum: (keys [C], shared, clients [C, ...], weights [C]) -> sum over the C clients, in plain arrays
-      or `Compensated` pairs; a client of weight 0 adds exactly zero.
-  """
-
-  sum: Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
+Summand = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
+"""(keys, shared, client, weight) -> what a client adds to the sum, a pytree of arrays and `Product`s."""
 
 
 def cohort_sum(
-  client_fn: ClientFn | ChunkFn,
+  summand: Summand,
   keys: PyTree,
   shared: PyTree,
   sample: Sample,
@@ -50,7 +40,7 @@ def cohort_sum(
   chunk_size: int | None = None,
   mesh: Mesh | None = None,
 ) -> PyTree:
-  """The sum of `client_fn` over the members of a sample.
+  """The sum of a function over the members of a sample.
 
   Every client has keys of its own, folded in from its *number in the data*. So
   what a client computes depends neither on the chunk size, nor on the mesh, nor
@@ -62,20 +52,20 @@ def cohort_sum(
   query adds noise before that: give it `unrounded_cohort_sum`.
 
   Chunks that hold only padding are not computed, and padding in the last chunk
-  adds exact zeros (a client function must return zeros at weight 0), so a
+  adds exact zeros (the function must return zeros at weight 0), so a
   larger capacity changes no bit of the result. The running time, and nothing
   else, depends on the sample's size.
 
   Args:
-    client_fn: (keys, shared, client, weight) -> contribution, a pytree of
-      arrays. `client` is one row of `data`. Or a `ChunkFn`.
+    summand: (keys, shared, client, weight) -> what the client adds, a pytree of arrays. `client` is one row of
+      `data`. A matrix may be a `jdp.numerics.compensated.Product`: those of a chunk are summed by one product.
     keys: a key, or a pytree of keys; consumed.
     shared: what all clients see (parameters, query state), any pytree.
     sample: whose `size` members come first.
     data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`; or either of them as
       `ShardedClients`, over the same mesh.
     chunk_size: clients computed side by side; a matter of speed and memory
-      only. Default: what `default_chunk_size` says.
+      only. None: what `default_chunk_size` says.
     mesh: devices along an axis named "clients"; `shared` and `sample` are replicated over it, and so is data that
       is not sharded. None: one device.
 
@@ -86,11 +76,11 @@ def cohort_sum(
     ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over other devices; when
       traced, if there are not as many clients as the sample's population, or the sample has more than 2^21 slots.
   """
-  return rounded(unrounded_cohort_sum(client_fn, keys, shared, sample, data, chunk_size=chunk_size, mesh=mesh))
+  return rounded(unrounded_cohort_sum(summand, keys, shared, sample, data, chunk_size=chunk_size, mesh=mesh))
 
 
 def unrounded_cohort_sum(
-  client_fn: ClientFn | ChunkFn,
+  summand: Summand,
   keys: PyTree,
   shared: PyTree,
   sample: Sample,
@@ -112,7 +102,7 @@ def unrounded_cohort_sum(
   """
   check_clients(sample.population, data)
   if chunk_size is None:
-    chunk_size = default_chunk_size(client_fn, mesh)
+    chunk_size = default_chunk_size(mesh)
   _validate.integer(1, chunk_size=chunk_size)
   if mesh is not None and AXIS not in mesh.shape:
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
@@ -124,7 +114,6 @@ def unrounded_cohort_sum(
   padding = (0, -sample.indices.shape[0] % chunk_size)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
   sample = Sample(indices, weights, sample.size, sample.population)
-  chunk_fn = client_fn if isinstance(client_fn, ChunkFn) else _side_by_side(client_fn)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
   def shard_sum(keys, shared, sample, data):
@@ -139,7 +128,7 @@ def unrounded_cohort_sum(
       members = sample.indices[slots]
       clients = jax.vmap(partial(client_data, data))(members)
       own_keys = jax.tree.map(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys)
-      return chunk_fn.sum(own_keys, shared, clients, sample.weights[slots])
+      return _chunk_sum(summand, own_keys, shared, clients, sample.weights[slots])
 
     total = sum_while(lambda turn: (first + turn * stride) * chunk_size < sample.size, chunk_sum)
     return total if mesh is None else sum_devices(total, AXIS)
@@ -153,24 +142,20 @@ def unrounded_cohort_sum(
   return shard_sum(keys, shared, sample, data)
 
 
-def default_chunk_size(client_fn: ClientFn | ChunkFn, mesh: Mesh | None = None) -> int:
-  """Clients computed side by side where nobody says: on a CPU 1, or 64 of a `ChunkFn`; elsewhere 256."""
+def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -> int:
+  """Clients computed side by side unless told otherwise: on a CPU 1, or 64 with ghost norms; elsewhere 256."""
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   if platform != "cpu":
     return 256
-  return 64 if isinstance(client_fn, ChunkFn) else 1
+  return 64 if ghost_norms else 1
 
 
-def _side_by_side(client_fn: ClientFn) -> ChunkFn:
-  """The chunk function that computes its clients by vmap, or a single one without."""
-
-  def total(keys, shared, clients, weights):
-    if weights.shape[0] == 1:
-      key, client, weight = jax.tree.map(lambda x: x[0], (keys, clients, weights))
-      return client_fn(key, shared, client, weight)
-    return sum_rows(jax.vmap(client_fn, (0, None, 0, 0))(keys, shared, clients, weights))
-
-  return ChunkFn(total)
+def _chunk_sum(summand: Summand, keys: PyTree, shared: PyTree, clients: PyTree, weights: jax.Array) -> PyTree:
+  """The sum over a chunk's clients, computed by vmap, or a single one without."""
+  if weights.shape[0] == 1:
+    key, client, weight = jax.tree.map(lambda x: x[0], (keys, clients, weights))
+    return multiplied(summand(key, shared, client, weight))
+  return sum_rows(jax.vmap(summand, (0, None, 0, 0))(keys, shared, clients, weights))
 
 
 def _check_capacity(slots: int) -> None:

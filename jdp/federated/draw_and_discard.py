@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp.federated.client_updates import ClientUpdate, step
-from jdp.federated.update_stream import Process, scan_updates
+from jdp.federated.rounds import FederatedAlgorithm
+from jdp.federated.update_stream import Passes, Process, in_rounds, scan_updates
 
 PyTree = Any
 Accept = Callable[[PyTree, PyTree], jax.Array]  # (instances, submitted model) -> bool
@@ -42,22 +43,82 @@ class InstancesState(NamedTuple):
 def draw_and_discard(
   update: ClientUpdate,
   num_instances: int,
+  schedule: Passes,
+  **options: Any,
+) -> FederatedAlgorithm:
+  """Training by arXiv 1807.04369, Algorithm 2, with k instances.
+
+  Formal guarantee, from the ledger: that of each update, `update.event`, against the server, of which a user makes
+  `schedule.max_releases` at most. What the draws hide from weaker observers is no part of it.
+
+  Args:
+    update: what clients do.
+    num_instances: k >= 1.
+    schedule: who reports when (`jdp.federated.passes`).
+    **options: of `draw_and_discard_process`.
+
+  Returns:
+    A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...], begun with `spread_instances`.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> from jdp.data import Examples
+  >>> from jdp.federated import laplace_update, passes, train
+  >>> from jdp.models.glm import glm
+  >>> model = glm("logistic", (2,))
+  >>> update = laplace_update(model.gradient, epsilon=5.0, learning_rate=0.1)
+  >>> algorithm = draw_and_discard(update, 5, passes(3, num_rounds=100))
+  >>> start = spread_instances(jax.random.key(0), model.init(jax.random.key(1)), 5, update.noise_variance)
+  >>> clients = Examples(jnp.ones((3, 10, 2)), jnp.ones((3, 10)), jnp.ones((3, 10)))
+  >>> result = train(algorithm, start, clients, num_rounds=100, noise_key=jax.random.key(2), data_key=jax.random.key(3))
+  >>> result.params.shape, bool(jnp.all(average(result.params) > 0.5))
+  ((5, 1, 2), True)
+  >>> len(result.ledger), result.ledger.entries[0][0].max_releases
+  (100, 100)
+  """
+  return in_rounds(draw_and_discard_process(update, num_instances, **options), schedule)
+
+
+def spread_instances(
+  key: jax.Array, params: PyTree, num_instances: int, update_variance: jax.typing.ArrayLike
+) -> PyTree:
+  """The instances to begin with: normal noise of variance (k/2) s2 around the parameters; one instance is not spread.
+
+  Then the sample variance (ddof=1) of the instances is k s2 / 2 in expectation at every time (Theorem 3.1), as long as
+  noise is all that differs between them; from another value the gap shrinks by 1 - 2/k^2 with each update.
+
+  Args:
+    key: of the noise; consumed.
+    params: a model.
+    num_instances: k.
+    update_variance: s2, the noise that an update adds to each weight (`update.noise_variance`; any, to spread the
+      instances of a process without noise).
+
+  Returns:
+    A pytree of [k, ...].
+  """
+  leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
+  stddev = jnp.sqrt(num_instances / 2 * jnp.asarray(update_variance, jnp.float32)) if num_instances > 1 else 0.0
+  keys = jax.random.split(key, len(leaves))
+  noise = [jax.random.normal(keys[i], (num_instances, *leaf.shape)) for i, leaf in enumerate(leaves)]
+  spread = [leaf[None] + stddev * z for leaf, z in zip(leaves, noise, strict=True)]
+  return jax.tree.unflatten(structure, spread)
+
+
+def draw_and_discard_process(
+  update: ClientUpdate,
+  num_instances: int,
   *,
   in_flight: int = 0,
   random_returns: bool = False,
   accept: Accept | None = None,
   block_size: int | None = None,
 ) -> Process:
-  """The process of arXiv 1807.04369, Algorithm 2, with k instances.
-
-  `init` spreads the instances by normal noise of variance (k/2) s2 around the parameters, where s2 =
-  `update_variance` is the noise that an update adds to each weight (`update.noise_variance`; any, to spread the
-  instances of a process without noise). Then the sample variance (ddof=1) of the instances is k s2 / 2 in expectation
-  at every time (Theorem 3.1), as long as noise is all that differs between them; from another value the gap shrinks by
-  1 - 2/k^2 with each update. One instance is not spread.
+  """The process of arXiv 1807.04369, Algorithm 2, update by update; `draw_and_discard` runs it in rounds.
 
   Formal guarantee: that of each update, `update.event`, against the server; append the event to the ledger once for
-  each update of `run`, before its result is used. What the draws hide from weaker observers is no part of it.
+  each update of `run`, before its result is used.
 
   Many clients at once: with `in_flight` = W > 0, a client returns its model only after W others have drawn theirs
   (or, with `random_returns`, after a geometric number with that mean: whenever one draws, one of the W that hold
@@ -74,39 +135,22 @@ def draw_and_discard(
     block_size: updates whose noise is drawn at once; a matter of speed and memory only.
 
   Returns:
-    A `Process` on `InstancesState`. At most 2^31 - 1 updates.
+    A `Process` on `InstancesState`, begun with k models. At most 2^31 - 1 updates.
 
   Raises:
     ValueError: if a number is out of range.
 
-  >>> from jdp.data import Examples
-  >>> from jdp.federated.client_updates import laplace_update
-  >>> from jdp.federated.update_stream import arrivals
-  >>> from jdp.models.glm import glm
-  >>> model = glm("logistic", (2,))
-  >>> update = laplace_update(model.gradient, epsilon=5.0, learning_rate=0.1)
-  >>> process = draw_and_discard(update, num_instances=5)
-  >>> state = process.init(jax.random.key(0), model.init(jax.random.key(1)), update.noise_variance)
-  >>> clients = Examples(jnp.ones((3, 10, 2)), jnp.ones((3, 10)), jnp.ones((3, 10)))
-  >>> coming = arrivals(jnp.arange(300, dtype=jnp.int32) % 3, population=3)
-  >>> state = jax.jit(process.run)(jax.random.key(2), state, coming, clients, update.settings)
-  >>> instances(state).shape, bool(jnp.all(average(instances(state)) > 0.5))
-  ((5, 1, 2), True)
   """
   _validate.integer(1, num_instances=num_instances)
   _validate.integer(0, in_flight=in_flight)
   num_slots = max(in_flight, 1)
 
-  def init(key, params, update_variance):
-    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
-    stddev = jnp.sqrt(num_instances / 2 * jnp.asarray(update_variance, jnp.float32)) if num_instances > 1 else 0.0
-    keys = jax.random.split(key, len(leaves))
-    noise = [jax.random.normal(keys[i], (num_instances, *leaf.shape)) for i, leaf in enumerate(leaves)]
-    spread = [leaf[None] + stddev * z for leaf, z in zip(leaves, noise, strict=True)]
-    models = [jnp.pad(x, [(0, num_slots)] + [(0, 0)] * (x.ndim - 1)) for x in spread]
+  def init(models):
+    _check_instances(models, num_instances)
+    models = jax.tree.map(lambda x: jnp.pad(x, [(0, num_slots)] + [(0, 0)] * (x.ndim - 1)), models)
     rows = jnp.arange(num_instances + num_slots, dtype=jnp.int32)
     rows, held = rows[:num_instances], rows[num_instances:]
-    return InstancesState(jnp.int32(0), jax.tree.unflatten(structure, models), rows, held, jnp.int32(0))
+    return InstancesState(jnp.int32(0), models, rows, held, jnp.int32(0))
 
   def choose(key):
     """The instance drawn, the one discarded, and the client that returns."""
@@ -135,7 +179,7 @@ def draw_and_discard(
     inputs = (arrivals, clients, settings)
     return scan_updates(update, choose, advance, key, state, _row(state.models, 0), inputs, block_size)
 
-  return Process(init, run)
+  return Process(init, run, instances, update)
 
 
 def instances(state: InstancesState) -> PyTree:
@@ -153,6 +197,14 @@ def average_predictions(
 ) -> jax.Array:
   """The average of the instances' predictions (arXiv 1807.04369, Section 3.3), where `average` averages weights."""
   return jnp.mean(jax.vmap(predict, (0, None))(instances, inputs), axis=0)
+
+
+def _check_instances(models: PyTree, num_instances: int) -> None:
+  counts = {jnp.shape(x)[:1] for x in jax.tree.leaves(models)}
+  if counts != {(num_instances,)}:
+    raise ValueError(
+      f"Expected {num_instances} models along a leading axis, got leading axes {sorted(counts)}; use spread_instances."
+    )
 
 
 def _row(models, row):

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax.extend.core import Literal
 
-from jdp.federated.local_training import GradientStep
-from jdp.federated.rounds import SummedClients
-from jdp.numerics.compensated import product, sum_rows
+from jdp.federated.client import ClientFn, Factored
+from jdp.federated.local_training import GradientStep, LocalUpdate
+from jdp.numerics.compensated import Product
 
 PyTree = Any
 Path = tuple[str, ...]
@@ -40,67 +40,61 @@ class _Use(NamedTuple):
 
 
 class _Factors(NamedTuple):
-  """Gradients of one matrix of weights, left^T right: rows [C, r, a] and [C, r, b]."""
+  """A gradient by one matrix of weights, left^T right: rows [r, a] and [r, b]."""
 
   left: jax.Array
   right: jax.Array
 
 
-def ghost_clients(step: GradientStep) -> SummedClients:
-  """Clients that take one gradient step, clipped by ghost norms.
+def ghost_client(step: LocalUpdate) -> ClientFn:
+  """A client that takes one gradient step, clipped by its ghost norm.
 
   The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and `nn.Embed` layers,
   each as often as it likes, but not inside `jax.jit`, `nn.scan` or another lifted transformation.
 
   Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper bound of its norm:
-  the float32 value plus the most that rounding can take from it, so that no difference is longer than the clip norm
-  in real numbers. That makes clipped differences shorter than `jdp.vectors.clip` does, by about 1e-4 of their length;
+  the float32 value plus the most that rounding can take from it, so that no update is longer than the clip norm
+  in real numbers. That makes clipped updates shorter than `jdp.vectors.clip` does, by about 1e-4 of their length;
   more where the client's gradients nearly cancel. A client whose gradient holds NaN or infinity, or
   is longer than 1e18, adds zero. A chunk's sum is made in
   float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
 
   Args:
-    step: the loss and the learning rate.
+    step: a `gradient_step`.
 
   Returns:
-    `SummedClients` whose difference is minus the learning rate times the gradient; "update_norm" is the upper bound.
-    They expect to be sent a tuple that begins with the parameters, a dict.
+    The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient; "update_norm" is the upper
+    bound of its norm. It expects to be sent a tuple that begins with the parameters, a dict.
 
   Raises:
-    ValueError: when tracing, if parameters are used outside of such layers, or the query does not bound a record
-      by one factor for all of its vectors.
+    ValueError: if it is another update; when tracing, if parameters are used outside of such layers; when the query
+      meets a record, if it does not bound it by one factor for all of its vectors.
   """
+  if not isinstance(step, GradientStep):
+    raise ValueError(f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False.")
 
-  def contributions(query, query_state, keys, sent, clients, weights):
+  def client_fn(keys, sent, client):
+    del keys
     params = sent[0]
-    factors = _gradient_factors(step.loss, params, clients)
-    norms = step.learning_rate * jnp.sqrt(sum(jax.vmap(_squared_norm)(f) for f in factors.values()))
-    shortened = jax.vmap(query.preprocess, (0, None, 0, 0))(keys, query_state, norms, weights)
-    scales = _vector(shortened) / jnp.where(norms > 0, norms, 1.0)
-    total = _weighted_sum(params, factors, -step.learning_rate * scales)
-    if hasattr(shortened, "vector"):
-      total = sum_rows(shortened)._replace(vector=total)
-    return total, {"update_norm": norms}
+    factors = _gradient_factors(step.loss, params, client)
+    norm = step.learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
+    return Factored(norm, -step.learning_rate, _products(params, factors)), {"update_norm": norm}
 
-  return SummedClients(contributions)
+  return client_fn
 
 
-def _vector(contributions):
-  """What the query makes of the norms: of a whole record with one bound, the norms of its contributions."""
-  vector = getattr(contributions, "vector", contributions)
-  if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
-    raise ValueError(
-      "Expected a query that scales a record by one factor, such as gaussian_sum, got contributions of structure "
-      f"{jax.tree.structure(contributions)}; set ghost_norms=False."
-    )
-  return vector
+def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
+  """The gradient, each matrix as a `Product`; zeros for parameters that the loss does not use."""
+  leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
+  products = {path: Product(left, right, leaves[path].shape) for path, (left, right) in factors.items()}
+  return traverse_util.unflatten_dict(leaves | products)
 
 
-def _gradient_factors(loss, params, clients) -> dict[Path, _Factors]:
-  """The factors of all clients' gradients, by the parameters' paths."""
-  uses = _survey(loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), clients))
+def _gradient_factors(loss, params, client) -> dict[Path, _Factors]:
+  """The factors of a client's gradient, by the parameters' paths."""
+  uses = _survey(loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), client))
 
-  def value(added, client):
+  def value(added):
     inputs: list[jax.Array] = []
 
     def add(use, layer_input, output):
@@ -110,13 +104,13 @@ def _gradient_factors(loss, params, clients) -> dict[Path, _Factors]:
     return _watched(loss, params, client, add), inputs
 
   zeros = [jnp.zeros(use.output.shape, use.output.dtype) for use in uses]
-  derivatives, inputs = jax.vmap(jax.grad(value, has_aux=True), (None, 0))(zeros, clients)
+  derivatives, inputs = jax.grad(value, has_aux=True)(zeros)
   flat_params = traverse_util.flatten_dict(params)
   rows: dict[Path, list[_Factors]] = {}
   for use, x, derivative in zip(uses, inputs, derivatives, strict=True):
     for name, part in _parts(use.method, x, derivative, flat_params, use.path).items():
       rows.setdefault((*use.path, name), []).append(part)
-  return {path: jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *parts) for path, parts in rows.items()}
+  return {path: jax.tree.map(lambda *x: jnp.concatenate(x), *parts) for path, parts in rows.items()}
 
 
 def _survey(loss, params, client) -> list[_Use]:
@@ -165,17 +159,17 @@ def _parts(method, x, derivative, flat_params, path) -> dict[str, _Factors]:
   if (*path, "embedding") in flat_params:
     if method == "attend":
       return {"embedding": _Factors(derivative, _as_rows(x))}
-    words = jax.nn.one_hot(x.reshape(x.shape[0], -1), flat_params[(*path, "embedding")].shape[0])
+    words = jax.nn.one_hot(x.reshape(-1), flat_params[(*path, "embedding")].shape[0])
     return {"embedding": _Factors(words, derivative)}
   parts = {"kernel": _Factors(_as_rows(x), derivative)}
   if (*path, "bias") in flat_params:
-    parts["bias"] = _Factors(jnp.ones((*derivative.shape[:2], 1)), derivative)
+    parts["bias"] = _Factors(jnp.ones((len(derivative), 1)), derivative)
   return parts
 
 
 def _as_rows(x):
-  """[C, ..., d] as float32 [C, rows, d]."""
-  return x.reshape(x.shape[0], -1, x.shape[-1]).astype(jnp.float32)
+  """[..., d] as float32 [rows, d]."""
+  return x.reshape(-1, x.shape[-1]).astype(jnp.float32)
 
 
 def _squared_norm(factors: _Factors) -> jax.Array:
@@ -191,14 +185,3 @@ def _squared_norm(factors: _Factors) -> jax.Array:
     square, length = jnp.sum(_matmul(left.T, right) ** 2), 2 * rows
   size = jnp.sum(jnp.sqrt(jnp.sum(left**2, axis=1) * jnp.sum(right**2, axis=1)))
   return square + (_UNIT_ROUNDOFF * length + _REDUCTION) * size**2
-
-
-def _weighted_sum(params, factors: dict[Path, _Factors], scales: jax.Array) -> PyTree:
-  """The sum over the clients of scale times gradient, zero for scale 0 whatever the gradient."""
-  column = scales[:, None, None]
-  total: dict[Path, Any] = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
-  for path, (left, right) in factors.items():
-    left, right = jnp.where(column != 0, left, 0.0), jnp.where(column != 0, column * right, 0.0)
-    summed = product(left.reshape(-1, left.shape[2]), right.reshape(-1, right.shape[2]))
-    total[path] = jax.tree.map(lambda x, like=total[path]: x.reshape(like.shape), summed)
-  return traverse_util.unflatten_dict(total)

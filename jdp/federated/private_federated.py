@@ -1,7 +1,7 @@
 """Private federated learning: local and central privacy together (arXiv 1812.00984, Section 3.1).
 
 A round: every user takes part with probability q; trains on its own data;
-releases the difference of models through a local mechanism; the server projects every release onto a ball
+releases its update through a local mechanism; the server projects every release onto a ball
 (that is the clipping of the sum query), averages over the *expected* cohort, adds Gaussian noise, and steps.
 """
 
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jdp import vectors
 from jdp.events import LocalRelease
 from jdp.federated.local_training import LocalUpdate
-from jdp.federated.rounds import FederatedAlgorithm, Server, descend, rounds
+from jdp.federated.rounds import FederatedAlgorithm, Server, add_updates, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.mechanisms import LocalMechanism
 from jdp.queries import SumQuery
@@ -45,14 +45,14 @@ def private_federated(
       the radius of the server's projection. The released average stays unbiased if that is at least
       `mechanism.max_norm`. Divide by `sampler.expected_size`.
     sampler: who takes part.
-    optimizer: the server's, applied to minus the average difference;
+    optimizer: the server's, applied to minus the average update;
       `optax.sgd(1.0)` is plain federated averaging.
     mechanism: the local randomiser for vectors of as many entries as the
       model has parameters. None: clients report in the clear.
     relation: the neighbouring relation of the central guarantee.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norms of the local differences ("update_norm") and of what reached
+    diagnose: whether rounds also return the mean norms of the local updates ("update_norm") and of what reached
       the server ("release_norm"), and the cohort's size; they break the guarantee if shown.
 
   Returns:
@@ -63,15 +63,15 @@ def private_federated(
     release = (LocalRelease(mechanism.guarantee.restate(unit=Unit.USER), sampler.max_participations),)
 
   def client_fn(keys, params, client):
-    difference, _ = ravel_pytree(local_update(keys.data, params, client))
-    vector = difference if mechanism is None else mechanism.privatize(keys.noise, difference)
-    return vector, {"update_norm": vectors.l2_norm(difference), "release_norm": vectors.l2_norm(vector)}
+    update, _ = ravel_pytree(local_update(keys.data, params, client))
+    vector = update if mechanism is None else mechanism.privatize(keys.noise, update)
+    return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
 
   return rounds(
     client_fn,
     query,
     sampler,
-    _flat(descend(optimizer)),
+    _flat(add_updates(optimizer)),
     relation=relation,
     releases=release,
     chunk_size=chunk_size,
@@ -81,10 +81,10 @@ def private_federated(
 
 
 def _flat(server: Server) -> Server:
-  """The server for averages of flattened differences: minus the difference is its gradient."""
+  """The server for averages of flattened updates."""
 
-  def step(difference, carried, params):
+  def step(update, carried, params):
     _, unravel = ravel_pytree(params)
-    return server.step(unravel(-difference), carried, params)
+    return server.step(unravel(update), carried, params)
 
   return server._replace(record=lambda params: ravel_pytree(params)[0], step=step)

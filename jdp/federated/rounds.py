@@ -7,7 +7,6 @@ procedure supplies what a record becomes and what the step is; nothing here know
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,14 +16,14 @@ from jax.sharding import Mesh
 
 from jdp import _validate, random
 from jdp.events import Event, LocalRelease, Round
-from jdp.federated.cohort import ChunkFn, unrounded_cohort_sum
+from jdp.federated.client import ClientFn, contribution
+from jdp.federated.cohort import unrounded_cohort_sum
 from jdp.federated.dispatch import waits_for
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.base import taken
-from jdp.queries.gaussian import weighted
 from jdp.sampling import Sampler
 
 PyTree = Any
@@ -84,28 +83,6 @@ class Server(NamedTuple):
   step: Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
-class ClientKeys(NamedTuple):
-  """A client's keys of one round: `noise` for local mechanisms and queries, `data` for local training."""
-
-  noise: jax.Array
-  data: jax.Array
-
-
-ClientFn = Callable[[ClientKeys, PyTree, PyTree], tuple[PyTree, dict[str, jax.Array]]]
-"""(keys, what the server sent, client) -> (the client's record, scalars to diagnose by name)."""
-
-
-class SummedClients(NamedTuple):
-  """Clients whose records are clipped and summed without ever existing one by one.
-
-  Attributes:
-    contributions: (query, query state, keys [C], what the server sent, clients [C, ...], weights [C]) -> (the sum of
-      the query's contributions, scalars [C] to diagnose by name). The keys are those for `query.preprocess`.
-  """
-
-  contributions: Callable[..., tuple[PyTree, dict[str, jax.Array]]]
-
-
 def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
   """What the server sends unless told otherwise."""
   del query_state
@@ -113,7 +90,7 @@ def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
 
 
 def rounds(
-  client_fn: ClientFn | SummedClients,
+  client_fn: ClientFn,
   query: SumQuery,
   sampler: Sampler,
   server: Server,
@@ -134,7 +111,7 @@ def rounds(
   on the client's own data, `client_fn` on what the server sent and the keys too, on nothing else.
 
   Args:
-    client_fn: what a client's record is (see `ClientFn`), or `SummedClients`.
+    client_fn: what a client's record is (`jdp.federated.client.ClientFn`).
     query: makes the sum of the records private.
     sampler: who takes part.
     server: what the server does with the query's result.
@@ -153,8 +130,7 @@ def rounds(
     record = jax.eval_shape(server.record, params)
     return ServerState(jnp.int32(0), params, server.init(params), query.init(record), sampler.init())
 
-  make = _summed if isinstance(client_fn, SummedClients) else _one_by_one
-  cohort_fn = make(client_fn, query, weight, diagnose)
+  summand = contribution(client_fn, query, weight, diagnose)
 
   def round_fn(noise_key, data_key, state, clients):
     sampling_key, clients_key, server_key = jax.random.split(jax.random.fold_in(noise_key, state.round), 3)
@@ -162,9 +138,7 @@ def rounds(
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     shared = (send(state.params, state.query), state.query)
-    total, diagnostics = unrounded_cohort_sum(
-      cohort_fn, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh
-    )
+    total, diagnostics = unrounded_cohort_sum(summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
     mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
@@ -175,11 +149,15 @@ def rounds(
   return FederatedAlgorithm(init, round_fn)
 
 
-def descend(optimizer: optax.GradientTransformation) -> Server:
-  """The server that takes the query's result for a gradient of the parameters, and lets an optimiser step."""
+def add_updates(optimizer: optax.GradientTransformation) -> Server:
+  """The server that adds the query's result, an update of the parameters, through an optimiser.
 
-  def step(gradient, carried, params):
-    updates, carried = optimizer.update(gradient, carried, params)
+  Args:
+    optimizer: applied to minus the update, in the place of a gradient: `optax.sgd(1.0)` adds the update as it is.
+  """
+
+  def step(update, carried, params):
+    updates, carried = optimizer.update(jax.tree.map(jnp.negative, update), carried, params)
     return optax.apply_updates(params, updates), carried
 
   return Server(lambda params: params, optimizer.init, step)
@@ -211,41 +189,6 @@ def block(algorithm: FederatedAlgorithm, num_rounds: int) -> Callable[..., tuple
 def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
   """The events of each round of a `block`, on the host."""
   return list(zip(*map(unstack, events), strict=True))
-
-
-def _one_by_one(client_fn, query, weight, diagnose):
-  """The cohort's function for clients that make a record each."""
-
-  def contribution(keys, shared, client, membership):
-    client_key, data_key = keys
-    noise_key, query_key = jax.random.split(client_key)
-    sent, query_state = shared
-    record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
-    diagnostics = weighted({**scalars, "cohort_size": jnp.float32(1)}, membership) if diagnose else None
-    own_weight = _weight(weight, membership, client)
-    return query.preprocess(query_key, query_state, record, own_weight), diagnostics
-
-  return contribution
-
-
-def _summed(client_fn, query, weight, diagnose):
-  """The cohort's function for `SummedClients`."""
-
-  def contributions(keys, shared, clients, memberships):
-    query_keys, _ = keys
-    sent, query_state = shared
-    weights = jax.vmap(partial(_weight, weight))(memberships, clients)
-    total, scalars = client_fn.contributions(query, query_state, query_keys, sent, clients, weights)
-    scalars = {**scalars, "cohort_size": jnp.ones_like(memberships)}
-    diagnostics = jax.tree.map(jnp.sum, jax.vmap(weighted)(scalars, memberships)) if diagnose else None
-    return total, diagnostics
-
-  return ChunkFn(contributions)
-
-
-def _weight(weight, membership, client):
-  """A record's weight: zero for padding."""
-  return membership if weight is None else membership * weight(client)
 
 
 def _means(sums):

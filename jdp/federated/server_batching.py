@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp.federated.client_updates import ClientUpdate, descend
-from jdp.federated.update_stream import Process, scan_updates
+from jdp.federated.rounds import FederatedAlgorithm
+from jdp.federated.update_stream import Passes, Process, in_rounds, scan_updates
 
 PyTree = Any
 
@@ -26,19 +27,39 @@ class BatchingState(NamedTuple):
   total: PyTree
 
 
-def server_batching(update: ClientUpdate, batch_size: int, *, block_size: int | None = None) -> Process:
+def server_batching(
+  update: ClientUpdate, batch_size: int, schedule: Passes, *, block_size: int | None = None
+) -> FederatedAlgorithm:
   """The baseline: one model, and a step by the average of every `batch_size` clients' releases (FedSGD).
 
-  Clients and their guarantee are those of Draw and Discard; they compute at the model of the last whole batch. A
-  schedule counts batches. `init` leaves the parameters as they are.
+  Clients and their guarantee are those of `draw_and_discard`; they compute at the model of the last whole batch. A
+  schedule of learning rates counts batches.
 
   Args:
     update: what clients do.
     batch_size: B >= 1.
-    block_size: as for `draw_and_discard`.
+    schedule: who reports when (`jdp.federated.passes`).
+    block_size: as for `draw_and_discard_process`.
 
   Returns:
-    A `Process` on `BatchingState`.
+    A `FederatedAlgorithm` whose parameters are one model, a pytree of [1, ...].
+
+  Raises:
+    ValueError: if batch_size is not positive.
+  """
+  return in_rounds(server_batching_process(update, batch_size, block_size=block_size), schedule)
+
+
+def server_batching_process(update: ClientUpdate, batch_size: int, *, block_size: int | None = None) -> Process:
+  """The process of `server_batching`, update by update.
+
+  Args:
+    update: what clients do.
+    batch_size: B >= 1.
+    block_size: as for `draw_and_discard_process`.
+
+  Returns:
+    A `Process` on `BatchingState`, begun with one model.
 
   Raises:
     ValueError: if batch_size is not positive.
@@ -47,18 +68,17 @@ def server_batching(update: ClientUpdate, batch_size: int, *, block_size: int | 
   >>> from jdp.federated.client_updates import exact_update
   >>> from jdp.federated.update_stream import arrivals
   >>> from jdp.models.glm import glm
-  >>> process = server_batching(exact_update(glm("linear", (1,)).gradient, learning_rate=1.0), batch_size=2)
-  >>> state = process.init(jax.random.key(0), jnp.zeros((1, 1)), 0.0)
+  >>> update = exact_update(glm("linear", (1,)).gradient, learning_rate=1.0)
+  >>> process = server_batching_process(update, batch_size=2)
+  >>> state = process.init(jnp.zeros((1, 1, 1)))
   >>> clients = Examples(jnp.ones((2, 1, 1)), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)))
-  >>> settings = exact_update(glm("linear", (1,)).gradient, learning_rate=1.0).settings
-  >>> process.run(jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, settings).params.item()
+  >>> process.run(jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, update.settings).params.item()
   0.5
   """
   _validate.integer(1, batch_size=batch_size)
 
-  def init(key, params, update_variance):
-    del key, update_variance
-    params = jax.tree.map(jnp.asarray, params)
+  def init(models):
+    params = jax.tree.map(lambda x: x[0], models)
     return BatchingState(jnp.int32(0), params, jax.tree.map(jnp.zeros_like, params))
 
   def advance(settings, state, number, client, choices, noise):
@@ -78,4 +98,4 @@ def server_batching(update: ClientUpdate, batch_size: int, *, block_size: int | 
     inputs = (arrivals, clients, settings)
     return scan_updates(update, lambda key: None, advance, key, state, state.params, inputs, block_size)
 
-  return Process(init, run)
+  return Process(init, run, lambda state: jax.tree.map(lambda x: x[None], state.params), update)

@@ -1,4 +1,4 @@
-"""A stream of client updates: one compiled scan, whatever the server does with them.
+"""A stream of client updates: one compiled scan, whatever the server does with them; in rounds, a training procedure.
 
 Noise is drawn for a block of updates at once, as many small draws are slow. Update number t (counted from 0 over
 the whole run) has keys of its own, folded in from t: neither the blocks, nor where a run is cut, nor
@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import _validate
+from jdp import _validate, random
 from jdp.data.clients import Array, Examples
+from jdp.events import LocalRelease
 from jdp.federated.client_updates import ClientUpdate, Settings
+from jdp.federated.rounds import FederatedAlgorithm, ServerState
 from jdp.federated.sharded import check_clients
 from jdp.sampling.base import check_population
 
@@ -68,14 +70,103 @@ class Process(NamedTuple):
   """A stream of client updates as pure functions: jit them, or vmap them over keys, states and settings.
 
   Attributes:
-    init: (key, parameters, update_variance) -> state. See the factory.
+    init: models -> state: what the server begins with, a pytree of [k, ...] of its k models.
     run: (key, state, arrivals, clients, settings) -> state after one update of each user of the `Arrivals`, in order.
       `clients` are the data, with one leading axis of all users; other data is refused when traced. `key` is that of
       the whole run, the same in every call, and one that is used for nothing else. `settings`: as `update.settings`.
+    models: state -> the server's models, a pytree of [k, ...].
+    update: what clients do.
   """
 
-  init: Callable[[jax.Array, PyTree, jax.typing.ArrayLike], Any]
+  init: Callable[[PyTree], Any]
   run: Callable[[jax.Array, Any, Arrivals, Examples, Settings], Any]
+  models: Callable[[Any], PyTree]
+  update: ClientUpdate
+
+
+class Passes(NamedTuple):
+  """Who reports when: passes over all users, each in rounds.
+
+  Every pass is a random permutation of the users, cut into rounds of equal size; the users left over sit that pass
+  out. So a user reports at most once in a round, and at most once in a pass.
+
+  Attributes:
+    num_users: N.
+    rounds_per_pass: rounds of one pass.
+    num_rounds: of the whole run.
+  """
+
+  num_users: int
+  rounds_per_pass: int
+  num_rounds: int
+
+  @property
+  def round_size(self) -> int:
+    """Updates of one round."""
+    return self.num_users // self.rounds_per_pass
+
+  @property
+  def num_updates(self) -> int:
+    """Updates of the whole run."""
+    return self.num_rounds * self.round_size
+
+  @property
+  def max_releases(self) -> int:
+    """The most updates of one user: the passes that were begun."""
+    return -(-self.num_rounds // self.rounds_per_pass)
+
+  def users(self, data_key: jax.Array, number: jax.Array) -> jax.Array:
+    """The users of round `number`, int32 [round_size], all different. The key is that of the whole run's data."""
+    key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
+    order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
+    return jax.lax.dynamic_slice_in_dim(order, number % self.rounds_per_pass * self.round_size, self.round_size)
+
+
+def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Passes:
+  """The `Passes` of a run, for `draw_and_discard` and `server_batching`.
+
+  Args:
+    num_users: N, all users there are.
+    num_rounds: of the whole run; it says how often a user reports at most.
+    rounds_per_pass: into how many rounds a pass is cut, at most N.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> passes(100, num_rounds=25, rounds_per_pass=10).max_releases
+  3
+  """
+  _validate.integer(1, num_users=num_users, num_rounds=num_rounds, rounds_per_pass=rounds_per_pass)
+  if rounds_per_pass > num_users:
+    raise ValueError(f"Expected rounds_per_pass of at most {num_users} users, got {rounds_per_pass}.")
+  return Passes(num_users, rounds_per_pass, num_rounds)
+
+
+def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
+  """The process as a training procedure: a round is the updates of the users that the schedule names.
+
+  Formal guarantee: that of the update's event, which every round returns once: each of its users released one value,
+  and `schedule.max_releases` at most over the run's rounds.
+
+  Args:
+    process: what is run.
+    schedule: who reports when. The data's key alone decides it.
+
+  Returns:
+    A `FederatedAlgorithm` whose parameters are the server's models, a pytree of [k, ...].
+  """
+  event = LocalRelease(process.update.event.guarantee, schedule.max_releases)
+
+  def init(models):
+    return ServerState(jnp.int32(0), models, process.init(models), (), ())
+
+  def round_fn(noise_key, data_key, state, clients):
+    coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
+    after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
+    released = dataclasses.replace(event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key))
+    return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
+
+  return FederatedAlgorithm(init, round_fn)
 
 
 def scan_updates(

@@ -60,6 +60,27 @@ class Compensated:
     return np.asarray(self.value, dtype)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("left", "right"), meta_fields=("shape",))
+@dataclasses.dataclass(frozen=True)
+class Product:
+  """A matrix left^T right that is not multiplied out: the sum of many is one product.
+
+  Attributes:
+    left: float32 [r, a].
+    right: float32 [r, b].
+    shape: what the [a, b] entries are reshaped to.
+  """
+
+  left: jax.Array
+  right: jax.Array
+  shape: tuple[int, ...]
+
+  def scaled(self, scale: jax.Array) -> "Product":
+    """The product times a scalar: exactly zero for scale 0, whatever the factors hold."""
+    left = jnp.where(scale != 0, self.left, 0.0)
+    return Product(left, jnp.where(scale != 0, scale * self.right, 0.0), self.shape)
+
+
 def rounded(total: PyTree) -> PyTree:
   """The sum as plain arrays: its pairs rounded to float32."""
   return _map(lambda x: x.value if isinstance(x, Compensated) else x, total)
@@ -110,8 +131,19 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
 
 
 def sum_rows(tree: PyTree) -> PyTree:
-  """The sum over the leading axis of every array; floats become pairs."""
-  return _map(lambda x: _single(_row_sum(_double(x))), tree)
+  """The sum over the leading axis of every array; floats and `Product`s become pairs."""
+  return _map(lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree)
+
+
+def multiplied(tree: PyTree) -> PyTree:
+  """The tree with its `Product`s as pairs."""
+  return _map(lambda x: _multiplied(x) if isinstance(x, Product) else x, tree)
+
+
+def _multiplied(x: Product) -> Compensated:
+  """The sum of the products along all leading axes."""
+  total = product(x.left.reshape(-1, x.left.shape[-1]), x.right.reshape(-1, x.right.shape[-1]))
+  return jax.tree.map(lambda part: part.reshape(x.shape), total)
 
 
 def sum_while(
@@ -172,8 +204,8 @@ def _is_pair(x: Any) -> bool:
 
 
 def _map(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-  """`jax.tree.map` with pairs for leaves; where the tree has an array the rest may have a pair."""
-  leaves, structure = jax.tree.flatten(tree, is_leaf=_is_pair)
+  """`jax.tree.map` with pairs and products for leaves; where the tree has an array the rest may have a pair."""
+  leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Compensated | Product))
   others = [jax.tree.leaves(other, is_leaf=_is_pair) for other in rest]
   return jax.tree.unflatten(structure, [function(*x) for x in zip(leaves, *others, strict=True)])
 

@@ -30,6 +30,12 @@ Contribution = Any
 Schedule = Callable[[jax.Array], jax.Array]  # step -> value, as in optax
 
 
+def unbounded(state: State, record: PyTree) -> PyTree:
+  """The record as it is."""
+  del state
+  return record
+
+
 class SumQuery(NamedTuple):
   """A private sum as pure functions (the query of arXiv 1812.06210, Section 2).
 
@@ -53,6 +59,8 @@ class SumQuery(NamedTuple):
     noise: the largest standard deviation of float noise on a coordinate of the result, or a bound on it; 0 if there is
       none. A number, or where it varies from round to round a function of the state before. What `on_grid` must hide
       the digits of; None: not stated.
+    clip: (state, record) -> the record within the bounds that `preprocess` would put on it in this round, for local
+      training that stays within them. The record as it is where no bound is fixed beforehand.
   """
 
   init: Callable[[PyTree], State]
@@ -60,6 +68,7 @@ class SumQuery(NamedTuple):
   finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]
   noise: float | Callable[[State], jax.Array] | None = None
   takes_pairs: bool = False
+  clip: Callable[[State, PyTree], PyTree] = unbounded
 
 
 def taken(query: SumQuery, total: Contribution) -> Contribution:

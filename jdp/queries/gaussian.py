@@ -63,16 +63,19 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     del record
     return SumState(jnp.int32(0))
 
+  def clip(state, record):
+    return vectors.clip(record, at_step(clip_norm, state.step))
+
   def preprocess(key, state, record, weight):
     del key
-    return weighted(vectors.clip(record, at_step(clip_norm, state.step)), weight)
+    return weighted(clip(state, record), weight)
 
   def finalize(key, state, total):
     sigma = at_step(stddev, state.step)
     event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True)
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)
 
 
 def no_privacy() -> SumQuery:

@@ -62,6 +62,9 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
   def init(record):
     return {name: queries[name].init(part) for name, part in split(record).items()}
 
+  def clip(state, record):
+    return _merge([queries[name].clip(state[name], part) for name, part in split(record).items()])
+
   def preprocess(key, state, record, weight):
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
     parts = split(record)
@@ -75,7 +78,7 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
     return _merge(results), GroupedSums(events, names), dict(zip(names, states, strict=True))
 
   noise = _largest_noise({name: queries[name].noise for name in names})
-  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True)
+  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True, clip=clip)
 
 
 def _largest_noise(noises):

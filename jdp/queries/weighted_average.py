@@ -75,10 +75,12 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
     del record
     return SumState(jnp.int32(0))
 
+  def clip(state, record):
+    return vectors.clip(record, at_step(clip_norm, state.step))
+
   def preprocess(key, state, record, weight):
     del key
-    vector = vectors.clip(record, at_step(clip_norm, state.step))
-    return WeightedContribution(*weighted((vector, jnp.float32(1)), weight))
+    return WeightedContribution(*weighted((clip(state, record), jnp.float32(1)), weight))
 
   def finalize(key, state, total):
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
@@ -86,4 +88,4 @@ def weighted_average(clip_norm: float | Schedule, stddev: float | Schedule, *, m
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True)
+  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)

@@ -9,7 +9,7 @@ from scipy import stats
 from jdp.attacks import spam
 from jdp.federated import client_updates
 from jdp.federated.client_updates import laplace_update
-from jdp.federated.draw_and_discard import draw_and_discard, instances
+from jdp.federated.draw_and_discard import draw_and_discard_process, instances, spread_instances
 from jdp.federated.update_stream import arrivals
 
 K, WEIGHTS = 20, 50
@@ -84,11 +84,11 @@ def deviations():
   The old instance is one of 200 updates before.
   """
   update = laplace_update(lambda params, client: jnp.zeros_like(params), 2.0, 1.0)
-  process = draw_and_discard(update, K)
+  process = draw_and_discard_process(update, K)
 
   def one(key):
     keys = jax.random.split(key, 4)
-    start = process.init(keys[0], jnp.zeros(WEIGHTS), update.noise_variance)
+    start = process.init(spread_instances(keys[0], jnp.zeros(WEIGHTS), K, update.noise_variance))
     state = process.run(keys[1], start, arrivals(jnp.zeros(200, jnp.int32), 1), jnp.zeros((1, 1)), update.settings)
     models = instances(state)
     noise = update.draw(keys[2], models[0])

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from jdp import accounting, vectors
 from jdp.data import Examples
-from jdp.events import GaussianSum, GroupedSums, NonPrivate, Round
+from jdp.events import GaussianSum, GroupedSums, LaplaceSum, NonPrivate, Round
 from jdp.federated import gradient_step, local_sgd
 from jdp.federated.averages import (
   adaptive_average,
@@ -101,8 +101,7 @@ def sensitivity(estimator, relation):
 def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(estimator, clipping, relation):
   """Rates: see `statistical`. An error of 2 % in the standard deviation would be caught."""
   params = {"a": {"w": jnp.zeros((40, 50))}, "c": {"w": jnp.zeros(18_000)}}
-  average = ESTIMATORS[estimator](CLIPPINGS[clipping](params), Z, WEIGHT, relation=relation)
-  query = average.query
+  query = ESTIMATORS[estimator](CLIPPINGS[clipping](params), Z, WEIGHT, relation=relation)
   state = query.init(params)
   nothing = query.preprocess(jax.random.key(0), state, params, jnp.float32(0))
   keys = jax.random.split(jax.random.key(1), 5)
@@ -236,11 +235,11 @@ def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
     return jnp.where(step < 2, S, 0.1 * S)
 
   bound = flat(lower) if clipping == "flat" else by_layer(PARAMS, lower)
-  average = ESTIMATORS[estimator](bound, Z, WEIGHT)
+  query = ESTIMATORS[estimator](bound, Z, WEIGHT)
   far = {"a": {"w": jnp.full(FEATURES, 9.0), "b": jnp.full(2, 9.0)}, "c": {"w": jnp.full((2, 2), 9.0)}}
-  query, state, costs = average.query, average.query.init(PARAMS), []
+  state, costs = query.init(PARAMS), []
   for expected in (S, S, 0.1 * S):
-    assert float(vectors.l2_norm(average.clip(state, far))) == pytest.approx(expected, rel=1e-5)
+    assert float(vectors.l2_norm(query.clip(state, far))) == pytest.approx(expected, rel=1e-5)
     total = query.preprocess(jax.random.key(0), state, far, jnp.float32(1))
     _, event, state = query.finalize(jax.random.key(1), state, total)
     costs.append(accounting.epsilon(Ledger().append(Round(poisson(10, 0.5).event(()), event)), 1e-5))
@@ -372,3 +371,9 @@ def test_clients_in_half_precision_are_clipped_and_summed_in_single():
 def test_ghost_norms_need_a_gradient_step():
   with pytest.raises(ValueError, match="Expected a gradient_step with ghost_norms"):
     algorithm(fixed_denominator(flat(S), Z, WEIGHT), update=local_sgd(loss, 1.0, batch_size=1), ghost_norms=True)
+
+
+def test_only_gaussian_releases_have_a_noise_multiplier():
+  assert accounting.noise_multiplier(GaussianSum(2.0, 1.0), "replace_one") == 0.25
+  with pytest.raises(ValueError, match="Expected a release with Gaussian noise, got LaplaceSum"):
+    accounting.noise_multiplier(LaplaceSum(1.0, 1.0), "add_remove")

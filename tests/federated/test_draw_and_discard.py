@@ -10,11 +10,19 @@ import pytest
 from jdp import random
 from jdp.accounting.lineage import instance_variance, num_descendants
 from jdp.data import Examples
+from jdp.events import LocalRelease
 from jdp.federated import client_updates
 from jdp.federated.client_updates import exact_update, laplace_update
-from jdp.federated.draw_and_discard import average, average_predictions, draw_and_discard, instances
-from jdp.federated.server_batching import server_batching
-from jdp.federated.update_stream import arrivals
+from jdp.federated.draw_and_discard import (
+  average,
+  average_predictions,
+  draw_and_discard,
+  draw_and_discard_process,
+  instances,
+  spread_instances,
+)
+from jdp.federated.server_batching import server_batching, server_batching_process
+from jdp.federated.update_stream import arrivals, passes
 from jdp.models.glm import glm
 from tests.helpers import statistical
 
@@ -78,8 +86,8 @@ CASES = [
   ("update", "options"), CASES, ids=["plain", "sequential", "one held", "five held", "random returns"]
 )
 def test_every_update_is_the_algorithms_bit_for_bit(update, options):
-  process = draw_and_discard(update, K, **options)
-  state = process.init(jax.random.key(3), PARAMS, 0.01)
+  process = draw_and_discard_process(update, K, **options)
+  state = process.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
   run = jax.jit(process.run)
   for number, expected in enumerate(reference(update, state, **options)):
     state = run(jax.random.key(RUN_KEY), state, come(WHO[number : number + 1]), CLIENTS, update.settings)
@@ -92,8 +100,8 @@ def test_every_update_is_the_algorithms_bit_for_bit(update, options):
 @pytest.mark.parametrize("make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"])
 def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   def run(block_size, *cuts):
-    process = draw_and_discard(NOISY, K, in_flight=3, block_size=block_size)
-    state = process.init(jax.random.key(3), PARAMS, 0.01)
+    process = draw_and_discard_process(NOISY, K, in_flight=3, block_size=block_size)
+    state = process.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
     for piece in np.split(WHO, cuts):
       state = jax.jit(process.run)(make_key(1), state, come(piece), CLIENTS, NOISY.settings)
     return instances(state)
@@ -103,8 +111,8 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
 
 
 def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
-  process = draw_and_discard(PLAIN, 1)
-  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  process = draw_and_discard_process(PLAIN, 1)
+  state = process.init(PARAMS[None])
   state = jax.jit(process.run)(jax.random.key(1), state, come(WHO), CLIENTS, PLAIN.settings)
   params = PARAMS
   descend = jax.jit(lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0))
@@ -117,10 +125,10 @@ def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit()
 @pytest.mark.slow
 def test_vmap_over_seeds_and_settings_is_the_loop():
   updates = [laplace_update(MODEL.gradient, epsilon, rate) for epsilon, rate in ((0.5, 0.1), (2.0, 0.3), (8.0, 1.0))]
-  process = draw_and_discard(updates[0], K, in_flight=2)
+  process = draw_and_discard_process(updates[0], K, in_flight=2)
 
   def final(seed, variance, settings):
-    state = process.init(jax.random.key(seed), PARAMS, variance)
+    state = process.init(spread_instances(jax.random.key(seed), PARAMS, K, variance))
     return instances(process.run(jax.random.key(seed + 100), state, come(WHO), CLIENTS, settings))
 
   settings = jax.tree.map(lambda *x: jnp.stack(x), *[update.settings for update in updates])
@@ -135,9 +143,9 @@ def test_vmap_over_seeds_and_settings_is_the_loop():
 
 @pytest.mark.slow
 def test_one_program_serves_all_settings_and_all_calls():
-  process = draw_and_discard(NOISY, K)
+  process = draw_and_discard_process(NOISY, K)
   run = jax.jit(process.run)
-  state = process.init(jax.random.key(0), PARAMS, 0.01)
+  state = process.init(spread_instances(jax.random.key(0), PARAMS, K, 0.01))
   for update in (NOISY, laplace_update(MODEL.gradient, 0.1, 0.7, clip=0.1)):
     state = run(jax.random.key(1), state, come(WHO), CLIENTS, update.settings)
   assert run._cache_size() == 1
@@ -146,11 +154,10 @@ def test_one_program_serves_all_settings_and_all_calls():
 def test_the_draw_and_the_discard_are_uniform_and_independent():
   """Each pair has probability 1/9; a pair 20 % too likely is caught."""
   update = exact_update(lambda params, client: jnp.full_like(params, -0.5), 1.0)
-  process = draw_and_discard(update, 3)
+  process = draw_and_discard_process(update, 3)
 
   def pair(key):
-    state = process.init(jax.random.key(0), jnp.float32(0), 0.0)
-    state = state._replace(models=jnp.array([0.0, 1.0, 2.0, 0.0]))
+    state = process.init(jnp.array([0.0, 1.0, 2.0]))
     after = instances(process.run(key, state, come_alone(jnp.zeros(1, jnp.int32)), NOTHING, update.settings))
     discarded = jnp.argmax(after % 1 == 0.5)
     return 3 * discarded + after[discarded].astype(jnp.int32)
@@ -163,12 +170,11 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
 @pytest.mark.slow
 def test_the_initial_instances_have_half_k_times_the_noise_variance():
   """A standard deviation off by 2 % is caught."""
-  process = draw_and_discard(NOISY, 20)
   params = {"w": jnp.full((500, 10), 2.0), "b": jnp.zeros(4)}
-  spread = instances(jax.jit(process.init)(jax.random.key(0), params, 0.3))
+  spread = jax.jit(spread_instances, static_argnums=2)(jax.random.key(0), params, 20, 0.3)
   statistical.assert_normal_stddev(spread["w"] - 2.0, np.sqrt(10 * 0.3), catches=0.02)
   assert spread["b"].shape == (20, 4)
-  alone = instances(jax.jit(draw_and_discard(NOISY, 1).init)(jax.random.key(0), params, 0.3))
+  alone = spread_instances(jax.random.key(0), params, 1, 0.3)
   np.testing.assert_array_equal(alone["w"][0], params["w"])
 
 
@@ -179,11 +185,11 @@ THEOREM_K, PIECE, PIECES = 5, 10, 8
 def sample_variances():
   """(keys, update variance for `init`, noise scale) -> mean sample variance of the instances, [seeds, pieces]."""
   update = drifting(0.0, 1.0)
-  process = draw_and_discard(update, THEOREM_K)
+  process = draw_and_discard_process(update, THEOREM_K)
 
   def run(key, spread, scale):
     init_key, run_key = jax.random.split(key)
-    start = process.init(init_key, jnp.zeros(10), spread)
+    start = process.init(spread_instances(init_key, jnp.zeros(10), THEOREM_K, spread))
     settings = update.settings._replace(noise_scale=scale)
 
     def piece(state, _):
@@ -222,9 +228,8 @@ def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
 def test_lineages_die_out_as_the_exact_chain_says():
   """How many instances descend from one update, 20 updates later; a law 0.02 off in P(gone) is caught."""
   update = exact_update(lambda params, client: jnp.zeros_like(params), 1.0)
-  process = draw_and_discard(update, K)
-  state = process.init(jax.random.key(0), jnp.float32(0), 0.0)
-  state = state._replace(models=(jnp.arange(K + 1) == 0).astype(jnp.float32))
+  process = draw_and_discard_process(update, K)
+  state = process.init((jnp.arange(K) == 0).astype(jnp.float32))
 
   def descendants(key):
     return jnp.sum(instances(process.run(key, state, come_alone(jnp.zeros(20, jnp.int32)), NOTHING, update.settings)))
@@ -238,12 +243,12 @@ def test_lineages_die_out_as_the_exact_chain_says():
 @pytest.mark.slow
 def test_batches_of_one_are_one_instance_and_larger_ones_average():
   def run(batch_size, who):
-    process = server_batching(NOISY, batch_size, block_size=4)
-    state = process.init(jax.random.key(0), PARAMS, 0.0)
+    process = server_batching_process(NOISY, batch_size, block_size=4)
+    state = process.init(PARAMS[None])
     return jax.jit(process.run)(jax.random.key(RUN_KEY), state, come(who), CLIENTS, NOISY.settings)
 
-  single = draw_and_discard(NOISY, 1)
-  state = single.init(jax.random.key(0), PARAMS, 0.0)
+  single = draw_and_discard_process(NOISY, 1)
+  state = single.init(PARAMS[None])
   state = jax.jit(single.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, NOISY.settings)
   np.testing.assert_array_equal(run(1, WHO).params, instances(state)[0])
 
@@ -264,8 +269,8 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
 
 @pytest.mark.slow
 def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
-  process = draw_and_discard(PLAIN, K)
-  run, start = jax.jit(process.run), process.init(jax.random.key(0), PARAMS, 0.0)
+  process = draw_and_discard_process(PLAIN, K)
+  run, start = jax.jit(process.run), process.init(jnp.stack([PARAMS] * K))
   for value in (np.nan, np.inf, -np.inf, 3e38):
     hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
     state = run(jax.random.key(1), start, come(WHO), hostile, PLAIN.settings)
@@ -280,14 +285,16 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
     return jnp.where(params > 2, jnp.nan, -jnp.ones_like(params))
 
   update = exact_update(None, 1.0)._replace(release=sometimes_nan)
-  process = draw_and_discard(update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight)
-  start = process.init(jax.random.key(3), jnp.float32(0), 0.0)
+  process = draw_and_discard_process(
+    update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight
+  )
+  start = process.init(jnp.zeros(K))
   end = jax.jit(process.run)(jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings)
   assert 2 <= np.max(instances(end)) <= 3  # and none of them is NaN
   assert 1 <= end.rejected < UPDATES - in_flight
 
-  nothing = draw_and_discard(PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight)
-  state = nothing.init(jax.random.key(3), PARAMS, 0.01)
+  nothing = draw_and_discard_process(PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight)
+  state = nothing.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
   end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, PLAIN.settings)
   np.testing.assert_array_equal(instances(end), instances(state))
   assert end.rejected == UPDATES - in_flight
@@ -304,12 +311,40 @@ def test_predictions_are_averaged_after_the_link_weights_before():
 @pytest.mark.parametrize(
   ("make", "message"),
   [
-    (lambda: draw_and_discard(PLAIN, 0), "num_instances to be a whole number >= 1"),
-    (lambda: draw_and_discard(PLAIN, 2.5), "num_instances"),
-    (lambda: draw_and_discard(PLAIN, 2, in_flight=-1), "in_flight"),
-    (lambda: server_batching(PLAIN, 0), "batch_size"),
+    (lambda: draw_and_discard_process(PLAIN, 0), "num_instances to be a whole number >= 1"),
+    (lambda: draw_and_discard_process(PLAIN, 2.5), "num_instances"),
+    (lambda: draw_and_discard_process(PLAIN, 2, in_flight=-1), "in_flight"),
+    (lambda: server_batching_process(PLAIN, 0), "batch_size"),
+    (lambda: draw_and_discard_process(PLAIN, 3).init(jnp.zeros((2, 5))), "Expected 3 models along a leading axis"),
+    (lambda: passes(5, 0), "num_rounds to be a whole number >= 1"),
+    (lambda: passes(5, 1, rounds_per_pass=6), "rounds_per_pass of at most 5 users, got 6"),
   ],
 )
 def test_bad_arguments_are_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+@pytest.mark.parametrize("make", [draw_and_discard, server_batching])
+def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
+  """Bit for bit, and every round's event says what its users released."""
+  schedule = passes(USERS, 4, rounds_per_pass=2)
+  algorithm, process = make(NOISY, K, schedule), globals()[f"{make.__name__}_process"](NOISY, K)
+  models = spread_instances(jax.random.key(3), PARAMS, K, 0.01)[: K if make is draw_and_discard else 1]
+  noise_key, data_key = jax.random.key(RUN_KEY), jax.random.key(8)
+  state, expected, step, run = (
+    algorithm.init(models),
+    process.init(models),
+    jax.jit(algorithm.round),
+    jax.jit(process.run),
+  )
+  np.testing.assert_array_equal(state.params, models)
+  for number in range(4):
+    state, (event,), diagnostics = step(noise_key, data_key, state, CLIENTS)
+    users = schedule.users(data_key, jnp.int32(number))
+    expected = run(noise_key, expected, come(users), CLIENTS, NOISY.settings)
+    np.testing.assert_array_equal(state.params, process.models(expected))
+    assert event == LocalRelease(NOISY.event.guarantee, max_releases=2)
+    assert (int(event.number), bool(event.key_exposed), diagnostics) == (number, True, None)
+  assert int(state.round) == 4
+  assert np.any(state.params != models)

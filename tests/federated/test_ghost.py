@@ -22,8 +22,9 @@ from jdp.federated.averages import (
   true_average,
 )
 from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
-from jdp.federated.cohort import ChunkFn, unrounded_cohort_sum
-from jdp.federated.ghost import _Factors, _squared_norm, ghost_clients
+from jdp.federated.client import contribution
+from jdp.federated.cohort import unrounded_cohort_sum
+from jdp.federated.ghost import _Factors, _squared_norm, ghost_client
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
 from jdp.queries import gaussian_sum
 from jdp.sampling import Sample, poisson
@@ -132,12 +133,8 @@ def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
 def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
   network, step = NETWORKS[network], gradient_step(cross_entropy(NETWORKS[network]), 1.0)
-  params, query = parameters(network), gaussian_sum(S, 0.0)
-  _, scalars = jax.jit(
-    lambda p: ghost_clients(step).contributions(
-      query, query.init(p), jax.random.split(jax.random.key(0), USERS), (p,), CLIENTS, jnp.ones(USERS)
-    )
-  )(params)
+  params = parameters(network)
+  scalars = jax.jit(jax.vmap(lambda p, client: ghost_client(step)(None, (p,), client)[1], (None, 0)))(params, CLIENTS)
   gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
   for user, norm in enumerate(jax.vmap(vectors.l2_norm)(gradients).tolist()):
     assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
@@ -167,15 +164,9 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
     return jnp.sum(network.apply(params, client.inputs) * client.mask[:, None])
 
   params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
-  query, keys = gaussian_sum(S, 0.0), jax.random.split(jax.random.key(0), USERS)
   clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
-  made = ghost_clients(gradient_step(opposed, 1.0))
-
-  @jax.jit
-  def contributions(params):
-    return made.contributions(query, query.init(params), keys, (params,), clients, jnp.ones(USERS))
-
-  _, scalars = contributions(params)
+  client_fn = ghost_client(gradient_step(opposed, 1.0))
+  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(params, clients)
   norms, parts = np.asarray(scalars["update_norm"]), EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1)
   assert np.all(norms > 0)
   assert np.all(norms < 0.01 * parts)
@@ -229,22 +220,16 @@ def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
   def loss(params, inputs):
     return -jnp.mean(network.apply({"params": params}, inputs))
 
-  clients, query, params = (
-    ghost_clients(gradient_step(loss, 1.0)),
-    gaussian_sum(1.0, 1.0),
-    {"kernel": jnp.zeros((3, 1))},
-  )
+  query, params = gaussian_sum(1.0, 1.0), {"kernel": jnp.zeros((3, 1))}
+  summand = contribution(ghost_client(gradient_step(loss, 1.0)), query, None, diagnose=False)
   others = np.r_[np.ones(2048), np.full(2048, -0.99 * 2.0**-13)]
   count = len(others) + 1
   sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)
 
-  def contributions(keys, shared, inputs, weights):
-    return clients.contributions(query, query.init(params), keys, (params,), inputs, weights)[0]
-
   @jax.jit
   def total(inputs):
-    chunk_fn = ChunkFn(contributions)
-    return unrounded_cohort_sum(chunk_fn, jax.random.key(0), (), sample, inputs, chunk_size=64)["kernel"]
+    keys, shared = (jax.random.key(0), jax.random.key(1)), ((params,), query.init(params))
+    return unrounded_cohort_sum(summand, keys, shared, sample, inputs, chunk_size=64)[0]["kernel"]
 
   rows = [np.r_[first, others].astype(np.float32)[:, None, None] * np.eye(1, 3, 1, np.float32) for first in (1.0, 0.0)]
   with_it, without = ([np.float64(x) for x in jax.tree.leaves(total(x))] for x in rows)

@@ -54,7 +54,7 @@ def rounds(sampler):
     lambda keys, sent, client: (client["x"] - sent, {}),
     gaussian_sum(1.0, 1.0),
     sampler,
-    federated.descend(optax.sgd(1.0)),
+    federated.add_updates(optax.sgd(1.0)),
     relation="add_remove",
   )
   return a_round(algorithm, PARAMS, {"x": jnp.ones((CLIENTS, 3))})
@@ -135,9 +135,22 @@ def a_stream(make, population):
   """Traces a process in which every user of the population comes once."""
   update = exact_update(lambda params, client: params - client, 1.0)
   process = make(update, 2)
-  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  state = process.init(jnp.zeros((2, 3)))
   coming = federated.arrivals(np.arange(population, dtype=np.int32), population)
   return jax.eval_shape(process.run, jax.random.key(1), state, coming, jnp.ones((CLIENTS, 3)), update.settings)
+
+
+def stream_round(make, population):
+  """Traces a round in which every user of the population comes once."""
+  update = exact_update(lambda params, client: params - client, 1.0)
+  algorithm = make(update, 2, federated.passes(population, 1))
+  return a_round(algorithm, jnp.zeros((2, 3)), jnp.ones((CLIENTS, 3)))
+
+
+def a_training(population):
+  update = exact_update(lambda params, client: params - client, 1.0)
+  algorithm = federated.server_batching(update, 2, federated.passes(population, 1))
+  return federated.train(algorithm, jnp.zeros((1, 3)), jnp.ones((CLIENTS, 3)), num_rounds=1)
 
 
 def masked_round(population):
@@ -149,17 +162,21 @@ def masked_round(population):
 
 COUNTED = {
   "client_dropout": client_dropout,
-  "draw_and_discard": lambda population: a_stream(federated.draw_and_discard, population),
-  "server_batching": lambda population: a_stream(federated.server_batching, population),
+  "draw_and_discard": lambda population: stream_round(federated.draw_and_discard, population),
+  "draw_and_discard_process": lambda population: a_stream(federated.draw_and_discard_process, population),
+  "server_batching": lambda population: stream_round(federated.server_batching, population),
+  "server_batching_process": lambda population: a_stream(federated.server_batching_process, population),
+  "train": a_training,
   "masked_round": masked_round,
 }
 
 # No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the data's own number.
 ELSEWHERE = {
-  "adaptive_average", "arrivals", "average_predictions", "by_layer", "client_mesh", "clipped_denominator", "descend",
-  "exact_update", "fastest", "fixed_denominator", "flat", "gaussian_update", "gradient_step", "initial_values",
-  "instances", "laplace_update", "local_sgd", "p_norm_descent", "privatize", "proximal_point", "record_like", "release",
-  "replicate", "secure_aggregation", "shard", "true_average", "weight_by_examples",
+  "adaptive_average", "add_updates", "arrivals", "average_predictions", "by_layer", "client_mesh",
+  "clipped_denominator", "exact_update", "fastest", "fixed_denominator", "flat", "gaussian_update",
+  "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "p_norm_descent",
+  "passes", "privatize", "proximal_point", "record_like", "release", "replicate",
+  "secure_aggregation", "shard", "spread_instances", "true_average", "weight_by_examples",
 }  # fmt: skip
 
 
@@ -273,8 +290,8 @@ def test_who_arrives_is_among_the_users():
   with pytest.raises(ValueError, match="population"):
     federated.arrivals(np.zeros(1, np.int32), 0)
   update = exact_update(lambda params, client: params, 1.0)
-  process = federated.server_batching(update, 2)
-  state = process.init(jax.random.key(0), PARAMS, 1.0)
+  process = federated.server_batching_process(update, 2)
+  state = process.init(PARAMS[None])
   with pytest.raises(ValueError, match=r"Expected Arrivals, got .*; use arrivals\(users, population\)"):
     process.run(jax.random.key(1), state, jnp.zeros(2, jnp.int32), jnp.ones((3, 3)), update.settings)
 

@@ -9,7 +9,7 @@ import optax
 
 from jdp import queries, random, sampling, transforms
 from jdp.federated import client_mesh, replicate
-from jdp.federated.rounds import descend, rounds
+from jdp.federated.rounds import add_updates, rounds
 
 ROUNDS, CLIENTS, DIM = 200, 32, 1000
 
@@ -17,7 +17,7 @@ ROUNDS, CLIENTS, DIM = 200, 32, 1000
 def federated(mesh, clients, sampler, query):
   """Runs `rounds` and returns the state."""
   made = rounds(
-    lambda keys, params, client: (client - params, {}), query, sampler, descend(optax.sgd(1e-3)),
+    lambda keys, params, client: (client - params, {}), query, sampler, add_updates(optax.sgd(1e-3)),
     relation="add_remove", mesh=mesh,
   )  # fmt: skip
   state = replicate(made.init(jnp.zeros(DIM)), mesh)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from jdp import accounting
 from jdp.events import LocalRelease, Round
+from jdp.federated.training import central_epsilon
 from jdp.guarantees import AnyGuarantee, ApproxDP, Observer
 from jdp.ledger import Ledger
 
@@ -21,16 +22,6 @@ class Costs(NamedTuple):
   central: ApproxDP | None
   release: AnyGuarantee | None
   local: AnyGuarantee | None
-
-
-def central_epsilon(ledger: Ledger, delta: float) -> float:
-  """Epsilon of the run to whoever sees the released models; infinite if a sum, or clients' releases alone, made them.
-
-  Local releases hide as much from whoever sees the models as from the server, which their own guarantee says.
-  """
-  if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
-    return math.inf
-  return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
 
 
 def costs(ledger: Ledger, delta: float) -> Costs:

@@ -3,18 +3,18 @@
 import pathlib
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
 from experiments.runner import files
-from experiments.runner.runs.costs import central_epsilon, costs
+from experiments.runner.runs.costs import costs
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
-from experiments.runner.runs.training import Run, TrainingOptions, train
+from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
-from jdp.federated import FederatedAlgorithm, replicate
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.training import Evaluate
 from jdp.ledger import Ledger, to_json
 
 PyTree = Any
@@ -58,7 +58,7 @@ class Sweep(NamedTuple):
 
   settings: Sequence[Setting]
   init: Callable[[jax.Array], PyTree]
-  evaluate: Callable[[PyTree], dict[str, jax.Array]]
+  evaluate: Evaluate
   clients: PyTree
   cohort_size: float
   delta: float
@@ -90,11 +90,10 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
   if pending:
     key = noise_key(workdir, options.noise_seed)
-    steps = {setting.name: jax.jit(setting.algorithm.round) for setting in sweep.settings}  # For all repetitions.
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
         setting, seed = runs[number]
-        run = _make_run(sweep, setting, seed, steps[setting.name], jax.random.fold_in(key, number), options)
+        run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
   return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
 
@@ -112,19 +111,16 @@ def _delta(sweep: Sweep, setting: Setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
-def _make_run(
-  sweep: Sweep, setting: Setting, seed: int, step: Callable[..., Any], key: jax.Array, options: TrainingOptions
-) -> Run:
-  params = sweep.init(_public_key("initial model", options.init_seed, seed))
+def _make_run(sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options: TrainingOptions) -> Run:
   return Run(
     name=f"{setting.name}/{seed}",
-    step=step,
-    state=replicate(setting.algorithm.init(params), sweep.mesh),
+    algorithm=setting.algorithm,
+    params=sweep.init(_public_key("initial model", options.init_seed, seed)),
     clients=sweep.clients,
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
-    evaluate=lambda state: sweep.evaluate(state.params),
-    epsilon=partial(central_epsilon, delta=_delta(sweep, setting)),
+    evaluate=sweep.evaluate,
+    delta=_delta(sweep, setting),
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
   )
@@ -135,8 +131,8 @@ def _finish(
 ) -> None:
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)
-  outcome = train(run, folder, workdir.secret / "checkpoints" / run.name, options, report)
-  save_params(folder / _PARAMS, outcome.state.params)
+  outcome = train_run(run, folder, workdir.secret / run.name, options, report)
+  save_params(folder / _PARAMS, outcome.params)
   guarantees = costs(outcome.ledger, delta)._asdict()
   files.write_json(
     folder / _RESULT,
@@ -145,9 +141,9 @@ def _finish(
       "label": setting.label,
       "public": setting.public,
       "seed": seed,
-      "rounds": outcome.metrics["round"],
+      "rounds": outcome.metrics[-1]["round"],
       "stopped": outcome.stopped,
-      "metrics": outcome.metrics,
+      "metrics": outcome.metrics[-1],
       "not_private": outcome.ledger.caveats,
       **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
     },

@@ -21,14 +21,13 @@ from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import jax
-import numpy as np
 
 import experiments
 import jdp
 from experiments.runner import files
 from jdp import random
+from jdp.federated.run_folder import LEDGER, kept_key
 
-LEDGER = "ledger.jsonl"
 FLAGS = "flags.json"
 _KEY = "noise_key"
 
@@ -127,18 +126,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return random.seeded_key(seed)
-  path, key = workdir.secret / _KEY, random.secure_key()
-  if path.exists():
-    return random.restore_key(np.frombuffer(path.read_bytes(), np.uint32))
-  if any(workdir.path.rglob(LEDGER)):
-    raise ValueError(f"Expected the noise key of {workdir.path} in {path}, got none; it cannot be resumed, start anew.")
-  files.write(path, np.asarray(jax.random.key_data(key)).tobytes(), mode=0o600)
-  return key
-
-
-def fingerprint(key: jax.Array) -> str:
-  """Tells keys of 256 bits apart, and says nothing else about them."""
-  return hashlib.sha256(b"fingerprint" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:16]
+  return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from experiments.client_dropout import privacy
 from experiments.client_dropout.settings import LABELS, make_noise_plan
 from experiments.runner import launch
 from experiments.runner.launch import Location
-from experiments.runner.runs import training
 from jdp import accounting, ledger
+from jdp.federated.run_folder import LEDGER
 
 EXPERIMENT = client_dropout.EXPERIMENT
 TINY = {"num_rounds": 3, "eval_every": 3, "examples_per_user": 20, "local_batch_size": 20, "chunk_size": 1}
@@ -69,7 +69,7 @@ def test_a_run_of_every_scheme(tmp_path):
   rows = {row["setting"]: row for row in results["summary"]}
   planned = results["noise_multiplier"]
   for name, row in rows.items():
-    spent = ledger.load(path / name / "0" / training.LEDGER)
+    spent = ledger.load(path / name / "0" / LEDGER)
     assert row["server"] == accounting.epsilon(spent, 1e-5, observer="server")
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5, observer="model")
   calibrated = rows["outside_0.3"]

@@ -49,10 +49,10 @@ def run(path, *, resume=False, **given):
 
 def finalized(average, params, steps=1):
   """The last of the averages of nobody, and all their events."""
-  state, events = average.query.init(params), []
+  state, events = average.init(params), []
   for step in range(steps):
-    contribution = average.query.preprocess(jax.random.key(0), state, params, jnp.float32(0))
-    result, event, state = average.query.finalize(jax.random.key(step), state, contribution)
+    contribution = average.preprocess(jax.random.key(0), state, params, jnp.float32(0))
+    result, event, state = average.finalize(jax.random.key(step), state, contribution)
     events.append(event)
   return result, events
 

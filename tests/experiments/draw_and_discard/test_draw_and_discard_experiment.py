@@ -13,17 +13,15 @@ import pytest
 from experiments.draw_and_discard import __main__ as draw_and_discard
 from experiments.draw_and_discard import privacy as draw_and_discard_privacy
 from experiments.draw_and_discard import simulations as draw_and_discard_simulations
-from experiments.draw_and_discard.stream import Schedule, Stream, algorithm
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.options import read_flagfile, resolve
 from experiments.runner.reports.statistics import mean_interval
-from experiments.runner.runs import checkpoints
 from jdp import accounting, ledger
 from jdp.accounting.draw_and_discard import channel_listener, internal_threat, opportunistic_threat
 from jdp.events import LocalRelease
-from jdp.federated import laplace_update
-from jdp.federated.update_stream import Process
+from jdp.federated import checkpoints, laplace_update, passes
+from jdp.federated.update_stream import Process, in_rounds
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
 EXPERIMENT = draw_and_discard.EXPERIMENT
@@ -70,12 +68,10 @@ def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
     return counts.at[arrivals.users].add(1)
 
   update = laplace_update(lambda params, client: params, 1.0, 1.0)
-  schedule = Schedule(users, per_pass, rounds)
-  made = algorithm(
-    Stream(Process(lambda key, model, spread: jnp.zeros(users, jnp.int32), count), lambda x: x, update, 0.0), schedule
-  )
+  schedule = passes(users, rounds, rounds_per_pass=per_pass)
+  made = in_rounds(Process(lambda models: jnp.zeros(users, jnp.int32), count, lambda x: x, update), schedule)
   noise_key, data_key = jax.random.key(0), jax.random.key(1)
-  state, step = made.init(draw_and_discard.Start(noise_key, None)), jax.jit(made.round)
+  state, step = made.init(jnp.zeros(1)), jax.jit(made.round)
   history = [np.zeros(users, int)]
   for number in range(rounds):
     state, (event,), _ = step(noise_key, data_key, state, None)
@@ -209,9 +205,9 @@ def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
   made = []
 
   def note(make):
-    def noting(update, number, **rest):
+    def noting(update, number, schedule, **rest):
       made.append((update, rest))
-      return make(update, number, **rest)
+      return make(update, number, schedule, **rest)
 
     return noting
 

@@ -16,9 +16,9 @@ from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon
-from experiments.runner.runs import training
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
+from jdp.federated import training
 from jdp.federated.iterative import record_like
 
 EXPERIMENT = general_approach.EXPERIMENT

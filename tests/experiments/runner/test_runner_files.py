@@ -11,9 +11,10 @@ import pytest
 
 from experiments.runner import files
 from experiments.runner.runs import workdir
-from experiments.runner.runs.checkpoints import Checkpoints
 from experiments.runner.runs.workdir import Workdir
 from jdp import random
+from jdp.federated.checkpoints import Checkpoints
+from jdp.federated.run_folder import fingerprint
 
 
 def mode(path):
@@ -120,7 +121,7 @@ def test_the_noise_key_is_made_once_and_kept_secret(tmp_path, open_umask):
   assert jax.random.key_impl(again) == jax.random.key_impl(random.secure_key())
   other = create(tmp_path / "other")
   workdir.lock(other).close()
-  assert workdir.fingerprint(workdir.noise_key(other, None)) != workdir.fingerprint(key)
+  assert fingerprint(workdir.noise_key(other, None)) != fingerprint(key)
 
 
 def test_rounds_are_not_redone_with_another_key(tmp_path):
@@ -138,8 +139,8 @@ def test_rounds_are_not_redone_with_another_key(tmp_path):
 def test_a_seeded_key_leaves_no_secret(tmp_path):
   run = create(tmp_path / "run")
   workdir.lock(run).close()
-  first, second = (workdir.fingerprint(workdir.noise_key(run, 3)) for _ in range(2))
-  assert first == second == workdir.fingerprint(random.seeded_key(3))
+  first, second = (fingerprint(workdir.noise_key(run, 3)) for _ in range(2))
+  assert first == second == fingerprint(random.seeded_key(3))
   assert os.listdir(run.secret) == ["lock"]
 
 

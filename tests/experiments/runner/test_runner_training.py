@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.runner.runs import training
 from experiments.runner.runs.costs import central_epsilon
-from experiments.runner.runs.training import Run, TrainingOptions, train
+from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from jdp import ledger, random
-from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.checkpoints import Checkpoints
 
 DELTA = 1e-5
 OPTIONS = TrainingOptions(num_rounds=7, eval_every=3, diagnostics=True)
@@ -33,23 +34,26 @@ def step(noise_key, data_key, state, clients):
   return State(state.round + 1, state.params + noise), (event,), {"size": state.round}
 
 
+ALGORITHM = FederatedAlgorithm(lambda params: State(jnp.int32(0), params), step)
+
+
 def make_run(**changes):
   run = Run(
     name="example/0",
-    step=jax.jit(step),
-    state=State(jnp.int32(0), jnp.zeros(3)),
+    algorithm=ALGORITHM,
+    params=jnp.zeros(3),
     clients=(),
     noise_key=random.seeded_key(5),
     data_key=jax.random.key(0),
-    evaluate=lambda state: {"mean": state.params.mean()},
-    epsilon=lambda book: central_epsilon(book, DELTA),
+    evaluate=lambda params: {"mean": params.mean()},
+    delta=DELTA,
     max_epsilon=None,
   )
   return run._replace(**changes)
 
 
 def go(tmp_path, run, options=OPTIONS, report=lambda *_: None):
-  return train(run, tmp_path / "run", tmp_path / "secret", options, report)
+  return train_run(run, tmp_path / "run", tmp_path / "secret", options, report)
 
 
 def rows(tmp_path, name="metrics"):
@@ -58,7 +62,7 @@ def rows(tmp_path, name="metrics"):
 
 def everything(tmp_path, outcome):
   files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-  return files, [np.asarray(x).tobytes() for x in outcome.state], outcome.ledger, outcome.metrics, outcome.stopped
+  return files, np.asarray(outcome.params).tobytes(), outcome.ledger, outcome.metrics, outcome.stopped
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +74,14 @@ def uninterrupted(tmp_path_factory):
 def test_what_a_run_leaves(tmp_path):
   news = []
   outcome = go(tmp_path, make_run(), report=lambda rounds, message: news.append((rounds, message)))
-  assert int(outcome.state.round) == 7
   assert [row["round"] for row in rows(tmp_path)] == [0, 3, 6, 7]
   assert [float(event.query.clip_norm) for event in outcome.ledger] == [float(np.float32(1) / n) for n in range(1, 8)]
   assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
   for row in rows(tmp_path):
     spent = ledger.Ledger().extend((event, 1) for event in itertools.islice(outcome.ledger, row["round"]))
     assert row["central_epsilon"] == central_epsilon(spent, DELTA)
-  assert rows(tmp_path)[-1] == outcome.metrics
-  assert outcome.metrics["mean"] == float(outcome.state.params.mean())
+  assert rows(tmp_path) == outcome.metrics
+  assert outcome.metrics[-1]["mean"] == float(outcome.params.mean())
   assert rows(tmp_path, "diagnostics") == [{"round": 3, "size": 1}, {"round": 6, "size": 4}, {"round": 7, "size": 6}]
   assert [rounds for rounds, _ in news] == [0, 3, 3, 1]
   assert news[1][1].startswith("example/0: round 3/7, mean ")
@@ -97,18 +100,21 @@ def test_what_was_released_before_is_counted_from_the_first_row(tmp_path):
 
 
 def test_what_was_released_before_is_on_disk_before_anything(tmp_path):
-  def evaluate(state):
-    assert len(ledger.load(tmp_path / "run/ledger.jsonl")) == 2 + int(state.round)
-    return {"mean": state.params.mean()}
+  seen = []
+
+  def evaluate(params):
+    seen.append(len(ledger.load(tmp_path / "run/ledger.jsonl")))
+    return {"mean": params.mean()}
 
   go(tmp_path, make_run(prior=PRIOR, evaluate=evaluate))
+  assert seen == [2, 2 + 3, 2 + 6, 2 + 7]
 
 
 @pytest.mark.parametrize("affordable", [0, 1, 5])
 def test_a_budget_counts_what_was_released_before(tmp_path, affordable, uninterrupted):
   spent = PRIOR.extend((event, 1) for event in list(uninterrupted[2])[:affordable])
   outcome = go(tmp_path, make_run(prior=PRIOR, max_epsilon=central_epsilon(spent, DELTA)))
-  assert (outcome.ledger, outcome.metrics["round"], outcome.stopped) == (spent, affordable, True)
+  assert (outcome.ledger, outcome.metrics[-1]["round"], outcome.stopped) == (spent, affordable, True)
 
 
 def test_diagnostics_are_off_unless_asked_for(tmp_path):
@@ -117,29 +123,34 @@ def test_diagnostics_are_off_unless_asked_for(tmp_path):
 
 
 def test_no_guarantee_is_null(tmp_path):
-  go(tmp_path, make_run(epsilon=lambda book: float("inf") if len(book) else 0.0))
+  def in_the_clear(*arguments):
+    state, (event,), _ = step(*arguments)
+    return state, (dataclasses.replace(event, query=NonPrivate()),), None
+
+  no_diagnostics = dataclasses.replace(OPTIONS, diagnostics=False)
+  go(tmp_path, make_run(algorithm=ALGORITHM._replace(round=in_the_clear)), no_diagnostics)
   assert [row["central_epsilon"] for row in rows(tmp_path)] == [0.0, None, None, None]
 
 
 def test_a_diverged_model_is_named(tmp_path):
-  run = make_run(evaluate=lambda state: {"perplexity": jnp.inf})
+  run = make_run(evaluate=lambda params: {"perplexity": jnp.inf})
   with pytest.raises(ValueError, match=f"Expected finite metrics of {run.name}, got perplexity = inf: .* diverged"):
     go(tmp_path, run)
 
 
 def test_events_are_on_disk_before_the_model_is_used(tmp_path, monkeypatch):
-  seen = []
+  seen, save = [], Checkpoints.save
 
-  def recorded(state):
-    path = tmp_path / "run/ledger.jsonl"
-    assert len(ledger.load(path)) == int(state.round)
-    seen.append(int(state.round))
-    return {"mean": state.params.mean()}
+  def recorded(*_):
+    seen.append(len(ledger.load(tmp_path / "run/ledger.jsonl")))
+    return {}
 
-  save = training.Checkpoints.save
-  monkeypatch.setattr(
-    training.Checkpoints, "save", lambda self, done, state: recorded(state) and save(self, done, state)
-  )
+  def save_recorded(self, done, state):
+    recorded()
+    assert int(state.round) == done == seen[-1]
+    save(self, done, state)
+
+  monkeypatch.setattr(Checkpoints, "save", save_recorded)
   go(tmp_path, make_run(evaluate=recorded))
   assert seen == [0, 3, 3, 6, 6, 7, 7]
 
@@ -210,11 +221,11 @@ def test_the_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable,
   assert list(outcome.ledger) == events[:affordable]
   assert list(ledger.load(tmp_path / "run/ledger.jsonl")) == events[:affordable]
   assert outcome.stopped == (affordable < 7)
-  assert outcome.metrics["round"] == int(outcome.state.round) == affordable
-  assert outcome.metrics["central_epsilon"] <= costs[affordable]
+  assert outcome.metrics[-1]["round"] == affordable
+  assert outcome.metrics[-1]["central_epsilon"] <= costs[affordable]
   shorter = go(tmp_path / "shorter", make_run(), dataclasses.replace(OPTIONS, num_rounds=max(affordable, 1)))
   if affordable:
-    np.testing.assert_array_equal(outcome.state.params, shorter.state.params)
+    np.testing.assert_array_equal(outcome.params, shorter.params)
   assert everything(tmp_path, go(tmp_path, run)) == everything(tmp_path, outcome)
 
 

@@ -1,4 +1,4 @@
-"""The fastest strategy by a clock that is given, and never a look at anybody's data."""
+"""The fastest layout by a clock that is given, and never a look at anybody's data."""
 
 import jax
 import jax.numpy as jnp
@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 
 from jdp.federated import client_mesh
+from jdp.federated.cohort_layout import CohortLayout, candidates, fastest
 from jdp.federated.rounds import FederatedAlgorithm
-from jdp.federated.strategies import Strategy, candidates, fastest
 
 PARAMS = jnp.zeros(3)
 CLIENT = {"x": jax.ShapeDtypeStruct((2, 3), np.float32), "label": jax.ShapeDtypeStruct((), np.int32)}
-TRIED = (Strategy(1), Strategy(4), Strategy(4, ghost_norms=True))
+TRIED = (CohortLayout(1), CohortLayout(4), CohortLayout(4, ghost_norms=True))
 
 
 class Rounds:
-  """Procedures whose rounds take, by `clock`, the seconds named for their strategy, one after the other."""
+  """Procedures whose rounds take, by `clock`, the seconds named for their layout, one after the other."""
 
   def __init__(self, seconds):
     self.seconds, self.now, self.samplers, self.clients = {k: list(v) for k, v in seconds.items()}, 0.0, [], []
 
-  def make(self, sampler, strategy):
+  def make(self, sampler, layout):
     self.samplers.append(sampler)
-    if strategy not in self.seconds:
+    if layout not in self.seconds:
       raise ValueError("no such norms")
 
     def spend(clients):
       self.clients.append(clients)
-      self.now += self.seconds[strategy].pop(0)
+      self.now += self.seconds[layout].pop(0)
 
     def round_fn(noise_key, data_key, state, clients):
       jax.debug.callback(spend, clients)
@@ -52,9 +52,9 @@ def test_it_is_the_one_of_the_least_median_after_a_round_to_compile():
 
 
 def test_of_equals_it_is_the_first_and_the_refused_are_left_out():
-  assert choose({strategy: [0, 1, 1, 1] for strategy in TRIED})[0] == TRIED[0]
+  assert choose({layout: [0, 1, 1, 1] for layout in TRIED})[0] == TRIED[0]
   assert choose({TRIED[2]: [0, 1, 1, 1]})[0] == TRIED[2]
-  with pytest.raises(ValueError, match="Expected a strategy that the procedure accepts, got none"):
+  with pytest.raises(ValueError, match="Expected a layout that the procedure accepts, got none"):
     choose({})
 
 
@@ -68,7 +68,7 @@ def test_clients_are_made_up_of_their_shapes_and_all_take_part():
 
 
 def test_the_candidates_of_a_cpu_are_its_defaults_and_more():
-  assert {Strategy(1), Strategy(64, ghost_norms=True)} < set(candidates(client_mesh()))
+  assert {CohortLayout(1), CohortLayout(64, ghost_norms=True)} < set(candidates(client_mesh()))
 
 
 def test_no_clients_or_repeats_are_refused():

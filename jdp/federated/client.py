@@ -1,0 +1,104 @@
+"""What a client of a round does: it computes a record, and the query bounds what of it enters the sum."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp.numerics.compensated import Product
+from jdp.queries import SumQuery
+from jdp.queries.base import Contribution
+from jdp.queries.gaussian import weighted
+
+PyTree = Any
+
+
+class ClientKeys(NamedTuple):
+  """A client's keys of one round: `noise` for local mechanisms and queries, `data` for local training."""
+
+  noise: jax.Array
+  data: jax.Array
+
+
+class Factored(NamedTuple):
+  """A record whose matrices are not multiplied out, for queries that scale a record by one factor.
+
+  The query is shown the norm alone. A chunk's records are then summed by one product for each matrix.
+
+  Attributes:
+    norm: an upper bound of the record's L2 norm, float32 scalar.
+    factor: what the products are to be multiplied with.
+    products: the record divided by `factor`: a pytree with a `Product` for each matrix, and zeros.
+  """
+
+  norm: jax.Array
+  factor: float
+  products: PyTree
+
+
+ClientFn = Callable[[ClientKeys, PyTree, PyTree], tuple[PyTree, dict[str, jax.Array]]]
+"""(keys, what the server sent, client) -> (the client's record, scalars to diagnose by name).
+
+A record is a pytree of float arrays, or `Factored`. What a client learns by training is sent as *after minus before*,
+which the server adds.
+"""
+
+
+def contribution(
+  client_fn: ClientFn,
+  query: SumQuery,
+  weight: Callable[[PyTree], jax.Array] | None,
+  diagnose: bool,
+) -> Callable[..., tuple[Contribution, dict[str, jax.Array] | None]]:
+  """What a client adds to the sum of its cohort, for `cohort_sum`.
+
+  Args:
+    client_fn: what the client computes.
+    query: bounds the record.
+    weight: client -> the weight of its record. None: 1.
+    diagnose: whether scalars are summed.
+
+  Returns:
+    (keys, (what the server sent, query state), client, membership) -> (contribution, the scalars times the
+    membership, and it as "cohort_size"). The keys are a key for noise and one for data.
+  """
+
+  def add(keys, shared, client, membership):
+    client_key, data_key = keys
+    noise_key, query_key = jax.random.split(client_key)
+    sent, query_state = shared
+    record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
+    own_weight = membership if weight is None else membership * weight(client)
+    bounded = _bounded(query, query_key, query_state, record, own_weight)
+    return bounded, weighted({**scalars, "cohort_size": jnp.float32(1)}, membership) if diagnose else None
+
+  return add
+
+
+def _bounded(query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array) -> Contribution:
+  """The query's contribution of a record."""
+  if not isinstance(record, Factored):
+    return query.preprocess(key, state, record, weight)
+  shortened = query.preprocess(key, state, record.norm, weight)
+  scale = record.factor * (_vector(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
+  vector = _scaled(record.products, scale)
+  return shortened._replace(vector=vector) if hasattr(shortened, "vector") else vector
+
+
+def _vector(contribution: Contribution) -> jax.Array:
+  """What the query makes of a record's norm: the norm of its contribution."""
+  vector = getattr(contribution, "vector", contribution)
+  if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
+    raise ValueError(
+      "Expected a query that scales a record by one factor, such as gaussian_sum, got contributions of structure "
+      f"{jax.tree.structure(contribution)}; set ghost_norms=False."
+    )
+  return vector
+
+
+def _scaled(products: PyTree, scale: jax.Array) -> PyTree:
+  def one(x):
+    return x.scaled(scale) if isinstance(x, Product) else x
+
+  return jax.tree.map(one, products, is_leaf=lambda x: isinstance(x, Product))

@@ -1,0 +1,229 @@
+"""Training runs by one call: the rounds of a loop by hand, in memory or in a folder, with keys of their own."""
+
+import stat
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdp import accounting, queries, random, sampling
+from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
+from jdp.federated import FederatedAlgorithm, RunFolder, add_updates, client_mesh, replicate, rounds, train
+from jdp.guarantees import PureDP
+from jdp.ledger import Ledger, load
+
+CLIENTS = jnp.arange(12.0).reshape(6, 2)
+START, ROUNDS, DELTA = jnp.zeros(2), 7, 1e-5
+KEYS = {"noise_key": random.seeded_key(5), "data_key": jax.random.key(1)}
+
+
+def averaging(mesh=None, diagnose=True):
+  """Every client sends the way from the server's value to its own, and some noise of its data key."""
+  sampler = sampling.poisson(6, 0.5)
+
+  def client_fn(keys, value, own):
+    update = own - value + jax.random.normal(keys.data, (2,))
+    return update, {"first": update[0]}
+
+  query = queries.average(queries.gaussian_sum(1.0, 2.0), 3.0)
+  return rounds(
+    client_fn, query, sampler, add_updates(optax.sgd(0.5)), relation="add_remove", mesh=mesh, diagnose=diagnose
+  )
+
+
+ALGORITHM = averaging()
+
+
+def by_hand(num_rounds):
+  """The parameters and the ledger after every round."""
+  step, state, ledger = jax.jit(ALGORITHM.round), ALGORITHM.init(START), Ledger()
+  for _ in range(num_rounds):
+    state, events, diagnostics = step(KEYS["noise_key"], KEYS["data_key"], state, CLIENTS)
+    ledger = ledger.append(*events)
+    yield np.asarray(state.params), ledger, diagnostics
+
+
+BY_HAND = list(by_hand(ROUNDS))
+
+
+def run(algorithm=ALGORITHM, **changes):
+  arguments = {"num_rounds": ROUNDS, "evaluate_every": 3, **KEYS, **changes}
+  return train(algorithm, START, CLIENTS, **arguments)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
+def test_a_run_is_the_loop_by_hand(tmp_path, kept):
+  seen = []
+  result = run(
+    evaluate=lambda params: {"first": params[0]},
+    delta=DELTA,
+    workdir=tmp_path / "run" if kept else None,
+    callbacks=[seen.append],
+  )
+  np.testing.assert_array_equal(result.params, BY_HAND[-1][0])
+  assert result.ledger == BY_HAND[-1][1]
+  assert result.ledger.caveats
+  assert not result.stopped
+  assert [row["round"] for row in result.metrics] == [0, 3, 6, 7]
+  assert [progress.metrics for progress in seen] == result.metrics
+  for progress in seen[1:]:
+    params, ledger, _ = BY_HAND[progress.round - 1]
+    np.testing.assert_array_equal(progress.params, params)
+    assert progress.ledger == ledger
+    assert progress.metrics == {
+      "round": progress.round,
+      "first": float(params[0]),
+      "central_epsilon": accounting.epsilon(ledger, DELTA),
+    }
+    since = [by_hand[2] for by_hand in BY_HAND[: progress.round]][-3 if progress.round < 7 else -1 :]
+    expected = {name: np.mean([values[name] for values in since]) for name in since[0]}
+    assert progress.diagnostics == pytest.approx(expected, rel=1e-6)
+  assert (seen[0].round, seen[0].diagnostics, len(seen[0].ledger)) == (0, None, 0)
+
+
+def test_it_runs_without_anything_to_evaluate_or_diagnose():
+  seen = []
+  result = run(averaging(diagnose=False), callbacks=[seen.append])
+  np.testing.assert_array_equal(result.params, BY_HAND[-1][0])
+  assert result.metrics == [{"round": n} for n in (0, 3, 6, 7)]
+  assert {progress.diagnostics for progress in seen} == {None}
+
+
+class InterruptedRunError(Exception):
+  pass
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tmp_path, at):
+  """With keys of its own, which the secret folder keeps for their owner alone."""
+  own = {"noise_key": None, "data_key": None, "delta": DELTA, "evaluate": lambda params: {"first": params[0]}}
+  released = []
+
+  def interrupt(progress):
+    released.append((progress.round, np.asarray(progress.params).tolist()))
+    if progress.round == at:
+      raise InterruptedRunError
+
+  with pytest.raises(InterruptedRunError):
+    run(**own, workdir=tmp_path / "run", callbacks=[interrupt])
+  assert len(load(tmp_path / "run/ledger.jsonl")) == at
+  result = run(**own, workdir=tmp_path / "run", callbacks=[lambda p: released.append((p.round, p.params.tolist()))])
+  assert len({str(values) for values in released}) == len({number for number, _ in released}) == 4
+  assert len(result.ledger) == ROUNDS
+  assert load(tmp_path / "run/ledger.jsonl") == result.ledger
+  assert not result.ledger.caveats
+  for name in ("noise_key", "data_key"):
+    assert stat.S_IMODE((tmp_path / "run.secret" / name).stat().st_mode) == 0o600
+  assert stat.S_IMODE((tmp_path / "run.secret").stat().st_mode) == 0o700
+  again = run(**own, workdir=tmp_path / "run")  # Nothing is left to do.
+  np.testing.assert_array_equal(again.params, result.params)
+  assert (again.ledger, again.metrics) == (result.ledger, result.metrics)
+
+
+def test_a_run_whose_key_is_lost_or_another_is_not_continued(tmp_path):
+  own = {"noise_key": None, "data_key": None}
+  run(**own, workdir=tmp_path / "run")
+  with pytest.raises(ValueError, match="Expected a ledger of run"):
+    run(noise_key=random.seeded_key(6), workdir=tmp_path / "run")
+  (tmp_path / "run.secret/noise_key").unlink()
+  with pytest.raises(ValueError, match=r"Expected the noise key of the run in .*, got none; it cannot be resumed"):
+    run(**own, workdir=tmp_path / "run")
+
+
+def test_keys_are_of_the_operating_system_and_never_the_same_twice():
+  one, two = (run(noise_key=None, data_key=None) for _ in range(2))
+  assert not one.ledger.caveats
+  assert not np.array_equal(one.params, two.params)
+
+
+@pytest.mark.parametrize("affordable", [0, 1, 4, 6, 7])
+@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
+def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable, kept):
+  prior = Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 6.0)), count=2)
+  spent = prior + (BY_HAND[affordable - 1][1] if affordable else Ledger())
+  result = run(
+    max_epsilon=accounting.epsilon(spent, DELTA), delta=DELTA, prior=prior, workdir=tmp_path / "run" if kept else None
+  )
+  assert (result.ledger, result.stopped) == (spent, affordable < ROUNDS)
+  np.testing.assert_array_equal(result.params, BY_HAND[affordable - 1][0] if affordable else START)
+  assert result.metrics[-1]["central_epsilon"] == accounting.epsilon(spent, DELTA)
+
+
+def test_local_releases_alone_have_no_central_epsilon():
+  def round_fn(noise_key, data_key, state, clients):
+    return state, (LocalRelease(PureDP(1.0)),), None
+
+  result = run(FederatedAlgorithm(averaging().init, round_fn), num_rounds=1, delta=DELTA)
+  assert [row["central_epsilon"] for row in result.metrics] == [0.0, None]
+
+
+def test_capped_releases_of_two_runs_are_not_added():
+  capped = LocalRelease(PureDP(1.0), max_releases=1)
+
+  def round_fn(noise_key, data_key, state, clients):
+    return state, (capped,), None
+
+  with pytest.raises(ValueError, match="max_releases in one of two ledgers"):
+    run(FederatedAlgorithm(averaging().init, round_fn), num_rounds=1, prior=Ledger().append(capped))
+
+
+def test_on_a_mesh_the_state_lies_where_the_clients_do():
+  mesh = client_mesh()
+  seen = []
+  result = train(
+    averaging(mesh), START, replicate(CLIENTS, mesh), num_rounds=2, **KEYS, callbacks=[lambda p: seen.append(p.params)]
+  )
+  assert len(seen[0].sharding.device_set) == 4
+  np.testing.assert_allclose(result.params, BY_HAND[1][0], rtol=1e-6)
+
+
+def test_a_run_folder_names_the_places(tmp_path):
+  folder = RunFolder(tmp_path / "public", tmp_path / "hidden" / "run", "mine/0")
+  run(workdir=folder)
+  assert {path.name for path in folder.path.iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+  assert {path.name for path in folder.secret.iterdir()} == {"checkpoints"}
+  assert '"run":"mine/0 ' in (folder.path / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"num_rounds": None}, "Expected num_rounds, got None: this algorithm plans no number of rounds"),
+    ({"num_rounds": 0}, "num_rounds to be a whole number >= 1"),
+    ({"evaluate_every": 0}, "evaluate_every to be a whole number >= 1"),
+    ({"max_epsilon": 1.0}, "Expected delta with max_epsilon, got none"),
+    ({"max_epsilon": -1.0, "delta": DELTA}, "max_epsilon"),
+    ({"delta": 1.0}, "delta"),
+    ({"evaluate": lambda params: {"loss": jnp.nan}}, "Expected finite metrics of the run, got loss = nan"),
+  ],
+)
+def test_what_cannot_be_done_is_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    run(**changes)
+
+
+WITHOUT = """
+import sys
+for name in ("orbax", "orbax.checkpoint", "tqdm", "matplotlib"):
+  sys.modules[name] = None
+import jax.numpy as jnp, optax
+from jdp import queries, sampling
+from jdp.federated import add_updates, rounds, train
+made = rounds(lambda keys, value, own: (own - value, {}), queries.gaussian_sum(1.0, 1.0), sampling.poisson(3, 1.0),
+              add_updates(optax.sgd(1.0)), relation="add_remove")
+train(made, jnp.float32(0), jnp.ones(3), num_rounds=1)
+try:
+  train(made, jnp.float32(0), jnp.ones(3), num_rounds=1, workdir=sys.argv[1])
+except ImportError as error:
+  print(error)
+"""
+
+
+def test_only_a_workdir_needs_orbax_and_nothing_needs_plots_or_bars(tmp_path):
+  command = [sys.executable, "-c", WITHOUT, str(tmp_path / "run")]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+  assert "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]'" in done.stdout
