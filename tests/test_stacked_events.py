@@ -138,6 +138,7 @@ def test_a_scan_costs_what_its_rounds_cost(name):
   assert epsilons(ledger_of(event for row in rows for event in row)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO)
 def test_a_scan_of_scans_is_counted_when_it_is_flattened_and_refused_when_not(name):
   algorithm, params, clients = PROCEDURES[name]
@@ -154,6 +155,7 @@ def test_a_scan_of_scans_is_counted_when_it_is_flattened_and_refused_when_not(na
   assert epsilons(ledger_of(flattened)) == epsilons(one_by_one(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO)
 def test_runs_side_by_side_are_refused_until_one_is_taken(name):
   """Three seeds under vmap: their rounds are no rounds of one run, whatever order their axes are flattened in."""
@@ -214,6 +216,7 @@ def test_thirty_rounds_in_a_scan_are_not_taken_for_one(key):
   assert round(accounting.epsilon(ledger.rounds(0, 1), 1e-5), 2) == 2.13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [SAMPLER, SHUFFLED], ids=["poisson", "shuffled"])
 @pytest.mark.parametrize("query", [QUERY, TWO_PARTS], ids=["constant", "grouped"])
 def test_a_loop_of_ones_own_costs_the_same_in_a_scan(key, query, sampler):
@@ -231,6 +234,7 @@ def test_a_loop_of_ones_own_costs_the_same_in_a_scan(key, query, sampler):
     assert epsilons(Ledger().append(made_later)) == epsilons(ledger)
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_compiles_once(key):
   for query in (QUERY, TWO_PARTS):
     traces = []

@@ -52,15 +52,18 @@ def understated(stddev):
   return query._replace(finalize=finalize)
 
 
+@pytest.mark.slow
 def test_an_event_that_states_twice_the_noise_is_refuted():
   assert all(found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM)))
 
 
+@pytest.mark.slow
 def test_a_query_that_does_not_clip_is_refuted():
   query = gaussian_sum(1.0, 1.0)._replace(preprocess=lambda key, state, record, weight: record * weight)
   assert all(found.refuted for found in audits(conformance.query_subjects(query, VICTIM), 2000))
 
 
+@pytest.mark.slow
 def test_an_event_that_tells_the_sum_is_refuted():
   query = gaussian_sum(1.0, 1.0)
 
@@ -72,6 +75,7 @@ def test_an_event_that_tells_the_sum_is_refuted():
   assert all(found.refuted for found in audits(subjects, 2000))
 
 
+@pytest.mark.slow
 def test_a_query_that_tells_who_is_there_is_refuted_under_zero_out():
   """The null record has no weight: it adds nothing to a count either."""
   query = weighted_average(1.0, 1.0, min_total_weight=1.0)
@@ -96,6 +100,7 @@ def undone(monkeypatch):
     del events.EVENT_TYPES[name]
 
 
+@pytest.mark.slow
 def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_path):
   @events.register
   class UniformlyScaledSum(events.GaussianSum):

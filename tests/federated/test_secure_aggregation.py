@@ -27,6 +27,7 @@ def round_of_reports():
   return setup, values, mask_all(setup, jnp.arange(CLIENTS), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.1, 0.3, 0.5])
 def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
   setup, values, reports = round_of_reports
@@ -37,6 +38,7 @@ def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
   assert PROTOCOL.connected(setup, reported)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("threshold", "expected"), [(2, True), (3, False)])
 def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(key, threshold, expected):
   protocol = secure_aggregation(12, degree=4, threshold=threshold, modulus_bits=BITS)

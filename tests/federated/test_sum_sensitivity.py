@@ -67,6 +67,7 @@ def movement(others, query="gaussian", chunk_size=1, devices=1, record=1.0):
   return np.linalg.norm(np.concatenate([np.ravel(a - b) for a, b in zip(with_it, without, strict=True)]))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("chunk_size", "devices"), [(1, 1), (16, 1), (64, 1), (1000, 1), (1, 2), (64, 2), (16, 4)])
 def test_no_record_moves_a_sum_by_more_than_its_bound(chunk_size, devices):
   """Plain float32 sums move by up to 1.015, 3.93 and 12."""
@@ -106,6 +107,7 @@ def test_no_record_moves_a_sum_over_eight_devices_by_more_than_its_bound():
   assert np.all((moved > 1 - 1e-5) & (moved <= 1 + 1e-6)), moved
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("query", QUERIES)
 def test_no_query_lets_a_record_move_its_sum_by_more(query):
   """The weight, or the count of unclipped records, moves too: by as much again, or half of it."""

@@ -59,6 +59,7 @@ def test_every_estimate_is_a_multiple_of_the_spacing(unbiased):
   assert len(np.unique(levels)) > 3
 
 
+@pytest.mark.slow
 def test_random_rounding_is_unbiased_on_a_grid_coarser_than_the_release():
   """200,000 draws catch a bias of 2 % of the spacing; rounding to nearest would release zeros only."""
   samples = draw(on_grid(MECHANISM, COARSE, unbiased=True), 200_000)
@@ -101,6 +102,7 @@ def test_unbounded_estimates_are_cut_off_and_never_wrap():
   np.testing.assert_array_equal(np.asarray(report)[[3, 7, 0]], [2**24, -(2**24), 0])
 
 
+@pytest.mark.slow
 def test_scalars_and_separated_and_streams():
   scalar = on_grid(scalar_dp(4.0, 1.0), 0.01)
   assert scalar.encode(jax.random.key(0), jnp.float32(0.5)).shape == ()
@@ -160,6 +162,7 @@ def residue_audits(mechanism, spacing, confidence):
   return [audit_residues(*pair, bound, spacing=spacing) for pair in itertools.combinations(drawn, 2)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NOISY)
 def test_residues_refute_nothing_on_the_finest_grid(name):
   """At 99.9 % over all of them together; the next test is the same audit where it refutes."""
@@ -186,6 +189,7 @@ def test_grids_finer_than_a_sixteenth_of_the_noise_are_refused(name, unbiased):
   assert isinstance(on_grid(mechanism, finest(mechanism), unbiased=unbiased).parameters, GridParameters)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_is_the_root_mean_square_of_a_coordinate(name):
   """Of 100,000 estimates of the input that has the largest; a statement off by 5 % is seen."""

@@ -65,6 +65,7 @@ def test_best_number_of_levels(epsilon, k, variance):
     assert max(exact_moments(epsilon, other, v)[1] for v in fine) > variance
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("epsilon", [30.0, 100.0, 1e4])
 def test_large_budgets_do_not_overflow(epsilon):
   grid = scalar.scalar_grid(epsilon, 3.0)

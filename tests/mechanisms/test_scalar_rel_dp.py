@@ -65,6 +65,7 @@ def levels(mechanism, value, count=100_000):
   return releases.draw(mechanism.encode, value, count, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.0, 0.05, 0.1, 0.4, 1.0])
 def test_levels_have_the_law_of_the_channel(value):
   """100,000 draws; the law of a budget 4 % larger is caught."""

@@ -47,6 +47,7 @@ def assert_is_the_sum_of_releases(mechanism, key, values, weights, block_size=5)
   assert np.linalg.norm(streamed - expected) <= tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "make_key"),
   [*((name, KEYS["threefry"]) for name in MECHANISMS), ("separated", KEYS["ChaCha20"])],
@@ -58,6 +59,7 @@ def test_sum_is_that_of_the_releases(name, make_key):
   assert_is_the_sum_of_releases(mechanism, make_key(0), values_of(shape), weights)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_size", [None, 1, 22])
 def test_no_block_size_leaves_out_or_doubles_a_client(block_size):
   assert_is_the_sum_of_releases(
@@ -79,6 +81,7 @@ def test_a_client_with_an_unusable_value_counts_as_in_its_own_release(name, fill
   assert_is_the_sum_of_releases(MECHANISMS[name][0], jax.random.key(3), values, jnp.ones(COUNT))
 
 
+@pytest.mark.slow
 def test_half_precision_values_are_taken():
   values = values_of((DIM,)).astype(jnp.bfloat16)
   assert_is_the_sum_of_releases(MECHANISMS["separated"][0], jax.random.key(4), values, jnp.ones(COUNT))
@@ -98,6 +101,7 @@ def test_weight_zero_or_nan_leaves_a_client_out_exactly():
   )
 
 
+@pytest.mark.slow
 def test_values_by_a_function_of_the_client():
   mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))
   keys = jax.random.split(jax.random.key(6), COUNT)
@@ -106,6 +110,7 @@ def test_values_by_a_function_of_the_client():
   np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(  # of 3 clients a device has none
   ("count", "block_size", "make_key"), [(COUNT, 2, jax.random.key), (3, None, random.seeded_key)]
 )

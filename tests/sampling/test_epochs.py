@@ -23,6 +23,7 @@ def assignments(sampler, keys):
   return np.asarray(jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[1].assignment))(keys))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
 def test_every_record_has_at_most_one_round_of_an_epoch(key, sampler):
   num_batches = sampler.event(sampler.init()).num_batches
@@ -37,6 +38,7 @@ def test_every_record_has_at_most_one_round_of_an_epoch(key, sampler):
   np.testing.assert_array_equal(taken.sum(axis=1), samples.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
 def test_a_run_resumes_at_any_round(sampler):
   def rest_after(done, state):
@@ -65,6 +67,7 @@ def test_batches_filled_exactly_are_charged_for_the_one_that_a_removed_record_le
   assert shuffled(9, 4).event(epochs.EpochState(None, 1)) == ShuffledBatches(2, False, False, 9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
 def test_events_tell_where_epochs_start(key, sampler):
   def step(state, key):
@@ -153,6 +156,7 @@ def test_public_sizes(sampler, capacity, expected_size):
   assert (sampler.capacity, sampler.expected_size) == (capacity, pytest.approx(expected_size, rel=1e-15))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("sampler", [shuffled(10**6, 1000), balls_in_bins(10**6, 1000)], ids=["shuffled", "bins"])
 def test_a_million_users_in_one_program_for_all_rounds(key, sampler):
   samples, _, states = run(sampler, jax.random.split(key, 3))

@@ -39,6 +39,7 @@ def test_every_pair_takes_part_with_the_same_probability(members):
   statistical.assert_mean(members[:, 0] * members[:, 1:].sum(axis=1), (POPULATION - 1) * p, stddev=3, catches=0.2)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [2, 4])  # the second by its complement
 def test_every_subset_is_as_likely_as_any_other(key, size):
   sample = draw(fixed_size(6, size), jax.random.split(key, ROUNDS))
@@ -63,6 +64,7 @@ def test_marked_integers_are_drawn_again(key):
   assert sample.max() < 3 * 2**29
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("population", "size"), [(1, 1), (5, 5), (2, 1), (10**6, 1), (10**6, 1000)])
 def test_form_of_a_sample(key, population, size):
   sampler = fixed_size(population, size)
@@ -75,6 +77,7 @@ def test_form_of_a_sample(key, population, size):
   assert sampler.event(state) == FixedSizeSampling(size, population)
 
 
+@pytest.mark.slow
 def test_rounds_of_a_scan_differ_and_equal_those_drawn_one_by_one(key):
   sampler, keys = fixed_size(1000, 50), jax.random.split(key, 5)
   samples, _, _ = run(sampler, keys)
