@@ -173,7 +173,7 @@ def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
   options = resolve(draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
   task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
-  ((hidden, made),) = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5)).items()
+  ((hidden, made),) = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5)).items()
   assert hidden.startswith("the user")
   one, every, internal = (statement.epsilon for statement in made)
   assert (one, internal) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -189,7 +189,7 @@ def test_statements_about_gaussian_noise(unit, shifts):
   task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
   assert guarantee == ApproxDP(2.0, 1e-5, unit=unit)
-  made = draw_and_discard_privacy.statements(options, task, LocalRelease(guarantee, 5))
+  made = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5))
   found = [(s.unit, s.epsilon, s.delta, s.published) for group in made.values() for s in group]
   multiplier = accounting.gaussian_noise_multiplier(2.0, 1e-5)
   squares = {"coordinate": [1.0, 2 * shifts], "user": [shifts]}[unit]  # The clip is half of what bounds a residual.
