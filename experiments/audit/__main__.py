@@ -24,8 +24,8 @@ from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.reports.parts import Part, write_report
-from experiments.runner.tasks.images import ClassificationOptions, image_task
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.images import ClassificationOptions, image_task
+from experiments.runner.problems.task import Task
 from jdp import _validate, accounting, conformance, data, federated
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
 from jdp.attacks.one_run import OneRunAudit, audit_one_run

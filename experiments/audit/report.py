@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp.attacks.canaries import one_shot_estimate
 from jdp.guarantees import rounded_down, rounded_up
 

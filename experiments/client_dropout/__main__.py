@@ -16,7 +16,7 @@ from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.images import ClassificationOptions, image_task
+from experiments.runner.problems.images import ClassificationOptions, image_task
 from jdp import data
 from jdp.federated import client_mesh, replicate
 

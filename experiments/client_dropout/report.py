@@ -14,7 +14,7 @@ from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.workdir import LEDGER, Workdir
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp import accounting, ledger
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
 from jdp.guarantees import Observer, rounded_up

@@ -10,7 +10,7 @@ import optax
 
 from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
 from jdp.federated.client_dropout import client_dropout

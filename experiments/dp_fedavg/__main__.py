@@ -32,10 +32,10 @@ from experiments.runner.options import option, read_flags, resolve
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.catalogue import TaskOptions, load_task
-from experiments.runner.tasks.prior import check_prior, load_start
-from experiments.runner.tasks.task import Task
-from experiments.runner.tasks.text_options import TEXT
+from experiments.runner.problems.catalogue import TaskOptions, load_task
+from experiments.runner.problems.prior import check_prior, load_start
+from experiments.runner.problems.task import Task
+from experiments.runner.problems.text_options import TEXT
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
 from jdp.federated.averages import fixed_denominator, flat, true_average

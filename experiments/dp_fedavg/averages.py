@@ -11,7 +11,7 @@ import optax
 
 from experiments.runner.federation import FederationOptions, Plan, make_plan
 from experiments.runner.options import option
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp import _validate, accounting
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples

@@ -15,9 +15,9 @@ from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import Row, curves, last_params, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.workdir import LEDGER, Workdir
-from experiments.runner.tasks.prior import describe_start
-from experiments.runner.tasks.task import Task
-from experiments.runner.tasks.text_options import TEXT
+from experiments.runner.problems.prior import describe_start
+from experiments.runner.problems.task import Task
+from experiments.runner.problems.text_options import TEXT
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
 from jdp.guarantees import rounded_up

@@ -20,8 +20,8 @@ from experiments.runner.options import option
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.catalogue import TaskOptions, load_task
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.catalogue import TaskOptions, load_task
+from experiments.runner.problems.task import Task
 from jdp import _validate
 from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
 from jdp.guarantees import Unit, rounded_up

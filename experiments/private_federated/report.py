@@ -20,7 +20,7 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import number, percent, properties, table
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp.guarantees import rounded_up
 
 Histories = Mapping[str, Sequence[Sequence[Row]]]

@@ -22,8 +22,8 @@ from experiments.runner.launch import Location
 from experiments.runner.reports import plots
 from experiments.runner.reports.tables import epsilon
 from experiments.runner.runs.params import load_params
-from experiments.runner.tasks.prior import describe_start, load_start
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.prior import describe_start, load_start
+from experiments.runner.problems.task import Task
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up

@@ -13,7 +13,7 @@ from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
 from experiments.runner.published_language_models import published_table
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.tasks import text
+from experiments.runner.problems import text
 from jdp import accounting, data, ledger
 from jdp.data import UserText
 from jdp.data.clients import Examples

@@ -17,7 +17,7 @@ from experiments.runner import federation, options
 from experiments.runner.reports import plots, statements, statistics, tables
 from experiments.runner.runs import costs
 from experiments.runner.runs.progress import progress
-from experiments.runner.tasks import images
+from experiments.runner.problems import images
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP

@@ -10,8 +10,8 @@ import pytest
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.runner import options
 from experiments.runner.runs.params import save_params
-from experiments.runner.tasks.catalogue import USERS, TaskOptions
-from experiments.runner.tasks.prior import load_start
+from experiments.runner.problems.catalogue import USERS, TaskOptions
+from experiments.runner.problems.prior import load_start
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger

@@ -12,9 +12,9 @@ from experiments.runner.reports.statements import not_private
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import FLAGS, LEDGER
-from experiments.runner.tasks.catalogue import USERS
-from experiments.runner.tasks.task import Task
-from experiments.runner.tasks.text_options import TEXT
+from experiments.runner.problems.catalogue import USERS
+from experiments.runner.problems.task import Task
+from experiments.runner.problems.text_options import TEXT
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger, load

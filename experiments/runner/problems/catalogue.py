@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from experiments.runner.options import option
-from experiments.runner.tasks.images import ClassificationOptions, image_task
-from experiments.runner.tasks.task import Task
-from experiments.runner.tasks.text import text_task
-from experiments.runner.tasks.text_options import TEXT, TextOptions
+from experiments.runner.problems.images import ClassificationOptions, image_task
+from experiments.runner.problems.task import Task
+from experiments.runner.problems.text import text_task
+from experiments.runner.problems.text_options import TEXT, TextOptions
 from jdp import _validate
 
 _IMAGES = {"dataset": ("digits", "mnist")}

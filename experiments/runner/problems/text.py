@@ -14,8 +14,8 @@ from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from experiments.runner.runs.params import load_params, save_params
-from experiments.runner.tasks.private_words import private_words
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.private_words import private_words
+from experiments.runner.problems.task import Task
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK

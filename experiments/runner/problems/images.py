@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import option
-from experiments.runner.tasks.task import Task
+from experiments.runner.problems.task import Task
 from jdp import _validate, data, models
 
 PyTree = Any
