@@ -6,7 +6,7 @@ Three concerns that never know of each other: the training procedure
 a ledger (`jdp.ledger`) of what was done.
 """
 
-from jdp import accounting, events, guarantees, ledger, mechanisms, queries, random, sampling, transforms, vectors
+from jdp import accounting, events, guarantees, ledger, mechanisms, numerics, queries, random, sampling, transforms
 
 __all__ = [
   "accounting",
@@ -14,9 +14,9 @@ __all__ = [
   "guarantees",
   "ledger",
   "mechanisms",
+  "numerics",
   "queries",
   "random",
   "sampling",
   "transforms",
-  "vectors",
 ]

@@ -10,7 +10,7 @@ import pytest
 from jdp import data, queries, random, transforms
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.federated import masked_round, secure_aggregation
-from jdp.federated.rounds import block
+from jdp.federated.engine.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
 from tests.test_stacked_events import PROCEDURES, SAMPLER

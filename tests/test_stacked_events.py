@@ -18,14 +18,14 @@ from jdp.federated import (
   dropout,
   federated_averaging,
   fixed_denominator,
-  flat,
+  flat_clipping,
   gradient_step,
   initial_values,
   iterative_training,
   local_sgd,
   private_federated,
 )
-from jdp.federated.rounds import block, events_by_round
+from jdp.federated.engine.rounds import block, events_by_round
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load, unstack
 from jdp.mechanisms import priv_unit
@@ -47,7 +47,7 @@ def clients_of(examples):
 
 
 def averaged(sampler):
-  return federated_averaging(GRADIENT, fixed_denominator(flat(0.1), 2.0, 4.0), sampler, optax.sgd(0.1))
+  return federated_averaging(GRADIENT, fixed_denominator(flat_clipping(0.1), 2.0, 4.0), sampler, optax.sgd(0.1))
 
 
 def with_dropout():
@@ -64,7 +64,10 @@ PROCEDURES = {
   "shuffled batches": (averaged(SHUFFLED), PARAMS, clients_of(EXAMPLES)),
   "dp_sgd": (
     dp_sgd(
-      models.cross_entropy(MODEL), fixed_denominator(flat(0.1), 2.0, 4.0), sampling.poisson(32, 0.5), optax.sgd(0.1)
+      models.cross_entropy(MODEL),
+      fixed_denominator(flat_clipping(0.1), 2.0, 4.0),
+      sampling.poisson(32, 0.5),
+      optax.sgd(0.1),
     ),
     PARAMS,
     EXAMPLES,

@@ -23,9 +23,9 @@ from experiments.audit import report as audit_report
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
+from experiments.runner.problems.images import ClassificationOptions, image_problem
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
-from experiments.runner.problems.images import ClassificationOptions, image_task
-from experiments.runner.problems.task import Task
 from jdp import _validate, accounting, conformance, data, federated
 from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
 from jdp.attacks.one_run import OneRunAudit, audit_one_run
@@ -128,7 +128,7 @@ def prepare(options: AuditOptions) -> Work:
   least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
   if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
     raise ValueError(f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}.")
-  task = image_task(options, arrange=data.group) if "central" in options.task else None
+  task = image_problem(options, arrange=data.group) if "central" in options.task else None
   if task and not options.num_guesses <= options.num_canaries <= task.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got {options.num_guesses} "
@@ -173,7 +173,7 @@ def _audited(options: AuditOptions, subjects: dict[tuple[str, float], conformanc
   return [Local(name, own) for (name, _), own in found.items()]
 
 
-def audit_runs(options: AuditOptions, task: Task) -> list[Central]:
+def audit_runs(options: AuditOptions, task: LearningProblem) -> list[Central]:
   """A run for each noise and participation: the confidence is shared out among them."""
   cases = list(itertools.product(options.participations, options.noise_multipliers))
   share = (1 - options.central_confidence) / len(cases)
@@ -181,7 +181,7 @@ def audit_runs(options: AuditOptions, task: Task) -> list[Central]:
 
 
 def audit_run(
-  options: AuditOptions, task: Task, noise_multiplier: float, participation: float, confidence: float
+  options: AuditOptions, task: LearningProblem, noise_multiplier: float, participation: float, confidence: float
 ) -> Central:
   """One run of private federated learning with canaries of the clip norm among the users."""
   keys = jax.random.split(jax.random.key(options.seed), 5)
@@ -203,7 +203,9 @@ def audit_run(
   return Central(noise_multiplier, participation, stated, audit, *estimates)
 
 
-def train(options: AuditOptions, task: Task, directions: jax.Array, included, setting, keys: jax.Array) -> Run:
+def train(
+  options: AuditOptions, task: LearningProblem, directions: jax.Array, included, setting, keys: jax.Array
+) -> Run:
   """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise and the data."""
   noise_multiplier, participation = setting
   num_clients = task.num_users + options.num_canaries

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jdp import mechanisms, random
-from jdp.accounting.cap import optimal_cap
+from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.mechanisms import LocalMechanism, registry
 
 GAUSSIAN_DELTA = 0.1  # events of this probability are seen often

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
-from experiments.runner.problems.task import Task
 from jdp.attacks.canaries import one_shot_estimate
 from jdp.guarantees import rounded_down, rounded_up
 
@@ -66,7 +66,7 @@ def _local_table(rows: Sequence[Any]) -> str:
   )
 
 
-def central_part(options: Any, task: Task, rows: Sequence[Any]) -> Part:
+def central_part(options: Any, task: LearningProblem, rows: Sequence[Any]) -> Part:
   """The table of runs with canaries."""
   header = ["z", "q", "stated", "one run: at least", "right guesses"]
   header += ["estimate, last model", "all models", "users known"]
@@ -106,7 +106,7 @@ rounds look like absent ones."""
 
 
 def _estimate_of_nothing(options: Any) -> float:
-  """The median over 25 draws of scores that are the same in law for all canaries."""
+  """The median over 25 draws of scores that are the same in distribution for all canaries."""
   halves = np.random.default_rng(0).normal(size=(25, 2, options.num_canaries // 2))
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
 

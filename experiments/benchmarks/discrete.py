@@ -8,10 +8,10 @@ from absl import app, flags
 
 import jdp.random
 from experiments.benchmarks import harness
-from jdp.federated.cohort import cohort_sum
-from jdp.queries.discrete_sum import discrete_sum
+from jdp.federated.engine.cohort import cohort_sum
 from jdp.queries.distributed import distributed_sum
-from jdp.queries.noise_schemes import calibrated
+from jdp.queries.distributed.integer_sums import discrete_sum
+from jdp.queries.distributed.noise_schemes import calibrated
 from jdp.random import discrete
 from jdp.sampling import Sample
 

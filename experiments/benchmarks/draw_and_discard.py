@@ -16,10 +16,10 @@ from absl import app, flags
 from experiments.benchmarks import harness
 from jdp import random
 from jdp.data import Examples
-from jdp.federated.client_updates import exact_update, laplace_update
 from jdp.federated.draw_and_discard import draw_and_discard_process, spread_instances
-from jdp.federated.update_stream import arrivals
-from jdp.models.glm import glm
+from jdp.federated.draw_and_discard.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard.update_stream import arrivals
+from jdp.models.generalised_linear import glm
 
 UPDATES = flags.DEFINE_integer("updates", 4096, "Updates of one run.", lower_bound=1)
 LONG_UPDATES = flags.DEFINE_integer("long_updates", 1_000_000, "Updates of the long run; 0: none.", lower_bound=0)

@@ -15,11 +15,12 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Case
-from jdp import models, vectors
+from jdp import models
 from jdp.data import Examples
 from jdp.federated import gradient_step, local_sgd
 from jdp.mechanisms import priv_unit, scalar_dp, separated
-from jdp.models.language_model import Prediction, cross_entropies, normalised, recurrence
+from jdp.models.recurrent_language import Prediction, cross_entropies, normalised, recurrence
+from jdp.numerics import vectors
 
 WORDS = flags.DEFINE_integer("words", 10_003, "Words, with UNK, BOS and EOS.", lower_bound=4)
 

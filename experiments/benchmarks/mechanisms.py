@@ -15,7 +15,7 @@ import jdp.random
 from experiments.benchmarks import harness
 from jdp import mechanisms
 from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
-from jdp.accounting.scalar import best_num_relative_levels
+from jdp.accounting.local.scalar_dp import best_num_relative_levels
 
 EPSILON = flags.DEFINE_float("epsilon", 8.0, "Privacy loss of one release.", lower_bound=0.01)
 DIMS = flags.DEFINE_multi_integer("dim", [1_000, 10_000, 100_000], "Coordinates of a vector.")

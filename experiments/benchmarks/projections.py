@@ -16,8 +16,8 @@ from absl import app, flags
 import jdp.random
 from experiments.benchmarks import harness
 from jdp import mechanisms
-from jdp.accounting.gaussian_cap import GaussianCap, optimal_gaussian_cap
-from jdp.mechanisms.hadamard import hadamard_transform
+from jdp.accounting.local.priv_unit_g import GaussianCap, optimal_gaussian_cap
+from jdp.numerics.hadamard import hadamard_transform
 
 LEVELS = flags.DEFINE_multi_integer("levels", [13, 17, 20], "log2 of the number of coordinates.")
 PROJECTIONS = flags.DEFINE_integer("projections", 1024, "Numbers that a client reports.")

@@ -13,10 +13,10 @@ import jax
 from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
 from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.problems.images import ClassificationOptions, image_problem
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.problems.images import ClassificationOptions, image_task
 from jdp import data
 from jdp.federated import client_mesh, replicate
 
@@ -29,7 +29,7 @@ class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOption
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data and makes the queries; returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = image_task(options, arrange=data.group)
+  task = image_problem(options, arrange=data.group)
   plan = make_noise_plan(options, task)
   settings = make_settings(options, task, plan, mesh)
   clients = replicate(task.clients, mesh)

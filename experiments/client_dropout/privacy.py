@@ -12,8 +12,8 @@ from experiments.runner.reports.tables import table
 from jdp import accounting
 from jdp.guarantees import rounded_up
 from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
-from jdp.queries.discrete_sum import plan_grid
 from jdp.queries.distributed import DistributedSum
+from jdp.queries.distributed.integer_sums import plan_grid
 
 Z, ROUNDS, DELTA, CLIENTS = 144.49, 1500, 1e-5, 1000
 _RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)

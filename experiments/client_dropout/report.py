@@ -9,20 +9,22 @@ from matplotlib.figure import Figure
 
 from experiments.client_dropout import privacy
 from experiments.client_dropout.settings import LABELS, NoisePlan
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.workdir import LEDGER, Workdir
-from experiments.runner.problems.task import Task
 from jdp import accounting, ledger
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
 from jdp.guarantees import Observer, rounded_up
-from jdp.queries.discrete_sum import Grid
-from jdp.queries.rotation import randomized_hadamard
+from jdp.numerics.rotations import randomized_hadamard
+from jdp.queries.distributed.integer_sums import Grid
 
 
-def report_dropout(workdir: Workdir, options: Any, task: Task, plan: NoisePlan, results: Sequence[Row]) -> None:
+def report_dropout(
+  workdir: Workdir, options: Any, task: LearningProblem, plan: NoisePlan, results: Sequence[Row]
+) -> None:
   """Writes results.json, the plots and report.md, and prints what came out."""
   rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
@@ -33,7 +35,7 @@ def report_dropout(workdir: Workdir, options: Any, task: Task, plan: NoisePlan, 
 
 
 def _parts(
-  workdir: Workdir, options: Any, task: Task, plan: NoisePlan, rows: list[Row], results: Sequence[Row]
+  workdir: Workdir, options: Any, task: LearningProblem, plan: NoisePlan, rows: list[Row], results: Sequence[Row]
 ) -> Iterator[Part]:
   figures = {
     "accuracy_against_dropout": _dropout_figure(options, rows),
@@ -171,7 +173,7 @@ Where clients vanish during the calibration, or are dishonest and leave out thei
 {privacy.calibration_table()}"""
 
 
-def _bits(task: Task, plan: NoisePlan) -> str:
+def _bits(task: LearningProblem, plan: NoisePlan) -> str:
   dim = randomized_hadamard(task.dim).dim
   return f"""For {plan.num_clients} clients of {task.dim} weights and the planned noise. Integers
 are bounded by S in place of C, and need as much more noise for the same ε: the runs on integers
@@ -180,7 +182,7 @@ have it.
 {privacy.bits_table(dim, plan.num_clients, plan.noise_multiplier)}"""
 
 
-def _measured(options: Any, task: Task, plan: NoisePlan) -> str:
+def _measured(options: Any, task: LearningProblem, plan: NoisePlan) -> str:
   training = (
     f"{options.local_epochs} epochs, batches of {options.local_batch_size}, "
     f"learning rate {options.local_learning_rate:g}"

@@ -9,17 +9,17 @@ import jax
 import optax
 
 from experiments.runner.options import option
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.sweep import Setting
-from experiments.runner.problems.task import Task
 from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
-from jdp.federated.client_dropout import client_dropout
+from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.guarantees import Unit
+from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries import SumQuery, calibrated, central, discrete_sum, distributed_sum, excess, uncalibrated
-from jdp.queries.discrete_sum import Grid, plan_grid
 from jdp.queries.distributed import DistributedSum
-from jdp.queries.noise_schemes import NoiseScheme
-from jdp.queries.rotation import randomized_hadamard
+from jdp.queries.distributed.integer_sums import Grid, plan_grid
+from jdp.queries.distributed.noise_schemes import NoiseScheme
 
 INTEGERS = "integers"
 LABELS = {
@@ -86,7 +86,7 @@ class NoisePlan(NamedTuple):
   grid_stddev: float | None
 
 
-def make_noise_plan(options: Any, task: Task) -> NoisePlan:
+def make_noise_plan(options: Any, task: LearningProblem) -> NoisePlan:
   """Chooses the noise.
 
   Raises:
@@ -99,7 +99,7 @@ def make_noise_plan(options: Any, task: Task) -> NoisePlan:
   return NoisePlan(task.num_users, z, grid, stddev)
 
 
-def _fit_grid(options: Any, task: Task, z: float) -> tuple[Grid, float]:
+def _fit_grid(options: Any, task: LearningProblem, z: float) -> tuple[Grid, float]:
   dim = randomized_hadamard(task.dim).dim
   stddev = z
   for _ in range(_ITERATIONS):
@@ -121,7 +121,9 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
-def make_settings(options: Any, task: Task, plan: NoisePlan, mesh: jax.sharding.Mesh | None) -> list[Setting]:
+def make_settings(
+  options: Any, task: LearningProblem, plan: NoisePlan, mesh: jax.sharding.Mesh | None
+) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:
@@ -149,7 +151,7 @@ def make_settings(options: Any, task: Task, plan: NoisePlan, mesh: jax.sharding.
   return settings
 
 
-def _query(options: Any, task: Task, plan: NoisePlan, name: str) -> DistributedSum | SumQuery:
+def _query(options: Any, task: LearningProblem, plan: NoisePlan, name: str) -> DistributedSum | SumQuery:
   c = options.clip_norm
   if name != INTEGERS:
     scheme = scheme_of(options, name)
@@ -159,7 +161,7 @@ def _query(options: Any, task: Task, plan: NoisePlan, name: str) -> DistributedS
   return discrete_sum(record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits)
 
 
-def _dropout(options: Any, task: Task, rate: float, calibrations: int) -> dropout.DropoutModel:
+def _dropout(options: Any, task: LearningProblem, rate: float, calibrations: int) -> dropout.DropoutModel:
   make = {
     "independent": lambda: dropout.independent(task.num_users, rate),
     "bursty": lambda: dropout.bursty(task.num_users, rate, options.mean_rounds),

@@ -29,16 +29,16 @@ from experiments.dp_fedavg.report import report_averaging
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option, read_flags, resolve
+from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.prior import check_prior, load_start
+from experiments.runner.problems.text_options import TEXT
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.problems.catalogue import TaskOptions, load_task
-from experiments.runner.problems.prior import check_prior, load_start
-from experiments.runner.problems.task import Task
-from experiments.runner.problems.text_options import TEXT
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
-from jdp.federated.averages import fixed_denominator, flat, true_average
+from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Unit
 from jdp.queries import SumQuery
 
@@ -62,7 +62,7 @@ _OF_AVERAGES = tuple(field.name for field in dataclasses.fields(AverageOptions) 
 
 
 @dataclasses.dataclass(frozen=True)
-class DPFedAvgOptions(TrainingOptions, AverageOptions, TaskOptions):
+class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -115,7 +115,7 @@ def prepare(options: DPFedAvgOptions) -> Work:
       f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit of privacy would be "
       "a window of words, cut across what a user said; leave it out."
     )
-  task = load_task(options)
+  task = load_problem(options)
   if options.warm_start is not None:
     task = _start_warm(options, options.warm_start, task)
   elif options.warm_start_public:
@@ -126,7 +126,7 @@ def prepare(options: DPFedAvgOptions) -> Work:
   settings, delta = [row.setting for row in rows], central_delta(options, task.num_users)
 
   def work(workdir: Workdir):
-    begun = task.begun(workdir)
+    begun = task.completed(workdir)
     clients = {"user": begun.clients}
     if "dp_sgd" in options.runs:
       clients["example"] = as_examples(begun.clients)
@@ -137,7 +137,7 @@ def prepare(options: DPFedAvgOptions) -> Work:
   return work
 
 
-def _start_warm(options: DPFedAvgOptions, path: str, task: Task) -> Task:
+def _start_warm(options: DPFedAvgOptions, path: str, task: LearningProblem) -> LearningProblem:
   """The task with an earlier run's parameters, and what they cost."""
   if task.prior.entries:
     raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
@@ -145,10 +145,10 @@ def _start_warm(options: DPFedAvgOptions, path: str, task: Task) -> Task:
     raise ValueError(f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out.")
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   start, spent = load_start(path, shapes, options)
-  return task._replace(init=lambda key: start, prior=spent, begin=None)
+  return task._replace(init=lambda key: start, prior=spent, complete=None)
 
 
-def make_rows(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> list[Variant]:
+def make_rows(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None) -> list[Variant]:
   """The runs, each with every value that concerns it.
 
   Raises:
@@ -207,7 +207,7 @@ def _described(names: Sequence[str], value: str) -> str:
   return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
 
 
-def _baseline(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, None]:
+def _baseline(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None) -> tuple[FederatedAlgorithm, None]:
   """The true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(task.sizes):
     raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
@@ -215,7 +215,9 @@ def _baseline(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[
   return on_part(_averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"), None
 
 
-def _private(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, Federation]:
+def _private(
+  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+) -> tuple[FederatedAlgorithm, Federation]:
   federation = make_federation(options, task.sizes, task.prior)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
@@ -224,7 +226,7 @@ def _private(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[F
 
 def _averaging(
   options: DPFedAvgOptions,
-  task: Task,
+  task: LearningProblem,
   mesh: Mesh | None,
   average: SumQuery,
   sampler: sampling.Sampler,
@@ -244,12 +246,14 @@ def _averaging(
   )
 
 
-def _dp_sgd(options: DPFedAvgOptions, task: Task, mesh: Mesh | None) -> tuple[FederatedAlgorithm, Federation]:
+def _dp_sgd(
+  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+) -> tuple[FederatedAlgorithm, Federation]:
   """Every example a user of its own, by the same code."""
   num_examples = task.num_records(Unit.EXAMPLE)
   plan = make_plan(dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior)
   size = plan.sampler.expected_size
-  average = fixed_denominator(flat(options.sgd_clip_norm), plan.noise_multiplier, size)
+  average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
   algorithm = dp_sgd(
     task.loss,
     average,

@@ -11,11 +11,17 @@ import optax
 
 from experiments.runner.federation import FederationOptions, Plan, make_plan
 from experiments.runner.options import option
-from experiments.runner.problems.task import Task
+from experiments.runner.problems.learning_problem import LearningProblem
 from jdp import _validate, accounting
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
-from jdp.federated.averages import adaptive_average, by_layer, clipped_denominator, fixed_denominator, flat
+from jdp.federated.estimators import (
+  adaptive_average,
+  clipped_denominator,
+  fixed_denominator,
+  flat_clipping,
+  per_layer_clipping,
+)
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery
@@ -131,7 +137,7 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
   return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior)
 
 
-def taken_as_public(options: Any, task: Task) -> str:
+def taken_as_public(options: Any, task: LearningProblem) -> str:
   """What the users' guarantee takes as public though it is computed from them: W too, unless a flag fixes it.
 
   Args:
@@ -166,7 +172,11 @@ def make_average(options: Any, params: PyTree, noise_multiplier: float, expected
       noise_multiplier, expected_weight, initial_clip_norm=options.clip_norm, quantile=options.clip_quantile
     )
   clip_norm = _clip_norm(options)
-  clipping = flat(clip_norm) if options.clipping == "flat" else by_layer(params, clip_norm, shares=options.layer_shares)
+  clipping = (
+    flat_clipping(clip_norm)
+    if options.clipping == "flat"
+    else per_layer_clipping(params, clip_norm, shares=options.layer_shares)
+  )
   if options.estimator == "fixed":
     return fixed_denominator(clipping, noise_multiplier, expected_weight, relation=_RELATION)
   least = options.min_weight * expected_weight

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from experiments.dp_fedavg.averages import Federation
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.prior import describe_start
+from experiments.runner.problems.text_options import TEXT
 from experiments.runner.published_language_models import published_table
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
@@ -15,9 +18,6 @@ from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import Row, curves, last_params, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.workdir import LEDGER, Workdir
-from experiments.runner.problems.prior import describe_start
-from experiments.runner.problems.task import Task
-from experiments.runner.problems.text_options import TEXT
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
 from jdp.guarantees import rounded_up
@@ -26,7 +26,7 @@ _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moment
 
 
 def report_averaging(
-  workdir: Workdir, options: Any, task: Task, variants: Sequence[Any], results: Sequence[Row]
+  workdir: Workdir, options: Any, task: LearningProblem, variants: Sequence[Any], results: Sequence[Row]
 ) -> None:
   """Writes results.json, the plots and report.md, and prints what came out.
 
@@ -62,7 +62,7 @@ def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
   return float(np.mean([row[metric] for row in trained or rows]))
 
 
-def _start(task: Task, runs: Sequence[Sequence[Row]], smoothed: Sequence[float]) -> Row:
+def _start(task: LearningProblem, runs: Sequence[Sequence[Row]], smoothed: Sequence[float]) -> Row:
   """The headline metric of the initial models, and how far from it the first row's runs got."""
   first = [run[0][task.headline] for run in runs]
   gained = [value - end for value, end in zip(first, smoothed, strict=True)]
@@ -151,7 +151,7 @@ def _baselines(summary: Sequence[Row]) -> list[str]:
 def _parts(
   workdir: Workdir,
   options: Any,
-  task: Task,
+  task: LearningProblem,
   summary: Sequence[Row],
   results: Sequence[Row],
   histories: Mapping[str, Sequence[Sequence[Row]]],
@@ -170,7 +170,7 @@ def _parts(
   yield Part("What was measured", _measured(options, task, summary), printed=False)
 
 
-def _results(options: Any, task: Task, summary: Sequence[Row], start: Row) -> str:
+def _results(options: Any, task: LearningProblem, summary: Sequence[Row], start: Row) -> str:
   simulated = any(row["planned"] for row in summary)
   smooth = options.smoothing > 1
   header = [
@@ -189,7 +189,7 @@ def _results(options: Any, task: Task, summary: Sequence[Row], start: Row) -> st
   return f"{table(header, lines)}{_SIMULATED if simulated else ''}"
 
 
-def _cells(row: Row, task: Task, *, simulated: bool, smooth: bool) -> list[str]:
+def _cells(row: Row, task: LearningProblem, *, simulated: bool, smooth: bool) -> list[str]:
   return [
     row["label"],
     _number(row["stddev"]),
@@ -234,7 +234,7 @@ def _points(interval: Interval) -> str:
   return f"{100 * interval.mean:+.2f}{error}"
 
 
-def _guarantees(options: Any, task: Task, summary: Sequence[Row], results: Sequence[Row]) -> str:
+def _guarantees(options: Any, task: LearningProblem, summary: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
@@ -249,7 +249,7 @@ low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; 
 public text, where there is any.{_before(options, task)}"""
 
 
-def _before(options: Any, task: Task) -> str:
+def _before(options: Any, task: LearningProblem) -> str:
   """What was released before the first round."""
   if options.warm_start is not None:
     start = options.warm_start
@@ -260,7 +260,7 @@ def _before(options: Any, task: Task) -> str:
   return f"\n\n{describe_start(start, task, options)}"
 
 
-def _measured(options: Any, task: Task, summary: Sequence[Row]) -> str:
+def _measured(options: Any, task: LearningProblem, summary: Sequence[Row]) -> str:
   last = f", of the mean of the last {options.smoothing} evaluations after round 0"
   one_start = options.warm_start or options.public_passes
   own = "samples and noise, all from one initial model" if one_start else "initial model, samples and noise"

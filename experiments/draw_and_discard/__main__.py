@@ -26,9 +26,9 @@ from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data
 from jdp.data.phishing import phishing
 from jdp.events import LocalRelease
-from jdp.federated import (
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.draw_and_discard import (
   ClientUpdate,
-  FederatedAlgorithm,
   Passes,
   draw_and_discard,
   exact_update,
@@ -37,7 +37,7 @@ from jdp.federated import (
   passes,
   server_batching,
 )
-from jdp.federated.client_updates import Gradient
+from jdp.federated.draw_and_discard.client_updates import Gradient
 from jdp.guarantees import rounded_up
 from jdp.models import GLM, glm
 
@@ -177,7 +177,7 @@ def load_stream_task(options: Any) -> StreamTask:
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
   schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
-  # Residuals of one example: below 1 each, and with several outputs (a difference of two laws) below 2 together.
+  # Residuals of one example: below 1 each, and with several outputs (a difference of two distributions) below 2 together.
   return StreamTask(glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs))
 
 

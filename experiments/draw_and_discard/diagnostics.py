@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp.accounting.draw_and_discard import internal_losses
+from jdp.accounting.draw_and_discard import internal_ratios
 from jdp.data import Examples
-from jdp.federated import ClientUpdate
+from jdp.federated.draw_and_discard import ClientUpdate
 from jdp.guarantees import PureDP
 from jdp.models import Loss
 
@@ -73,8 +73,8 @@ def _losses(
   """On the host, in float64."""
   drawn, noise, move, other = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
   worst_move = np.full_like(drawn, bound)
-  worst = internal_losses(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
-  real = internal_losses(instances, drawn - move - noise, move, other, scale)
+  worst = internal_ratios(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
+  real = internal_ratios(instances, drawn - move - noise, move, other, scale)
   values = worst.coordinates.mean(), worst.alone.mean(), np.abs(worst.coordinates).max(), real.joint.mean()
   return dict(zip(_LOSSES, map(np.float32, values), strict=True))
 

@@ -20,8 +20,8 @@ from jdp.accounting.draw_and_discard import (
   published_average,
   published_lemma,
 )
-from jdp.accounting.later_updates import line_epsilon
-from jdp.accounting.lineage import probability_gone
+from jdp.accounting.draw_and_discard.later_updates import line_epsilon
+from jdp.accounting.draw_and_discard.lineage import probability_gone
 from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
 from jdp.ledger import from_json

@@ -18,11 +18,18 @@ from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.tables import table
 from experiments.runner.runs.workdir import Workdir
-from jdp.accounting.lineage import instance_variance
+from jdp.accounting.draw_and_discard.lineage import instance_variance
 from jdp.attacks import spam
 from jdp.data import Examples
-from jdp.federated import ClientUpdate, arrivals, draw_and_discard, draw_and_discard_process, spread_instances, train
-from jdp.federated.client_updates import step
+from jdp.federated import train
+from jdp.federated.draw_and_discard import (
+  ClientUpdate,
+  arrivals,
+  draw_and_discard,
+  draw_and_discard_process,
+  spread_instances,
+)
+from jdp.federated.draw_and_discard.client_updates import step
 from jdp.guarantees import rounded_up
 
 PyTree = Any

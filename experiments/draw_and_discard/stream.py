@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.draw_and_discard.diagnostics import adversary_2, training_loss
-from jdp.federated import ClientUpdate, FederatedAlgorithm, Passes, spread_instances
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.draw_and_discard import ClientUpdate, Passes, spread_instances
 from jdp.models import Loss
 
 PyTree = Any

@@ -15,7 +15,7 @@ from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.tables import table
-from jdp.accounting.split import best_split
+from jdp.accounting.local.separated import best_split
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit, scalar_dp, separated
 

@@ -17,11 +17,11 @@ from experiments.private_federated.report import report_local_and_central
 from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
+from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.problems.catalogue import TaskOptions, load_task
-from experiments.runner.problems.task import Task
 from jdp import _validate
 from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
 from jdp.guarantees import Unit, rounded_up
@@ -37,7 +37,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(TrainingOptions, FederationOptions, TaskOptions):
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -86,7 +86,7 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_task(options)
+  task = load_problem(options)
   if task.prior.entries:
     raise ValueError("Expected --vocabulary=public, got private: the server, not trusted here, would see users' words.")
   plan = make_plan(options, task.num_users)
@@ -94,7 +94,7 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   settings = [row.setting for row in rows]
 
   def work(workdir: Workdir):
-    begun = task.begun(workdir)
+    begun = task.completed(workdir)
     clients = replicate(begun.clients, mesh)
     sweep = Sweep(settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
     report_local_and_central(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
@@ -103,7 +103,7 @@ def prepare(options: PrivateFederatedOptions) -> Work:
 
 
 def make_rows(
-  options: PrivateFederatedOptions, task: Task, plan: Plan, mesh: jax.sharding.Mesh | None
+  options: PrivateFederatedOptions, task: LearningProblem, plan: Plan, mesh: jax.sharding.Mesh | None
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_algorithm, options, task, plan, mesh)
@@ -123,7 +123,7 @@ def make_rows(
 
 def _local_row(
   options: PrivateFederatedOptions,
-  task: Task,
+  task: LearningProblem,
   plan: Plan,
   make: Callable[..., FederatedAlgorithm],
   epsilon: float,
@@ -143,13 +143,13 @@ def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
   return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
 
 
-def _central_error(clip_norm: float, task: Task, plan: Plan) -> float:
+def _central_error(clip_norm: float, task: LearningProblem, plan: Plan) -> float:
   return plan.noise_multiplier * clip_norm * math.sqrt(task.dim) / plan.sampler.expected_size
 
 
 def _algorithm(
   options: PrivateFederatedOptions,
-  task: Task,
+  task: LearningProblem,
   plan: Plan,
   mesh: jax.sharding.Mesh | None,
   query: SumQuery,

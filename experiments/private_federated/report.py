@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.runner.federation import Plan
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
@@ -20,7 +21,6 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import number, percent, properties, table
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.problems.task import Task
 from jdp.guarantees import rounded_up
 
 Histories = Mapping[str, Sequence[Sequence[Row]]]
@@ -33,7 +33,7 @@ _STYLES = {"none": "--", "central": ":"}
 
 
 def report_local_and_central(
-  workdir: Workdir, options: Any, task: Task, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
+  workdir: Workdir, options: Any, task: LearningProblem, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
 ) -> None:
   """Writes results.json, the plots and report.md, and prints what came out.
 
@@ -50,7 +50,7 @@ def report_local_and_central(
 def _parts(
   workdir: Workdir,
   options: Any,
-  task: Task,
+  task: LearningProblem,
   plan: Plan,
   rows: Sequence[Any],
   summary: Sequence[Row],
@@ -111,13 +111,13 @@ def _title(options: Any) -> str:
   return statements.marked(f"Private federated learning, {learnt}", options)
 
 
-def _rounds_figure(options: Any, task: Task, histories: Histories) -> Figure:
+def _rounds_figure(options: Any, task: LearningProblem, histories: Histories) -> Figure:
   figure, axes = plots.figure("rounds", _words(task.headline), _title(options))
   plots.curves(axes, histories, task.headline)
   return figure
 
 
-def _epsilon_figure(options: Any, task: Task, summary: Sequence[Row], start: Interval) -> Figure:
+def _epsilon_figure(options: Any, task: LearningProblem, summary: Sequence[Row], start: Interval) -> Figure:
   """The headline metric against eps1, beside the baselines."""
   xlabel = "ε₁, local privacy loss of a release's direction"
   figure, axes = plots.figure(xlabel, _words(task.headline), _title(options))
@@ -169,7 +169,7 @@ All releases of a user in a run: they add up, and the participation cap, a publi
 {statements.together(results, "local")}"""
 
 
-def _measured(options: Any, task: Task, plan: Plan, summary: Sequence[Row]) -> str:
+def _measured(options: Any, task: LearningProblem, plan: Plan, summary: Sequence[Row]) -> str:
   size, budget = plan.sampler.expected_size, options.max_epsilon
   facts = {
     **task.described,
@@ -185,7 +185,7 @@ each with its own samples and noise; ± is the 95 % interval of Student's t.
 {properties(facts)}"""
 
 
-def _errors(options: Any, task: Task, rows: Sequence[Any]) -> str:
+def _errors(options: Any, task: LearningProblem, rows: Sequence[Any]) -> str:
   lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
   header = ["run", "error from the local mechanism", "error from the central noise"]
   return f"""The root mean square of its L2 error, if every update has the norm

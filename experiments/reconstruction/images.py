@@ -21,7 +21,7 @@ from jdp.attacks import reconstruction as attacks
 from jdp.data import Dataset, Examples
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms.registry import Setting
-from jdp.mechanisms.separated import SeparatedParameters
+from jdp.mechanisms.separated_product import SeparatedParameters
 
 PRIORS = ("none", "public")
 _PUBLIC = 5000  # training images that the attacker has; all of the digits

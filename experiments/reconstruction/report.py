@@ -15,7 +15,7 @@ from experiments.reconstruction.spheres import CONFIDENCE
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
-from jdp.accounting import reconstruction
+from jdp.accounting.local import reconstruction
 from jdp.guarantees import rounded_down, rounded_up
 
 _SHOWN = 8  # users in a picture

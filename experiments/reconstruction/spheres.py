@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.runner.estimators import ESTIMATORS
-from jdp.accounting import cap, reconstruction
+from jdp.accounting.local import priv_unit, reconstruction
 from jdp.attacks.reconstruction import nearest_in_cap, succeeds
 from jdp.guarantees import ApproxDP
 from jdp.mechanisms import LocalMechanism, SeparatedReport
@@ -87,7 +87,7 @@ def prior_angle(case: Case) -> float:
   """The angle of the prior's cap; infinite if the prior is uniform."""
   if case.density_ratio == 1:
     return math.inf
-  gamma, _ = cap.quantile(case.dim, -math.log(case.density_ratio))
+  gamma, _ = priv_unit.quantile(case.dim, -math.log(case.density_ratio))
   return math.acos(float(gamma))
 
 
@@ -96,7 +96,7 @@ def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndar
   values = generator.normal(size=(count, case.ambient))
   if case.density_ratio > 1:
     log_tail = np.log(1 - generator.random(count)) - math.log(case.density_ratio)
-    height, _ = cap.quantile(case.dim, log_tail)
+    height, _ = priv_unit.quantile(case.dim, log_tail)
     target = values[:, : case.dim]
     length, target[:, 0] = np.linalg.norm(target, axis=1), 0
     target *= (np.sqrt(1 - height**2) / np.linalg.norm(target, axis=1))[:, None]

@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from jdp.federated.run_folder import read_rows, write, write_rows
+from jdp.federated.runs.run_folder import read_rows, write, write_rows
 
 __all__ = ["read_json", "read_rows", "write", "write_json", "write_rows"]
 

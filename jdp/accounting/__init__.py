@@ -2,14 +2,15 @@
 
 | what | where |
 |---|---|
-| from a ledger to epsilon and back | `accountant`, `calibration`, `local` (a unit's local releases) |
-| from events to losses: queries, then samples | `losses`, `releases`, `samples`, `loss_kinds` |
+| from a ledger to epsilon and back | `accountant`, `calibration` |
+| what an event costs: the pair of distributions that dominates it | `dominating_pairs`, of the families in `pair_families` |
+| what sampling, or shuffling, does to that | `amplification`, `shuffling` |
+| what many events cost together | `composition`; of a unit's local releases `local_releases` |
+| from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/`; one Gaussian: `analytic_gaussian` |
 | what float noise on a grid may add | `float_noise` |
-| from losses to epsilon | `profiles` (RDP, moments), `conversions`, `loss_distributions` (PLD), `analytic_gaussian` |
-| Renyi divergences | `rdp` (Poisson samples), `rdp_fixed_size`, `rdp_closed`, `binomial` |
-| other packages' events; shuffled reports | `dp_events`; `shuffling` |
-| constants of local mechanisms | `cap` (PrivUnit), `gaussian_cap` (PrivUnitG), `cube` (L-infinity), `scalar`, `split` |
-| adversaries of Draw and Discard | `draw_and_discard`, `local_updates`, `lineage`, `later_updates`, `laplace_sums` |
+| closed forms of local mechanisms; reconstruction | `local/` |
+| the adversaries of Draw and Discard | `draw_and_discard/` |
+| other packages' events | `dp_events` |
 """
 
 from jdp.accounting.accountant import delta, epsilon
@@ -22,13 +23,13 @@ from jdp.accounting.calibration import (
   calibrate_rounds,
   calibrate_sampling_probability,
 )
+from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
-from jdp.accounting.local import local_guarantee
-from jdp.accounting.rdp import rdp_subsampled_gaussian
-from jdp.accounting.releases import noise_multiplier, register_analysis
+from jdp.accounting.local.separated import best_split
+from jdp.accounting.local_releases import local_guarantee
+from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
-from jdp.accounting.split import best_split
 
 __all__ = [
   "best_split",

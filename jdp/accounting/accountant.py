@@ -3,11 +3,11 @@
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting import local
-from jdp.accounting.loss_distributions import pld_profile
-from jdp.accounting.losses import Losses, join, losses, of_type, select
+from jdp.accounting import local_releases
+from jdp.accounting.composition import Composition, compose_both, compose_rounds, events_of_type, events_seen
+from jdp.accounting.pld.loss_distributions import pld_profile
 from jdp.accounting.profiles import (
-  Profile,
+  PrivacyProfile,
   moments_profile,
   pure_profile,
   rdp_profile,
@@ -29,8 +29,8 @@ def epsilon(
 
   It holds for one observer, who sees all results of that observer's events,
   under one neighbouring relation. Which pairings of sampling, query and relation
-  are analysed, and how, is said in `jdp.accounting.samples` and
-  `jdp.accounting.releases`; any other is refused by name.
+  are analysed, and how, is said in `jdp.accounting.amplification` and
+  `jdp.accounting.dominating_pairs`; any other is refused by name.
 
   Rounds and local releases of one observer are composed. That observer sees who
   takes part, so sampling then amplifies nothing. Of the local releases a unit's
@@ -96,28 +96,28 @@ def _number(name: str, value: float) -> float:
   return float(value)
 
 
-def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: str | None) -> Profile:
+def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: str | None) -> PrivacyProfile:
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
-  events, chosen = select(ledger, relation, observer)
-  rounds, releases = of_type(Round, events), of_type(LocalRelease, events)
+  events, chosen = events_seen(ledger, relation, observer)
+  rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
   # Whoever sees a user's reports sees that the user is in the sample: it hides nobody from that observer.
-  composed = losses(rounds, chosen, sample_known=bool(releases))
+  composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
   profile = _composed_profile(composed, accountant)
   if releases:
-    guarantee = local.total(releases)
+    guarantee = local_releases.total_guarantee(releases)
     _check_local_relation(guarantee.relation, chosen, bool(rounds))
     basic = with_release(profile, guarantee.epsilon, guarantee.delta)
     if accountant == "moments":
       profile = basic
     else:
-      joint = _composed_profile(join(composed, local.pure_losses(releases)), accountant)
+      joint = _composed_profile(compose_both(composed, local_releases.compose_releases(releases)), accountant)
       profile = smaller(basic, with_release(joint, 0.0, guarantee.delta))
   return with_overflow(profile, composed.overflow)
 
 
-def _composed_profile(composed: Losses, accountant: str) -> Profile:
+def _composed_profile(composed: Composition, accountant: str) -> PrivacyProfile:
   return smaller(_ACCOUNTANTS[accountant](composed), pure_profile(composed.max_loss()))
 
 

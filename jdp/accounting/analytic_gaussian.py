@@ -44,7 +44,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     delta: in (0, 1), at least 1e-100.
 
   Returns:
-    epsilon >= 0; 0 if delta covers the whole distance between the two normal laws.
+    epsilon >= 0; 0 if delta covers the whole distance between the two normal distributions.
 
   Raises:
     ValueError: if an argument is out of range.

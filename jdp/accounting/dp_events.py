@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scipy import special
 
-from jdp.accounting import local
-from jdp.accounting.loss_kinds import (
+from jdp.accounting import local_releases
+from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
+from jdp.accounting.composition import Composition, compose_rounds, events_of_type, events_seen
+from jdp.accounting.dominating_pairs import dominating_pair
+from jdp.accounting.pair_families import (
   CONCENTRATED,
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
-  Loss,
+  DominatingPair,
 )
-from jdp.accounting.losses import Losses, losses, of_type, select
-from jdp.accounting.releases import release
-from jdp.accounting.samples import EPOCHS, is_central, participation
 from jdp.events import (
   ConcentratedRelease,
   FixedSizeSampling,
@@ -88,20 +88,20 @@ def to_dp_event(ledger: Ledger, *, relation: str | None = None, observer: str | 
   dp = _dp_accounting()
   if not ledger.entries:
     return Export(dp.ComposedDpEvent([]), 0.0)
-  seen, chosen = select(ledger, relation, observer)
-  releases = of_type(LocalRelease, seen)
-  of_epochs = {e: n for e, n in of_type(Round, seen).items() if isinstance(e.sampling, EPOCHS)}
+  seen, chosen = events_seen(ledger, relation, observer)
+  releases = events_of_type(LocalRelease, seen)
+  of_epochs = {e: n for e, n in events_of_type(Round, seen).items() if isinstance(e.sampling, EPOCHS)}
   parts = [
     (_round(event, chosen, bool(releases)), count)
     for event, count in ledger.entries
     if event in seen and isinstance(event, Round) and event not in of_epochs
   ]
-  parts += _counted(losses(of_epochs, chosen), chosen)
+  parts += _counted(compose_rounds(of_epochs, chosen), chosen)
   if releases:
-    if (guarantee := local.total(releases)).delta > 0 or guarantee.relation is not chosen:
+    if (guarantee := local_releases.total_guarantee(releases)).delta > 0 or guarantee.relation is not chosen:
       raise ValueError(f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them out.")
-    parts += _counted(local.pure_losses(releases), chosen)
-  overflow = sum(n * getattr(e.sampling, "overflow_probability", 0.0) for e, n in of_type(Round, seen).items())
+    parts += _counted(local_releases.compose_releases(releases), chosen)
+  overflow = sum(n * getattr(e.sampling, "overflow_probability", 0.0) for e, n in events_of_type(Round, seen).items())
   return Export(dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow)
 
 
@@ -141,8 +141,8 @@ def from_dp_event(event: "DpEvent", *, relation: str, unit: str = Unit.USER, obs
 def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """A round whose sampling, if any, is drawn anew."""
   dp = _dp_accounting()
-  participation(event, relation, sample_known=sample_known)  # refuses pairings that have no analysis
-  inner = _release(release(event.query, relation, event.relation), relation)
+  amplified_pairs(event, relation, sample_known=sample_known)  # refuses pairings that have no analysis
+  inner = _release(dominating_pair(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
   if sample_known or not is_central(event.query):
     return inner
@@ -152,31 +152,33 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   return inner if sampling.probability == 1 else dp.PoissonSampledDpEvent(sampling.probability, inner)
 
 
-def _counted(total: Losses, relation: Relation) -> list[tuple["DpEvent", int]]:
+def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
   return [
-    (_release(Loss(kind, tuple(parameters)), relation), int(count))
+    (_release(DominatingPair(kind, tuple(parameters)), relation), int(count))
     for kind, group in total.groups.items()
     for parameters, count in zip(*group, strict=True)
   ]
 
 
-def _release(loss: Loss, relation: Relation) -> "DpEvent":
+def _release(loss: DominatingPair, relation: Relation) -> "DpEvent":
   """The event of a release that the record takes part in for certain."""
   dp = _dp_accounting()
   parameters = tuple(map(float, loss.parameters))
-  if loss.kind is NON_PRIVATE or math.inf in parameters:
+  if loss.family is NON_PRIVATE or math.inf in parameters:
     return dp.NonPrivateDpEvent()
-  if loss.kind is GAUSSIAN:
+  if loss.family is GAUSSIAN:
     return dp.GaussianDpEvent(parameters[1]) if parameters[1] else dp.NonPrivateDpEvent()
-  if loss.kind is LAPLACE:
+  if loss.family is LAPLACE:
     return dp.LaplaceDpEvent(1 / parameters[0])
-  if loss.kind is CONCENTRATED:
+  if loss.family is CONCENTRATED:
     return dp.ZCDpEvent(*parameters)
-  if loss.kind is SKELLAM:
+  if loss.family is SKELLAM:
     raise ValueError("Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event out.")
   if relation is not Relation.REPLACE_ONE:
-    raise ValueError(f"Expected relation replace_one to export {loss.kind.name}, got {relation}; leave that event out.")
-  noise, num_values = parameters if loss.kind is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
+    raise ValueError(
+      f"Expected relation replace_one to export {loss.family.name}, got {relation}; leave that event out."
+    )
+  noise, num_values = parameters if loss.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 
 

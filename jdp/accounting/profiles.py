@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.conversions import CLASSIC, IMPROVED, total_variation
-from jdp.accounting.loss_kinds import GAUSSIAN, NON_PRIVATE, LossKind
-from jdp.accounting.losses import Losses
+from jdp.accounting.composition import Composition
+from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, PairFamily
+from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
 
 # The search for the best order starts from these; it goes on doubling order - 1 while that helps.
 _GRID = (1.01, 1.04, 1.16, 1.64, 2, 3, 5, 9, 17, 33, 65, 129)
@@ -23,14 +23,14 @@ _MAX_ORDER = 1 + 2**20
 _CLOSE, _FLAT = 3e-4, 3e-4
 
 
-class Profile(NamedTuple):
+class PrivacyProfile(NamedTuple):
   """What is guaranteed: (epsilon(delta), delta)-DP for every delta, (epsilon, delta(epsilon))-DP for every epsilon."""
 
   epsilon: Callable[[float], float]
   delta: Callable[[float], float]
 
 
-def rdp_profile(composed: Losses) -> Profile:
+def rdp_profile(composed: Composition) -> PrivacyProfile:
   """Renyi divergences, with the best of all real orders from 1.01 to 2^20 + 1.
 
   There is no list of orders to choose: the result is within 0.02 % of the
@@ -49,7 +49,7 @@ def rdp_profile(composed: Losses) -> Profile:
     least = _least_over_orders(curve, lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
     return float(np.minimum(distance, _probability(least)))
 
-  return Profile(epsilon, delta)
+  return PrivacyProfile(epsilon, delta)
 
 
 def _least_over_orders(
@@ -99,7 +99,7 @@ def _vertex(x: list[float], y: list[float]) -> float:
   return min(max(x[1] - slope_at_middle * (x[2] - x[0]) / (2 * (right - left)), x[0]), x[2])
 
 
-def moments_profile(composed: Losses) -> Profile:
+def moments_profile(composed: Composition) -> PrivacyProfile:
   """The moments accountant as published (arXiv 1607.00133): Gaussian sums, orders 2..33, the classic conversion."""
   if others := composed.groups.keys() - {GAUSSIAN, NON_PRIVATE}:
     raise ValueError(
@@ -108,39 +108,39 @@ def moments_profile(composed: Losses) -> Profile:
     )
   orders = tuple(range(2, 34))
   rdp = composed.rdp(orders)
-  return Profile(
+  return PrivacyProfile(
     lambda delta: float(np.maximum(0.0, np.min(CLASSIC.epsilon(np.array(orders), rdp, delta)))),
     lambda epsilon: _probability(np.min(CLASSIC.log_delta(np.array(orders), rdp, epsilon))),
   )
 
 
-def names_of(kinds: Iterable[LossKind]) -> str:
+def names_of(kinds: Iterable[PairFamily]) -> str:
   """What kinds of loss are called in a message."""
   return ", ".join(sorted(kind.name for kind in kinds))
 
 
-def pure_profile(epsilon: float) -> Profile:
+def pure_profile(epsilon: float) -> PrivacyProfile:
   """Pure differential privacy."""
-  return Profile(lambda delta: epsilon if delta < 1 else 0.0, lambda bound: 0.0 if epsilon <= bound else 1.0)
+  return PrivacyProfile(lambda delta: epsilon if delta < 1 else 0.0, lambda bound: 0.0 if epsilon <= bound else 1.0)
 
 
-def smaller(first: Profile, second: Profile) -> Profile:
+def smaller(first: PrivacyProfile, second: PrivacyProfile) -> PrivacyProfile:
   """The better of two profiles of one run, for each delta and each epsilon."""
-  return Profile(
+  return PrivacyProfile(
     lambda delta: float(np.minimum(first.epsilon(delta), second.epsilon(delta))),
     lambda epsilon: float(np.minimum(first.delta(epsilon), second.delta(epsilon))),
   )
 
 
-def with_release(profile: Profile, epsilon: float, delta: float = 0.0) -> Profile:
+def with_release(profile: PrivacyProfile, epsilon: float, delta: float = 0.0) -> PrivacyProfile:
   """The profile of a run with one more (epsilon, delta)-DP release, by basic composition."""
-  return Profile(
+  return PrivacyProfile(
     lambda target: epsilon + profile.epsilon(target - delta) if target >= delta else math.inf,
     lambda target: float(np.minimum(1.0, delta + profile.delta(target - epsilon))) if target >= epsilon else 1.0,
   )
 
 
-def with_overflow(profile: Profile, overflow: float) -> Profile:
+def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
   """The profile of a run that departs from the analysed one with probability `overflow`.
 
   If the analysed run is (epsilon, d)-DP, the run is (epsilon, d + (1 + e^epsilon) overflow)-DP.
@@ -174,4 +174,4 @@ def with_overflow(profile: Profile, overflow: float) -> Profile:
       low, high = (low, middle) if smallest_epsilon(math.exp(middle)) <= epsilon else (middle, high)
     return math.exp(high)
 
-  return Profile(smallest_epsilon, smallest_delta)
+  return PrivacyProfile(smallest_epsilon, smallest_delta)

@@ -2,13 +2,13 @@
 
 Each of n users sends one report of an epsilon_0-DP local randomiser R, and a shuffler removes who sent what. A
 user whose value changes from x to x' hides among the others: with probability r another user's report is a
-*clone*, a draw of the same two laws Q and Q' that the changed user's report mixes,
+*clone*, a draw of the same two distributions Q and Q' that the changed user's report mixes,
 
     R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1),
 
-Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a law as R is epsilon_0-DP, and Q' likewise. All else
+Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a distribution as R is epsilon_0-DP, and Q' likewise. All else
 about the reports does not depend on the changed value. So what is seen is a post-processing of the number of draws
-from each of the two laws,
+from each of the two distributions,
 
     (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),    C ~ Bin(n - 1, r), A ~ Bin(C, 1/2), D ~ Bern(w)
 

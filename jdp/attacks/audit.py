@@ -91,7 +91,7 @@ def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   """`epsilon_bound` by Wilson's limits, which hold approximately and are faster: to choose events by.
 
-  Source: Wilson, "Probable inference, the law of succession, and statistical inference" (JASA 1927).
+  Source: Wilson, "Probable inference, the distribution of succession, and statistical inference" (JASA 1927).
 
   >>> quick_epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # `epsilon_bound`: 1.990
   1.991

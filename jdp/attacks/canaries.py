@@ -11,7 +11,7 @@ local update is a parameter:
     scores = cosines(directions, released parameters less initial ones, flat)
 
 `included` are fair coins for `jdp.attacks.one_run`, which bounds epsilon from below. `one_shot_estimate` fits normal
-laws to the cosines instead: an estimate, not a bound.
+distributions to the cosines instead: an estimate, not a bound.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from scipy import stats
 
 from jdp import _validate, random
 from jdp.attacks.channels import binned_channel, channel_epsilon
-from jdp.federated.local_training import LocalUpdate, Project, keep
+from jdp.federated.engine.local_training import LocalUpdate, Project, no_projection
 
 PyTree = Any
 
@@ -92,7 +92,7 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
   """
   _validate.positive(norm=norm)
 
-  def update(key: jax.Array, params: PyTree, client: Any, project: Project = keep) -> PyTree:
+  def update(key: jax.Array, params: PyTree, client: Any, project: Project = no_projection) -> PyTree:
     trained, unravel = ravel_pytree(local_update(key, params, client.client, project))
     own = jnp.where(client.canary >= 0, norm * directions[jnp.maximum(client.canary, 0)], 0.0)
     return unravel(jnp.where(client.canary == _USER, trained, own))
@@ -113,7 +113,7 @@ def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
 def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=None) -> float:
   """An ESTIMATE of epsilon from the cosines of one run. It may lie on either side of the true one: no bound.
 
-  The epsilon at delta between two normal laws: that fitted to the cosines of canaries that took part, and
+  The epsilon at delta between two normal distributions: that fitted to the cosines of canaries that took part, and
   that of canaries that did not. Assumes that the cosines are independent and normal with these parameters, which the
   fit does not know exactly: an error of 5 % in a standard deviation alone, which 200 canaries have, looks like an
   epsilon of 0.72 at a delta of 1e-5. Assumes too that the observer looks at nothing but the cosine, and that no client
@@ -124,9 +124,9 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   Args:
     present: [m], cosines of canaries that took part; or their maxima over the rounds.
     delta: in (0, 1).
-    dim: the law of the others is N(0, 1/dim): that of the cosine of a random direction. For the final model, where
+    dim: the distribution of the others is N(0, 1/dim): that of the cosine of a random direction. For the final model, where
       canaries make up little of the update's squared length: what they fill, other directions lack.
-    absent: [m'], scores of canaries that did not take part, for a law fitted to them. For maxima over rounds, and
+    absent: [m'], scores of canaries that did not take part, for a distribution fitted to them. For maxima over rounds, and
       for included canaries that fair coins chose. Exactly one of dim and absent.
 
   Raises:
@@ -139,13 +139,13 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   17.5
   """
   if (dim is None) == (absent is None):
-    raise ValueError("Expected exactly one of dim and absent: the law of canaries that did not take part.")
+    raise ValueError("Expected exactly one of dim and absent: the distribution of canaries that did not take part.")
   if not 0 < delta < 1:
     raise ValueError(f"Expected delta in (0, 1), got {delta}.")
   if dim is not None:
     _validate.integer(1, dim=dim)
   laws = _fit(present), _fit(absent) if dim is None else stats.norm(0.0, dim**-0.5)
-  # Cells so small that the likelihood ratio hardly changes within one, as far as 1e-30 of either law reaches.
+  # Cells so small that the likelihood ratio hardly changes within one, as far as 1e-30 of either distribution reaches.
   grid = np.linspace(-12, 12, 4001)
   edges = np.unique([law.mean() + law.std() * grid for law in laws])
   return channel_epsilon(binned_channel(laws, edges), delta)

@@ -1,4 +1,4 @@
-"""Exact audits: the epsilon of a mechanism whose output's law is known, with no sampling and no error but rounding's.
+"""Exact audits: the epsilon of a mechanism whose output's distribution is known, with no sampling and no error but rounding's.
 
 A mechanism on finitely many inputs and outcomes is a channel: a matrix of probabilities, one row for each input. Its
 epsilon is found from the matrix alone, independently of `jdp.accounting`'s analyses. Mechanisms with other
@@ -112,9 +112,9 @@ def binned_channel(laws, edges) -> np.ndarray:
   """The channel of real outputs, told apart by cells only.
 
   Args:
-    laws: one for each input, with `cdf` and `sf`, as SciPy's frozen laws.
-    edges: increasing, [n]. For a law of constant likelihood ratio beyond the outer edges, such as Laplace's beyond the
-      two centres, the outer cells alone have the epsilon of the law itself.
+    laws: one for each input, with `cdf` and `sf`, as SciPy's frozen distributions.
+    edges: increasing, [n]. For a distribution of constant likelihood ratio beyond the outer edges, such as Laplace's beyond the
+      two centres, the outer cells alone have the epsilon of the distribution itself.
 
   Returns:
     float64 [inputs, n + 1], each probability to a relative 1e-16 of the smaller tail that the cell lies in.

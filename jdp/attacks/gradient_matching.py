@@ -14,7 +14,7 @@ import optax
 
 from jdp import _validate
 from jdp.attacks.reconstruction import GaussianPrior
-from jdp.vectors import unit
+from jdp.numerics.vectors import unit
 
 
 class Candidates(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from jdp import _validate
 from jdp.attacks.audit import Bound, ScoreAudit, audit_scores
 from jdp.mechanisms.base import LocalMechanism, Report
-from jdp.mechanisms.separated import SeparatedParameters
+from jdp.mechanisms.separated_product import SeparatedParameters
 
 Statistic = Callable[[Report], jax.Array]  # report -> scalar
 

@@ -7,10 +7,10 @@ repeated ones of the same gradient, or a sum less what it believes of the others
 
 * without noise, `input_of_gradient` is exact;
 * with noise, `gaussian_attack` takes the posterior mean under a Gaussian prior and normal noise of the
-  estimate's variance: as good as any linear attack, whatever the law of the noise;
+  estimate's variance: as good as any linear attack, whatever the distribution of the noise;
 * for directions alone, `nearest_in_cap` combines an estimate with a prior that is uniform on a cap.
 
-What an attack achieves is no guarantee: `jdp.accounting.reconstruction` bounds all attacks.
+What an attack achieves is no guarantee: `jdp.accounting.local.reconstruction` bounds all attacks.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ import scipy.fft
 from jax.typing import ArrayLike
 
 from jdp import _validate
-from jdp.vectors import unit
+from jdp.numerics.vectors import unit
 
 
 class GaussianPrior(NamedTuple):

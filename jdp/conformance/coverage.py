@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from jdp.accounting.releases import has_analysis
+from jdp.accounting.dominating_pairs import has_analysis
 from jdp.conformance.queries import event_of
 from jdp.events import GroupedSums, SumQueryEvent, query_event_types
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import SumQuery
 from jdp.queries import registry as queries
-from jdp.queries.distributed import DistributedSum
+from jdp.queries.distributed.float_sums import DistributedSum
 
 _MADE = (LocalMechanism, SumQuery, DistributedSum)
 _ANALYSE = "call accounting.register_analysis"

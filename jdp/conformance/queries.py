@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import accounting, transforms
-from jdp.accounting.releases import release as analysed
-from jdp.accounting.samples import is_central
+from jdp.accounting.amplification import is_central
+from jdp.accounting.dominating_pairs import dominating_pair as analysed
 from jdp.conformance.auditing import Subject
 from jdp.conformance.statistics import default_statistics, equal_values, flat
 from jdp.events import PoissonSampling, Round, SumQueryEvent

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jdp import _validate, vectors
+from jdp import _validate
 from jdp.data.clients import Examples
-from jdp.federated.rounds import FederatedAlgorithm, Server, rounds
+from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import mean_of_counting, without_padding
 from jdp.models.batch_norm import Moments, NormalisedModel, Statistics, move, record_moments
+from jdp.numerics import vectors
 from jdp.queries import SumQuery
 from jdp.sampling import Sampler
 

@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import _validate, random, vectors
+from jdp import _validate, random
 from jdp.accounting.analytic_gaussian import gaussian_epsilon
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
 from jdp.mechanisms.base import LocalMechanism
+from jdp.numerics import vectors
 from jdp.numerics.dither import dithered
 
 # The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact one.

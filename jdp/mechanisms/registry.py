@@ -15,13 +15,13 @@ from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
 from jdp.mechanisms.additive import gaussian, l2_laplace, laplace
 from jdp.mechanisms.base import LocalMechanism, Report
 from jdp.mechanisms.grid import on_grid
-from jdp.mechanisms.hemisphere import hemisphere
-from jdp.mechanisms.priv_unit import priv_unit
-from jdp.mechanisms.priv_unit_g import priv_unit_g
-from jdp.mechanisms.priv_unit_linf import priv_unit_linf
-from jdp.mechanisms.proj_unit import fast_proj_unit, proj_unit
-from jdp.mechanisms.scalar_dp import scalar_dp, scalar_rel_dp
-from jdp.mechanisms.separated import SeparatedReport, separated
+from jdp.mechanisms.hemisphere_sampling import hemisphere
+from jdp.mechanisms.priv_unit_gaussian import priv_unit_g
+from jdp.mechanisms.priv_unit_infinity import priv_unit_linf
+from jdp.mechanisms.priv_unit_l2 import priv_unit
+from jdp.mechanisms.proj_units import fast_proj_unit, proj_unit
+from jdp.mechanisms.scalar_dp_grids import scalar_dp, scalar_rel_dp
+from jdp.mechanisms.separated_product import SeparatedReport, separated
 
 Statistics = Callable[[LocalMechanism, np.ndarray], Mapping[str, Callable[[Report], jax.Array]]]
 

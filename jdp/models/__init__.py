@@ -3,10 +3,10 @@
 from jdp.models.base import Loss, Model, accuracy, cross_entropy, half_precision
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
-from jdp.models.glm import GLM, glm, with_intercept
-from jdp.models.language_metrics import head_words, language_metrics, next_words
-from jdp.models.language_model import LanguageModel, language_model, next_word_loss
+from jdp.models.generalised_linear import GLM, glm, with_intercept
+from jdp.models.language_evaluation import head_words, language_metrics, next_words
 from jdp.models.logistic import logistic_regression
+from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
 
 __all__ = [
   "GLM",

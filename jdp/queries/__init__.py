@@ -1,18 +1,18 @@
 """Sum queries: one sample's sum, made private on the server."""
 
 from jdp.queries import registry
-from jdp.queries.adaptive import adaptive_clipped_sum
+from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
-from jdp.queries.discrete_sum import discrete_sum
-from jdp.queries.distributed import distributed_sum
+from jdp.queries.distributed.float_sums import distributed_sum
+from jdp.queries.distributed.integer_sums import discrete_sum
+from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
 from jdp.queries.gaussian import average, gaussian_sum, no_privacy
-from jdp.queries.grouped import grouped
-from jdp.queries.joint import joint_clipped_sum
-from jdp.queries.noise_schemes import calibrated, central, excess, uncalibrated
+from jdp.queries.grid import on_grid
+from jdp.queries.grouped_query import grouped
+from jdp.queries.joint_clipping import joint_clipped_sum
 from jdp.queries.noise_shares import dimension_adjusted_noise, proportional_noise
-from jdp.queries.on_grid import on_grid
-from jdp.queries.per_layer import layers, per_layer
-from jdp.queries.weighted_average import weighted_average
+from jdp.queries.per_layer_clipping import layers, per_layer
+from jdp.queries.weighted_averages import weighted_average
 
 __all__ = [
   "SumQuery",

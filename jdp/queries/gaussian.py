@@ -5,9 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate, random, vectors
+from jdp import _validate, random
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import GaussianSum, NonPrivate
+from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
 from jdp.queries.base import Schedule, SumQuery, times

@@ -13,17 +13,17 @@ from jdp import random
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse, SumQueryEvent
 from jdp.numerics.dither import dithered
-from jdp.queries.adaptive import adaptive_clipped_sum
+from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
-from jdp.queries.discrete_sum import discrete_sum
-from jdp.queries.distributed import DistributedSum, distributed_sum
+from jdp.queries.distributed.float_sums import DistributedSum, distributed_sum
+from jdp.queries.distributed.integer_sums import discrete_sum
+from jdp.queries.distributed.noise_schemes import uncalibrated
 from jdp.queries.gaussian import average, gaussian_sum, no_privacy
-from jdp.queries.grouped import grouped
-from jdp.queries.joint import joint_clipped_sum
-from jdp.queries.noise_schemes import uncalibrated
-from jdp.queries.on_grid import on_grid
-from jdp.queries.per_layer import per_layer
-from jdp.queries.weighted_average import weighted_average
+from jdp.queries.grid import on_grid
+from jdp.queries.grouped_query import grouped
+from jdp.queries.joint_clipping import joint_clipped_sum
+from jdp.queries.per_layer_clipping import per_layer
+from jdp.queries.weighted_averages import weighted_average
 
 
 class RegisteredQuery(NamedTuple):

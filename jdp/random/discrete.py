@@ -1,7 +1,7 @@
-"""Exact draws on the integers: the discrete Gaussian, the discrete Laplace and the Skellam law.
+"""Exact draws on the integers: the discrete Gaussian, the discrete Laplace and the Skellam distribution.
 
-Unlike the draws of floats, these are what a proof on integers speaks of: the law drawn from is known exactly, and is
-within a total variation of 2^-64 of the one named (`jdp.random.integer_laws`: the proof, and what it adds to a delta).
+Unlike the draws of floats, these are what a proof on integers speaks of: the distribution drawn from is known exactly, and is
+within a total variation of 2^-64 of the one named (`jdp.random.integer_distributions`: the proof, and what it adds to a delta).
 It is symmetric about zero, exactly. Every draw takes 96 random bits and one look into a table, in the same number of
 operations whatever comes out; the look-up's address depends on the value (a side channel for who shares the processor's
 cache, as for any table).
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
-from jdp.random import integer_laws
+from jdp.random import integer_distributions
 from jdp.random.draws import bits
 from jdp.random.words import in_tiles, words
 
@@ -39,7 +39,7 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
   dtype('int32')
   """
   _validate.positive(stddev=stddev)
-  return _draws(key, integer_laws.discrete_gaussian(float(stddev)).rows, shape)
+  return _draws(key, integer_distributions.discrete_gaussian(float(stddev)).rows, shape)
 
 
 def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) -> jax.Array:
@@ -60,7 +60,7 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
   (2, 2)
   """
   _validate.positive(scale=scale)
-  return _draws(key, integer_laws.discrete_laplace(float(scale)).rows, shape)
+  return _draws(key, integer_distributions.discrete_laplace(float(scale)).rows, shape)
 
 
 def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax.Array:
@@ -83,12 +83,12 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
   (2, 2)
   """
   _validate.in_range(1e-6, 1e9, variance=variance)
-  return _draws(key, integer_laws.skellam(float(variance)).rows, shape)
+  return _draws(key, integer_distributions.skellam(float(variance)).rows, shape)
 
 
 @partial(jax.jit, static_argnames=("shape",))
 def _draws(key: jax.Array, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Draws from the table `rows` (`jdp.random.integer_laws.Table`): a column, a coin for it, a sign."""
+  """Draws from the table `rows` (`jdp.random.integer_distributions.AliasTable`): a column, a coin for it, a sign."""
   size = np.uint32(rows.shape[0])
 
   def draw(key, count):

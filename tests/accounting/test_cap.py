@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from jdp.accounting import cap
+from jdp.accounting.local import priv_unit
 
 DIMS = [2, 3, 4, 5, 10, 33, 50, 51, 52, 1000, 12_345, 10**5, 10**6, 10**9]
 EPSILONS = [1e-3, 0.03, 1.0, 4.0, 16.0, 64.0, 256.0, 1e3, 1e4]
@@ -43,7 +43,7 @@ def exact_log_q(dim: int, log_height, digits: int = 50):
   ],
 )
 def test_optimum_equals_reference_points(dim, epsilon, scaled_gamma, p, m, mse):
-  optimum = cap.optimal_cap(dim, float(epsilon))
+  optimum = priv_unit.optimal_cap(dim, float(epsilon))
   assert optimum.gamma * math.sqrt(dim) == pytest.approx(scaled_gamma, abs=5e-5)
   assert optimum.p == pytest.approx(p, abs=5e-6)
   assert optimum.m == pytest.approx(m, abs=5e-7)
@@ -60,14 +60,14 @@ def test_optimum_equals_reference_points(dim, epsilon, scaled_gamma, p, m, mse):
   ],
 )
 def test_optimum_equals_reference_points_to_nine_digits(dim, epsilon, gamma, log_q):
-  optimum = cap.optimal_cap(dim, epsilon)
+  optimum = priv_unit.optimal_cap(dim, epsilon)
   assert optimum.gamma == pytest.approx(gamma, rel=1e-9)
   assert optimum.log_q == pytest.approx(log_q, rel=1e-11)
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_optimum_at_dimension_three_is_the_closed_form(epsilon):
-  optimum = cap.optimal_cap(3, epsilon)
+  optimum = priv_unit.optimal_cap(3, epsilon)
   assert optimum.m == pytest.approx(math.tanh(epsilon / 4), rel=1e-9)
   assert optimum.gamma == pytest.approx(math.tanh(epsilon / 4), rel=1e-9)
   assert optimum.logit_p == pytest.approx(epsilon / 2, rel=2e-9)  # it carries all of the 5e-10 margin of epsilon
@@ -76,7 +76,7 @@ def test_optimum_at_dimension_three_is_the_closed_form(epsilon):
 @pytest.mark.parametrize("dim", DIMS)
 def test_every_optimum_is_finite_stationary_and_spends_epsilon_from_below(dim):
   for epsilon in np.geomspace(1e-3, 1e4, 25):
-    optimum = cap.optimal_cap(dim, float(epsilon))
+    optimum = priv_unit.optimal_cap(dim, float(epsilon))
     assert np.all(np.isfinite(optimum))
     assert 0 <= (epsilon - optimum.epsilon) / epsilon < 1e-9
     assert optimum.gamma == pytest.approx(optimum.m, rel=1e-9)
@@ -87,7 +87,7 @@ def test_every_optimum_is_finite_stationary_and_spends_epsilon_from_below(dim):
 @pytest.mark.parametrize("dim", [2, 3, 10, 51, 1000, 10**5, 10**9])
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 16.0, 256.0, 1e4])
 def test_exact_epsilon_by_independent_quadrature_is_never_above_the_one_asked_for(dim, epsilon):
-  optimum = cap.optimal_cap(dim, epsilon)
+  optimum = priv_unit.optimal_cap(dim, epsilon)
   log_height = optimum.log_height
   if optimum.gamma < 0.5:  # gamma is the accurate coordinate here: recover log h from it in high precision
     with mpmath.workdps(50):
@@ -102,45 +102,45 @@ def test_exact_epsilon_by_independent_quadrature_is_never_above_the_one_asked_fo
 @pytest.mark.parametrize("dim", [2, 7, 300, 10**6])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, 30.0])
 def test_no_other_gamma_is_better(dim, epsilon):
-  best = cap.optimal_cap(dim, epsilon)
+  best = priv_unit.optimal_cap(dim, epsilon)
   for factor in (0.5, 0.97, 1.03, 1.5):
     gamma = min(best.gamma * factor, 0.5 + best.gamma / 2)
-    assert cap.cap_at(dim, epsilon, gamma).m < best.m
+    assert priv_unit.cap_at(dim, epsilon, gamma).m < best.m
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_quantile_inverts_the_tail(dim):
   for start in (0.0, -500.0, -9000.0):
     log_tail = np.linspace(start - 45, start + math.log(0.5), 101)
-    log_q, _ = cap.log_share(dim, *cap.quantile(dim, log_tail))
+    log_q, _ = priv_unit.log_share(dim, *priv_unit.quantile(dim, log_tail))
     np.testing.assert_allclose(log_q, log_tail, rtol=1e-12, atol=1e-10)
 
 
 def test_constants_take_milliseconds():
   """A mechanism is made for every point of a sweep; the bound is 50 ms, ten times what is usual."""
-  cap.optimal_cap(10, 1.0)  # imports
+  priv_unit.optimal_cap(10, 1.0)  # imports
   for dim in (2, 1000, 10**9):
     start = time.perf_counter()
-    cap.optimal_cap(dim, 16.0)
+    priv_unit.optimal_cap(dim, 16.0)
     assert time.perf_counter() - start < 0.05
 
 
 def test_given_pair_keeps_its_exact_epsilon():
-  pair = cap.cap_of(3, 0.5, 0.9)  # at d = 3 the share is (1 - gamma)/2
+  pair = priv_unit.cap_of(3, 0.5, 0.9)  # at d = 3 the share is (1 - gamma)/2
   assert pair.epsilon == pytest.approx(math.log(9) + math.log(3), rel=1e-14)
   assert pair.m == pytest.approx((1 - 0.25) / 4 * (0.9 / 0.25 - 0.1 / 0.75), rel=1e-14)
 
 
 def test_given_p_spends_the_rest_on_gamma():
-  assert cap.widest_cap(3, math.log(27), 0.9).gamma == pytest.approx(0.5, rel=1e-8)
+  assert priv_unit.widest_cap(3, math.log(27), 0.9).gamma == pytest.approx(0.5, rel=1e-8)
 
 
 @pytest.mark.parametrize("dim", [3, 10, 1000, 10**6])
 @pytest.mark.parametrize("split", [(0.5, 0.5), (1.0, 15.0), (2.0, 60.0)])
 def test_published_split_is_safe_and_never_better_than_the_optimum(dim, split):
-  published = cap.published_cap(dim, *split)
+  published = priv_unit.published_cap(dim, *split)
   assert published.epsilon <= sum(split)
-  assert published.m < cap.optimal_cap(dim, sum(split)).m
+  assert published.m < priv_unit.optimal_cap(dim, sum(split)).m
 
 
 @pytest.mark.parametrize(
@@ -150,26 +150,26 @@ def test_published_parameterisation_has_its_reference_error(dim, epsilon, mse):
   """The best split on a fine grid gives the error that the paper's conditions allow."""
   best = math.inf
   for share in np.linspace(0.001, 0.6, 300):
-    best = min(best, math.expm1(-2 * cap.published_cap(dim, share * epsilon, (1 - share) * epsilon).log_m))
+    best = min(best, math.expm1(-2 * priv_unit.published_cap(dim, share * epsilon, (1 - share) * epsilon).log_m))
   assert best == pytest.approx(mse, rel=5e-3)
 
 
 @pytest.mark.parametrize(
   "call",
   [
-    lambda: cap.optimal_cap(1, 1.0),
-    lambda: cap.optimal_cap(10**9 + 1, 1.0),
-    lambda: cap.optimal_cap(10, float("nan")),
-    lambda: cap.optimal_cap(10, 0.0),
-    lambda: cap.optimal_cap(10, 2e4),
-    lambda: cap.cap_at(10, 1.0, 1.0),
-    lambda: cap.cap_at(10, 1.0, -0.1),
-    lambda: cap.cap_of(10, 0.1, 1.0),
-    lambda: cap.cap_of(10, 0.0, 0.4),
-    lambda: cap.widest_cap(10, 1.0, 0.9),
-    lambda: cap.widest_cap(10, 1.0, 0.3),
-    lambda: cap.published_cap(2, 1.0, 1.0),
-    lambda: cap.published_cap(10, 1.0, 0.0),
+    lambda: priv_unit.optimal_cap(1, 1.0),
+    lambda: priv_unit.optimal_cap(10**9 + 1, 1.0),
+    lambda: priv_unit.optimal_cap(10, float("nan")),
+    lambda: priv_unit.optimal_cap(10, 0.0),
+    lambda: priv_unit.optimal_cap(10, 2e4),
+    lambda: priv_unit.cap_at(10, 1.0, 1.0),
+    lambda: priv_unit.cap_at(10, 1.0, -0.1),
+    lambda: priv_unit.cap_of(10, 0.1, 1.0),
+    lambda: priv_unit.cap_of(10, 0.0, 0.4),
+    lambda: priv_unit.widest_cap(10, 1.0, 0.9),
+    lambda: priv_unit.widest_cap(10, 1.0, 0.3),
+    lambda: priv_unit.published_cap(2, 1.0, 1.0),
+    lambda: priv_unit.published_cap(10, 1.0, 0.0),
   ],
 )
 def test_bad_arguments_are_refused(call):

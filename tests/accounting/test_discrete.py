@@ -1,4 +1,4 @@
-"""Divergences of discrete noise bound the true ones, computed from the laws, and are not far above them."""
+"""Divergences of discrete noise bound the true ones, computed from the distributions, and are not far above them."""
 
 import math
 
@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from jdp import accounting
-from jdp.accounting import discrete
 from jdp.accounting.dp_events import to_dp_event
+from jdp.accounting.renyi import discrete_noise
 from jdp.events import DiscreteGaussianSum, PoissonSampling, Round, SkellamSum
 from jdp.ledger import Ledger
 
@@ -27,7 +27,7 @@ def skellam(variance, last):
 
 
 def renyi(law, shift, orders):
-  """The larger of the divergences between a law on the integers and itself shifted, at each order."""
+  """The larger of the divergences between a distribution on the integers and itself shifted, at each order."""
   p, q = law[shift:], law[: len(law) - shift]
   kept = (p > 1e-250) & (q > 1e-250)
   log_p, log_q = np.log(p[kept]), np.log(q[kept])
@@ -39,7 +39,7 @@ def renyi(law, shift, orders):
 @pytest.mark.parametrize(("stddev", "shift"), [(0.7, 1), (2.0, 1), (2.0, 3), (5.0, 4)])
 def test_one_discrete_gaussian(stddev, shift):
   truth = renyi(discrete_gaussian(stddev, 200), shift, ORDERS)
-  bound = discrete.discrete_gaussian_rho(shift, shift, stddev, 1, 1) * ORDERS
+  bound = discrete_noise.discrete_gaussian_rho(shift, shift, stddev, 1, 1) * ORDERS
   assert np.all(truth <= bound * (1 + 1e-9))
   whole = np.floor(ORDERS) == ORDERS
   np.testing.assert_allclose(truth[whole], bound[whole], rtol=1e-6)
@@ -54,7 +54,7 @@ def test_shares_of_a_discrete_gaussian(stddev, shares):
   law = np.where(law > 1e-15 * law.max(), law, 0.0)  # of a convolution's relative error
   orders = ORDERS[ORDERS < 4]
   truth = renyi(law, 1, orders)
-  bound = discrete.discrete_gaussian_rho(1, 1, stddev, shares, 1) * orders
+  bound = discrete_noise.discrete_gaussian_rho(1, 1, stddev, shares, 1) * orders
   assert np.all(truth <= bound * (1 + 1e-6))
   if stddev >= 1.5:
     assert np.all(truth >= 0.99 * bound)
@@ -62,18 +62,18 @@ def test_shares_of_a_discrete_gaussian(stddev, shares):
 
 def test_inflation_is_as_published():
   tau = 10 * sum(math.exp(-2 * math.pi**2 * 0.25 * k / (k + 1)) for k in range(1, 10))
-  assert discrete.inflation(0.5, 10) == pytest.approx(tau, rel=1e-12)
+  assert discrete_noise.inflation(0.5, 10) == pytest.approx(tau, rel=1e-12)
   expected = min(4 / 2.5 + 2 * tau * 6 / 2.5**0.5 + tau**2 * 9, (2 / 2.5**0.5 + tau * 3) ** 2) / 2
-  assert discrete.discrete_gaussian_rho(2, 6, 0.5, 10, 9) == pytest.approx(expected, rel=1e-12)
+  assert discrete_noise.discrete_gaussian_rho(2, 6, 0.5, 10, 9) == pytest.approx(expected, rel=1e-12)
   whole = 10 * np.sum(np.exp(-2 * np.pi**2 * 0.25 * np.arange(1, 3e6) / np.arange(2, 3e6 + 1)))
-  assert whole <= discrete.inflation(0.5, 3_000_000) <= whole * (1 + 1e-4)
+  assert whole <= discrete_noise.inflation(0.5, 3_000_000) <= whole * (1 + 1e-4)
 
 
 @pytest.mark.parametrize(("variance", "shift"), [(4.0, 1), (25.0, 1), (25.0, 4), (100.0, 3)])
 def test_skellam_noise(variance, shift):
   truth = renyi(skellam(variance, 400), shift, ORDERS)
   one = np.array([float(shift)])
-  bound = discrete.skellam_rdp(one, one, np.array([variance]), ORDERS)[0]
+  bound = discrete_noise.skellam_rdp(one, one, np.array([variance]), ORDERS)[0]
   assert np.all(truth <= bound)
   assert np.all(bound >= ORDERS * shift**2 / (2 * variance))
   if variance == 100.0:
@@ -82,14 +82,14 @@ def test_skellam_noise(variance, shift):
 
 def test_skellam_bound_is_as_published():
   variance = np.array([10.0, 0.1])
-  bound = discrete.skellam_rdp(np.full(2, 2.0), np.full(2, 3.0), variance, np.array([3.0]))[:, 0]
+  bound = discrete_noise.skellam_rdp(np.full(2, 2.0), np.full(2, 3.0), variance, np.array([3.0]))[:, 0]
   np.testing.assert_allclose(bound, [0.6 + 38 / 400, 60 + 45], rtol=1e-12)  # a term of the minimum each
 
 
 def test_two_skellam_coordinates_are_bounded_too():
   law = skellam(9.0, 200)
   truth = renyi(law, 2, ORDERS) + renyi(law, 1, ORDERS)
-  assert np.all(truth <= discrete.skellam_rdp(*(np.array([x]) for x in (5**0.5, 3.0, 9.0)), ORDERS)[0])
+  assert np.all(truth <= discrete_noise.skellam_rdp(*(np.array([x]) for x in (5**0.5, 3.0, 9.0)), ORDERS)[0])
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])

@@ -9,16 +9,10 @@ import pytest
 from dp_accounting import pld
 from scipy import special, stats
 
-from jdp.accounting import (
-  draw_and_discard,
-  gaussian_epsilon,
-  gaussian_noise_multiplier,
-  later_updates,
-  lineage,
-  local_updates,
-)
-from jdp.accounting.laplace_sums import hockey_stick
-from jdp.accounting.later_updates import LaterUpdates
+from jdp.accounting import draw_and_discard, gaussian_epsilon, gaussian_noise_multiplier
+from jdp.accounting.draw_and_discard import later_updates, lineage, one_update
+from jdp.accounting.draw_and_discard.laplace_sums import hockey_stick
+from jdp.accounting.draw_and_discard.later_updates import LaterUpdates
 from jdp.guarantees import Observer, PureDP, Unit
 from tests.helpers import statistical
 
@@ -43,7 +37,7 @@ def test_brute_force_one_feature_costs_far_more_than_epsilon():
     anything, alone = max(anything, distance.sum(axis=-1).max() / 2), max(alone, distance.max() / 2)
   assert one_feature == pytest.approx(5.0, abs=1e-6)
   assert alone == pytest.approx(1.0, abs=1e-6)
-  bound = local_updates.joint_epsilon(1.0, 10)
+  bound = one_update.joint_epsilon(1.0, 10)
   assert bound == 10
   assert 0.99 * bound < anything <= bound
 
@@ -57,9 +51,9 @@ def test_brute_force_row_of_multinomial_regression():
   for clip in (1.0, 0.5):
     clipped = np.clip(rows, -clip, clip)
     joint = max(np.abs(clipped - row).sum(axis=1).max() for row in clipped) / (2 * clip)
-    bound = local_updates.joint_epsilon(1.0, 3, clip=clip, l1_norm=2.0)
+    bound = one_update.joint_epsilon(1.0, 3, clip=clip, l1_norm=2.0)
     assert 0.99 * min(2.0, bound) < joint <= bound * (1 + 1e-12)
-  assert local_updates.joint_epsilon(1.0, 10, l1_norm=2.0) == 2.0
+  assert one_update.joint_epsilon(1.0, 10, l1_norm=2.0) == 2.0
 
 
 def test_brute_force_later_updates_mix_coordinates():
@@ -89,7 +83,7 @@ def test_brute_force_later_updates_mix_coordinates():
 def test_gaussian_reports_compose_exactly(coordinates, reports):
   def stated(**bounds):
     report = {"coordinates": coordinates, "reports": reports, **bounds}
-    return local_updates.channel_guarantee(0.5, delta=1e-5, noise="gaussian", **report)
+    return one_update.channel_guarantee(0.5, delta=1e-5, noise="gaussian", **report)
 
   accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
   multiplier = gaussian_noise_multiplier(0.5, 1e-5)
@@ -102,22 +96,22 @@ def test_gaussian_reports_compose_exactly(coordinates, reports):
 
 
 def test_noise_for_the_whole_update():
-  scale = local_updates.noise_scale(1.0, norm=20.0, step=0.5)
+  scale = one_update.noise_scale(1.0, norm=20.0, step=0.5)
   alone = 2 * 1.0 * 0.5 / scale  # epsilon of a coordinate with |g| <= 1
-  assert local_updates.joint_epsilon(alone, 7850, l1_norm=20.0) == pytest.approx(1.0, rel=1e-12)
+  assert one_update.joint_epsilon(alone, 7850, l1_norm=20.0) == pytest.approx(1.0, rel=1e-12)
 
 
 def test_channel_guarantees_name_unit_and_observer():
-  assert local_updates.channel_guarantee(0.5, reports=3) == PureDP(1.5, unit=Unit.COORDINATE)
-  joint = local_updates.channel_guarantee(0.5, coordinates=10, reports=3)
+  assert one_update.channel_guarantee(0.5, reports=3) == PureDP(1.5, unit=Unit.COORDINATE)
+  joint = one_update.channel_guarantee(0.5, coordinates=10, reports=3)
   assert joint == PureDP(15.0, unit=Unit.USER)
   assert joint.observer is Observer.SERVER
-  assert local_updates.channel_guarantee(0.5, reports=3, delta=1e-300) == PureDP(1.5, unit=Unit.COORDINATE)
+  assert one_update.channel_guarantee(0.5, reports=3, delta=1e-300) == PureDP(1.5, unit=Unit.COORDINATE)
 
 
 @pytest.mark.parametrize(("epsilon", "coordinates", "reports"), [(0.1, 1, 400), (0.1, 8, 50), (1.0, 1, 100)])
 def test_many_reports_cost_less_than_their_sum_and_not_too_little(epsilon, coordinates, reports):
-  stated = local_updates.channel_guarantee(epsilon, coordinates=coordinates, reports=reports, delta=1e-6)
+  stated = one_update.channel_guarantee(epsilon, coordinates=coordinates, reports=reports, delta=1e-6)
   accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
   accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), coordinates * reports)
   exact = accountant.get_epsilon(1e-6)
@@ -126,11 +120,11 @@ def test_many_reports_cost_less_than_their_sum_and_not_too_little(epsilon, coord
 
 
 def test_known_l1_norm_bounds_the_composition_too():
-  row = local_updates.channel_guarantee(0.1, coordinates=10, l1_norm=2.0, reports=400, delta=1e-6)
-  two = local_updates.channel_guarantee(0.1, coordinates=2, reports=400, delta=1e-6)
+  row = one_update.channel_guarantee(0.1, coordinates=10, l1_norm=2.0, reports=400, delta=1e-6)
+  two = one_update.channel_guarantee(0.1, coordinates=2, reports=400, delta=1e-6)
   assert row.epsilon == pytest.approx(two.epsilon, rel=1e-6)
   half_more, one = (
-    local_updates.channel_guarantee(0.1, coordinates=10, l1_norm=norm, reports=400, delta=1e-6).epsilon
+    one_update.channel_guarantee(0.1, coordinates=10, l1_norm=norm, reports=400, delta=1e-6).epsilon
     for norm in (1.5, 1.0)
   )
   assert 1.05 * one < half_more < two.epsilon / 1.05
@@ -227,7 +221,7 @@ def test_internal_losses_are_the_likelihood_ratios():
     noise = (released[0] - instances[0] + move)[:, columns]
     return stats.laplace.pdf(noise, scale=2.0).prod(axis=1).sum()
 
-  losses = draw_and_discard.internal_losses(instances[0], released[0], move, other, 2.0)
+  losses = draw_and_discard.internal_ratios(instances[0], released[0], move, other, 2.0)
   assert losses.joint == pytest.approx(math.log(likelihood(move, [0, 1]) / likelihood(other, [0, 1])))
   for c in (0, 1):
     changed = np.where(np.arange(2) == c, other, move)
@@ -241,7 +235,7 @@ def test_internal_losses_never_exceed_epsilon_and_reach_it_for_equal_instances()
   instances, released = _stationary(rng, 300, 20, 10, 2.0)
   instances[:100] = instances[:100, :1]  # equal
   released[:100] = instances[:100, 0] + 1 + rng.laplace(scale=2.0, size=(100, 10))
-  losses = draw_and_discard.internal_losses(instances, released, np.full(10, -1.0), np.full(10, 1.0), 2.0)
+  losses = draw_and_discard.internal_ratios(instances, released, np.full(10, -1.0), np.full(10, 1.0), 2.0)
   for per_coordinate in (losses.coordinates, losses.alone):
     assert np.abs(per_coordinate).max() <= 1 + 1e-12
   assert np.abs(losses.joint).max() <= 10 + 1e-12
@@ -253,7 +247,7 @@ def test_internal_losses_never_exceed_epsilon_and_reach_it_for_equal_instances()
 def test_many_coordinates_tell_the_pre_image():
   """k=20, d=100: the mean loss is that of a report whose pre-image is known, e^-1; a coordinate alone shows a third."""
   instances, released = _stationary(np.random.default_rng(2), 1000, 20, 100, 2.0)
-  losses = draw_and_discard.internal_losses(instances, released, np.full(100, -1.0), np.full(100, 1.0), 2.0)
+  losses = draw_and_discard.internal_ratios(instances, released, np.full(100, -1.0), np.full(100, 1.0), 2.0)
   # The loss of one coordinate lies in [-1, 1]: its standard deviation is below 1, that of the mean of 100 below .1.
   statistical.assert_mean(losses.coordinates.mean(axis=1), math.exp(-1), stddev=0.1, catches=0.03)
   assert losses.alone.mean() < losses.coordinates.mean() / 2
@@ -262,12 +256,12 @@ def test_many_coordinates_tell_the_pre_image():
 @pytest.mark.parametrize(
   ("call", "expected"),
   [
-    (lambda: local_updates.joint_epsilon(math.nan, 3), "epsilon"),
-    (lambda: local_updates.joint_epsilon(1.0, 3, l1_norm=math.nan), "l1_norm"),
-    (lambda: local_updates.channel_guarantee(1.0, reports=0), "reports"),
-    (lambda: local_updates.channel_guarantee(1.0, delta=math.nan), "delta"),
-    (lambda: local_updates.channel_guarantee(1.0, l2_norm=math.nan), "l2_norm"),
-    (lambda: local_updates.channel_guarantee(1.0, noise="uniform"), "noise"),
+    (lambda: one_update.joint_epsilon(math.nan, 3), "epsilon"),
+    (lambda: one_update.joint_epsilon(1.0, 3, l1_norm=math.nan), "l1_norm"),
+    (lambda: one_update.channel_guarantee(1.0, reports=0), "reports"),
+    (lambda: one_update.channel_guarantee(1.0, delta=math.nan), "delta"),
+    (lambda: one_update.channel_guarantee(1.0, l2_norm=math.nan), "l2_norm"),
+    (lambda: one_update.channel_guarantee(1.0, noise="uniform"), "noise"),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 5, later="contractive"), "later"),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 5, coordinates=4, dimension=3), "dimension"),
     (lambda: later_updates.snapshot_epsilon(1.0, 1e-6, 5, 3, seen=0), "seen"),

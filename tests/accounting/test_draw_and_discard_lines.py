@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from jdp.accounting import laplace_sums, lineage
+from jdp.accounting.draw_and_discard import laplace_sums, lineage
 from tests.helpers import statistical
 
 
@@ -49,7 +49,7 @@ def test_updates_along_the_line_against_simulation(seen):
   k, updates, runs = 4, 12, 40_000
   law = lineage.updates_along_line(k, updates, seen=seen)
   whole = np.append(law, 1 - law.sum())
-  # The law in its place: as if every line went on alone, with the right probability that none descends.
+  # The distribution in its place: as if every line went on alone, with the right probability that none descends.
   naive = np.append(law.sum() * stats.binom.pmf(np.arange(updates + 1), updates, 1 / k), 1 - law.sum())
   if seen == 1:
     np.testing.assert_allclose(naive, whole, rtol=1e-12)

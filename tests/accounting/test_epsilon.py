@@ -11,7 +11,7 @@ from dp_accounting import pld
 from scipy import optimize, stats
 
 from jdp import accounting
-from jdp.accounting import conversions
+from jdp.accounting.renyi import conversions
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
 

@@ -6,25 +6,25 @@ import mpmath
 import numpy as np
 import pytest
 
-from jdp.accounting import gaussian_cap
+from jdp.accounting.local import priv_unit_g
 
 EPSILONS = [1e-3, 0.03, 1.0, 4.0, 16.0, 64.0, 256.0, 1e3, 1e4]
 
 
 @pytest.mark.parametrize(("epsilon", "gamma"), [(1.0, 0.397463), (4.0, 1.515638), (16.0, 4.561326)])
 def test_gamma_equals_reference_points(epsilon, gamma):
-  assert gaussian_cap.optimal_gaussian_cap(epsilon).gamma == pytest.approx(gamma, abs=5e-7)
+  assert priv_unit_g.optimal_gaussian_cap(epsilon).gamma == pytest.approx(gamma, abs=5e-7)
 
 
 @pytest.mark.parametrize(("epsilon", "constant"), [(4.0, 1.7413), (16.0, 0.769), (64.0, 0.5717)])
 def test_error_times_epsilon_per_dimension_equals_reference_points(epsilon, constant):
-  error = gaussian_cap.optimal_gaussian_cap(epsilon).mean_squared_error(10**6)
+  error = priv_unit_g.optimal_gaussian_cap(epsilon).mean_squared_error(10**6)
   assert error * epsilon / 10**6 == pytest.approx(constant, abs=5e-5)
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_exact_epsilon_is_just_below_the_one_asked_for_and_m_is_the_mean(epsilon):
-  cap = gaussian_cap.optimal_gaussian_cap(epsilon)
+  cap = priv_unit_g.optimal_gaussian_cap(epsilon)
   with mpmath.workdps(60):
     gamma, logit_p = mpmath.mpf(cap.gamma), mpmath.mpf(cap.logit_p)
     q, p = mpmath.erfc(gamma / mpmath.sqrt(2)) / 2, 1 / (1 + mpmath.exp(-logit_p))
@@ -38,14 +38,14 @@ def test_exact_epsilon_is_just_below_the_one_asked_for_and_m_is_the_mean(epsilon
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_no_other_gamma_has_a_larger_m(epsilon):
-  best = gaussian_cap.optimal_gaussian_cap(epsilon)
+  best = priv_unit_g.optimal_gaussian_cap(epsilon)
   for factor in (0.5, 0.999, 1.001, 2.0):
-    assert gaussian_cap._spend(best.gamma * factor, epsilon).m < best.m
+    assert priv_unit_g._spend(best.gamma * factor, epsilon).m < best.m
 
 
 @pytest.mark.parametrize("epsilon", np.geomspace(1e-3, 1e4, 15))
 def test_optimum_is_where_gamma_is_m_and_the_error_is_isotropic(epsilon):
-  cap = gaussian_cap.optimal_gaussian_cap(float(epsilon))
+  cap = priv_unit_g.optimal_gaussian_cap(float(epsilon))
   assert cap.gamma == pytest.approx(cap.m, rel=1e-9)
   assert cap.mean_squared_error(1000) == pytest.approx(1000 / cap.m**2, rel=1e-9)
 
@@ -53,4 +53,4 @@ def test_optimum_is_where_gamma_is_m_and_the_error_is_isotropic(epsilon):
 @pytest.mark.parametrize("epsilon", [0.0, 9e-4, 1.1e4, math.nan, -1.0])
 def test_bad_epsilon_is_refused(epsilon):
   with pytest.raises(ValueError, match="Expected epsilon"):
-    gaussian_cap.optimal_gaussian_cap(epsilon)
+    priv_unit_g.optimal_gaussian_cap(epsilon)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.accounting import losses
+from jdp.accounting import composition
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -60,7 +60,7 @@ def test_order_does_not_matter_and_equal_events_are_counted_together():
   grouped = Ledger().append(WHOLE, count=20).append(SAMPLED, count=20)
   assert len(alternating.entries) == 40
   np.testing.assert_allclose(accounting.epsilon(alternating, 1e-5), accounting.epsilon(grouped, 1e-5), rtol=1e-12)
-  composed = losses.losses(losses.select(alternating, None, None)[0], SAMPLED.relation)
+  composed = composition.compose_rounds(composition.events_seen(alternating, None, None)[0], SAMPLED.relation)
   ((parameters, counts),) = composed.groups.values()
   assert len(parameters) == 2
   assert counts.tolist() == [20.0, 20.0]

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.accounting import loss_kinds, losses, rdp, rdp_fixed_size, samples
-from jdp.accounting.releases import release
+from jdp.accounting import amplification, composition, pair_families
+from jdp.accounting.dominating_pairs import dominating_pair
+from jdp.accounting.renyi import fixed_size_gaussian, poisson_gaussian
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -44,7 +45,7 @@ PURE_GROUP = GroupedSums((LAPLACE, PureRelease(0.5)), ("sum", "count"))
 ZCDP_GROUP = GroupedSums((ConcentratedRelease(0.02), GAUSSIAN), ("statistics", "sum"))
 RESPONSE, PURE, CONCENTRATED = RandomizedResponse(0.4, 3), PureRelease(0.8), ConcentratedRelease(0.05)
 DISTRIBUTED = DistributedGaussianSum(1.0, 2.0)
-# Variances of 16 and 64, for S = 3: near enough to the continuous law for the tests below.
+# Variances of 16 and 64, for S = 3: near enough to the continuous distribution for the tests below.
 DISCRETE, SKELLAM = DiscreteGaussianSum(3.0, 3.0, 2.0, 4, 1), SkellamSum(3.0, 3.0, 8.0, 8)
 MIXED_NOISE = GroupedSums((GAUSSIAN, DISTRIBUTED), ("by the server", "by the clients"))
 # A query event without an entry fails `test_every_event_is_paired`.
@@ -103,7 +104,7 @@ def response_law(epsilon):
 
 
 def laws(query, relation):
-  """Output laws that neighbours can have: record in the sample, record of the other side, record not in the sample."""
+  """Output distributions that neighbours can have: record in the sample, record of the other side, record not in the sample."""
   if query in (PURE, PURE_GROUP):
     here, there = response_law(0.8 if query == PURE else 0.5)
     return here, there, there
@@ -211,7 +212,7 @@ def test_no_protection_is_infinite_whatever_the_sampling(sampling):
 @pytest.mark.parametrize("relation", sorted(ALL))
 def test_nested_groups_are_one_gaussian(relation):
   expected = 1 / math.sqrt(1 / 16 + 1 / 9 + 1 / 25) / (2 if relation == "replace_one" else 1)
-  kind, (q, z) = release(NESTED, Relation(relation), Relation(relation))
+  kind, (q, z) = dominating_pair(NESTED, Relation(relation), Relation(relation))
   assert (kind.name, q) == ("Poisson-sampled Gaussian", 1.0)
   np.testing.assert_allclose(z, expected, rtol=1e-14)
 
@@ -349,14 +350,14 @@ def test_sensitivity_of_the_weighted_average(w_min):
   replaced = np.abs(average(w, d) - average(w2, d2)).max()
   removed = np.abs(average(w, d) - average(0.0, 0.0)).max()
   for relation, brute in (("replace_one", replaced), ("add_remove", removed), ("zero_out", removed)):
-    _, (_, z) = release(WeightedAverage(1.0, 1.0, w_min), Relation(relation), Relation(relation))
+    _, (_, z) = dominating_pair(WeightedAverage(1.0, 1.0, w_min), Relation(relation), Relation(relation))
     assert brute <= 1 / z * (1 + 1e-12)
     assert brute >= 0.9 / z or w_min < 1  # and the formula is no waste
 
 
 def test_a_new_event_without_an_analysis_is_refused_by_name(monkeypatch):
   ledger = Ledger().append(Round(PoissonSampling(0.1), GAUSSIAN))
-  monkeypatch.delitem(samples._SAMPLINGS, PoissonSampling)
+  monkeypatch.delitem(amplification._SAMPLINGS, PoissonSampling)
   with pytest.raises(ValueError, match="Expected a sampling that has an analysis, got PoissonSampling"):
     accounting.epsilon(ledger, 1e-5)
 
@@ -390,23 +391,23 @@ def test_free_releases_cost_nothing():
   assert accounting.epsilon(without_zcdp, 1e-9, accountant="pld") == 0.0
 
 
-@pytest.mark.parametrize("central", samples._CENTRAL, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("central", amplification._CENTRAL, ids=lambda kind: kind.__name__)
 def test_a_subclass_of_a_central_query_is_not_amplified(central):
   """Its noise may be its records'; to be amplified takes an entry of its own."""
   subclass = type(central.__name__, (central,), {})
   example = object.__new__(subclass)
-  assert samples.is_central(object.__new__(central))
-  assert not samples.is_central(example)
+  assert amplification.is_central(object.__new__(central))
+  assert not amplification.is_central(example)
 
 
 @pytest.mark.parametrize("parameters", [(math.nan, 1.0), (0.5, math.nan), (1.0, -1.0)])
 def test_an_analysis_that_gives_no_number_is_refused(parameters):
   with pytest.raises(ValueError, match="Expected parameters of Poisson-sampled Gaussian that are numbers >= 0"):
-    losses.counted([(loss_kinds.Loss(loss_kinds.GAUSSIAN, parameters), 1)])
+    composition.compose_pairs([(pair_families.DominatingPair(pair_families.GAUSSIAN, parameters), 1)])
 
 
 def test_divergences_of_no_number_are_no_number():
   orders = np.array([2.0, 3.5])
   with pytest.raises(FloatingPointError):
-    rdp.rdp_of_pairs(np.array([math.nan]), np.array([1.0]), orders)
-  assert np.isnan(rdp_fixed_size.rdp_fixed_size_gaussian(np.array([math.nan]), np.array([1.0]), orders)).all()
+    poisson_gaussian.rdp_of_pairs(np.array([math.nan]), np.array([1.0]), orders)
+  assert np.isnan(fixed_size_gaussian.rdp_fixed_size_gaussian(np.array([math.nan]), np.array([1.0]), orders)).all()

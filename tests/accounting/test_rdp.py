@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jdp.accounting import rdp
-from jdp.accounting.rdp import rdp_subsampled_gaussian
+from jdp.accounting.renyi import poisson_gaussian
+from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 
 ORDERS = (1.01, 1.25, 2.5, 63.5, 512)
 
@@ -57,9 +57,9 @@ def test_small_noise(q, z):
 def test_whole_orders_agree_by_sum_and_by_quadrature():
   orders = np.arange(2.0, 80.0, 7.0)
   q, z = (v.ravel() for v in np.meshgrid([1e-8, 1e-4, 0.03, 0.7], [0.3, 0.8, 2.0, 15.0, 300.0]))
-  by_sum = rdp._by_binomial_sum(q, z, orders)
+  by_sum = poisson_gaussian._by_binomial_sum(q, z, orders)
   pairs = np.broadcast_arrays(q[:, None], z[:, None], orders)
-  by_quadrature = rdp._by_quadrature(*(v.ravel() for v in pairs)).reshape(by_sum.shape)
+  by_quadrature = poisson_gaussian._by_quadrature(*(v.ravel() for v in pairs)).reshape(by_sum.shape)
   np.testing.assert_allclose(by_quadrature, by_sum, rtol=0, atol=1e-10)  # logarithms: 1e-10 relative
 
 
@@ -91,7 +91,7 @@ def test_memory_is_bounded():
 
 
 def test_nan_is_never_returned(monkeypatch):
-  monkeypatch.setattr(rdp, "_log_excess", lambda q, z, a: np.full((q.size, a.size), math.nan))
+  monkeypatch.setattr(poisson_gaussian, "_log_excess", lambda q, z, a: np.full((q.size, a.size), math.nan))
   with pytest.raises(FloatingPointError, match="got NaN"):
     rdp_subsampled_gaussian(0.1, 1.0, 2.0)
 

@@ -10,9 +10,10 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 from hypothesis import strategies as st
 
-from jdp.accounting import loss_kinds, rdp_closed
-from jdp.accounting.loss_kinds import CONCENTRATED, FIXED_SIZE_GAUSSIAN, LAPLACE, PURE, RANDOMIZED_RESPONSE
-from jdp.accounting.rdp_fixed_size import rdp_fixed_size_gaussian
+from jdp.accounting import pair_families
+from jdp.accounting.pair_families import CONCENTRATED, FIXED_SIZE_GAUSSIAN, LAPLACE, PURE, RANDOMIZED_RESPONSE
+from jdp.accounting.renyi import closed_forms
+from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 
 ORDERS = np.array([1.001, 1.25, 2.0, 7.5, 64.0, 1000.0])
 EPSILONS = np.array([1e-8, 1e-3, 0.3, 1.0, 5.0, 40.0])
@@ -40,13 +41,13 @@ def pure_moment(e, a):
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_pure_and_laplace_match_60_digits(epsilon):
-  for closed, moment in ((rdp_closed.pure, pure_moment), (rdp_closed.laplace, laplace_moment)):
+  for closed, moment in ((closed_forms.pure, pure_moment), (closed_forms.laplace, laplace_moment)):
     np.testing.assert_allclose(closed(np.array([epsilon]), ORDERS)[0], in_digits(moment, epsilon), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("noise", "k"), [(0.5, 2), (1e-6, 3), (0.2, 1000), (1 - 1e-9, 4)])
 def test_randomized_response_matches_60_digits(noise, k):
-  ours = rdp_closed.randomized_response(np.array([noise]), np.array([float(k)]), ORDERS)[0]
+  ours = closed_forms.randomized_response(np.array([noise]), np.array([float(k)]), ORDERS)[0]
   np.testing.assert_allclose(ours, in_digits(response_moment, noise, k), rtol=2e-7 if noise > 0.9 else 1e-12)
 
 
@@ -54,13 +55,13 @@ def test_laplace_is_the_divergence_of_laplace_laws():
   e, a = 0.7, 2.5
   with mpmath.workdps(20):
     moment = mpmath.quad(lambda x: mpmath.exp(-a * abs(x - e) + (a - 1) * abs(x)) / 2, [-60, 0, e, 60])
-  np.testing.assert_allclose(rdp_closed.laplace(np.array([e]), np.array([a]))[0], float(mpmath.log(moment)) / (a - 1))
+  np.testing.assert_allclose(closed_forms.laplace(np.array([e]), np.array([a]))[0], float(mpmath.log(moment)) / (a - 1))
 
 
 def test_laplace_is_convex_in_the_distance():
   # So a vector's divergence is largest with all of its L1 distance in one coordinate.
   shares = np.linspace(0, 3.0, 61)
-  values = rdp_closed.laplace(shares, ORDERS)
+  values = closed_forms.laplace(shares, ORDERS)
   assert np.all(np.diff(values, 2, axis=0) >= -1e-12 * values[1:-1])
   assert np.all(values[0] == 0)
 
@@ -89,7 +90,10 @@ def test_pure_releases_dominate_and_everything_grows(epsilon, order, factor):
   noise = 2 / (1 + np.exp(epsilons))  # of a response on one bit
   values = {
     name: closed * (1 + 1e-9)
-    for name, closed in (("pure", rdp_closed.pure(epsilons, orders)), ("laplace", rdp_closed.laplace(epsilons, orders)))
+    for name, closed in (
+      ("pure", closed_forms.pure(epsilons, orders)),
+      ("laplace", closed_forms.laplace(epsilons, orders)),
+    )
   }
   assert np.all(values["laplace"] <= values["pure"] * (1 + 1e-9))
   assert np.all(values["pure"] <= np.minimum(1, orders * epsilons[:, None] / 2) * epsilons[:, None] * (1 + 1e-8))
@@ -99,7 +103,7 @@ def test_pure_releases_dominate_and_everything_grows(epsilon, order, factor):
   if epsilon > 1e-3:
     two_values = np.full(2, 2.0)
     np.testing.assert_allclose(
-      rdp_closed.randomized_response(noise, two_values, orders), rdp_closed.pure(epsilons, orders), rtol=1e-6
+      closed_forms.randomized_response(noise, two_values, orders), closed_forms.pure(epsilons, orders), rtol=1e-6
     )
 
 
@@ -170,14 +174,14 @@ def test_matches_dp_accounting(epsilon):
   accountant.compose(dp_accounting.RandomizedResponseDpEvent(0.3, 5))
   accountant.compose(dp_accounting.ZCDpEvent(0.01))
   ours = (
-    rdp_closed.laplace(np.array([epsilon]), ORDERS)
-    + rdp_closed.randomized_response(np.array([0.3]), np.array([5.0]), ORDERS)
-    + rdp_closed.concentrated(np.array([0.01]), ORDERS)
+    closed_forms.laplace(np.array([epsilon]), ORDERS)
+    + closed_forms.randomized_response(np.array([0.3]), np.array([5.0]), ORDERS)
+    + closed_forms.concentrated(np.array([0.01]), ORDERS)
   )
   np.testing.assert_allclose(ours[0], accountant._rdp, rtol=1e-8)
 
 
 def test_pure_epsilon_of_a_loss():
-  assert loss_kinds.pure_epsilon(loss_kinds.Loss(RANDOMIZED_RESPONSE, (0.5, 2.0))) == math.log(3)
-  assert loss_kinds.pure_epsilon(loss_kinds.Loss(LAPLACE, (0.7,))) == 0.7
-  assert loss_kinds.pure_epsilon(loss_kinds.Loss(loss_kinds.GAUSSIAN, (0.5, 1.0))) == math.inf
+  assert pair_families.pure_epsilon(pair_families.DominatingPair(RANDOMIZED_RESPONSE, (0.5, 2.0))) == math.log(3)
+  assert pair_families.pure_epsilon(pair_families.DominatingPair(LAPLACE, (0.7,))) == 0.7
+  assert pair_families.pure_epsilon(pair_families.DominatingPair(pair_families.GAUSSIAN, (0.5, 1.0))) == math.inf

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from jdp.accounting import analytic_gaussian, reconstruction
-from jdp.accounting.reconstruction import (
+from jdp.accounting import analytic_gaussian
+from jdp.accounting.local import reconstruction
+from jdp.accounting.local.reconstruction import (
   closest_alpha,
   largest_epsilon,
   log_guess,

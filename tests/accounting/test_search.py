@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.accounting import later_updates, local_updates, loss_kinds, reconstruction, scalar
-from jdp.accounting.loss_kinds import Loss, LossKind
-from jdp.accounting.losses import counted
-from jdp.accounting.profiles import Profile, pure_profile, with_overflow
+from jdp.accounting import pair_families
+from jdp.accounting.composition import compose_pairs
+from jdp.accounting.draw_and_discard import later_updates, one_update
+from jdp.accounting.local import reconstruction, scalar_dp
+from jdp.accounting.pair_families import DominatingPair, PairFamily
+from jdp.accounting.profiles import PrivacyProfile, pure_profile, with_overflow
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -101,15 +103,15 @@ def test_an_analysis_that_fails_raises(broken):
   def wrong(parameters, orders):
     return np.full((len(parameters), len(orders)), broken)
 
-  kind = LossKind("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
-  composed = counted([(Loss(kind, (2.0,)), 3), (Loss(loss_kinds.PURE, (1.0,)), 1)])
+  kind = PairFamily("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
+  composed = compose_pairs([(DominatingPair(kind, (2.0,)), 3), (DominatingPair(pair_families.PURE, (1.0,)), 1)])
   for function in (lambda: composed.rdp((1.5, 2.0)), composed.max_loss):
     with pytest.raises(ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "):
       function()
 
 
 def test_a_profile_that_fails_raises(monkeypatch):
-  nothing = Profile(lambda delta: math.nan, lambda epsilon: math.nan)
+  nothing = PrivacyProfile(lambda delta: math.nan, lambda epsilon: math.nan)
   monkeypatch.setitem(accounting.accountant._ACCOUNTANTS, "rdp", lambda composed: nothing)
   ledger = subsampled_gaussian(0.1, 1.0, 10)
   for function in (accounting.epsilon, accounting.delta):
@@ -187,7 +189,8 @@ def test_the_whole_process_stays_below_500_megabytes():
   script = """
 import math
 from jdp import accounting
-from jdp.accounting import draw_and_discard, lineage
+from jdp.accounting import draw_and_discard
+from jdp.accounting.draw_and_discard import lineage
 accounting.shuffled_epsilon(1.0, 10**15, 1e-6)
 draw_and_discard.snapshot_epsilon(1.0, 1e-6, 20, 10**6, later="data_independent")
 for call in (
@@ -209,7 +212,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 def test_moments_that_are_not_computed_would_not_be_the_smaller_ones():
   """Up to z = 1/2 four times the even moments of |L - 1| exceed twice those of L."""
-  from jdp.accounting.rdp_fixed_size import _log_even_moments
+  from jdp.accounting.renyi.fixed_size_gaussian import _log_even_moments
 
   for z in (0.1, 0.3, 0.5):
     j = np.arange(2, 257, 2)
@@ -228,9 +231,9 @@ def test_free_rounds_stay_free(sampling):
   ("call", "least"),
   [
     (lambda: accounting.gaussian_delta(1e-4, 1e160), 0.0),
-    (lambda: local_updates.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
+    (lambda: one_update.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
     (
-      lambda: local_updates.channel_guarantee(1.0, coordinates=5, l1_norm=0.0, delta=1e-5, noise="gaussian").epsilon,
+      lambda: one_update.channel_guarantee(1.0, coordinates=5, l1_norm=0.0, delta=1e-5, noise="gaussian").epsilon,
       0.0,
     ),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 10**9, later="data_independent"), 0.0),
@@ -249,10 +252,10 @@ def test_closed_forms_at_extremes_are_numbers(call, least):
   "call",
   [
     lambda: accounting.gaussian_noise_multiplier(1e160, 1e-50),
-    lambda: local_updates.channel_guarantee(1e300, coordinates=10**9, delta=1e-5),
+    lambda: one_update.channel_guarantee(1e300, coordinates=10**9, delta=1e-5),
     lambda: later_updates.line_epsilon(1.0, 1e-6, 10**400, later="non_expansive"),
     lambda: reconstruction.closest_alpha(3, 1.7e308, 0.5),
-    lambda: scalar.scalar_grid(5e-324, 1.0, 1),
+    lambda: scalar_dp.scalar_grid(5e-324, 1.0, 1),
   ],
 )
 def test_closed_forms_at_extremes_are_refused(call):

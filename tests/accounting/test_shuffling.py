@@ -18,7 +18,7 @@ def hockey_stick(p, q, epsilon):
 
 
 def shuffled_bits(values, local_epsilon):
-  """The law of the number of ones among shuffled randomised responses to the values."""
+  """The distribution of the number of ones among shuffled randomised responses to the values."""
   law, true = np.ones(1), 1 / (1 + math.exp(-local_epsilon))
   for value in values:
     one = true if value else 1 - true

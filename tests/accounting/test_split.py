@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from jdp.accounting.scalar import scalar_grid
-from jdp.accounting.split import best_split, worst_error
+from jdp.accounting.local.scalar_dp import scalar_grid
+from jdp.accounting.local.separated import best_split, worst_error
 from jdp.mechanisms import priv_unit, scalar_dp, separated
 
 

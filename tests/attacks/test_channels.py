@@ -72,7 +72,7 @@ def test_a_cap_ten_percent_too_high_costs_more(dim):
 
 @pytest.mark.parametrize("delta", [0.0, 0.01, 0.2])
 def test_no_event_needs_more_and_one_needs_as_much(delta):
-  """Against all events of three random laws on seven outcomes."""
+  """Against all events of three random distributions on seven outcomes."""
   channel = np.random.default_rng(0).dirichlet(np.ones(7), size=3)
   needed = 0.0
   for p, q in itertools.permutations(channel, 2):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jdp import random
-from jdp.accounting.cap import cap_of, optimal_cap
+from jdp.accounting.local.priv_unit import cap_of, optimal_cap
 from jdp.attacks.audit import audit_outcomes, epsilon_bound, gaussian_bound
 from jdp.attacks.local_audit import audit_mechanism, draw_scores, opposite_inputs
 from jdp.guarantees import PureDP

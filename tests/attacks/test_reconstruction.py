@@ -58,7 +58,7 @@ def test_the_residuals_are_those_of_the_model():
 
 
 def brute_force(gradient, residuals, prior, noise_variance):
-  """(input, candidate) by conditioning the normal law of all the gradient's entries, for each candidate."""
+  """(input, candidate) by conditioning the normal distribution of all the gradient's entries, for each candidate."""
   basis, variances = np.asarray(prior.basis, float), np.asarray(prior.variances, float)
   features = basis.shape[1]
   scatter, mean = basis.T @ np.diag(variances) @ basis, np.append(np.asarray(prior.mean, float), 1.0)

@@ -62,7 +62,7 @@ def test_floats_near_zero_are_told_from_floats_near_one_half():
 
 
 def test_the_event_is_measured_on_numbers_that_did_not_choose_it():
-  """100 audits of one law at 90 %: a bound above 0 in more than 25 of them has a probability below 1e-5."""
+  """100 audits of one distribution at 90 %: a bound above 0 in more than 25 of them has a probability below 1e-5."""
   rng = np.random.default_rng(5)
   refuted = sum(
     audit_residues(*rng.integers(0, 50, (2, 400)), epsilon_bound(0.9), spacing=1.0).bound > 0 for _ in range(100)

@@ -7,10 +7,9 @@ import pytest
 from scipy import stats
 
 from jdp.attacks import spam
-from jdp.federated import client_updates
-from jdp.federated.client_updates import laplace_update
-from jdp.federated.draw_and_discard import draw_and_discard_process, instances, spread_instances
-from jdp.federated.update_stream import arrivals
+from jdp.federated.draw_and_discard import client_updates, draw_and_discard_process, instances, spread_instances
+from jdp.federated.draw_and_discard.client_updates import laplace_update
+from jdp.federated.draw_and_discard.update_stream import arrivals
 
 K, WEIGHTS = 20, 50
 
@@ -111,5 +110,5 @@ def test_detection_at_one_false_rejection_in_a_hundred(deviations):
   assert law.ppf(5e-7) <= 2000 * rates["honest"] <= law.isf(5e-7) < 70
   for caught in ("random model", "scaled", "large drift"):
     assert rates[caught] > 0.95, rates
-  for unseen in ("sign flip", "small drift"):  # the law of the honest ones, or close to it
+  for unseen in ("sign flip", "small drift"):  # the distribution of the honest ones, or close to it
     assert rates[unseen] < 0.05, rates

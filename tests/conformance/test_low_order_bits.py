@@ -15,14 +15,14 @@ from scipy import stats
 
 from jdp.attacks.audit import epsilon_bound, gaussian_bound
 from jdp.attacks.residues import audit_residues
-from jdp.federated.client_updates import gaussian_update, laplace_update
+from jdp.federated.draw_and_discard.client_updates import gaussian_update, laplace_update
 from jdp.mechanisms import gaussian, l2_laplace, laplace
 from jdp.numerics.dither import dithered, on_shifted_grid
 from jdp.queries import adaptive_clipped_sum, average, gaussian_sum, weighted_average
-from jdp.queries.adaptive import AdaptiveContribution
+from jdp.queries.adaptive_clipping import AdaptiveContribution
 from jdp.queries.distributed import distributed_sum
-from jdp.queries.noise_schemes import central, uncalibrated
-from jdp.queries.weighted_average import WeightedContribution
+from jdp.queries.distributed.noise_schemes import central, uncalibrated
+from jdp.queries.weighted_averages import WeightedContribution
 from tests.helpers import statistical
 
 COUNT = 200_000

@@ -256,7 +256,7 @@ def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon)
 
 def test_low_order_bits_refute_the_plain_floats_of_priv_unit(monkeypatch):
   """The same audit, of reports that are not dithered: it sees what the dither hides."""
-  module = sys.modules["jdp.mechanisms.priv_unit"]
+  module = sys.modules["jdp.mechanisms.priv_unit_l2"]
   monkeypatch.setattr(module, "dithered", lambda key, tree, spacing: tree)
   found = _residues_of(priv_unit(2, 1.0), 1.0, jax.random.key(5))
   assert found.bound > 3.0, str(found)
@@ -270,7 +270,7 @@ def test_a_factory_that_is_not_registered_is_named(monkeypatch):
   entries = {name: entry for name, entry in REGISTERED.items() if entry.factory is not mechanisms.hemisphere}
   monkeypatch.setattr(registry, "_MECHANISMS", entries)
   (missing,) = conformance.unaudited(mechanisms)
-  assert missing == "jdp.mechanisms.hemisphere.hemisphere is the factory of no entry: register it."
+  assert missing == "jdp.mechanisms.hemisphere_sampling.hemisphere is the factory of no entry: register it."
 
 
 def test_refusals():

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jdp import accounting, conformance, events, queries
-from jdp.accounting import releases
-from jdp.accounting.loss_kinds import GAUSSIAN, Loss
+from jdp.accounting import dominating_pairs
+from jdp.accounting.pair_families import GAUSSIAN, DominatingPair
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load
@@ -93,7 +93,7 @@ def undone(monkeypatch):
   """Registries of queries, events and analyses, as they were after the test."""
   monkeypatch.setattr(registry, "_QUERIES", registry.registered())
   monkeypatch.setattr(events, "_REGISTERED", [])
-  monkeypatch.setattr(releases, "_RELEASES", dict(releases._RELEASES))
+  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
   known = set(events.EVENT_TYPES)
   yield
   for name in set(events.EVENT_TYPES) - known:
@@ -119,7 +119,7 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
     accounting.epsilon(loaded, 1e-5)
 
   def analysis(event, relation, declared):
-    return releases.release(GaussianSum(event.clip_norm, event.stddev), relation, declared)
+    return dominating_pairs.dominating_pair(GaussianSum(event.clip_norm, event.stddev), relation, declared)
 
   accounting.register_analysis(UniformlyScaledSum, analysis)
   assert loaded.entries == ledger.entries
@@ -149,7 +149,7 @@ def test_a_query_that_is_not_registered_is_named(monkeypatch):
   assert conformance.unaudited(queries) == [
     "event DiscreteGaussianSum is released by no query: call queries.registry.register.",
     "event SkellamSum is released by no query: call queries.registry.register.",
-    "jdp.queries.discrete_sum.discrete_sum is the factory of no entry: register it.",
+    "jdp.queries.distributed.integer_sums.discrete_sum is the factory of no entry: register it.",
   ]
 
 
@@ -163,7 +163,7 @@ def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
   def analysis(event, relation, declared):
     if relation is Relation.ADD_REMOVE:
       raise ValueError("Expected relation zero_out or replace_one, got add_remove.")
-    return Loss(GAUSSIAN, (1.0, math.nan if relation is broken else 1.0))
+    return DominatingPair(GAUSSIAN, (1.0, math.nan if relation is broken else 1.0))
 
   def finalize(key, state, total):
     result, event, state = gaussian_sum(1.0, 1.0).finalize(key, state, total)
@@ -200,7 +200,9 @@ def test_refusals(undone):
   with pytest.raises(ValueError, match="Expected a name that no query has, got 'average'; choose another"):
     registry.register("average", lambda: gaussian_sum(1.0, 1.0))
   with pytest.raises(ValueError, match="Expected the type of a query's event, got PoissonSampling"):
-    accounting.register_analysis(PoissonSampling, lambda event, relation, declared: Loss(GAUSSIAN, (1.0, 1.0)))
-  releases._RELEASES.pop(GaussianSum)
+    accounting.register_analysis(
+      PoissonSampling, lambda event, relation, declared: DominatingPair(GAUSSIAN, (1.0, 1.0))
+    )
+  dominating_pairs._RELEASES.pop(GaussianSum)
   with pytest.raises(ValueError, match="Expected an event that is accounted for under some relation"):
     conformance.query_subjects(gaussian_sum(1.0, 1.0), VICTIM)

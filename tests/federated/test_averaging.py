@@ -7,23 +7,24 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jdp import accounting, vectors
+from jdp import accounting
 from jdp.data import Examples
 from jdp.events import GaussianSum, GroupedSums, LaplaceSum, NonPrivate, Round
 from jdp.federated import gradient_step, local_sgd
-from jdp.federated.averages import (
+from jdp.federated.engine.rounds import block, events_by_round
+from jdp.federated.estimators import (
   adaptive_average,
-  by_layer,
   clipped_denominator,
   fixed_denominator,
-  flat,
+  flat_clipping,
+  per_layer_clipping,
   true_average,
 )
-from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
-from jdp.federated.rounds import block, events_by_round
+from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.models import logistic_regression
 from jdp.models.base import cross_entropy, half_precision
+from jdp.numerics import vectors
 from jdp.sampling import fixed_size, poisson
 from tests.helpers import statistical
 
@@ -37,7 +38,10 @@ CLIENTS = Examples(
   np.zeros((USERS, EXAMPLES), np.int32),
   (np.arange(EXAMPLES)[None] < RNG.integers(1, EXAMPLES + 1, (USERS, 1))).astype(np.float32),
 )
-CLIPPINGS = {"flat": lambda params: flat(S), "by layer": lambda params: by_layer(params, S, shares="dimension")}
+CLIPPINGS = {
+  "flat": lambda params: flat_clipping(S),
+  "by layer": lambda params: per_layer_clipping(params, S, shares="dimension"),
+}
 ESTIMATORS = {"fixed": fixed_denominator, "clipped": clipped_denominator}
 every_clipping = pytest.mark.parametrize("clipping", CLIPPINGS)
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -118,7 +122,7 @@ def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(estimator,
 def test_a_whole_round_of_users_without_examples_is_that_noise():
   """The same through sampling, cohort and server step; an error of 5 % would be caught."""
   empty = CLIENTS._replace(mask=np.zeros_like(CLIENTS.mask))
-  made = algorithm(fixed_denominator(flat(S), Z, WEIGHT))
+  made = algorithm(fixed_denominator(flat_clipping(S), Z, WEIGHT))
   state = made.init(PARAMS)
   with jax.debug_key_reuse(False):
 
@@ -164,7 +168,7 @@ def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(esti
 
 
 def test_drop_one_never_moves_the_fixed_denominator():
-  made = algorithm(fixed_denominator(flat(S), 0.0, WEIGHT), weight=weight_by_examples(3))
+  made = algorithm(fixed_denominator(flat_clipping(S), 0.0, WEIGHT), weight=weight_by_examples(3))
   everybody, events = run(made)
   weights = np.minimum(CLIENTS.mask.sum(axis=1) / 3, 1)
   assert len(set(weights)) > 1
@@ -234,7 +238,7 @@ def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
   def lower(step):
     return jnp.where(step < 2, S, 0.1 * S)
 
-  bound = flat(lower) if clipping == "flat" else by_layer(PARAMS, lower)
+  bound = flat_clipping(lower) if clipping == "flat" else per_layer_clipping(PARAMS, lower)
   query = ESTIMATORS[estimator](bound, Z, WEIGHT)
   far = {"a": {"w": jnp.full(FEATURES, 9.0), "b": jnp.full(2, 9.0)}, "c": {"w": jnp.full((2, 2), 9.0)}}
   state, costs = query.init(PARAMS), []
@@ -255,8 +259,8 @@ def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
   def lower(step):
     return jnp.where(step < 1, S, 0.5 * S)
 
-  made = algorithm(fixed_denominator(flat(lower), Z, WEIGHT), update=local_sgd(loss, 0.5, batch_size=2))
-  constant = algorithm(fixed_denominator(flat(S), Z, WEIGHT))
+  made = algorithm(fixed_denominator(flat_clipping(lower), Z, WEIGHT), update=local_sgd(loss, 0.5, batch_size=2))
+  constant = algorithm(fixed_denominator(flat_clipping(S), Z, WEIGHT))
   arguments = (jax.random.key(0), jax.random.key(1))
   with jax.debug_key_reuse(False):
     state, events, _ = jax.jit(block(made, 3))(*arguments, made.init(PARAMS), CLIENTS)
@@ -288,7 +292,7 @@ def test_adaptive_clipping_follows_the_norms_of_what_local_training_would_send()
 def test_dp_sgd_clips_examples_and_says_so():
   points = Examples(*(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask))))
   count = len(points.labels)
-  made = dp_sgd(loss, fixed_denominator(flat(S), 0.0, 10.0), poisson(count, 1.0), optax.sgd(0.3))
+  made = dp_sgd(loss, fixed_denominator(flat_clipping(S), 0.0, 10.0), poisson(count, 1.0), optax.sgd(0.3))
   moved, [(event,)] = run(made, points)
   gradients = np.stack([clipped(-x) for x in points.inputs.astype(np.float64)])
   np.testing.assert_allclose(moved, -0.3 * gradients.sum(axis=0) / 10, atol=1e-5)
@@ -297,7 +301,7 @@ def test_dp_sgd_clips_examples_and_says_so():
 
 @pytest.mark.slow
 def test_the_server_optimiser_steps_on_minus_the_average():
-  average, optimizer = fixed_denominator(flat(S), 0.0, WEIGHT), optax.adam(0.1)
+  average, optimizer = fixed_denominator(flat_clipping(S), 0.0, WEIGHT), optax.adam(0.1)
   plain, _ = run(algorithm(average))
   with jax.numpy_dtype_promotion("standard"):  # optax's adam promotes
     moved, _ = run(algorithm(average, optimizer=optimizer))
@@ -314,7 +318,7 @@ def test_one_program_serves_every_round():
     return loss(params, examples)
 
   made = algorithm(
-    clipped_denominator(flat(optax.linear_schedule(S, 0.1, 5)), Z, WEIGHT),
+    clipped_denominator(flat_clipping(optax.linear_schedule(S, 0.1, 5)), Z, WEIGHT),
     update=local_sgd(counted, 0.5, batch_size=2),
     sampler=poisson(USERS, 0.5),
   )
@@ -328,7 +332,7 @@ def test_one_program_serves_every_round():
 
 
 def test_diagnostics_are_the_mean_norm_and_the_size():
-  made = algorithm(fixed_denominator(flat(S), 0.0, WEIGHT), diagnose=True)
+  made = algorithm(fixed_denominator(flat_clipping(S), 0.0, WEIGHT), diagnose=True)
   _, _, diagnostics = jax.jit(made.round)(jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS)
   assert float(diagnostics["cohort_size"]) == USERS
   assert float(diagnostics["update_norm"]) == pytest.approx(np.linalg.norm(means(), axis=1).mean(), rel=1e-5)
@@ -348,7 +352,7 @@ def test_diagnostics_are_the_mean_norm_and_the_size():
 def test_bad_numbers_are_refused(estimator, kwargs, name, bound):
   kwargs = {"noise_multiplier": Z, "weight": WEIGHT} | kwargs
   with pytest.raises(ValueError, match=f"Expected {name}"):
-    estimator(flat(bound), kwargs["noise_multiplier"], kwargs["weight"])
+    estimator(flat_clipping(bound), kwargs["noise_multiplier"], kwargs["weight"])
   with pytest.raises(ValueError, match="Expected cap to be a finite number > 0"):
     weight_by_examples(0)
 
@@ -358,7 +362,7 @@ def test_clients_in_half_precision_are_clipped_and_summed_in_single():
   inputs, labels = RNG.random((3, 2, 16, 16)).astype(np.float32), np.array([[0, 1], [1, 1], [0, 0]], np.int32)
   images, single, ends = Examples(inputs, labels, np.ones((3, 2), np.float32)), logistic_regression((16, 16), 2), []
   for model in (single, half_precision(single)):
-    update, average = gradient_step(cross_entropy(model), 1.0), fixed_denominator(flat(S), 0.0, 1.0)
+    update, average = gradient_step(cross_entropy(model), 1.0), fixed_denominator(flat_clipping(S), 0.0, 1.0)
     made, params = algorithm(average, update=update, sampler=poisson(3, 1.0)), model.init(jax.random.key(0))
     program = jax.jit(made.round).lower(jax.random.key(0), jax.random.key(1), made.init(params), images)
     ends.append((run(made, images, params=params)[0], "bf16" in program.as_text()))
@@ -370,7 +374,9 @@ def test_clients_in_half_precision_are_clipped_and_summed_in_single():
 
 def test_ghost_norms_need_a_gradient_step():
   with pytest.raises(ValueError, match="Expected a gradient_step with ghost_norms"):
-    algorithm(fixed_denominator(flat(S), Z, WEIGHT), update=local_sgd(loss, 1.0, batch_size=1), ghost_norms=True)
+    algorithm(
+      fixed_denominator(flat_clipping(S), Z, WEIGHT), update=local_sgd(loss, 1.0, batch_size=1), ghost_norms=True
+    )
 
 
 def test_only_gaussian_releases_have_a_noise_multiplier():

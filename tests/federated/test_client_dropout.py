@@ -9,7 +9,7 @@ import pytest
 from jdp import accounting, data
 from jdp.events import SkellamSum
 from jdp.federated import dropout, gradient_step, local_sgd
-from jdp.federated.client_dropout import client_dropout
+from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.ledger import Ledger
 from jdp.queries import calibrated, discrete_sum, distributed_sum, excess, uncalibrated
 from tests.helpers import statistical

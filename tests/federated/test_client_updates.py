@@ -11,12 +11,12 @@ import pytest
 
 from jdp.accounting import gaussian_noise_multiplier, local_guarantee
 from jdp.data import Examples
-from jdp.federated import client_updates
-from jdp.federated.client_updates import exact_update, gaussian_update, laplace_update
+from jdp.federated.draw_and_discard import client_updates
+from jdp.federated.draw_and_discard.client_updates import exact_update, gaussian_update, laplace_update
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.models import Model, cross_entropy
-from jdp.models.glm import glm
+from jdp.models.generalised_linear import glm
 from tests.helpers import statistical
 
 SHAPE = (3, 40)

@@ -11,7 +11,7 @@ import pytest
 from jdp.data import examples
 from jdp.data.packed import pack
 from jdp.federated import client_mesh, cohort_sum, replicate
-from jdp.federated.sharded import shard
+from jdp.federated.engine.sharded import shard
 from jdp.sampling import Sample
 
 NUM_CLIENTS, DIM = 23, 5

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jdp.federated import client_mesh
-from jdp.federated.cohort_layout import CohortLayout, candidates, fastest
-from jdp.federated.rounds import FederatedAlgorithm
+from jdp.federated.engine.cohort_layout import CohortLayout, candidates, fastest
+from jdp.federated.engine.rounds import FederatedAlgorithm
 
 PARAMS = jnp.zeros(3)
 CLIENT = {"x": jax.ShapeDtypeStruct((2, 3), np.float32), "label": jax.ShapeDtypeStruct((), np.int32)}

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from jdp import random
-from jdp.accounting.lineage import instance_variance, num_descendants
+from jdp.accounting.draw_and_discard.lineage import instance_variance, num_descendants
 from jdp.data import Examples
 from jdp.events import LocalRelease
-from jdp.federated import client_updates
-from jdp.federated.client_updates import exact_update, laplace_update
 from jdp.federated.draw_and_discard import (
-  average,
+  average_model,
   average_predictions,
+  client_updates,
   draw_and_discard,
   draw_and_discard_process,
   instances,
   spread_instances,
 )
-from jdp.federated.server_batching import server_batching, server_batching_process
-from jdp.federated.update_stream import arrivals, passes
-from jdp.models.glm import glm
+from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
+from jdp.federated.draw_and_discard.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard.update_stream import arrivals, passes
+from jdp.models.generalised_linear import glm
 from tests.helpers import statistical
 
 USERS, CLASSES, FEATURES, UPDATES, K = 6, 3, 8, 23, 4
@@ -118,7 +118,7 @@ def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit()
   descend = jax.jit(lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0))
   for user in WHO.tolist():
     params = descend(params, jax.tree.map(lambda x, user=user: x[user], CLIENTS))
-  np.testing.assert_array_equal(average(instances(state)), params)
+  np.testing.assert_array_equal(average_model(instances(state)), params)
   assert np.max(np.abs(params)) > 0.1
 
 
@@ -226,7 +226,7 @@ def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
 
 @pytest.mark.slow
 def test_lineages_die_out_as_the_exact_chain_says():
-  """How many instances descend from one update, 20 updates later; a law 0.02 off in P(gone) is caught."""
+  """How many instances descend from one update, 20 updates later; a distribution 0.02 off in P(gone) is caught."""
   update = exact_update(lambda params, client: jnp.zeros_like(params), 1.0)
   process = draw_and_discard_process(update, K)
   state = process.init((jnp.arange(K) == 0).astype(jnp.float32))
@@ -305,7 +305,7 @@ def test_predictions_are_averaged_after_the_link_weights_before():
   inputs = CLIENTS.inputs[0]
   expected = np.mean([MODEL.predict(params, inputs) for params in spread], axis=0)
   np.testing.assert_allclose(average_predictions(MODEL.predict, spread, inputs), expected, rtol=1e-6)
-  assert np.max(np.abs(MODEL.predict(average(spread), inputs) - expected)) > 0.05
+  assert np.max(np.abs(MODEL.predict(average_model(spread), inputs) - expected)) > 0.05
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_whoever_is_lost_stays_lost_and_calibrations_lose_more(key):
   assert not np.any(present[:, 1:] & ~present[:, :-1])
   for stage, rate in ((1, 0.9), (2, 0.8)):
     statistical.assert_proportion(present[:, stage].sum(), present[:, stage - 1].sum(), rate, catches=0.02)
-  assert np.array_equal(dropout.counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)])
+  assert np.array_equal(dropout.stage_counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)])
 
 
 @pytest.mark.parametrize(

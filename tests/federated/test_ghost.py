@@ -10,22 +10,22 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jdp import vectors
 from jdp.data import Examples
 from jdp.federated import gradient_step
-from jdp.federated.averages import (
+from jdp.federated.engine.client import contribution
+from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.ghost_norms import _Factors, _squared_norm, ghost_client
+from jdp.federated.estimators import (
   adaptive_average,
-  by_layer,
   clipped_denominator,
   fixed_denominator,
-  flat,
+  flat_clipping,
+  per_layer_clipping,
   true_average,
 )
-from jdp.federated.averaging import dp_sgd, federated_averaging, weight_by_examples
-from jdp.federated.client import contribution
-from jdp.federated.cohort import unrounded_cohort_sum
-from jdp.federated.ghost import _Factors, _squared_norm, ghost_client
+from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
+from jdp.numerics import vectors
 from jdp.queries import gaussian_sum
 from jdp.sampling import Sample, poisson
 
@@ -110,8 +110,8 @@ def run(network, average, clients=CLIENTS, *, ghost):
 
 
 AVERAGES = {
-  "fixed": fixed_denominator(flat(S), 0.0, 5.0),
-  "clipped denominator": clipped_denominator(flat(S), 0.0, 3.0),
+  "fixed": fixed_denominator(flat_clipping(S), 0.0, 5.0),
+  "clipped denominator": clipped_denominator(flat_clipping(S), 0.0, 3.0),
   "adaptive": adaptive_average(0.0, 5.0, initial_clip_norm=S, count_stddev=1e-6),
   "true": true_average(),
 }
@@ -180,7 +180,7 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
   for ghost in (False, True):
     made = dp_sgd(
       cross_entropy(network),
-      fixed_denominator(flat(S), 0.0, 10.0),
+      fixed_denominator(flat_clipping(S), 0.0, 10.0),
       poisson(len(points.labels), 0.5),
       optax.sgd(1.0),
       ghost_norms=ghost,
@@ -208,7 +208,7 @@ def test_parameters_outside_of_layers_are_refused(network, inputs):
 
 def test_a_query_with_several_bounds_is_refused():
   network = NETWORKS["dense"]
-  average = fixed_denominator(by_layer(parameters(network), S), 0.0, 5.0)
+  average = fixed_denominator(per_layer_clipping(parameters(network), S), 0.0, 5.0)
   with pytest.raises((ValueError, TypeError), match="Expected"):
     run(network, average, ghost=True)
 

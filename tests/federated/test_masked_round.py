@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.federated.masked_round import calibrations, masked_round, total_variance
-from jdp.federated.secure_aggregation import SecureAggregation, secure_aggregation
+from jdp.federated.dropout.masked_rounds import calibrations, masked_round, total_variance
+from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation, secure_aggregation
+from jdp.numerics.modular_arithmetic import centred, reduce
 from jdp.queries import discrete_sum
-from jdp.queries.modular import centred, reduce
 from tests.helpers import statistical
 
 CLIENTS, DIM, BITS, STDDEV = 12, 4096, 14, 2.0
@@ -72,7 +72,7 @@ def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(key, 
     drawn.append(variance)
     return jnp.zeros(shape, jnp.int32)
 
-  monkeypatch.setattr(sys.modules["jdp.federated.masked_round"], "skellam", draw)
+  monkeypatch.setattr(sys.modules["jdp.federated.dropout.masked_rounds"], "skellam", draw)
   present, records = np.arange(clients) < np.array(numbers)[:, None], jnp.zeros((clients, 8))
   state = query.init(jnp.zeros(8))
   event = masked_round(query, protocol)(key, state, records, present).event

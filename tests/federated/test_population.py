@@ -14,8 +14,8 @@ import pytest
 from jdp import federated, mechanisms, models, queries, sampling, transforms
 from jdp.data import Examples, pack
 from jdp.federated import client_mesh, dropout, shard
-from jdp.federated.client_updates import exact_update
-from jdp.federated.sharded import num_clients
+from jdp.federated.draw_and_discard.client_updates import exact_update
+from jdp.federated.engine.sharded import num_clients
 from jdp.models.batch_norm import batch_norm_cnn
 from jdp.queries import average, distributed_sum, gaussian_sum, uncalibrated
 from tests.helpers.samples import draw, run
@@ -33,7 +33,7 @@ REFUSED = "Expected data of as many clients as the population of"
 MODEL = models.logistic_regression((3,), 2)
 LOSS = models.cross_entropy(MODEL)
 STEP = federated.gradient_step(LOSS, 1.0)
-AVERAGE = federated.fixed_denominator(federated.flat(1.0), 1.0, 4.0)
+AVERAGE = federated.fixed_denominator(federated.flat_clipping(1.0), 1.0, 4.0)
 PARAMS = jnp.zeros(3)
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 every_population = pytest.mark.parametrize("population", POPULATIONS)
@@ -136,20 +136,20 @@ def a_stream(make, population):
   update = exact_update(lambda params, client: params - client, 1.0)
   process = make(update, 2)
   state = process.init(jnp.zeros((2, 3)))
-  coming = federated.arrivals(np.arange(population, dtype=np.int32), population)
+  coming = federated.draw_and_discard.arrivals(np.arange(population, dtype=np.int32), population)
   return jax.eval_shape(process.run, jax.random.key(1), state, coming, jnp.ones((CLIENTS, 3)), update.settings)
 
 
 def stream_round(make, population):
   """Traces a round in which every user of the population comes once."""
   update = exact_update(lambda params, client: params - client, 1.0)
-  algorithm = make(update, 2, federated.passes(population, 1))
+  algorithm = make(update, 2, federated.draw_and_discard.passes(population, 1))
   return a_round(algorithm, jnp.zeros((2, 3)), jnp.ones((CLIENTS, 3)))
 
 
 def a_training(population):
   update = exact_update(lambda params, client: params - client, 1.0)
-  algorithm = federated.server_batching(update, 2, federated.passes(population, 1))
+  algorithm = federated.draw_and_discard.server_batching(update, 2, federated.draw_and_discard.passes(population, 1))
   return federated.train(algorithm, jnp.zeros((1, 3)), jnp.ones((CLIENTS, 3)), num_rounds=1)
 
 
@@ -162,10 +162,14 @@ def masked_round(population):
 
 COUNTED = {
   "client_dropout": client_dropout,
-  "draw_and_discard": lambda population: stream_round(federated.draw_and_discard, population),
-  "draw_and_discard_process": lambda population: a_stream(federated.draw_and_discard_process, population),
-  "server_batching": lambda population: stream_round(federated.server_batching, population),
-  "server_batching_process": lambda population: a_stream(federated.server_batching_process, population),
+  "draw_and_discard": lambda population: stream_round(federated.draw_and_discard.draw_and_discard, population),
+  "draw_and_discard_process": lambda population: a_stream(
+    federated.draw_and_discard.draw_and_discard_process, population
+  ),
+  "server_batching": lambda population: stream_round(federated.draw_and_discard.server_batching, population),
+  "server_batching_process": lambda population: a_stream(
+    federated.draw_and_discard.server_batching_process, population
+  ),
   "train": a_training,
   "masked_round": masked_round,
 }
@@ -181,8 +185,8 @@ ELSEWHERE = {
 
 
 JOINERS = {
-  "jdp/federated/cohort.py",
-  "jdp/federated/sharded.py",
+  "jdp/federated/engine/cohort.py",
+  "jdp/federated/engine/sharded.py",
   "jdp/transforms.py",
   "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
 }
@@ -286,11 +290,11 @@ def test_clients_who_report_state_their_number():
 def test_who_arrives_is_among_the_users():
   for users in ([0, 3], [-1, 0]):
     with pytest.raises(ValueError, match="Expected numbers of users from 0 to 2, got others"):
-      federated.arrivals(np.array(users, np.int32), 3)
+      federated.draw_and_discard.arrivals(np.array(users, np.int32), 3)
   with pytest.raises(ValueError, match="population"):
-    federated.arrivals(np.zeros(1, np.int32), 0)
+    federated.draw_and_discard.arrivals(np.zeros(1, np.int32), 0)
   update = exact_update(lambda params, client: params, 1.0)
-  process = federated.server_batching_process(update, 2)
+  process = federated.draw_and_discard.server_batching_process(update, 2)
   state = process.init(PARAMS[None])
   with pytest.raises(ValueError, match=r"Expected Arrivals, got .*; use arrivals\(users, population\)"):
     process.run(jax.random.key(1), state, jnp.zeros(2, jnp.int32), jnp.ones((3, 3)), update.settings)

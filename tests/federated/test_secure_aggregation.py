@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jdp.random
-from jdp.federated.secure_aggregation import secure_aggregation
-from jdp.queries.modular import centred, reduce
+from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
+from jdp.numerics.modular_arithmetic import centred, reduce
 from tests.helpers import statistical
 
 CLIENTS, DIM, BITS = 200, 50, 16

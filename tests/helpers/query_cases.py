@@ -13,7 +13,7 @@ import optax
 from hypothesis import strategies as st
 
 from jdp import queries
-from jdp.queries.adaptive import AdaptiveState
+from jdp.queries.adaptive_clipping import AdaptiveState
 
 LEAVES = ("a", "v", "w")
 

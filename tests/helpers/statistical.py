@@ -50,7 +50,7 @@ def assert_proportion(successes, trials, expected, *, catches):
 
 
 def assert_frequencies(counts, expected, *, catches):
-  """Counts of categories come from the law `expected` (chi-square); the law `catches` in its place is caught.
+  """Counts of categories come from the distribution `expected` (chi-square); the distribution `catches` in its place is caught.
 
   Neighbouring categories expected fewer than ten times are taken together.
   """

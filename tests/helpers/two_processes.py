@@ -8,10 +8,10 @@ import optax
 
 from jdp import data, models, sampling
 from jdp.federated import client_mesh, local_sgd, replicate
-from jdp.federated.averages import fixed_denominator, flat
-from jdp.federated.averaging import federated_averaging
-from jdp.federated.rounds import block
-from jdp.federated.sharded import shard
+from jdp.federated.engine.rounds import block
+from jdp.federated.engine.sharded import shard
+from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.federated.fedavg import federated_averaging
 
 
 def train(mesh, place):
@@ -22,7 +22,7 @@ def train(mesh, place):
   model = models.logistic_regression((5,), 3)
   made = federated_averaging(
     local_sgd(models.cross_entropy(model), 0.5, batch_size=2),
-    fixed_denominator(flat(0.1), 0.1, 8.0),
+    fixed_denominator(flat_clipping(0.1), 0.1, 8.0),
     sampling.poisson(16, 0.5),
     optax.sgd(1.0),
     chunk_size=2,

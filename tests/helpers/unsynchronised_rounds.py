@@ -9,7 +9,7 @@ import optax
 
 from jdp import queries, random, sampling, transforms
 from jdp.federated import client_mesh, replicate
-from jdp.federated.rounds import add_updates, rounds
+from jdp.federated.engine.rounds import add_updates, rounds
 
 ROUNDS, CLIENTS, DIM = 200, 32, 1000
 

@@ -1,4 +1,4 @@
-"""Laplace, Gaussian and L2-Laplace: exact likelihood ratios, the laws of their noise, domains kept by force."""
+"""Laplace, Gaussian and L2-Laplace: exact likelihood ratios, the distributions of their noise, domains kept by force."""
 
 import math
 
@@ -23,7 +23,7 @@ def noise(mechanism, count=COUNT):
 
 
 def exact_delta(z, epsilon):
-  """The hockey-stick divergence of two normal laws 1/z apart, in 60 digits."""
+  """The hockey-stick divergence of two normal distributions 1/z apart, in 60 digits."""
   with mpmath.workdps(60):
     z, epsilon = mpmath.mpf(z), mpmath.mpf(epsilon)
     return mpmath.ncdf(0.5 / z - epsilon * z) - mpmath.exp(epsilon) * mpmath.ncdf(-0.5 / z - epsilon * z)

@@ -1,4 +1,4 @@
-"""The hemisphere mechanism: its constants, its law, and what becomes of magnitudes."""
+"""The hemisphere mechanism: its constants, its distribution, and what becomes of magnitudes."""
 
 import functools
 import math
@@ -48,7 +48,7 @@ def test_the_near_hemisphere_has_the_stated_share(length):
 
 
 def test_reports_are_uniform_within_the_hemispheres():
-  """Unit vectors, with no preference around the axis u and the exact law of <V, u>^2, Beta(1/2, (d-1)/2)."""
+  """Unit vectors, with no preference around the axis u and the exact distribution of <V, u>^2, Beta(1/2, (d-1)/2)."""
   samples = reports(made(DIM, 2.0), U)
   np.testing.assert_allclose(np.linalg.norm(samples, axis=1), 1, rtol=1e-5)
   squares = (samples @ np.asarray(U)) ** 2

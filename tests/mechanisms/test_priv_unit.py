@@ -1,6 +1,6 @@
 """The distribution of PrivUnit's releases.
 
-Each statistical test compares with the exact law at a false-failure rate of 1e-6 (on fixed keys: what
+Each statistical test compares with the exact distribution at a false-failure rate of 1e-6 (on fixed keys: what
 passes once passes always) and is shown to reject a sampler that is wrong by 2 %.
 """
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdp.accounting import cap as caps
+from jdp.accounting.local import priv_unit as caps
 from jdp.mechanisms import priv_unit, published_split
-from jdp.mechanisms.cap_height import height_sampler
+from jdp.mechanisms.draws.cap_height import height_sampler
 from tests.helpers import releases
 
 FALSE_FAILURE_RATE = 1e-6
@@ -45,7 +45,7 @@ def exact_quantiles(cap, tails):
 
 
 def chi_square_p_value(t, cap, *, gamma=None, p=None):
-  """Of heights against the law with another gamma or p, in 60 equal bins of the cap's own law, cut at its rim."""
+  """Of heights against the distribution with another gamma or p, in 60 equal bins of the cap's own distribution, cut at its rim."""
   rim = cap.gamma * (1 - 1e-6)  # a float32 point of the rim is on one side or the other
   grid = np.sort(np.append(exact_quantiles(cap, np.linspace(0, 1, 61)[1:-1]), rim))
   tail = exact_tail(cap.dim, gamma or cap.gamma, p or cap.p, grid)
@@ -96,7 +96,7 @@ def test_far_side_of_the_cap_is_not_lost_at_large_epsilon():
 )
 def test_height_is_accurate_relative_to_its_scale(dim, epsilon):
   """Within 5e-6 / sqrt(d) of the float64 inverse in both tables, down to the smallest 64-bit uniforms."""
-  from jdp.mechanisms import cap_height
+  from jdp.mechanisms.draws import cap_height
 
   cap = caps.optimal_cap(dim, epsilon)
   polar = dim <= 64
@@ -133,13 +133,13 @@ def test_release_has_norm_one_over_m_and_a_uniform_orthogonal_part(dim, epsilon,
   estimate = mechanism.decode(jnp.asarray(v[0], jnp.float32))
   assert float(jnp.linalg.norm(estimate)) == pytest.approx(1 / mechanism.parameters.m, rel=1e-6)
   # Projections on fixed axes orthogonal to u, over the length of the part of V orthogonal to u,
-  # have the law of one coordinate on the sphere of R^(d-1).
+  # have the distribution of one coordinate on the sphere of R^(d-1).
   # Axes among every so-many-th coordinates only: a factorisation in all of 1e5 would take long.
   part = slice(None, None, max(1, dim // 2000))
   own = u[part] / np.linalg.norm(u[part])
   axes = np.random.default_rng(5).standard_normal((own.size, min(dim - 1, 256)))
   axes, _ = np.linalg.qr(axes - np.outer(own, own @ axes))
-  if dim == 2:  # that law is a fair sign
+  if dim == 2:  # that distribution is a fair sign
     assert (
       abs(np.sum(v[:, part] @ axes > 0) - count / 2) < MAX_Z * math.sqrt(count) / 2 < 0.02 * count / 2
     )  # 2 % would show

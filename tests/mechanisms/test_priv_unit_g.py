@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from jdp.accounting.gaussian_cap import GaussianCap, optimal_gaussian_cap
-from jdp.mechanisms import priv_unit, priv_unit_g, quantiles, stream_sum
-from jdp.mechanisms.priv_unit_g import truncated_normal
+from jdp.accounting.local.priv_unit_g import GaussianCap, optimal_gaussian_cap
+from jdp.mechanisms import priv_unit, priv_unit_g, stream_sum
+from jdp.mechanisms.draws import quantiles
+from jdp.mechanisms.priv_unit_gaussian import truncated_normal
 from tests.helpers.statistical import assert_frequencies, assert_mean, assert_normal_stddev
 
 
 def cell_probabilities(cap: GaussianCap, edges):
-  """Of the cells between edges (and beyond them) under t's exact law."""
+  """Of the cells between edges (and beyond them) under t's exact distribution."""
   q = math.exp(cap.log_q)
   upper = stats.norm.sf(np.concatenate([[-np.inf], edges, [np.inf]]))
   tail = cap.p * np.minimum(upper, q) / q + (1 - cap.p) * np.maximum(upper - q, 0) / (1 - q)

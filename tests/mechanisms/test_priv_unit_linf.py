@@ -1,4 +1,4 @@
-"""PrivUnit-infinity: constants against exact integers, the channel against its definition, the sampler's exact laws."""
+"""PrivUnit-infinity: constants against exact integers, the channel against its definition, the sampler's exact distributions."""
 
 import itertools
 import math
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.accounting import cube as cubes
+from jdp.accounting.local import priv_unit_linf as cubes
 from jdp.mechanisms import priv_unit_linf
-from jdp.mechanisms.agreement import count_sampler, random_subset
+from jdp.mechanisms.draws.agreement import count_sampler, random_subset
 from tests.helpers import statistical
 
 
@@ -86,7 +86,7 @@ def test_channel_has_the_stated_loss_and_mean(dim, kappa, p):
 @pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "kappa"), [(1, 0), (3, 0), (4, 1), (4, 3)])
 def test_reports_have_the_law_of_the_channel(dim, kappa):
-  """100,000 draws at a vertex; the law of a p 3 points larger is caught. Bits are packed as documented."""
+  """100,000 draws at a vertex; the distribution of a p 3 points larger is caught. Bits are packed as documented."""
   mechanism = priv_unit_linf(dim, 20.0, kappa=kappa, p=0.7)
   u = vertices(dim)[-2 % 2**dim]
   keys = jax.random.split(jax.random.key(0), 100_000)
@@ -129,7 +129,7 @@ def test_every_subset_is_equally_likely():
 
 def test_things_that_tie_draw_again(monkeypatch):
   """With words of 1 bit nearly every draw ties; subsets stay of the right size and equally likely."""
-  from jdp.mechanisms import agreement
+  from jdp.mechanisms.draws import agreement
 
   bits = agreement.random.bits
   monkeypatch.setattr(agreement.random, "bits", lambda key, shape: bits(key, shape) >> np.uint32(31))

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.mechanisms import fast_proj_unit, priv_unit, proj_unit, projections, stream_sum
+from jdp.mechanisms import fast_proj_unit, priv_unit, proj_unit, stream_sum
+from jdp.mechanisms.draws import projections
 from tests.helpers.statistical import assert_mean
 
 DIM, K, COUNT = 512, 16, 24_000

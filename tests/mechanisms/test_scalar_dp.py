@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdp.accounting import scalar
+from jdp.accounting.local import scalar_dp as scalar
 from jdp.mechanisms import scalar_dp
 from tests.helpers import releases
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.accounting import scalar
+from jdp.accounting.local import scalar_dp
 from jdp.mechanisms import scalar_rel_dp
 from tests.helpers import releases, statistical
 
@@ -27,7 +27,7 @@ def exact_law(epsilon, levels, value):
 
 @pytest.mark.parametrize(("epsilon", "k"), CASES)
 def test_estimate_is_unbiased_with_the_stated_variance(epsilon, k):
-  grid = scalar.relative_grid(epsilon, 3.0, k, 0.02)
+  grid = scalar_dp.relative_grid(epsilon, 3.0, k, 0.02)
   assert grid.levels == pytest.approx([0, *(0.02 * (3.0 / 0.02) ** (i / (k - 1)) for i in range(k))], rel=1e-12)
   for value in np.linspace(0, 3, 41):
     law, estimates = exact_law(epsilon, grid.levels, value), np.array(grid.estimates)
@@ -38,7 +38,7 @@ def test_estimate_is_unbiased_with_the_stated_variance(epsilon, k):
 
 @pytest.mark.parametrize(("epsilon", "k"), CASES)
 def test_worst_relative_variance_is_the_maximum_over_all_values(epsilon, k):
-  grid = scalar.relative_grid(epsilon, 3.0, k, 0.02)
+  grid = scalar_dp.relative_grid(epsilon, 3.0, k, 0.02)
   found = max(grid.variance(value) / value**2 for value in np.geomspace(0.02, 3.0, 10_001))
   assert found == pytest.approx(grid.worst_relative_variance, rel=1e-5)
   assert found <= grid.worst_relative_variance * (1 + 1e-12)
@@ -46,8 +46,8 @@ def test_worst_relative_variance_is_the_maximum_over_all_values(epsilon, k):
 
 @pytest.mark.parametrize("epsilon", [1.0, 6.0, 12.0])
 def test_best_number_of_levels(epsilon):
-  best = scalar.best_num_relative_levels(epsilon, 1.0, 0.05)
-  worst = {k: scalar.relative_grid(epsilon, 1.0, k, 0.05).worst_relative_variance for k in range(2, 200)}
+  best = scalar_dp.best_num_relative_levels(epsilon, 1.0, 0.05)
+  worst = {k: scalar_dp.relative_grid(epsilon, 1.0, k, 0.05).worst_relative_variance for k in range(2, 200)}
   assert best == min(worst, key=worst.__getitem__)
 
 
@@ -68,7 +68,7 @@ def levels(mechanism, value, count=100_000):
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [0.0, 0.05, 0.1, 0.4, 1.0])
 def test_levels_have_the_law_of_the_channel(value):
-  """100,000 draws; the law of a budget 4 % larger is caught."""
+  """100,000 draws; the distribution of a budget 4 % larger is caught."""
   mechanism = made(2.0, 1.0, num_levels=4, min_value=0.1)
   law, other = (exact_law(epsilon, mechanism.parameters.levels, value) for epsilon in (2.0, 2.08))
   counts = np.bincount(levels(mechanism, value), minlength=5)
@@ -77,7 +77,7 @@ def test_levels_have_the_law_of_the_channel(value):
 
 def test_epsilon_is_the_largest_likelihood_ratio():
   """Over pairs of values: reached between two levels."""
-  grid = scalar.relative_grid(3.0, 1.0, 6, 0.01)
+  grid = scalar_dp.relative_grid(3.0, 1.0, 6, 0.01)
   laws = np.array([exact_law(3.0, grid.levels, value) for value in (*grid.levels, *np.linspace(0, 1, 30))])
   assert np.log(np.max(laws[:, None] / laws[None])) == pytest.approx(3.0, rel=1e-12)
   keep = math.log1p(-math.exp(grid.log_lie_probability))

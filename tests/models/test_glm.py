@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from jdp.data import Examples
-from jdp.models.glm import FAMILIES, glm, with_intercept
+from jdp.models.generalised_linear import FAMILIES, glm, with_intercept
 
 FEATURES, COUNT = 5, 7
 RNG = np.random.default_rng(0)

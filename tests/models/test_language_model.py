@@ -13,7 +13,7 @@ from jdp.data import Examples
 from jdp.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from jdp.federated import local_sgd
 from jdp.models import head_words, language_metrics, language_model, next_word_loss, next_words
-from jdp.models.language_model import TOKENS_AT_ONCE, LanguageModel
+from jdp.models.recurrent_language import TOKENS_AT_ONCE, LanguageModel
 
 V, E, H, N, T = 17, 6, 5, 4, 3
 MODEL = language_model(V, embedding=E, hidden=H)

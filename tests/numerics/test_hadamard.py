@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from jdp.mechanisms.hadamard import hadamard_transform, transform_rows
+from jdp.numerics.hadamard import hadamard_transform, transform_rows
 
 transform = jax.jit(hadamard_transform)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdp import vectors
+from jdp.numerics import vectors
 
 BORDERS = [0.0, 1e-45, 1e-38, 9.9e-31, 1e-30, 1.1e-30, 1e-20, 9e-13, 1e-6, 1.0, 1e6, 1.1e12, 1e30, 3e38]
 NOT_FINITE = [np.nan, np.inf, -np.inf]

@@ -10,8 +10,8 @@ import pytest
 from jdp import accounting
 from jdp.events import DiscreteGaussianSum, PoissonSampling, Round, SkellamSum
 from jdp.ledger import Ledger
-from jdp.queries.discrete_sum import discrete_sum, plan_grid, rounded, rounded_norm
-from jdp.queries.rotation import randomized_hadamard
+from jdp.numerics.rotations import randomized_hadamard
+from jdp.queries.distributed.integer_sums import discrete_sum, plan_grid, rounded, rounded_norm
 from tests.helpers import statistical
 
 LIKE = {"a": jnp.zeros((20, 25)), "b": jnp.zeros(12)}  # 512 coordinates

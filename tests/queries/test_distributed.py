@@ -9,7 +9,7 @@ from jdp import accounting
 from jdp.events import PoissonSampling, Round
 from jdp.ledger import Ledger
 from jdp.queries.distributed import distributed_sum
-from jdp.queries.noise_schemes import calibrated, central, excess, uncalibrated
+from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
 from tests.helpers import statistical
 
 SCHEMES = {

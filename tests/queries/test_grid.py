@@ -21,8 +21,8 @@ from jdp.queries import (
   no_privacy,
   weighted_average,
 )
-from jdp.queries.adaptive import AdaptiveContribution
-from jdp.queries.on_grid import on_grid
+from jdp.queries.adaptive_clipping import AdaptiveContribution
+from jdp.queries.grid import on_grid
 from tests.helpers import query_cases, statistical
 
 SIGMA, COUNT = 0.75, 1_000_000

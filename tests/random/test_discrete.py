@@ -1,4 +1,4 @@
-"""Draws on the integers have the law that is named: the tables exactly, the draws by chi-square."""
+"""Draws on the integers have the distribution that is named: the tables exactly, the draws by chi-square."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jdp.random
-from jdp.random import discrete, integer_laws
+from jdp.random import discrete, integer_distributions
 from tests.helpers import statistical
 
 
@@ -26,9 +26,9 @@ def skellam_weight(variance, x):
 
 
 LAWS = {
-  "discrete_gaussian": (discrete.discrete_gaussian, integer_laws.discrete_gaussian, gaussian_weight),
-  "discrete_laplace": (discrete.discrete_laplace, integer_laws.discrete_laplace, laplace_weight),
-  "skellam": (discrete.skellam, integer_laws.skellam, skellam_weight),
+  "discrete_gaussian": (discrete.discrete_gaussian, integer_distributions.discrete_gaussian, gaussian_weight),
+  "discrete_laplace": (discrete.discrete_laplace, integer_distributions.discrete_laplace, laplace_weight),
+  "skellam": (discrete.skellam, integer_distributions.skellam, skellam_weight),
 }
 CASES = [
   *(("discrete_gaussian", x) for x in (0.01, 0.3, 1.0, 7.3, 60.0)),
@@ -48,7 +48,7 @@ def magnitudes(name, parameter, count):
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
 def test_a_table_is_within_2_to_the_minus_64_of_its_law(name, parameter):
-  realised = integer_laws.realised(LAWS[name][1](parameter))
+  realised = integer_distributions.realised(LAWS[name][1](parameter))
   exact = magnitudes(name, parameter, len(realised))
   assert sum(realised) == 1
   left_out = 1 - sum(exact)
@@ -89,9 +89,9 @@ def test_a_batch_of_keys_draws_what_a_loop_draws(key):
 
 
 def test_the_largest_tables_are_made():
-  table = integer_laws.discrete_gaussian(6700.0)
+  table = integer_distributions.discrete_gaussian(6700.0)
   assert table.rows.shape == (2**16, 3)
-  masses = np.array([float(p) for p in integer_laws.realised(table)])
+  masses = np.array([float(p) for p in integer_distributions.realised(table)])
   np.testing.assert_allclose(masses @ np.arange(2.0**16) ** 2, 6700.0**2, rtol=1e-9)
 
 

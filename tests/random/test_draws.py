@@ -1,4 +1,4 @@
-"""The draws: their laws, and that they are the same however they are run."""
+"""The draws: their distributions, and that they are the same however they are run."""
 
 import math
 from fractions import Fraction

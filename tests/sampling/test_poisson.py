@@ -1,4 +1,4 @@
-"""Poisson samples follow their law, keep their form, and say in their event what was realised."""
+"""Poisson samples follow their distribution, keep their form, and say in their event what was realised."""
 
 import fractions
 

@@ -9,9 +9,9 @@ import optax
 from experiments.benchmarks.peers import networks, serve
 from jdp import data, models, sampling
 from jdp.federated import client_mesh, gradient_step, replicate
-from jdp.federated.averages import fixed_denominator, flat
-from jdp.federated.averaging import dp_sgd, federated_averaging
-from jdp.federated.rounds import block
+from jdp.federated.engine.rounds import block
+from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.federated.fedavg import dp_sgd, federated_averaging
 
 _ROUNDS = {"federated": 4, "example": 10}
 
@@ -28,7 +28,7 @@ def main() -> None:
   loss, mesh = models.cross_entropy(model), client_mesh() if len(jax.devices()) > 1 else None
   size, population = (serve.COHORT, serve.USERS) if task == "federated" else (serve.BATCH, 4 * serve.BATCH)
   shared: dict[str, Any] = {"relation": "replace_one", "ghost_norms": ghost, "mesh": mesh}
-  average = fixed_denominator(flat(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one")
+  average = fixed_denominator(flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one")
   sampler = sampling.fixed_size(population, size)
   if task == "federated":
     clients = data.examples(*serve.images(population * serve.EXAMPLES))

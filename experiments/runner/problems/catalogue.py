@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from experiments.runner.options import option
-from experiments.runner.problems.images import ClassificationOptions, image_task
-from experiments.runner.problems.task import Task
-from experiments.runner.problems.text import text_task
+from experiments.runner.problems.images import ClassificationOptions, image_problem
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.text import text_problem
 from experiments.runner.problems.text_options import TEXT, TextOptions
 from jdp import _validate
 
@@ -32,7 +32,7 @@ USERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskOptions(ClassificationOptions, TextOptions):
+class ProblemOptions(ClassificationOptions, TextOptions):
   """The options that say what is learnt, and from whom."""
 
   dataset: str = option(
@@ -55,11 +55,11 @@ class TaskOptions(ClassificationOptions, TextOptions):
   model: str = option("logistic", "What is learnt.", choices=("logistic", "cnn"), when=_IMAGES)
 
 
-def load_task(options: Any) -> Task:
+def load_problem(options: Any) -> LearningProblem:
   """The task that `--dataset` names.
 
   Args:
-    options: `TaskOptions` and `TrainingOptions` in one.
+    options: `ProblemOptions` and `TrainingOptions` in one.
 
   Raises:
     ValueError: if the model does not fit the data, the data has no writers, there is too little text, or the clients'
@@ -71,4 +71,4 @@ def load_task(options: Any) -> Task:
       f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: the text of the "
       "clients themselves; leave it out."
     )
-  return text_task(options) if options.dataset in TEXT else image_task(options)
+  return text_problem(options) if options.dataset in TEXT else image_problem(options)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import option
-from experiments.runner.problems.task import Task
+from experiments.runner.problems.learning_problem import LearningProblem
 from jdp import _validate, data, models
 
 PyTree = Any
@@ -35,7 +35,7 @@ class ClassificationOptions:
   model: str = option("logistic", "What is learnt.", choices=tuple(_MODELS))
 
 
-def image_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> Task:
+def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> LearningProblem:
   """Reads the data, divides it among users and makes the model.
 
   Args:
@@ -51,7 +51,7 @@ def image_task(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> T
   users = _partition(options, dataset, np.random.default_rng(options.data_seed))
   test = jax.tree.map(jnp.asarray, dataset.test)
   accuracy = jax.jit(partial(models.accuracy, model))
-  task = Task(
+  task = LearningProblem(
     init=model.init,
     loss=models.cross_entropy(model),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},

@@ -8,13 +8,13 @@ from typing import Any
 
 from experiments.runner import files
 from experiments.runner.federation import central_delta
+from experiments.runner.problems.catalogue import USERS
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.statements import not_private
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import FLAGS, LEDGER
-from experiments.runner.problems.catalogue import USERS
-from experiments.runner.problems.task import Task
-from experiments.runner.problems.text_options import TEXT
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger, load
@@ -118,7 +118,7 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
     )
 
 
-def describe_start(path: str, task: Task, options: Any) -> str:
+def describe_start(path: str, task: LearningProblem, options: Any) -> str:
   """What a report says of the parameters, or the words, that its runs begin with."""
   if options.warm_start_public:
     return f"Not counted: what {path} was trained on, said to be public or of other users (`--warm_start_public`)."

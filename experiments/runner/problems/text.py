@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.private_words import private_words
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from experiments.runner.runs.params import load_params, save_params
-from experiments.runner.problems.private_words import private_words
-from experiments.runner.problems.task import Task
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK
@@ -45,7 +45,7 @@ class Split(NamedTuple):
   private: Sequence[UserText]
 
 
-def text_task(options: Any) -> Task:
+def text_problem(options: Any) -> LearningProblem:
   """Reads the texts and makes the model.
 
   With a private vocabulary, the words are those of the public text until the task is begun: the count needs the run's
@@ -74,12 +74,14 @@ def text_task(options: Any) -> Task:
 
   def begin(workdir):
     drawn = private_words(workdir, options, split.private, candidates, size)
-    return make(drawn, prior).begun(workdir)
+    return make(drawn, prior).completed(workdir)
 
-  return make(vocabulary, prior)._replace(begin=begin)
+  return make(vocabulary, prior)._replace(complete=begin)
 
 
-def _make_task(options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger) -> Task:
+def _make_task(
+  options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger
+) -> LearningProblem:
   """The task with these words, and what they cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
@@ -93,7 +95,7 @@ def _make_task(options: Any, split: Split, public: Sequence[str], vocabulary: Vo
   )
   test, clients = jax.tree.map(jnp.asarray, (test, clients))
   metrics = jax.jit(partial(models.language_metrics, model))
-  task = Task(
+  task = LearningProblem(
     init=model.init,
     loss=models.next_word_loss(model),
     evaluate=lambda params: metrics(params, test),
@@ -112,7 +114,7 @@ def _make_task(options: Any, split: Split, public: Sequence[str], vocabulary: Vo
     start = _start(options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz")
     return task._replace(init=lambda key: start)
 
-  return task._replace(begin=begin)
+  return task._replace(complete=begin)
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:

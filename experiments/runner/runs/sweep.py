@@ -14,7 +14,7 @@ from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm
-from jdp.federated.training import Evaluate
+from jdp.federated.runs.training import Evaluate
 from jdp.ledger import Ledger, to_json
 
 PyTree = Any

@@ -11,8 +11,8 @@ from experiments.runner.options import option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
 from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, train
-from jdp.federated.run_folder import RowFile
-from jdp.federated.training import Evaluate
+from jdp.federated.runs.run_folder import RowFile
+from jdp.federated.runs.training import Evaluate
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
 

@@ -26,7 +26,7 @@ import experiments
 import jdp
 from experiments.runner import files
 from jdp import random
-from jdp.federated.run_folder import LEDGER, kept_key
+from jdp.federated.runs.run_folder import LEDGER, kept_key
 
 FLAGS = "flags.json"
 _KEY = "noise_key"
@@ -126,7 +126,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return random.seeded_key(seed)
-  return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
+  return kept_key(workdir.secret / _KEY, completed=any(workdir.path.rglob(LEDGER)))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from experiments.client_dropout.settings import LABELS, make_noise_plan
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from jdp import accounting, ledger
-from jdp.federated.run_folder import LEDGER
+from jdp.federated.runs.run_folder import LEDGER
 
 EXPERIMENT = client_dropout.EXPERIMENT
 TINY = {"num_rounds": 3, "eval_every": 3, "examples_per_user": 20, "local_batch_size": 20, "chunk_size": 1}

@@ -19,11 +19,11 @@ from experiments.dp_fedavg.averages import make_average, make_federation, taken_
 from experiments.dp_fedavg.report import first_noise
 from experiments.runner import launch
 from experiments.runner.launch import Location
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.prior import describe_start, load_start
 from experiments.runner.reports import plots
 from experiments.runner.reports.tables import epsilon
 from experiments.runner.runs.params import load_params
-from experiments.runner.problems.prior import describe_start, load_start
-from experiments.runner.problems.task import Task
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up
@@ -90,14 +90,14 @@ def weighed(**given):
   """The expected weight of 20 of 200 users who weigh 3/4 on average, and what the guarantee takes as public."""
   chosen = options(weights="examples", weight_cap=10.0, **given)
   sizes = np.array([5, 10, 40, 5] * 50)
-  task = Task(None, None, None, None, sizes, "", {})
+  task = LearningProblem(None, None, None, None, sizes, "", {})
   return make_federation(chosen, sizes).expected_weight, taken_as_public(chosen, task)
 
 
 def test_weights_of_the_users_are_said_to_be_public_where_no_flag_fixes_them():
   assert weighed() == (pytest.approx(20 * 0.75), "N = 200 users, W = 150, the users' total weight")
   assert weighed(mean_weight=0.5) == (pytest.approx(20 * 0.5), "N = 200 users")
-  task = Task(None, None, None, None, np.array([5, 10]), "", {}, equal=False)
+  task = LearningProblem(None, None, None, None, np.array([5, 10]), "", {}, equal=False)
   assert taken_as_public(options(), task) == "N = 2 users, n = 10, the examples of the largest user"
 
 
@@ -125,7 +125,7 @@ def test_a_schedule_lowers_clip_norm_and_noise_together():
 
 @pytest.fixture(scope="module")
 def task():
-  return dp_fedavg.load_task(options())
+  return dp_fedavg.load_problem(options())
 
 
 def test_rows_say_what_their_guarantees_take_as_public(task):
@@ -179,7 +179,7 @@ def test_a_round_is_the_published_algorithm(projection, weights):
   inputs = np.random.default_rng(0).normal(size=(SIZES.sum(), 3))
   parts = np.split(np.arange(len(inputs)), np.cumsum(SIZES)[:-1])
   clients = data.pack(data.examples(inputs, np.zeros(len(inputs))), parts)
-  task = Task(lambda key: jnp.ones(3), uneven, lambda params: {}, clients, SIZES, "accuracy", {})
+  task = LearningProblem(lambda key: jnp.ones(3), uneven, lambda params: {}, clients, SIZES, "accuracy", {})
   local = {"local_training": "sgd", "local_epochs": 3, "local_batch_size": 4, "local_learning_rate": 0.9}
   averaged = {"projection": projection, "weights": weights, "clip_norm": 0.5, "noise_multiplier": 0.0}
   capped = {"weight_cap": 3.0} if weights == "examples" else {}

@@ -11,9 +11,9 @@ import pytest
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
+from experiments.runner.problems import text
 from experiments.runner.published_language_models import published_table
 from experiments.runner.runs.workdir import Workdir
-from experiments.runner.problems import text
 from jdp import accounting, data, ledger
 from jdp.data import UserText
 from jdp.data.clients import Examples
@@ -55,8 +55,8 @@ def test_the_test_is_of_every_user_alike(folder):
 
 
 def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_path, monkeypatch):
-  cold = text.text_task(options(folder))
-  warm = text.text_task(options(folder, public_passes=8)).begun(Workdir(tmp_path))
+  cold = text.text_problem(options(folder))
+  warm = text.text_problem(options(folder, public_passes=8)).completed(Workdir(tmp_path))
   # Two public users; of the others those with 60 tokens, 4 utterances of 9 or 10, are clients.
   assert set(cold.sizes.tolist()) == {6}
   (words,) = {len(np.unique(task.clients.examples.inputs)) for task in (cold, warm)}
@@ -66,7 +66,7 @@ def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_
   assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)  # 8 common words, 2 own ones, and 3 special ones
   assert float(after["perplexity"]) < 7
   monkeypatch.setattr(text, "local_sgd", None)  # A resumed run does not train again.
-  resumed = text.text_task(options(folder, public_passes=8)).begun(Workdir(tmp_path))
+  resumed = text.text_problem(options(folder, public_passes=8)).completed(Workdir(tmp_path))
   for first, second in zip(*(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True):
     np.testing.assert_array_equal(first, second)
 
@@ -79,7 +79,7 @@ def test_models_are_evaluated_on_the_words_of_the_tests_users(folder, monkeypatc
     for number in numbers:
       users[number] = UserText(str(number), (says[part],) * 30)
   monkeypatch.setattr(text, "read", lambda *_: users)
-  task = text.text_task(chosen)
+  task = text.text_problem(chosen)
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(task.init, jax.random.key(0)))
   words = data.public_vocabulary(says.values(), 2)
   for word, expected in (("yours", 1.0), ("mine", 0.0)):
@@ -89,7 +89,7 @@ def test_models_are_evaluated_on_the_words_of_the_tests_users(folder, monkeypatc
 
 
 def test_users_with_little_text_are_clients_unless_all_must_be_equal(folder):
-  sizes = {equal: text.text_task(options(folder, equal_users=equal)).sizes for equal in (True, False)}
+  sizes = {equal: text.text_problem(options(folder, equal_users=equal)).sizes for equal in (True, False)}
   assert set(sizes[True].tolist()) == {6}
   assert len(sizes[False]) == 16 > len(sizes[True])  # all but two public and two test users
   assert sizes[False].min() < 6
@@ -145,8 +145,8 @@ def test_a_resumed_run_counts_the_same_words(finished):
 def test_counted_words_and_a_public_start_are_both_kept(folder, tmp_path, monkeypatch):
   trained = {"embedding": np.ones(3)}
   monkeypatch.setattr(text, "_start", lambda *_: trained)
-  task = text.text_task(options(folder, public_passes=1, noise_seed=0, **COUNTED))
-  begun = task.begun(Workdir(tmp_path))
+  task = text.text_problem(options(folder, public_passes=1, noise_seed=0, **COUNTED))
+  begun = task.completed(Workdir(tmp_path))
   assert begun.init(jax.random.key(0)) is trained
   assert begun.prior == task.prior == ledger.load(tmp_path / "vocabulary" / "ledger.jsonl")
 
@@ -156,7 +156,7 @@ def test_other_noise_counts_other_words(folder, tmp_path):
   for seed in range(2):  # Noise of 24 on counts of 16 at most: 10 words in an order of its own, of which 8 are taken.
     workdir = Workdir(tmp_path / str(seed))
     workdir.path.mkdir()
-    text.text_task(options(folder, noise_seed=seed, **COUNTED)).begun(workdir)
+    text.text_problem(options(folder, noise_seed=seed, **COUNTED)).completed(workdir)
     drawn.add((workdir.path / "vocabulary/words.json").read_bytes())
   assert len(drawn) == 2
 
@@ -169,7 +169,7 @@ def test_the_words_are_part_of_a_runs_cost(finished, folder):
   assert list(book)[:1] == list(words)
   assert len(book) == 2
   (private,) = json.loads((path / "results.json").read_text())["summary"]
-  delta = text.text_task(options(folder)).num_users ** -1.1
+  delta = text.text_problem(options(folder)).num_users ** -1.1
   assert private["central"]["epsilon"] == accounting.epsilon(book, delta) > accounting.epsilon(words, delta)
   plan = words + ledger.subsampled_gaussian(0.03, 1.0, 1)
   assert private["planned"]["rdp"] == accounting.epsilon(plan, 10_000**-1.1)
@@ -202,9 +202,9 @@ def test_a_server_that_is_not_trusted_counts_no_words(folder):
 
 
 def test_more_words_than_the_public_text_has_are_refused(folder):
-  assert text.text_task(options(folder)).facts["vocabulary"].startswith("10 words")
+  assert text.text_problem(options(folder)).facts["vocabulary"].startswith("10 words")
   with pytest.raises(ValueError, match="Expected --vocabulary_size of at most the 10 words of the public text, got 11"):
-    text.text_task(options(folder, vocabulary_size=11))
+    text.text_problem(options(folder, vocabulary_size=11))
 
 
 def test_head_words_share_out_all_tokens():

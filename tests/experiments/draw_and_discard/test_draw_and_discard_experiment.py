@@ -20,8 +20,9 @@ from experiments.runner.reports.statistics import mean_interval
 from jdp import accounting, ledger
 from jdp.accounting.draw_and_discard import channel_listener, internal_threat, opportunistic_threat
 from jdp.events import LocalRelease
-from jdp.federated import checkpoints, laplace_update, passes
-from jdp.federated.update_stream import Process, in_rounds
+from jdp.federated.draw_and_discard import laplace_update, passes
+from jdp.federated.draw_and_discard.update_stream import Process, in_rounds
+from jdp.federated.runs import checkpoints
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
 EXPERIMENT = draw_and_discard.EXPERIMENT

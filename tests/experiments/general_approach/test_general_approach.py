@@ -18,8 +18,8 @@ from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round
-from jdp.federated import training
 from jdp.federated.iterative import record_like
+from jdp.federated.runs import training
 
 EXPERIMENT = general_approach.EXPERIMENT
 Z = 1.3

@@ -18,7 +18,7 @@ from experiments.runner import files, launch
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import Interval
-from jdp.accounting.split import best_split
+from jdp.accounting.local.separated import best_split
 from jdp.mechanisms.registry import Setting
 
 EXPERIMENT = binary.EXPERIMENT

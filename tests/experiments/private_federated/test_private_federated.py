@@ -117,7 +117,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 
 
 def test_the_parameters_are_the_last_rows(finished):
-  task = private_federated.load_task(resolve(examples_per_user=10))
+  task = private_federated.load_problem(resolve(examples_per_user=10))
   for setting in ("none", "central", "local_8"):
     with np.load(finished.path / setting / "1" / "params.npz") as file:
       params = {name: jax.numpy.asarray(file[name]) for name in file.files}
@@ -146,7 +146,7 @@ def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_option
   monkeypatch.setattr(private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs))
   for radius in (None, 0.25):
     options = resolve(noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius)
-    task = private_federated.load_task(options)
+    task = private_federated.load_problem(options)
     plan = private_federated.make_plan(options, task.num_users)
     for row in private_federated.make_rows(options, task, plan, None):
       (query, denominator), kwargs = row.setting.algorithm
@@ -173,7 +173,7 @@ def test_errors_are_those_of_an_average(noise_multiplier, baselines):
     noise_multiplier=noise_multiplier, examples_per_user=10, cohort_size=143, num_rounds=8,
     max_update_norm=0.5, epsilon_directions=(8.0,), baselines=baselines, chunk_size=143,
   )  # fmt: skip
-  task = private_federated.load_task(options)
+  task = private_federated.load_problem(options)
   task = task._replace(loss=lambda params, _: 100.0 * sum(map(jax.numpy.sum, jax.tree.leaves(params))))
   plan = private_federated.make_plan(options, task.num_users)
   for row in private_federated.make_rows(options, task, plan, None):

@@ -33,7 +33,7 @@ def finished(folder, tmp_path_factory):
 
 def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
   options = launch.options.resolve(private_federated.PrivateFederatedOptions, {**TINY, "data_dir": folder})
-  task = private_federated.load_task(options).begun(Workdir(finished))  # The start that the run has kept.
+  task = private_federated.load_problem(options).completed(Workdir(finished))  # The start that the run has kept.
   start = float(task.evaluate(task.init(jax.random.key(0)))["accuracy_top1"])
   assert start > 2 / len(WORDS)  # more than the two likeliest words
   for setting in ("none", "local_500"):

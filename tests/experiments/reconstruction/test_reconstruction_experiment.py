@@ -14,7 +14,7 @@ from experiments.runner import launch
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.launch import Location
 from jdp import mechanisms
-from jdp.accounting import cap, reconstruction
+from jdp.accounting.local import priv_unit, reconstruction
 from jdp.guarantees import PureDP
 from tests.helpers import statistical
 
@@ -57,7 +57,7 @@ def test_a_mechanism_that_spends_more_than_it_says_is_caught(monkeypatch):
 def test_priv_units_chance_of_success_in_closed_form():
   """The ball of success lies in the mechanism's cap, so it holds p times its share of the cap; 10 % off is caught."""
   case, alpha = Case("priv_unit", 4.0, 3, 3), 0.5
-  own = cap.optimal_cap(3, 4.0)
+  own = priv_unit.optimal_cap(3, 4.0)
   assert 1 - alpha**2 / 2 > own.gamma
   expected = own.p * math.exp(reconstruction.log_guess(3, alpha) - own.log_q)
   (row,) = measure(case, (alpha,), TRIALS, seed=2)
@@ -69,7 +69,7 @@ def test_a_prior_within_its_density_ratio():
   values = spheres.values_of(Case("priv_unit", 1.0, 4, 9, 5.0), np.random.default_rng(0), 20_000)
   np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1.0, atol=1e-5)
   heights = values[:, 0] / np.linalg.norm(values[:, :4], axis=1)
-  rim, middle = (float(cap.quantile(4, math.log(share))[0]) for share in (0.2, 0.1))
+  rim, middle = (float(priv_unit.quantile(4, math.log(share))[0]) for share in (0.2, 0.1))
   assert heights.min() >= rim - 1e-6
   statistical.assert_proportion(np.sum(heights >= middle), len(values), 0.5, catches=0.1)
 

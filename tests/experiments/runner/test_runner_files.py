@@ -13,8 +13,8 @@ from experiments.runner import files
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
 from jdp import random
-from jdp.federated.checkpoints import Checkpoints
-from jdp.federated.run_folder import fingerprint
+from jdp.federated.runs.checkpoints import Checkpoints
+from jdp.federated.runs.run_folder import fingerprint
 
 
 def mode(path):

@@ -14,10 +14,10 @@ from scipy import stats
 
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import federation, options
+from experiments.runner.problems import images
 from experiments.runner.reports import plots, statements, statistics, tables
 from experiments.runner.runs import costs
 from experiments.runner.runs.progress import progress
-from experiments.runner.problems import images
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP
@@ -94,13 +94,13 @@ def test_local_training(kind):
 
 
 def test_a_task_of_digits():
-  task = images.image_task(resolve(examples_per_user=10), arrange=data.group)
+  task = images.image_problem(resolve(examples_per_user=10), arrange=data.group)
   assert (task.num_users, task.dim, task.clients.inputs.shape) == (143, 650, (143, 10, 8, 8))
-  again, other = (images.image_task(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1))
+  again, other = (images.image_problem(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1))
   np.testing.assert_array_equal(task.clients.labels.ravel(), again.clients.examples.labels[:1430])
   assert np.any(np.asarray(again.clients.examples.labels != other.clients.examples.labels))
   by_label = resolve(partition="label", examples_per_user=10)
-  labels = images.image_task(by_label, arrange=data.group).clients.labels
+  labels = images.image_problem(by_label, arrange=data.group).clients.labels
   assert np.mean([len(set(user)) for user in labels.tolist()]) < 3  # Two shards may touch a third label.
 
 
@@ -114,7 +114,7 @@ def test_a_task_of_digits():
 )
 def test_tasks_that_cannot_be(given, message):
   with pytest.raises(ValueError, match=message):
-    images.image_task(resolve(**given))
+    images.image_problem(resolve(**given))
 
 
 def test_intervals_are_students():

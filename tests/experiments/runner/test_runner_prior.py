@@ -9,9 +9,9 @@ import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.runner import options
-from experiments.runner.runs.params import save_params
-from experiments.runner.problems.catalogue import USERS, TaskOptions
+from experiments.runner.problems.catalogue import USERS, ProblemOptions
 from experiments.runner.problems.prior import load_start
+from experiments.runner.runs.params import save_params
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger
@@ -64,7 +64,7 @@ def load(path, given):
 
 
 def test_every_option_of_a_task_says_who_its_users_are_or_is_known_not_to():
-  names = {field.name for field in dataclasses.fields(TaskOptions)}
+  names = {field.name for field in dataclasses.fields(ProblemOptions)}
   assert set(USERS) - {"data_seed"} == names - NOT_ABOUT_USERS
   assert set(OTHER) == set(USERS)
 

@@ -16,7 +16,7 @@ from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from jdp import ledger, random
 from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
 from jdp.federated import FederatedAlgorithm
-from jdp.federated.checkpoints import Checkpoints
+from jdp.federated.runs.checkpoints import Checkpoints
 
 DELTA = 1e-5
 OPTIONS = TrainingOptions(num_rounds=7, eval_every=3, diagnostics=True)

@@ -1,0 +1,252 @@
+"""What a query's release costs when the record is in the sample for certain, by query and neighbouring relation.
+
+S bounds a record's contribution. A record that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
+
+* Gaussian sum: a Gaussian of multiplier sigma / S, or sigma / (2S).
+* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart; one coordinate is the worst case, because the
+  overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t q2), integrates to at least that of
+  one coordinate with the whole distance.
+* Weighted average sum_k w_k D_k / max(W, sum_k w_k), with f = S: it moves by at most 2S/W when a record is replaced,
+  max(S/W, 2S/(W+1)) when one is added, removed or zeroed. With A and s the sums over the others, |A| <= S s:
+  a removed record moves it by S w/W if s + w <= W; by |s w D - w A| / (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s;
+  between, by at most S (1 - 2s/(s+1) + s/W), convex in s and at its ends one of the two. For a replaced record with
+  w >= w' the denominators M >= M' give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it,
+  and at most 2/W where W lies between.
+* Randomised response: any two values, under every relation.
+* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. One that is removed takes
+  its noise along, so that neighbours differ in the variance of their noise, for which no analysis is given: refused.
+  An abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`.
+* Pure and concentrated releases: what they state, for the relation of their round and no other.
+* Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases (Laplace
+  sums and randomised responses too) one pure release of the sum of their epsilons; concentrated ones, with Gaussians
+  or without, one concentrated release of the sum of their rho, where a Gaussian's is 1/(2z^2). Other mixtures are
+  refused.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jdp.accounting.pair_families import (
+  CONCENTRATED,
+  GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  SKELLAM,
+  DominatingPair,
+  PairFamily,
+  pure_epsilon,
+)
+from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho
+from jdp.events import (
+  ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  NonPrivate,
+  PureRelease,
+  RandomizedResponse,
+  SkellamSum,
+  SumQueryEvent,
+  WeightedAverage,
+  query_event_types,
+)
+from jdp.guarantees import Relation
+
+_TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100
+
+
+def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation) -> DominatingPair:
+  """The loss of one release that the record takes part in.
+
+  Args:
+    query: what was released.
+    relation: what is asked for.
+    declared: the relation of the round, for which pure and concentrated releases are stated.
+
+  Raises:
+    ValueError: if the query has no analysis under the relation, or its groups none together.
+  """
+  if type(query) not in _RELEASES:
+    raise ValueError(
+      f"Expected a query that has an analysis, got {type(query).__name__}; record it as a PureRelease or "
+      "ConcentratedRelease of what it costs, or as NonPrivate."
+    )
+  return _RELEASES[type(query)](query, relation, declared)
+
+
+def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
+  """The noise multiplier of a Gaussian release under a relation: its standard deviation over its sensitivity.
+
+  Args:
+    query: what is released, or is to be.
+    relation: the neighbouring relation.
+
+  Raises:
+    ValueError: if the release is not Gaussian, or has no analysis under the relation.
+
+  >>> noise_multiplier(GaussianSum(clip_norm=2.0, stddev=1.0), "add_remove")
+  0.5
+  >>> noise_multiplier(GaussianSum(clip_norm=2.0, stddev=1.0), "replace_one")
+  0.25
+  """
+  relation = Relation(relation)
+  cost = dominating_pair(query, relation, relation)
+  if cost.kind is not GAUSSIAN:
+    raise ValueError(f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon.")
+  return cost.parameters[1]
+
+
+def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
+  return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
+
+
+def _gaussian(stddev: float, sensitivity: float) -> DominatingPair:
+  """The loss of Gaussian noise. A multiplier beyond 1e100 counts as that: its divergences would round to zero."""
+  return DominatingPair(GAUSSIAN, (1.0, min(stddev / max(sensitivity, _TINY), _LARGEST_MULTIPLIER)))
+
+
+def _gaussian_sum(query: GaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
+  return _gaussian(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
+
+
+def _weighted_average(query: WeightedAverage, relation: Relation, declared: Relation) -> DominatingPair:
+  least = query.min_total_weight
+  sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
+  return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
+
+
+def _laplace_sum(query: LaplaceSum, relation: Relation, declared: Relation) -> DominatingPair:
+  return DominatingPair(
+    LAPLACE, (_sum_sensitivity(query.clip_norm, relation) / query.scale if query.scale else math.inf,)
+  )
+
+
+def _randomized_response(query: RandomizedResponse, relation: Relation, declared: Relation) -> DominatingPair:
+  return DominatingPair(RANDOMIZED_RESPONSE, (query.noise, _real(query.num_values)))
+
+
+def _distributed_gaussian_sum(query: DistributedGaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
+  if not query.released:
+    return DominatingPair(PURE, (0.0,))
+  return _gaussian(float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation))
+
+
+def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
+  moved = _distance_in_bounds(query, relation)
+  shares = query.share_stddev, int(query.num_shares), query.dim
+  return DominatingPair(CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),))
+
+
+def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> DominatingPair:
+  moved = _distance_in_bounds(query, relation)
+  variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
+  return DominatingPair(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, variance))
+
+
+def _distance_in_bounds(query: SumQueryEvent, relation: Relation) -> int:
+  """How far a sum moves whose noise the records' owners add, in units of the bound on a record."""
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      f"Expected relation zero_out or replace_one for {type(query).__name__}, got add_remove: a record's owner who "
+      "leaves takes a share of the noise along; declare zero_out, under which the owner stays and contributes zero."
+    )
+  return 2 if relation is Relation.REPLACE_ONE else 1
+
+
+def _stated(kind: PairFamily, parameter: str) -> Callable[[Any, Relation, Relation], DominatingPair]:
+  def loss(query, relation, declared):
+    if relation is not declared:
+      raise ValueError(
+        f"Expected relation {declared}, for which the round's {type(query).__name__} is stated, got {relation}; "
+        "ask for that relation, or state the release for the other one."
+      )
+    return DominatingPair(kind, (getattr(query, parameter),))
+
+  return loss
+
+
+def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) -> DominatingPair:
+  parts = [dominating_pair(part, relation, declared) for part in query.parts]
+  kinds = {part.family for part in parts}
+  if NON_PRIVATE in kinds:
+    return DominatingPair(NON_PRIVATE, ())
+  if kinds == {GAUSSIAN}:
+    return DominatingPair(GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts)))))
+  if kinds <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
+    return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
+  if kinds <= {CONCENTRATED, GAUSSIAN}:
+    return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))
+  names = ", ".join(sorted(kind.name for kind in kinds))
+  raise ValueError(
+    f"Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got {names}; "
+    "record the others as a PureRelease or ConcentratedRelease of that kind, or as rounds of their own."
+  )
+
+
+def _inverse(multiplier: float) -> float:
+  return 1 / multiplier if multiplier else math.inf
+
+
+def _rho(loss: DominatingPair) -> float:
+  if loss.family is CONCENTRATED:
+    return loss.parameters[0]
+  precision = _inverse(loss.parameters[1])
+  return precision * precision / 2  # which overflows to infinity, where a power raises
+
+
+def _real(number: int) -> float:
+  """A whole number as float64, infinity where it has none."""
+  return float(number) if number < 2**1000 else math.inf
+
+
+_RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
+  GaussianSum: _gaussian_sum,
+  WeightedAverage: _weighted_average,
+  LaplaceSum: _laplace_sum,
+  RandomizedResponse: _randomized_response,
+  PureRelease: _stated(PURE, "epsilon"),
+  ConcentratedRelease: _stated(CONCENTRATED, "rho"),
+  NonPrivate: lambda query, relation, declared: DominatingPair(NON_PRIVATE, ()),
+  GroupedSums: _grouped_sums,
+  DistributedGaussianSum: _distributed_gaussian_sum,
+  DiscreteGaussianSum: _discrete_gaussian_sum,
+  SkellamSum: _skellam_sum,
+}
+
+
+def register_analysis(event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]) -> None:
+  """Makes ledgers that hold a registered event accountable: the public call for code outside the package.
+
+  Args:
+    event_type: of a query's event, made by `jdp.events.register`.
+    analysis: (event, relation asked for, relation that its round declares) -> the `DominatingPair` of one release that the
+      record takes part in, of a kind of `jdp.accounting.pair_families`. It raises ValueError for relations under which
+      it is not proved.
+
+  Raises:
+    ValueError: if the type is no registered query event, or has an analysis.
+
+  >>> register_analysis(GaussianSum, lambda event, relation, declared: DominatingPair(PURE, (0.0,)))
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a query event without an analysis, got GaussianSum; a new meaning is a new event.
+  """
+  if event_type not in query_event_types():
+    raise ValueError(
+      f"Expected the type of a query's event, got {event_type.__name__}; make it one by jdp.events.register."
+    )
+  if event_type in _RELEASES:
+    raise ValueError(
+      f"Expected a query event without an analysis, got {event_type.__name__}; a new meaning is a new event."
+    )
+  _RELEASES[event_type] = analysis
+
+
+def has_analysis(event_type: type) -> bool:
+  """Whether ledgers that hold events of this type are accountable."""
+  return event_type in _RELEASES

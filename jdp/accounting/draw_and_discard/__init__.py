@@ -1,0 +1,35 @@
+"""What the three adversaries of Draw and Discard learn (arXiv 1807.04369, Section 4).
+
+| what | where |
+|---|---|
+| a statement for each adversary, beside what was published | `adversaries` |
+| one user's reports, seen with the models that they started from | `one_update` |
+| one report, after others have followed it | `later_updates`, on the server's clock by `lineage` |
+| sums of Laplace noise | `laplace_sums` |
+"""
+
+from jdp.accounting.draw_and_discard.adversaries import (
+  InternalRatios,
+  Statement,
+  channel_listener,
+  internal_ratios,
+  internal_threat,
+  opportunistic_threat,
+  published_average,
+  published_lemma,
+)
+from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
+from jdp.accounting.draw_and_discard.one_update import channel_guarantee
+
+__all__ = [
+  "InternalRatios",
+  "Statement",
+  "channel_guarantee",
+  "channel_listener",
+  "internal_ratios",
+  "internal_threat",
+  "opportunistic_threat",
+  "published_average",
+  "published_lemma",
+  "snapshot_epsilon",
+]

@@ -1,0 +1,169 @@
+"""What one noisy model update still reveals after others have followed it (arXiv 1807.04369, Section 4.4).
+
+Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are covered by "any" alone,
+which does without later noise). On one instance's line of descent the noises of later updates pile up over a user's
+own; how much that hides depends on what those updates do to a difference. On the server's clock the line may also have
+died out: `snapshot_epsilon` combines the two.
+
+All epsilons are guarantees for one report. Neighbours differ in so many coordinates of its gradient, not in the model
+it started from, nor in what later clients hold. One coordinate of gradients that differ anywhere is another matter:
+later updates mix coordinates, and epsilon does not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
+"""
+
+import enum
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jdp import _validate
+from jdp.accounting.draw_and_discard import lineage
+from jdp.accounting.draw_and_discard.laplace_sums import (
+  MOST_DRAWS,
+  hockey_stick,
+  iterated_rdp,
+  least_epsilon,
+  rdp_delta,
+)
+from jdp.accounting.draw_and_discard.one_update import joint_epsilon
+
+
+class LaterUpdates(enum.StrEnum):
+  """What is known of the updates that follow a user's own along its line; each adds fresh noise of the same scale."""
+
+  DATA_INDEPENDENT = "data_independent"  #: their gradients do not depend on the model they start from
+  NON_EXPANSIVE = "non_expansive"  #: gradient steps on convex b-smooth losses, unclipped, of size at most 2/b
+  ANY = "any"  #: nothing
+
+
+def line_epsilon(
+  epsilon: float,
+  delta: float,
+  updates: int,
+  *,
+  later: str = "any",
+  coordinates: int = 1,
+  dimension: float = math.inf,
+) -> float:
+  """The epsilon at `delta` that one report keeps after exactly `updates` further updates along its line.
+
+  * data-independent: the sum of the T + 1 noises, the report's own included, against its shift: exact for one
+    coordinate (`hockey_stick`); for more, the smaller of basic composition and of the next bound;
+  * non-expansive: amplification by iteration (`iterated_rdp`, arXiv 1808.06651);
+  * any: the report's own loss, since what follows is computed from it.
+
+  The last bounds the others too. An average gradient that clients clip is not the gradient of a convex loss in
+  general: then only "any" is known.
+
+  Args:
+    epsilon: of each coordinate of one report, seen alone.
+    delta: in [0, 1].
+    updates: T >= 0, along the line.
+    later: a `LaterUpdates`.
+    coordinates: in how many coordinates neighbours differ.
+    dimension: coordinates of the model, at least `coordinates`; infinity: unknown. Matters to non-expansive updates
+      alone, which may turn a difference in one coordinate into one in all.
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> for later in LaterUpdates:
+  ...   print(later, round(line_epsilon(1.0, 1e-6, 100, later=later, dimension=1), 3))
+  data_independent 0.259
+  non_expansive 0.419
+  any 1.0
+  """
+  _validate.probability(delta=delta)
+  _validate.integer(0, updates=updates)
+  _validate.in_range(0, lineage.MOST_UPDATES, updates=updates)
+  delta_after = _delta_after(epsilon, later, coordinates, dimension)
+  return least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
+
+
+def snapshot_epsilon(
+  epsilon: float,
+  delta: float,
+  num_instances: int,
+  updates: int,
+  *,
+  later: str = "any",
+  seen: int = 1,
+  coordinates: int = 1,
+  dimension: float = math.inf,
+) -> float:
+  """The epsilon at `delta` of one report against who sees instances once, T server updates later.
+
+  The server's coins do not depend on data. Given them, the user's data reaches what is seen only through the stem of
+  its line, with n further updates (`lineage.updates_along_line`), and not at all without descent. The hockey-stick
+  divergence is jointly convex: that of a mixture whose weights are the same on both sides is at most the mixture of
+  the components'. Hence
+
+      delta(e) <= sum_n P(an instance seen descends, stem of n updates) delta_n(e),
+
+  with delta_n as for `line_epsilon`; the result is the least e for which the right side is at most `delta`. The
+  observer may know everything up to the report, and the coins, but no instance between the report and the snapshot;
+  one who picks what to look at by the coins is covered by seen = k.
+  Clients that hold a drawn instance while others update, and checks that reject updates, are not covered.
+
+  Args:
+    epsilon: of each coordinate of one report, seen alone.
+    delta: in [0, 1].
+    num_instances: k.
+    updates: T >= 0, server updates after the user's own.
+    later: a `LaterUpdates`.
+    seen: how many instances are seen, 1..k, chosen independently of their history.
+    coordinates: as for `line_epsilon`.
+    dimension: as for `line_epsilon`.
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> one, every = (snapshot_epsilon(1.0, 1e-6, 20, 400, later="data_independent", seen=v) for v in (1, 20))
+  >>> print(round(one, 3), round(every, 3))
+  0.48 0.999
+  """
+  _validate.probability(delta=delta)
+  weights = lineage.updates_along_line(num_instances, updates, seen=seen)
+  delta_after = _delta_after(epsilon, later, coordinates, dimension)
+  # More updates hide no less than so many, and sums of more noise are not computed.
+  weights = np.append(weights[:MOST_DRAWS], weights[MOST_DRAWS:].sum())
+  is_likely = weights > 1e-9 * delta / weights.size
+  likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
+
+  def mixture(e):
+    return unlikely + math.fsum(weights[n] * delta_after(int(n), e) for n in likely)
+
+  return least_epsilon(mixture, delta, coordinates * epsilon)
+
+
+def _delta_after(epsilon: float, later: str, coordinates: int, dimension: float) -> Callable[[int, float], float]:
+  """(n, e) -> a delta at e for one report followed by n updates; non-increasing in both."""
+  joint = joint_epsilon(epsilon, coordinates)
+  _validate.one_of(list(LaterUpdates), later=later)
+  _validate.in_range(coordinates, math.inf, dimension=dimension)
+
+  def own(e):
+    if coordinates == 1:
+      return hockey_stick(1, epsilon, e)
+    # The most that joint-DP allows: randomised response (arXiv 1311.0776).
+    return float(np.maximum(0.0, -math.expm1(min(e - joint, 0.0)) / (1 + math.exp(-joint))))
+
+  def iterated(n, e, dimension):
+    shift = epsilon * math.sqrt(coordinates)
+    return rdp_delta(lambda orders: iterated_rdp(n + 1, shift, dimension, orders), e)
+
+  def non_expansive(n, e):
+    return float(np.minimum(own(e), iterated(n, e, dimension)))
+
+  def data_independent(n, e):
+    if coordinates == 1:
+      return hockey_stick(n + 1, epsilon, e)
+    composed = coordinates * hockey_stick(n + 1, epsilon, e / coordinates)
+    return float(np.min([own(e), composed, iterated(n, e, coordinates)]))
+
+  bounds = {
+    LaterUpdates.DATA_INDEPENDENT: data_independent,
+    LaterUpdates.NON_EXPANSIVE: non_expansive,
+    LaterUpdates.ANY: lambda n, e: own(e),
+  }
+  return bounds[LaterUpdates(later)]

@@ -1,0 +1,147 @@
+"""What a client's noisy model updates cost against who sees them (arXiv 1807.04369, Sections 3.2 and 4.2).
+
+A client moves the model it drew by -eta g plus Laplace (or Gaussian) noise on every coordinate, where its average
+gradient g has coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients of one update; the model it starts
+from is the same.
+
+* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of the releases (reports
+  less their pre-images) is seen alone. The second is not so for who sees a model that others made from a report: each
+  of its coordinates depends on all of the report's, through their gradients. One that is seen alone can then
+  cost more than epsilon; against adversaries II and III, and against I over several reports, neighbours differ in
+  one coordinate.
+* *Per user*: they differ anywhere, and all released coordinates are seen together.
+
+The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does not hide a feature
+of a client: one feature moves the residual, and with it every coordinate of g.
+
+Noise is taken as real-valued. Releases with floats are dithered (`jdp.federated.draw_and_discard.client_updates`), and
+what floats add then is bounded by `jdp.accounting.grid_surcharge`, over all coordinates of all releases
+whose noise a statement rests on.
+"""
+
+import math
+
+from jdp import _validate
+from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
+from jdp.accounting.draw_and_discard.laplace_sums import laplace_rdp, rdp_epsilon
+from jdp.guarantees import ApproxDP, PureDP, Unit
+
+_MOST_COORDINATES = 2**53
+
+
+def noise_scale(epsilon: float, norm: float, step: float) -> float:
+  """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
+
+  With `norm` = c, the bound of each coordinate of g, every coordinate is epsilon-DP (Algorithm 1). With `norm` an L1
+  bound of the whole of g the whole update is: two such gradients are at most 2 norm apart in L1.
+
+  >>> noise_scale(1.0, 0.1, 0.5), noise_scale(1.0, 20.0, 0.5)
+  (0.1, 20.0)
+  """
+  _validate.positive(epsilon=epsilon, norm=norm, step=step)
+  return 2 * norm * step / epsilon
+
+
+def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_norm: float = math.inf) -> float:
+  """The epsilon of one update whose `coordinates` released coordinates are seen together, each epsilon-DP alone.
+
+  The log density ratio is at most ||eta g - eta g'||_1 / scale <= epsilon / (2c) * ||g - g'||_1. Each of the
+  coordinates contributes at most 2c to that norm, and all together at most 2 `l1_norm`: the result is
+  epsilon * min(coordinates, l1_norm / c), which is sharp.
+
+  Multinomial regression, features in [0, 1]: the gradient's row of feature x_j is (p - e_y) x_j for predicted
+  probabilities p and label y; its L1 norm is 2 (1 - p_y) x_j <= 2, averages over examples and clipped rows included.
+  With c = 1 a feature's row therefore costs 2 epsilon, for any number of outputs.
+
+  Args:
+    epsilon: of each coordinate seen alone.
+    coordinates: released coordinates that depend on the data.
+    clip: c > 0.
+    l1_norm: a bound that is known for the L1 norm of these coordinates of g; infinity: none.
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> joint_epsilon(1.0, 7850), joint_epsilon(1.0, 10, l1_norm=2.0)
+  (7850.0, 2.0)
+  """
+  _validate.positive(epsilon=epsilon, clip=clip)
+  _validate.integer(1, coordinates=coordinates)
+  _validate.in_range(0, math.inf, l1_norm=l1_norm)
+  _validate.in_range(1, _MOST_COORDINATES, coordinates=coordinates)
+  return _finite("epsilon of the coordinates together", epsilon * min(float(coordinates), l1_norm / clip))
+
+
+def _finite(name: str, value: float) -> float:
+  """A product of finite numbers, refused where it overflows: what is computed from infinity would be NaN."""
+  if not value < math.inf:
+    raise ValueError(f"Expected a finite {name}, got {value}; choose less extreme parameters.")
+  return value
+
+
+def channel_guarantee(
+  epsilon: float,
+  *,
+  coordinates: int = 1,
+  clip: float = 1.0,
+  l1_norm: float = math.inf,
+  l2_norm: float = math.inf,
+  reports: int = 1,
+  delta: float = 0.0,
+  noise: str = "laplace",
+) -> PureDP | ApproxDP:
+  """What holds for all reports of a user against who sees them, and the models they started from (Section 4.2).
+
+  Relation replace one, observer server; the unit is a coordinate for `coordinates=1`, else the user (all coordinates
+  together). Without a delta epsilons add up. With one, the smaller of that sum and the epsilon of the composed
+  Renyi divergences: reports * sum_j f(v_j), f that of a Laplace draw (`laplace_rdp`). f is convex and the
+  shifts v_j, at most epsilon each, add up to at most `joint_epsilon`: the worst v has whole epsilons and one rest.
+
+  Gaussian noise: a shift of w_j times 2c in coordinate j, |w_j| <= 1, costs what one release with the noise multiplier
+  of (epsilon, delta) divided by ||w||_2 costs, and the squares of reports add up. ||w||_2^2 is at most
+  min(sum |w_j|, (`l2_norm` / c)^2), and sum |w_j| at most `joint_epsilon` / epsilon. Exact for the worst w.
+
+  Args:
+    epsilon: of each coordinate of one report, seen alone; for Gaussian noise, at `delta`.
+    coordinates: as for `joint_epsilon`; so are `clip` and `l1_norm`.
+    clip: c.
+    l1_norm: bound of the L1 norm of g.
+    l2_norm: bound of its L2 norm; infinity: none that is known.
+    reports: how many updates the user sends at most.
+    delta: in [0, 1]; for Gaussian noise, in (0, 1).
+    noise: "laplace" or "gaussian".
+
+  Raises:
+    ValueError: if an argument is out of range or NaN.
+
+  >>> print(channel_guarantee(1.0, coordinates=10))
+  10-DP per user (replace one), against the server
+  >>> print(channel_guarantee(0.1, reports=400, delta=1e-6))
+  (11.36..., 1e-06)-DP per coordinate (replace one), against the server
+  """
+  _validate.integer(1, reports=reports, coordinates=coordinates)
+  _validate.in_range(1, _MOST_COORDINATES, reports=reports, coordinates=coordinates)
+  _validate.probability(delta=delta)
+  _validate.in_range(0, math.inf, l2_norm=l2_norm)
+  _validate.one_of(("laplace", "gaussian"), noise=noise)
+  l1_norm = min(l1_norm, math.sqrt(coordinates) * l2_norm)
+  joint = joint_epsilon(epsilon, coordinates, clip=clip, l1_norm=l1_norm)
+  unit = Unit.COORDINATE if coordinates == 1 else Unit.USER
+  if noise == "gaussian":
+    ratio = l2_norm / clip
+    squares = reports * min(joint / epsilon, ratio * ratio)
+    if squares == 0:  # Nothing that depends on the data is released.
+      return PureDP(0.0, unit=unit)
+    multiplier = gaussian_noise_multiplier(epsilon, delta) / math.sqrt(squares)
+    return ApproxDP(gaussian_epsilon(multiplier, delta), delta, unit=unit)
+  pure = PureDP(_finite("epsilon of all reports", reports * joint), unit=unit)
+  if delta == 0 or joint == 0:
+    return pure
+  whole, rest = divmod(joint, epsilon)
+
+  def rdp(orders):
+    shared = whole * laplace_rdp(epsilon, orders) if whole else 0.0  # Zero times infinity is NaN.
+    return reports * (shared + laplace_rdp(rest, orders))
+
+  approximate = rdp_epsilon(rdp, delta)
+  return pure if pure.epsilon <= approximate else ApproxDP(approximate, delta, unit=unit)

@@ -1,0 +1,317 @@
+"""Closed forms of the spherical-cap mechanism PrivUnit (arXiv 1812.00984, Algorithm 1).
+
+For V uniform on the unit sphere of R^d, T = <V, u> has density
+c_d (1 - t^2)^((d-3)/2), and with a = (d-1)/2
+
+    q(gamma) = P(T >= gamma) = I_h(a, a),        h = (1 - gamma) / 2,
+    f(gamma) = E[T; T >= gamma] = c_d (1 - gamma^2)^a / (2 a).
+
+Drawing V from the cap {T >= gamma} with probability p, else from its
+complement, costs exactly epsilon = logit p - logit q and gives
+E[V] = m u with m = f (p/q - (1-p)/(1-q)).
+
+Everything is float64 on the host and in logarithms: q is 3e-109 at
+(d=1e5, epsilon=256), and at epsilon=1e4 not even gamma and p can be told from 1,
+so the height of the cap is carried as log h and p as its logit.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import optimize, special
+
+from jdp import _validate
+from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
+from jdp.guarantees import rounded_up
+
+MAX_DIM = 10**9
+
+# A mechanism's epsilon is this much (relatively) below the one asked for: ten times the error of
+# the formulas here, a thousandth of what a user could notice.
+_SAFETY = 5e-10
+
+
+class Cap(NamedTuple):
+  """A cap and the probability of drawing from it, all that defines PrivUnit.
+
+  Attributes:
+    dim: d.
+    gamma: the least <v, u> of the cap's points, in [0, 1).
+    log_height: log((1 - gamma) / 2), accurate where gamma rounds to 1.
+    p: the probability of drawing from the cap.
+    logit_p: log(p / (1-p)), accurate where p rounds to 1; the paper's eps0.
+    log_q: log of the cap's share of the sphere.
+    logit_q: log(q / (1-q)).
+    log_m: log of the norm of E[V].
+    epsilon: the exact privacy loss, logit p - logit q.
+  """
+
+  dim: int
+  gamma: float
+  log_height: float
+  p: float
+  logit_p: float
+  log_q: float
+  logit_q: float
+  log_m: float
+  epsilon: float
+
+  @property
+  def m(self) -> float:
+    """The norm of E[V]; releases have norm 1/m."""
+    return math.exp(self.log_m)
+
+
+def log_density_constant(dim: int) -> float:
+  """log c_d = log Gamma(d/2) - log Gamma((d-1)/2) - log(pi)/2.
+
+  A difference of lgamma would lose 1e-6 at d = 1e9: from a = (d-1)/2 = 25 on, Stirling's series.
+  """
+  a = (dim - 1) / 2
+  if a < 25:
+    return special.gammaln(a + 0.5) - special.gammaln(a) - 0.5 * math.log(math.pi)
+  r = 1 / (a * a)
+  series = (-1 / 8 + r * (1 / 192 + r * (-1 / 640 + r * (17 / 14336 - r * 31 / 18432)))) / a
+  return 0.5 * math.log(a) + series - 0.5 * math.log(math.pi)
+
+
+def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
+  """log q(gamma) and log(q/f)(gamma), elementwise for 0 <= gamma < 1.
+
+  Args:
+    dim: d >= 2.
+    gamma: height of the cap's rim, any shape.
+    log_height: log((1-gamma)/2), same shape: the accurate one of the two above 1/2, gamma below.
+
+  Returns:
+    (log q, log q/f), float64: relative errors below 1e-13 for q/f - 1 and 1e-13 for log q.
+  """
+  gamma, log_height = np.broadcast_arrays(np.asarray(gamma, float), np.asarray(log_height, float))
+  log_q, log_ratio = np.empty(gamma.shape), np.empty(gamma.shape)
+  high = gamma > 0.5
+  log_q[high], log_ratio[high] = _log_share_high(dim, log_height[high])
+  log_q[~high], log_ratio[~high] = _log_share_low(dim, gamma[~high])
+  return log_q, log_ratio
+
+
+def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), a series of positive terms with ratio below 2h < 1/2."""
+  a, h = (dim - 1) / 2, np.exp(log_height)
+  n = np.arange(64).reshape(-1, *[1] * h.ndim)
+  excess = np.sum(np.cumprod((2 * a + n) / (a + 1 + n) * h, axis=0), axis=0)
+  log_f = log_density_constant(dim) - math.log(2 * a) + a * (math.log(4) + log_height + np.log1p(-h))
+  return log_f + np.log1p(excess), np.log1p(excess)
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """For gamma <= 1/2: q = c_d times the integral of sin^(d-2) from 0 to Theta = acos(gamma).
+
+  With theta = Theta - x the integrand, relative to its value at Theta, is
+  (1 - 2 sin^2(x/2) - cot(Theta) sin x)^(d-2): nothing cancels, and Gauss's rule on the range where it
+  exceeds e^-50 is exact to rounding.
+  """
+  power, sine = dim - 2, np.sqrt((1 - gamma) * (1 + gamma))
+  cot, angle = gamma / sine, np.arccos(gamma)
+  # The root of power * (cot x + x^2/2) = 50, beyond which the integrand is below e^-50.
+  reach = np.minimum(angle, 100 / (np.sqrt((power * cot) ** 2 + 100 * power) + power * cot + 1e-300))
+  x = 0.5 * reach[..., None] * (1 + _NODES)
+  drop = 2 * np.sin(x / 2) ** 2 + cot[..., None] * np.sin(x)
+  integral = 0.5 * reach * np.sum(_WEIGHTS * np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300))), axis=-1)
+  log_sine_squared = np.log1p(-(gamma**2))
+  log_q = log_density_constant(dim) + 0.5 * power * log_sine_squared + np.log(integral)
+  # q/f = 2a * integral / sin(Theta), as f = c_d sin^(2a)(Theta) / (2a).
+  return log_q, np.log((dim - 1) * integral) - 0.5 * log_sine_squared
+
+
+def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
+  """The height gamma >= 0 of the cap with a given share of the sphere: the inverse of `log_share`.
+
+  Newton's method on log q as a function of log h, where it is concave, so that
+  the iteration converges from one side; it starts from a normal approximation.
+
+  Args:
+    dim: d >= 2.
+    log_tail: log q <= log(1/2), any shape.
+
+  Returns:
+    (gamma, log h), float64, accurate to 1e-12 relative to 1/sqrt(d).
+  """
+  log_tail = np.asarray(log_tail, float)
+  log_sine_squared = -(special.ndtri_exp(log_tail) ** 2) / (dim - 1.5)
+  gamma = np.sqrt(-np.expm1(log_sine_squared))
+  log_height = log_sine_squared - math.log(2) - np.log1p(gamma)
+  for _ in range(50):
+    log_q, log_ratio = log_share(dim, gamma, log_height)
+    slope = (dim - 1) / (1 + gamma) * np.exp(-log_ratio)  # d log q / d log h
+    step = (log_tail - log_q) / slope
+    log_height = np.minimum(log_height + step, math.log(0.5))
+    gamma = _gamma(log_height)
+    if np.max(np.abs(step)) * math.sqrt(dim) < 1e-7:  # and the error after it is its square
+      break
+  return gamma, log_height
+
+
+def log_density(dim: int, gamma, log_height) -> np.ndarray:
+  """log of the density of T = <V, u> at gamma, elementwise."""
+  log_sine_squared = np.log1p(gamma) + np.asarray(log_height) + math.log(2)
+  return log_density_constant(dim) + 0.5 * (dim - 3) * log_sine_squared
+
+
+def optimal_cap(dim: int, epsilon: float) -> Cap:
+  """The cap and probability with the least mean squared error among all that cost epsilon.
+
+  For given gamma the best p spends all of epsilon, which leaves m = f / (q + 1/(e^epsilon - 1)) to
+  maximise; its derivative vanishes where gamma = m, and nowhere else.
+
+  Args:
+    dim: d, 2 <= d <= 1e9.
+    epsilon: 1e-3 <= epsilon <= 1e4.
+
+  Returns:
+    A `Cap` whose exact epsilon is below the one asked for, by a relative 5e-10.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> cap = optimal_cap(1000, 4.0)
+  >>> round(cap.p, 5), round(cap.m, 6), round(1 / cap.m**2 - 1, 1)
+  (0.79121, 0.047913, 434.6)
+  """
+  _check(dim, epsilon)
+  log_odds = epsilon + math.log(-math.expm1(-epsilon))  # log(e^epsilon - 1)
+
+  def surplus_low(log_gamma):  # log(gamma/m), increasing through its root
+    gamma = math.exp(log_gamma)
+    log_q, log_ratio = log_share(dim, gamma, _log_height(gamma))
+    return log_gamma + log_ratio + np.logaddexp(0.0, -(log_odds + log_q))
+
+  def surplus_high(log_height):  # log log(gamma f/q)^-1 - log log(m f/q)^-1, increasing through its root
+    log_q, log_ratio = log_share(dim, _gamma(log_height), log_height)
+    gap = -np.log1p(-2 * np.exp(log_height)) - log_ratio
+    log_gap = math.log(gap) if log_height > -40 else log_height + math.log(4 / (dim + 1))
+    x = log_odds + float(log_q)
+    return log_gap - (math.log(np.logaddexp(0.0, -x)) if x < 40 else -x)
+
+  if surplus_low(math.log(0.5)) >= 0:
+    gamma = math.exp(optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15))
+    return _spend(dim, gamma, _log_height(gamma), epsilon)
+  lowest = -2 * (epsilon + 100) / (dim - 1) - 100
+  log_height = optimize.brentq(surplus_high, lowest, math.log(0.25), xtol=1e-15, rtol=1e-15)
+  return _spend(dim, _gamma(log_height), log_height, epsilon)
+
+
+def cap_at(dim: int, epsilon: float, gamma: float) -> Cap:
+  """The cap of a given gamma, with the best p for epsilon: the one that spends all of it."""
+  _check(dim, epsilon)
+  _check_gamma(gamma)
+  return _spend(dim, gamma, _log_height(gamma), epsilon)
+
+
+def cap_of(dim: int, gamma: float, p: float) -> Cap:
+  """The cap of a given (gamma, p), with its exact epsilon.
+
+  Raises:
+    ValueError: if gamma is not in [0, 1), p not in (0, 1), or p below the cap's own share q, where
+      the mechanism would point away from its input.
+  """
+  _check(dim)
+  _check_gamma(gamma)
+  cap = _make(dim, gamma, _log_height(gamma), logit_of(p))
+  if not cap.epsilon > 0:
+    raise ValueError(f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}.")
+  return cap
+
+
+def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
+  """The best cap for a given p: m grows with gamma, so it spends all of epsilon on gamma.
+
+  Raises:
+    ValueError: if an argument is out of range, or if p alone costs more than epsilon.
+  """
+  _check(dim, epsilon)
+  if not 0.5 <= p < 1:
+    raise ValueError(f"Expected p in [1/2, 1) when gamma is not given, got {p}.")
+  logit_p = logit_of(p)
+  logit_q = logit_p - epsilon * (1 - _SAFETY)
+  if not logit_q <= 0:
+    raise ValueError(f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with {rounded_up(logit_p)}.")
+  gamma, log_height = quantile(dim, -np.logaddexp(0.0, -logit_q))
+  return _make(dim, float(gamma), float(log_height), logit_p)
+
+
+def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
+  """The paper's choice: p = expit(epsilon0), gamma from its sufficient conditions for epsilon1.
+
+  The larger gamma of conditions (a) and (b) of arXiv 1812.00984, Section 4.1.1:
+
+      (a) gamma <= tanh(epsilon1/2) sqrt(pi / (2(d-1)))
+      (b) epsilon1 >= log(d)/2 + log 6 - (d-1)/2 log(1-gamma^2) + log gamma,  gamma >= sqrt(2/d)
+
+  Both leave part of epsilon1 unused; the cap's `epsilon` says what it really costs.
+
+  Args:
+    dim: d >= 3; at d = 2 condition (a) is not sufficient.
+    epsilon0: the share of the budget spent on p, >= 0.
+    epsilon1: the share spent on gamma, > 0.
+
+  Raises:
+    ValueError: if an argument is out of range, or the exact epsilon exceeds epsilon0 + epsilon1.
+
+  >>> cap = published_cap(1000, 1.0, 3.0)
+  >>> cap.epsilon < 4.0 and cap.m < optimal_cap(1000, 4.0).m
+  True
+  """
+  _check(dim, epsilon0 + epsilon1)
+  _validate.integer(3, dim=dim)
+  _validate.non_negative(epsilon0=epsilon0)
+  _validate.positive(epsilon1=epsilon1)
+
+  def slack_b(gamma):
+    needed = 0.5 * math.log(dim) + math.log(6) - 0.5 * (dim - 1) * math.log1p(-(gamma**2)) + math.log(gamma)
+    return epsilon1 - needed
+
+  gamma = min(math.tanh(epsilon1 / 2) * math.sqrt(math.pi / (2 * (dim - 1))), 1 - 1e-12)
+  least_b = math.sqrt(2 / dim)
+  if slack_b(least_b) >= 0:
+    largest_b = 1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else optimize.brentq(slack_b, least_b, 1 - 1e-12)
+    gamma = max(gamma, largest_b)
+  cap = _make(dim, gamma, _log_height(gamma), epsilon0)
+  if not cap.epsilon <= epsilon0 + epsilon1:
+    raise ValueError(f"Expected the published gamma to cost at most {epsilon0 + epsilon1}, got {cap.epsilon}.")
+  return cap
+
+
+def _spend(dim: int, gamma: float, log_height: float, epsilon: float) -> Cap:
+  """The cap whose p spends epsilon, up to the safety margin."""
+  log_q, _ = log_share(dim, gamma, log_height)
+  return _make(dim, gamma, log_height, spend(epsilon, logit(float(log_q)), _SAFETY))
+
+
+def _make(dim: int, gamma: float, log_height: float, logit_p: float) -> Cap:
+  log_q, log_ratio = (float(x) for x in log_share(dim, gamma, log_height))
+  logit_q = logit(log_q)
+  made = cost(logit_p, logit_q, -log_ratio)
+  return Cap(dim, gamma, log_height, made.p, logit_p, log_q, logit_q, made.log_m, made.epsilon)
+
+
+def _gamma(log_height: Any) -> Any:
+  return -np.expm1(log_height + math.log(2))
+
+
+def _log_height(gamma: float) -> float:
+  return np.log1p(-gamma) - math.log(2)
+
+
+def _check(dim: int, epsilon: float = 1.0) -> None:
+  if not (isinstance(dim, int | np.integer) and 2 <= dim <= MAX_DIM):
+    raise ValueError(f"Expected dim to be a whole number in [2, {MAX_DIM}], got {dim!r}; a scalar has no direction.")
+  check_epsilon(epsilon)
+
+
+def _check_gamma(gamma: float) -> None:
+  if not 0 <= gamma < 1:
+    raise ValueError(f"Expected gamma in [0, 1), got {gamma}.")

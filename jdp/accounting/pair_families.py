@@ -1,0 +1,100 @@
+"""The kinds of privacy loss that accountants compose: families of pairs of distributions, with their divergences.
+
+A loss is a pair of output distributions that dominates what a round can do to neighbours; a kind is a family of
+them, such as "Gaussian sum of a Poisson sample, (q, z)". Kinds compose by their Renyi divergences, which
+each has. `jdp.accounting.pld.loss_distributions` says which have a privacy loss distribution as well.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp.accounting.renyi import closed_forms
+from jdp.accounting.renyi.discrete_noise import skellam_rdp
+from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
+from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
+
+
+class PairFamily(NamedTuple):
+  """A family of losses, each given by P numbers.
+
+  Attributes:
+    name: as it is called in messages.
+    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64, the larger of both directions.
+    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy, infinite where there is none.
+    severity: parameters -> a number; of two losses, that with the larger number dominates the other (for every
+      accountant). None: the family is not ordered.
+  """
+
+  name: str
+  rdp: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  max_loss: Callable[[np.ndarray], np.ndarray]
+  severity: Callable[[tuple[float, ...]], float] | None
+
+
+class DominatingPair(NamedTuple):
+  """One loss: a kind and its parameters."""
+
+  family: PairFamily
+  parameters: tuple[float, ...]
+
+
+def _unbounded(parameters: np.ndarray) -> np.ndarray:
+  return np.full(len(parameters), math.inf)
+
+
+GAUSSIAN = PairFamily(
+  "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
+  lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
+  _unbounded,
+  lambda parameters: -parameters[1],  # asked only at one q
+)
+FIXED_SIZE_GAUSSIAN = PairFamily(
+  "Gaussian sum of a fixed-size sample",  # (share of the population, z)
+  lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
+  _unbounded,
+  None,
+)
+LAPLACE = PairFamily(
+  "Laplace",  # (sensitivity / scale,)
+  lambda parameters, orders: closed_forms.laplace(parameters[:, 0], orders),
+  lambda parameters: parameters[:, 0],
+  lambda parameters: parameters[0],
+)
+RANDOMIZED_RESPONSE = PairFamily(
+  "randomized response",  # (noise, number of values)
+  lambda parameters, orders: closed_forms.randomized_response(parameters[:, 0], parameters[:, 1], orders),
+  lambda parameters: closed_forms.response_epsilon(parameters[:, 0], parameters[:, 1]),
+  None,
+)
+PURE = PairFamily(
+  "pure differential privacy",  # (epsilon,)
+  lambda parameters, orders: closed_forms.pure(parameters[:, 0], orders),
+  lambda parameters: parameters[:, 0],
+  lambda parameters: parameters[0],
+)
+CONCENTRATED = PairFamily(
+  "zero-concentrated differential privacy",  # (rho,)
+  lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
+  _unbounded,
+  lambda parameters: parameters[0],
+)
+SKELLAM = PairFamily(
+  "Skellam",  # (L2 distance, L1 distance, variance)
+  lambda parameters, orders: skellam_rdp(parameters[:, 0], parameters[:, 1], parameters[:, 2], orders),
+  _unbounded,
+  None,
+)
+NON_PRIVATE = PairFamily(
+  "no privacy",  # ()
+  lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
+  _unbounded,
+  lambda parameters: 0.0,
+)
+
+
+def pure_epsilon(loss: DominatingPair) -> float:
+  """The epsilon of pure differential privacy of one loss; infinite if it has none."""
+  return float(loss.family.max_loss(np.array([loss.parameters]))[0])

@@ -1,0 +1,101 @@
+"""Batching on the server (FedSGD), what Draw and Discard is compared with (arXiv 1807.04369, Section 5)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate
+from jdp.federated.draw_and_discard.client_updates import ClientUpdate, descend
+from jdp.federated.draw_and_discard.update_stream import Passes, Process, in_rounds, scan_updates
+from jdp.federated.engine.rounds import FederatedAlgorithm
+
+PyTree = Any
+
+
+class BatchingState(NamedTuple):
+  """What a server that batches gradients holds.
+
+  Attributes:
+    number: int32 scalar, the number of gradients received so far.
+    params: the model.
+    total: the sum of the gradients of the unfinished batch.
+  """
+
+  number: jax.Array
+  params: PyTree
+  total: PyTree
+
+
+def server_batching(
+  update: ClientUpdate, batch_size: int, schedule: Passes, *, block_size: int | None = None
+) -> FederatedAlgorithm:
+  """The baseline: one model, and a step by the average of every `batch_size` clients' releases (FedSGD).
+
+  Clients and their guarantee are those of `draw_and_discard`; they compute at the model of the last whole batch. A
+  schedule of learning rates counts batches.
+
+  Args:
+    update: what clients do.
+    batch_size: B >= 1.
+    schedule: who reports when (`jdp.federated.draw_and_discard.passes`).
+    block_size: as for `draw_and_discard_process`.
+
+  Returns:
+    A `FederatedAlgorithm` whose parameters are one model, a pytree of [1, ...].
+
+  Raises:
+    ValueError: if batch_size is not positive.
+  """
+  return in_rounds(server_batching_process(update, batch_size, block_size=block_size), schedule)
+
+
+def server_batching_process(update: ClientUpdate, batch_size: int, *, block_size: int | None = None) -> Process:
+  """The process of `server_batching`, update by update.
+
+  Args:
+    update: what clients do.
+    batch_size: B >= 1.
+    block_size: as for `draw_and_discard_process`.
+
+  Returns:
+    A `Process` on `BatchingState`, begun with one model.
+
+  Raises:
+    ValueError: if batch_size is not positive.
+
+  >>> from jdp.data import Examples
+  >>> from jdp.federated.draw_and_discard.client_updates import exact_update
+  >>> from jdp.federated.draw_and_discard.update_stream import arrivals
+  >>> from jdp.models.generalised_linear import glm
+  >>> update = exact_update(glm("linear", (1,)).gradient, learning_rate=1.0)
+  >>> process = server_batching_process(update, batch_size=2)
+  >>> state = process.init(jnp.zeros((1, 1, 1)))
+  >>> clients = Examples(jnp.ones((2, 1, 1)), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)))
+  >>> process.run(jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, update.settings).params.item()
+  0.5
+  """
+  _validate.integer(1, batch_size=batch_size)
+
+  def init(models):
+    params = jax.tree.map(lambda x: x[0], models)
+    return BatchingState(jnp.int32(0), params, jax.tree.map(jnp.zeros_like, params))
+
+  def advance(settings, state, number, client, choices, noise):
+    del choices
+    release = update.release(settings, noise, state.params, client)
+    total = jax.tree.map(jnp.add, state.total, release)
+
+    def finish():
+      mean = jax.tree.map(lambda x: x / batch_size, total)
+      rate = update.rate(settings, number // batch_size)
+      return descend(state.params, mean, rate), jax.tree.map(jnp.zeros_like, total)
+
+    last = (number + 1) % batch_size == 0
+    return BatchingState(number + 1, *jax.lax.cond(last, finish, lambda: (state.params, total)))
+
+  def run(key, state, arrivals, clients, settings):
+    inputs = (arrivals, clients, settings)
+    return scan_updates(update, lambda key: None, advance, key, state, state.params, inputs, block_size)
+
+  return Process(init, run, lambda state: jax.tree.map(lambda x: x[None], state.params), update)

@@ -1,0 +1,229 @@
+"""A stream of client updates: one compiled scan, whatever the server does with them; in rounds, a training procedure.
+
+Noise is drawn for a block of updates at once, as many small draws are slow. Update number t (counted from 0 over
+the whole run) has keys of its own, folded in from t: neither the blocks, nor where a run is cut, nor
+which users come before, change a bit of what it draws.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate, random
+from jdp.data.clients import Array, Examples
+from jdp.events import LocalRelease
+from jdp.federated.draw_and_discard.client_updates import ClientUpdate, Settings
+from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
+from jdp.federated.engine.sharded import check_clients
+from jdp.sampling.base import check_population
+
+PyTree = Any
+
+# Numbers of noise in a block, and updates: the noise stays close to the cache, and the cost of a block is shared.
+_BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["users"], meta_fields=["population"])
+@dataclasses.dataclass(frozen=True)
+class Arrivals:
+  """Who reports, one after the other; a pytree, made by `arrivals`.
+
+  Attributes:
+    users: int32 [T], the number of the user that makes each update, below `population`.
+    population: how many users there are, public and static. A process refuses data of more or
+      fewer: a number past the end would be taken for the last user, who would release more often
+      than its guarantee says.
+  """
+
+  users: Array
+  population: int
+
+
+def arrivals(users: Array, population: int) -> Arrivals:
+  """The `Arrivals` of these users.
+
+  Args:
+    users: int32 [T]; may be traced, then its numbers must be below the population by construction.
+    population: how many users there are.
+
+  Raises:
+    ValueError: if population is no whole number in [1, 2^31), or a user's number is not below it.
+
+  >>> arrivals(np.array([2, 0, 2], np.int32), 3).population
+  3
+  """
+  check_population(population)
+  if not isinstance(users, jax.core.Tracer):
+    numbers = np.asarray(users)
+    if not np.all((numbers >= 0) & (numbers < population)):
+      raise ValueError(f"Expected numbers of users from 0 to {population - 1}, got others; count all users there are.")
+  return Arrivals(jnp.asarray(users), population)
+
+
+class Process(NamedTuple):
+  """A stream of client updates as pure functions: jit them, or vmap them over keys, states and settings.
+
+  Attributes:
+    init: models -> state: what the server begins with, a pytree of [k, ...] of its k models.
+    run: (key, state, arrivals, clients, settings) -> state after one update of each user of the `Arrivals`, in order.
+      `clients` are the data, with one leading axis of all users; other data is refused when traced. `key` is that of
+      the whole run, the same in every call, and one that is used for nothing else. `settings`: as `update.settings`.
+    models: state -> the server's models, a pytree of [k, ...].
+    update: what clients do.
+  """
+
+  init: Callable[[PyTree], Any]
+  run: Callable[[jax.Array, Any, Arrivals, Examples, Settings], Any]
+  models: Callable[[Any], PyTree]
+  update: ClientUpdate
+
+
+class Passes(NamedTuple):
+  """Who reports when: passes over all users, each in rounds.
+
+  Every pass is a random permutation of the users, cut into rounds of equal size; the users left over sit that pass
+  out. So a user reports at most once in a round, and at most once in a pass.
+
+  Attributes:
+    num_users: N.
+    rounds_per_pass: rounds of one pass.
+    num_rounds: of the whole run.
+  """
+
+  num_users: int
+  rounds_per_pass: int
+  num_rounds: int
+
+  @property
+  def round_size(self) -> int:
+    """Updates of one round."""
+    return self.num_users // self.rounds_per_pass
+
+  @property
+  def num_updates(self) -> int:
+    """Updates of the whole run."""
+    return self.num_rounds * self.round_size
+
+  @property
+  def max_releases(self) -> int:
+    """The most updates of one user: the passes that were begun."""
+    return -(-self.num_rounds // self.rounds_per_pass)
+
+  def users(self, data_key: jax.Array, number: jax.Array) -> jax.Array:
+    """The users of round `number`, int32 [round_size], all different. The key is that of the whole run's data."""
+    key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
+    order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
+    return jax.lax.dynamic_slice_in_dim(order, number % self.rounds_per_pass * self.round_size, self.round_size)
+
+
+def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Passes:
+  """The `Passes` of a run, for `draw_and_discard` and `server_batching`.
+
+  Args:
+    num_users: N, all users there are.
+    num_rounds: of the whole run; it says how often a user reports at most.
+    rounds_per_pass: into how many rounds a pass is cut, at most N.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> passes(100, num_rounds=25, rounds_per_pass=10).max_releases
+  3
+  """
+  _validate.integer(1, num_users=num_users, num_rounds=num_rounds, rounds_per_pass=rounds_per_pass)
+  if rounds_per_pass > num_users:
+    raise ValueError(f"Expected rounds_per_pass of at most {num_users} users, got {rounds_per_pass}.")
+  return Passes(num_users, rounds_per_pass, num_rounds)
+
+
+def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
+  """The process as a training procedure: a round is the updates of the users that the schedule names.
+
+  Formal guarantee: that of the update's event, which every round returns once: each of its users released one value,
+  and `schedule.max_releases` at most over the run's rounds.
+
+  Args:
+    process: what is run.
+    schedule: who reports when. The data's key alone decides it.
+
+  Returns:
+    A `FederatedAlgorithm` whose parameters are the server's models, a pytree of [k, ...].
+  """
+  event = LocalRelease(process.update.event.guarantee, schedule.max_releases)
+
+  def init(models):
+    return ServerState(jnp.int32(0), models, process.init(models), (), ())
+
+  def round_fn(noise_key, data_key, state, clients):
+    coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
+    after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
+    released = dataclasses.replace(event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key))
+    return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
+
+  return FederatedAlgorithm(init, round_fn)
+
+
+def scan_updates(
+  update: ClientUpdate,
+  choose: Callable[[jax.Array], PyTree],
+  advance: Callable[..., Any],
+  key: jax.Array,
+  state: Any,
+  params: PyTree,
+  inputs: tuple[Arrivals, Examples, Settings],
+  block_size: int | None,
+) -> Any:
+  """The state after `advance` for every user in order, with choices and noise drawn block by block.
+
+  Args:
+    update: what clients do.
+    choose: key -> the server's random choices in one update.
+    advance: (settings, state, number, client, choices, noise) -> next state.
+    key: of the whole run; update t uses those that are folded in from t, and nothing else.
+    state: has `number`, that of the next update.
+    params: a model, for its shapes.
+    inputs: (arrivals, clients, settings), as for `Process.run`.
+    block_size: see `draw_and_discard`.
+
+  Raises:
+    ValueError: if the arrivals are of another population than the clients, or block_size is not positive.
+  """
+  coming, clients, settings = inputs
+  if not isinstance(coming, Arrivals):
+    raise ValueError(f"Expected Arrivals, got {type(coming).__name__}; use arrivals(users, population).")
+  check_clients(coming.population, clients)
+  users = coming.users
+  if block_size is None:
+    size = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+    block_size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, size)))
+  _validate.integer(1, block_size=block_size)
+  clients = jax.tree.map(jnp.asarray, clients)  # NumPy arrays cannot be indexed inside the loop
+
+  def draw(number):
+    choice_key, noise_key = jax.random.split(jax.random.fold_in(key, number))
+    return choose(choice_key), update.draw(noise_key, params)
+
+  def one(state, xs):
+    number, user, (choices, noise) = xs
+    client = jax.tree.map(lambda x: x[user], clients)
+    return advance(settings, state, number, client, choices, noise), None
+
+  def block(state, numbers_and_users):
+    numbers, members = numbers_and_users
+    return jax.lax.scan(one, state, (numbers, members, jax.vmap(draw)(numbers)))
+
+  count = users.shape[0]
+  whole = count - count % block_size
+  numbers = state.number + jnp.arange(count, dtype=jnp.int32)
+  if whole:
+    blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, block_size), (numbers, users))
+    state, _ = jax.lax.scan(block, state, blocks)
+  if whole < count:
+    state, _ = block(state, (numbers[whole:], users[whole:]))
+  return state

@@ -1,0 +1,25 @@
+"""Training with noise by the clients, some of whom vanish: who vanishes, the procedure, its masked sums."""
+
+from jdp.federated.dropout.distributed_noise import client_dropout
+from jdp.federated.dropout.dropout_models import (
+  DropoutModel,
+  bursty,
+  by_size,
+  independent,
+  stage_counts,
+  with_calibrations,
+)
+from jdp.federated.dropout.masked_rounds import masked_round
+from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
+
+__all__ = [
+  "DropoutModel",
+  "bursty",
+  "by_size",
+  "client_dropout",
+  "independent",
+  "masked_round",
+  "secure_aggregation",
+  "stage_counts",
+  "with_calibrations",
+]

@@ -1,0 +1,118 @@
+"""What a client computes: its locally trained model less the server's (arXiv 1710.06963, Algorithm 1)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jdp import _validate
+from jdp.data.clients import Examples
+from jdp.models.base import Loss
+
+PyTree = Any
+Project = Callable[[PyTree], PyTree]
+
+
+def no_projection(difference: PyTree) -> PyTree:
+  """The projection that changes nothing."""
+  return difference
+
+
+class LocalUpdate(Protocol):
+  """What a client computes, as a pure function."""
+
+  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection) -> PyTree:
+    """The client's model after training less the server's.
+
+    Args:
+      key: drives the order of the examples; consumed.
+      params: the server's model.
+      client: the client's examples.
+      project: brings the difference back within its bound between local steps. What is returned need not be
+        projected: the query clips it.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientStep:
+  """The `LocalUpdate` of one gradient step; a value, so that an engine may compute it in other ways."""
+
+  loss: Loss
+  learning_rate: float
+
+  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection) -> PyTree:
+    """-learning_rate * gradient."""
+    del key, project
+    return jax.tree.map(lambda g: -self.learning_rate * g, jax.grad(self.loss)(params, client))
+
+
+def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
+  """One gradient step on all of the client's examples: -learning_rate * gradient (FedSGD)."""
+  _validate.positive(learning_rate=learning_rate)
+  return GradientStep(loss, learning_rate)
+
+
+def local_sgd(loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int) -> LocalUpdate:
+  """Several epochs of SGD over the client's examples, in random batches (FedAvg).
+
+  Batches are filled with the client's own examples, padding comes last and takes no steps: how far a client is padded
+  changes nothing, and where clients are computed one by one it costs no steps either.
+  """
+  _validate.positive(learning_rate=learning_rate)
+  _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
+
+  def update(key, params, client, project=no_projection):
+    num_examples = client.labels.shape[0]
+    padding = -num_examples % batch_size
+    client = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), client)
+    num_batches = -(-jnp.sum(client.mask > 0, dtype=jnp.int32) // batch_size)
+
+    def epoch(number, difference):
+      places = jax.random.uniform(jax.random.fold_in(key, number), client.mask.shape)
+      order = jnp.argsort(jnp.where(client.mask > 0, places, jnp.inf))
+
+      def step(place, difference):
+        batch = jax.lax.dynamic_slice_in_dim(order, place * batch_size, batch_size)
+        current = jax.tree.map(jnp.add, params, difference)
+        gradient = jax.grad(loss)(current, jax.tree.map(lambda x: x[batch], client))
+        return project(jax.tree.map(lambda d, g: d - learning_rate * g, difference, gradient))
+
+      return jax.lax.fori_loop(0, num_batches, step, difference)
+
+    return jax.lax.fori_loop(0, num_epochs, epoch, jax.tree.map(jnp.zeros_like, params))
+
+  return update
+
+
+def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10) -> LocalUpdate:
+  """A stochastic proximal-point step: the minimiser of loss(x) + ||x - x_0||^2 / (2 learning_rate).
+
+  Approximated by gradient descent with backtracking, started at x_0; unlike a gradient
+  step it never overshoots, whatever the learning rate.
+  """
+  _validate.positive(learning_rate=learning_rate)
+  _validate.integer(1, num_iterations=num_iterations)
+  # 40 halvings find a descending step for gradients up to 1e12 times too steep.
+  search = optax.scale_by_backtracking_linesearch(40, decrease_factor=0.5, max_learning_rate=learning_rate)
+  optimizer = optax.chain(optax.sgd(1.0), search)
+
+  def update(key, params, client, project=no_projection):
+    del key, project
+
+    def objective(current):
+      distances = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), current, params)
+      return loss(current, client) + sum(jax.tree.leaves(distances)) / (2 * learning_rate)
+
+    def step(carry, _):
+      current, state = carry
+      value, gradient = jax.value_and_grad(objective)(current)
+      updates, state = optimizer.update(gradient, state, current, value=value, grad=gradient, value_fn=objective)
+      return (optax.apply_updates(current, updates), state), None
+
+    (trained, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=num_iterations)
+    return jax.tree.map(jnp.subtract, trained, params)
+
+  return update

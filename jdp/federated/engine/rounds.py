@@ -1,0 +1,200 @@
+"""A round of private training, whatever is trained: sample, compute, sum privately, step, and say what it cost.
+
+The procedure of arXiv 1812.06210, Sections 1 and 2: records are sampled, each becomes a collection of vectors at the
+server's current values, a query makes their sum private, and the server takes a step with the result. A training
+procedure supplies what a record becomes and what the step is; nothing here knows of either.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jdp import _validate, random
+from jdp.events import Event, LocalRelease, Round
+from jdp.federated.engine.client import ClientFn, contribution
+from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.dispatch import waits_for
+from jdp.guarantees import Relation, Unit
+from jdp.ledger import unstack
+from jdp.numerics.compensated import rounded
+from jdp.queries import SumQuery
+from jdp.queries.base import taken
+from jdp.sampling import Sampler
+
+PyTree = Any
+
+
+@waits_for("round")
+class ServerState(NamedTuple):
+  """All that a run carries from round to round, besides its keys.
+
+  Attributes:
+    round: int32 scalar, the number of rounds done.
+    params: what is trained, and what evaluations look at.
+    optimizer: what else the server's step carries.
+    query: the sum query's state.
+    sampler: the sampler's state. Private: it may tell who took part.
+  """
+
+  round: jax.Array
+  params: PyTree
+  optimizer: PyTree
+  query: PyTree
+  sampler: PyTree
+
+
+class FederatedAlgorithm(NamedTuple):
+  """A training procedure as pure functions.
+
+  Attributes:
+    init: parameters -> ServerState.
+    round: (noise_key, data_key, state, clients) -> (state, events, diagnostics). All randomness
+      that the guarantee rests on comes from `noise_key`; `data_key` drives local
+      training. Both are keys of the whole run, the same in every round: the round's number is folded in, so a
+      round computed twice is the same twice. Events must be in the ledger before the state is used; they bear the
+      round's number, and a mark if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
+      Diagnostics are what nobody could observe in a deployment: name -> mean over the cohort, and "cohort_size".
+      Not private, never a result; None unless asked for.
+  """
+
+  init: Callable[[PyTree], ServerState]
+  round: Callable[
+    [jax.Array, jax.Array, ServerState, PyTree],
+    tuple[ServerState, tuple[Event, ...], dict[str, jax.Array] | None],
+  ]
+
+
+class Server(NamedTuple):
+  """What the server does, as pure functions.
+
+  Attributes:
+    record: parameters -> shapes of one record, for the query's `init`.
+    init: parameters -> what else the step carries.
+    step: (result of the query, carried, parameters) -> (parameters, carried).
+  """
+
+  record: Callable[[PyTree], PyTree]
+  init: Callable[[PyTree], PyTree]
+  step: Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
+
+
+def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
+  """What the server sends unless told otherwise."""
+  del query_state
+  return params
+
+
+def rounds(
+  client_fn: ClientFn,
+  query: SumQuery,
+  sampler: Sampler,
+  server: Server,
+  *,
+  relation: Relation | str,
+  unit: Unit | str = Unit.USER,
+  releases: tuple[LocalRelease, ...] = (),
+  send: Callable[[PyTree, PyTree], PyTree] = send_parameters,
+  weight: Callable[[PyTree], jax.Array] | None = None,
+  chunk_size: int | None = None,
+  mesh: Mesh | None = None,
+  diagnose: bool = False,
+) -> FederatedAlgorithm:
+  """Private training from its parts.
+
+  Formal guarantee: that of the events, which every round returns: a `Round` of the sampler's and the query's event
+  under `relation`, for a `unit`, to whoever sees the parameters; and `releases`. `client_fn` and `weight` may depend
+  on the client's own data, `client_fn` on what the server sent and the keys too, on nothing else.
+
+  Args:
+    client_fn: what a client's record is (`jdp.federated.engine.client.ClientFn`).
+    query: makes the sum of the records private.
+    sampler: who takes part.
+    server: what the server does with the query's result.
+    relation: the neighbouring relation of the central guarantee.
+    unit: what one client is.
+    releases: what each member of the cohort releases locally in a round.
+    send: (parameters, query state) -> what clients see of them. Both are public.
+    weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
+    chunk_size: see `cohort_sum`.
+    mesh: see `cohort_sum`.
+    diagnose: whether rounds return diagnostics; they break the guarantee if shown.
+  """
+  relation, unit = Relation(relation), Unit(unit)
+
+  def init(params):
+    record = jax.eval_shape(server.record, params)
+    return ServerState(jnp.int32(0), params, server.init(params), query.init(record), sampler.init())
+
+  summand = contribution(client_fn, query, weight, diagnose)
+
+  def round_fn(noise_key, data_key, state, clients):
+    sampling_key, clients_key, server_key = jax.random.split(jax.random.fold_in(noise_key, state.round), 3)
+    keys = (clients_key, jax.random.fold_in(data_key, state.round))
+    event = sampler.event(state.sampler)
+    sample, sampler_state = sampler.sample(sampling_key, state.sampler)
+    shared = (send(state.params, state.query), state.query)
+    total, diagnostics = unrounded_cohort_sum(summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
+    result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
+    params, carried = server.step(result, state.optimizer, state.params)
+    mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
+    released = (Round(event, query_event, relation, unit), *releases)
+    events = tuple(dataclasses.replace(event, **mark) for event in released)
+    return ServerState(state.round + 1, params, carried, query_state, sampler_state), events, _means(diagnostics)
+
+  return FederatedAlgorithm(init, round_fn)
+
+
+def add_updates(optimizer: optax.GradientTransformation) -> Server:
+  """The server that adds the query's result, an update of the parameters, through an optimiser.
+
+  Args:
+    optimizer: applied to minus the update, in the place of a gradient: `optax.sgd(1.0)` adds the update as it is.
+  """
+
+  def step(update, carried, params):
+    updates, carried = optimizer.update(jax.tree.map(jnp.negative, update), carried, params)
+    return optax.apply_updates(params, updates), carried
+
+  return Server(lambda params: params, optimizer.init, step)
+
+
+def block(algorithm: FederatedAlgorithm, num_rounds: int) -> Callable[..., tuple[ServerState, Any, Any]]:
+  """The function of `algorithm.round` that does several rounds, compiled as one scan.
+
+  (noise_key, data_key, state, clients) -> (state, events, diagnostics), the latter two with a leading axis of rounds.
+  `events_by_round` makes ledger entries of such events. Keys and data are those of single rounds, and so are the
+  results, bit for bit: put all the block's events in the ledger before its state is used.
+
+  Raises:
+    ValueError: if num_rounds is not positive.
+  """
+  _validate.integer(1, num_rounds=num_rounds)
+
+  def run(noise_key, data_key, state, clients):
+    def one_round(state, _):
+      state, *output = algorithm.round(noise_key, data_key, state, clients)
+      return state, tuple(output)
+
+    state, (events, diagnostics) = jax.lax.scan(one_round, state, length=num_rounds)
+    return state, events, diagnostics
+
+  return run
+
+
+def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
+  """The events of each round of a `block`, on the host."""
+  return list(zip(*map(unstack, events), strict=True))
+
+
+def _means(sums):
+  """Means over the cohort of what was summed over it; None of None."""
+  if sums is None:
+    return None
+  sums = rounded(sums)
+  size = jnp.maximum(sums["cohort_size"], 1.0)
+  return {name: total if name == "cohort_size" else total / size for name, total in sums.items()}

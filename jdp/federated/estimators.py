@@ -1,0 +1,154 @@
+"""Averages of weighted updates: two estimators, two ways of clipping, one noise multiplier (arXiv 1710.06963).
+
+| estimator | average of the members' updates D_k, weighted by w_k | moved by a user by at most |
+| --- | --- | --- |
+| `fixed_denominator` | sum_k w_k D_k / (q W) | S / (q W) |
+| `clipped_denominator` | sum_k w_k D_k / max(q W_min, sum_k w_k) | 2S / (q W_min) |
+| `adaptive_average` | the first, with an S that follows the updates' norms | S / (q W) |
+| `true_average` | sum_k w_k D_k / sum_k w_k, not private | |
+
+Each is a `SumQuery` whose records are updates, and whose result is their average.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jdp import _validate, accounting
+from jdp.events import GaussianSum, NonPrivate, WeightedAverage
+from jdp.guarantees import Relation
+from jdp.queries import SumQuery, adaptive_clipped_sum, average, gaussian_sum, grouped, layers, weighted_average
+from jdp.queries.base import Schedule, times, unbounded
+from jdp.queries.gaussian import FLOAT32_SAFE
+from jdp.queries.per_layer_clipping import layer_bounds
+
+PyTree = Any
+ClipNorm = float | Schedule
+
+
+class Clipping(NamedTuple):
+  """How an update is bounded.
+
+  Attributes:
+    clip_norm: S, the bound of the whole update, a number or a schedule (round -> S).
+    query: (what makes a query of a bound) -> the query of the whole update.
+  """
+
+  clip_norm: ClipNorm
+  query: Callable[[Callable[[ClipNorm], SumQuery]], SumQuery]
+
+
+def flat_clipping(clip_norm: ClipNorm) -> Clipping:
+  """The whole update is scaled down to an L2 norm of S, a number or a schedule (round -> S)."""
+  return Clipping(clip_norm, lambda make: make(clip_norm))
+
+
+def per_layer_clipping(params: PyTree, clip_norm: ClipNorm, *, shares: str = "equal") -> Clipping:
+  """Every layer j is scaled down to its own S_j, with sum_j S_j^2 = S^2.
+
+  Args:
+    params: the model's parameters or their shapes; `jdp.queries.layers` says what a layer is.
+    clip_norm: S, a number or a schedule (round -> S).
+    shares: "equal" or "dimension", see `jdp.queries.per_layer`.
+  """
+  bounds = layer_bounds(params, clip_norm, shares)
+
+  def query(make):
+    return grouped({name: make(bound) for name, bound in bounds.items()}, layers)
+
+  return Clipping(clip_norm, query)
+
+
+def fixed_denominator(
+  clipping: Clipping,
+  noise_multiplier: float,
+  expected_weight: float,
+  *,
+  relation: Relation | str = Relation.ADD_REMOVE,
+) -> SumQuery:
+  """sum_k w_k D_k / (q W): unbiased, and of the smaller sensitivity.
+
+  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
+  for any updates and weights (see `jdp.queries.gaussian_sum`). The noise on each coordinate of the average has a
+  standard deviation of z S / (q W), twice that under replace-one; where S follows a schedule, the noise follows S, and
+  no round costs more than another.
+
+  Args:
+    clipping: `flat_clipping` or `per_layer_clipping`.
+    noise_multiplier: z >= 0; at 0 nothing is private.
+    expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed from the users
+      whom the guarantee is for: fix it beforehand.
+    relation: the neighbouring relation that z is stated for.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> import jax
+  >>> query = fixed_denominator(flat_clipping(1.0), noise_multiplier=0.5, expected_weight=100.0)
+  >>> query.finalize(jax.random.key(0), query.init(0.0), jax.numpy.zeros(1))[1]
+  GaussianSum(clip_norm=1.0, stddev=0.5)
+  """
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  stddev = times(noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation), clipping.clip_norm)
+  return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
+
+
+def clipped_denominator(
+  clipping: Clipping,
+  noise_multiplier: float,
+  least_weight: float,
+  *,
+  relation: Relation | str = Relation.ADD_REMOVE,
+) -> SumQuery:
+  """sum_k w_k D_k / max(q W_min, sum_k w_k): a sample's true average wherever it has enough weight.
+
+  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
+  for any updates and weights. The noise on each coordinate of the average has a standard deviation of z times the
+  sensitivity: 2S / (q W_min) under replace-one (Lemma 1), and 2S / (q W_min + 1) if a user comes or goes and
+  q W_min >= 1 (see `jdp.queries.weighted_average`).
+
+  Args:
+    clipping: `flat_clipping` or `per_layer_clipping`.
+    noise_multiplier: z >= 0.
+    least_weight: q W_min > 0, public.
+    relation: the neighbouring relation that z is stated for.
+
+  Raises:
+    ValueError: if a number is out of range.
+
+  >>> query = clipped_denominator(flat_clipping(1.0), 0.5, least_weight=99.0)
+  >>> query.init(0.0).step.item()
+  0
+  """
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  multiplier = accounting.noise_multiplier(WeightedAverage(1.0, 1.0, least_weight), relation)
+  stddev = times(noise_multiplier / multiplier, clipping.clip_norm)
+  return clipping.query(lambda bound: weighted_average(bound, stddev, min_total_weight=least_weight))
+
+
+def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: float) -> SumQuery:
+  """The average over a fixed denominator whose S follows a quantile of the updates' norms (arXiv 1905.03871).
+
+  Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms together, under
+  add/remove or zero-out. Local training is not projected: S could only fall if no update were longer.
+
+  Args:
+    noise_multiplier: z >= 0.
+    expected_weight: q W > 0, public.
+    **settings: of `jdp.queries.adaptive_clipped_sum`.
+  """
+  return average(adaptive_clipped_sum(noise_multiplier, expected_weight, **settings), expected_weight)
+
+
+def true_average() -> SumQuery:
+  """The average over the sample's own weight, neither clipped nor noised: for comparison. Epsilon is infinite.
+
+  An empty sample's average is zero; an update that holds NaN or infinity counts as zero.
+  """
+  least, largest = FLOAT32_SAFE
+  query = weighted_average(largest, 0.0, min_total_weight=least)
+
+  def finalize(key, state, total):
+    result, _, state = query.finalize(key, state, total)
+    return result, NonPrivate(), state
+
+  return query._replace(finalize=finalize, clip=unbounded)

@@ -1,0 +1,156 @@
+"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD as the case of one example per user.
+
+A round: every user takes part with probability q; trains on its own data, staying within S of the server's model;
+the server averages the weighted, clipped updates with a bounded sensitivity, adds Gaussian noise, and steps.
+
+  >>> import numpy as np
+  >>> from jdp import accounting, data, ledger, models, sampling
+  >>> from jdp.data.packed import pack
+  >>> from jdp.federated import local_sgd
+  >>> from jdp.federated.estimators import fixed_denominator, flat_clipping
+  >>> from jdp.federated.engine.rounds import block, events_by_round
+  >>> rng = np.random.default_rng(0)
+  >>> examples = data.examples(rng.normal(size=(600, 3)), rng.integers(0, 2, 600))
+  >>> clients = pack(examples, np.split(np.arange(600), [5, 20, 100, 250, 400, 500, 550]))  # 8 users
+  >>> model = models.logistic_regression((3,), 2)
+  >>> sampler = sampling.poisson(8, 0.5)
+  >>> query = fixed_denominator(flat_clipping(0.1), noise_multiplier=1.0, expected_weight=0.5 * 7.0)
+  >>> algorithm = federated_averaging(
+  ...   local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=10), query, sampler, optax.sgd(1.0),
+  ...   weight=weight_by_examples(50))
+  >>> state, events, _ = jax.jit(block(algorithm, 3))(
+  ...   jax.random.key(0), jax.random.key(1), algorithm.init(model.init(jax.random.key(2))), clients)
+  >>> spent = ledger.Ledger()
+  >>> for (event,) in events_by_round(events):
+  ...   spent = spent.append(event)
+  >>> round(accounting.epsilon(spent, delta=1e-2), 2)
+  3.4
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jdp import _validate
+from jdp.data.clients import Examples
+from jdp.federated.engine.cohort import default_chunk_size
+from jdp.federated.engine.ghost_norms import ghost_client
+from jdp.federated.engine.local_training import LocalUpdate, gradient_step, no_projection
+from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
+from jdp.guarantees import Relation, Unit
+from jdp.models.base import Loss
+from jdp.numerics import vectors
+from jdp.queries import SumQuery
+from jdp.sampling import Sampler
+
+PyTree = Any
+
+
+def federated_averaging(
+  local_update: LocalUpdate,
+  query: SumQuery,
+  sampler: Sampler,
+  optimizer: optax.GradientTransformation,
+  *,
+  weight: Callable[[PyTree], jax.Array] | None = None,
+  project: bool = True,
+  ghost_norms: bool = False,
+  relation: Relation | str = Relation.ADD_REMOVE,
+  unit: Unit | str = Unit.USER,
+  chunk_size: int | None = None,
+  mesh: Mesh | None = None,
+  diagnose: bool = False,
+) -> FederatedAlgorithm:
+  """Federated averaging with user-level privacy: DP-FedAvg with `local_sgd`, DP-FedSGD with `gradient_step`.
+
+  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that of the query's
+  releases, for the sampler's event. Whatever a client holds or sends moves the average by at most the sensitivity
+  that `jdp.federated.estimators` states. None against the server, which sees the updates.
+
+  The same code without privacy, with the true average over a fixed cohort: `true_average()` and
+  `jdp.sampling.fixed_size`, with relation "replace_one".
+
+  Args:
+    local_update: what a client computes (`jdp.federated.engine.local_training`).
+    query: makes the average of the updates private: estimator, clipping and noise (`jdp.federated.estimators`).
+    sampler: who takes part.
+    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average, as published.
+    weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weigh 1.
+    project: whether the local model is brought back to within the clip norm of the server's after every local batch,
+      as published (by `query.clip`). False: updates are clipped once, at the end.
+    ghost_norms: whether updates are clipped by their norms without being computed one by one
+      (`jdp.federated.engine.ghost_norms`); for a `gradient_step` of a network of dense layers, and flat clipping.
+    relation: the neighbouring relation of the guarantee.
+    unit: what one client is.
+    chunk_size: see `cohort_sum`; so too `mesh`.
+    mesh: see `cohort_sum`.
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the cohort's size;
+      they break the guarantee if shown.
+
+  Returns:
+    A `FederatedAlgorithm`.
+
+  Raises:
+    ValueError: if ghost norms are asked for without a `gradient_step`.
+  """
+
+  def client_fn(keys, sent, client):
+    params, query_state = sent
+    update = local_update(keys.data, params, client, partial(query.clip, query_state) if project else no_projection)
+    return update, {"update_norm": vectors.l2_norm(update)}
+
+  if chunk_size is None:
+    chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
+  return rounds(
+    ghost_client(local_update) if ghost_norms else client_fn,
+    query,
+    sampler,
+    add_updates(optimizer),
+    relation=relation,
+    unit=unit,
+    send=lambda params, query_state: (params, query_state),
+    weight=weight,
+    chunk_size=chunk_size,
+    mesh=mesh,
+    diagnose=diagnose,
+  )
+
+
+def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):
+  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its update minus its gradient.
+
+  Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal, so the fixed
+  denominator is the expected batch size.
+
+  Args:
+    loss: (parameters, examples) -> mean loss.
+    query: makes the average of the gradients private: estimator, clipping and noise.
+    sampler: over examples.
+    optimizer: takes the private average gradient.
+    **options: of `federated_averaging`.
+
+  Returns:
+    A `FederatedAlgorithm` whose clients are `Examples` of leading axis [examples].
+  """
+
+  def loss_of_one(params, example):
+    return loss(params, Examples(*(jnp.asarray(x)[None] for x in example)))
+
+  return federated_averaging(
+    gradient_step(loss_of_one, 1.0), query, sampler, optimizer, unit=Unit.EXAMPLE, project=False, **options
+  )
+
+
+def weight_by_examples(cap: float) -> Callable[[Examples], jax.Array]:
+  """The weight w_k = min(n_k / cap, 1) of a client with n_k examples.
+
+  >>> weight_by_examples(4)(Examples(jnp.zeros((3, 1)), jnp.zeros(3), jnp.array([1.0, 1.0, 0.0]))).item()
+  0.5
+  """
+  _validate.positive(cap=cap)
+  return lambda client: jnp.minimum(jnp.sum(client.mask) / cap, 1.0)

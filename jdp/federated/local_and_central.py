@@ -1,0 +1,90 @@
+"""Private federated learning: local and central privacy together (arXiv 1812.00984, Section 3.1).
+
+A round: every user takes part with probability q; trains on its own data;
+releases its update through a local mechanism; the server projects every release onto a ball
+(that is the clipping of the sum query), averages over the *expected* cohort, adds Gaussian noise, and steps.
+"""
+
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+
+from jdp.events import LocalRelease
+from jdp.federated.engine.local_training import LocalUpdate
+from jdp.federated.engine.rounds import FederatedAlgorithm, Server, add_updates, rounds
+from jdp.guarantees import Relation, Unit
+from jdp.mechanisms import LocalMechanism
+from jdp.numerics import vectors
+from jdp.queries import SumQuery
+from jdp.sampling import Sampler
+
+
+def private_federated(
+  local_update: LocalUpdate,
+  query: SumQuery,
+  sampler: Sampler,
+  optimizer: optax.GradientTransformation,
+  *,
+  mechanism: LocalMechanism | None = None,
+  relation: Relation | str = Relation.ADD_REMOVE,
+  chunk_size: int | None = None,
+  mesh: Mesh | None = None,
+  diagnose: bool = False,
+) -> FederatedAlgorithm:
+  """Federated learning with local and central privacy.
+
+  Formal guarantees, both from the ledger: *central*, per user, to whoever sees the
+  released models: a subsampled Gaussian if `query` is a Gaussian sum. *Local*, per user, against the server: each
+  of a user's releases costs the mechanism's guarantee, and they add up over at most
+  `sampler.max_participations` rounds. The local one is not amplified by sampling:
+  the server sees who reports.
+
+  Args:
+    local_update: what a client computes (`jdp.federated.engine.local_training`).
+    query: makes the average of the released vectors private; its clip norm is
+      the radius of the server's projection. The released average stays unbiased if that is at least
+      `mechanism.max_norm`. Divide by `sampler.expected_size`.
+    sampler: who takes part.
+    optimizer: the server's, applied to minus the average update;
+      `optax.sgd(1.0)` is plain federated averaging.
+    mechanism: the local randomiser for vectors of as many entries as the
+      model has parameters. None: clients report in the clear.
+    relation: the neighbouring relation of the central guarantee.
+    chunk_size: see `cohort_sum`; so too `mesh`.
+    mesh: see `cohort_sum`.
+    diagnose: whether rounds also return the mean norms of the local updates ("update_norm") and of what reached
+      the server ("release_norm"), and the cohort's size; they break the guarantee if shown.
+
+  Returns:
+    A `FederatedAlgorithm`.
+  """
+  release: tuple[LocalRelease, ...] = ()
+  if mechanism is not None:
+    release = (LocalRelease(mechanism.guarantee.restate(unit=Unit.USER), sampler.max_participations),)
+
+  def client_fn(keys, params, client):
+    update, _ = ravel_pytree(local_update(keys.data, params, client))
+    vector = update if mechanism is None else mechanism.privatize(keys.noise, update)
+    return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
+
+  return rounds(
+    client_fn,
+    query,
+    sampler,
+    _flat(add_updates(optimizer)),
+    relation=relation,
+    releases=release,
+    chunk_size=chunk_size,
+    mesh=mesh,
+    diagnose=diagnose,
+  )
+
+
+def _flat(server: Server) -> Server:
+  """The server for averages of flattened updates."""
+
+  def step(update, carried, params):
+    _, unravel = ravel_pytree(params)
+    return server.step(unravel(update), carried, params)
+
+  return server._replace(record=lambda params: ravel_pytree(params)[0], step=step)

@@ -1,0 +1,1 @@
+"""How mechanisms sample: heights of caps, vertices of the cube, truncated tails, projections."""

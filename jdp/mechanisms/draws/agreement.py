@@ -1,0 +1,112 @@
+"""Sampling the coordinates in which a random vertex of the cube agrees with a given one, inside jit.
+
+How many: by inversion of a table of 64-bit integers, which no float32 could hold: at d = 1e6 one count has a
+probability of 1e-3 or less. Which: a uniformly random subset, exactly, by selection instead of sorting.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jdp import random
+from jdp.accounting.local.priv_unit_linf import Cube, log_probability
+
+_TOP_BIT = 31
+
+
+class _Counts(NamedTuple):
+  """A distribution on start, start + 1, ...: the probability below each, in units of 2^-64, as two words."""
+
+  start: int
+  high: np.ndarray
+  low: np.ndarray
+
+  def __call__(self, high: jax.Array, low: jax.Array) -> jax.Array:
+    """The last count with no more than a uniform 64-bit word below it; int32 scalar."""
+    size = len(self.high)
+    steps = size.bit_length()
+    table = jnp.asarray(np.stack([self.high, self.low]))
+
+    def bisect(step, index):
+      trial = index + (1 << (steps - 1 - step))
+      own_high, own_low = table[:, jnp.minimum(trial, size - 1)]
+      reached = (own_high < high) | ((own_high == high) & (own_low <= low))
+      return jnp.where(reached & (trial < size), trial, index)
+
+    return self.start + lax.fori_loop(0, steps, bisect, jnp.int32(0))
+
+
+def _counts(dim: int, low: int, high: int) -> _Counts:
+  """The distribution of N given low <= N <= high, without counts of a probability below 2^-64."""
+  likeliest = min(max(low, dim // 2), high)
+  reach = 6 * math.isqrt(dim) + 6  # beyond it, less than e^-72
+  counts = np.arange(max(low, likeliest - reach), min(high, likeliest + reach) + 1)
+  log_weights = log_probability(dim, counts)
+  weights = np.exp(log_weights - log_weights.max())
+  weights = np.ldexp(weights / math.fsum(weights), 64)
+  start = int(counts[weights >= 1][0])
+  units = [int(weight) for weight in weights[weights >= 1]]
+  units[likeliest - start] += 2**64 - sum(units)  # what rounding left, some 1e-16 of it
+  words = np.array(list(itertools.accumulate(units[:-1], initial=0)), np.uint64)
+  return _Counts(start, (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32))
+
+
+def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
+  """The sampler key -> N, int32 scalar: Binomial(d, 1/2) given N >= L with probability p, else given N < L."""
+  top, rest = _counts(cube.dim, cube.threshold, cube.dim), _counts(cube.dim, 0, cube.threshold - 1)
+  log_outside = -float(np.logaddexp(0.0, cube.logit_p))  # log(1 - p), also where p rounds to 1
+
+  def sample(key):
+    side_key, count_key = jax.random.split(key)
+    outside = random.rare_bernoulli(side_key, log_outside)
+    high, low = random.bits(count_key, (2,))
+    return jnp.where(outside, rest(high, low), top(high, low))
+
+  return sample
+
+
+def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
+  """A uniformly random subset of `count` of `size` things, as bool [size].
+
+  Those with the smallest of `size` random words of 32 bits. If things tie for the last places, those tied draw again,
+  for as long as it takes: no order of theirs matters, and every subset is equally likely, exactly.
+  """
+
+  def undecided(state):
+    _, _, candidates, missing = state
+    return (missing > 0) & (missing < jnp.sum(candidates, dtype=np.int32))
+
+  def draw(state):
+    turn, chosen, candidates, missing = state
+    words = random.bits(jax.random.fold_in(key, turn), (size,))
+    bound, below = _largest_bound(words, candidates, missing)
+    chosen = chosen | (candidates & (words < bound))
+    return turn + 1, chosen, candidates & (words == bound), missing - below
+
+  start = jnp.int32(0), jnp.zeros(size, bool), jnp.ones(size, bool), jnp.asarray(count, np.int32)
+  _, chosen, candidates, missing = lax.while_loop(undecided, draw, start)
+  return chosen | (candidates & (missing > 0))
+
+
+def _largest_bound(words, candidates, count):
+  """(b, n): b the largest with at most `count` candidates below it, n their number; any b if n is `count`."""
+
+  def unfinished(state):
+    bit, _, below = state
+    return (bit >= 0) & (below < count)
+
+  def set_bit(state):
+    bit, bound, below = state
+    trial = bound | (np.uint32(1) << bit.astype(np.uint32))
+    under = jnp.sum(candidates & (words < trial), dtype=np.int32)
+    fits = under <= count
+    return bit - 1, jnp.where(fits, trial, bound), jnp.where(fits, under, below)
+
+  _, bound, below = lax.while_loop(unfinished, set_bit, (jnp.int32(_TOP_BIT), jnp.uint32(0), jnp.int32(0)))
+  return bound, below

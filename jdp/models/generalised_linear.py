@@ -1,0 +1,134 @@
+"""Generalised linear models with their canonical links: linear, logistic, multinomial and Poisson regression."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate
+from jdp.data.clients import Examples
+from jdp.models.base import Loss
+
+
+class Family(NamedTuple):
+  """A distribution of the response in natural form: the density at y is e^(y . s - cumulant(s)), up to a factor of y alone.
+
+  Attributes:
+    cumulant: scores [n, outputs] -> [n]; its gradient is the mean (P. McCullagh and J. A. Nelder, "Generalized Linear
+      Models", 1989, Section 2.2.2).
+    mean: scores [n, outputs] -> expected responses [n, outputs], the inverse of the canonical link.
+  """
+
+  cumulant: Callable[[jax.Array], jax.Array]
+  mean: Callable[[jax.Array], jax.Array]
+
+
+FAMILIES = {
+  "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s),  # unit variance, identity link
+  "logistic": Family(lambda s: jnp.sum(jax.nn.softplus(s), axis=1), jax.nn.sigmoid),
+  "poisson": Family(lambda s: jnp.sum(jnp.exp(s), axis=1), jnp.exp),
+  "multinomial": Family(lambda s: jax.nn.logsumexp(s, axis=1), lambda s: jax.nn.softmax(s, axis=1)),
+}
+
+
+class GLM(NamedTuple):
+  """A generalised linear model as pure functions. Parameters are one float32 array [outputs, features].
+
+  Attributes:
+    init: key -> parameters, all zero.
+    apply: (parameters, inputs [n, ...]) -> scores [n, outputs], before the link.
+    predict: (parameters, inputs [n, ...]) -> expected responses [n, outputs].
+    loss: (parameters, examples) -> the mean negative log-likelihood of the examples that count, less what depends on
+      the responses alone; 0 if none counts.
+    gradient: (parameters, examples) -> the gradient of `loss`, [outputs, features]: the average of
+      (expected response - response) times the features.
+  """
+
+  init: Callable[[jax.Array], jax.Array]
+  apply: Callable[[jax.Array, jax.Array], jax.Array]
+  predict: Callable[[jax.Array, jax.Array], jax.Array]
+  loss: Loss
+  gradient: Callable[[jax.Array, Examples], jax.Array]
+
+
+def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
+  """A generalised linear model on features and responses in [0, 1] (arXiv 1807.04369, Sections 3.1 and 3.2).
+
+  Features and responses are clipped to [0, 1] first, and NaN counts as 0: what is scaled to that range is unchanged,
+  and nothing that a client holds makes the gradient of finite parameters other than finite (Poisson regression: of
+  scores below 88). So the coordinates of a logistic or multinomial gradient lie in [-1, 1], and the L1 norm
+  of what one feature adds to a multinomial gradient, its column, is at most 2.
+
+  There is no intercept. Append a feature that is always 1: `with_intercept`.
+
+  Args:
+    family: "linear", "logistic", "poisson" or "multinomial".
+    input_shape: of one input, flattened to features.
+    num_outputs: responses of one example: the classes (>= 2) of "multinomial", else 1.
+
+  Returns:
+    A `GLM`. Labels of examples are int32 classes for "multinomial" (one of another class fits none), else int32 or
+    float32 responses in [0, 1].
+
+  Raises:
+    ValueError: if the family is another, or the number of outputs is not one of its own.
+
+  >>> from jdp.data import Examples
+  >>> model = glm("logistic", (2,))
+  >>> client = Examples(jnp.array([[1.0, 0.5]]), jnp.array([1.0]), jnp.ones(1))
+  >>> model.gradient(model.init(jax.random.key(0)), client).tolist()
+  [[-0.5, -0.25]]
+  """
+  _validate.one_of(tuple(FAMILIES), family=family)
+  _validate.integer(2 if family == "multinomial" else 1, num_outputs=num_outputs)
+  if family != "multinomial" and num_outputs != 1:
+    raise ValueError(f"Expected num_outputs 1 for family {family!r}, got {num_outputs}; use 'multinomial'.")
+  cumulant, mean = FAMILIES[family]
+  features = math.prod(input_shape)
+
+  def init(key):
+    del key  # The loss is convex: zero is as good a start as any.
+    return jnp.zeros((num_outputs, features))
+
+  def flat(inputs):
+    return _unit_interval(inputs.reshape(inputs.shape[0], features))
+
+  def responses(labels):
+    if family == "multinomial":
+      return jax.nn.one_hot(labels, num_outputs)
+    return _unit_interval(labels.astype(jnp.float32))[:, None]
+
+  def apply(params, inputs):
+    return flat(inputs) @ params.T
+
+  def loss(params, examples):
+    scores = apply(params, examples.inputs)
+    losses = cumulant(scores) - jnp.sum(responses(examples.labels) * scores, axis=1)
+    return jnp.sum(losses * _shares(examples.mask))
+
+  def gradient(params, examples):
+    inputs = flat(examples.inputs)
+    residuals = mean(inputs @ params.T) - responses(examples.labels)
+    return (residuals * _shares(examples.mask)[:, None]).T @ inputs
+
+  return GLM(init, apply, lambda params, inputs: mean(apply(params, inputs)), loss, gradient)
+
+
+def with_intercept(inputs: jax.Array) -> jax.Array:
+  """`inputs` [..., features] with one more feature, always 1.
+
+  >>> with_intercept(jnp.zeros((1, 2))).tolist()
+  [[0.0, 0.0, 1.0]]
+  """
+  return jnp.concatenate([inputs, jnp.ones((*inputs.shape[:-1], 1))], axis=-1)
+
+
+def _unit_interval(x: jax.Array) -> jax.Array:
+  return jnp.where(x > 0, jnp.minimum(x, 1.0), 0.0)  # the comparison is false for NaN
+
+
+def _shares(mask: jax.Array) -> jax.Array:
+  """Each example's share of the average; of no example, zeros."""
+  return mask / jnp.maximum(jnp.sum(mask), 1.0)

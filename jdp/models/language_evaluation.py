@@ -1,0 +1,124 @@
+"""How well a language model predicts, and what: accuracy, perplexity, head words, the next word of a text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate
+from jdp.data.clients import Examples
+from jdp.data.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
+from jdp.models.recurrent_language import LanguageModel, cross_entropies, tokens
+
+PyTree = Any
+TOPS = (1, 3, 5)
+
+
+def language_metrics(
+  model: LanguageModel, params: PyTree, examples: Examples, *, batch_size: int = 50
+) -> dict[str, jax.Array]:
+  """Accuracy and perplexity, in batches of bounded memory.
+
+  accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3, 5 words with the
+  highest scores. A word that is not in the vocabulary is never predicted right, so that vocabularies can be compared
+  (arXiv 1710.06963, Appendix B), and neither is one whose score is tied or NaN. UNK and BOS are not words that are
+  offered; nor is EOS, and the end of an utterance does not count here. Perplexity is e^(mean cross-entropy) over all
+  tokens, among them EOS and UNK.
+
+  As in training, every sequence begins with a state of zeros, and its first words are predicted from next to nothing:
+  on average a word has about half a sequence before it.
+
+  Args:
+    model: a `language_model`.
+    params: its parameters.
+    examples: sequences.
+    batch_size: sequences computed side by side.
+  """
+
+  def one(sequence):
+    inputs, labels, counts = _tokens_of_one(sequence)
+    logits = model.apply(params, inputs[None])[0]
+    # Written so that NaN and ties are below nothing.
+    below = _offered(logits) < jnp.take_along_axis(logits, labels[:, None], axis=1)
+    rank = logits.shape[1] - jnp.sum(below, axis=1, dtype=jnp.int32)  # 1 is the best
+    is_word = jnp.where(labels == EOS, 0.0, counts)
+    right = {top: jnp.sum(jnp.where((rank <= top) & (labels != UNK), is_word, 0.0)) for top in TOPS}
+    return right, jnp.sum(is_word), jnp.sum(cross_entropies(logits, labels) * counts), jnp.sum(counts)
+
+  sums = jax.tree.map(jnp.sum, jax.lax.map(one, examples, batch_size=batch_size))
+  right, num_words, loss, num_tokens = sums
+  accuracies = {f"accuracy_top{top}": right[top] / jnp.maximum(num_words, 1.0) for top in TOPS}
+  return {**accuracies, "perplexity": jnp.exp(loss / jnp.maximum(num_tokens, 1.0))}
+
+
+def _offered(logits: jax.Array) -> jax.Array:
+  """Logits [..., vocabulary], minus infinity but for words."""
+  return logits.at[..., : len(SPECIAL)].set(-jnp.inf)
+
+
+def _tokens_of_one(sequence: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """`tokens` of a single sequence, all [steps]."""
+  inputs, labels, counts = tokens(jax.tree.map(lambda x: jnp.asarray(x)[None], sequence))
+  return inputs[0], labels[0], counts[0]
+
+
+def head_words(
+  model: LanguageModel,
+  params: PyTree,
+  examples: Examples,
+  heads: Sequence[int] = (10, 50, 100),
+  *,
+  predictions: int = 10,
+  batch_size: int = 50,
+) -> jax.Array:
+  """How much a model keeps to frequent words: counts of |its likeliest words, intersected with the N most frequent|.
+
+  As in Table 3 of arXiv 1710.06963.
+
+  Args:
+    model: a `language_model`, whose words are numbered by frequency.
+    params: its parameters.
+    examples: sequences.
+    heads: the N.
+    predictions: how many of the likeliest words.
+    batch_size: sequences computed side by side.
+
+  Returns:
+    int32 [len(heads), predictions + 1]: for how many tokens 0, 1, .., `predictions` of the words are among the N.
+  """
+  last = jnp.array(heads, jnp.int32) + len(SPECIAL)
+
+  def one(sequence):
+    inputs, _, counts = _tokens_of_one(sequence)
+    _, likeliest = jax.lax.top_k(_offered(model.apply(params, inputs[None])[0]), predictions)  # [steps, predictions]
+    is_head = (likeliest[None] >= len(SPECIAL)) & (likeliest[None] < last[:, None, None])
+    size = jnp.sum(is_head, axis=-1, dtype=jnp.int32)  # [heads, steps]
+    places = jax.nn.one_hot(size, predictions + 1, dtype=jnp.int32)
+    return jnp.sum(places, axis=1, where=counts[None, :, None] > 0)
+
+  return jnp.sum(jax.lax.map(one, examples, batch_size=batch_size), axis=0)
+
+
+def next_words(
+  model: LanguageModel, params: PyTree, vocabulary: Vocabulary, text: str, count: int = 3
+) -> list[tuple[str, float]]:
+  """The likeliest words after the beginning of an utterance, with their probabilities, as a keyboard offers them.
+
+  The end of the utterance, which may be likelier, is not offered, and neither is UNK.
+
+  >>> from jdp.models.recurrent_language import language_model
+  >>> vocabulary = Vocabulary(("the", "cat", "sat"))
+  >>> model = language_model(len(vocabulary), embedding=4, hidden=8)
+  >>> words = next_words(model, model.init(jax.random.key(0)), vocabulary, "the cat")
+  >>> sorted(word for word, _ in words)
+  ['cat', 'sat', 'the']
+  """
+  _validate.integer(1, count=count)
+  numbers = jnp.array([[BOS, *vocabulary.encode(text)]], jnp.int32)
+  logits = model.apply(params, numbers)[0, -1]
+  _, likeliest = jax.lax.top_k(_offered(logits), min(count, len(vocabulary.words)))
+  probabilities = jax.nn.softmax(logits)[likeliest]
+  return [
+    (vocabulary.decode([number]), p) for number, p in zip(likeliest.tolist(), probabilities.tolist(), strict=True)
+  ]

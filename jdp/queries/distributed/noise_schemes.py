@@ -1,0 +1,199 @@
+"""Who adds the noise of a distributed sum, and how much of it there is when clients vanish.
+
+Each of n announced clients clips its vector to C and adds a share of the planned noise N(0, z^2 C^2). Some vanish, and
+take their shares with them. A *scheme* says who adds what, and what noise a round ends up with, as a fraction v of the
+planned variance; the realised multiplier z sqrt(v) is what the ledger holds.
+
+| scheme | noise of the sum, if m report and a answer | against whoever sees the model | against the server |
+| --- | --- | --- | --- |
+| `uncalibrated` | v = m/n | v | v |
+| `calibrated(inside=True)` | v = m/n + a (1/m - 1/n) | v | v |
+| `calibrated(inside=False)` | the same | v | m/n: it subtracts what reached it on its own |
+| `excess` (at most t lost) | v = a / max(m, n - t) + (m - a) / (n - t) | v | v |
+| `central` | v = 1 | 1 | no protection: it sees the sum without noise |
+
+(`jdp.queries.distributed.float_sums` says who "the server" is, and under which relation these hold.)
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate, random
+from jdp.queries.base import PyTree
+
+Counts = jax.Array  # int32 [2 + calibrations]: clients announced, clients that reported, clients that answered each
+
+
+class Realised(NamedTuple):
+  """Fractions of the planned variance, float32 scalars: of the noise that an observer cannot subtract.
+
+  Attributes:
+    server: against the server.
+    model: against whoever sees the result only.
+  """
+
+  server: jax.Array
+  model: jax.Array
+
+
+class NoiseScheme(NamedTuple):
+  """Who adds which noise, in units of the planned standard deviation; pure functions.
+
+  Attributes:
+    num_calibrations: how often survivors are asked again after their report.
+    opens_at: the stage at which the server first sees a sum, an index of the counts: 1 or the last.
+    report: (key, like, n) -> the noise of one client's report, float32, shaped as the tree `like`.
+    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is that of the
+      client's report; the stage is folded in.
+    central: whether the server adds noise of the whole planned variance, and the clients none.
+    realised: (counts, honest counts) -> `Realised`, the variance of the honest clients' noise.
+  """
+
+  num_calibrations: int
+  opens_at: int
+  report: Callable[[jax.Array, PyTree, jax.Array], PyTree]
+  calibrate: Callable[[jax.Array, PyTree, Counts], PyTree]
+  central: bool
+  realised: Callable[[Counts, Counts], Realised]
+
+
+def uncalibrated() -> NoiseScheme:
+  """Shares of variance 1/n and no more: what is lost stays lost.
+
+  >>> float(uncalibrated().realised(jnp.array([10, 7]), jnp.array([10, 7])).server)
+  0.699999988079071
+  """
+  return calibrated(0)
+
+
+def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme:
+  """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
+
+  Whenever k clients are asked while a fraction v of the planned variance is there, each adds (1 - v) / k. The first
+  time that is 1/m - 1/n for each of m. With a of the k answering, the deficit 1 - v shrinks by the factor 1 - a / k.
+
+  Args:
+    num_calibrations: how often survivors are asked, >= 0.
+    inside: whether reports and calibrations are summed under one secure aggregation, which opens once.
+
+  Raises:
+    ValueError: if num_calibrations is no whole number >= 0.
+
+  >>> counts = jnp.array([10, 8, 6])
+  >>> realised = calibrated(inside=False).realised(counts, counts)
+  >>> print(f"{realised.server:.4f} {realised.model:.4f}")
+  0.8000 0.9500
+  """
+  _validate.integer(0, num_calibrations=num_calibrations)
+
+  def report(key, like, n):
+    return normal_like(jax.random.fold_in(key, 0), like, 1 / _count(n))
+
+  def calibrate(key, like, counts):
+    _, deficit = _filled(counts, counts)
+    return normal_like(jax.random.fold_in(key, len(counts) - 1), like, deficit / _count(counts[-1]))
+
+  def realised(counts, honest):
+    model, _ = _filled(counts, honest)
+    at_report, _ = _filled(counts[:2], honest[:2])
+    return Realised(model if inside else at_report, model)
+
+  return NoiseScheme(num_calibrations, -1 if inside else 1, report, calibrate, False, realised)
+
+
+def excess(max_dropout: float) -> NoiseScheme:
+  """Noise for the worst case first, and what was not needed removed (arXiv 2209.12528, Section 3).
+
+  Shares of 1 / (n - t), t = floor(n max_dropout), as sums of independent components: one of 1/n, and one of
+  1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D <= t clients are lost, each survivor
+  names its components k > D (their seeds), and the server subtracts them: each share is 1 / (n - D) then. The noise
+  that remains is independent of what was named, so it counts against the server as well. Who vanishes before
+  naming leaves noise that is not needed; nobody's absence makes the noise smaller than planned, as long as D <= t.
+
+  A simulation draws t + 1 vectors a client; `DistributedSum.noise` has the distribution of the sum for one.
+
+  Args:
+    max_dropout: the largest fraction of lost clients for which the noise suffices, in [0, 1).
+
+  Raises:
+    ValueError: if max_dropout is not in [0, 1).
+
+  >>> counts = jnp.array([10, 8, 8])
+  >>> float(excess(0.5).realised(counts, counts).model)
+  1.0
+  """
+  _validate.probability(max_dropout=max_dropout)
+  if max_dropout == 1:
+    raise ValueError("Expected max_dropout < 1, got 1; somebody must be left to add noise.")
+
+  def tolerated(n):
+    return jnp.floor(_count(n) * jnp.float32(max_dropout)).astype(jnp.int32)
+
+  def components(key, like, n, first, last):
+    """The sum of one client's components first, ..., last."""
+
+    def add(k, total):
+      kept = _count(n - k)
+      variance = jnp.where(k == 0, 1 / kept, 1 / (_count(n - k + 1) * kept))
+      return jax.tree.map(jnp.add, total, normal_like(jax.random.fold_in(key, k), like, variance))
+
+    return jax.lax.fori_loop(first, last + 1, add, zeros_like(like))
+
+  def report(key, like, n):
+    return components(key, like, n, 0, tolerated(n))
+
+  def calibrate(key, like, counts):
+    n, lost = counts[0], counts[0] - counts[1]
+    return jax.tree.map(jnp.negative, components(key, like, n, lost + 1, tolerated(n)))
+
+  def realised(counts, honest):
+    reported, answered = jnp.asarray(honest[1:3], jnp.float32)
+    least = _count(counts[0] - tolerated(counts[0]))
+    v = answered / jnp.maximum(_count(counts[1]), least) + (reported - answered) / least
+    return Realised(v, v)
+
+  return NoiseScheme(1, 1, report, calibrate, False, realised)
+
+
+def central() -> NoiseScheme:
+  """No shares: the server adds the noise. Nothing protects against the server."""
+
+  def nothing(key, like, counts):
+    del key, counts
+    return zeros_like(like)
+
+  def realised(counts, honest):
+    del counts, honest
+    return Realised(jnp.float32(0), jnp.float32(1))
+
+  return NoiseScheme(0, 1, nothing, nothing, True, realised)
+
+
+def _filled(counts, honest):
+  """(variance that the honest have added, deficit of all) after the stages counted."""
+  filled, deficit = jnp.float32(0), jnp.float32(1)
+  for asked, answered, honestly in zip(counts[:-1], counts[1:], honest[1:], strict=True):
+    filled += honestly.astype(jnp.float32) * deficit / _count(asked)
+    deficit *= (asked - answered).astype(jnp.float32) / _count(asked)
+  return filled, deficit
+
+
+def _count(number):
+  """As float32, at least one: what nobody divides among themselves."""
+  return jnp.maximum(jnp.asarray(number), 1).astype(jnp.float32)
+
+
+def normal_like(key: jax.Array, like: PyTree, variance: jax.Array) -> PyTree:
+  """N(0, variance) on each coordinate, each leaf with a key of its own, float32."""
+  leaves, treedef = jax.tree.flatten(like)
+  keys = jax.random.split(key, len(leaves))
+  drawn = [jnp.sqrt(variance) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(treedef, drawn)
+
+
+def zeros_like(like: PyTree) -> PyTree:
+  """float32 zeros in the shape of a tree of arrays or shapes."""
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), like)
