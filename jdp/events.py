@@ -1,15 +1,13 @@
 """What a run did with private data: the vocabulary of the ledger.
 
-An event is a frozen value whose docstring is its mathematical definition:
-somebody who writes an accountant needs to know nothing else. An event never
-changes its meaning; a new meaning is a new class. Events are checked when they
-are made.
+An event is a frozen value whose docstring is its mathematical definition: somebody who writes an
+accountant needs to know nothing else. An event never changes its meaning; a new meaning is a new
+class. Events are checked when they are made.
 
-Events are pytrees, so a jitted step can return them and a scan can stack them.
-Fields that hold arrays are leaves (a clip norm that follows a schedule);
-everything else is static: names, policies and constants, which therefore stay
-float64 on their way through jit. One leaf is always there, the event's number:
-so the events of a scan have an axis, and a ledger cannot take them for one.
+Events are pytrees, so a jitted step can return them and a scan can stack them. Fields that hold
+arrays are leaves (a clip norm that follows a schedule); everything else is static: names, policies
+and constants, which therefore stay float64 on their way through jit. One leaf is always there, the
+event's number: so the events of a scan have an axis, and a ledger cannot take them for one.
 """
 
 import dataclasses
@@ -34,13 +32,16 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EventBase:
-  """What every event has beside what happened. It is no part of equality: rounds that cost the same are equal.
+  """What every event has beside what happened. It is no part of equality: rounds that cost the same
+  are equal.
 
   Attributes:
-    number: of the event's round, an int32 scalar, or -1; a `Round` without one has its query's. Always a leaf of the
-      pytree, so that a scan stacks every event that is returned from it, the constant ones too.
-    key_exposed: whether the release's noise came from a key that `jdp.random.secure_key` did not make, or that drew
-      something else too. Then the event's guarantee does not hold against whoever knows or guesses that key.
+    number: of the event's round, an int32 scalar, or -1; a `Round` without one has its query's.
+      Always a leaf of the pytree, so that a scan stacks every event that is returned from it, the
+      constant ones too.
+    key_exposed: whether the release's noise came from a key that `jdp.random.secure_key` did not
+      make, or that drew something else too. Then the event's guarantee does not hold against
+      whoever knows or guesses that key.
   """
 
   number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
@@ -52,7 +53,8 @@ def _event(cls: type[T]) -> type[T]:
   """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
   if not issubclass(cls, EventBase):
     raise ValueError(
-      f"Expected a subclass of EventBase, got {cls.__name__}; derive it: without a number a scan loses its events."
+      f"Expected a subclass of EventBase, got {cls.__name__}; derive it: without a number a scan "
+      "loses its events."
     )
   kind: Any = dataclasses.dataclass(frozen=True)(cls)
   names = tuple(f.name for f in dataclasses.fields(kind))
@@ -91,11 +93,11 @@ class PoissonSampling(EventBase):
   """Each record takes part independently with probability `probability`.
 
   Attributes:
-    probability: q, as realised by the sampler (its integer threshold divided
-      by the range), in [0, 1].
-    overflow_probability: the probability that a sample outgrew the public
-      capacity and surplus records were dropped, whatever they held. The accountant adds
-      `(1 + e^epsilon)` times the sum of it over rounds to delta.
+    probability: q, as realised by the sampler (its integer threshold divided by the range), in [0,
+      1].
+    overflow_probability: the probability that a sample outgrew the public capacity and surplus
+      records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
+      of it over rounds to delta.
     population: N, the public number of records; None in a plan that names none.
   """
 
@@ -104,14 +106,17 @@ class PoissonSampling(EventBase):
   population: int | None = None
 
   def __post_init__(self):
-    _validate.probability(probability=self.probability, overflow_probability=self.overflow_probability)
+    _validate.probability(
+      probability=self.probability, overflow_probability=self.overflow_probability
+    )
     if self.population is not None:
       _validate.integer(1, population=self.population)
 
 
 @_event
 class FixedSizeSampling(EventBase):
-  """A uniformly random subset of fixed size takes part, drawn without replacement, anew for each round.
+  """A uniformly random subset of fixed size takes part, drawn without replacement, anew for each
+  round.
 
   Attributes:
     sample_size: m, the number of records in the sample, in [1, population].
@@ -124,20 +129,23 @@ class FixedSizeSampling(EventBase):
   def __post_init__(self):
     _validate.integer(1, population=self.population, sample_size=self.sample_size)
     if self.sample_size > self.population:
-      raise ValueError(f"Expected sample_size <= population, got {self.sample_size} > {self.population}.")
+      raise ValueError(
+        f"Expected sample_size <= population, got {self.sample_size} > {self.population}."
+      )
 
 
 @_event
 class ShuffledBatches(EventBase):
-  """The round's records are the next batch of an epoch: the records in a fresh uniform permutation, cut in pieces.
+  """The round's records are the next batch of an epoch: the records in a fresh uniform permutation,
+  cut in pieces.
 
   Each record is in at most one batch of an epoch.
 
   Attributes:
     num_batches: rounds of a whole epoch, public.
     starts_epoch: whether this round is the first after a new permutation.
-    keeps_partial: whether the last batch of an epoch is smaller than the others when the batch size does not divide
-      the population; False: the records left over sit that epoch out.
+    keeps_partial: whether the last batch of an epoch is smaller than the others when the batch size
+      does not divide the population; False: the records left over sit that epoch out.
     population: N, the public number of records; None in a plan that names none.
   """
 
@@ -154,7 +162,8 @@ class ShuffledBatches(EventBase):
 
 @_event
 class BallsInBins(EventBase):
-  """The round's records are those that picked it: each picks one round of every epoch, uniformly, independently.
+  """The round's records are those that picked it: each picks one round of every epoch, uniformly,
+  independently.
 
   Attributes:
     num_batches: rounds of a whole epoch, public.
@@ -177,12 +186,13 @@ class BallsInBins(EventBase):
 
 @_event
 class GaussianSum(EventBase):
-  """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv 1812.06210.
+  """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv
+  1812.06210.
 
   Attributes:
     clip_norm: S, L2 bound on what one record contributes to the sum.
-    stddev: sigma, standard deviation of the noise on each coordinate of the
-      sum. `stddev / clip_norm` is the noise multiplier z; zero means no privacy.
+    stddev: sigma, standard deviation of the noise on each coordinate of the sum. `stddev /
+      clip_norm` is the noise multiplier z; zero means no privacy.
   """
 
   clip_norm: float | jax.Array
@@ -215,7 +225,8 @@ class LaplaceSum(EventBase):
 
 @_event
 class WeightedAverage(EventBase):
-  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise, weights w_k in [0, 1], ||D_k|| <= S.
+  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise, weights w_k in [0,
+  1], ||D_k|| <= S.
 
   The clipped-denominator estimator of arXiv 1710.06963, Section 3.2.
 
@@ -239,10 +250,12 @@ class WeightedAverage(EventBase):
 
 @_event
 class RandomizedResponse(EventBase):
-  """One of `num_values` values was released: the true one, or with probability `noise` a uniform one of all.
+  """One of `num_values` values was released: the true one, or with probability `noise` a uniform
+  one of all.
 
   Attributes:
-    noise: probability that the value is replaced by a uniform one (which may be the true one), in [0, 1].
+    noise: probability that the value is replaced by a uniform one (which may be the true one), in
+      [0, 1].
     num_values: at least 2.
   """
 
@@ -256,7 +269,9 @@ class RandomizedResponse(EventBase):
 
 @_event
 class PureRelease(EventBase):
-  """Something was released by an epsilon-DP mechanism, under the relation of the round it belongs to."""
+  """Something was released by an epsilon-DP mechanism, under the relation of the round it belongs
+  to.
+  """
 
   epsilon: float
 
@@ -266,7 +281,9 @@ class PureRelease(EventBase):
 
 @_event
 class ConcentratedRelease(EventBase):
-  """Something was released by a rho-zCDP mechanism (arXiv 1605.02065), under the relation of its round."""
+  """Something was released by a rho-zCDP mechanism (arXiv 1605.02065), under the relation of its
+  round.
+  """
 
   rho: float
 
@@ -298,14 +315,16 @@ class GroupedSums(EventBase):
 
 @_event
 class DistributedGaussianSum(EventBase):
-  """A sum of vectors was released, each with its owner's share of the noise: together N(0, stddev^2) per coordinate.
+  """A sum of vectors was released, each with its owner's share of the noise: together N(0,
+  stddev^2) per coordinate.
 
-  A record that is zeroed or replaced leaves its share where it is; one that is removed takes it along, so that the
-  noise of neighbours under add/remove differs in variance too.
+  A record that is zeroed or replaced leaves its share where it is; one that is removed takes it
+  along, so that the noise of neighbours under add/remove differs in variance too.
 
   Attributes:
     clip_norm: S, L2 bound on what one record contributes to the sum.
-    stddev: of the noise that the observer could not subtract, as it came out of the round; zero means no privacy.
+    stddev: of the noise that the observer could not subtract, as it came out of the round; zero
+      means no privacy.
     released: False: the round was abandoned before the observer saw anything of its sums.
   """
 
@@ -322,10 +341,11 @@ class DistributedGaussianSum(EventBase):
 
 @_event
 class DiscreteGaussianSum(EventBase):
-  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner (arXiv 2102.06387).
+  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner (arXiv
+  2102.06387).
 
-  One coordinate's noise is the sum of `num_shares` variables with P(x) proportional to e^(-x^2 / (2 share_stddev^2)).
-  What is said of removed records of `DistributedGaussianSum` holds here too.
+  One coordinate's noise is the sum of `num_shares` variables with P(x) proportional to e^(-x^2 / (2
+  share_stddev^2)). What is said of removed records of `DistributedGaussianSum` holds here too.
 
   Attributes:
     l2_norm: L2 bound on the integers that one record contributes.
@@ -353,8 +373,8 @@ class DiscreteGaussianSum(EventBase):
 class SkellamSum(EventBase):
   """A sum of integer vectors was released, each with Skellam noise by its owner (arXiv 2110.04995).
 
-  One coordinate's noise is the difference of two Poisson variables of mean num_shares share_variance / 2.
-  What is said of removed records of `DistributedGaussianSum` holds here too.
+  One coordinate's noise is the difference of two Poisson variables of mean num_shares
+  share_variance / 2. What is said of removed records of `DistributedGaussianSum` holds here too.
 
   Attributes:
     l2_norm: L2 bound on the integers that one record contributes.
@@ -398,8 +418,8 @@ class Round(EventBase):
   Attributes:
     sampling: how the records of the round were chosen.
     query: what was released about them.
-    relation: the neighbouring relation that the run declares. The accountant
-      computes for another on request, where an analysis is proved for it.
+    relation: the neighbouring relation that the run declares. The accountant computes for another
+      on request, where an analysis is proved for it.
     unit: what one record is.
     observer: who sees the release; for a noised sum, whoever sees the models.
   """
@@ -413,8 +433,8 @@ class Round(EventBase):
   def __post_init__(self):
     for name, kind in (("relation", Relation), ("unit", Unit), ("observer", Observer)):
       object.__setattr__(self, name, kind(getattr(self, name)))
-    # Whoever releases a sum knows the number and the key, not whoever makes a round of it: compared by identity, as
-    # both may be tracers.
+    # Whoever releases a sum knows the number and the key, not whoever makes a round of it: compared
+    # by identity, as both may be tracers.
     for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):
       if getattr(self, name) is unknown:
         object.__setattr__(self, name, getattr(self.query, name))
@@ -426,8 +446,8 @@ class LocalRelease(EventBase):
 
   Attributes:
     guarantee: what one release costs, with its relation, unit and observer.
-    max_releases: the most releases that one unit makes over the whole run (the participation cap, times the releases
-      it makes in a round), or None: as many as there are rounds.
+    max_releases: the most releases that one unit makes over the whole run (the participation cap,
+      times the releases it makes in a round), or None: as many as there are rounds.
   """
 
   guarantee: AnyGuarantee
@@ -460,14 +480,17 @@ _REGISTERED: list[type] = []
 
 @dataclass_transform(frozen_default=True)
 def register(cls: type[T]) -> type[T]:
-  """Makes a subclass of `EventBase` with annotated fields an event of what a query released, for ledgers.
+  """Makes a subclass of `EventBase` with annotated fields an event of what a query released, for
+  ledgers.
 
-  A decorator, for code outside the package. The class becomes a frozen dataclass and a pytree; its docstring says what
-  was done, its `__post_init__` checks the fields. With its analysis (`jdp.accounting.register_analysis`) ledgers that
-  hold it have an epsilon, and with a query that releases it (`jdp.queries.registry.register`) it is audited.
+  A decorator, for code outside the package. The class becomes a frozen dataclass and a pytree; its
+  docstring says what was done, its `__post_init__` checks the fields. With its analysis
+  (`jdp.accounting.register_analysis`) ledgers that hold it have an epsilon, and with a query that
+  releases it (`jdp.queries.registry.register`) it is audited.
 
   Raises:
-    ValueError: if it is no subclass of `EventBase`, or another event type has its name, by which files know it.
+    ValueError: if it is no subclass of `EventBase`, or another event type has its name, by which
+      files know it.
 
   >>> @register
   ... class GaussianSum(EventBase):
@@ -477,12 +500,16 @@ def register(cls: type[T]) -> type[T]:
   ValueError: Expected a name that no event type has, got GaussianSum; rename the class.
   """
   if cls.__name__ in EVENT_TYPES:
-    raise ValueError(f"Expected a name that no event type has, got {cls.__name__}; rename the class.")
+    raise ValueError(
+      f"Expected a name that no event type has, got {cls.__name__}; rename the class."
+    )
   kind = _event(cls)
   _REGISTERED.append(kind)
   return kind
 
 
 def query_event_types() -> tuple[type, ...]:
-  """The types of all events that say what a query released: those of this module, and registered ones."""
+  """The types of all events that say what a query released: those of this module, and registered
+  ones.
+  """
   return (*typing.get_args(SumQueryEvent), *_REGISTERED)

@@ -6,10 +6,9 @@ A number called epsilon means nothing until three things are named with it:
 * the **unit** whose presence or value is hidden,
 * the **observer** from whom it is hidden.
 
-Guarantees are plain values. `compose` adds those that speak of the same
-relation, unit and observer, and refuses to add any others. Composition here is
-the basic theorem alone (epsilons and deltas add up); everything tighter is the
-accountant's work, from a ledger.
+Guarantees are plain values. `compose` adds those that speak of the same relation, unit and
+observer, and refuses to add any others. Composition here is the basic theorem alone (epsilons and
+deltas add up); everything tighter is the accountant's work, from a ledger.
 """
 
 import dataclasses
@@ -32,7 +31,9 @@ class Relation(enum.StrEnum):
   @property
   def label(self) -> str:
     """As it is written in prose."""
-    return {"add_remove": "add/remove", "replace_one": "replace one", "zero_out": "zero-out"}[self.value]
+    return {"add_remove": "add/remove", "replace_one": "replace one", "zero_out": "zero-out"}[
+      self.value
+    ]
 
 
 class Unit(enum.StrEnum):
@@ -71,8 +72,8 @@ class Guarantee:
   def restate(self, **changes: Any) -> Self:
     """The same guarantee, stated for another `unit`, `observer` or `relation`.
 
-    The caller answers for the restatement being true: a release computed from
-    all of a user's data hides the user, not only the value.
+    The caller answers for the restatement being true: a release computed from all of a user's data
+    hides the user, not only the value.
 
     >>> print(PureDP(2.0).restate(unit="user"))
     2-DP per user (replace one), against the server
@@ -82,7 +83,9 @@ class Guarantee:
     return dataclasses.replace(self, **changes)
 
   def _scope(self) -> str:
-    observer = "whoever sees the models" if self.observer is Observer.MODEL else f"the {self.observer}"
+    observer = (
+      "whoever sees the models" if self.observer is Observer.MODEL else f"the {self.observer}"
+    )
     return f"per {self.unit} ({self.relation.label}), against {observer}"
 
 
@@ -102,7 +105,9 @@ class ApproxDP(Guarantee):
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition."""
     _validate.integer(0, count=count)
-    return dataclasses.replace(self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta))
+    return dataclasses.replace(
+      self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta)
+    )
 
   def __str__(self) -> str:
     return f"({rounded_up(self.epsilon)}, {rounded_up(self.delta, 3)})-DP {self._scope()}"
@@ -138,9 +143,8 @@ class PureDP(Guarantee):
 class SeparatedDP(Guarantee):
   """(direction, magnitude)-separated privacy of a vector (arXiv 1812.00984, Definition 1).
 
-  The release's direction part is `direction`-DP, its magnitude part
-  `magnitude`-DP, and the two are drawn independently: the whole release is
-  (direction + magnitude)-DP.
+  The release's direction part is `direction`-DP, its magnitude part `magnitude`-DP, and the two are
+  drawn independently: the whole release is (direction + magnitude)-DP.
 
   >>> print(SeparatedDP(8.0, 2.0))
   (8, 2)-separated, 10-DP per value (replace one), against the server
@@ -163,7 +167,9 @@ class SeparatedDP(Guarantee):
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition of each part."""
     _validate.integer(0, count=count)
-    return dataclasses.replace(self, direction=count * self.direction, magnitude=count * self.magnitude)
+    return dataclasses.replace(
+      self, direction=count * self.direction, magnitude=count * self.magnitude
+    )
 
   def __str__(self) -> str:
     parts = f"({rounded_up(self.direction)}, {rounded_up(self.magnitude)})-separated"
@@ -173,10 +179,10 @@ class SeparatedDP(Guarantee):
 def rounded_up(bound: float, digits: int = 6) -> str:
   """An upper bound in so many significant digits: what is printed holds too.
 
-  Every epsilon and delta that jdp prints goes through here, and every noise multiplier that is meant to be enough.
-  A float64 keeps 15 decimal digits, and what lies beyond them is taken for its own rounding error: 0.1 + 0.2 prints
-  as 0.3, and a number that was given in up to `digits` digits prints as it was given. What is printed is therefore
-  at least the bound, but for a share of 5e-15.
+  Every epsilon and delta that jdp prints goes through here, and every noise multiplier that is
+  meant to be enough. A float64 keeps 15 decimal digits, and what lies beyond them is taken for its
+  own rounding error: 0.1 + 0.2 prints as 0.3, and a number that was given in up to `digits` digits
+  prints as it was given. What is printed is therefore at least the bound, but for a share of 5e-15.
 
   Args:
     bound: a number, infinity or NaN.
@@ -189,7 +195,8 @@ def rounded_up(bound: float, digits: int = 6) -> str:
 
 
 def rounded_down(bound: float, digits: int = 6) -> str:
-  """A lower bound in so many significant digits: what an attack has proved, or the most that a plan allows.
+  """A lower bound in so many significant digits: what an attack has proved, or the most that a plan
+  allows.
 
   It is at most the bound, as `rounded_up` is at least the bound.
 
@@ -203,19 +210,24 @@ def _rounded(bound: float, digits: int, rounding: str) -> str:
   if not 1 <= digits <= sys.float_info.dig:
     raise ValueError(f"Expected digits from 1 to {sys.float_info.dig}, got {digits}.")
   exact = f"{bound:.{sys.float_info.dig}g}"
-  return f"{float(decimal.Context(prec=digits, rounding=rounding).create_decimal(exact)):.{digits}g}"
+  return (
+    f"{float(decimal.Context(prec=digits, rounding=rounding).create_decimal(exact)):.{digits}g}"
+  )
 
 
 AnyGuarantee = PureDP | ApproxDP | SeparatedDP
 
 
 def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
-  """The relation, unit and observer that guarantees share, by name; ValueError if they differ or there is none."""
+  """The relation, unit and observer that guarantees share, by name; ValueError if they differ or
+  there is none.
+  """
   scopes = {tuple(getattr(g, name) for name in _SCOPE) for g in guarantees}
   if len(scopes) != 1:
     raise ValueError(
       "Expected guarantees of one relation, unit and observer, got "
-      f"{sorted('/'.join(scope) for scope in scopes) or 'none'}; restate them, or account for them separately."
+      f"{sorted('/'.join(scope) for scope in scopes) or 'none'}; restate them, or account for them "
+      "separately."
     )
   return dict(zip(_SCOPE, scopes.pop(), strict=True))
 
@@ -227,8 +239,8 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
     guarantees: at least one; all of one relation, one unit and one observer.
 
   Returns:
-    A `SeparatedDP` if all are separated, else a `PureDP` if all deltas are
-    zero, else an `ApproxDP`.
+    A `SeparatedDP` if all are separated, else a `PureDP` if all deltas are zero, else an
+    `ApproxDP`.
 
   Raises:
     ValueError: if there is none, or if their relations, units or observers differ.
@@ -236,7 +248,9 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   scope = common_scope(guarantees)
   separated = [g for g in guarantees if isinstance(g, SeparatedDP)]
   if len(separated) == len(guarantees):
-    return SeparatedDP(sum(g.direction for g in separated), sum(g.magnitude for g in separated), **scope)
+    return SeparatedDP(
+      sum(g.direction for g in separated), sum(g.magnitude for g in separated), **scope
+    )
   epsilon, delta = sum(g.epsilon for g in guarantees), sum(g.delta for g in guarantees)
   return ApproxDP(epsilon, min(1.0, delta), **scope) if delta else PureDP(epsilon, **scope)
 

@@ -1,8 +1,9 @@
 """Sum queries as optax gradient transformations, for a training loop of one's own.
 
-`privatize` turns per-record gradients into a private aggregate; `release` does the same from their clipped sum, which
-`contribution_sum` makes in the memory of one chunk. Either comes first in an `optax.chain`, before any
-optimiser, and leaves the event of the step in its state: append it to the ledger before the step's result is used.
+`privatize` turns per-record gradients into a private aggregate; `release` does the same from their
+clipped sum, which `contribution_sum` makes in the memory of one chunk. Either comes first in an
+`optax.chain`, before any optimiser, and leaves the event of the step in its state: append it to the
+ledger before the step's result is used.
 
   >>> import jax, jax.numpy as jnp, optax
   >>> from jdp import accounting, events, ledger, queries, random, sampling, transforms
@@ -12,7 +13,9 @@ optimiser, and leaves the event of the step in its state: append it to the ledge
   ...   x, y = example
   ...   return (x @ weights - y) ** 2
   >>> sampler = sampling.poisson(1000, 0.1)
-  >>> query = queries.average(queries.gaussian_sum(clip_norm=1.0, stddev=1.0), sampler.expected_size)
+  >>> query = queries.average(
+  ...   queries.gaussian_sum(clip_norm=1.0, stddev=1.0), sampler.expected_size
+  ... )
   >>> noise_key, sampling_key = jax.random.split(random.secure_key())
   >>> optimizer = optax.chain(transforms.release(query, noise_key), optax.sgd(0.5))
   >>> clipped_sum = transforms.contribution_sum(jax.grad(loss), query, chunk_size=32)
@@ -62,10 +65,12 @@ class ReleaseState(NamedTuple):
 
   Attributes:
     step: int32 scalar, the number of steps done.
-    key: the key of the whole run, as secret as the noise; to store it, store its `jax.random.key_data`.
+    key: the key of the whole run, as secret as the noise; to store it, store its
+      `jax.random.key_data`.
     query: the sum query's state.
-    event: what the last step released, with the step's number; before the first step, a placeholder of the same
-      structure. A loop that returns nothing of its steps (`fori_loop`) keeps the last one only: scan, and return it.
+    event: what the last step released, with the step's number; before the first step, a placeholder
+      of the same structure. A loop that returns nothing of its steps (`fori_loop`) keeps the last
+      one only: scan, and return it.
   """
 
   step: jax.Array
@@ -77,23 +82,26 @@ class ReleaseState(NamedTuple):
 def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
 
-  Formal guarantee: the query's own, once for each call of `update`. Contributions must come from this query, in the
-  state that `ReleaseState.query` holds, and be of *one* sample. If that comes in several parts, add up their sums by
-  `jdp.numerics.compensated.add` and release once. `optax.MultiSteps` with `use_grad_mean=False`
-  *around* it adds up plain sums like the parameters (`compensated.rounded`) in float32, and refuses
-  pairs: k parts of a sum of length L can then move by k L 2^-23 more. The parts must be disjoint: a
-  record that is in two of them moves the sum by twice its bound. Placed *behind* it, `MultiSteps`
-  adds up releases: each small step has its own noise and is an event of its own.
+  Formal guarantee: the query's own, once for each call of `update`. Contributions must come from
+  this query, in the state that `ReleaseState.query` holds, and be of *one* sample. If that comes in
+  several parts, add up their sums by `jdp.numerics.compensated.add` and release once.
+  `optax.MultiSteps` with `use_grad_mean=False` *around* it adds up plain sums like the parameters
+  (`compensated.rounded`) in float32, and refuses pairs: k parts of a sum of length L can then move
+  by k L 2^-23 more. The parts must be disjoint: a record that is in two of them moves the sum by
+  twice its bound. Placed *behind* it, `MultiSteps` adds up releases: each small step has its own
+  noise and is an event of its own.
 
   Args:
     query: what makes the sum private.
-    key: the key of the run, from `jdp.random.secure_key`: with any other, the events are marked, and so is the ledger
-      that takes them (`Ledger.caveats`). The step's number is folded in, so a step computed twice is the same twice.
-      Nothing else may be drawn with it, and two runs must not share it: make the transformation anew. No mark tells
-      what the sample, and the sum of `contribution_sum`, were drawn with: those keys must be secure too.
+    key: the key of the run, from `jdp.random.secure_key`: with any other, the events are marked,
+      and so is the ledger that takes them (`Ledger.caveats`). The step's number is folded in, so a
+      step computed twice is the same twice. Nothing else may be drawn with it, and two runs must
+      not share it: make the transformation anew. No mark tells what the sample, and the sum of
+      `contribution_sum`, were drawn with: those keys must be secure too.
 
   Returns:
-    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
+    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`.
+    Float32 results.
   """
   return _transformation(query, key, lambda key, state, total, extra_args: total)
 
@@ -101,25 +109,32 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
 def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Per-record gradients in, their private aggregate out.
 
-  `update(gradients, state, params, weights=weights)` takes leaves [B, ...], a row for each record, and weights [B] in
-  [0, 1]; without weights, every row counts. A row of weight 0 is padding and adds exactly zero. `members` takes the
-  records of a sample from the data of all; its weights are `sample.weights`.
+  `update(gradients, state, params, weights=weights)` takes leaves [B, ...], a row for each record,
+  and weights [B] in [0, 1]; without weights, every row counts. A row of weight 0 is padding and
+  adds exactly zero. `members` takes the records of a sample from the data of all; its weights are
+  `sample.weights`.
 
-  Formal guarantee: the query's own, per row, once for each call of `update`; the key as for `release`.
-  `optax.MultiSteps` around it fails: it would average rows of different batches, which are not one record.
+  Formal guarantee: the query's own, per row, once for each call of `update`; the key as for
+  `release`. `optax.MultiSteps` around it fails: it would average rows of different batches, which
+  are not one record.
 
   Args:
-    query: what makes the sum private; divide it by a public number (`jdp.queries.average`) for a mean.
+    query: what makes the sum private; divide it by a public number (`jdp.queries.average`) for a
+      mean.
     key: the key of the run.
 
   Returns:
-    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`. Float32 results.
-    Its `update` raises a ValueError if there is not one weight for each row.
+    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`.
+    Float32 results. Its `update` raises a ValueError if there is not one weight for each row.
 
   >>> from jdp.queries import gaussian_sum
-  >>> optimizer = optax.chain(privatize(gaussian_sum(clip_norm=1.0, stddev=0.0), jax.random.key(0)), optax.sgd(1.0))
+  >>> optimizer = optax.chain(
+  ...   privatize(gaussian_sum(clip_norm=1.0, stddev=0.0), jax.random.key(0)), optax.sgd(1.0)
+  ... )
   >>> params, gradients = jnp.zeros(2), jnp.array([[3.0, 4.0], [0.5, 0.0], [jnp.nan, 0.0]])
-  >>> updates, state = optimizer.update(gradients, optimizer.init(params), params, weights=jnp.array([1.0, 1.0, 0.0]))
+  >>> updates, state = optimizer.update(
+  ...   gradients, optimizer.init(params), params, weights=jnp.array([1.0, 1.0, 0.0])
+  ... )
   >>> [round(x, 4) for x in updates.tolist()], state[0].event
   ([-1.1, -0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
   """
@@ -129,34 +144,43 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
     weights = extra_args.get("weights")
     weights = jnp.ones(size) if weights is None else weights
     if jnp.shape(weights) != (size,):
-      raise ValueError(f"Expected weights [{size}], one for each row, got shape {jnp.shape(weights)}.")
-    parts = jax.vmap(query.preprocess, (0, None, 0, 0))(jax.random.split(key, size), state, gradients, weights)
+      raise ValueError(
+        f"Expected weights [{size}], one for each row, got shape {jnp.shape(weights)}."
+      )
+    parts = jax.vmap(query.preprocess, (0, None, 0, 0))(
+      jax.random.split(key, size), state, gradients, weights
+    )
     return sum_rows(parts)
 
   return _transformation(query, key, total)
 
 
 def contribution_sum(
-  vectors_fn: Callable[[PyTree, PyTree], PyTree], query: SumQuery, *, chunk_size: int = 64, mesh: Mesh | None = None
+  vectors_fn: Callable[[PyTree, PyTree], PyTree],
+  query: SumQuery,
+  *,
+  chunk_size: int = 64,
+  mesh: Mesh | None = None,
 ) -> Callable[[Key, State, PyTree, Sample, PyTree], Contribution]:
   """Makes the function that sums a query's contributions over a sample, for `release`.
 
-  Records are computed chunk by chunk (`jdp.federated.cohort_sum`): memory holds the gradients of one chunk,
-  never those of the sample.
+  Records are computed chunk by chunk (`jdp.federated.cohort_sum`): memory holds the gradients of
+  one chunk, never those of the sample.
 
   Args:
-    vectors_fn: (params, record) -> the record's vectors: `jax.grad(loss)`, or a pytree of gradients and metrics for a
-      `jdp.queries.grouped`.
+    vectors_fn: (params, record) -> the record's vectors: `jax.grad(loss)`, or a pytree of gradients
+      and metrics for a `jdp.queries.grouped`.
     query: what bounds each record.
     chunk_size: records computed side by side.
     mesh: devices along an axis "clients"; None: one device.
 
   Returns:
-    A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a pytree of arrays
-    whose leading axis numbers *all* records, and the query state is `ReleaseState.query`. Sums over samples that share
-    no record may be added up (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum
-    to `query.finalize` itself.
-    It raises a ValueError, when traced, if there are not as many records as the sample's population.
+    A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a
+    pytree of arrays whose leading axis numbers *all* records, and the query state is
+    `ReleaseState.query`. Sums over samples that share no record may be added up
+    (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum to
+    `query.finalize` itself. It raises a ValueError, when traced, if there are not as many records
+    as the sample's population.
   """
 
   def contribution(key, shared, record, weight):
@@ -164,14 +188,17 @@ def contribution_sum(
     return query.preprocess(key, state, vectors_fn(params, record), weight)
 
   def total(key, state, params, sample, data):
-    summed = unrounded_cohort_sum(contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh)
+    summed = unrounded_cohort_sum(
+      contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh
+    )
     return taken(query, summed)
 
   return total
 
 
 def members(sample: Sample, data: PyTree) -> PyTree:
-  """The records of a sample's slots, for a loop that computes their gradients itself, and `privatize`.
+  """The records of a sample's slots, for a loop that computes their gradients itself, and
+  `privatize`.
 
   Args:
     sample: its `weights` go to `privatize`: those of padding are 0.
@@ -181,7 +208,8 @@ def members(sample: Sample, data: PyTree) -> PyTree:
     The pytree of those rows, [capacity, ...]; in the place of padding some record.
 
   Raises:
-    ValueError: when traced, if there are not as many records as the sample's population, or no device has all.
+    ValueError: when traced, if there are not as many records as the sample's population, or no
+      device has all.
 
   >>> from jdp.sampling import fixed_size
   >>> sample, _ = fixed_size(3, 3).sample(jax.random.key(0), ())
@@ -190,7 +218,9 @@ def members(sample: Sample, data: PyTree) -> PyTree:
   """
   check_clients(sample.population, data)
   if isinstance(data, ShardedClients):
-    raise ValueError("Expected data that each device has all of, got ShardedClients; use contribution_sum.")
+    raise ValueError(
+      "Expected data that each device has all of, got ShardedClients; use contribution_sum."
+    )
   return jax.vmap(partial(client_data, jax.tree.map(jnp.asarray, data)))(sample.indices)
 
 
@@ -207,7 +237,9 @@ def _transformation(query, run_key, make_total):
     sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     total = make_total(sum_key, state.query, updates, extra_args)
     result, event, query_state = query.finalize(noise_key, state.query, taken(query, total))
-    return result, ReleaseState(state.step + 1, state.key, query_state, _marked(event, state.step, state.key))
+    return result, ReleaseState(
+      state.step + 1, state.key, query_state, _marked(event, state.step, state.key)
+    )
 
   return optax.GradientTransformationExtraArgs(init, update)
 

@@ -1,9 +1,13 @@
-"""A strict environment for every test: four simulated devices, no silent promotion, no key used twice."""
+"""A strict environment for every test: four simulated devices, no silent promotion, no key used
+twice.
+"""
 
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+)
 
 import jax
 import pytest

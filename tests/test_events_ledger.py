@@ -1,4 +1,6 @@
-"""Events keep their meaning out of jit and onto disk; the ledger forgets nothing and counts nothing twice."""
+"""Events keep their meaning out of jit and onto disk; the ledger forgets nothing and counts nothing
+twice.
+"""
 
 import dataclasses
 import os
@@ -45,7 +47,9 @@ EVENTS = [
   Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
-  Round(PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))),
+  Round(
+    PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))
+  ),
   Round(PoissonSampling(1.0), DistributedGaussianSum(1 / 3, 0.7, released=False), "zero_out"),
   Round(PoissonSampling(1.0), DiscreteGaussianSum(10.5, 100.0, 2.5, 90, 1000), "zero_out"),
   Round(PoissonSampling(1.0), SkellamSum(10.5, 100.0, 2.5, 90), "zero_out"),
@@ -103,7 +107,10 @@ def test_float32_values_reach_the_ledger_exactly():
     (lambda: GaussianSum(1.0, -1.0), "Expected stddev to be a finite number >= 0"),
     (lambda: GaussianSum(1.0, np.inf), "Expected stddev"),
     (lambda: Round(PoissonSampling(0.1), NonPrivate(), relation="neighbour"), "neighbour"),
-    (lambda: LocalRelease(PureDP(1.0), max_releases=0), "Expected max_releases to be a whole number >= 1"),
+    (
+      lambda: LocalRelease(PureDP(1.0), max_releases=0),
+      "Expected max_releases to be a whole number >= 1",
+    ),
     (lambda: LocalRelease(PureDP(1.0), max_releases=1.5), "Expected max_releases"),
   ],
 )
@@ -112,7 +119,9 @@ def test_an_invalid_event_cannot_be_made(make, message):
     make()
 
 
-@pytest.mark.parametrize("values", [(np.nan, 1.0), (1.0, np.nan), (-1.0, 1.0), (1.0, -1.0), (1.0, np.inf)])
+@pytest.mark.parametrize(
+  "values", [(np.nan, 1.0), (1.0, np.nan), (-1.0, 1.0), (1.0, -1.0), (1.0, np.inf)]
+)
 def test_a_traced_value_is_checked_when_it_reaches_the_ledger(values):
   event = jax.jit(lambda s, z: Round(PoissonSampling(0.1), GaussianSum(s, z)))(*values)
   with pytest.raises(ValueError, match="Expected"):
@@ -121,9 +130,17 @@ def test_a_traced_value_is_checked_when_it_reaches_the_ledger(values):
 
 def test_scope_accepts_names_and_keeps_enumerations():
   event = EVENTS[1]
-  assert (event.relation, event.unit, event.observer) == (Relation.ZERO_OUT, Unit.EXAMPLE, Observer.SERVER)
+  assert (event.relation, event.unit, event.observer) == (
+    Relation.ZERO_OUT,
+    Unit.EXAMPLE,
+    Observer.SERVER,
+  )
   release = EVENTS[4]
-  assert (release.relation, release.unit, release.observer) == (Relation.REPLACE_ONE, Unit.USER, Observer.CLIENTS)
+  assert (release.relation, release.unit, release.observer) == (
+    Relation.REPLACE_ONE,
+    Unit.USER,
+    Observer.CLIENTS,
+  )
 
 
 @hypothesis
@@ -156,7 +173,10 @@ def test_a_sum_of_ledgers_is_one_after_the_other():
 
 
 @hypothesis
-@given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 4)), max_size=8), *[st.integers(0, 9)] * 2)
+@given(
+  st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 4)), max_size=8),
+  *[st.integers(0, 9)] * 2,
+)
 def test_rounds_are_a_slice(entries, start, stop):
   ledger = Ledger().extend(entries)
   opens = np.array([isinstance(event, Round) for event in ledger], bool)
@@ -182,7 +202,9 @@ def test_a_slice_within_an_epoch_counts_the_epoch():
   assert ledger.rounds(3, 6) == ledger.rounds(0, 3)
   assert list(ledger.rounds(1, 5)) == [epoch_round(True), *two_epochs[2:5]]
   assert list(ledger.rounds(2, 3)) == [epoch_round(True)]
-  with_another = Ledger().append(epoch_round(False, 20), count=2) + Ledger().extend((e, 1) for e in two_epochs[1:])
+  with_another = Ledger().append(epoch_round(False, 20), count=2) + Ledger().extend(
+    (e, 1) for e in two_epochs[1:]
+  )
   assert list(with_another.rounds(1, 3)) == [epoch_round(True, 20), epoch_round(True)]
   assert ledger.rounds(4, 4) == ledger.rounds(9, 12) == Ledger()
 
@@ -234,7 +256,11 @@ def test_floats_are_saved_exactly(tmp_path_factory, clip_norm, stddev, probabili
 
 def test_numpy_scalars_are_saved_exactly(tmp_path):
   release = LocalRelease(PureDP(np.float32(0.1)), max_releases=np.int64(3))
-  ledger = Ledger().append(Round(PoissonSampling(np.float32(0.1)), GaussianSum(np.float64(0.1), 1))).append(release)
+  ledger = (
+    Ledger()
+    .append(Round(PoissonSampling(np.float32(0.1)), GaussianSum(np.float64(0.1), 1)))
+    .append(release)
+  )
   ledger.save(tmp_path / "ledger")
   loaded, release = load(tmp_path / "ledger")
   assert loaded == Round(PoissonSampling(float(np.float32(0.1))), GaussianSum(0.1, 1))
@@ -286,7 +312,9 @@ def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path):
     ledger = DurableLedger(path, "run", begun)
     ledger.append(0, [EVENTS[0]])
     ledger.close()
-    with pytest.raises(ValueError, match=f"begin with the {len(other)} earlier releases given, got others"):
+    with pytest.raises(
+      ValueError, match=f"begin with the {len(other)} earlier releases given, got others"
+    ):
       DurableLedger(path, "run", other)
     assert load(path) == begun.append(EVENTS[0])
 
@@ -370,7 +398,9 @@ def test_a_refused_file_is_not_held(tmp_path):
 
 def test_new_names_are_brought_to_disk(tmp_path, monkeypatch):
   synced = []
-  monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+  monkeypatch.setattr(
+    os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+  )
   durable(tmp_path / "ledger", [])
   assert synced == [str(tmp_path / "ledger"), str(tmp_path)]
   Ledger().save(tmp_path / "saved")
@@ -389,7 +419,9 @@ def test_a_round_that_could_not_be_written_is_not_taken_as_recorded(tmp_path, mo
   ledger.close()
 
 
-def test_a_line_torn_at_any_byte_is_repaired_and_what_came_before_is_readable(tmp_path, monkeypatch):
+def test_a_line_torn_at_any_byte_is_repaired_and_what_came_before_is_readable(
+  tmp_path, monkeypatch
+):
   monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of files
   path = tmp_path / "ledger"
   durable(path, [[EVENTS[0]], [EVENTS[1]], [EVENTS[4]]])
@@ -435,7 +467,13 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path):
   durable(path, [[EVENTS[0]]], run="other run")
   other = path.read_bytes()
   header, line = other.splitlines(keepends=True)
-  strangers = [b"a note without an end of line", b"a note\n", header[:-3], header + line + line, b"\0" * 100]
+  strangers = [
+    b"a note without an end of line",
+    b"a note\n",
+    header[:-3],
+    header + line + line,
+    b"\0" * 100,
+  ]
   for content in [other, *strangers]:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="Expected"):

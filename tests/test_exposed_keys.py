@@ -1,4 +1,6 @@
-"""Noise from a key that is not the operating system's, or that the data have too, is marked wherever it is counted."""
+"""Noise from a key that is not the operating system's, or that the data have too, is marked
+wherever it is counted.
+"""
 
 import dataclasses
 
@@ -21,7 +23,9 @@ SEEDED = {
   "threefry": lambda: jax.random.key(0),
   "seeded": lambda: random.seeded_key(0),
   "seeded by JAX": lambda: jax.random.key(0, impl=random.IMPLS["chacha20"]),
-  "data of nobody knows where": lambda: jax.random.wrap_key_data(np.zeros(8, np.uint32), impl=random.IMPLS["chacha8"]),
+  "data of nobody knows where": lambda: jax.random.wrap_key_data(
+    np.zeros(8, np.uint32), impl=random.IMPLS["chacha8"]
+  ),
 }
 DERIVED = {
   "itself": lambda key: key,
@@ -29,7 +33,9 @@ DERIVED = {
   "folded in": lambda key: jax.random.fold_in(key, 7),
   "in jit": lambda key: jax.jit(jax.random.split)(key)[0],
   "in vmap": lambda key: jax.vmap(lambda k: jax.random.fold_in(k, 1))(jax.random.split(key))[0],
-  "in a scan": lambda key: jax.lax.scan(lambda k, _: (jax.random.split(k)[0], ()), key, length=3)[0],
+  "in a scan": lambda key: jax.lax.scan(lambda k, _: (jax.random.split(k)[0], ()), key, length=3)[
+    0
+  ],
   "on a device": lambda key: jax.device_put(key, jax.devices()[1]),
   "cloned": jax.random.clone,
 }
@@ -50,13 +56,18 @@ def test_the_type_of_a_secure_key_changes_no_bit_and_survives_storing(impl):
   again = random.restore_key(np.asarray(jax.random.key_data(key)), impl)
   same_bits = jax.random.wrap_key_data(jax.random.key_data(key), impl=random.IMPLS[impl])
   assert (again.dtype == key.dtype, same_bits.dtype == key.dtype) == (True, False)
-  drawn = [jax.random.bits(jax.random.fold_in(jax.random.split(k)[0], 3), (9,)) for k in (key, again, same_bits)]
+  drawn = [
+    jax.random.bits(jax.random.fold_in(jax.random.split(k)[0], 3), (9,))
+    for k in (key, again, same_bits)
+  ]
   np.testing.assert_array_equal(drawn[0], drawn[1])
   np.testing.assert_array_equal(drawn[0], drawn[2])
 
 
 def test_no_seed_makes_a_secure_key():
-  with pytest.raises(ValueError, match=r"Expected a secure_chacha20 key from jdp.random.secure_key, got a seed"):
+  with pytest.raises(
+    ValueError, match=r"Expected a secure_chacha20 key from jdp.random.secure_key, got a seed"
+  ):
     jax.random.key(0, impl=random.SECURE_IMPLS["chacha20"])
 
 
@@ -69,7 +80,8 @@ def test_key_data_of_another_shape_are_refused():
 def test_a_key_is_exposed_by_its_type_or_by_being_the_datas():
   key, other = jax.random.split(random.secure_key("chacha8"))
   assert random.is_exposed(jax.random.key(0)) is True
-  assert random.is_exposed(key) is random.is_exposed(key, jax.random.key(0)) is False  # static: known while tracing
+  # static: known while tracing
+  assert random.is_exposed(key) is random.is_exposed(key, jax.random.key(0)) is False
   compared = jax.jit(random.is_exposed)
   assert (bool(compared(key, other)), bool(compared(key, key))) == (False, True)
 
@@ -78,7 +90,11 @@ def test_a_key_is_exposed_by_its_type_or_by_being_the_datas():
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_a_procedure_marks_every_event_of_a_key_that_is_not_secure(name):
   algorithm, params, clients = PROCEDURES[name]
-  for noise_key, marked in ((random.secure_key(), False), (jax.random.key(0), True), (random.seeded_key(0), True)):
+  for noise_key, marked in (
+    (random.secure_key(), False),
+    (jax.random.key(0), True),
+    (random.seeded_key(0), True),
+  ):
     arguments = (noise_key, jax.random.key(1), algorithm.init(params), clients)
     with jax.debug_key_reuse(False):
       _, events, _ = jax.eval_shape(algorithm.round, *arguments)
@@ -99,7 +115,9 @@ def test_a_procedure_marks_every_event_of_one_key_for_noise_and_data():
 
 
 def test_one_key_for_noise_and_data_gives_a_client_the_servers_noise():
-  """Why that is marked: what a round derives for its clients' training is what it draws the noise with."""
+  """Why that is marked: what a round derives for its clients' training is what it draws the noise
+  with.
+  """
   key = jax.random.key(0)
   with jax.debug_key_reuse(False):
     _, _, server_key = jax.random.split(jax.random.fold_in(key, 5), 3)
@@ -135,8 +153,12 @@ def test_a_counted_vocabulary_is_marked():
 @pytest.mark.slow
 def test_a_masked_round_is_marked():
   query = queries.discrete_sum(jnp.zeros(2), 1.0, 0.01, num_clients=6, noise="skellam")
-  run = masked_round(query, secure_aggregation(6, degree=4, threshold=1, modulus_bits=16), min_clients=2)
-  opened = run(jax.random.key(0), query.init(jnp.zeros(2)), jnp.full((6, 2), 0.1), np.ones((1, 6), bool))
+  run = masked_round(
+    query, secure_aggregation(6, degree=4, threshold=1, modulus_bits=16), min_clients=2
+  )
+  opened = run(
+    jax.random.key(0), query.init(jnp.zeros(2)), jnp.full((6, 2), 0.1), np.ones((1, 6), bool)
+  )
   assert Round(PoissonSampling(1.0), opened.event).key_exposed is True
 
 
@@ -147,7 +169,12 @@ def test_equal_events_are_not_merged_where_one_is_marked():
 
 
 def test_marks_survive_sums_slices_and_files(tmp_path):
-  mixed = Ledger().append(ROUND, count=3).append(EXPOSED, count=2).append(LocalRelease(PureDP(1.0), key_exposed=True))
+  mixed = (
+    Ledger()
+    .append(ROUND, count=3)
+    .append(EXPOSED, count=2)
+    .append(LocalRelease(PureDP(1.0), key_exposed=True))
+  )
   mixed.save(tmp_path / "saved")
   durable = DurableLedger(tmp_path / "durable", "run", mixed)
   durable.append(0, [ROUND], [EXPOSED])

@@ -58,7 +58,9 @@ def test_compose_refuses_nothing():
 @pytest.mark.parametrize("guarantee", GUARANTEES, ids=lambda g: type(g).__name__)
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_repeat_is_compose_with_itself(guarantee, count):
-  assert guarantee.restate(unit="user").repeat(count) == compose([guarantee.restate(unit="user")] * count)
+  assert guarantee.restate(unit="user").repeat(count) == compose(
+    [guarantee.restate(unit="user")] * count
+  )
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES, ids=lambda g: type(g).__name__)
@@ -70,7 +72,9 @@ def test_repeat_refuses_what_is_no_count(guarantee, count):
 
 def test_restate_changes_the_scope_alone():
   guarantee = ApproxDP(1.0, 1e-6).restate(unit="user", observer=Observer.MODEL, relation="zero_out")
-  assert guarantee == ApproxDP(1.0, 1e-6, unit=Unit.USER, observer=Observer.MODEL, relation=Relation.ZERO_OUT)
+  assert guarantee == ApproxDP(
+    1.0, 1e-6, unit=Unit.USER, observer=Observer.MODEL, relation=Relation.ZERO_OUT
+  )
   with pytest.raises(TypeError, match="got epsilon"):
     guarantee.restate(epsilon=0.1)
   with pytest.raises(ValueError, match="household"):
@@ -129,7 +133,9 @@ def test_different_kinds_are_never_equal():
     assert a != b
 
 
-@pytest.mark.parametrize("bound", [1.0000001, 2.9999994, 0.1 + 0.2, 1 / 3, 9.9999999, 12345678.0, 1e-300, 5e3])
+@pytest.mark.parametrize(
+  "bound", [1.0000001, 2.9999994, 0.1 + 0.2, 1 / 3, 9.9999999, 12345678.0, 1e-300, 5e3]
+)
 @pytest.mark.parametrize("digits", [3, 6])
 def test_a_printed_bound_holds(bound, digits):
   unit = 1.01 * 10 ** (1 - digits)

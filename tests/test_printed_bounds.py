@@ -1,7 +1,9 @@
-"""No line of jdp, its experiments or its notebooks rounds an epsilon, a delta or a bound to the nearest.
+"""No line of jdp, its experiments or its notebooks rounds an epsilon, a delta or a bound to the
+nearest.
 
-`jdp.guarantees.rounded_up` and `rounded_down` are the ways to print one; without a format, a number prints in full.
-This reads the sources. What they print is in tests/experiments/test_printed_bounds.py.
+`jdp.guarantees.rounded_up` and `rounded_down` are the ways to print one; without a format, a number
+prints in full. This reads the sources. What they print is in
+tests/experiments/test_printed_bounds.py.
 """
 
 import ast
@@ -14,10 +16,35 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORDS = {
-  *("epsilon", "epsilons", "eps", "delta", "deltas", "guarantee", "guarantees", "stated", "spent", "cost", "costs"),
-  *("bound", "bounds", "proved", "sharp", "rdp", "pld", "moments", "multiplier", "direction", "magnitude"),
+  *(
+    "epsilon",
+    "epsilons",
+    "eps",
+    "delta",
+    "deltas",
+    "guarantee",
+    "guarantees",
+    "stated",
+    "spent",
+    "cost",
+    "costs",
+  ),
+  *(
+    "bound",
+    "bounds",
+    "proved",
+    "sharp",
+    "rdp",
+    "pld",
+    "moments",
+    "multiplier",
+    "direction",
+    "magnitude",
+  ),
 }
-SPOKEN = re.compile(r"(epsilon|eps|ε\S?|delta|δ|at least|[(\s]z)\s*(=|:|of|for|is|<=|≤)?\s*\(?$", re.IGNORECASE)
+SPOKEN = re.compile(
+  r"(epsilon|eps|ε\S?|delta|δ|at least|[(\s]z)\s*(=|:|of|for|is|<=|≤)?\s*\(?$", re.IGNORECASE
+)
 ROUNDING = re.compile(r"[eEfFgGn%]$|^[^a-zA-Z]*\.\d+$")
 ALLOWED = {
   # The helpers' own: all 15 digits that a float64 keeps.
@@ -45,7 +72,9 @@ def rounded(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     if isinstance(node, ast.JoinedStr):
       yield from _fields(node)
     elif isinstance(node, ast.Call):
-      name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+      name = (
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+      )
       if name in ("round", "around", "format", "format_float_positional", "array2string"):
         yield from ((argument, "") for argument in node.args[:1])
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -67,15 +96,23 @@ def _fields(text: ast.JoinedStr) -> Iterator[tuple[ast.expr, str]]:
 
 def speaks_of_privacy(value: ast.expr, before: str) -> bool:
   """Whether a number is a bound on privacy loss, by the names in it or by the words before it."""
-  names = (getattr(node, field, None) for node in ast.walk(value) for field in ("id", "attr", "value"))
-  words = {word for name in names if isinstance(name, str) for word in re.split(r"[\W_]+", name.lower())}
+  names = (
+    getattr(node, field, None) for node in ast.walk(value) for field in ("id", "attr", "value")
+  )
+  words = {
+    word for name in names if isinstance(name, str) for word in re.split(r"[\W_]+", name.lower())
+  }
   return bool(words & WORDS or SPOKEN.search(before))
 
 
 def faults(place: str, source: str) -> list[str]:
   """Where a source rounds such a number."""
-  found = (value for value, before in rounded(ast.parse(source)) if speaks_of_privacy(value, before))
-  return [text for text in (f"{place}: {ast.unparse(value)}" for value in found) if text not in ALLOWED]
+  found = (
+    value for value, before in rounded(ast.parse(source)) if speaks_of_privacy(value, before)
+  )
+  return [
+    text for text in (f"{place}: {ast.unparse(value)}" for value in found) if text not in ALLOWED
+  ]
 
 
 def test_bounds_are_rounded_by_the_helpers_alone():
@@ -102,6 +139,8 @@ def test_such_a_line_is_found(line):
   assert faults("a", line) != []
 
 
-@pytest.mark.parametrize("line", ['f"{epsilon}"', 'f"{rounded_up(epsilon):>9}"', 'f"{accuracy:.3f}"', "round(3.2)"])
+@pytest.mark.parametrize(
+  "line", ['f"{epsilon}"', 'f"{rounded_up(epsilon):>9}"', 'f"{accuracy:.3f}"', "round(3.2)"]
+)
 def test_others_are_not(line):
   assert faults("a", line) == []

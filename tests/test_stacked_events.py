@@ -1,4 +1,6 @@
-"""No event is lost: rounds cost the same in a loop, a scan and a scan of scans; those of several runs are refused."""
+"""No event is lost: rounds cost the same in a loop, a scan and a scan of scans; those of several
+runs are refused.
+"""
 
 import contextlib
 import dataclasses
@@ -47,14 +49,18 @@ def clients_of(examples):
 
 
 def averaged(sampler):
-  return federated_averaging(GRADIENT, fixed_denominator(flat_clipping(0.1), 2.0, 4.0), sampler, optax.sgd(0.1))
+  return federated_averaging(
+    GRADIENT, fixed_denominator(flat_clipping(0.1), 2.0, 4.0), sampler, optax.sgd(0.1)
+  )
 
 
 def with_dropout():
   lost = dropout.with_calibrations(dropout.independent(NUM_CLIENTS, 0.0), [0.0])
   query = queries.distributed_sum(0.1, 1.0, queries.calibrated())
   update = local_sgd(models.cross_entropy(MODEL), 0.1, batch_size=2)
-  return client_dropout(update, query, lost, optax.sgd(0.1), num_clients=NUM_CLIENTS, local_clip_norm=0.1)
+  return client_dropout(
+    update, query, lost, optax.sgd(0.1), num_clients=NUM_CLIENTS, local_clip_norm=0.1
+  )
 
 
 PARAMS = jax.jit(MODEL.init)(jax.random.key(2))
@@ -84,7 +90,8 @@ PROCEDURES = {
     clients_of(IMAGES),
   ),
 }
-TWO = ["private_federated", "shuffled batches"]  # with two events a round; with an event that varies
+# with two events a round; with an event that varies
+TWO = ["private_federated", "shuffled batches"]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +116,10 @@ def ledger_of(events):
 def epsilons(ledger):
   """The cost to each observer."""
   observers = sorted({event.observer for event, _ in ledger.entries})
-  return {name: (accounting.epsilon(ledger, DELTA, observer=name), count_of(ledger, name)) for name in observers}
+  return {
+    name: (accounting.epsilon(ledger, DELTA, observer=name), count_of(ledger, name))
+    for name in observers
+  }
 
 
 def count_of(ledger, observer):
@@ -151,7 +161,9 @@ def test_a_scan_of_scans_is_counted_when_it_is_flattened_and_refused_when_not(na
     state, events, _ = inner(*keys(), state, clients)
     return state, events
 
-  _, events = jax.jit(lambda state: jax.lax.scan(outer, state, length=NUM_ROUNDS // 2))(algorithm.init(params))
+  _, events = jax.jit(lambda state: jax.lax.scan(outer, state, length=NUM_ROUNDS // 2))(
+    algorithm.init(params)
+  )
   with pytest.raises(ValueError, match=r"at most one axis, of rounds, got shape \(3, 2\)"):
     ledger_of(events)
   flattened = jax.tree.map(lambda x: x.reshape(-1), events)
@@ -161,7 +173,9 @@ def test_a_scan_of_scans_is_counted_when_it_is_flattened_and_refused_when_not(na
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWO)
 def test_runs_side_by_side_are_refused_until_one_is_taken(name):
-  """Three seeds under vmap: their rounds are no rounds of one run, whatever order their axes are flattened in."""
+  """Three seeds under vmap: their rounds are no rounds of one run, whatever order their axes are
+  flattened in.
+  """
   algorithm, params, clients = PROCEDURES[name]
   noise_keys = jax.random.split(jax.random.key(0), 3)
 
@@ -170,7 +184,9 @@ def test_runs_side_by_side_are_refused_until_one_is_taken(name):
     return state, events
 
   def run(key):
-    return jax.lax.scan(lambda state, _: one_round(key, state), algorithm.init(params), length=NUM_ROUNDS)[1]
+    return jax.lax.scan(
+      lambda state, _: one_round(key, state), algorithm.init(params), length=NUM_ROUNDS
+    )[1]
 
   _, once = jax.jit(jax.vmap(one_round, (0, None)))(noise_keys, algorithm.init(params))
   with pytest.raises(ValueError, match=r"numbers of rounds to increase, got 0 after 0"):
@@ -186,7 +202,9 @@ def test_runs_side_by_side_are_refused_until_one_is_taken(name):
 
 
 def loop_of_ones_own(query, sampler, key):
-  """(initial carry, step) of a loop with `transforms.release`; a step returns the query's event and the round's."""
+  """(initial carry, step) of a loop with `transforms.release`; a step returns the query's event and
+  the round's.
+  """
   records = {"w": jnp.ones((NUM_CLIENTS, 3)), "b": jnp.ones((NUM_CLIENTS, 2))}
   optimizer = optax.chain(transforms.release(query, key), optax.sgd(0.5))
   params = jax.tree.map(lambda x: jnp.zeros(x.shape[1:]), records)
@@ -195,10 +213,17 @@ def loop_of_ones_own(query, sampler, key):
   def step(carry, _):
     params, state, sampler_state = carry
     event = sampler.event(sampler_state)
-    sample, sampler_state = sampler.sample(jax.random.fold_in(jax.random.key(1), state[0].step), sampler_state)
-    updates, state = optimizer.update(total(jax.random.key(3), state[0].query, params, sample, records), state, params)
+    sample, sampler_state = sampler.sample(
+      jax.random.fold_in(jax.random.key(1), state[0].step), sampler_state
+    )
+    updates, state = optimizer.update(
+      total(jax.random.key(3), state[0].query, params, sample, records), state, params
+    )
     round_event = Round(event, state[0].event, unit="example")
-    return (optax.apply_updates(params, updates), state, sampler_state), (state[0].event, round_event)
+    return (optax.apply_updates(params, updates), state, sampler_state), (
+      state[0].event,
+      round_event,
+    )
 
   return (params, optimizer.init(params), sampler.init()), step
 
@@ -206,13 +231,17 @@ def loop_of_ones_own(query, sampler, key):
 def test_thirty_rounds_in_a_scan_are_not_taken_for_one(key):
   """Constant events: 2.13 is the cost of one round, 4.85 of thirty."""
   sampler = sampling.poisson(1000, 0.1)
-  optimizer = transforms.release(queries.average(queries.gaussian_sum(1.0, 1.0), sampler.expected_size), key)
+  optimizer = transforms.release(
+    queries.average(queries.gaussian_sum(1.0, 1.0), sampler.expected_size), key
+  )
 
   def step(state, _):
     _, state = optimizer.update(jnp.zeros(4), state)
     return state, Round(sampler.event(()), state.event, unit="example")
 
-  _, event = jax.jit(lambda state: jax.lax.scan(step, state, length=30))(optimizer.init(jnp.zeros(4)))
+  _, event = jax.jit(lambda state: jax.lax.scan(step, state, length=30))(
+    optimizer.init(jnp.zeros(4))
+  )
   ledger = Ledger().append(event)
   assert (len(ledger), len(ledger.entries)) == (30, 1)
   assert round(accounting.epsilon(ledger, 1e-5), 2) == 4.85
@@ -224,15 +253,19 @@ def test_thirty_rounds_in_a_scan_are_not_taken_for_one(key):
 @pytest.mark.parametrize("query", [QUERY, TWO_PARTS], ids=["constant", "grouped"])
 def test_a_loop_of_ones_own_costs_the_same_in_a_scan(key, query, sampler):
   carry, step = loop_of_ones_own(query, sampler, key)
-  _, (of_query, stacked) = jax.jit(lambda carry: jax.lax.scan(step, carry, length=NUM_ROUNDS))(carry)
+  _, (of_query, stacked) = jax.jit(lambda carry: jax.lax.scan(step, carry, length=NUM_ROUNDS))(
+    carry
+  )
   ledger, one_step = Ledger(), jax.jit(step)
   for _ in range(NUM_ROUNDS):
     carry, (_, event) = one_step(carry, None)
     ledger = ledger.append(event)
   assert len(ledger) == NUM_ROUNDS
   assert epsilons(Ledger().append(stacked)) == epsilons(ledger)
-  assert [event.number for event in unstack(stacked)] == list(range(NUM_ROUNDS))  # from the release's state
-  if sampler is SAMPLER:  # a round that is put together on the host, from a query's event that was stacked
+  # from the release's state
+  assert [event.number for event in unstack(stacked)] == list(range(NUM_ROUNDS))
+  # a round that is put together on the host, from a query's event that was stacked
+  if sampler is SAMPLER:
     made_later = Round(sampler.event(()), of_query, unit="example")
     assert epsilons(Ledger().append(made_later)) == epsilons(ledger)
 
@@ -282,7 +315,9 @@ def test_numbers_are_no_part_of_equality():
 
 
 def test_branches_and_carries_take_events_of_host_and_trace():
-  """A `cond` and a `while_loop` demand one structure of events with and without numbers, made here or there."""
+  """A `cond` and a `while_loop` demand one structure of events with and without numbers, made here
+  or there.
+  """
   host = HOST_MADE[0]
 
   def traced(number):
@@ -297,18 +332,24 @@ def test_branches_and_carries_take_events_of_host_and_trace():
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_a_stacked_event_takes_no_count_beside_its_axis(count):
   stacked = jax.jit(lambda: jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=5)[1])()
-  with pytest.raises(ValueError, match=f"Expected count=1 with events stacked by a scan .5 rounds., got {count}"):
+  with pytest.raises(
+    ValueError, match=f"Expected count=1 with events stacked by a scan .5 rounds., got {count}"
+  ):
     Ledger().append(stacked, count=count)
 
 
 def test_stacked_events_are_no_entry_of_a_ledger():
   stacked = jax.jit(lambda: jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=5)[1])()
-  with pytest.raises(ValueError, match="Expected the event of one round, got 5 stacked by a scan; append it"):
+  with pytest.raises(
+    ValueError, match="Expected the event of one round, got 5 stacked by a scan; append it"
+  ):
     Ledger().extend([(HOST_MADE[0], 1), (stacked, 1)])
 
 
 def test_axes_that_differ_are_refused():
-  with pytest.raises(ValueError, match=r"one axis, of rounds, in all arrays of an event, got shapes .*\(2,\).*\(3,\)"):
+  with pytest.raises(
+    ValueError, match=r"one axis, of rounds, in all arrays of an event, got shapes .*\(2,\).*\(3,\)"
+  ):
     Ledger().append(Round(PoissonSampling(0.1), GaussianSum(jnp.ones(2), jnp.ones(3))))
 
 
@@ -331,8 +372,12 @@ def of_rounds(*numbers, event=HOST_MADE[0]):
 def test_a_loop_that_keeps_its_last_event_is_refused():
   """Nine of ten rounds would cost nothing."""
   host = HOST_MADE[0]
-  last = jax.jit(lambda: jax.lax.fori_loop(0, 10, lambda i, _: dataclasses.replace(host, number=i), host))()
-  with pytest.raises(ValueError, match="Expected the Round of round 0 at most, got that of round 9: the events of"):
+  last = jax.jit(
+    lambda: jax.lax.fori_loop(0, 10, lambda i, _: dataclasses.replace(host, number=i), host)
+  )()
+  with pytest.raises(
+    ValueError, match="Expected the Round of round 0 at most, got that of round 9: the events of"
+  ):
     Ledger().append(last)
 
 
@@ -385,7 +430,9 @@ def test_what_earlier_releases_hold_fills_no_gap_of_a_run(tmp_path):
     pytest.param(of_rounds(0, 1, 2, 0, 3, 1, 4, 2), id="two runs side by side, one begun later"),
     pytest.param(of_rounds(0, 0, 1, 1), id="two releases a round"),
     pytest.param(of_rounds(0, 1, 2, 1, 2, 3), id="rounds repeated from a checkpoint count again"),
-    pytest.param([*of_rounds(0, 1), *of_rounds(0, 1, event=HOST_MADE[2])], id="one scan's events, type by type"),
+    pytest.param(
+      [*of_rounds(0, 1), *of_rounds(0, 1, event=HOST_MADE[2])], id="one scan's events, type by type"
+    ),
     pytest.param([HOST_MADE[0], *of_rounds(1), HOST_MADE[0]], id="without a number"),
   ],
 )

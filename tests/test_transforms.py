@@ -18,19 +18,25 @@ PARAMS = {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}
 def gradients(n, seed=0):
   """Per-record gradients of norms below and above 1."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=(n, *x.shape)) / 3, jnp.float32), PARAMS)
+  return jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(size=(n, *x.shape)) / 3, jnp.float32), PARAMS
+  )
 
 
 def clipped_sum(rows, clip, weights=None):
   """The sum of clipped rows, in float64."""
-  x = np.concatenate([np.asarray(rows["b"], np.float64), np.asarray(rows["w"], np.float64).reshape(-1, 6)], axis=1)
+  x = np.concatenate(
+    [np.asarray(rows["b"], np.float64), np.asarray(rows["w"], np.float64).reshape(-1, 6)], axis=1
+  )
   x *= np.minimum(1, clip / np.linalg.norm(x, axis=1))[:, None]
   total = x.sum(axis=0) if weights is None else np.asarray(weights) @ x
   return {"b": total[:2], "w": total[2:].reshape(3, 2)}
 
 
 def assert_trees_close(actual, expected):
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), actual, expected)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), actual, expected
+  )
 
 
 def assert_trees_equal(actual, expected):
@@ -71,7 +77,9 @@ def test_an_empty_batch_is_noise_alone(key):
 
 @pytest.mark.parametrize("denominator", [1.0, 4.0])
 def test_noise_of_zero_gradients_has_exactly_the_stated_stddev(key, denominator):
-  optimizer = transforms.privatize(queries.average(queries.gaussian_sum(3.0, 0.8), denominator), key)
+  optimizer = transforms.privatize(
+    queries.average(queries.gaussian_sum(3.0, 0.8), denominator), key
+  )
   params = jnp.zeros(90_000)
   updates, _ = jax.jit(optimizer.update)(jnp.zeros((2, 90_000)), optimizer.init(params), params)
   statistical.assert_normal_stddev(updates, 0.8 / denominator, catches=0.02)
@@ -79,7 +87,10 @@ def test_noise_of_zero_gradients_has_exactly_the_stated_stddev(key, denominator)
 
 def adaptive(key):
   """A transformation whose event and state change from step to step."""
-  groups = {"a": queries.adaptive_clipped_sum(1.0, 4.0, count_stddev=1.0), "b": queries.gaussian_sum(1.0, 0.5)}
+  groups = {
+    "a": queries.adaptive_clipped_sum(1.0, 4.0, count_stddev=1.0),
+    "b": queries.gaussian_sum(1.0, 0.5),
+  }
   return transforms.privatize(queries.grouped(groups, {"w": "a", "b": "b"}), key)
 
 
@@ -90,7 +101,9 @@ def test_scan_equals_a_loop_and_stacks_the_events(key):
   def step(carry, rows):
     params, state = carry
     updates, state = optimizer.update(rows, state, params)
-    return (optax.apply_updates(params, updates), state), Round(PoissonSampling(0.1), state[0].event)
+    return (optax.apply_updates(params, updates), state), Round(
+      PoissonSampling(0.1), state[0].event
+    )
 
   carry = (PARAMS, optimizer.init(PARAMS))
   one_step = jax.jit(step)
@@ -124,7 +137,9 @@ def test_no_recompilation_from_step_to_step(key):
 
 def test_a_resumed_run_continues_bit_for_bit_and_no_noise_key_comes_twice(key, monkeypatch):
   keys, normal = [], random.normal
-  monkeypatch.setattr(random, "normal", lambda key, shape: keys.append(jax.random.key_data(key)) or normal(key, shape))
+  monkeypatch.setattr(
+    random, "normal", lambda key, shape: keys.append(jax.random.key_data(key)) or normal(key, shape)
+  )
   optimizer = adaptive(key)
   states, results = [optimizer.init(PARAMS)], []
   keys.clear()  # of init's look at the event, which draws nothing
@@ -134,7 +149,8 @@ def test_a_resumed_run_continues_bit_for_bit_and_no_noise_key_comes_twice(key, m
     results.append(updates)
   drawn = len(keys)
   assert drawn == 4 * 3  # two vectors and a count
-  data = jax.tree.map(np.asarray, states[2]._replace(key=jax.random.key_data(states[2].key)))  # a checkpoint
+  # a checkpoint
+  data = jax.tree.map(np.asarray, states[2]._replace(key=jax.random.key_data(states[2].key)))
   state = data._replace(key=jax.random.wrap_key_data(data.key))
   for seed in range(2, 4):
     updates, state = optimizer.update(gradients(3, seed), state)
@@ -161,7 +177,9 @@ def regression(params, example):
 
 def regression_data(n):
   rng = np.random.default_rng(1)
-  return jnp.asarray(rng.normal(size=(n, 3)), jnp.float32), jnp.asarray(rng.normal(size=(n, 2)), jnp.float32)
+  return jnp.asarray(rng.normal(size=(n, 3)), jnp.float32), jnp.asarray(
+    rng.normal(size=(n, 2)), jnp.float32
+  )
 
 
 def test_contribution_sum_is_the_sum_of_clipped_gradients_whatever_the_chunk(key):
@@ -169,7 +187,9 @@ def test_contribution_sum_is_the_sum_of_clipped_gradients_whatever_the_chunk(key
   params = jax.tree.map(lambda x: x + 0.3, PARAMS)
   indices = jnp.array([7, 0, 3, 4, 5, 0, 0], jnp.int32)  # five members, then padding
   sample = Sample(indices, (jnp.arange(7) < 5).astype(jnp.float32), jnp.int32(5), 9)
-  rows = jax.jit(jax.vmap(jax.grad(regression), (None, 0)))(params, jax.tree.map(lambda x: x[indices[:5]], data))
+  rows = jax.jit(jax.vmap(jax.grad(regression), (None, 0)))(
+    params, jax.tree.map(lambda x: x[indices[:5]], data)
+  )
   for chunk_size in (1, 2, 7):
     total = jax.jit(transforms.contribution_sum(jax.grad(regression), query, chunk_size=chunk_size))
     actual = rounded(total(jax.random.clone(key), query.init(params), params, sample, data))
@@ -192,7 +212,13 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_sample():
 
   def peak(n, chunk_size):
     total = transforms.contribution_sum(vectors_fn, query, chunk_size=chunk_size)
-    arguments = (jax.random.key(0), query.init(None), jnp.zeros(d), all_records(n), jnp.ones((n, 1)))
+    arguments = (
+      jax.random.key(0),
+      query.init(None),
+      jnp.zeros(d),
+      all_records(n),
+      jnp.ones((n, 1)),
+    )
     return jax.jit(total).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
   row = 4 * d
@@ -205,7 +231,9 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_sample():
 def microbatch_sum(data):
   """The sum of the clipped (to 1) means of the microbatches [n, size, 2]."""
   query = queries.gaussian_sum(1.0, 1.0)
-  total = transforms.contribution_sum(lambda params, batch: jnp.mean(batch, axis=0), query, chunk_size=4)
+  total = transforms.contribution_sum(
+    lambda params, batch: jnp.mean(batch, axis=0), query, chunk_size=4
+  )
   return rounded(total(jax.random.key(0), query.init(None), (), all_records(len(data)), data))
 
 
@@ -227,20 +255,27 @@ def test_a_sample_cut_into_microbatches_afterwards_is_not_covered():
   one, other = [100.0, 10.0], [-100.0, 10.0]
   sample = np.array([one, one, other, other] * 8, np.float32)
   less_one = np.concatenate([sample[1:], [one]]).astype(np.float32)
-  moved = np.linalg.norm(microbatch_sum(sample.reshape(-1, 2, 2)) - microbatch_sum(less_one.reshape(-1, 2, 2)))
+  moved = np.linalg.norm(
+    microbatch_sum(sample.reshape(-1, 2, 2)) - microbatch_sum(less_one.reshape(-1, 2, 2))
+  )
   assert moved > 10
 
 
 def test_multi_steps_around_privatize_is_refused_by_shape(key):
   optimizer = optax.MultiSteps(transforms.privatize(queries.gaussian_sum(1.0, 1.0), key), 2)
-  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), pytest.raises((TypeError, ValueError)):
+  with (
+    jax.numpy_dtype_promotion("standard"),
+    jax.numpy_rank_promotion("allow"),
+    pytest.raises((TypeError, ValueError)),
+  ):
     optimizer.update(gradients(4), optimizer.init(PARAMS), PARAMS)
 
 
 def accumulate(optimizer, num_steps, updates, params):
   """The sum of all updates of a run, and the last state."""
   state, total = optimizer.init(params), jnp.zeros_like(params)
-  # MultiSteps multiplies bools with integers, and selects among states: to the checker a use of their keys.
+  # MultiSteps multiplies bools with integers, and selects among states: to the checker a use of
+  # their keys.
   with jax.numpy_dtype_promotion("standard"), jax.debug_key_reuse(False):
     for _ in range(num_steps):
       result, state = optimizer.update(updates, state, params)
@@ -251,18 +286,24 @@ def accumulate(optimizer, num_steps, updates, params):
 def test_accumulated_contributions_are_released_once_with_the_noise_of_one_release(key):
   params, query = jnp.zeros(90_000), queries.gaussian_sum(1.0, 0.8)
   release = transforms.release(query, key)
-  contribution = query.preprocess(jax.random.key(0), query.init(params), jnp.full(90_000, 1e-3), jnp.float32(1))
+  contribution = query.preprocess(
+    jax.random.key(0), query.init(params), jnp.full(90_000, 1e-3), jnp.float32(1)
+  )
   by_hand, state = release.update(4 * contribution, release.init(params))
   statistical.assert_normal_stddev(by_hand - 4e-3, 0.8, catches=0.02)
   assert int(state.step) == 1
-  wrapped, state = accumulate(optax.MultiSteps(release, 4, use_grad_mean=False), 4, contribution, params)
+  wrapped, state = accumulate(
+    optax.MultiSteps(release, 4, use_grad_mean=False), 4, contribution, params
+  )
   np.testing.assert_allclose(wrapped, by_hand, atol=1e-6)
   assert int(state.inner_opt_state.step) == 1
 
 
 def test_multi_steps_around_release_refuses_pairs(key):
   """Its accumulator is like the parameters: a pair is never taken for its value."""
-  optimizer = optax.MultiSteps(transforms.release(queries.gaussian_sum(1.0, 1.0), key), 2, use_grad_mean=False)
+  optimizer = optax.MultiSteps(
+    transforms.release(queries.gaussian_sum(1.0, 1.0), key), 2, use_grad_mean=False
+  )
   params = jnp.zeros(3)
   with pytest.raises(ValueError, match="Compensated"):
     accumulate(optimizer, 1, add(params, params), params)
@@ -270,7 +311,9 @@ def test_multi_steps_around_release_refuses_pairs(key):
 
 def test_multi_steps_behind_privatize_noises_every_small_step(key):
   params, query = jnp.zeros(90_000), queries.gaussian_sum(1.0, 0.8)
-  optimizer = optax.chain(transforms.privatize(query, key), optax.MultiSteps(optax.identity(), 4, use_grad_mean=False))
+  optimizer = optax.chain(
+    transforms.privatize(query, key), optax.MultiSteps(optax.identity(), 4, use_grad_mean=False)
+  )
   total, state = accumulate(optimizer, 4, jnp.zeros((1, 90_000)), params)
   statistical.assert_normal_stddev(total, 0.8 * 2, catches=0.02)
   assert int(state[0].step) == 4  # as many events

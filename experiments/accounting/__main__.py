@@ -1,9 +1,11 @@
-"""What a run cost, or would cost: epsilons by every accountant, from a ledger's file or from a plan.
+"""What a run cost, or would cost: epsilons by every accountant, from a ledger's file or from a
+plan.
 
-Four tasks. `--task=ledger` reads a ledger and tells each observer's epsilon over the rounds, and delta as a function
-of epsilon. `--task=plan` tabulates planned runs over `--q`, `--z` and `--rounds`. `--task=calibrate` finds the least
-noise, the most rounds or the largest cohort for a target. `--task=published` prints the tables of arXiv 1710.06963
-beside what today's accountants say.
+Four tasks. `--task=ledger` reads a ledger and tells each observer's epsilon over the rounds, and
+delta as a function of epsilon. `--task=plan` tabulates planned runs over `--q`, `--z` and
+`--rounds`. `--task=calibrate` finds the least noise, the most rounds or the largest cohort for a
+target. `--task=published` prints the tables of arXiv 1710.06963 beside what today's accountants
+say.
 """
 
 import dataclasses
@@ -35,14 +37,19 @@ class AccountingOptions:
 
   task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
   accountants: tuple[str, ...] = option(
-    ("rdp", "moments", "pld"), "Who answers; pld may take minutes.", choices=("rdp", "moments", "pld")
+    ("rdp", "moments", "pld"),
+    "Who answers; pld may take minutes.",
+    choices=("rdp", "moments", "pld"),
   )
   delta: float | None = option(
     1e-5, "Delta of the guarantee.", check=partial(_validate.in_range, 1e-300, 0.5), when=_PRIVATE
   )
   ledger: str | None = option(None, "The ledger's file (--task=ledger).", when=_LEDGER)
   relation: str | None = option(
-    None, "Neighbouring relation. Default: the one that the events declare.", choices=tuple(Relation), when=_LEDGER
+    None,
+    "Neighbouring relation. Default: the one that the events declare.",
+    choices=tuple(Relation),
+    when=_LEDGER,
   )
   observer: str | None = option(
     None, "Whose view. Default: every observer's in turn.", choices=tuple(Observer), when=_LEDGER
@@ -53,7 +60,9 @@ class AccountingOptions:
   z: tuple[float, ...] | None = option(
     None, "Noise multipliers. Default: 0.7,1.1.", check=_validate.positive, when=_PLAN
   )
-  rounds: tuple[int, ...] | None = option(None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN)
+  rounds: tuple[int, ...] | None = option(
+    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN
+  )
   solve_for: str | None = option(
     "z",
     "The least noise, the most rounds or the largest q that meets the target.",
@@ -74,11 +83,19 @@ def prepare(options: AccountingOptions) -> Work:
 
 def _ledger(options: Any) -> Callable[[], list[Part]]:
   if options.ledger is None:
-    raise ValueError("Expected --ledger=FILE with --task=ledger, got none; name a run's ledger.jsonl.")
+    raise ValueError(
+      "Expected --ledger=FILE with --task=ledger, got none; name a run's ledger.jsonl."
+    )
   if not pathlib.Path(options.ledger).exists():
-    raise FileNotFoundError(f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl.")
+    raise FileNotFoundError(
+      f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
+    )
   held = ledger.load(options.ledger)
-  observers = [options.observer] if options.observer else sorted({event.observer for event, _ in held.entries})
+  observers = (
+    [options.observer]
+    if options.observer
+    else sorted({event.observer for event, _ in held.entries})
+  )
   if not observers:
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
   for observer in observers:  # What cannot be analysed at all is said before anything is written.
@@ -88,7 +105,9 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
 
 
 def _plan(options: Any) -> Callable[[], list[Part]]:
-  runs = itertools.product(*(getattr(options, name) or default for name, default in _DEFAULTS.items()))
+  runs = itertools.product(
+    *(getattr(options, name) or default for name, default in _DEFAULTS.items())
+  )
   return lambda: [plan_part(runs, options.delta, options.accountants)]
 
 
@@ -96,7 +115,11 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
   unknown, delta = options.solve_for, options.delta
   if getattr(options, unknown):
     raise ValueError(f"Expected no --{unknown} with --solve_for={unknown}; leave one out.")
-  fixed = {name: getattr(options, name) or default for name, default in _DEFAULTS.items() if name != unknown}
+  fixed = {
+    name: getattr(options, name) or default
+    for name, default in _DEFAULTS.items()
+    if name != unknown
+  }
 
   def row(target, accountant, values):
     known = dict(zip(fixed, values, strict=True))
@@ -107,7 +130,9 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
     return [rounded_up(target), *map(str, values), accountant, found]
 
   def work():
-    cases = itertools.product(options.target_epsilon, options.accountants, itertools.product(*fixed.values()))
+    cases = itertools.product(
+      options.target_epsilon, options.accountants, itertools.product(*fixed.values())
+    )
     header = ["target epsilon", *fixed, "accountant", unknown]
     return [Part(f"Calibration at delta = {delta}", table(header, (row(*case) for case in cases)))]
 
@@ -118,7 +143,9 @@ def _published(options: Any) -> Callable[[], list[Part]]:
   return lambda: published_parts(options.accountants)
 
 
-def _solve(unknown: str, target: float, delta: float, known: Mapping[str, float], accountant: str) -> float:
+def _solve(
+  unknown: str, target: float, delta: float, known: Mapping[str, float], accountant: str
+) -> float:
   def plan(value):
     run = {**known, unknown: value}
     return ledger.subsampled_gaussian(run["q"], run["z"], run["rounds"])
@@ -131,7 +158,8 @@ _CALIBRATIONS: dict[str, Callable[..., float]] = {
   "rounds": accounting.calibrate_rounds,
   "q": accounting.calibrate_sampling_probability,
 }
-# As printed each still meets the target: enough noise, no round too many, no larger share of the clients.
+# As printed each still meets the target: enough noise, no round too many, no larger share of the
+# clients.
 _FOUND: dict[str, Callable[[float], str]] = {"z": rounded_up, "rounds": str, "q": rounded_down}
 _TASKS = {"ledger": _ledger, "plan": _plan, "calibrate": _calibrate, "published": _published}
 

@@ -1,4 +1,6 @@
-"""What the accounting experiment prints and plots: parts of a report, each a table and perhaps a plot."""
+"""What the accounting experiment prints and plots: parts of a report, each a table and perhaps a
+plot.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +21,19 @@ from jdp.ledger import Ledger, subsampled_gaussian
 _POINTS = 12
 _SLOW = 100  # distinct rounds beyond which loss distributions take minutes
 # arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
-_TABLE = ((1e5, 1e2, 1.0), (1e6, 1e1, 1.0), (1e6, 1e3, 1.0), (1e6, 1e4, 1.0), (1e6, 1e3, 3.0), (1e9, 1e3, 1.0))
+_TABLE = (
+  (1e5, 1e2, 1.0),
+  (1e6, 1e1, 1.0),
+  (1e6, 1e3, 1.0),
+  (1e6, 1e4, 1.0),
+  (1e6, 1e3, 3.0),
+  (1e9, 1e3, 1.0),
+)
 
 
-def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountants: Sequence[str]) -> Part:
+def plan_part(
+  runs: Iterable[tuple[float, float, int]], delta: float, accountants: Sequence[str]
+) -> Part:
   """Epsilons of planned runs (q, z, rounds), Poisson sampling under add/remove."""
   runs = list(runs)
   rows = [
@@ -36,10 +47,14 @@ def plan_part(runs: Iterable[tuple[float, float, int]], delta: float, accountant
     counts = _spread(longest)
     for name in accountants:
       axes.plot(
-        counts, [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts], label=f"{name}, q={q}, z={z}"
+        counts,
+        [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts],
+        label=f"{name}, q={q}, z={z}",
       )
   header = ["q", "z", "rounds", *accountants]
-  return Part(f"Epsilon at delta = {delta}, add/remove", table(header, rows), {"epsilon_over_rounds": made})
+  return Part(
+    f"Epsilon at delta = {delta}, add/remove", table(header, rows), {"epsilon_over_rounds": made}
+  )
 
 
 def ledger_parts(
@@ -49,14 +64,23 @@ def ledger_parts(
 
   A ledger with caveats has them before every number, and in the plots' titles.
   """
-  seen = Ledger().extend((event, count) for event, count in ledger.entries if event.observer == observer)
+  seen = Ledger().extend(
+    (event, count) for event, count in ledger.entries if event.observer == observer
+  )
   kinds = " and ".join(sorted({type(event).__name__ for event, _ in seen.entries}))
   label = " (NOT PRIVATE)" if seen.caveats else ""
   scope = f"{observer}: {len(seen)} events of type {kinds}{label}"
   local = [event for event, _ in seen.entries if isinstance(event, LocalRelease)]
   text = warnings(seen.caveats)
-  text += f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n" if local else ""
-  if len({event for event, _ in seen.entries if isinstance(event, Round)}) > _SLOW and "pld" in accountants:
+  text += (
+    f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n"
+    if local
+    else ""
+  )
+  if (
+    len({event for event, _ in seen.entries if isinstance(event, Round)}) > _SLOW
+    and "pld" in accountants
+  ):
     accountants = [name for name in accountants if name != "pld"]
     text += f"No pld: more than {_SLOW} distinct rounds take it minutes.\n\n"
 
@@ -65,15 +89,24 @@ def ledger_parts(
 
   counts = _spread(len(seen))
   columns = {
-    name: [_epsilon(prefix(count), delta, name, relation=relation, observer=observer) for count in counts]
+    name: [
+      _epsilon(prefix(count), delta, name, relation=relation, observer=observer) for count in counts
+    ]
     for name in accountants
   }
-  rows = [[str(count), *(_cell(columns[name][i]) for name in accountants)] for i, count in enumerate(counts)]
+  rows = [
+    [str(count), *(_cell(columns[name][i]) for name in accountants)]
+    for i, count in enumerate(counts)
+  ]
   over_rounds, axes = plots.figure("events", "epsilon", f"{scope}, delta = {delta}")
   _curves(axes, counts, columns)
   end = {name: values[-1] for name, values in columns.items()}
   return [
-    Part(scope, text + table(["events", *accountants], rows), {f"{observer}_epsilon_over_rounds": over_rounds}),
+    Part(
+      scope,
+      text + table(["events", *accountants], rows),
+      {f"{observer}_epsilon_over_rounds": over_rounds},
+    ),
     _delta_part(seen, observer, relation, end),
   ]
 
@@ -85,14 +118,23 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   rows = [
     [
       *(f"{users:g}", f"{sample:g}", str(z), name),
-      *(_cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name)) for n in rounds),
+      *(
+        _cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name))
+        for n in rounds
+      ),
     ]
     for users, sample, z in _TABLE
     for name in accountants
   ]
-  second = [[f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants)] for row in PUBLISHED]
+  second = [
+    [f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants)]
+    for row in PUBLISHED
+  ]
   return [
-    Part("arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1", table(header, rows)),
+    Part(
+      "arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1",
+      table(header, rows),
+    ),
     Part(
       f"arXiv 1710.06963, Section 3: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
       table(["users", "sample", *accountants], second),
@@ -100,16 +142,20 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   ]
 
 
-def _delta_part(seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]) -> Part:
+def _delta_part(
+  seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]
+) -> Part:
   largest = max((2 * value for value in end.values() if math.isfinite(value)), default=1.0)
   grid = np.linspace(0.0, largest, 33)
   columns: dict[str, list[float]] = {}
   for name in (name for name, value in end.items() if not math.isnan(value)):
     columns[name] = [
-      accounting.delta(seen, float(e), accountant=name, relation=relation, observer=observer) for e in grid
+      accounting.delta(seen, float(e), accountant=name, relation=relation, observer=observer)
+      for e in grid
     ]
   rows = [
-    [rounded_up(grid[i], 4), *(rounded_up(column[i], 3) for column in columns.values())] for i in range(0, len(grid), 4)
+    [rounded_up(grid[i], 4), *(rounded_up(column[i], 3) for column in columns.values())]
+    for i in range(0, len(grid), 4)
   ]
   label = " (NOT PRIVATE)" if seen.caveats else ""
   made, axes = plots.figure("epsilon", "delta", f"{observer}, all events{label}")
@@ -119,7 +165,9 @@ def _delta_part(seen: Ledger, observer: str, relation: str | None, end: Mapping[
   return Part(f"{observer}: delta over epsilon{label}", text, {f"{observer}_delta": made})
 
 
-def _curves(axes: Axes, x: Sequence[float] | np.ndarray, columns: Mapping[str, Sequence[float]]) -> None:
+def _curves(
+  axes: Axes, x: Sequence[float] | np.ndarray, columns: Mapping[str, Sequence[float]]
+) -> None:
   for name, values in columns.items():
     axes.plot(x, values, label=name)
 

@@ -1,9 +1,11 @@
-"""Audits: what an attacker can prove of every mechanism, and of training with canaries, beside what is stated.
+"""Audits: what an attacker can prove of every mechanism, and of training with canaries, beside what
+is stated.
 
-`--task=local` tells reports of two inputs apart, for every registered local mechanism (`jdp.conformance`): lower bounds
-on epsilon that hold together with one confidence. `--task=broken` does so for mechanisms that cost more than they
-state, which must come out. `--task=central` plants canaries among the users of private federated learning: a lower
-bound from each run (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
+`--task=local` tells reports of two inputs apart, for every registered local mechanism
+(`jdp.conformance`): lower bounds on epsilon that hold together with one confidence. `--task=broken`
+does so for mechanisms that cost more than they state, which must come out. `--task=central` plants
+canaries among the users of private federated learning: a lower bound from each run (arXiv
+2305.08846) and the one-shot estimates (arXiv 2302.03098).
 """
 
 import dataclasses
@@ -27,7 +29,13 @@ from experiments.runner.problems.images import ClassificationOptions, image_prob
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
 from jdp import _validate, accounting, conformance, data, federated
-from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
+from jdp.attacks.canaries import (
+  canary_directions,
+  cosines,
+  one_shot_estimate,
+  plant,
+  planted_update,
+)
 from jdp.attacks.one_run import OneRunAudit, audit_one_run
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
@@ -54,28 +62,41 @@ class AuditOptions(ClassificationOptions):
     tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(registered())
   )
   epsilons: tuple[float, ...] = option(
-    (1.0, 4.0), "Stated privacy losses of the local mechanisms.", check=partial(_validate.in_range, 0.1, 8.0)
+    (1.0, 4.0),
+    "Stated privacy losses of the local mechanisms.",
+    check=partial(_validate.in_range, 0.1, 8.0),
   )
-  dim: int = option(16, "Dimension of the local mechanisms for vectors.", check=partial(_validate.integer, 4))
+  dim: int = option(
+    16, "Dimension of the local mechanisms for vectors.", check=partial(_validate.integer, 4)
+  )
   num_samples: int = option(
     24_000,
-    "Reports of each of two inputs that measure the event; a quarter as many of every input choose it.",
+    "Reports of each of two inputs that measure the event; a quarter as many of every input "
+    "choose it.",
     check=partial(_validate.integer, 4),
   )
-  confidence: float = option(0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability)
+  confidence: float = option(
+    0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability
+  )
   noise_multipliers: tuple[float, ...] = option(
     (0.5, 2.0, 8.0), "z of the central noise; a run for each.", check=_validate.positive
   )
   participations: tuple[float, ...] = option(
-    (1.0, 0.25), "The chance of a client to be in a round; a run for each.", check=partial(_validate.in_range, 1e-6, 1)
+    (1.0, 0.25),
+    "The chance of a client to be in a round; a run for each.",
+    check=partial(_validate.in_range, 1e-6, 1),
   )
   num_rounds: int = option(4, "Rounds of a run.", check=_count)
   num_canaries: int = option(
     300, "Canaries, each in the run with probability 1/2.", check=partial(_validate.integer, 8)
   )
-  num_guesses: int = option(60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2))
+  num_guesses: int = option(
+    60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2)
+  )
   central_confidence: float = option(0.95, "Of all runs' bounds together.", check=_probability)
-  delta: float = option(1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5))
+  delta: float = option(
+    1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
+  )
   data_seed: int = option(0, "Seed of the data's partition.", check=partial(_validate.integer, 0))
   seed: int = option(0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0))
 
@@ -114,7 +135,8 @@ class Run(NamedTuple):
 
   Attributes:
     models: the parameters before and after every round, float32 [rounds + 1, dim].
-    expected: how far the users alone would have moved each of them, on average and without noise [rounds, dim].
+    expected: how far the users alone would have moved each of them, on average and without noise
+      [rounds, dim].
     ledger: what the run cost.
   """
 
@@ -127,12 +149,14 @@ def prepare(options: AuditOptions) -> Work:
   """Checks the samples' sizes and reads the data; returns the work."""
   least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
   if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
-    raise ValueError(f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}.")
+    raise ValueError(
+      f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}."
+    )
   task = image_problem(options, arrange=data.group) if "central" in options.task else None
   if task and not options.num_guesses <= options.num_canaries <= task.dim:
     raise ValueError(
-      f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got {options.num_guesses} "
-      f"and {options.num_canaries}."
+      f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got "
+      f"{options.num_guesses} and {options.num_canaries}."
     )
 
   def parts() -> Iterator[Part]:
@@ -147,16 +171,22 @@ def prepare(options: AuditOptions) -> Work:
 
 
 def audit_local(options: AuditOptions) -> list[Local]:
-  """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the rows."""
+  """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the
+  rows.
+  """
   cases = itertools.product(options.mechanisms, options.epsilons)
-  return _audited(options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])})
+  return _audited(
+    options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])}
+  )
 
 
 def audit_broken(options: AuditOptions) -> list[Local]:
   """The broken mechanisms, where they state the largest epsilon."""
   epsilon = max(options.epsilons)
   made = {name: (own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()}
-  subjects = {name: conformance.mechanism_subject(own, radius=radius) for name, (own, radius) in made.items()}
+  subjects = {
+    name: conformance.mechanism_subject(own, radius=radius) for name, (own, radius) in made.items()
+  }
   return _audited(options, {(name, epsilon): subject for name, subject in subjects.items()})
 
 
@@ -165,7 +195,9 @@ def _registered(options: AuditOptions, name: str, epsilon: float) -> conformance
   return conformance.registered_subject(name, setting)
 
 
-def _audited(options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]) -> list[Local]:
+def _audited(
+  options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]
+) -> list[Local]:
   found = conformance.audit_all(
     subjects, jax.random.key(options.seed), num_samples=options.num_samples, confidence=options.confidence,
     report=lambda case, own: print(f"{case[0]}: {own}", flush=True),
@@ -181,7 +213,11 @@ def audit_runs(options: AuditOptions, task: LearningProblem) -> list[Central]:
 
 
 def audit_run(
-  options: AuditOptions, task: LearningProblem, noise_multiplier: float, participation: float, confidence: float
+  options: AuditOptions,
+  task: LearningProblem,
+  noise_multiplier: float,
+  participation: float,
+  confidence: float,
 ) -> Central:
   """One run of private federated learning with canaries of the clip norm among the users."""
   keys = jax.random.split(jax.random.key(options.seed), 5)
@@ -196,7 +232,9 @@ def audit_run(
     one_shot_estimate(scores[included], delta=options.delta, absent=scores[~included])
     for scores in (final, observed, informed)
   )
-  audit = audit_one_run(informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta)
+  audit = audit_one_run(
+    informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta
+  )
   proved = rounded_down(audit.epsilon, 4)
   print(f"z = {noise_multiplier}, q = {participation}: at least {proved}", flush=True)
   stated = accounting.epsilon(run.ledger, options.delta)
@@ -204,20 +242,37 @@ def audit_run(
 
 
 def train(
-  options: AuditOptions, task: LearningProblem, directions: jax.Array, included, setting, keys: jax.Array
+  options: AuditOptions,
+  task: LearningProblem,
+  directions: jax.Array,
+  included,
+  setting,
+  keys: jax.Array,
 ) -> Run:
-  """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise and the data."""
+  """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise
+  and the data.
+  """
   noise_multiplier, participation = setting
   num_clients = task.num_users + options.num_canaries
   sampler = poisson(num_clients, participation, capacity=num_clients)
   update, optimizer = gradient_step(task.loss, _LEARNING_RATE), optax.sgd(1.0)
   query = average(gaussian_sum(_CLIP_NORM, noise_multiplier * _CLIP_NORM), sampler.expected_size)
-  algorithm = private_federated(planted_update(update, directions, _CLIP_NORM), query, sampler, optimizer)
+  algorithm = private_federated(
+    planted_update(update, directions, _CLIP_NORM), query, sampler, optimizer
+  )
   # In expectation over who takes part: all users, over the number of all clients.
   alone = private_federated(
-    update, average(gaussian_sum(_CLIP_NORM, 0.0), num_clients), poisson(task.num_users, 1.0), optimizer
+    update,
+    average(gaussian_sum(_CLIP_NORM, 0.0), num_clients),
+    poisson(task.num_users, 1.0),
+    optimizer,
   )
-  clients, params, noise_key, data_key = plant(task.clients, included), task.init(keys[0]), keys[1], keys[2]
+  clients, params, noise_key, data_key = (
+    plant(task.clients, included),
+    task.init(keys[0]),
+    keys[1],
+    keys[2],
+  )
   trained: list[PyTree] = []  # the parameters before and after every round
   result = federated.train(
     algorithm,
@@ -230,8 +285,13 @@ def train(
     callbacks=[lambda progress: trained.append(progress.params)],
   )
   users_fn, models = jax.jit(alone.round), [ravel_pytree(params)[0] for params in trained]
-  moved = (users_fn(noise_key, data_key, alone.init(params), task.clients)[0].params for params in trained[:-1])
-  expected = [ravel_pytree(after)[0] - before for after, before in zip(moved, models[:-1], strict=True)]
+  moved = (
+    users_fn(noise_key, data_key, alone.init(params), task.clients)[0].params
+    for params in trained[:-1]
+  )
+  expected = [
+    ravel_pytree(after)[0] - before for after, before in zip(moved, models[:-1], strict=True)
+  ]
   return Run(np.asarray(jnp.stack(models)), np.asarray(jnp.stack(expected)), result.ledger)
 
 

@@ -36,11 +36,15 @@ def _high_cap(epsilon: float, dim: int) -> LocalMechanism:
 
 def _quiet_laplace(epsilon: float, dim: int) -> LocalMechanism:
   del dim
-  return mechanisms.laplace(epsilon / _QUIET, 2.0)._replace(guarantee=mechanisms.laplace(epsilon, 2.0).guarantee)
+  return mechanisms.laplace(epsilon / _QUIET, 2.0)._replace(
+    guarantee=mechanisms.laplace(epsilon, 2.0).guarantee
+  )
 
 
 def _quiet_gaussian(epsilon: float, dim: int) -> LocalMechanism:
-  stated = registry.registered()["gaussian"].make(registry.Setting(dim, epsilon, delta=GAUSSIAN_DELTA))
+  stated = registry.registered()["gaussian"].make(
+    registry.Setting(dim, epsilon, delta=GAUSSIAN_DELTA)
+  )
   made = mechanisms.gaussian(_QUIET * stated.parameters, 2.0, GAUSSIAN_DELTA, shape=(dim,))
   return made._replace(guarantee=stated.guarantee)
 

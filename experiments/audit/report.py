@@ -82,7 +82,11 @@ def central_part(options: Any, task: LearningProblem, rows: Sequence[Any]) -> Pa
       for row in rows
     ),
   )
-  above = [f"z = {row.noise_multiplier}, q = {row.participation}" for row in rows if row.audit.epsilon > row.epsilon]
+  above = [
+    f"z = {row.noise_multiplier}, q = {row.participation}"
+    for row in rows
+    if row.audit.epsilon > row.epsilon
+  ]
   share = (1 - options.central_confidence) / len(rows)
   text = f"""{found}
 
@@ -122,7 +126,9 @@ def _figure(rows: Sequence[Any]) -> Figure:
   for epsilon in sorted({row.audit.epsilon for row in rows}):
     own = [row for row in rows if row.audit.epsilon == epsilon]
     shares = [row.audit.bound / epsilon for row in own]
-    axes.plot(shares, [names.index(row.name) for row in own], "o", label=f"epsilon {rounded_up(epsilon, 3)}")
+    axes.plot(
+      shares, [names.index(row.name) for row in own], "o", label=f"epsilon {rounded_up(epsilon, 3)}"
+    )
   axes.set(xlim=(0, None), yticks=range(len(names)), yticklabels=names)
   axes.axvline(1.0, linestyle="--", color="0.3")
   axes.invert_yaxis()

@@ -41,7 +41,14 @@ def their_calibration(epsilon: float, delta: float, q: float, num_rounds: int) -
   )
 
 
-def _compare(title, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int, share: float = 1.0):
+def _compare(
+  title,
+  ours: Callable[[], object],
+  theirs: Callable[[], object],
+  *,
+  rounds: int,
+  share: float = 1.0,
+):
   cases = {"dp_accounting": harness.Case(theirs, share), "jdp": harness.Case(ours, 1.0)}
   timings = harness.compare(cases, baseline="dp_accounting", rounds=rounds)
   harness.report(title, timings, "tasks", json_path=harness.JSON.value)
@@ -52,7 +59,11 @@ def main(argv: Sequence[str]) -> None:
   del argv
   absl.logging.set_verbosity(absl.logging.ERROR)
   rng = np.random.default_rng(0)
-  events = list(zip(rng.uniform(1e-3, 0.1, 10_000).tolist(), rng.uniform(0.5, 5.0, 10_000).tolist(), strict=True))
+  events = list(
+    zip(
+      rng.uniform(1e-3, 0.1, 10_000).tolist(), rng.uniform(0.5, 5.0, 10_000).tolist(), strict=True
+    )
+  )
   ledger = Ledger().extend((Round(PoissonSampling(q), GaussianSum(1.0, z)), 1) for q, z in events)
   run, plan = subsampled_gaussian(0.01, 1.0, 10_000), (2.0, 1e-6, 0.001, 5000)
   _compare(

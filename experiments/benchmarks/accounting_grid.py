@@ -1,11 +1,14 @@
-"""Epsilons of jdp against dp_accounting's over a large grid of runs: how tight, and never below the truth.
+"""Epsilons of jdp against dp_accounting's over a large grid of runs: how tight, and never below the
+truth.
 
-Run it as `python -m experiments.benchmarks.accounting_grid`; it takes minutes, and `--stride` takes every so many runs.
-Every run is a Poisson-sampled Gaussian sum, (q, z, rounds, delta). Two comparisons:
+Run it as `python -m experiments.benchmarks.accounting_grid`; it takes minutes, and `--stride` takes
+every so many runs. Every run is a Poisson-sampled Gaussian sum, (q, z, rounds, delta).
+Two comparisons:
 
-* with dp_accounting's RDP accountant: jdp's epsilon is never above it by more than 0.1 % (and 1e-6);
-* with its privacy loss distributions, where these have converged (a grid ten times as fine moves them by less
-  than 1 %) and fit the time: jdp's epsilon is never below.
+* with dp_accounting's RDP accountant: jdp's epsilon is never above it by more than 0.1 % (and
+  1e-6);
+* with its privacy loss distributions, where these have converged (a grid ten times as fine moves
+  them by less than 1 %) and fit the time: jdp's epsilon is never below.
 
 It ends with a status of 1 if either fails.
 """
@@ -59,7 +62,9 @@ class Summary(NamedTuple):
 
 def grid(stride: int = 1) -> list[Run]:
   """The runs, or every `stride`-th of them."""
-  return [Run(*run) for run in itertools.product(PROBABILITIES, MULTIPLIERS, ROUNDS, DELTAS)][::stride]
+  return [Run(*run) for run in itertools.product(PROBABILITIES, MULTIPLIERS, ROUNDS, DELTAS)][
+    ::stride
+  ]
 
 
 def ours(run: Run) -> float:
@@ -74,20 +79,27 @@ def theirs(run: Run, accountant: dp_accounting.PrivacyAccountant) -> float:
 
 
 def against_rdp(runs: Sequence[Run]) -> Summary:
-  """Never above dp_accounting's RDP accountant by more than 0.1 %, with an absolute floor of 1e-6."""
+  """Never above dp_accounting's RDP accountant by more than 0.1 %, with an absolute floor of
+  1e-6.
+  """
   pairs = [(run, ours(run), theirs(run, rdp.RdpAccountant())) for run in runs]
   return _summary(pairs, [pair for pair in pairs if not pair[1] <= 1.001 * pair[2] + 1e-6])
 
 
 def against_loss_distributions(runs: Sequence[Run], seconds: float) -> Summary:
-  """Never below loss distributions that have converged; the cheapest runs first, until the time is up."""
-  # The support grows with the loss, the time with its logarithm too: epsilon ranks them well enough.
+  """Never below loss distributions that have converged; the cheapest runs first, until the time is
+  up.
+  """
+  # The support grows with the loss, the time with its logarithm too: epsilon ranks them well
+  # enough.
   ranked = sorted((epsilon, run) for run in runs if 0.01 < (epsilon := ours(run)) < 30)
   end, pairs = time.monotonic() + seconds, []
   for epsilon, run in ranked:
     if time.monotonic() > end:
       break
-    coarse, fine = (theirs(run, pld.PLDAccountant(value_discretization_interval=h)) for h in (1e-3, 1e-4))
+    coarse, fine = (
+      theirs(run, pld.PLDAccountant(value_discretization_interval=h)) for h in (1e-3, 1e-4)
+    )
     if fine > 0 and abs(coarse / fine - 1) < 0.01:
       pairs.append((run, epsilon, fine))
   return _summary(pairs, [pair for pair in pairs if not pair[1] >= pair[2]])

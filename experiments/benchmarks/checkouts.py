@@ -18,7 +18,9 @@ from absl import flags
 from experiments.benchmarks import harness
 
 HERE = pathlib.Path(__file__).resolve().parents[2]
-BASELINE = flags.DEFINE_string("baseline", None, "Another checkout of jdp, whose speed this one's is compared with.")
+BASELINE = flags.DEFINE_string(
+  "baseline", None, "Another checkout of jdp, whose speed this one's is compared with."
+)
 
 _PEERS = pathlib.Path("experiments", "benchmarks", "peers")
 
@@ -83,23 +85,35 @@ def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
   """Times processes that take turns; ratios refer to the first."""
   with contextlib.ExitStack() as stack:
     workers = {name: _Worker(stack, command) for name, command in commands.items()}
-    seconds = [{name: w.seconds() for name, w in workers.items()} for _ in range(harness.ROUNDS.value)]
+    seconds = [
+      {name: w.seconds() for name, w in workers.items()} for _ in range(harness.ROUNDS.value)
+    ]
     work = {name: worker.work for name, worker in workers.items()}
   first = next(iter(work))
   timings = []
   for name in work:
     rates = [work[name] / row[name] for row in seconds]
-    ratio = statistics.median(rate * row[first] / work[first] for rate, row in zip(rates, seconds, strict=True))
-    timings.append(harness.Timing(name, statistics.median(r[name] for r in seconds), statistics.median(rates), ratio))
+    ratio = statistics.median(
+      rate * row[first] / work[first] for rate, row in zip(rates, seconds, strict=True)
+    )
+    timings.append(
+      harness.Timing(
+        name, statistics.median(r[name] for r in seconds), statistics.median(rates), ratio
+      )
+    )
   return timings
 
 
 def before_and_after(commands: Mapping[str, Command], baseline: str) -> list[harness.Timing]:
-  """Each command in the checkout `baseline` and in this one; ratios are those of the two in turn."""
+  """Each command in the checkout `baseline` and in this one; ratios are those of the two in
+  turn.
+  """
   before = pathlib.Path(baseline).resolve()
   if not (before / "jdp").is_dir():
     raise ValueError(f"Expected --baseline to be a checkout of jdp, got {before}.")
   timings = []
   for name, command in commands.items():
-    timings += compare({f"{name}, before": command._replace(checkout=before), f"{name}, after": command})
+    timings += compare(
+      {f"{name}, before": command._replace(checkout=before), f"{name}, after": command}
+    )
   return timings

@@ -1,11 +1,13 @@
-r"""Clients per second of DP-FedAvg, and examples per second of DP-SGD, beside pfl-research, Opacus and jax_privacy.
+r"""Clients per second of DP-FedAvg, and examples per second of DP-SGD, beside pfl-research, Opacus
+and jax_privacy.
 
     python -m experiments.benchmarks.cohorts --pfl_python=PFL/bin/python --opacus_python=OPACUS/bin/python \
       --jax_privacy_python=JAX_PRIVACY/bin/python
 
-Each peer lives in an environment of its own (`pip install pfl torch`, `pip install opacus`, `pip install jax_privacy
-optax flax`); those not named are left out. Every case is a process, and the processes take turns: 500 users of 10
-examples, one local step, clipping, Gaussian noise; or batches of 256 single examples.
+Each peer lives in an environment of its own (`pip install pfl torch`, `pip install opacus`, `pip
+install jax_privacy optax flax`); those not named are left out. Every case is a process, and the
+processes take turns: 500 users of 10 examples, one local step, clipping, Gaussian noise; or batches
+of 256 single examples.
 
 `--baseline=CHECKOUT` compares this checkout with another one instead, case by case.
 """
@@ -18,9 +20,15 @@ from absl import app, flags
 from experiments.benchmarks import checkouts, harness
 
 PYTHONS = {
-  "pfl_research": flags.DEFINE_string("pfl_python", None, "Python of an environment with pfl-research and PyTorch."),
-  "opacus_ghost": flags.DEFINE_string("opacus_python", None, "Python of an environment with Opacus."),
-  "jax_privacy_sgd": flags.DEFINE_string("jax_privacy_python", None, "Python of an environment with jax_privacy."),
+  "pfl_research": flags.DEFINE_string(
+    "pfl_python", None, "Python of an environment with pfl-research and PyTorch."
+  ),
+  "opacus_ghost": flags.DEFINE_string(
+    "opacus_python", None, "Python of an environment with Opacus."
+  ),
+  "jax_privacy_sgd": flags.DEFINE_string(
+    "jax_privacy_python", None, "Python of an environment with jax_privacy."
+  ),
 }
 MODELS = flags.DEFINE_list("models", ["logistic", "mlp", "cnn"], "Models to compare on.")
 
@@ -41,11 +49,17 @@ def _jdp(task: str, model: str) -> dict[str, checkouts.Command]:
 def _peers(task: str, model: str) -> dict[str, checkouts.Command]:
   """Those that have a Python, by name; the first one is the baseline."""
   named = ((peer, PYTHONS[peer].value) for peer in _PEERS[task])
-  return {peer: checkouts.Command([f"{peer}.py", task, model], python=python) for peer, python in named if python}
+  return {
+    peer: checkouts.Command([f"{peer}.py", task, model], python=python)
+    for peer, python in named
+    if python
+  }
 
 
 def main(argv: Sequence[str]) -> None:
-  """Prints a table for each task and model; ratios refer to the first row, or to the row above with --baseline."""
+  """Prints a table for each task and model; ratios refer to the first row, or to the row above with
+  --baseline.
+  """
   del argv
   for task, unit in _UNITS.items():
     for model in MODELS.value:

@@ -1,4 +1,6 @@
-"""Speed of discrete draws, and of clients on integers: `python -m experiments.benchmarks.discrete`."""
+"""Speed of discrete draws, and of clients on integers: `python -m
+experiments.benchmarks.discrete`.
+"""
 
 import resource
 
@@ -42,7 +44,9 @@ def _draws(size: int) -> dict[str, harness.Case]:
 
 
 def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
-  """A round of clients whose vectors are made up where they are clipped, as training would make them."""
+  """A round of clients whose vectors are made up where they are clipped, as training would make
+  them.
+  """
   stddev, like = 0.01 * clients, jnp.zeros(dim)
   floats = distributed_sum(1.0, stddev, calibrated())
   integers = discrete_sum(like, 1.0, stddev, num_clients=clients, modulus_bits=bits)
@@ -52,7 +56,9 @@ def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
     return jnp.sin(jnp.arange(dim, dtype=jnp.float32) * row)
 
   functions = {
-    "floats": lambda key, _, row, weight: weight * floats.share(key, vector(row), jnp.int32(clients)),
+    "floats": lambda key, _, row, weight: (
+      weight * floats.share(key, vector(row), jnp.int32(clients))
+    ),
     "integers": lambda key, _, row, weight: integers.preprocess(key, state, vector(row), weight),
   }
   sample = Sample(jnp.arange(clients), jnp.ones(clients), jnp.int32(clients), clients)
@@ -60,20 +66,28 @@ def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
   return {
     f"{name}, {key_name}": _case(lambda k, fn=fn: cohort_sum(fn, k, (), sample, rows), key, clients)
     for name, fn in functions.items()
-    for key_name, key in (("default key", jax.random.key(0)), ("chacha20", jdp.random.seeded_key(0)))
+    for key_name, key in (
+      ("default key", jax.random.key(0)),
+      ("chacha20", jdp.random.seeded_key(0)),
+    )
   }
 
 
 def main(argv):
   """Runs the comparisons."""
   del argv
-  timings = harness.compare(_draws(SIZE.value), baseline="normal, default key", rounds=harness.ROUNDS.value)
+  timings = harness.compare(
+    _draws(SIZE.value), baseline="normal, default key", rounds=harness.ROUNDS.value
+  )
   harness.report(f"{SIZE.value:,d} values", timings, "values", json_path=harness.JSON.value)
   rounds = _rounds(DIM.value, CLIENTS.value, BITS.value)
   timings = harness.compare(rounds, baseline="floats, default key", rounds=harness.ROUNDS.value)
   title = f"{CLIENTS.value:,d} clients of {DIM.value:,d} weights, {BITS.value} bits"
   harness.report(title, timings, "clients", json_path=harness.JSON.value)
-  print(f"largest resident memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB")
+  print(
+    f"largest resident memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} "
+    "MiB"
+  )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Updates per second of Draw and Discard: `python -m experiments.benchmarks.draw_and_discard`.
 
-Multinomial regression, 784 features and 10 classes, 10 examples and Laplace noise for each update. The baseline is a
-numpy loop as one writes it from the paper. The naive scan is that loop, compiled, with noise drawn update by update.
-Then a million updates (`--long_updates`) of a logistic regression with 1,000 features, and a billion by extrapolation.
+Multinomial regression, 784 features and 10 classes, 10 examples and Laplace noise for each update.
+The baseline is a numpy loop as one writes it from the paper. The naive scan is that loop, compiled,
+with noise drawn update by update. Then a million updates (`--long_updates`) of a logistic
+regression with 1,000 features, and a billion by extrapolation.
 """
 
 import functools
@@ -22,7 +23,9 @@ from jdp.federated.draw_and_discard.update_stream import arrivals
 from jdp.models.generalised_linear import glm
 
 UPDATES = flags.DEFINE_integer("updates", 4096, "Updates of one run.", lower_bound=1)
-LONG_UPDATES = flags.DEFINE_integer("long_updates", 1_000_000, "Updates of the long run; 0: none.", lower_bound=0)
+LONG_UPDATES = flags.DEFINE_integer(
+  "long_updates", 1_000_000, "Updates of the long run; 0: none.", lower_bound=0
+)
 
 _FEATURES, _CLASSES, _EXAMPLES, _USERS, _INSTANCES = 784, 10, 10, 6000, 20
 _RATE, _EPSILON = 0.1, 1.0
@@ -66,7 +69,9 @@ def _naive_scan(key, clients, users):
 
 def _jdp(update, params, clients, users, key, **options):
   process = draw_and_discard_process(update, _INSTANCES, **options)
-  state = process.init(spread_instances(jax.random.key(1), params, _INSTANCES, update.noise_variance))
+  state = process.init(
+    spread_instances(jax.random.key(1), params, _INSTANCES, update.noise_variance)
+  )
   coming = arrivals(users, _USERS)
   return functools.partial(jax.jit(process.run), key, state, coming, clients, update.settings)
 
@@ -77,13 +82,22 @@ def _compare():
   inputs, labels = np.asarray(clients.inputs, np.float64), np.asarray(clients.labels)
   model = glm("multinomial", (_FEATURES,), _CLASSES)
   run = functools.partial(
-    _jdp, params=jnp.zeros((_CLASSES, _FEATURES)), clients=clients, users=users, key=jax.random.key(0)
+    _jdp,
+    params=jnp.zeros((_CLASSES, _FEATURES)),
+    clients=clients,
+    users=users,
+    key=jax.random.key(0),
   )
-  laplace, exact = laplace_update(model.gradient, _EPSILON, _RATE), exact_update(model.gradient, _RATE)
+  laplace, exact = (
+    laplace_update(model.gradient, _EPSILON, _RATE),
+    exact_update(model.gradient, _RATE),
+  )
   few = max(1, count // 4)
   cases = {
     "numpy loop": harness.Case(functools.partial(_numpy_loop, inputs, labels, few), few),
-    "naive scan": harness.Case(functools.partial(jax.jit(_naive_scan), jax.random.key(0), clients, users), count),
+    "naive scan": harness.Case(
+      functools.partial(jax.jit(_naive_scan), jax.random.key(0), clients, users), count
+    ),
     "jdp, threefry": harness.Case(run(laplace), count),
     "jdp, ChaCha8": harness.Case(run(laplace, key=random.seeded_key(0, "chacha8")), count),
     "jdp, ChaCha20": harness.Case(run(laplace, key=random.seeded_key(0)), count),
@@ -91,7 +105,9 @@ def _compare():
     "jdp, without noise": harness.Case(run(exact), count),
   }
   timings = harness.compare(cases, baseline="numpy loop", rounds=harness.ROUNDS.value)
-  title = f"{_FEATURES} x {_CLASSES} weights, {_EXAMPLES} examples, Laplace noise, {_INSTANCES} instances"
+  title = (
+    f"{_FEATURES} x {_CLASSES} weights, {_EXAMPLES} examples, Laplace noise, {_INSTANCES} instances"
+  )
   harness.report(title, timings, "updates", json_path=harness.JSON.value)
 
 
@@ -105,7 +121,9 @@ def _long_run():
   jax.block_until_ready(run())
   seconds = time.perf_counter() - start
   timing = harness.Timing("jdp, threefry", seconds, count / seconds, 1.0)
-  harness.report(f"{features:,} features, {count:,} updates", [timing], "updates", json_path=harness.JSON.value)
+  harness.report(
+    f"{features:,} features, {count:,} updates", [timing], "updates", json_path=harness.JSON.value
+  )
   print(f"a billion updates would take {1e9 / count * seconds / 3600:.1f} hours")
 
 

@@ -2,8 +2,8 @@
 
     python -m experiments.benchmarks.federated_round --cohort_size=500 --examples_per_user=10
 
-The baseline is the naive vmap: all clients of the cohort side by side, then one sum. Same work, same
-keys, same result up to the order of summation.
+The baseline is the naive vmap: all clients of the cohort side by side, then one sum. Same work,
+same keys, same result up to the order of summation.
 """
 
 import functools
@@ -67,7 +67,9 @@ def main(argv: Sequence[str]) -> None:
     client_fn = _client_fn(mechanism, query, state)
     cases = {}
     for generator, key in generators.items():
-      naive = functools.partial(jax.jit(functools.partial(_naive, client_fn)), key, params, sample, clients)
+      naive = functools.partial(
+        jax.jit(functools.partial(_naive, client_fn)), key, params, sample, clients
+      )
       cases[f"naive vmap, {generator}"] = harness.Case(naive, size)
       for chunk_size in map(int, CHUNK_SIZES.value):
         chunked = functools.partial(cohort_sum, client_fn, chunk_size=chunk_size)
@@ -75,7 +77,10 @@ def main(argv: Sequence[str]) -> None:
         cases[f"chunks of {chunk_size}, {generator}"] = harness.Case(run, size)
     timings = harness.compare(cases, baseline="naive vmap, ChaCha20", rounds=harness.ROUNDS.value)
     harness.report(
-      f"{title}: {size} clients of {count} examples, {dim} weights", timings, "clients", json_path=harness.JSON.value
+      f"{title}: {size} clients of {count} examples, {dim} weights",
+      timings,
+      "clients",
+      json_path=harness.JSON.value,
     )
 
 

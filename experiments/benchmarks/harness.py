@@ -1,7 +1,8 @@
-"""A small harness for benchmarks: cases side by side in one run, medians, ratios, the machine's facts, JSON.
+"""A small harness for benchmarks: cases side by side in one run, medians, ratios, the machine's
+facts, JSON.
 
-Absolute times drift with the machine's load; ratios within one run hold. So all
-cases take turns, round by round, and each is reported beside a baseline.
+Absolute times drift with the machine's load; ratios within one run hold. So all cases take turns,
+round by round, and each is reported beside a baseline.
 """
 
 import json
@@ -73,12 +74,21 @@ def compare(cases: Mapping[str, Case], *, baseline: str, rounds: int = 7) -> lis
 
 
 def report(title: str, timings: list[Timing], unit: str, *, json_path: str | None = None) -> None:
-  """Prints a table, and appends it with the machine's facts to a JSON Lines file if one is named."""
+  """Prints a table, and appends it with the machine's facts to a JSON Lines file if one is
+  named.
+  """
   print(f"\n{title}\n{'case':<44} {'median ms':>10} {unit + '/s':>16} {'ratio':>7}")
   for timing in timings:
-    print(f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {timing.rate:>16,.0f} {timing.ratio:>7.2f}")
+    print(
+      f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {timing.rate:>16,.0f} {timing.ratio:>7.2f}"
+    )
   if json_path:
-    row = {"title": title, "unit": unit, "machine": machine(), "timings": [t._asdict() for t in timings]}
+    row = {
+      "title": title,
+      "unit": unit,
+      "machine": machine(),
+      "timings": [t._asdict() for t in timings],
+    }
     with pathlib.Path(json_path).open("a") as file:
       file.write(json.dumps(row) + "\n")
 

@@ -1,9 +1,11 @@
-"""Tokens per second of the language model's gradient beside the machine's limit for matrix products, and its parts.
+"""Tokens per second of the language model's gradient beside the machine's limit for matrix
+products, and its parts.
 
     python -m experiments.benchmarks.language_model
 
-A client's local batch of 8 sequences of 10 tokens, 10,003 words. The baseline is one large float32 matrix product,
-counted as the tokens whose forward and backward products have as many operations: what no implementation exceeds.
+A client's local batch of 8 sequences of 10 tokens, 10,003 words. The baseline is one large float32
+matrix product, counted as the tokens whose forward and backward products have as many operations:
+what no implementation exceeds.
 """
 
 from collections.abc import Sequence
@@ -36,7 +38,9 @@ def main(argv: Sequence[str]) -> None:
   """Prints a table; ratios refer to the machine's limit."""
   del argv
   timings = harness.compare(_cases(WORDS.value), baseline=_LIMIT, rounds=harness.ROUNDS.value)
-  harness.report(f"language model, {WORDS.value} words", timings, "tokens", json_path=harness.JSON.value)
+  harness.report(
+    f"language model, {WORDS.value} words", timings, "tokens", json_path=harness.JSON.value
+  )
 
 
 def _cases(words: int) -> dict[str, Case]:
@@ -73,9 +77,13 @@ def _cases(words: int) -> dict[str, Case]:
     "gradient of a local batch": _case(jax.grad(loss), params, batch),
     "- its loss alone": _case(loss, params, batch),
     "- softmax and its gradient": _case(jax.grad(softmax, (0, 1, 2)), outputs, table, bias),
-    "-- its three products": _case(lambda o, t, e: (o @ t.T, e @ t, e.T @ o), outputs, table, errors),
+    "-- its three products": _case(
+      lambda o, t, e: (o @ t.T, e @ t, e.T @ o), outputs, table, errors
+    ),
     "- LSTM and its gradient": _case(jax.grad(read, (0, 1)), params, embedded),
-    "- norm 1 of all words and its gradient": _case(lambda t, g: jax.vjp(normalised, t)[1](g), table, table),
+    "- norm 1 of all words and its gradient": _case(
+      lambda t, g: jax.vjp(normalised, t)[1](g), table, table
+    ),
     "local step and projection": _case(step, params, params),
     "FedAvg client": client_case(local_sgd(loss, 6.0, batch_size=_SEQUENCES)),
     "FedSGD client": client_case(gradient_step(loss, 6.0)),
@@ -89,7 +97,9 @@ def _case(function, *args, work: float = _TOKENS) -> Case:
 
 
 def _release(params) -> Case:
-  """A client's locally private report, direction and magnitude apart; its work is that client's tokens."""
+  """A client's locally private report, direction and magnitude apart; its work is that client's
+  tokens.
+  """
   update, _ = ravel_pytree(params)
   mechanism = separated(priv_unit(update.size, _EPSILON), scalar_dp(10.0, _CLIP_NORM))
   return _case(mechanism.privatize, jax.random.key(2), update, work=_TOKENS * _BATCHES)

@@ -1,7 +1,8 @@
 """Local mechanisms beside each other: `python -m experiments.benchmarks.mechanisms`.
 
-For each: bytes of a report, mean squared error of a unit vector's (or number's) release, and time, as a ratio of
-rates to drawing as many normal numbers (`jdp.random.normal`): 0.5 takes twice as long for each coordinate.
+For each: bytes of a report, mean squared error of a unit vector's (or number's) release, and time,
+as a ratio of rates to drawing as many normal numbers (`jdp.random.normal`): 0.5 takes twice as long
+for each coordinate.
 """
 
 import math
@@ -19,25 +20,34 @@ from jdp.accounting.local.scalar_dp import best_num_relative_levels
 
 EPSILON = flags.DEFINE_float("epsilon", 8.0, "Privacy loss of one release.", lower_bound=0.01)
 DIMS = flags.DEFINE_multi_integer("dim", [1_000, 10_000, 100_000], "Coordinates of a vector.")
-VALUES = flags.DEFINE_integer("values", 1_000_000, "Coordinates, or numbers, released in one run.", lower_bound=1)
+VALUES = flags.DEFINE_integer(
+  "values", 1_000_000, "Coordinates, or numbers, released in one run.", lower_bound=1
+)
 
 _DELTA = 1e-6
 _PROJECTIONS = (
-  1024  # of fast_proj_unit; proj_unit has fewer, as it factors a matrix of dim times as many for each value
+  # of fast_proj_unit; proj_unit has fewer, as it factors a matrix of dim times as many for each
+  # value
+  1024
 )
 
 
 def _gaussian(dim, epsilon):
-  return mechanisms.gaussian(2 * gaussian_noise_multiplier(epsilon, _DELTA), 2.0, _DELTA, shape=(dim,))
+  return mechanisms.gaussian(
+    2 * gaussian_noise_multiplier(epsilon, _DELTA), 2.0, _DELTA, shape=(dim,)
+  )
 
 
 def _on_grid(dim, epsilon):
   mechanism = mechanisms.priv_unit(dim, epsilon)
-  return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))  # half a coordinate's noise
+  # half a coordinate's noise
+  return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))
 
 
 def _separated(dim, epsilon):
-  return mechanisms.separated(mechanisms.priv_unit(dim, 0.75 * epsilon), mechanisms.scalar_dp(0.25 * epsilon, 1.0))
+  return mechanisms.separated(
+    mechanisms.priv_unit(dim, 0.75 * epsilon), mechanisms.scalar_dp(0.25 * epsilon, 1.0)
+  )
 
 
 def _scalar_rel_dp(epsilon):
@@ -45,12 +55,15 @@ def _scalar_rel_dp(epsilon):
   return mechanisms.scalar_rel_dp(epsilon, 1.0, num_levels=levels, min_value=0.1)
 
 
-# (dim, epsilon) -> mechanism on vectors of norm at most 1: L-infinity, L1 or L2, whichever is the mechanism's.
+# (dim, epsilon) -> mechanism on vectors of norm at most 1: L-infinity, L1 or L2, whichever is the
+# mechanism's.
 VECTORS: dict[str, Callable[[int, float], mechanisms.LocalMechanism]] = {
   "priv_unit": mechanisms.priv_unit,
   "priv_unit_g": mechanisms.priv_unit_g,
   "proj_unit, k = 64": lambda dim, epsilon: mechanisms.proj_unit(dim, epsilon, 64),
-  "fast_proj_unit": lambda dim, epsilon: mechanisms.fast_proj_unit(dim, epsilon, min(_PROJECTIONS, dim)),
+  "fast_proj_unit": lambda dim, epsilon: mechanisms.fast_proj_unit(
+    dim, epsilon, min(_PROJECTIONS, dim)
+  ),
   "priv_unit_linf": mechanisms.priv_unit_linf,
   "separated": _separated,
   "on_grid": _on_grid,

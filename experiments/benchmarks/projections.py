@@ -1,9 +1,9 @@
 """Speed of ProjUnit and its parts: `python -m experiments.benchmarks.projections`.
 
-The baseline is the published algorithm (arXiv 2306.04444: random signs, a Hadamard transform, k of its coordinates,
-PrivUnitG of their direction, and back) in plain numpy and float64, as published, a transform being log2(d) passes over
-the vector and the constants computed beforehand. A vector is privatised and decoded, one after the other in numpy, in
-blocks in jdp.
+The baseline is the published algorithm (arXiv 2306.04444: random signs, a Hadamard transform, k of
+its coordinates, PrivUnitG of their direction, and back) in plain numpy and float64, as published, a
+transform being log2(d) passes over the vector and the constants computed beforehand. A vector is
+privatised and decoded, one after the other in numpy, in blocks in jdp.
 """
 
 import functools
@@ -22,7 +22,9 @@ from jdp.numerics.hadamard import hadamard_transform
 LEVELS = flags.DEFINE_multi_integer("levels", [13, 17, 20], "log2 of the number of coordinates.")
 PROJECTIONS = flags.DEFINE_integer("projections", 1024, "Numbers that a client reports.")
 EPSILON = flags.DEFINE_float("epsilon", 16.0, "Privacy loss of a release.")
-VALUES = flags.DEFINE_integer("values", 4_000_000, "Clients times coordinates of one run.", lower_bound=1)
+VALUES = flags.DEFINE_integer(
+  "values", 4_000_000, "Clients times coordinates of one run.", lower_bound=1
+)
 BASELINE = "published form, numpy"
 
 
@@ -37,7 +39,9 @@ def numpy_transform(vector: np.ndarray) -> np.ndarray:
   return vector / np.sqrt(size)
 
 
-def numpy_release(generator: np.random.Generator, cap: GaussianCap, k: int, u: np.ndarray) -> np.ndarray:
+def numpy_release(
+  generator: np.random.Generator, cap: GaussianCap, k: int, u: np.ndarray
+) -> np.ndarray:
   """One estimate of the unit vector u by the published fast form."""
   signs = 2.0 * generator.integers(0, 2, len(u)) - 1
   rows = generator.choice(len(u), k, replace=False)
@@ -75,13 +79,17 @@ def _cases(dim: int) -> dict[str, harness.Case]:
   key = jax.random.key(2)
   own = mechanisms.fast_proj_unit(dim, EPSILON.value, k)
   same_rotation = mechanisms.fast_proj_unit(dim, EPSILON.value, k, rotation_key=key)
-  same_projection = mechanisms.fast_proj_unit(dim, EPSILON.value, k, projection_key=jax.random.clone(key))
+  same_projection = mechanisms.fast_proj_unit(
+    dim, EPSILON.value, k, projection_key=jax.random.clone(key)
+  )
 
   def case(run: Callable, *args):
     return harness.Case(functools.partial(jax.jit(run), *args), count)
 
   def streamed(mechanism, block_size=None):
-    return case(functools.partial(mechanisms.stream_sum, mechanism, block_size=block_size), keys, vectors)
+    return case(
+      functools.partial(mechanisms.stream_sum, mechanism, block_size=block_size), keys, vectors
+    )
 
   return {
     BASELINE: _published(dim, k, max(2, min(count, 2**20 // dim))),

@@ -11,7 +11,9 @@ from absl import app, flags
 import jdp.random
 from experiments.benchmarks import harness
 
-SIZES = flags.DEFINE_multi_integer("size", [1_000, 100_000, 1_000_000, 10_000_000], "Values in one draw.")
+SIZES = flags.DEFINE_multi_integer(
+  "size", [1_000, 100_000, 1_000_000, 10_000_000], "Values in one draw."
+)
 
 
 def _case(draw: Callable, key: jax.Array, size: int) -> harness.Case:
@@ -37,7 +39,9 @@ def main(argv):
   """Runs the comparison."""
   del argv
   for size in SIZES.value:
-    timings = harness.compare(_cases(size), baseline="jax.random.normal, default key", rounds=harness.ROUNDS.value)
+    timings = harness.compare(
+      _cases(size), baseline="jax.random.normal, default key", rounds=harness.ROUNDS.value
+    )
     harness.report(f"{size:,d} values", timings, "values", json_path=harness.JSON.value)
 
 

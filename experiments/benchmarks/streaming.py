@@ -1,17 +1,20 @@
 """Speed of the streamed sum of PrivUnit releases: `python -m experiments.benchmarks.streaming`.
 
-For each generator the baseline is drawing the normals alone: the same count, by the same keys, in the same blocks,
-each block written over the last. All devices share the work, the baseline's too: one device per core
-(`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) keeps each core's block in its own cache. `--whole` passes
-the values as one array, which has to come from memory; without it a function makes each from the client's number.
+For each generator the baseline is drawing the normals alone: the same count, by the same keys, in
+the same blocks, each block written over the last. All devices share the work, the baseline's too:
+one device per core (`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) keeps each core's
+block in its own cache. `--whole` passes the values as one array, which has to come from memory;
+without it a function makes each from the client's number.
 
-A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section 4), one release
-after the other in float64, its constants precomputed, with numpy's new generator and with its old one.
+A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section
+4), one release after the other in float64, its constants precomputed, with numpy's new generator
+and with its old one.
 
-`--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports its memory: that of the compiled
-program, and the most that the process ever held.
+`--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports its memory:
+that of the compiled program, and the most that the process ever held.
 
-`--baseline=CHECKOUT` compares this checkout's sums with another one's instead, in processes that take turns.
+`--baseline=CHECKOUT` compares this checkout's sums with another one's instead, in processes that
+take turns.
 """
 
 import functools
@@ -35,15 +38,23 @@ from jdp import mechanisms
 from jdp.federated import client_mesh, replicate
 
 DIMS = flags.DEFINE_multi_integer("dim", [10_000, 100_000, 1_000_000], "Coordinates.")
-VALUES = flags.DEFINE_integer("values", 4_000_000, "Clients times coordinates of one run.", lower_bound=1)
+VALUES = flags.DEFINE_integer(
+  "values", 4_000_000, "Clients times coordinates of one run.", lower_bound=1
+)
 EPSILON = flags.DEFINE_float("epsilon", 16.0, "Privacy loss of a release.")
-BLOCK_SIZE = flags.DEFINE_integer("block_size", None, "Clients computed side by side; default: stream_sum's.")
+BLOCK_SIZE = flags.DEFINE_integer(
+  "block_size", None, "Clients computed side by side; default: stream_sum's."
+)
 WHOLE = flags.DEFINE_bool("whole", False, "Pass the values as one array.")
-CLIENTS = flags.DEFINE_integer("clients", None, "Run one sum of so many clients, for its memory.", lower_bound=1)
+CLIENTS = flags.DEFINE_integer(
+  "clients", None, "Run one sum of so many clients, for its memory.", lower_bound=1
+)
 
 
 def _numpy_release(dim: int, epsilon: float, rng) -> Callable[[np.ndarray], np.ndarray]:
-  """PrivUnitG as its paper states it: unit vector -> estimate. gamma and p are those of `priv_unit`."""
+  """PrivUnitG as its paper states it: unit vector -> estimate. gamma and p are those of
+  `priv_unit`.
+  """
   cap = mechanisms.priv_unit(dim, epsilon).parameters
   sigma = dim**-0.5
   above = special.ndtr(-cap.gamma / sigma)  # P(alpha >= gamma) for alpha ~ N(0, 1/dim)
@@ -60,7 +71,9 @@ def _numpy_release(dim: int, epsilon: float, rng) -> Callable[[np.ndarray], np.n
   return release
 
 
-def _numpy_sum(release: Callable[[np.ndarray], np.ndarray], values: np.ndarray, count: int) -> np.ndarray:
+def _numpy_sum(
+  release: Callable[[np.ndarray], np.ndarray], values: np.ndarray, count: int
+) -> np.ndarray:
   total = np.zeros(values.shape[1])
   for i in range(count):
     total += release(values[i % len(values)])
@@ -78,22 +91,32 @@ def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
     return lax.fori_loop(0, len(keys) // block_size, step, jnp.zeros((block_size, dim)))
 
   clients = PartitionSpec("clients")
-  return jax.shard_map(share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False)(keys)
+  return jax.shard_map(
+    share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False
+  )(keys)
 
 
-def _releases_in_full(mechanism: mechanisms.LocalMechanism, keys: jax.Array, values: jax.Array) -> jax.Array:
+def _releases_in_full(
+  mechanism: mechanisms.LocalMechanism, keys: jax.Array, values: jax.Array
+) -> jax.Array:
   """The sum of each device's releases."""
 
   def share(keys, values):
     return jnp.sum(jax.vmap(mechanism.privatize)(keys, values), axis=0, keepdims=True)
 
   clients = PartitionSpec("clients")
-  return jax.shard_map(share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False)(keys, values)
+  return jax.shard_map(
+    share, mesh=client_mesh(), in_specs=clients, out_specs=clients, check_vma=False
+  )(keys, values)
 
 
-def _streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array) -> jax.Array:
+def _streamed(
+  mechanism: mechanisms.LocalMechanism, keys: jax.Array, vectors: jax.Array
+) -> jax.Array:
   source = vectors if WHOLE.value else lambda i: vectors[0] + 1e-3 * i.astype(jnp.float32)
-  return mechanisms.stream_sum(mechanism, keys, source, block_size=BLOCK_SIZE.value, mesh=client_mesh())
+  return mechanisms.stream_sum(
+    mechanism, keys, source, block_size=BLOCK_SIZE.value, mesh=client_mesh()
+  )
 
 
 def _case(run: Callable, keys: jax.Array, *args) -> harness.Case:
@@ -102,7 +125,9 @@ def _case(run: Callable, keys: jax.Array, *args) -> harness.Case:
 
 
 def _values(dim: int) -> tuple[int, jax.Array, jax.Array]:
-  """The size of a block; the values of all clients, in whole blocks; those that a streamed sum is given."""
+  """The size of a block; the values of all clients, in whole blocks; those that a streamed sum is
+  given.
+  """
   block_size = BLOCK_SIZE.value or max(1, 200_000 // dim)
   turn = block_size * jax.device_count()
   count = -(-VALUES.value // (dim * turn)) * turn
@@ -117,7 +142,9 @@ def _cases(dim: int, key: jax.Array) -> dict[str, harness.Case]:
   separated = mechanisms.separated(priv_unit, mechanisms.scalar_dp(10.0, 1.0))
   return {
     "normals alone": _case(functools.partial(_draw_alone, dim=dim, block_size=block_size), keys),
-    "every release, then their sum": _case(functools.partial(_releases_in_full, priv_unit), keys, values),
+    "every release, then their sum": _case(
+      functools.partial(_releases_in_full, priv_unit), keys, values
+    ),
     "stream_sum, priv_unit": _case(functools.partial(_streamed, priv_unit), keys, passed),
     "stream_sum, separated": _case(functools.partial(_streamed, separated), keys, passed),
   }
@@ -129,13 +156,18 @@ def _beside_numpy(dim: int, generators: dict[str, jax.Array]) -> dict[str, harne
   units /= np.linalg.norm(units, axis=1, keepdims=True)
   few = max(1, len(values) // 8)  # numpy's rate does not depend on how many there are
   cases = {}
-  for name, rng in {"default_rng": np.random.default_rng(0), "np.random": np.random.RandomState(0)}.items():
+  for name, rng in {
+    "default_rng": np.random.default_rng(0),
+    "np.random": np.random.RandomState(0),
+  }.items():
     release = _numpy_release(dim, EPSILON.value, rng)
     cases[f"numpy, {name}"] = harness.Case(functools.partial(_numpy_sum, release, units, few), few)
   priv_unit = mechanisms.priv_unit(dim, EPSILON.value)
   for name, key in generators.items():
     keys = jax.random.split(key, len(values))
-    cases[f"stream_sum, priv_unit, {name}"] = _case(functools.partial(_streamed, priv_unit), keys, passed)
+    cases[f"stream_sum, priv_unit, {name}"] = _case(
+      functools.partial(_streamed, priv_unit), keys, passed
+    )
   return cases
 
 
@@ -144,7 +176,9 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   keys = jax.random.split(key, count)
 
   def run(keys):
-    return mechanisms.stream_sum(priv_unit, keys, lambda i: jnp.ones(dim) + i.astype(jnp.float32), mesh=client_mesh())
+    return mechanisms.stream_sum(
+      priv_unit, keys, lambda i: jnp.ones(dim) + i.astype(jnp.float32), mesh=client_mesh()
+    )
 
   compiled = jax.jit(run).lower(keys).compile()
   memory: Any = compiled.memory_analysis()  # None on a back end that does not tell
@@ -154,10 +188,10 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
   jax.block_until_ready(compiled(keys))
   seconds = time.perf_counter() - start
   print(
-    f"{name}: {count:,d} clients of {dim:,d} coordinates, {4e-9 * count * dim:.3g} GB of releases, summed in "
-    f"{seconds:.1f} s ({count / seconds:,.0f} vectors/s). Buffers of the program on each device: "
-    f"{1e-6 * buffers:.1f} MB, those of {buffers / (4 * dim):.1f} releases. "
-    f"Peak memory of the process: {_peak_memory():.0f} MB, {before:.0f} MB before."
+    f"{name}: {count:,d} clients of {dim:,d} coordinates, {4e-9 * count * dim:.3g} GB of releases, "
+    f"summed in {seconds:.1f} s ({count / seconds:,.0f} vectors/s). Buffers of the program on each "
+    f"device: {1e-6 * buffers:.1f} MB, those of {buffers / (4 * dim):.1f} releases. Peak memory of "
+    f"the process: {_peak_memory():.0f} MB, {before:.0f} MB before."
   )
 
 
@@ -180,7 +214,9 @@ def _peak_memory() -> float:
 
 
 def main(argv):
-  """Prints one table for each dimension and generator, and one beside numpy; with --clients, the memory of one sum."""
+  """Prints one table for each dimension and generator, and one beside numpy; with --clients, the
+  memory of one sum.
+  """
   del argv
   if baseline := checkouts.BASELINE.value:
     _before_and_after(baseline)
@@ -193,13 +229,17 @@ def main(argv):
         _report_memory(dim, name, key, CLIENTS.value)
       continue
     for name, key in generators.items():
-      timings = harness.compare(_cases(dim, key), baseline="normals alone", rounds=harness.ROUNDS.value)
+      timings = harness.compare(
+        _cases(dim, key), baseline="normals alone", rounds=harness.ROUNDS.value
+      )
       title = f"{name}, {dim:,d} coordinates, values {values}"
       harness.report(title, timings, "vectors", json_path=harness.JSON.value)
     timings = harness.compare(
       _beside_numpy(dim, generators), baseline="numpy, default_rng", rounds=harness.ROUNDS.value
     )
-    harness.report(f"{dim:,d} coordinates, values {values}", timings, "vectors", json_path=harness.JSON.value)
+    harness.report(
+      f"{dim:,d} coordinates, values {values}", timings, "vectors", json_path=harness.JSON.value
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Distributed noise under client dropout: what calibration is worth (after the IEEE Access 2021 paper).
+"""Distributed noise under client dropout: what calibration is worth (after the IEEE Access 2021
+paper).
 
-Clients add the noise themselves, some of them vanish, and their shares with them. Trains by federated averaging with
-each scheme of noise and each rate of dropout, and reports the epsilon that was realised, against the server and
-against whoever sees the models, beside the test accuracy; then what each scheme costs at the publication's setting,
-for every rate of dropout, beside the publication's claims.
+Clients add the noise themselves, some of them vanish, and their shares with them. Trains by
+federated averaging with each scheme of noise and each rate of dropout, and reports the epsilon that
+was realised, against the server and against whoever sees the models, beside the test accuracy; then
+what each scheme costs at the publication's setting, for every rate of dropout, beside the
+publication's claims.
 """
 
 import dataclasses

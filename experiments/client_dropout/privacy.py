@@ -1,4 +1,6 @@
-"""What dropout costs, without training: epsilons and rounds at the publication's setting, collusion, bits."""
+"""What dropout costs, without training: epsilons and rounds at the publication's setting,
+collusion, bits.
+"""
 
 import math
 from collections.abc import Callable
@@ -30,7 +32,9 @@ _QUERIES: dict[str, DistributedSum] = {
 _CLAIMS = {0.1: 15, 0.3: 50}  # percent by which calibration improves protection
 
 
-def epsilon(name: str, observer: str, rate: float, *, rounds: float = ROUNDS, later=0.0, dishonest=0.0) -> float:
+def epsilon(
+  name: str, observer: str, rate: float, *, rounds: float = ROUNDS, later=0.0, dishonest=0.0
+) -> float:
   """The exact epsilon of a run.
 
   Args:
@@ -50,7 +54,9 @@ def epsilon(name: str, observer: str, rate: float, *, rounds: float = ROUNDS, la
 
 
 def possible_rounds(name: str, observer: str, rate: float) -> int:
-  """The most rounds within the epsilon of the planned run: a sum of Gaussians is one, so they go with the variance."""
+  """The most rounds within the epsilon of the planned run: a sum of Gaussians is one, so they go
+  with the variance.
+  """
   query = _QUERIES[name]
   left = round(CLIENTS * (1 - rate))
   counts = jnp.array([CLIENTS, left] + [left] * query.scheme.num_calibrations)
@@ -81,8 +87,12 @@ def claims_table() -> str:
   """The publication's claims, beside what calibration does by exact accounting."""
   rows = []
   for rate, claim in _CLAIMS.items():
-    without, with_it = (epsilon(name, "model", rate) for name in ("no calibration", "calibration inside"))
-    fewer, more = (possible_rounds(name, "model", rate) for name in ("no calibration", "calibration inside"))
+    without, with_it = (
+      epsilon(name, "model", rate) for name in ("no calibration", "calibration inside")
+    )
+    fewer, more = (
+      possible_rounds(name, "model", rate) for name in ("no calibration", "calibration inside")
+    )
     rows.append(
       [
         f"{rate:.0%}",
@@ -94,13 +104,25 @@ def claims_table() -> str:
         f"{more / fewer - 1:.1%}",
       ]
     )
-  header = ["dropout", "claimed", "ε", "ε falls by", "ε without is larger by", "rounds at ε = 1", "more rounds"]
+  header = [
+    "dropout",
+    "claimed",
+    "ε",
+    "ε falls by",
+    "ε without is larger by",
+    "rounds at ε = 1",
+    "more rounds",
+  ]
   return table(header, rows)
 
 
 def calibration_table() -> str:
   """What is left of the calibration where clients vanish during it, or leave out their noise."""
-  cases = [("all calibrate", 0.0, 0.0), ("10% vanish before they calibrate", 0.1, 0.0), ("50% vanish", 0.5, 0.0)]
+  cases = [
+    ("all calibrate", 0.0, 0.0),
+    ("10% vanish before they calibrate", 0.1, 0.0),
+    ("50% vanish", 0.5, 0.0),
+  ]
   cases += [(f"{share:.0%} leave out their noise", 0.0, share) for share in (0.1, 0.25, 0.5)]
   rates = (0.1, 0.3, 0.5)
   rows = (
@@ -110,16 +132,24 @@ def calibration_table() -> str:
     ]
     for label, later, share in cases
   )
-  return table(["calibration inside, against the server", *(f"{rate:.0%} lost" for rate in rates)], rows)
+  return table(
+    ["calibration inside, against the server", *(f"{rate:.0%} lost" for rate in rates)], rows
+  )
 
 
 def _against_server(rate: float, later: float, dishonest: float) -> str:
-  return tables.epsilon(epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest))
+  return tables.epsilon(
+    epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest)
+  )
 
 
 def rounds_figure() -> Figure:
-  """Epsilon over the rounds at 30 % dropout, against the server, or against the model's observer where they differ."""
-  made, axes = plots.figure("rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})")
+  """Epsilon over the rounds at 30 % dropout, against the server, or against the model's observer
+  where they differ.
+  """
+  made, axes = plots.figure(
+    "rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})"
+  )
   rounds = [1, *range(100, ROUNDS + 1, 100)]
   # Lines that coincide lie on each other, the later ones thinner.
   lines: dict[tuple[str, str], dict[str, Any]] = {
@@ -137,7 +167,9 @@ def rounds_figure() -> Figure:
 
 
 def bits_table(dim: int, num_clients: int, noise_multiplier: float) -> str:
-  """What a client sends per weight, and what integers of so many bits add to the sensitivity and so to the noise."""
+  """What a client sends per weight, and what integers of so many bits add to the sensitivity and so
+  to the noise.
+  """
   rows = [["float32, and as much again for a calibration", "32", "1", "none", "0"]]
   for bits in (12, 14, 16, 18, 20):
     grid = plan_grid(dim, 1.0, noise_multiplier, num_clients=num_clients, modulus_bits=bits)
@@ -149,5 +181,11 @@ def bits_table(dim: int, num_clients: int, noise_multiplier: float) -> str:
         rounded_up(grid.wrap_probability, 2),
       ]
     )
-  header = ["a client sends", "bits per weight", "bound S over C", "stddev of its noise", "P(any wrap) ≤"]
+  header = [
+    "a client sends",
+    "bits per weight",
+    "bound S over C",
+    "stddev of its noise",
+    "P(any wrap) ≤",
+  ]
   return table(header, rows)

@@ -35,7 +35,12 @@ def report_dropout(
 
 
 def _parts(
-  workdir: Workdir, options: Any, task: LearningProblem, plan: NoisePlan, rows: list[Row], results: Sequence[Row]
+  workdir: Workdir,
+  options: Any,
+  task: LearningProblem,
+  plan: NoisePlan,
+  rows: list[Row],
+  results: Sequence[Row],
 ) -> Iterator[Part]:
   figures = {
     "accuracy_against_dropout": _dropout_figure(options, rows),
@@ -52,8 +57,12 @@ def _parts(
 
 
 def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
-  """What a setting's ledgers say: its noise, the worst epsilon against the server, rounds abandoned."""
-  spent = [ledger.load(workdir.path / row["setting"] / str(seed) / LEDGER) for seed in range(row["seeds"])]
+  """What a setting's ledgers say: its noise, the worst epsilon against the server, rounds
+  abandoned.
+  """
+  spent = [
+    ledger.load(workdir.path / row["setting"] / str(seed) / LEDGER) for seed in range(row["seeds"])
+  ]
   server = max(accounting.epsilon(one, delta, observer=Observer.SERVER) for one in spent)
   rounds: list[Any] = [entry for one in spent for entry in one.entries]
   events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
@@ -61,7 +70,9 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   counts = np.array([count for _, count in events])
   kept = np.array([getattr(query, "released", True) for query, _ in events], bool)
   return {
-    "multiplier": float(np.average(variances[kept], weights=counts[kept])) ** 0.5 if kept.any() else None,
+    "multiplier": float(np.average(variances[kept], weights=counts[kept])) ** 0.5
+    if kept.any()
+    else None,
     "server": server if math.isfinite(server) else None,
     "abandoned": int(counts[~kept].sum()),
   }
@@ -103,7 +114,8 @@ def _rounds_figures(workdir: Workdir, options: Any, results: Sequence[Row]) -> d
   for metric, ylabel in labels.items():
     figure, axes = plots.figure("rounds", ylabel, _title(options))
     measured = {
-      label: [[row for row in rows if row[metric] is not None] for rows in group] for label, group in by_label.items()
+      label: [[row for row in rows if row[metric] is not None] for rows in group]
+      for label, group in by_label.items()
     }
     plots.curves(axes, measured, metric)
     figures[f"{metric}_over_rounds"] = figure

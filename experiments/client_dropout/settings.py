@@ -1,4 +1,6 @@
-"""What the client-dropout experiment compares: schemes of noise, dropout models, and a plan of the noise."""
+"""What the client-dropout experiment compares: schemes of noise, dropout models, and a plan of the
+noise.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +18,15 @@ from jdp.federated import dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.guarantees import Unit
 from jdp.numerics.rotations import randomized_hadamard
-from jdp.queries import SumQuery, calibrated, central, discrete_sum, distributed_sum, excess, uncalibrated
+from jdp.queries import (
+  SumQuery,
+  calibrated,
+  central,
+  discrete_sum,
+  distributed_sum,
+  excess,
+  uncalibrated,
+)
 from jdp.queries.distributed import DistributedSum
 from jdp.queries.distributed.integer_sums import Grid, plan_grid
 from jdp.queries.distributed.noise_schemes import NoiseScheme
@@ -39,34 +49,61 @@ class DropoutOptions:
   """The options that say who vanishes, and who adds which noise."""
 
   schemes: tuple[str, ...] = option(
-    ("uncalibrated", "calibrated"), "Who adds which noise; a run for each, and dropout.", choices=tuple(LABELS)
+    ("uncalibrated", "calibrated"),
+    "Who adds which noise; a run for each, and dropout.",
+    choices=tuple(LABELS),
   )
-  dropouts: tuple[float, ...] = option((0.0, 0.3), "Shares of clients lost.", check=_validate.probability)
+  dropouts: tuple[float, ...] = option(
+    (0.0, 0.3), "Shares of clients lost.", check=_validate.probability
+  )
   dropout_model: str = option(
     "independent",
     "Who is lost: anybody; anybody for several rounds; clients with more data more often.",
     choices=("independent", "bursty", "by_size"),
   )
   mean_rounds: float | None = option(
-    5.0, "Rounds for which a client is away.", check=_validate.positive, when={"dropout_model": ("bursty",)}
+    5.0,
+    "Rounds for which a client is away.",
+    check=_validate.positive,
+    when={"dropout_model": ("bursty",)},
   )
   calibration_dropout: float = option(
-    0.0, "Share of those who reported that is lost before it calibrates.", check=_validate.probability
+    0.0,
+    "Share of those who reported that is lost before it calibrates.",
+    check=_validate.probability,
   )
-  max_dropout: float = option(0.5, "The largest dropout that excess noise suffices for.", check=_validate.probability)
-  min_clients: int = option(2, "Rounds with fewer clients at any stage are abandoned.", check=_count)
+  max_dropout: float = option(
+    0.5, "The largest dropout that excess noise suffices for.", check=_validate.probability
+  )
+  min_clients: int = option(
+    2, "Rounds with fewer clients at any stage are abandoned.", check=_count
+  )
   noise_multiplier: float | None = option(
-    None, "z, planned: stddev of all clients' noise over C.", check=_validate.positive, group="noise"
+    None,
+    "z, planned: stddev of all clients' noise over C.",
+    check=_validate.positive,
+    group="noise",
   )
   target_epsilon: float | None = option(
-    None, "Epsilon of the run, if nobody is lost, that z is calibrated for.", check=_validate.positive, group="noise"
+    None,
+    "Epsilon of the run, if nobody is lost, that z is calibrated for.",
+    check=_validate.positive,
+    group="noise",
   )
-  delta: float = option(1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5))
-  clip_norm: float = option(1.0, "C: L2 norm of a client's difference, at all times.", check=_validate.positive)
-  modulus_bits: int = option(16, "Bits of each weight that a client sends (integers).", check=_count)
+  delta: float = option(
+    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
+  )
+  clip_norm: float = option(
+    1.0, "C: L2 norm of a client's difference, at all times.", check=_validate.positive
+  )
+  modulus_bits: int = option(
+    16, "Bits of each weight that a client sends (integers).", check=_count
+  )
   local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
   local_epochs: int = option(1, "Passes over the client's examples.", check=_count)
-  local_batch_size: int = option(5, "Examples of a local step; each is followed by clipping.", check=_count)
+  local_batch_size: int = option(
+    5, "Examples of a local step; each is followed by clipping.", check=_count
+  )
 
 
 class NoisePlan(NamedTuple):
@@ -76,8 +113,9 @@ class NoisePlan(NamedTuple):
     num_clients: n, announced in every round.
     noise_multiplier: z, planned.
     grid: of the integers, if any run has them.
-    grid_stddev: of all clients' noise on integers together, in units of C; more than z, as the bound S on a rounded
-      vector is more than C: by so much that the runs on integers and on floats cost the same.
+    grid_stddev: of all clients' noise on integers together, in units of C; more than z, as the
+      bound S on a rounded vector is more than C: by so much that the runs on integers and on floats
+      cost the same.
   """
 
   num_clients: int
@@ -94,7 +132,9 @@ def make_noise_plan(options: Any, task: LearningProblem) -> NoisePlan:
   """
   z = options.noise_multiplier
   if z is None:
-    z = accounting.calibrate_noise_multiplier(options.target_epsilon, options.delta, 1.0, options.num_rounds)
+    z = accounting.calibrate_noise_multiplier(
+      options.target_epsilon, options.delta, 1.0, options.num_rounds
+    )
   grid, stddev = _fit_grid(options, task, z) if INTEGERS in options.schemes else (None, None)
   return NoisePlan(task.num_users, z, grid, stddev)
 
@@ -103,7 +143,9 @@ def _fit_grid(options: Any, task: LearningProblem, z: float) -> tuple[Grid, floa
   dim = randomized_hadamard(task.dim).dim
   stddev = z
   for _ in range(_ITERATIONS):
-    grid = plan_grid(dim, 1.0, stddev, num_clients=task.num_users, modulus_bits=options.modulus_bits)
+    grid = plan_grid(
+      dim, 1.0, stddev, num_clients=task.num_users, modulus_bits=options.modulus_bits
+    )
     stddev = z * grid.l2_norm * grid.spacing
   return grid, stddev
 
@@ -135,7 +177,10 @@ def make_settings(
     for rate in options.dropouts:
       algorithm = client_dropout(
         local_sgd(
-          task.loss, options.local_learning_rate, num_epochs=options.local_epochs, batch_size=options.local_batch_size
+          task.loss,
+          options.local_learning_rate,
+          num_epochs=options.local_epochs,
+          batch_size=options.local_batch_size,
         ),
         query,
         _dropout(options, task, rate, scheme_of(options, name).num_calibrations),
@@ -151,20 +196,28 @@ def make_settings(
   return settings
 
 
-def _query(options: Any, task: LearningProblem, plan: NoisePlan, name: str) -> DistributedSum | SumQuery:
+def _query(
+  options: Any, task: LearningProblem, plan: NoisePlan, name: str
+) -> DistributedSum | SumQuery:
   c = options.clip_norm
   if name != INTEGERS:
     scheme = scheme_of(options, name)
     return distributed_sum(c, plan.noise_multiplier, scheme, min_clients=options.min_clients)
   record = jax.eval_shape(task.init, jax.random.key(0))
   bits = options.modulus_bits
-  return discrete_sum(record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits)
+  return discrete_sum(
+    record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits
+  )
 
 
-def _dropout(options: Any, task: LearningProblem, rate: float, calibrations: int) -> dropout.DropoutModel:
+def _dropout(
+  options: Any, task: LearningProblem, rate: float, calibrations: int
+) -> dropout.DropoutModel:
   make = {
     "independent": lambda: dropout.independent(task.num_users, rate),
     "bursty": lambda: dropout.bursty(task.num_users, rate, options.mean_rounds),
     "by_size": lambda: dropout.by_size(task.sizes.tolist(), rate),
   }
-  return dropout.with_calibrations(make[options.dropout_model](), [options.calibration_dropout] * calibrations)
+  return dropout.with_calibrations(
+    make[options.dropout_model](), [options.calibration_dropout] * calibrations
+  )

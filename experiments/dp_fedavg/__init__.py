@@ -1,1 +1,3 @@
-"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv 1710.06963)."""
+"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv
+1710.06963).
+"""

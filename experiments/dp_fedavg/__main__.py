@@ -1,9 +1,10 @@
 """Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv 1710.06963).
 
-Compares training without privacy with private training, and, with `--vary`, private training with several values of
-anything that it depends on: accuracy over rounds, and what each run guarantees. As in the paper's study, a small
-cohort can be given the noise that the average of a larger one would have (`--noise_cohort_size`): how useful such a
-model is shows with little computation, and the report states the guarantee of both, apart.
+Compares training without privacy with private training, and, with `--vary`, private training with
+several values of anything that it depends on: accuracy over rounds, and what each run guarantees.
+As in the paper's study, a small cohort can be given the noise that the average of a larger one
+would have (`--noise_cohort_size`): how useful such a model is shows with little computation, and
+the report states the guarantee of both, apart.
 """
 
 import dataclasses
@@ -58,7 +59,9 @@ _OF_BASELINES = (
   "weights",
   "weight_cap",
 )
-_OF_AVERAGES = tuple(field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta")
+_OF_AVERAGES = tuple(
+  field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,30 +70,44 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
 
   runs: tuple[str, ...] = option(
     ("none", "private"),
-    "Rows of the table: the true average of fixed cohorts; private users; private examples (DP-SGD).",
+    "Rows of the table: the true average of fixed cohorts; private users; private examples "
+    "(DP-SGD).",
     choices=tuple(_RUNS),
   )
   vary: tuple[str, ...] = option(
-    (), "DPFedAvgOptions of averaging that --values gives values of; a row for each.", choices=_OF_AVERAGES
+    (),
+    "DPFedAvgOptions of averaging that --values gives values of; a row for each.",
+    choices=_OF_AVERAGES,
   )
   values: tuple[str, ...] = option(
-    (), "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier --values=1:0.5,2:1."
+    (),
+    "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier "
+    "--values=1:0.5,2:1.",
   )
   smoothing: int = option(
-    1, "Evaluations whose mean the table's second column shows, of trained models only; plots show each.", check=_count
+    1,
+    "Evaluations whose mean the table's second column shows, of trained models only; plots show "
+    "each.",
+    check=_count,
   )
   warm_start: str | None = option(
     None,
-    "The params.npz of an earlier run of the same users, to begin with; the ledger beside it is counted in every run's "
-    "cost.",
+    "The params.npz of an earlier run of the same users, to begin with; the ledger beside it is "
+    "counted in every run's cost.",
   )
   warm_start_public: bool = option(
-    False, "These parameters come from public data or from other users, nobody of this run: nothing is counted."
+    False,
+    "These parameters come from public data or from other users, nobody of this run: nothing is "
+    "counted.",
   )
   sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
-  sgd_clip_norm: float = option(1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive)
+  sgd_clip_norm: float = option(
+    1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive
+  )
   sgd_learning_rate: float = option(0.5, "DP-SGD: learning rate.", check=_validate.positive)
-  chunk_size: int = option(1, "Clients computed side by side: 1 on a CPU, hundreds on a GPU.", check=_count)
+  chunk_size: int = option(
+    1, "Clients computed side by side: 1 on a CPU, hundreds on a GPU.", check=_count
+  )
 
 
 class Variant(NamedTuple):
@@ -112,8 +129,8 @@ def prepare(options: DPFedAvgOptions) -> Work:
   mesh = client_mesh() if jax.device_count() > 1 else None
   if "dp_sgd" in options.runs and options.dataset in TEXT:
     raise ValueError(
-      f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit of privacy would be "
-      "a window of words, cut across what a user said; leave it out."
+      f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit "
+      "of privacy would be a window of words, cut across what a user said; leave it out."
     )
   task = load_problem(options)
   if options.warm_start is not None:
@@ -121,7 +138,9 @@ def prepare(options: DPFedAvgOptions) -> Work:
   elif options.warm_start_public:
     raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
-    check_prior(task.prior, unit, central_delta(options, task.num_records(unit)), options.max_epsilon)
+    check_prior(
+      task.prior, unit, central_delta(options, task.num_records(unit)), options.max_epsilon
+    )
   rows = make_rows(options, task, mesh)
   settings, delta = [row.setting for row in rows], central_delta(options, task.num_users)
 
@@ -131,7 +150,9 @@ def prepare(options: DPFedAvgOptions) -> Work:
     if "dp_sgd" in options.runs:
       clients["example"] = as_examples(begun.clients)
     shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
-    sweep = Sweep(settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior)
+    sweep = Sweep(
+      settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior
+    )
     report_averaging(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
 
   return work
@@ -140,9 +161,13 @@ def prepare(options: DPFedAvgOptions) -> Work:
 def _start_warm(options: DPFedAvgOptions, path: str, task: LearningProblem) -> LearningProblem:
   """The task with an earlier run's parameters, and what they cost."""
   if task.prior.entries:
-    raise ValueError("Expected --vocabulary=public with --warm_start, whose words are given, got private.")
+    raise ValueError(
+      "Expected --vocabulary=public with --warm_start, whose words are given, got private."
+    )
   if options.public_passes:
-    raise ValueError(f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out.")
+    raise ValueError(
+      f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out."
+    )
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   start, spent = load_start(path, shapes, options)
   return task._replace(init=lambda key: start, prior=spent, complete=None)
@@ -160,15 +185,25 @@ def make_rows(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
   with_values = _variants(options)
   rows = []
   for run in options.runs:
-    concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[run]
+    concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[
+      run
+    ]
     variants = with_values if concerned.intersection(options.vary) else {"": options}
     for value, chosen in variants.items():
       name = re.sub(r"[^\w.-]+", "_", f"{run}_{value}" if value else run)
       label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
       algorithm, federation = made[run](chosen, task, mesh)
       delta = federation.actual.delta if federation else None
-      public = {"none": "", "private": taken_as_public(chosen, task), "dp_sgd": task.public(Unit.EXAMPLE)}[run]
-      rows.append(Variant(Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation))
+      public = {
+        "none": "",
+        "private": taken_as_public(chosen, task),
+        "dp_sgd": task.public(Unit.EXAMPLE),
+      }[run]
+      rows.append(
+        Variant(
+          Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation
+        )
+      )
   return rows
 
 
@@ -189,17 +224,26 @@ def _variants(options: DPFedAvgOptions) -> dict[str, DPFedAvgOptions]:
     given = (",".join(names) or "none" for names in (options.vary, options.values))
     raise ValueError(f"Expected both --vary and --values, got {' and '.join(given)}.")
   base = {name: value for name, value in vars(options).items() if value is not None}
-  return {value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base) for value in options.values}
+  return {
+    value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base)
+    for value in options.values
+  }
 
 
 def _assigned(names: Sequence[str], value: str) -> dict[str, Any]:
   parts = value.split(":")
   if len(parts) != len(names):
-    raise ValueError(f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}.")
+    raise ValueError(
+      f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}."
+    )
   try:
-    return read_flags(DPFedAvgOptions, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)])
+    return read_flags(
+      DPFedAvgOptions, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)]
+    )
   except flags.Error as error:
-    raise ValueError(f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}") from error
+    raise ValueError(
+      f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}"
+    ) from error
 
 
 def _described(names: Sequence[str], value: str) -> str:
@@ -207,12 +251,18 @@ def _described(names: Sequence[str], value: str) -> str:
   return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
 
 
-def _baseline(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None) -> tuple[FederatedAlgorithm, None]:
+def _baseline(
+  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+) -> tuple[FederatedAlgorithm, None]:
   """The true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(task.sizes):
-    raise ValueError(f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}.")
+    raise ValueError(
+      f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}."
+    )
   sampler = sampling.fixed_size(len(task.sizes), options.cohort_size)
-  return on_part(_averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"), None
+  return on_part(
+    _averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"
+  ), None
 
 
 def _private(
@@ -220,8 +270,12 @@ def _private(
 ) -> tuple[FederatedAlgorithm, Federation]:
   federation = make_federation(options, task.sizes, task.prior)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
-  average = make_average(options, shapes, federation.actual.noise_multiplier, federation.expected_weight)
-  return on_part(_averaging(options, task, mesh, average, federation.actual.sampler), "user"), federation
+  average = make_average(
+    options, shapes, federation.actual.noise_multiplier, federation.expected_weight
+  )
+  return on_part(
+    _averaging(options, task, mesh, average, federation.actual.sampler), "user"
+  ), federation
 
 
 def _averaging(
@@ -251,7 +305,9 @@ def _dp_sgd(
 ) -> tuple[FederatedAlgorithm, Federation]:
   """Every example a user of its own, by the same code."""
   num_examples = task.num_records(Unit.EXAMPLE)
-  plan = make_plan(dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior)
+  plan = make_plan(
+    dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior
+  )
   size = plan.sampler.expected_size
   average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
   algorithm = dp_sgd(

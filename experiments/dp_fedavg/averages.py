@@ -1,4 +1,6 @@
-"""The averages of DP-FedAvg: weights, estimator, clipping, schedule, and the noise of a larger cohort."""
+"""The averages of DP-FedAvg: weights, estimator, clipping, schedule, and the noise of a larger
+cohort.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -48,11 +50,15 @@ class AverageOptions(FederationOptions):
     when={"clipping": ("per_layer",)},
   )
   clip_quantile: float | None = option(
-    0.5, "Share of the updates to leave unclipped.", check=_validate.probability, when={"clipping": ("adaptive",)}
+    0.5,
+    "Share of the updates to leave unclipped.",
+    check=_validate.probability,
+    when={"clipping": ("adaptive",)},
   )
   projection: str = option(
     "batch",
-    "When a local model is brought back to within S: after every local batch, or at the end. Adaptive: at the end.",
+    "When a local model is brought back to within S: after every local batch, or at the end. "
+    "Adaptive: at the end.",
     choices=("batch", "end"),
   )
   clip_decay: float = option(
@@ -62,12 +68,19 @@ class AverageOptions(FederationOptions):
   )
   clip_decay_rounds: int = option(100, "Rounds between two such steps.", check=_count)
   estimator: str = option(
-    "fixed", "Denominator: the expected weight qW, or the sample's, of at least qW_min.", choices=("fixed", "clipped")
+    "fixed",
+    "Denominator: the expected weight qW, or the sample's, of at least qW_min.",
+    choices=("fixed", "clipped"),
   )
   min_weight: float | None = option(
-    1.0, "W_min over W.", check=partial(_validate.in_range, 1e-3, 1.0), when={"estimator": ("clipped",)}
+    1.0,
+    "W_min over W.",
+    check=partial(_validate.in_range, 1e-3, 1.0),
+    when={"estimator": ("clipped",)},
   )
-  weights: str = option("equal", "w_k: 1, or by the user's number of examples.", choices=("equal", "examples"))
+  weights: str = option(
+    "equal", "w_k: 1, or by the user's number of examples.", choices=("equal", "examples")
+  )
   weight_cap: float | None = option(
     100.0,
     "w_hat, the examples from which on a user weighs 1.",
@@ -76,15 +89,15 @@ class AverageOptions(FederationOptions):
   )
   mean_weight: float | None = option(
     None,
-    "W over the number of users, fixed beforehand. Default: the mean of the users' weights, which the guarantee then "
-    "takes as public.",
+    "W over the number of users, fixed beforehand. Default: the mean of the users' weights, which "
+    "the guarantee then takes as public.",
     check=partial(_validate.in_range, 1e-6, 1.0),
     when={"weights": ("examples",)},
   )
   noise_cohort_size: int | None = option(
     None,
-    "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what is run has "
-    "--cohort_size users a round and less privacy. Default: no such plan.",
+    "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what "
+    "is run has --cohort_size users a round and less privacy. Default: no such plan.",
     check=_count,
   )
   noise_population: int | None = option(None, "Users of that plan.", check=_count)
@@ -95,7 +108,8 @@ class Federation(NamedTuple):
 
   Attributes:
     actual: what is run; its z is what the noise really is over the sensitivity.
-    planned: whose noise it is: `actual` itself, or the plan of a larger cohort among more such users.
+    planned: whose noise it is: `actual` itself, or the plan of a larger cohort among more such
+      users.
     planned_users: number of users of the plan.
     expected_weight: qW of what is run.
     prior: what was released before the first round, of the plan's users as of the run's.
@@ -117,12 +131,15 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
     prior: what was released about the users before the first round.
 
   Raises:
-    ValueError: if a cohort is larger than its users are many, or a larger cohort's noise is half described.
+    ValueError: if a cohort is larger than its users are many, or a larger cohort's noise is half
+      described.
   """
   num_users, mean_weight = len(sizes), _mean_weight(options, sizes)
   size, population = options.noise_cohort_size, options.noise_population
   if (size is None) != (population is None):
-    raise ValueError(f"Expected --noise_cohort_size and --noise_population together, got {size} and {population}.")
+    raise ValueError(
+      f"Expected --noise_cohort_size and --noise_population together, got {size} and {population}."
+    )
   if size is None:
     actual = planned = make_plan(options, num_users, prior)
     planned_users = num_users
@@ -134,11 +151,14 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
     stddev = planned.noise_multiplier * _sensitivity(options, mean_weight * size)
     multiplier = stddev / _sensitivity(options, mean_weight * options.cohort_size)
     actual = make_plan(dataclasses.replace(options, noise_multiplier=multiplier), num_users)
-  return Federation(actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior)
+  return Federation(
+    actual, planned, planned_users, mean_weight * actual.sampler.expected_size, prior
+  )
 
 
 def taken_as_public(options: Any, task: LearningProblem) -> str:
-  """What the users' guarantee takes as public though it is computed from them: W too, unless a flag fixes it.
+  """What the users' guarantee takes as public though it is computed from them: W too, unless a flag
+  fixes it.
 
   Args:
     options: `AverageOptions`.
@@ -150,7 +170,9 @@ def taken_as_public(options: Any, task: LearningProblem) -> str:
   return f"{task.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
 
 
-def make_average(options: Any, params: PyTree, noise_multiplier: float, expected_weight: float) -> SumQuery:
+def make_average(
+  options: Any, params: PyTree, noise_multiplier: float, expected_weight: float
+) -> SumQuery:
   """The private average.
 
   Args:
@@ -165,11 +187,14 @@ def make_average(options: Any, params: PyTree, noise_multiplier: float, expected
   if options.clipping == "adaptive":
     if options.estimator != "fixed" or options.clip_decay != 1:
       raise ValueError(
-        f"Expected --estimator=fixed and --clip_decay=1 with --clipping=adaptive, got {options.estimator} and "
-        f"{options.clip_decay}."
+        "Expected --estimator=fixed and --clip_decay=1 with --clipping=adaptive, got "
+        f"{options.estimator} and {options.clip_decay}."
       )
     return adaptive_average(
-      noise_multiplier, expected_weight, initial_clip_norm=options.clip_norm, quantile=options.clip_quantile
+      noise_multiplier,
+      expected_weight,
+      initial_clip_norm=options.clip_norm,
+      quantile=options.clip_quantile,
     )
   clip_norm = _clip_norm(options)
   clipping = (
@@ -198,7 +223,9 @@ def _mean_weight(options: Any, sizes: np.ndarray) -> float:
 def _clip_norm(options: Any) -> float | optax.Schedule:
   if options.clip_decay == 1:
     return options.clip_norm
-  return optax.exponential_decay(options.clip_norm, options.clip_decay_rounds, options.clip_decay, staircase=True)
+  return optax.exponential_decay(
+    options.clip_norm, options.clip_decay_rounds, options.clip_decay, staircase=True
+  )
 
 
 def _sensitivity(options: Any, expected_weight: float) -> float:

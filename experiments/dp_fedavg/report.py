@@ -15,7 +15,14 @@ from experiments.runner.published_language_models import published_table
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.reports.summary import Row, curves, last_params, rounds_done, summarise, write_results
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  last_params,
+  rounds_done,
+  summarise,
+  write_results,
+)
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.workdir import LEDGER, Workdir
 from jdp import accounting, ledger
@@ -26,7 +33,11 @@ _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moment
 
 
 def report_averaging(
-  workdir: Workdir, options: Any, task: LearningProblem, variants: Sequence[Any], results: Sequence[Row]
+  workdir: Workdir,
+  options: Any,
+  task: LearningProblem,
+  variants: Sequence[Any],
+  results: Sequence[Row],
 ) -> None:
   """Writes results.json, the plots and report.md, and prints what came out.
 
@@ -39,7 +50,8 @@ def report_averaging(
   """
   histories = curves(workdir, results)
   smoothed = {
-    label: [smoothed_end(run, task.headline, options.smoothing) for run in runs] for label, runs in histories.items()
+    label: [smoothed_end(run, task.headline, options.smoothing) for run in runs]
+    for label, runs in histories.items()
   }
   summary = _summary(workdir, variants, results, smoothed)
   write_results(workdir, options, summary, results, baselines=_baselines(summary))
@@ -55,7 +67,9 @@ def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
 
   Of an untrained run it is its one evaluation.
 
-  >>> smoothed_end([{"round": 0, "x": 0.0}, {"round": 5, "x": 0.6}, {"round": 10, "x": 0.8}], "x", 5)
+  >>> smoothed_end(
+  ...   [{"round": 0, "x": 0.0}, {"round": 5, "x": 0.6}, {"round": 10, "x": 0.8}], "x", 5
+  ... )
   0.7
   """
   trained = [row for row in rows if row["round"] > 0][-window:]
@@ -70,7 +84,10 @@ def _start(task: LearningProblem, runs: Sequence[Sequence[Row]], smoothed: Seque
 
 
 def _summary(
-  workdir: Workdir, variants: Sequence[Any], results: Sequence[Row], last: Mapping[str, Sequence[float]]
+  workdir: Workdir,
+  variants: Sequence[Any],
+  results: Sequence[Row],
+  last: Mapping[str, Sequence[float]],
 ) -> list[Row]:
   """A row for each setting, with what `summarise` says, and what the table adds to it.
 
@@ -100,10 +117,17 @@ def _noise(workdir: Workdir, variant: Any, summed: Row) -> Row:
   """What the ledger says about the noise, and what the plan that it belongs to would have cost."""
   federation = variant.federation
   if federation is None:
-    return {"clip_norm": None, "stddev": None, "cohort": variant.options.cohort_size, "planned": None}
+    return {
+      "clip_norm": None,
+      "stddev": None,
+      "cohort": variant.options.cohort_size,
+      "planned": None,
+    }
   spent = ledger.load(workdir.path / variant.setting.name / "0" / LEDGER)
   first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
-  clip_norm, stddev = (None, None) if first is None else first_noise(first.query, federation.expected_weight)
+  clip_norm, stddev = (
+    (None, None) if first is None else first_noise(first.query, federation.expected_weight)
+  )
   simulated = federation.planned is not federation.actual
   return {
     "clip_norm": clip_norm,
@@ -124,16 +148,21 @@ def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
     sums = [part for part, name in zip(query.parts, query.labels, strict=True) if name != "count"]
     clip_norms, stddevs = zip(*(first_noise(part, expected_weight) for part in sums), strict=True)
     return math.hypot(*clip_norms), stddevs[-1]
-  denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight  # The former's is in its noise.
+  # The former's is in its noise.
+  denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight
   return query.clip_norm, query.stddev / denominator
 
 
 def _planned(federation: Federation, num_rounds: int) -> Row:
-  """The plan whose noise was used, and its epsilons by two accountants; null if it is not private."""
+  """The plan whose noise was used, and its epsilons by two accountants; null if it is not
+  private.
+  """
   plan, users = federation.planned, federation.planned_users
   q = plan.sampler.expected_size / users
   spent = federation.prior + ledger.subsampled_gaussian(q, plan.noise_multiplier, num_rounds)
-  epsilons = {name: accounting.epsilon(spent, plan.delta, accountant=name) for name in ("rdp", "moments")}
+  epsilons = {
+    name: accounting.epsilon(spent, plan.delta, accountant=name) for name in ("rdp", "moments")
+  }
   return {
     "users": users,
     "cohort": plan.sampler.expected_size,
@@ -234,7 +263,9 @@ def _points(interval: Interval) -> str:
   return f"{100 * interval.mean:+.2f}{error}"
 
 
-def _guarantees(options: Any, task: LearningProblem, summary: Sequence[Row], results: Sequence[Row]) -> str:
+def _guarantees(
+  options: Any, task: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
+) -> str:
   return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
@@ -263,7 +294,11 @@ def _before(options: Any, task: LearningProblem) -> str:
 def _measured(options: Any, task: LearningProblem, summary: Sequence[Row]) -> str:
   last = f", of the mean of the last {options.smoothing} evaluations after round 0"
   one_start = options.warm_start or options.public_passes
-  own = "samples and noise, all from one initial model" if one_start else "initial model, samples and noise"
+  own = (
+    "samples and noise, all from one initial model"
+    if one_start
+    else "initial model, samples and noise"
+  )
   facts = {
     **task.described,
     **({"begun with": options.warm_start} if options.warm_start else {}),

@@ -1,8 +1,9 @@
 """Draw and Discard: a server of k model instances and locally private clients (arXiv 1807.04369).
 
-`--task=training` is the paper's Figure 2 and its application to phishing URLs: accuracy and loss against examples
-seen, for several k without noise, against batching on the server, and for several epsilons. `--task=variance` is
-Figure 1. `--task=spam` measures the test for models that no honest client would send (Section 3.4.4).
+`--task=training` is the paper's Figure 2 and its application to phishing URLs: accuracy and loss
+against examples seen, for several k without noise, against batching on the server, and for several
+epsilons. `--task=variance` is Figure 1. `--task=spam` measures the test for models that no honest
+client would send (Section 3.4.4).
 """
 
 import dataclasses
@@ -59,22 +60,33 @@ class DrawAndDiscardOptions(TrainingOptions):
   data_dir: str | None = option(
     None, "The folder with the data's files.", when={"dataset": ("mnist", "phishing"), **_DATA}
   )
-  examples_per_user: int | None = option(10, "Examples of each user, chosen at random.", check=_count, when=_DATA)
+  examples_per_user: int | None = option(
+    10, "Examples of each user, chosen at random.", check=_count, when=_DATA
+  )
   rounds_per_pass: int | None = option(
     1,
     "Rounds of one pass, in which every user reports once; some users less than these sit it out.",
     check=_count,
     when=_DATA,
   )
-  instances: tuple[int, ...] | None = option((1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING)
+  instances: tuple[int, ...] | None = option(
+    (1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING
+  )
   batch_sizes: tuple[int, ...] | None = option(
-    (), "B, clients in a batch on the server; a run without noise for each.", check=_count, when=_TRAINING
+    (),
+    "B, clients in a batch on the server; a run without noise for each.",
+    check=_count,
+    when=_TRAINING,
   )
   epsilons: tuple[float, ...] = option(
-    (1.0,), "Epsilon of one update; runs with noise. The other tasks take the first.", check=_epsilon
+    (1.0,),
+    "Epsilon of one update; runs with noise. The other tasks take the first.",
+    check=_epsilon,
   )
   noise: str = option(
-    "laplace", "Law of an update's noise. Epsilon of Gaussian noise is at --delta.", choices=("laplace", "gaussian")
+    "laplace",
+    "Law of an update's noise. Epsilon of Gaussian noise is at --delta.",
+    choices=("laplace", "gaussian"),
   )
   noisy_instances: int = option(20, "k of the runs with noise.", check=_count)
   unit: str = option(
@@ -83,18 +95,22 @@ class DrawAndDiscardOptions(TrainingOptions):
     choices=("coordinate", "user"),
   )
   clip: float = option(
-    1.0, "c: bound of a gradient's coordinates, or for --unit=user of its L1 norm.", check=_validate.positive
+    1.0,
+    "c: bound of a gradient's coordinates, or for --unit=user of its L1 norm.",
+    check=_validate.positive,
   )
   learning_rate: float = option(0.01, "eta, at the start.", check=_validate.positive)
   half_after: int | None = option(
     None,
-    "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). None: it is constant.",
+    "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). "
+    "None: it is constant.",
     check=_count,
     when=_TRAINING,
   )
   in_flight: int | None = option(
     0,
-    "Clients that hold a drawn instance while others update; 0: strictly one after another. Batching takes none.",
+    "Clients that hold a drawn instance while others update; 0: strictly one after another. "
+    "Batching takes none.",
     check=partial(_validate.integer, 0),
     when=_TRAINING,
   )
@@ -102,9 +118,14 @@ class DrawAndDiscardOptions(TrainingOptions):
     False, "Clients in flight return in random order, not in that of their draws.", when=_TRAINING
   )
   spread_epsilon: float | None = option(
-    1.0, "Without noise, instances are spread at the start as for this epsilon.", check=_epsilon, when=_TRAINING
+    1.0,
+    "Without noise, instances are spread at the start as for this epsilon.",
+    check=_epsilon,
+    when=_TRAINING,
   )
-  delta: float = option(1e-6, "Delta where a statement needs one.", check=partial(_validate.in_range, 1e-300, 0.5))
+  delta: float = option(
+    1e-6, "Delta where a statement needs one.", check=partial(_validate.in_range, 1e-300, 0.5)
+  )
   chunk_size: int = option(128, "Updates whose noise is drawn at once.", check=_count)
 
 
@@ -134,7 +155,9 @@ class StreamTask(NamedTuple):
 def prepare(options: DrawAndDiscardOptions) -> Work:
   """Reads the data and makes the processes; returns the work."""
   if options.max_epsilon is not None:
-    raise ValueError("Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds.")
+    raise ValueError(
+      "Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds."
+    )
   if not options.epsilons and options.task != "training":
     raise ValueError(f"Expected an epsilon with --task={options.task}, got none; give --epsilons.")
   return _TASKS[options.task](options)
@@ -144,7 +167,9 @@ def _training(options: Any) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   settings = make_settings(options, task)
   if not settings:
-    raise ValueError("Expected something to run, got no --instances, no --batch_sizes and no --epsilons.")
+    raise ValueError(
+      "Expected something to run, got no --instances, no --batch_sizes and no --epsilons."
+    )
 
   def init(key):
     spread_key, model_key = jax.random.split(key)
@@ -154,7 +179,9 @@ def _training(options: Any) -> Callable[[Workdir], None]:
   for epsilon in options.epsilons:  # What cannot be stated is refused before anything runs.
     release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
     adversary_statements(options, task, LocalRelease(release, task.schedule.max_releases))
-  sweep = Sweep(settings, init, evaluate, task.clients, task.schedule.round_size, options.delta, None)
+  sweep = Sweep(
+    settings, init, evaluate, task.clients, task.schedule.round_size, options.delta, None
+  )
 
   def work(workdir: Workdir):
     report_training(workdir, options, task, run_sweep(sweep, workdir, options))
@@ -166,29 +193,43 @@ def load_stream_task(options: Any) -> StreamTask:
   """Reads the data, divides it among users and makes the model."""
   if options.dataset == "phishing":
     if options.data_dir is None:
-      raise ValueError("Expected --data_dir for phishing, got none; name the folder with urls_50k.csv.gz.")
+      raise ValueError(
+        "Expected --data_dir for phishing, got none; name the folder with urls_50k.csv.gz."
+      )
     dataset, family, outputs = phishing(options.data_dir), "logistic", 1
   else:
     dataset, family, outputs = data.load(options.dataset, options.data_dir), "multinomial", 10
   rng = np.random.default_rng(options.data_seed)
   users = data.partition_iid(rng, len(dataset.train.labels), options.examples_per_user)
   if not options.rounds_per_pass <= len(users):
-    raise ValueError(f"Expected --rounds_per_pass of at most {len(users)} users, got {options.rounds_per_pass}.")
+    raise ValueError(
+      f"Expected --rounds_per_pass of at most {len(users)} users, got {options.rounds_per_pass}."
+    )
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
   schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
-  # Residuals of one example: below 1 each, and with several outputs (a difference of two distributions) below 2 together.
-  return StreamTask(glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs))
+  # Residuals of one example: below 1 each, and with several outputs (a difference of two
+  # distributions) below 2 together.
+  return StreamTask(
+    glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs)
+  )
 
 
 def evaluation(task: StreamTask) -> Callable[[PyTree], dict[str, jax.Array]]:
-  """Instances -> the test accuracy and loss of their average, and the instances' variance, averaged over weights."""
+  """Instances -> the test accuracy and loss of their average, and the instances' variance, averaged
+  over weights.
+  """
 
   @jax.jit
   def measure(model, test):
     scores = task.model.apply(model, test.inputs)
-    found = jnp.argmax(scores, axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(jnp.int32)
-    return {"test_accuracy": jnp.mean(found == test.labels), "test_loss": task.model.loss(model, test)}
+    found = (
+      jnp.argmax(scores, axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(jnp.int32)
+    )
+    return {
+      "test_accuracy": jnp.mean(found == test.labels),
+      "test_loss": task.model.loss(model, test),
+    }
 
   def evaluate(models):
     variance = jnp.var(models, axis=0, ddof=1).mean() if models.shape[0] > 1 else jnp.float32(0)
@@ -218,11 +259,18 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
   spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
 
   def exact(clients=1):
-    return exact_update(gradient, options.learning_rate, clip=options.clip, schedule=_decay(options, clients))
+    return exact_update(
+      gradient, options.learning_rate, clip=options.clip, schedule=_decay(options, clients)
+    )
 
-  def setting(name: str, label: str, algorithm: FederatedAlgorithm, update: ClientUpdate) -> Setting:
-    made = diagnosed(algorithm, update, schedule, task.model.loss) if options.diagnostics else algorithm
-    return Setting(name, label, made, private=False)  # No central guarantee that a budget could hold.
+  def setting(
+    name: str, label: str, algorithm: FederatedAlgorithm, update: ClientUpdate
+  ) -> Setting:
+    made = (
+      diagnosed(algorithm, update, schedule, task.model.loss) if options.diagnostics else algorithm
+    )
+    # No central guarantee that a budget could hold.
+    return Setting(name, label, made, private=False)
 
   def keep(update, k, spread):
     delays = {"in_flight": options.in_flight, "random_returns": options.random_returns}
@@ -231,7 +279,9 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
 
   def batch(size):
     update = exact(size)
-    return started(server_batching(update, size, schedule, block_size=options.chunk_size), 1, 0.0), update
+    return started(
+      server_batching(update, size, schedule, block_size=options.chunk_size), 1, 0.0
+    ), update
 
   k = options.noisy_instances
   noisy = [(epsilon, noisy_update(options, gradient, epsilon)) for epsilon in options.epsilons]
@@ -251,14 +301,18 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
 
 def _variance(options: Any) -> Callable[[Workdir], None]:
   update = noisy_update(options, lambda params, client: jnp.zeros_like(params), options.epsilons[0])
-  return lambda workdir: report_simulation(workdir, options, "variance", *variance_part(options, update))
+  return lambda workdir: report_simulation(
+    workdir, options, "variance", *variance_part(options, update)
+  )
 
 
 def _spam(options: Any) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   update = noisy_update(options, task.model.gradient, options.epsilons[0])
   evaluate = evaluation(task)
-  return lambda workdir: report_simulation(workdir, options, "spam", *spam_part(options, task, update, evaluate))
+  return lambda workdir: report_simulation(
+    workdir, options, "spam", *spam_part(options, task, update, evaluate)
+  )
 
 
 _TASKS = {"training": _training, "variance": _variance, "spam": _spam}

@@ -1,4 +1,6 @@
-"""What nobody in a deployment could see of a Draw and Discard run: its training loss, and what adversary II learns."""
+"""What nobody in a deployment could see of a Draw and Discard run: its training loss, and what
+adversary II learns.
+"""
 
 from typing import Any
 
@@ -14,7 +16,12 @@ from jdp.models import Loss
 
 PyTree = Any
 _PROBES = 4
-_LOSSES = ("adversary_2_worst", "adversary_2_worst_alone", "adversary_2_worst_largest", "adversary_2_clients_joint")
+_LOSSES = (
+  "adversary_2_worst",
+  "adversary_2_worst_alone",
+  "adversary_2_worst_largest",
+  "adversary_2_clients_joint",
+)
 
 
 def training_loss(loss: Loss, instances: PyTree, clients: Examples) -> jax.Array:
@@ -24,9 +31,15 @@ def training_loss(loss: Loss, instances: PyTree, clients: Examples) -> jax.Array
 
 
 def adversary_2(
-  key: jax.Array, update: ClientUpdate, instances: PyTree, clients: Examples, users: jax.Array, number: jax.Array
+  key: jax.Array,
+  update: ClientUpdate,
+  instances: PyTree,
+  clients: Examples,
+  users: jax.Array,
+  number: jax.Array,
 ) -> dict[str, jax.Array]:
-  """What adversary II would learn from updates of these instances that nobody made (arXiv 1807.04369, Section 4.3).
+  """What adversary II would learn from updates of these instances that nobody made (arXiv
+  1807.04369, Section 4.3).
 
   Args:
     key: of these updates' noise.
@@ -37,9 +50,10 @@ def adversary_2(
     number: of the update, for its learning rate.
 
   Returns:
-    Mean losses over a few updates, by name, float32. For gradients c and -c of one coordinate: "worst", with the
-    pre-image guessed from all coordinates, "worst_alone", from that one, and "worst_largest", a maximum. For the
-    gradients of two clients: "clients_joint", of all coordinates. Nothing for updates without Laplace noise.
+    Mean losses over a few updates, by name, float32. For gradients c and -c of one coordinate:
+    "worst", with the pre-image guessed from all coordinates, "worst_alone", from that one, and
+    "worst_largest", a maximum. For the gradients of two clients: "clients_joint", of all
+    coordinates. Nothing for updates without Laplace noise.
   """
   guarantee = update.event.guarantee
   if not (isinstance(guarantee, PureDP) and guarantee.epsilon < np.inf):
@@ -61,7 +75,9 @@ def adversary_2(
 
     return rows[index], rate * settings.noise_scale * _flat(noise.draws), move(user), move(other)
 
-  drawn, noise, move, other = jax.vmap(probe)(jax.random.split(key, count), users[:count], users[-count:])
+  drawn, noise, move, other = jax.vmap(probe)(
+    jax.random.split(key, count), users[:count], users[-count:]
+  )
   shapes = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in _LOSSES}
   bound, scale = rate * settings.clip, rate * settings.noise_scale
   return jax.pure_callback(_losses, shapes, rows, drawn, noise, move, other, bound, scale)
@@ -75,7 +91,12 @@ def _losses(
   worst_move = np.full_like(drawn, bound)
   worst = internal_ratios(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
   real = internal_ratios(instances, drawn - move - noise, move, other, scale)
-  values = worst.coordinates.mean(), worst.alone.mean(), np.abs(worst.coordinates).max(), real.joint.mean()
+  values = (
+    worst.coordinates.mean(),
+    worst.alone.mean(),
+    np.abs(worst.coordinates).max(),
+    real.joint.mean(),
+  )
   return dict(zip(_LOSSES, map(np.float32, values), strict=True))
 
 

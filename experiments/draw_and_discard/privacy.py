@@ -27,10 +27,13 @@ from jdp.guarantees import Unit, rounded_up
 from jdp.ledger import from_json
 
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
-_ALL_REPORTS = 1  # The place, in `adversary_statements`, of the statement about all of a user's reports.
+# The place, in `adversary_statements`, of the statement about all of a user's reports.
+_ALL_REPORTS = 1
 
 
-def adversary_statements(options: Any, task: Any, event: LocalRelease) -> dict[str, list[Statement]]:
+def adversary_statements(
+  options: Any, task: Any, event: LocalRelease
+) -> dict[str, list[Statement]]:
   """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
 
   That is a coordinate, or the user. All are about one report, but for the second of each list:
@@ -52,14 +55,19 @@ def adversary_statements(options: Any, task: Any, event: LocalRelease) -> dict[s
       channel_listener(release.epsilon, **report, reports=event.max_releases, delta=options.delta),
       internal_threat(release.epsilon, k, **report, delta=release.delta),
     ]
-  if of_a_coordinate and _is_as_published(options):  # Clipped gradients: nothing is known of what later updates do.
+  # Clipped gradients: nothing is known of what later updates do.
+  if of_a_coordinate and _is_as_published(options):
     updates = _updates_per_pass(task)
-    made[_COORDINATE].append(opportunistic_threat(release.epsilon, options.delta, k, updates, later="any"))
+    made[_COORDINATE].append(
+      opportunistic_threat(release.epsilon, options.delta, k, updates, later="any")
+    )
   return made
 
 
 def _is_as_published(options: Any) -> bool:
-  """Whether updates are sequential, with Laplace noise of constant scale, as adversary III needs."""
+  """Whether updates are sequential, with Laplace noise of constant scale, as adversary III
+  needs.
+  """
   return options.noise == "laplace" and options.half_after is None and not options.in_flight
 
 
@@ -122,8 +130,8 @@ def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
     lines.append("")
   if not _is_as_published(options):
     lines.append(
-      "III (opportunistic threat): as II. What later updates hide is worked out for updates one after another, with "
-      "Laplace noise of constant scale; this run's are not."
+      "III (opportunistic threat): as II. What later updates hide is worked out for updates one "
+      "after another, with Laplace noise of constant scale; this run's are not."
     )
     return "\n".join(lines)
   per_pass, k = _updates_per_pass(task), options.noisy_instances
@@ -142,7 +150,9 @@ def _figure(options: Any, epsilon: float) -> Figure:
   times = np.unique(np.geomspace(1, 1e4, 40).astype(int))
   for k in sorted({5, options.noisy_instances, 100}):
     left.semilogx(times, [probability_gone(k, int(t)) for t in times], label=f"k = {k}")
-  left.set(xlabel="server updates after the user's", ylabel="probability that its line has died out")
+  left.set(
+    xlabel="server updates after the user's", ylabel="probability that its line has died out"
+  )
   line = np.unique(np.geomspace(1, 1000, 12).astype(int))
   for later, style in (("data_independent", "-"), ("non_expansive", "--")):
     values = [line_epsilon(epsilon, options.delta, int(t), later=later, dimension=1) for t in line]
@@ -150,7 +160,10 @@ def _figure(options: Any, epsilon: float) -> Figure:
   lemma = [min(epsilon, published_lemma(epsilon, options.delta, int(t))) for t in line]
   right.loglog(line, lemma, ":", label="Lemma 4.3, no guarantee")
   right.axhline(epsilon, color="0.3", label="guarantee, any updates")
-  right.set(xlabel="updates along the line", ylabel=f"ε at δ = {options.delta}, one coordinate of one report")
+  right.set(
+    xlabel="updates along the line",
+    ylabel=f"ε at δ = {options.delta}, one coordinate of one report",
+  )
   for axes in (left, right):
     axes.grid(alpha=0.3)
     axes.legend()

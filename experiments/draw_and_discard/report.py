@@ -16,7 +16,10 @@ from experiments.runner.reports.tables import percent, properties, table
 from experiments.runner.runs.workdir import Workdir
 from jdp.guarantees import rounded_up
 
-_METRICS = {"test_accuracy": "accuracy on the test examples", "test_loss": "loss on the test examples"}
+_METRICS = {
+  "test_accuracy": "accuracy on the test examples",
+  "test_loss": "loss on the test examples",
+}
 
 
 def report_training(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> None:
@@ -40,7 +43,10 @@ def _parts(
   results: Sequence[Row],
   further: Mapping[str, Sequence[Row]],
 ) -> Iterator[Part]:
-  figures = {metric: _figure(workdir, options, task, results, metric, label) for metric, label in _METRICS.items()}
+  figures = {
+    metric: _figure(workdir, options, task, results, metric, label)
+    for metric, label in _METRICS.items()
+  }
   yield Part("Results", _table(rows), figures)
   private = [row for row in rows if row["release"]]
   yield from privacy_parts(workdir, options, task, private, results)
@@ -82,7 +88,9 @@ def _number(value: Interval | Mapping[str, Any]) -> str:
   return f"{mean:.3f}" + ("" if half_width is None else f" ± {half_width:.3f}")
 
 
-def _figure(workdir: Workdir, options: Any, task: Any, results: Sequence[Row], metric: str, label: str) -> Figure:
+def _figure(
+  workdir: Workdir, options: Any, task: Any, results: Sequence[Row], metric: str, label: str
+) -> Figure:
   """A metric over the examples seen."""
   per_round = task.schedule.round_size * options.examples_per_user
   figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
@@ -128,7 +136,9 @@ def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
   """Means over each run of what its diagnostics file holds, beside what bounds adversary II."""
   found = []
   for result in results:
-    rows = files.read_rows(workdir.path / result["setting"] / str(result["seed"]) / "diagnostics.jsonl")
+    rows = files.read_rows(
+      workdir.path / result["setting"] / str(result["seed"]) / "diagnostics.jsonl"
+    )
     names = [name for name in rows[0] if name != "round"]
     means = {name: float(np.mean([row[name] for row in rows])) for name in names}
     found.append({"label": result["label"], "seed": result["seed"], **means})
@@ -138,10 +148,14 @@ def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
 def _measured(options: Any, task: Any) -> str:
   schedule = task.schedule
   decay = (
-    f"half after {options.half_after} updates: 1 / (1 + t / {options.half_after})" if options.half_after else "constant"
+    f"half after {options.half_after} updates: 1 / (1 + t / {options.half_after})"
+    if options.half_after
+    else "constant"
   )
   order = "in random order" if options.random_returns else "in the order of their draws"
-  in_flight = f"{options.in_flight} hold an instance, and return {order}" if options.in_flight else "one"
+  in_flight = (
+    f"{options.in_flight} hold an instance, and return {order}" if options.in_flight else "one"
+  )
   facts = {
     "data": options.dataset,
     "users": f"{schedule.num_users} of {options.examples_per_user} examples",
@@ -163,7 +177,9 @@ def _distances(rows: Sequence[Row]) -> str:
   header = ["k", "B", "accuracy of k less that of B", "distance", "nearest B"]
   lines = []
   for row in rows:
-    nearest = min((other for other in rows if other["k"] == row["k"]), key=lambda r: r["distance"]["mean"])
+    nearest = min(
+      (other for other in rows if other["k"] == row["k"]), key=lambda r: r["distance"]["mean"]
+    )
     gaps = (_number(row["difference"]), _number(row["distance"]))
     lines.append([str(row["k"]), str(row["batch"]), *gaps, "*" if row is nearest else ""])
   return f"""The publication finds k = √B equivalent. The test accuracies' difference and its
@@ -178,7 +194,10 @@ clients in a batch are then equally fast.
 def _diagnostics(rows: Sequence[Row]) -> str:
   every = dict.fromkeys(name for row in rows for name in row)
   names = [name for name in every if name not in ("label", "seed")]
-  lines = ([row["label"], str(row["seed"]), *(f"{row[n]:.4g}" if n in row else "" for n in names)] for row in rows)
+  lines = (
+    [row["label"], str(row["seed"]), *(f"{row[n]:.4g}" if n in row else "" for n in names)]
+    for row in rows
+  )
   header = ["run", "repetition", *(name.replace("_", " ") for name in names)]
   return f"""Training loss, and mean losses of adversary II, who knows the instances before an
 update: for the two most different values of one coordinate, with its pre-image guessed from all

@@ -1,6 +1,8 @@
-"""Two simulations of Draw and Discard: the variance of the instances, and spam (arXiv 1807.04369, 3.3 and 3.4.4).
+"""Two simulations of Draw and Discard: the variance of the instances, and spam (arXiv 1807.04369,
+3.3 and 3.4.4).
 
-They speak about the process, not about users' data: all randomness is seeded, and nothing here is a private run.
+They speak about the process, not about users' data: all randomness is seeded, and nothing here is a
+private run.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,11 +36,14 @@ from jdp.guarantees import rounded_up
 
 PyTree = Any
 _FALSE_REJECTIONS = 1e-3
-_SERVERS, _WEIGHTS = 400, 20  # of the variance's simulation: independent servers, and weights of a model
+# of the variance's simulation: independent servers, and weights of a model
+_SERVERS, _WEIGHTS = 400, 20
 _HONEST, _ATTACKS, _SNAPSHOTS = 4000, 1000, 5  # submissions at each of so many times
 
 
-def report_simulation(workdir: Workdir, options: Any, name: str, part: Part, data: dict[str, Any]) -> None:
+def report_simulation(
+  workdir: Workdir, options: Any, name: str, part: Part, data: dict[str, Any]
+) -> None:
   """Writes results.json, with `data` under `name`, the plot and report.md, and prints the part."""
   reason = f"a simulation: all randomness comes from --data_seed={options.data_seed}"
   content = {"not_private": [reason], "flags": vars(options), name: data}
@@ -54,12 +59,17 @@ def report_simulation(workdir: Workdir, options: Any, name: str, part: Part, dat
 
 
 def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, Any]]:
-  """Figure 1, and its data: the spread of k instances stays, that of models that never meet grows."""
+  """Figure 1, and its data: the spread of k instances stays, that of models that never meet
+  grows.
+  """
   k, times = options.noisy_instances, np.arange(options.num_rounds + 1) * options.eval_every
   s2 = update.noise_variance
   key = jax.random.key(options.data_seed)
   together, apart = _variances(update, k, options), _variances(update, 1, options)
-  spread, equal = together(jax.random.fold_in(key, 0), s2), together(jax.random.fold_in(key, 1), 0.0)
+  spread, equal = (
+    together(jax.random.fold_in(key, 0), s2),
+    together(jax.random.fold_in(key, 1), 0.0),
+  )
   alone = apart(jax.random.fold_in(key, 2), 0.0)
   theory = {
     "spread": np.full(len(times), instance_variance(k, s2)),
@@ -85,12 +95,15 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   ]
   header = ["variance / s²", *(f"after {times[t]} updates" for t in shown)]
   text = (
-    f"{table(header, rows)}\n\nNoise alone, no gradient; s² is the variance that one update adds to a weight. "
-    f"Means over {_SERVERS} servers of {_WEIGHTS} weights, with 95 % intervals; in brackets and dotted: "
-    "expectations (Theorem 3.1: k s²/2 at every time from the spread start, and a "
-    "gap that shrinks by 1 - 2/k² with each update from any other)."
+    f"{table(header, rows)}\n\nNoise alone, no gradient; s² is the variance that one update adds "
+    f"to a weight. Means over {_SERVERS} servers of {_WEIGHTS} weights, with 95 % intervals; in "
+    "brackets and dotted: expectations (Theorem 3.1: k s²/2 at every time from the spread start, "
+    "and a gap that shrinks by 1 - 2/k² with each update from any other)."
   )
-  data = {n: {"measured": measured[n].mean(axis=0).tolist(), "expected": theory[n].tolist()} for n in labels}
+  data = {
+    n: {"measured": measured[n].mean(axis=0).tolist(), "expected": theory[n].tolist()}
+    for n in labels
+  }
   part = Part("Variance of the instances", text, {"variance": figure})
   return part, {"updates": times.tolist(), **data}
 
@@ -100,12 +113,19 @@ def _against(values: Any, expected: float) -> str:
   return f"{mean:.2f} ± {half_width:.2f} ({expected:.2f})"
 
 
-def _variances(update: ClientUpdate, k: int, options: Any) -> Callable[[jax.Array, float], np.ndarray]:
-  """(key, spread) -> [servers or weights, times]: the variance of k instances within each server, of one over all."""
+def _variances(
+  update: ClientUpdate, k: int, options: Any
+) -> Callable[[jax.Array, float], np.ndarray]:
+  """(key, spread) -> [servers or weights, times]: the variance of k instances within each server,
+  of one over all.
+  """
   process = draw_and_discard_process(update, k, block_size=options.chunk_size)
   nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
   users = arrivals(jnp.zeros(options.eval_every, jnp.int32), 1)
-  init = jax.vmap(lambda key, model, spread: process.init(spread_instances(key, model, k, spread)), (0, None, None))
+  init = jax.vmap(
+    lambda key, model, spread: process.init(spread_instances(key, model, k, spread)),
+    (0, None, None),
+  )
   run = jax.jit(jax.vmap(process.run, (0, 0, None, None, None)))
 
   def simulate(key, spread):
@@ -115,7 +135,9 @@ def _variances(update: ClientUpdate, k: int, options: Any) -> Callable[[jax.Arra
       if number:
         state = run(run_keys, state, users, nobody, update.settings)
       models = np.asarray(jax.vmap(process.models)(state), np.float64)
-      rows.append(models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1))
+      rows.append(
+        models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1)
+      )
     return np.stack(rows, axis=1)
 
   return simulate
@@ -133,7 +155,9 @@ def spam_part(
     [name, f"{len(fresh[name])}", f"{100 * rate:.2f} %", _interval(rate, len(fresh[name]))]
     for name, rate in rates.items()
   ]
-  figure, axes = plots.figure("threshold, standard deviations", "share rejected", "The interval test for spam")
+  figure, axes = plots.figure(
+    "threshold, standard deviations", "share rejected", "The interval test for spam"
+  )
   grid = np.linspace(0.5 * threshold, 2 * threshold, 200)
   for name, values in fresh.items():
     axes.plot(grid, spam.rejection_rates(values, grid), label=name)
@@ -163,8 +187,12 @@ def _interval(rate: float, count: int) -> str:
   return f"{100 * result.low:.2f} to {100 * result.high:.2f} %"
 
 
-def _sample_deviations(options: Any, task: Any, update: ClientUpdate) -> tuple[PyTree, dict[str, np.ndarray]]:
-  """(the last instances, name -> deviations of honest and of hostile submissions) at several times of a run."""
+def _sample_deviations(
+  options: Any, task: Any, update: ClientUpdate
+) -> tuple[PyTree, dict[str, np.ndarray]]:
+  """(the last instances, name -> deviations of honest and of hostile submissions) at several times
+  of a run.
+  """
   k, key = options.noisy_instances, jax.random.key(options.data_seed)
   algorithm = draw_and_discard(update, k, task.schedule, block_size=options.chunk_size)
   noise_key, order_key, init_key = (jax.random.fold_in(key, number) for number in range(3))
@@ -227,7 +255,8 @@ def _deviations(
   def view(number):
     own = jax.random.fold_in(key, number)
     drawn, older, user = (
-      jax.random.randint(jax.random.fold_in(own, i), (), 0, high) for i, high in enumerate((count, count, num_users))
+      jax.random.randint(jax.random.fold_in(own, i), (), 0, high)
+      for i, high in enumerate((count, count, num_users))
     )
     noise = update.draw(jax.random.fold_in(own, 3), models[drawn])
     client = jax.tree.map(lambda x: x[user], clients)
@@ -239,10 +268,18 @@ def _deviations(
 
   def hostile(number):
     own, older, seen = view(number)
-    submitted = {name: attack(jax.random.fold_in(own, 4 + i), seen) for i, (name, attack) in enumerate(attacks.items())}
+    submitted = {
+      name: attack(jax.random.fold_in(own, 4 + i), seen)
+      for i, (name, attack) in enumerate(attacks.items())
+    }
     for rounds, then in old.items():
-      submitted[f"replay of {rounds} rounds before"] = spam.replay()(own, seen._replace(old=then[older]))
+      submitted[f"replay of {rounds} rounds before"] = spam.replay()(
+        own, seen._replace(old=then[older])
+      )
     return {name: spam.largest_deviation(models, model) for name, model in submitted.items()}
 
   numbers = jnp.arange(_HONEST + _ATTACKS, dtype=jnp.int32)
-  return {"honest": jax.lax.map(honest, numbers[:_HONEST]), **jax.lax.map(hostile, numbers[_HONEST:])}
+  return {
+    "honest": jax.lax.map(honest, numbers[:_HONEST]),
+    **jax.lax.map(hostile, numbers[_HONEST:]),
+  }

@@ -1,4 +1,6 @@
-"""Draw and Discard as the runner sees it: runs that begin with one model, and what diagnostics show of a round."""
+"""Draw and Discard as the runner sees it: runs that begin with one model, and what diagnostics show
+of a round.
+"""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +21,9 @@ class Start(NamedTuple):
   model: PyTree
 
 
-def started(algorithm: FederatedAlgorithm, num_instances: int, update_variance: float) -> FederatedAlgorithm:
+def started(
+  algorithm: FederatedAlgorithm, num_instances: int, update_variance: float
+) -> FederatedAlgorithm:
   """The algorithm with an `init` that takes a `Start`, and spreads it over the instances."""
 
   def init(start):
@@ -28,7 +32,9 @@ def started(algorithm: FederatedAlgorithm, num_instances: int, update_variance: 
   return algorithm._replace(init=init)
 
 
-def diagnosed(algorithm: FederatedAlgorithm, update: ClientUpdate, schedule: Passes, loss: Loss) -> FederatedAlgorithm:
+def diagnosed(
+  algorithm: FederatedAlgorithm, update: ClientUpdate, schedule: Passes, loss: Loss
+) -> FederatedAlgorithm:
   """The algorithm with diagnostics of the training loss and of adversary II.
 
   Args:

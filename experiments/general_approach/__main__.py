@@ -1,9 +1,11 @@
-"""A general approach to private iterative training: groups of vectors of one sample (arXiv 1812.06210).
+"""A general approach to private iterative training: groups of vectors of one sample (arXiv
+1812.06210).
 
-Trains one model whose gradients, batch-norm statistics and accuracy metrics are groups of one query, and compares the
-configurations that the paper names, all at one noise multiplier z of the whole: separate against joint clipping, three
-ways to divide the noise among the groups, and what a record is: an example, a microbatch, or a user. The presets
-tutorial_1 and tutorial_2 are the settings of TensorFlow Privacy's MNIST tutorial.
+Trains one model whose gradients, batch-norm statistics and accuracy metrics are groups of one
+query, and compares the configurations that the paper names, all at one noise multiplier z of
+the whole: separate against joint clipping, three ways to divide the noise among the groups, and
+what a record is: an example, a microbatch, or a user. The presets tutorial_1 and tutorial_2 are the
+settings of TensorFlow Privacy's MNIST tutorial.
 """
 
 import dataclasses
@@ -58,31 +60,44 @@ class GeneralApproachOptions(TrainingOptions):
   """The options of this experiment."""
 
   dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(None, "The folder with the data's files.", when={"dataset": ("mnist",)})
-  model: str = option("batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS))
-  runs: tuple[str, ...] = option(
-    tuple(_RUNS), "Rows of the table. A record is an example, but for microbatch and user.", choices=tuple(_RUNS)
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
   )
-  record_size: int = option(10, "Examples of a microbatch, and of a user (of two labels).", check=_count)
+  model: str = option(
+    "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS)
+  )
+  runs: tuple[str, ...] = option(
+    tuple(_RUNS),
+    "Rows of the table. A record is an example, but for microbatch and user.",
+    choices=tuple(_RUNS),
+  )
+  record_size: int = option(
+    10, "Examples of a microbatch, and of a user (of two labels).", check=_count
+  )
   sampling: str = option("poisson", "Which records a round samples.", choices=tuple(_RELATIONS))
   batch_size: int = option(144, "Expected examples of a round.", check=_count)
   noise_multiplier: float = option(1.0, "z, of all groups together.", check=_validate.positive)
-  delta: float = option(1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5))
+  delta: float = option(
+    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
+  )
   layers: bool = option(True, "Whether convolutions and dense layers are groups of their own.")
   metrics: bool = option(True, "Whether training accuracy and loss are a group, and released.")
   gradient_clip_norm: float = option(
     1.0, "S of a whole gradient; each group's: S / sqrt(groups).", check=_validate.positive
   )
-  moments_clip_norm: float = option(5.0, "S of the moments of all normalised layers.", check=_validate.positive)
+  moments_clip_norm: float = option(
+    5.0, "S of the moments of all normalised layers.", check=_validate.positive
+  )
   joint_clip_norm: float | None = option(
     None,
-    "S of the record whose groups are divided by their S (joint). Default: sqrt(groups), the noise of --runs="
-    "proportional with less clipping.",
+    "S of the record whose groups are divided by their S (joint). Default: sqrt(groups), the "
+    "noise of --runs=proportional with less clipping.",
     check=_validate.positive,
   )
   given_stddevs: tuple[float, ...] = option(
     (0.01, 0.05, 0.02),
-    f"Noise on each coordinate of the averages of {', '.join(GIVEN)} (given), up to the factor that meets z.",
+    f"Noise on each coordinate of the averages of {', '.join(GIVEN)} (given), up to the factor "
+    "that meets z.",
     check=_validate.positive,
   )
   learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
@@ -124,13 +139,19 @@ class GroupsTask(NamedTuple):
 def prepare(options: GeneralApproachOptions) -> Work:
   """Reads the data and makes the queries; returns the work."""
   if len(options.given_stddevs) != len(GIVEN):
-    raise ValueError(f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers.")
+    raise ValueError(
+      f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
+    )
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_groups_task(options, mesh)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
   settings = [_setting(options, task, groups, mesh, run) for run in options.runs]
-  clients = replicate({name: jax.tree.map(jnp.asarray, r.examples) for name, r in task.records.items()}, mesh)
-  sweep = Sweep(settings, task.init, task.evaluate, clients, options.batch_size, options.delta, mesh)
+  clients = replicate(
+    {name: jax.tree.map(jnp.asarray, r.examples) for name, r in task.records.items()}, mesh
+  )
+  sweep = Sweep(
+    settings, task.init, task.evaluate, clients, options.batch_size, options.delta, mesh
+  )
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
@@ -150,7 +171,9 @@ def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | 
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
   kinds = dict.fromkeys(run if run in _PARTITIONS else "example" for run in options.runs)
   test = replicate(jax.tree.map(jnp.asarray, dataset.test), mesh)
-  classifier = models.Model(model.init, lambda values, x: model.apply(values.weights, values.statistics, x)[0])
+  classifier = models.Model(
+    model.init, lambda values, x: model.apply(values.weights, values.statistics, x)[0]
+  )
   accuracy = jax.jit(partial(models.accuracy, classifier))
 
   def evaluate(values):
@@ -185,7 +208,10 @@ def _records(options: GeneralApproachOptions, train: data.Examples, kind: str) -
 
 def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sampler:
   if not 1 <= expected_size <= population:
-    raise ValueError(f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} records.")
+    raise ValueError(
+      f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} "
+      "records."
+    )
   if policy == "poisson":
     return sampling.poisson(population, expected_size / population)
   if policy == "balls_in_bins":
@@ -194,7 +220,11 @@ def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sam
 
 
 def _setting(
-  options: GeneralApproachOptions, task: GroupsTask, groups: Groups, mesh: jax.sharding.Mesh | None, run: str
+  options: GeneralApproachOptions,
+  task: GroupsTask,
+  groups: Groups,
+  mesh: jax.sharding.Mesh | None,
+  run: str,
 ) -> Setting:
   """The row of the table that is called `run`."""
   kind = run if run in task.records else "example"

@@ -61,9 +61,12 @@ def make_groups(options: Any, values: Trained) -> Groups:
   dimensions: collections.Counter[str] = collections.Counter()
   for label, vector in zip(jax.tree.leaves(labels), jax.tree.leaves(record), strict=True):
     dimensions[label] += math.prod(vector.shape)
-  bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2)}  # metrics: nothing is ever clipped
+  # metrics: nothing is ever clipped
+  bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2)}
   share = options.gradient_clip_norm / math.sqrt(len(dimensions.keys() - bounds.keys()))
-  return Groups(labels, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions))
+  return Groups(
+    labels, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions)
+  )
 
 
 def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
@@ -88,7 +91,8 @@ def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
 def scaled_noise(
   clip_norms: Mapping[str, float], stddevs: Mapping[str, float], noise_multiplier: float
 ) -> dict[str, float]:
-  """The given noise levels times the one factor with which all groups together have the noise multiplier z.
+  """The given noise levels times the one factor with which all groups together have the noise
+  multiplier z.
 
   >>> scaled_noise({"a": 3.0, "b": 4.0}, {"a": 1.0, "b": 1.0}, noise_multiplier=2.0)
   {'a': 10.0, 'b': 10.0}

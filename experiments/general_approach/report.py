@@ -26,7 +26,9 @@ _HEADER = [
 ]
 
 
-def report_groups(workdir: Workdir, options: Any, task: Any, groups: Groups, results: Sequence[Row]) -> None:
+def report_groups(
+  workdir: Workdir, options: Any, task: Any, groups: Groups, results: Sequence[Row]
+) -> None:
   """Writes results.json, the plot and report.md, and prints what came out."""
   rows = summarise(results)
   rounds = {row["setting"]: _rounds(workdir, row) for row in rows}
@@ -71,7 +73,8 @@ def _pld(spent: ledger.Ledger, delta: float) -> float | None:
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
   return [
-    f"the model of run {row['setting']!r} was trained without privacy, and its training metrics carry no noise"
+    f"the model of run {row['setting']!r} was trained without privacy, and its training metrics "
+    "carry no noise"
     for row in rows
     if row["central"] is None
   ]

@@ -1,9 +1,11 @@
-"""Mean estimation under local privacy: every mechanism for vectors, measured beside its own closed form.
+"""Mean estimation under local privacy: every mechanism for vectors, measured beside its own closed
+form.
 
-Three tasks. `--task=error` estimates the mean of unit vectors: its error against epsilon, dimension, cohort, and bytes
-on the wire; the settings of arXiv 2306.04444, Section 5, are presets. `--task=split` divides a budget between a
-vector's direction and its magnitude for the gradients of the digits. `--task=sgd` compares the covariance of averaged
-stochastic gradient descent on private gradients with its limit (arXiv 1812.00984, Section 3.2).
+Three tasks. `--task=error` estimates the mean of unit vectors: its error against epsilon,
+dimension, cohort, and bytes on the wire; the settings of arXiv 2306.04444, Section 5, are presets.
+`--task=split` divides a budget between a vector's direction and its magnitude for the gradients of
+the digits. `--task=sgd` compares the covariance of averaged stochastic gradient descent on private
+gradients with its limit (arXiv 1812.00984, Section 3.2).
 """
 
 import dataclasses
@@ -37,25 +39,37 @@ _ROWS = "results.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class MeanEstimationOptions:
-  """The options of this experiment. Of each list, the first value is held while another list is gone through."""
+  """The options of this experiment. Of each list, the first value is held while another list is
+  gone through.
+  """
 
   task: tuple[str, ...] = option(("error",), "What is measured.", choices=("error", "split", "sgd"))
-  mechanisms: tuple[str, ...] = option(tuple(ESTIMATORS), "Mechanisms of the task error.", choices=tuple(ESTIMATORS))
+  mechanisms: tuple[str, ...] = option(
+    tuple(ESTIMATORS), "Mechanisms of the task error.", choices=tuple(ESTIMATORS)
+  )
   values: str = option(
     "normal",
-    "Unit vectors: N(v, I/d) normalised, v a random unit vector; their signs over sqrt(d); or gradients of the digits.",
+    "Unit vectors: N(v, I/d) normalised, v a random unit vector; their signs over sqrt(d); or "
+    "gradients of the digits.",
     choices=("normal", "signs", _DIGITS),
   )
   dims: tuple[int, ...] | None = option(
-    (1024,), "Dimensions.", check=partial(_validate.integer, 2), when={"values": ("normal", "signs")}
+    (1024,),
+    "Dimensions.",
+    check=partial(_validate.integer, 2),
+    when={"values": ("normal", "signs")},
   )
   epsilons: tuple[float, ...] = option((4.0,), "Privacy losses of a release.", check=_epsilon)
   cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=_count)
   num_projections: tuple[int, ...] = option(
     (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
   )
-  repetitions: int = option(50, "Of every measurement of an error.", check=partial(_validate.integer, 2))
-  budgets: tuple[float, ...] = option((4.0, 16.0), "Privacy losses of the task split.", check=_epsilon)
+  repetitions: int = option(
+    50, "Of every measurement of an error.", check=partial(_validate.integer, 2)
+  )
+  budgets: tuple[float, ...] = option(
+    (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
+  )
   sgd_steps: int = option(2000, "Steps of the task sgd.", check=_count)
   sgd_repetitions: int = option(1000, "Runs of the task sgd, side by side.", check=_count)
   data_seed: int = option(0, "Seed of the values.", check=partial(_validate.integer, 0))
@@ -77,10 +91,13 @@ def prepare(options: MeanEstimationOptions) -> Work:
   points = grid(options) if "error" in options.task else []
   for point in points:
     if not (options.values != _DIGITS or point.cohort <= len(directions())):
-      raise ValueError(f"Expected --cohorts of at most {len(directions())}, the images, got {point.cohort}.")
+      raise ValueError(
+        f"Expected --cohorts of at most {len(directions())}, the images, got {point.cohort}."
+      )
     if point.num_projections is not None and not point.num_projections <= point.dim:
       raise ValueError(
-        f"Expected --num_projections of at most {point.dim}, the dimension, got {point.num_projections}; take fewer."
+        f"Expected --num_projections of at most {point.dim}, the dimension, got "
+        f"{point.num_projections}; take fewer."
       )
 
   def parts(workdir: Workdir) -> Iterator[Part]:
@@ -92,7 +109,9 @@ def prepare(options: MeanEstimationOptions) -> Work:
     if "sgd" in options.task:
       yield report.sgd_part(options)
 
-  return lambda workdir: write_report(workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir))
+  return lambda workdir: write_report(
+    workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir)
+  )
 
 
 def grid(options: MeanEstimationOptions) -> list[Point]:
@@ -101,7 +120,9 @@ def grid(options: MeanEstimationOptions) -> list[Point]:
   axes = {"dim": dims, "epsilon": options.epsilons, "cohort": options.cohorts}
   found: dict[Point, None] = {}
   for name in options.mechanisms:
-    own = axes | {"num_projections": options.num_projections if ESTIMATORS[name].projects else (None,)}
+    own = axes | {
+      "num_projections": options.num_projections if ESTIMATORS[name].projects else (None,)
+    }
     first: dict[str, Any] = {axis: values[0] for axis, values in own.items()}
     for axis, values in own.items():
       found |= dict.fromkeys(Point(name, **(first | {axis: value})) for value in values)
@@ -134,10 +155,15 @@ def measure(options: MeanEstimationOptions, point: Point) -> dict[str, Any]:
     mechanism = estimator.make(setting._replace(public_key=public_key))
     return stream_sum(mechanism, jax.random.split(noise_key, point.cohort), values, mesh=mesh)
 
-  key = jax.random.fold_in(jax.random.key(options.noise_seed), np.uint32(zlib.crc32(repr(point).encode())))
+  key = jax.random.fold_in(
+    jax.random.key(options.noise_seed), np.uint32(zlib.crc32(repr(point).encode()))
+  )
   totals = (total(own, jnp.asarray(values)) for own in jax.random.split(key, options.repetitions))
-  exact = np.sum(values, axis=0, dtype=float)  # Some mechanisms' errors vary by less than float32 resolves.
-  errors = [float(np.sum((np.asarray(estimate, float) - exact) ** 2)) / point.cohort for estimate in totals]
+  # Some mechanisms' errors vary by less than float32 resolves.
+  exact = np.sum(values, axis=0, dtype=float)
+  errors = [
+    float(np.sum((np.asarray(estimate, float) - exact) ** 2)) / point.cohort for estimate in totals
+  ]
   mechanism = estimator.make(setting)  # Its closed forms and shapes depend on no key.
   return point._asdict() | {
     "bytes": report_bytes(mechanism),

@@ -22,7 +22,12 @@ from jdp.mechanisms import priv_unit, scalar_dp, separated
 Rows = Sequence[Mapping[str, Any]]
 
 _LEVEL = 0.95
-_AXES = {"epsilon": "epsilon", "dim": "dimension", "cohort": "clients", "num_projections": "bytes of a report"}
+_AXES = {
+  "epsilon": "epsilon",
+  "dim": "dimension",
+  "cohort": "clients",
+  "num_projections": "bytes of a report",
+}
 _VALUES = {
   "normal": "unit vectors, N(v, I/d) normalised for one random unit vector v",
   "signs": "vectors of +-1/sqrt(d), the signs of N(v, I/d) for one random unit vector v",
@@ -33,20 +38,35 @@ _VALUES = {
 def error_parts(options: Any, rows: Rows) -> Iterator[Part]:
   """The table of all points, a plot for each list of values, and what it says of projections."""
   yield Part("What was estimated", _setting(options, rows))
-  intervals = [mean_interval(row["errors"], confidence=1 - (1 - _LEVEL) / len(rows)) for row in rows]
+  intervals = [
+    mean_interval(row["errors"], confidence=1 - (1 - _LEVEL) / len(rows)) for row in rows
+  ]
   yield Part("Measured and in theory", _comparison(rows, intervals))
   for axis, label in _AXES.items():
     if len({row[axis] for row in rows} - {None}) > 1:
       yield _figure_part(axis, label, rows)
   ratios = list(_projection_rows(rows))
   if ratios:
-    header = ["mechanism", "dimension", "epsilon", "clients", "k", "measured ratio", "ratio in theory"]
+    header = [
+      "mechanism",
+      "dimension",
+      "epsilon",
+      "clients",
+      "k",
+      "measured ratio",
+      "ratio in theory",
+    ]
     yield Part("Error of projections over PrivUnit's", table(header, ratios))
 
 
 def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
-  """Whether the interval holds the closed form, or something below it where that is an upper bound."""
-  low, high = interval.mean - (interval.half_width or 0.0), interval.mean + (interval.half_width or 0.0)
+  """Whether the interval holds the closed form, or something below it where that is an upper
+  bound.
+  """
+  low, high = (
+    interval.mean - (interval.half_width or 0.0),
+    interval.mean + (interval.half_width or 0.0),
+  )
   return low <= row["theory"] and (row["theory"] <= high or not ESTIMATORS[row["mechanism"]].exact)
 
 
@@ -54,17 +74,30 @@ def _setting(options: Any, rows: Rows) -> str:
   guarantees: dict[str, list[str]] = {}
   for row in rows:
     guarantees.setdefault(row["guarantee"], []).append(row["mechanism"])
-  stated = "\n".join(f"- {', '.join(dict.fromkeys(names))}: {text}." for text, names in guarantees.items())
+  stated = "\n".join(
+    f"- {', '.join(dict.fromkeys(names))}: {text}." for text, names in guarantees.items()
+  )
   return (
-    f"The mean of {_VALUES[options.values]}; they are fixed, the noise is drawn again in each of the "
-    f"{options.repetitions} repetitions. The error is clients x ||mean of the estimates - mean of the values||^2: "
-    "with independent errors, that of one release, whatever the cohort. Nobody's data are protected here.\n\n"
-    f"Each release would be:\n\n{stated}"
+    f"The mean of {_VALUES[options.values]}; they are fixed, the noise is drawn again in each of "
+    f"the {options.repetitions} repetitions. The error is clients x ||mean of the estimates - mean "
+    "of the values||^2: with independent errors, that of one release, whatever the cohort. "
+    f"Nobody's data are protected here.\n\nEach release would be:\n\n{stated}"
   )
 
 
 def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
-  header = ["mechanism", "dimension", "epsilon", "clients", "k", "bytes", "measured", "in theory", "ratio", ""]
+  header = [
+    "mechanism",
+    "dimension",
+    "epsilon",
+    "clients",
+    "k",
+    "bytes",
+    "measured",
+    "in theory",
+    "ratio",
+    "",
+  ]
   lines = []
   for row, interval in zip(rows, intervals, strict=True):
     sign = "" if ESTIMATORS[row["mechanism"]].exact else "<= "
@@ -80,7 +113,8 @@ def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
     )
   good = sum(map(agrees, rows, intervals))
   return (
-    table(header, lines) + f"\n\n{good} of {len(rows)} intervals hold the theory. They are Student's t, and right "
+    table(header, lines)
+    + f"\n\n{good} of {len(rows)} intervals hold the theory. They are Student's t, and right "
     f"all together with probability {_LEVEL:g} if repetitions are nearly normal."
   )
 
@@ -98,21 +132,31 @@ def _place(row: Mapping[str, Any]) -> list[str]:
 
 def _figure_part(axis: str, label: str, rows: Rows) -> Part:
   """The points that differ from the first of their mechanism along `axis` only; theory dashed."""
-  made, axes = plots.figure(label, "clients x squared error", "Mean estimation: measured (95 %), theory dashed")
+  made, axes = plots.figure(
+    label, "clients x squared error", "Mean estimation: measured (95 %), theory dashed"
+  )
   axes.set(xscale="log", yscale="log")
   for name in dict.fromkeys(row["mechanism"] for row in rows):
     own = [row for row in rows if row["mechanism"] == name]
-    own = [row for row in own if all(row[other] == own[0][other] for other in _AXES if other != axis)]
+    own = [
+      row for row in own if all(row[other] == own[0][other] for other in _AXES if other != axis)
+    ]
     own.sort(key=lambda row: row[axis] or 0)
     x = [row["bytes" if axis == "num_projections" else axis] for row in own]
     plots.points(axes, x, [mean_interval(row["errors"]) for row in own], name)
     axes.plot(x, [row["theory"] for row in own], "--", color=axes.containers[-1][0].get_color())
-  return Part(f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made})
+  return Part(
+    f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made}
+  )
 
 
 def _projection_rows(rows: Rows) -> Iterator[list[str]]:
   """Errors of mechanisms that project over PrivUnit's at the same place."""
-  base = {(row["dim"], row["epsilon"], row["cohort"]): row for row in rows if row["mechanism"] == "priv_unit"}
+  base = {
+    (row["dim"], row["epsilon"], row["cohort"]): row
+    for row in rows
+    if row["mechanism"] == "priv_unit"
+  }
   for row in rows:
     other = base.get((row["dim"], row["epsilon"], row["cohort"]))
     if other and ESTIMATORS[row["mechanism"]].projects:
@@ -125,7 +169,9 @@ def split_part(options: Any) -> Part:
   train, public = gradients("train"), np.linalg.norm(gradients("test"), axis=1)
   dim, max_value = train.shape[1], float(np.ceil(10 * public.max()) / 10)
   norms = np.minimum(np.linalg.norm(train, axis=1), max_value)
-  made, axes = plots.figure("share of the magnitude", "mean squared error", f"Gradients of the digits, d = {dim}")
+  made, axes = plots.figure(
+    "share of the magnitude", "mean squared error", f"Gradients of the digits, d = {dim}"
+  )
   axes.set(yscale="log")
   lines = []
   for epsilon in options.budgets:
@@ -143,22 +189,31 @@ def split_part(options: Any) -> Part:
       interval = None if number else _split_measured(*parts, max_value, train, options.noise_seed)
       measured = f"{interval.mean:.4g} +- {interval.half_width:.2g}" if interval else ""
       error = f"{_split_error(dim, *parts, max_value, norms):.4g}"
-      lines.append([rounded_up(epsilon), name, *(rounded_up(part, 4) for part in parts), error, measured])
+      lines.append(
+        [rounded_up(epsilon), name, *(rounded_up(part, 4) for part in parts), error, measured]
+      )
   header = ["epsilon", "split", "direction", "magnitude", "error in theory", "measured"]
   text = (
-    f"Vectors of norms {norms.min():.2f} to {norms.max():.2f} (mean {norms.mean():.2f}), clipped at {max_value:g}. The "
-    f"splits were chosen by the {len(public)} test images, as a public sample would be, or by nothing; errors "
-    f"E||Z - w||^2 are means over the {len(train)} training images, each released once where measured (95 %).\n\n"
+    f"Vectors of norms {norms.min():.2f} to {norms.max():.2f} (mean {norms.mean():.2f}), clipped "
+    f"at {max_value:g}. The splits were chosen by the {len(public)} test images, as a public "
+    f"sample would be, or by nothing; errors E||Z - w||^2 are means over the {len(train)} training "
+    "images, each released once where measured (95 %).\n\n"
   )
-  return Part("A budget split between direction and magnitude", text + table(header, lines), {"split": made})
+  return Part(
+    "A budget split between direction and magnitude", text + table(header, lines), {"split": made}
+  )
 
 
-def _split_error(dim: int, direction: float, magnitude: float, max_value: float, norms: np.ndarray) -> float:
+def _split_error(
+  dim: int, direction: float, magnitude: float, max_value: float, norms: np.ndarray
+) -> float:
   mechanism = separated(priv_unit(dim, direction), scalar_dp(magnitude, max_value))
   return float(np.mean([mechanism.mean_squared_error(norm) for norm in norms.tolist()]))
 
 
-def _split_measured(direction: float, magnitude: float, max_value: float, vectors: np.ndarray, seed: int) -> Interval:
+def _split_measured(
+  direction: float, magnitude: float, max_value: float, vectors: np.ndarray, seed: int
+) -> Interval:
   mechanism = separated(priv_unit(vectors.shape[1], direction), scalar_dp(magnitude, max_value))
   keys = jax.random.split(jax.random.key(seed), len(vectors))
   estimates = jax.jit(jax.vmap(mechanism.privatize))(keys, jnp.asarray(vectors))
@@ -171,17 +226,25 @@ def sgd_part(options: Any) -> Part:
   lines = []
   for number, (name, release) in enumerate(sgd_asymptotics.releases().items()):
     key = jax.random.fold_in(jax.random.key(options.noise_seed), number)
-    run = jax.jit(lambda key, mechanism=release.mechanism: sgd_asymptotics.averages(key, mechanism, steps, count))
+    run = jax.jit(
+      lambda key, mechanism=release.mechanism: sgd_asymptotics.averages(
+        key, mechanism, steps, count
+      )
+    )
     measured = np.mean(np.asarray(run(key), float) ** 2, axis=0)
     low, high = count / stats.chi2.ppf([(1 + _LEVEL) / 2, (1 - _LEVEL) / 2], count)
-    predicted, limit = sgd_asymptotics.covariance(release.noise(), steps), sgd_asymptotics.limit(release.noise())
+    predicted, limit = (
+      sgd_asymptotics.covariance(release.noise(), steps),
+      sgd_asymptotics.limit(release.noise()),
+    )
     for h, *values in zip(sgd_asymptotics.CURVATURES, measured, predicted, limit, strict=True):
       interval = f"{values[0]:.3f} ({low * values[0]:.3f} to {high * values[0]:.3f})"
       lines.append([name, f"{h:g}", interval, f"{values[1]:.3f}", f"{values[2]:.3f}"])
   text = (
-    f"The variance of sqrt(n) (x_n - x*) along each eigenvector of the Hessian, over {count} runs of n = "
-    f"{steps.total} steps of length {steps.rate:g} k^-{steps.decay:g} from x*, with 95 % intervals; the prediction for "
-    "these n steps with noise as at x*; and the limit H^-1 (Cov(g) + E[Cov(Z | g)]) H^-1.\n\n"
+    f"The variance of sqrt(n) (x_n - x*) along each eigenvector of the Hessian, over {count} runs "
+    f"of n = {steps.total} steps of length {steps.rate:g} k^-{steps.decay:g} from x*, with 95 % "
+    "intervals; the prediction for these n steps with noise as at x*; and the limit H^-1 (Cov(g) + "
+    "E[Cov(Z | g)]) H^-1.\n\n"
   )
   header = ["gradients", "eigenvalue", "measured", "these steps", "limit"]
   return Part("Averaged stochastic gradient descent", text + table(header, lines))

@@ -1,9 +1,10 @@
 """What privacy costs stochastic gradient descent in the limit (arXiv 1812.00984, Section 3.2).
 
-The average x_n of n steps with unbiased private gradients Z of g has sqrt(n) (x_n - x*) -> N(0, H^-1 (Cov(g) +
-E[Cov(Z | g)]) H^-1), for steps of length rate k^-decay with decay in (1/2, 1). Here on least squares where each
-part is known: features s_j sqrt(h_j) of random signs s, so H = diag(h), all of norm 1 if the h_j sum to 1, and labels
-<features, x*> +- 1. At x* a gradient is then +- the features: of norm 1, with covariance H.
+The average x_n of n steps with unbiased private gradients Z of g has sqrt(n) (x_n - x*) -> N(0,
+H^-1 (Cov(g) + E[Cov(Z | g)]) H^-1), for steps of length rate k^-decay with decay in (1/2, 1). Here
+on least squares where each part is known: features s_j sqrt(h_j) of random signs s, so H = diag(h),
+all of norm 1 if the h_j sum to 1, and labels <features, x*> +- 1. At x* a gradient is then +-
+the features: of norm 1, with covariance H.
 """
 
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from jax import lax
 from jdp.mechanisms import LocalMechanism, gaussian, priv_unit, scalar_dp, separated
 
 CURVATURES = np.array([0.5, 0.3, 0.2])
-# Clipping hardly ever meets gradients three times as long as at x*; and 1 is no level of ScalarDP's grid, next to which
-# its variance would have a kink, and be far larger where the iterates are than at x*.
+# Clipping hardly ever meets gradients three times as long as at x*; and 1 is no level of ScalarDP's
+# grid, next to which its variance would have a kink, and be far larger where the iterates are than
+# at x*.
 MAX_NORM = 3.0
 _DIM = len(CURVATURES)
 
@@ -48,7 +50,9 @@ class Release(NamedTuple):
   isotropic: float = 0.0
 
   def noise(self) -> np.ndarray:
-    """The diagonal of Cov(g) + E[Cov(Z | g)], [d]: directions have covariance H, as gradients do."""
+    """The diagonal of Cov(g) + E[Cov(Z | g)], [d]: directions have covariance H, as gradients
+    do.
+    """
     return (1 + self.along) * CURVATURES + self.isotropic
 
 
@@ -61,7 +65,9 @@ def releases() -> dict[str, Release]:
   return {
     "no privacy": Release(None),
     "PrivUnit 4 + ScalarDP 4": Release(both, along, (both.mean_squared_error(1.0) - along) / _DIM),
-    "normal noise, stddev 1": Release(gaussian(stddev, 2 * MAX_NORM, 1e-6, shape=(_DIM,)), isotropic=stddev**2),
+    "normal noise, stddev 1": Release(
+      gaussian(stddev, 2 * MAX_NORM, 1e-6, shape=(_DIM,)), isotropic=stddev**2
+    ),
   }
 
 
@@ -71,7 +77,8 @@ def limit(noise: np.ndarray) -> np.ndarray:
 
 
 def covariance(noise: np.ndarray, steps: Steps) -> np.ndarray:
-  """The diagonal of the covariance of sqrt(n) (x_n - x*) after these steps from x*, [d]; limit as n grows.
+  """The diagonal of the covariance of sqrt(n) (x_n - x*) after these steps from x*, [d]; limit as n
+  grows.
 
   That of the linear recursion: noise as it is at x*, not where the iterates are.
 
@@ -88,7 +95,9 @@ def covariance(noise: np.ndarray, steps: Steps) -> np.ndarray:
   return noise * squares / steps.total
 
 
-def averages(key: jax.Array, mechanism: LocalMechanism | None, steps: Steps, repetitions: int) -> jax.Array:
+def averages(
+  key: jax.Array, mechanism: LocalMechanism | None, steps: Steps, repetitions: int
+) -> jax.Array:
   """sqrt(n) (x_n - x*) of independent repetitions from x*, [repetitions, d].
 
   Args:
@@ -97,7 +106,10 @@ def averages(key: jax.Array, mechanism: LocalMechanism | None, steps: Steps, rep
     steps: n and the step lengths.
     repetitions: run side by side.
   """
-  lengths, features = jnp.asarray(steps.lengths(), jnp.float32), jnp.asarray(np.sqrt(CURVATURES), jnp.float32)
+  lengths, features = (
+    jnp.asarray(steps.lengths(), jnp.float32),
+    jnp.asarray(np.sqrt(CURVATURES), jnp.float32),
+  )
 
   def gradient(key, x):
     data_key, noise_key = jax.random.split(key)

@@ -1,8 +1,9 @@
-"""Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1 and 5).
+"""Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1
+and 5).
 
-Compares models, image classifiers or language models, trained without privacy, with central privacy alone, and with
-both, at several local epsilons: what each user is promised against the server, and against whoever sees the models,
-beside the accuracy.
+Compares models, image classifiers or language models, trained without privacy, with central privacy
+alone, and with both, at several local epsilons: what each user is promised against the server, and
+against whoever sees the models, beside the accuracy.
 """
 
 import dataclasses
@@ -14,7 +15,13 @@ from typing import NamedTuple
 import jax
 
 from experiments.private_federated.report import report_local_and_central
-from experiments.runner.federation import FederationOptions, Plan, local_update, make_plan, server_optimizer
+from experiments.runner.federation import (
+  FederationOptions,
+  Plan,
+  local_update,
+  make_plan,
+  server_optimizer,
+)
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.problems.catalogue import ProblemOptions, load_problem
@@ -29,7 +36,8 @@ from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp,
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
-# The mechanism of directions, and d -> the largest L2 norm of a vector on the unit sphere of its norm.
+# The mechanism of directions, and d -> the largest L2 norm of a vector on the unit sphere of its
+# norm.
 _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
   "priv_unit": (priv_unit, lambda _: 1.0),
   "priv_unit_linf": (priv_unit_linf, math.sqrt),
@@ -41,27 +49,34 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
-    ("none", "central"), "Runs to compare with: no privacy, central privacy alone.", choices=("none", "central")
+    ("none", "central"),
+    "Runs to compare with: no privacy, central privacy alone.",
+    choices=("none", "central"),
   )
   epsilon_directions: tuple[float, ...] = option(
-    (2.0, 8.0, 32.0, 128.0), "eps1, local privacy loss of a release's direction; a run for each.", check=_epsilon
+    (2.0, 8.0, 32.0, 128.0),
+    "eps1, local privacy loss of a release's direction; a run for each.",
+    check=_epsilon,
   )
   direction_mechanism: str = option(
     "priv_unit",
-    "How directions are released: in the L2 norm, or in the L-infinity norm, which suits --server_optimizer=mirror.",
+    "How directions are released: in the L2 norm, or in the L-infinity norm, which suits "
+    "--server_optimizer=mirror.",
     choices=tuple(_DIRECTIONS),
   )
-  epsilon_magnitude: float = option(10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon)
+  epsilon_magnitude: float = option(
+    10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon
+  )
   max_update_norm: float = option(
     1.0,
-    "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy alone, by the "
-    "server, to this L2 norm.",
+    "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy "
+    "alone, by the server, to this L2 norm.",
     check=_validate.positive,
   )
   projection_radius: float | None = option(
     None,
-    "L2 norm to which the server projects what it receives. Default: the largest that a release can have, "
-    "which keeps the average unbiased.",
+    "L2 norm to which the server projects what it receives. Default: the largest that a release "
+    "can have, which keeps the average unbiased.",
     check=_validate.positive,
   )
 
@@ -71,8 +86,9 @@ class NoisySetting(NamedTuple):
 
   Attributes:
     setting: what is run.
-    local_error: root mean squared L2 error that the average of an expected cohort has from the local mechanism, where
-      all updates have the norm --max_update_norm, before the server's projection.
+    local_error: root mean squared L2 error that the average of an expected cohort has from the
+      local mechanism, where all updates have the norm --max_update_norm, before the server's
+      projection.
     central_error: that which it has from the central noise.
   """
 
@@ -88,7 +104,10 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   mesh = client_mesh() if jax.device_count() > 1 else None
   task = load_problem(options)
   if task.prior.entries:
-    raise ValueError("Expected --vocabulary=public, got private: the server, not trusted here, would see users' words.")
+    raise ValueError(
+      "Expected --vocabulary=public, got private: the server, not trusted here, would see users' "
+      "words."
+    )
   plan = make_plan(options, task.num_users)
   rows = make_rows(options, task, plan, mesh)
   settings = [row.setting for row in rows]
@@ -96,20 +115,29 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   def work(workdir: Workdir):
     begun = task.completed(workdir)
     clients = replicate(begun.clients, mesh)
-    sweep = Sweep(settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh)
-    report_local_and_central(workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options))
+    sweep = Sweep(
+      settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh
+    )
+    report_local_and_central(
+      workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)
+    )
 
   return work
 
 
 def make_rows(
-  options: PrivateFederatedOptions, task: LearningProblem, plan: Plan, mesh: jax.sharding.Mesh | None
+  options: PrivateFederatedOptions,
+  task: LearningProblem,
+  plan: Plan,
+  mesh: jax.sharding.Mesh | None,
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_algorithm, options, task, plan, mesh)
   bound, public = options.max_update_norm, task.public(Unit.USER)
   baselines = {
-    "none": lambda: NoisySetting(Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0),
+    "none": lambda: NoisySetting(
+      Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0
+    ),
     "central": lambda: NoisySetting(
       Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
       0.0,
@@ -134,8 +162,12 @@ def _local_row(
   radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
   given = rounded_up(epsilon, 12)
   algorithm = make(_gaussian(radius, plan), mechanism)
-  setting = Setting(f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER))
-  error = math.sqrt(mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size)
+  setting = Setting(
+    f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER)
+  )
+  error = math.sqrt(
+    mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size
+  )
   return NoisySetting(setting, error, _central_error(radius, task, plan))
 
 

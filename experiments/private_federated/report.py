@@ -33,11 +33,17 @@ _STYLES = {"none": "--", "central": ":"}
 
 
 def report_local_and_central(
-  workdir: Workdir, options: Any, task: LearningProblem, plan: Plan, rows: Sequence[Any], results: Sequence[Row]
+  workdir: Workdir,
+  options: Any,
+  task: LearningProblem,
+  plan: Plan,
+  rows: Sequence[Any],
+  results: Sequence[Row],
 ) -> None:
   """Writes results.json, the plots and report.md, and prints what came out.
 
-  `rows` is what was run (`setting`, `local_error`, `central_error`), `results` what `run_sweep` returned.
+  `rows` is what was run (`setting`, `local_error`, `central_error`), `results` what `run_sweep`
+  returned.
   """
   summary = summarise(results)
   histories = curves(workdir, results)
@@ -117,7 +123,9 @@ def _rounds_figure(options: Any, task: LearningProblem, histories: Histories) ->
   return figure
 
 
-def _epsilon_figure(options: Any, task: LearningProblem, summary: Sequence[Row], start: Interval) -> Figure:
+def _epsilon_figure(
+  options: Any, task: LearningProblem, summary: Sequence[Row], start: Interval
+) -> Figure:
   """The headline metric against eps1, beside the baselines."""
   xlabel = "ε₁, local privacy loss of a release's direction"
   figure, axes = plots.figure(xlabel, _words(task.headline), _title(options))
@@ -186,7 +194,9 @@ each with its own samples and noise; ± is the 95 % interval of Student's t.
 
 
 def _errors(options: Any, task: LearningProblem, rows: Sequence[Any]) -> str:
-  lines = ([row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows)
+  lines = (
+    [row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows
+  )
   header = ["run", "error from the local mechanism", "error from the central noise"]
   return f"""The root mean square of its L2 error, if every update has the norm
 {options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,}

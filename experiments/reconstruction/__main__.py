@@ -1,9 +1,11 @@
-"""What an attacker can reconstruct from private releases, beside the bound on all attacks (arXiv 1812.00984, 2).
+"""What an attacker can reconstruct from private releases, beside the bound on all attacks (arXiv
+1812.00984, 2).
 
-Four tasks. `--task=bound` tabulates the protection that an epsilon gives, and the epsilon that a protection allows.
-`--task=spheres` measures attacks on directions under priors that the bound allows. `--task=images` attacks gradients of
-multinomial regression on real images, whose prior the bound does not allow; where the attacker knows the image to be
-one of a list, it does. `--task=cnn` attacks a convolutional network's gradients by optimisation.
+Four tasks. `--task=bound` tabulates the protection that an epsilon gives, and the epsilon that a
+protection allows. `--task=spheres` measures attacks on directions under priors that the bound
+allows. `--task=images` attacks gradients of multinomial regression on real images, whose prior the
+bound does not allow; where the attacker knows the image to be one of a list, it does. `--task=cnn`
+attacks a convolutional network's gradients by optimisation.
 """
 
 import dataclasses
@@ -27,7 +29,9 @@ from jdp import _validate, data
 from jdp.guarantees import rounded_up
 
 # Of one user alone, with no projection that reduces the dimension: what the bound is compared for.
-MECHANISMS = tuple(name for name, estimator in ESTIMATORS.items() if not estimator.projects and estimator.exact)
+MECHANISMS = tuple(
+  name for name, estimator in ESTIMATORS.items() if not estimator.projects and estimator.exact
+)
 _count = partial(_validate.integer, 1)
 _chance = partial(_validate.in_range, 1e-300, 0.5)
 _NOISELESS = 1e-9  # the variance that the attack is told of an exact direction
@@ -38,34 +42,58 @@ class ReconstructionOptions:
   """The options of this experiment."""
 
   task: tuple[str, ...] = option(
-    ("bound", "spheres", "images", "cnn"), "What is shown.", choices=("bound", "spheres", "images", "cnn")
+    ("bound", "spheres", "images", "cnn"),
+    "What is shown.",
+    choices=("bound", "spheres", "images", "cnn"),
   )
-  mechanisms: tuple[str, ...] = option(MECHANISMS, "Mechanisms of spheres and images.", choices=MECHANISMS)
+  mechanisms: tuple[str, ...] = option(
+    MECHANISMS, "Mechanisms of spheres and images.", choices=MECHANISMS
+  )
   epsilons: tuple[float, ...] = option(
-    (2.0, 8.0, 32.0, 128.0, 512.0), "Privacy losses of a release.", check=partial(_validate.in_range, 1e-2, 1e4)
+    (2.0, 8.0, 32.0, 128.0, 512.0),
+    "Privacy losses of a release.",
+    check=partial(_validate.in_range, 1e-2, 1e4),
   )
   alphas: tuple[float, ...] = option(
-    (1.0, 0.5), "Distances of directions that count as success.", check=partial(_validate.in_range, 1e-3, 1.4142)
+    (1.0, 0.5),
+    "Distances of directions that count as success.",
+    check=partial(_validate.in_range, 1e-3, 1.4142),
   )
-  dims: tuple[int, ...] = option((3, 10, 50, 100, 784), "k.", check=partial(_validate.in_range, 2, 10**9))
+  dims: tuple[int, ...] = option(
+    (3, 10, 50, 100, 784), "k.", check=partial(_validate.in_range, 2, 10**9)
+  )
   density_ratios: tuple[float, ...] = option(
     (1.0, 10.0), "rho_0 of the priors: 1, or at least 2.", check=partial(_validate.in_range, 1, 1e6)
   )
-  ambient: int = option(100, "Dimension of what is released to show a projection to the k below it.", check=_count)
-  probability: float = option(1e-3, "Chance of a reconstruction that the task bound accepts.", check=_chance)
+  ambient: int = option(
+    100, "Dimension of what is released to show a projection to the k below it.", check=_count
+  )
+  probability: float = option(
+    1e-3, "Chance of a reconstruction that the task bound accepts.", check=_chance
+  )
   trials: int = option(100_000, "Of each point of the task spheres.", check=_count)
   dataset: str = option("digits", "The images: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(None, "The folder with the data's files.", when={"dataset": ("mnist",)})
-  users: int = option(200, "Images attacked by the task images.", check=partial(_validate.integer, 2))
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
+  )
+  users: int = option(
+    200, "Images attacked by the task images.", check=partial(_validate.integer, 2)
+  )
   releases: int = option(10, "Of each user.", check=_count)
   cohort: int = option(20, "Users in a sum.", check=_count)
   components: int = option(32, "Principal components of the attacker's prior.", check=_count)
-  frequencies: int = option(16, "k of the images' lowest frequencies.", check=partial(_validate.integer, 2))
-  cnn_epsilons: tuple[float, ...] = option((64.0, 256.0, 1024.0), "Of the task cnn.", check=_validate.positive)
+  frequencies: int = option(
+    16, "k of the images' lowest frequencies.", check=partial(_validate.integer, 2)
+  )
+  cnn_epsilons: tuple[float, ...] = option(
+    (64.0, 256.0, 1024.0), "Of the task cnn.", check=_validate.positive
+  )
   cnn_users: int = option(4, "Images attacked by the task cnn.", check=_count)
   cnn_steps: int = option(200, "Of the optimiser.", check=_count)
   seed: int = option(
-    0, "Of values and noise: this is an attack, not a private run.", check=partial(_validate.integer, 0)
+    0,
+    "Of values and noise: this is an attack, not a private run.",
+    check=partial(_validate.integer, 0),
   )
 
 
@@ -73,18 +101,27 @@ def prepare(options: ReconstructionOptions) -> Work:
   """Reads the data and checks the grid; returns the work."""
   for ratio in options.density_ratios:
     if not (ratio == 1 or ratio >= 2):
-      raise ValueError(f"Expected --density_ratios of 1 or at least 2, got {ratio}: caps of half the sphere or less.")
+      raise ValueError(
+        f"Expected --density_ratios of 1 or at least 2, got {ratio}: caps of half the sphere or "
+        "less."
+      )
   if not options.cohort <= options.users:
-    raise ValueError(f"Expected --cohort of at most {options.users}, the users, got {options.cohort}.")
+    raise ValueError(
+      f"Expected --cohort of at most {options.users}, the users, got {options.cohort}."
+    )
   dataset, own = None, None
   if {"images", "cnn"} & set(options.task):
     dataset = data.load(options.dataset, options.data_dir)
   if dataset and "images" in options.task:
-    own = images.scene(dataset, options.users, options.components, options.frequencies, options.seed)
+    own = images.scene(
+      dataset, options.users, options.components, options.frequencies, options.seed
+    )
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "bound" in options.task:
-      yield from report.bound_parts(options.dims, options.alphas, options.epsilons, options.probability)
+      yield from report.bound_parts(
+        options.dims, options.alphas, options.epsilons, options.probability
+      )
     if "spheres" in options.task:
       yield from report.sphere_parts(list(_spheres(options, workdir)), options.trials)
     if own:
@@ -104,11 +141,15 @@ def prepare(options: ReconstructionOptions) -> Work:
       )
       yield report.cnn_part(made)
 
-  return lambda workdir: write_report(workdir, "reconstruction", "Reconstruction from private releases", parts(workdir))
+  return lambda workdir: write_report(
+    workdir, "reconstruction", "Reconstruction from private releases", parts(workdir)
+  )
 
 
 def cases(options: ReconstructionOptions) -> list[Case]:
-  """Every mechanism, epsilon and prior in each small dimension, and projections of the uniform prior."""
+  """Every mechanism, epsilon and prior in each small dimension, and projections of the uniform
+  prior.
+  """
   small = [dim for dim in options.dims if dim <= options.ambient]
   return [
     case
@@ -129,7 +170,9 @@ def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[
   return kept_rows(cases(options), rows, workdir.path / "spheres.jsonl")
 
 
-def _images(options: ReconstructionOptions, own: images.Scene, workdir: Workdir) -> Iterator[dict[str, Any]]:
+def _images(
+  options: ReconstructionOptions, own: images.Scene, workdir: Workdir
+) -> Iterator[dict[str, Any]]:
   todo: list[tuple[str, float]] = [("no privacy", math.inf)]
   todo += [(name, epsilon) for name in options.mechanisms for epsilon in options.epsilons]
 
@@ -140,13 +183,17 @@ def _images(options: ReconstructionOptions, own: images.Scene, workdir: Workdir)
     else:
       mechanism = images.mechanism_of(name, epsilon, own)
       released = images.releases(own, mechanism, options.releases, options.seed)
-      variance, found = images.noise_variance(mechanism), images.identified(own, mechanism, released)
+      variance, found = (
+        images.noise_variance(mechanism),
+        images.identified(own, mechanism, released),
+      )
     return {
       "mechanism": name,
       "epsilon": None if math.isinf(epsilon) else epsilon,
       "identified": found,
       "views": [
-        {"view": view.name, "prior": prior} | images.rates(own, images.reconstruct(own, view, prior), options.alphas)
+        {"view": view.name, "prior": prior}
+        | images.rates(own, images.reconstruct(own, view, prior), options.alphas)
         for view in images.views(own, released, variance, options.cohort)
         for prior in images.PRIORS
       ],
@@ -156,7 +203,9 @@ def _images(options: ReconstructionOptions, own: images.Scene, workdir: Workdir)
 
 
 def _gallery(options: ReconstructionOptions, own: images.Scene) -> dict[str, np.ndarray]:
-  """A few users' images as the attack sees them, by the row's label: the first mechanism, public images for a prior."""
+  """A few users' images as the attack sees them, by the row's label: the first mechanism, public
+  images for a prior.
+  """
   name, shown = options.mechanisms[0], {}
   for epsilon in sorted(options.epsilons, reverse=True):
     mechanism = images.mechanism_of(name, epsilon, own)

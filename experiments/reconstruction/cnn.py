@@ -1,4 +1,6 @@
-"""Reconstruction of images from gradients of a convolutional network at its start, by optimisation."""
+"""Reconstruction of images from gradients of a convolutional network at its start, by
+optimisation.
+"""
 
 import math
 import zlib
@@ -46,7 +48,9 @@ class Pictures(NamedTuple):
 
 
 class _View(NamedTuple):
-  """Estimates of the gradients' directions [users, size], with noise of this variance in a coordinate."""
+  """Estimates of the gradients' directions [users, size], with noise of this variance in a
+  coordinate.
+  """
 
   label: str
   estimate: jax.Array
@@ -64,10 +68,12 @@ def pictures(
   num_steps: int,
   seed: int,
 ) -> Pictures:
-  """Attacks releases of PrivUnit: one of each user at each epsilon; at the first private one, other views too.
+  """Attacks releases of PrivUnit: one of each user at each epsilon; at the first private one, other
+  views too.
 
-  Smaller images are enlarged to 16 x 16. With public images the prior is their principal components, and the attack
-  starts at those whose gradients are nearest to the release; without, at grey, with every label.
+  Smaller images are enlarged to 16 x 16. With public images the prior is their principal
+  components, and the attack starts at those whose gradients are nearest to the release; without, at
+  grey, with every label.
 
   Args:
     dataset: the users are test images drawn at random, the training images public.
@@ -84,7 +90,10 @@ def pictures(
   gradient_of = _gradient(images.shape[1:], dataset.num_classes, seed)
   gradients = jax.jit(jax.vmap(gradient_of))
   exact = _normalised(gradients(images.reshape(users, -1), labels))
-  prior, public_labels = principal_prior(train.inputs, components), jnp.asarray(train.labels[:_PUBLIC], np.int32)
+  prior, public_labels = (
+    principal_prior(train.inputs, components),
+    jnp.asarray(train.labels[:_PUBLIC], np.int32),
+  )
   public_images = jnp.asarray(train.inputs[:_PUBLIC]).reshape(-1, images[0].size)
   public = _normalised(gradients(public_images, public_labels))
 
@@ -106,13 +115,21 @@ def pictures(
       match = (informed if view.public else blind)(release, penalty, candidates)
       rows.append((np.asarray(match.input), int(candidates.labels[match.candidate])))
     found = np.array([row[0] for row in rows]).reshape(images.shape)
-    return Picture(view.label, found, _cosines(found, images), np.array([row[1] for row in rows]) == labels)
+    return Picture(
+      view.label, found, _cosines(found, images), np.array([row[1] for row in rows]) == labels
+    )
 
-  return Pictures(images, [attacked(view) for view in _views(exact, epsilons, releases, seed)], exact.shape[1])
+  return Pictures(
+    images, [attacked(view) for view in _views(exact, epsilons, releases, seed)], exact.shape[1]
+  )
 
 
-def _views(exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int) -> Iterator[_View]:
-  """One release at each epsilon; at the first private one also no prior, repeated releases, and the users' sum."""
+def _views(
+  exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int
+) -> Iterator[_View]:
+  """One release at each epsilon; at the first private one also no prior, repeated releases, and the
+  users' sum.
+  """
   users, size = exact.shape
   private = [epsilon for epsilon in epsilons if math.isfinite(epsilon)]
   if len(private) < len(epsilons):
@@ -120,7 +137,10 @@ def _views(exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int
     yield _View("∞, no prior", exact, 0.0, public=False)
   for epsilon in private:
     mechanism = priv_unit(size, epsilon)
-    release, variance = jax.jit(jax.vmap(mechanism.privatize)), mechanism.mean_squared_error(1.0) / size
+    release, variance = (
+      jax.jit(jax.vmap(mechanism.privatize)),
+      mechanism.mean_squared_error(1.0) / size,
+    )
     key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(epsilon).encode())))
     count = releases if epsilon == private[0] else 1
     keys, label = jax.random.split(key, (count, users)), rounded_up(epsilon)
@@ -128,7 +148,9 @@ def _views(exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int
     yield _View(label, released[0], variance)
     if count > 1:
       yield _View(f"{label}, no prior", released[0], variance, public=False)
-      yield _View(f"{label}, {count} releases", sum(released[1:], released[0]) / count, variance / count)
+      yield _View(
+        f"{label}, {count} releases", sum(released[1:], released[0]) / count, variance / count
+      )
     if count > 1 and users > 1:
       others = jnp.sum(exact, axis=0) - exact
       whole = jnp.sum(released[0], axis=0)
@@ -142,10 +164,15 @@ def enlarged(examples: data.Examples) -> data.Examples:
   return examples._replace(inputs=np.asarray(inputs))
 
 
-def _gradient(shape: tuple[int, ...], num_classes: int, seed: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def _gradient(
+  shape: tuple[int, ...], num_classes: int, seed: int
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
   """(image, label) -> the gradient of the network's loss there at its start, all flat."""
   model = models.small_cnn(shape, num_classes)
-  gradient, params = jax.grad(models.cross_entropy(model)), jax.jit(model.init)(jax.random.key(seed))
+  gradient, params = (
+    jax.grad(models.cross_entropy(model)),
+    jax.jit(model.init)(jax.random.key(seed)),
+  )
 
   def gradient_of(image, label):
     example = data.Examples(image.reshape(1, *shape), label[None], jnp.ones(1))
@@ -160,4 +187,6 @@ def _normalised(rows: jax.Array) -> jax.Array:
 
 def _cosines(found: np.ndarray, images: np.ndarray) -> np.ndarray:
   inner = np.sum(found * images, axis=(1, 2))
-  return inner / np.maximum(np.linalg.norm(found, axis=(1, 2)) * np.linalg.norm(images, axis=(1, 2)), 1e-20)
+  return inner / np.maximum(
+    np.linalg.norm(found, axis=(1, 2)) * np.linalg.norm(images, axis=(1, 2)), 1e-20
+  )

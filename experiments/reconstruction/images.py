@@ -1,8 +1,9 @@
-"""Reconstruction of images from gradients of multinomial regression at its start, as the server sees them.
+"""Reconstruction of images from gradients of multinomial regression at its start, as the server
+sees them.
 
-Each client releases the direction of its image's gradient. The attacker takes the mean length of public gradients for
-its length, and public images for its prior or none. It wants the image's low frequencies, less the public mean's: all
-images have that in common.
+Each client releases the direction of its image's gradient. The attacker takes the mean length of
+public gradients for its length, and public images for its prior or none. It wants the image's low
+frequencies, less the public mean's: all images have that in common.
 """
 
 import math
@@ -35,10 +36,12 @@ class Scene(NamedTuple):
     inputs: float32 [users, d] in [0, 1].
     gradients: float32 [users, classes, d + 1].
     length: mean length of public gradients.
-    others: (mean [classes * (d + 1)], variance in a coordinate) of the direction of a public gradient.
-    attacks: (estimates of gradients [users, classes, d + 1], noise variance) -> images [users, d], by prior: "public"
-      images, or "none", when pixels are only known to lie in [0, 1].
-    target: images [n, d] -> their lowest frequencies less those of the public mean, each of norm 1, [n, k].
+    others: (mean [classes * (d + 1)], variance in a coordinate) of the direction of a public
+      gradient.
+    attacks: (estimates of gradients [users, classes, d + 1], noise variance) -> images [users, d],
+      by prior: "public" images, or "none", when pixels are only known to lie in [0, 1].
+    target: images [n, d] -> their lowest frequencies less those of the public mean, each of norm 1,
+      [n, k].
     public: float32 [n, k], the targets of public images.
   """
 
@@ -72,13 +75,17 @@ class View(NamedTuple):
 
 
 def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed: int) -> Scene:
-  """Users are test images drawn at random; the training images, the first 5,000 of them, are public.
+  """Users are test images drawn at random; the training images, the first 5,000 of them, are
+  public.
 
   Raises:
-    ValueError: if there are fewer test images than users, or a number is more than the pixels allow.
+    ValueError: if there are fewer test images than users, or a number is more than the pixels
+      allow.
   """
   if not users <= len(dataset.test.labels):
-    raise ValueError(f"Expected --users of at most {len(dataset.test.labels)}, the test images, got {users}.")
+    raise ValueError(
+      f"Expected --users of at most {len(dataset.test.labels)}, the test images, got {users}."
+    )
   own = np.random.default_rng(seed).permutation(len(dataset.test.labels))[:users]
   gradient = _gradient(dataset)
   train = jax.tree.map(lambda x: x[:_PUBLIC], dataset.train)
@@ -119,22 +126,32 @@ def mechanism_of(name: str, epsilon: float, own: Scene) -> LocalMechanism:
 def exact_error(own: Scene) -> float:
   """The largest relative error of the closed form on the gradients themselves."""
   found = np.asarray(jax.vmap(attacks.input_of_gradient)(own.gradients))
-  return float(np.max(np.linalg.norm(found - own.inputs, axis=1) / np.linalg.norm(own.inputs, axis=1)))
+  return float(
+    np.max(np.linalg.norm(found - own.inputs, axis=1) / np.linalg.norm(own.inputs, axis=1))
+  )
 
 
 def releases(own: Scene, mechanism: LocalMechanism, count: int, seed: int) -> np.ndarray:
-  """`count` independent releases of each user, as estimates of its direction: float32 [count, users, size]."""
-  key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(mechanism.guarantee).encode())))
+  """`count` independent releases of each user, as estimates of its direction: float32 [count,
+  users, size].
+  """
+  key = jax.random.fold_in(
+    jax.random.key(seed), np.uint32(zlib.crc32(repr(mechanism.guarantee).encode()))
+  )
   keys, scale = jax.random.split(key, (count, len(own.inputs))), _scale(mechanism)
-  release = jax.jit(jax.vmap(lambda k, v: scale * direction_seen(mechanism, mechanism.encode(k, v))))
+  release = jax.jit(
+    jax.vmap(lambda k, v: scale * direction_seen(mechanism, mechanism.encode(k, v)))
+  )
   return np.stack([release(keys[i], own.directions) for i in range(count)])
 
 
 def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Iterator[View]:
-  """What `released` [count, users, size], with this noise variance in a coordinate, tells the server.
+  """What `released` [count, users, size], with this noise variance in a coordinate, tells the
+  server.
 
-  One release; the mean of all of a user; and the sum over a cohort, the users taken in turn, once without knowing
-  anything of the others, once knowing all their gradients. (Of separated releases: the sum of their directions.)
+  One release; the mean of all of a user; and the sum over a cohort, the users taken in turn, once
+  without knowing anything of the others, once knowing all their gradients. (Of separated releases:
+  the sum of their directions.)
   """
   count, users, size = released.shape
   yield View("one release", released[0], variance)
@@ -146,7 +163,9 @@ def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Ite
     cohorts = own.directions[:whole].reshape(-1, cohort, size)
     noisy = np.repeat(released[0, :whole].reshape(cohorts.shape).sum(axis=1), cohort, axis=0)
     exact = np.repeat(cohorts.sum(axis=1), cohort, axis=0) - own.directions[:whole]
-    yield View(f"sum of {cohort}", noisy - (cohort - 1) * mean, cohort * variance + (cohort - 1) * spread)
+    yield View(
+      f"sum of {cohort}", noisy - (cohort - 1) * mean, cohort * variance + (cohort - 1) * spread
+    )
     yield View(f"sum of {cohort}, others known", noisy - exact, cohort * variance)
 
 
@@ -166,7 +185,9 @@ def reconstruct(own: Scene, view: View, prior: str) -> np.ndarray:
 
 
 def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, Any]:
-  """Numbers of alpha-good reconstructions of the low frequencies, and the mean cosine of whole images."""
+  """Numbers of alpha-good reconstructions of the low frequencies, and the mean cosine of whole
+  images.
+  """
   truth = own.inputs[: len(images)]
   distances = np.linalg.norm(own.target(images) - own.target(truth), axis=1)
   cosines = np.sum(_normalised(images) * _normalised(truth), axis=1)
@@ -187,7 +208,9 @@ def guesses(own: Scene, alphas: Sequence[float]) -> list[int]:
 
 
 def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> dict[str, Any]:
-  """How often one release tells which of the users' images it was made of: the prior is uniform, the bound holds."""
+  """How often one release tells which of the users' images it was made of: the prior is uniform,
+  the bound holds.
+  """
   count, users, _ = released.shape
   named = np.argmax(released @ own.directions.T, axis=2)
   successes = int(np.sum(named == np.arange(users)))

@@ -37,18 +37,29 @@ def bound_parts(
   yield Part("Uniform priors: the epsilon that a protection allows", table(header, rows))
 
   grid = np.geomspace(0.1, 10 * max(epsilons), 60)
-  made, axes = plots.figure("epsilon", "alpha", f"closest reconstruction with a chance of {probability}")
+  made, axes = plots.figure(
+    "epsilon", "alpha", f"closest reconstruction with a chance of {probability}"
+  )
   axes.set(xscale="log")
   for dim in dims:
-    axes.plot(grid, [reconstruction.closest_alpha(dim, float(e), probability) for e in grid], label=f"k = {dim}")
+    axes.plot(
+      grid,
+      [reconstruction.closest_alpha(dim, float(e), probability) for e in grid],
+      label=f"k = {dim}",
+    )
   closest = [
-    [rounded_up(e), *(rounded_down(reconstruction.closest_alpha(dim, e, probability), 4) for dim in dims)]
+    [
+      rounded_up(e),
+      *(rounded_down(reconstruction.closest_alpha(dim, e, probability), 4) for dim in dims),
+    ]
     for e in epsilons
   ]
   text = f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 apart.\n\n"
   header = ["epsilon", *(f"k = {dim}" for dim in dims)]
   yield Part(
-    "Uniform priors: the protection that an epsilon gives", text + table(header, closest), {"protection": made}
+    "Uniform priors: the protection that an epsilon gives",
+    text + table(header, closest),
+    {"protection": made},
   )
 
 
@@ -58,43 +69,76 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
   above = [row for row in rows if row["lower"] > row["bound"]]
   above_sharp = [row for row in rows if row["lower"] > row["sharp"]]
   text = (
-    f"{len(rows)} points of {trials:,} trials; lower limits of {100 * CONFIDENCE:g} % (Clopper-Pearson) above "
-    f"min(1, rho_0 e^epsilon P + delta): {len(above)}; above the sharper bound (posterior odds; for the Gaussian, its "
-    f"trade-off curve): {len(above_sharp)}. Guesses are closed forms: the estimate; under a prior on a cap, the better "
-    "of two in it. d above k: the target is a projection of what is released.\n\n"
+    f"{len(rows)} points of {trials:,} trials; lower limits of {100 * CONFIDENCE:g} % "
+    f"(Clopper-Pearson) above min(1, rho_0 e^epsilon P + delta): {len(above)}; above the sharper "
+    f"bound (posterior odds; for the Gaussian, its trade-off curve): {len(above_sharp)}. Guesses "
+    "are closed forms: the estimate; under a prior on a cap, the better of two in it. d above k: "
+    "the target is a projection of what is released.\n\n"
   )
-  header = ["mechanism", "epsilon", "k", "d", "rho_0", "alpha", "measured", "lower limit", "bound", "sharper"]
+  header = [
+    "mechanism",
+    "epsilon",
+    "k",
+    "d",
+    "rho_0",
+    "alpha",
+    "measured",
+    "lower limit",
+    "bound",
+    "sharper",
+  ]
   cells = [
     [
       *(row["mechanism"], rounded_up(row["epsilon"]), str(row["dim"]), str(row["ambient"])),
-      *(f"{row['density_ratio']:g}", f"{row['alpha']:g}", f"{row['successes'] / row['trials']:.5f}"),
+      *(
+        f"{row['density_ratio']:g}",
+        f"{row['alpha']:g}",
+        f"{row['successes'] / row['trials']:.5f}",
+      ),
       *(rounded_down(row["lower"], 4), rounded_up(row["bound"], 4), rounded_up(row["sharp"], 4)),
     ]
     for row in rows
   ]
-  made, axes = plots.figure("the sharper bound", "measured chance of success", "directions under priors of the bound")
+  made, axes = plots.figure(
+    "the sharper bound", "measured chance of success", "directions under priors of the bound"
+  )
   axes.set(xscale="log", yscale="log")
   for name in dict.fromkeys(row["mechanism"] for row in rows):
     own = [row for row in rows if row["mechanism"] == name and row["successes"]]
-    axes.scatter([r["sharp"] for r in own], [r["successes"] / r["trials"] for r in own], s=9, label=name)
+    axes.scatter(
+      [r["sharp"] for r in own], [r["successes"] / r["trials"] for r in own], s=9, label=name
+    )
   axes.plot([1e-6, 1], [1e-6, 1], color="0.3", label="bound")
   yield Part("Directions: attacks beside the bound", text + table(header, cells), {"spheres": made})
 
 
-def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any) -> Iterator[Part]:
+def image_parts(
+  results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any
+) -> Iterator[Part]:
   """Successes on real images, without a bound; and identification in a list, with it."""
   alphas, users = options.alphas, len(own.inputs)
   guessed = images.guesses(own, alphas)
   text = (
-    f"From an exact gradient the closed form has a relative error of at most {rounded_up(images.exact_error(own), 2)}. "
-    f"Success: the {options.frequencies} lowest frequencies, less the public mean's and normalised, within alpha; "
-    "95 % Clopper-Pearson intervals. Images of a data set resemble each other: their prior is far from any that the "
-    "bound on directions allows, so no bound stands here. The attack names a posterior mean: where there is little to "
-    "be seen, a guess made for success alone may do better. Without a release, the best public image: "
-    + ", ".join(f"{_share(n, users)} at alpha = {a:g}" for n, a in zip(guessed, alphas, strict=True))
+    "From an exact gradient the closed form has a relative error of at most "
+    f"{rounded_up(images.exact_error(own), 2)}. Success: the {options.frequencies} lowest "
+    "frequencies, less the public mean's and normalised, within alpha; 95 % Clopper-Pearson "
+    "intervals. Images of a data set resemble each other: their prior is far from any that the "
+    "bound on directions allows, so no bound stands here. The attack names a posterior mean: where "
+    "there is little to be seen, a guess made for success alone may do better. Without a release, "
+    "the best public image: "
+    + ", ".join(
+      f"{_share(n, users)} at alpha = {a:g}" for n, a in zip(guessed, alphas, strict=True)
+    )
     + ".\n\n"
   )
-  header = ["mechanism", "epsilon", "seen", "prior", *(f"alpha = {a:g}" for a in alphas), "cosine of images"]
+  header = [
+    "mechanism",
+    "epsilon",
+    "seen",
+    "prior",
+    *(f"alpha = {a:g}" for a in alphas),
+    "cosine of images",
+  ]
   cells = [
     [
       *(
@@ -109,7 +153,11 @@ def image_parts(results: Sequence[Mapping[str, Any]], own: images.Scene, options
     for result in results
     for row in result["views"]
   ]
-  yield Part("Images: reconstruction of the low frequencies", text + table(header, cells), {"images": _curves(results)})
+  yield Part(
+    "Images: reconstruction of the low frequencies",
+    text + table(header, cells),
+    {"images": _curves(results)},
+  )
   yield _identified_part(results, users)
 
 
@@ -131,10 +179,10 @@ def cnn_part(made: Pictures) -> Part:
     for view in made.views
   ]
   text = (
-    f"Directions of gradients of {made.size:,} numbers, released by PrivUnit: one release of each user unless it says "
-    "more. Adam on the cosine between gradients; with public images' principal components for a prior, from those "
-    "public images whose gradients are nearest; without a prior, from grey. The cosine is that of whole images, which "
-    "all resemble their mean.\n\n"
+    f"Directions of gradients of {made.size:,} numbers, released by PrivUnit: one release of each "
+    "user unless it says more. Adam on the cosine between gradients; with public images' principal "
+    "components for a prior, from those public images whose gradients are nearest; without a "
+    "prior, from grey. The cosine is that of whole images, which all resemble their mean.\n\n"
   )
   shown = {"image": made.images} | {view.label: view.found for view in made.views}
   header = ["epsilon", "mean cosine", "least", "labels found"]
@@ -144,22 +192,33 @@ def cnn_part(made: Pictures) -> Part:
 def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
   rows = [
     [
-      *(result["mechanism"], rounded_up(result["epsilon"]), f"{found['successes'] / found['trials']:.4f}"),
-      *(rounded_down(found["lower"], 4), rounded_up(found["bound"], 4), rounded_up(found["sharp"], 4)),
+      *(
+        result["mechanism"],
+        rounded_up(result["epsilon"]),
+        f"{found['successes'] / found['trials']:.4f}",
+      ),
+      *(
+        rounded_down(found["lower"], 4),
+        rounded_up(found["bound"], 4),
+        rounded_up(found["sharp"], 4),
+      ),
     ]
     for result in results
     if (found := result["identified"])
   ]
   text = (
-    f"The attacker knows all {users} images and asks which one a release was made of: a uniform prior, p = 1/{users}. "
-    f"The bound min(1, e^epsilon p + delta) holds here. Lower limits: {100 * CONFIDENCE:g} %, Clopper-Pearson.\n\n"
+    f"The attacker knows all {users} images and asks which one a release was made of: a uniform "
+    f"prior, p = 1/{users}. The bound min(1, e^epsilon p + delta) holds here. Lower limits: "
+    f"{100 * CONFIDENCE:g} %, Clopper-Pearson.\n\n"
   )
   header = ["mechanism", "epsilon", "identified", "lower limit", "bound", "sharper"]
   return Part("Images: one of a known list", text + table(header, rows))
 
 
 def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
-  made, axes = plots.figure("epsilon", "alpha-good reconstructions", "one release, largest alpha, public prior")
+  made, axes = plots.figure(
+    "epsilon", "alpha-good reconstructions", "one release, largest alpha, public prior"
+  )
   axes.set(xscale="log")
   private = [result for result in results if result["epsilon"] is not None]
   for name in dict.fromkeys(result["mechanism"] for result in private):
@@ -175,7 +234,9 @@ def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
 def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   """Pictures in rows: images [users, height, width] by label."""
   columns = len(next(iter(rows.values())))
-  made, axes = plt.subplots(len(rows), columns, figsize=(columns + 1.5, len(rows)), squeeze=False, layout="constrained")
+  made, axes = plt.subplots(
+    len(rows), columns, figsize=(columns + 1.5, len(rows)), squeeze=False, layout="constrained"
+  )
   for line, (label, values) in zip(axes, rows.items(), strict=True):
     for axis, image in zip(line, values, strict=True):
       axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)

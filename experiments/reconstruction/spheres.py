@@ -1,4 +1,6 @@
-"""Reconstruction of directions under priors that the bound allows: attacks in closed form, many trials."""
+"""Reconstruction of directions under priors that the bound allows: attacks in closed form, many
+trials.
+"""
 
 import math
 import zlib
@@ -29,7 +31,8 @@ class Case(NamedTuple):
     epsilon: of one release.
     dim: k: the target is the direction of the first k coordinates.
     ambient: d >= k, of the unit vector that is released.
-    density_ratio: rho_0, 1 or at least 2: the prior of the target is uniform on a cap of 1 / rho_0 of the sphere.
+    density_ratio: rho_0, 1 or at least 2: the prior of the target is uniform on a cap of 1 / rho_0
+      of the sphere.
   """
 
   mechanism: str
@@ -42,8 +45,8 @@ class Case(NamedTuple):
 def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list[dict[str, Any]]:
   """Each alpha's successes in `trials` independent trials, beside the bounds: rows of results.
 
-  The guess is the estimate's direction; under a prior on a cap, the better of two: the nearest direction in the cap,
-  and the nearest one whose whole ball of success lies in it.
+  The guess is the estimate's direction; under a prior on a cap, the better of two: the nearest
+  direction in the cap, and the nearest one whose whole ball of success lies in it.
   """
   mechanism = ESTIMATORS[case.mechanism].make(Setting(case.ambient, case.epsilon))
   number = zlib.crc32(repr(case).encode())
@@ -54,31 +57,39 @@ def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list
   def guesses(estimate, alpha):
     if math.isinf(angle):
       return [estimate]
-    return [nearest_in_cap(estimate, center, angle - margin) for margin in (0.0, 2 * math.asin(alpha / 2))]
+    return [
+      nearest_in_cap(estimate, center, angle - margin) for margin in (0.0, 2 * math.asin(alpha / 2))
+    ]
 
   def trial(key, value):
     estimate = direction_seen(mechanism, mechanism.encode(key, value))[: case.dim]
     named = [guesses(estimate, alpha) for alpha in alphas]
     good = [
-      [succeeds(guess, value[: case.dim], alpha) for guess in own] for alpha, own in zip(alphas, named, strict=True)
+      [succeeds(guess, value[: case.dim], alpha) for guess in own]
+      for alpha, own in zip(alphas, named, strict=True)
     ]
     return jnp.array(good)
 
-  count = jax.jit(lambda keys, values: jnp.sum(jax.vmap(trial)(keys, values), axis=0, dtype=np.int32))
+  count = jax.jit(
+    lambda keys, values: jnp.sum(jax.vmap(trial)(keys, values), axis=0, dtype=np.int32)
+  )
   total, done = np.array(0), 0
   while done < trials:
     size = min(_CHUNK, trials - done)
     values = jnp.asarray(values_of(case, generator, size))
     total = total + np.asarray(count(jax.random.split(jax.random.fold_in(key, done), size), values))
     done += size
-  return [_row(case, mechanism, alpha, int(s), trials) for alpha, s in zip(alphas, total.max(axis=1), strict=True)]
+  return [
+    _row(case, mechanism, alpha, int(s), trials)
+    for alpha, s in zip(alphas, total.max(axis=1), strict=True)
+  ]
 
 
 def direction_seen(mechanism: LocalMechanism, report: Any) -> jax.Array:
   """The estimate of a unit vector that an attacker makes of a report.
 
-  The server's own; but of a separated one the direction's report, up to its length: times a magnitude that happens to
-  be negative it would point away.
+  The server's own; but of a separated one the direction's report, up to its length: times a
+  magnitude that happens to be negative it would point away.
   """
   return report.direction if isinstance(report, SeparatedReport) else mechanism.decode(report)
 
@@ -92,7 +103,9 @@ def prior_angle(case: Case) -> float:
 
 
 def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndarray:
-  """Unit vectors of which the first k coordinates have a direction from the prior: float32 [count, ambient]."""
+  """Unit vectors of which the first k coordinates have a direction from the prior: float32 [count,
+  ambient].
+  """
   values = generator.normal(size=(count, case.ambient))
   if case.density_ratio > 1:
     log_tail = np.log(1 - generator.random(count)) - math.log(case.density_ratio)
@@ -107,7 +120,9 @@ def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndar
 
 def lower_limit(successes: int, trials: int) -> float:
   """The lower Clopper-Pearson limit of a chance of success, one-sided, at `CONFIDENCE`."""
-  return float(stats.binomtest(successes, trials, alternative="greater").proportion_ci(CONFIDENCE, "exact").low)
+  return float(
+    stats.binomtest(successes, trials, alternative="greater").proportion_ci(CONFIDENCE, "exact").low
+  )
 
 
 def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
@@ -121,7 +136,9 @@ def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
   return math.exp(general), math.exp(sharp)
 
 
-def beside_bounds(mechanism: LocalMechanism, log_guess: float, successes: int, trials: int) -> dict[str, Any]:
+def beside_bounds(
+  mechanism: LocalMechanism, log_guess: float, successes: int, trials: int
+) -> dict[str, Any]:
   """What was measured of an attack, its lower limit, and both bounds, as a row of results."""
   general, sharp = bounds(mechanism, log_guess)
   return {
@@ -133,7 +150,9 @@ def beside_bounds(mechanism: LocalMechanism, log_guess: float, successes: int, t
   }
 
 
-def _row(case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int) -> dict[str, Any]:
+def _row(
+  case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int
+) -> dict[str, Any]:
   log_guess = reconstruction.log_guess(case.dim, alpha, case.density_ratio)
   found = beside_bounds(mechanism, log_guess, successes, trials)
   return case._asdict() | {"alpha": alpha} | found

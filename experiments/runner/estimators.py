@@ -1,7 +1,9 @@
-"""Local mechanisms for unit vectors beside each other, each made for the same values: those of the registry.
+"""Local mechanisms for unit vectors beside each other, each made for the same values: those of the
+registry.
 
-All take vectors of L2 norm 1. What a mechanism of another norm must allow for, a promise about coordinates may lessen:
-values that are known to have none above `Setting.max_coordinate` are scaled up into the cube of `priv_unit_linf`.
+All take vectors of L2 norm 1. What a mechanism of another norm must allow for, a promise about
+coordinates may lessen: values that are known to have none above `Setting.max_coordinate` are scaled
+up into the cube of `priv_unit_linf`.
 """
 
 import math
@@ -13,10 +15,14 @@ import numpy as np
 from jdp.mechanisms import LocalMechanism, registry
 from jdp.mechanisms.registry import RegisteredMechanism
 
-ESTIMATORS = {name: entry for name, entry in registry.registered().items() if entry.estimates_directions}
+ESTIMATORS = {
+  name: entry for name, entry in registry.registered().items() if entry.estimates_directions
+}
 
 
-def expected_error(estimator: RegisteredMechanism, mechanism: LocalMechanism, values: np.ndarray) -> float:
+def expected_error(
+  estimator: RegisteredMechanism, mechanism: LocalMechanism, values: np.ndarray
+) -> float:
   """E||mean of the estimates - mean of the values||^2 by the mechanism's own closed form.
 
   With a shared projection it holds to leading order in 1/k, for dimensions that are powers of two.
@@ -31,10 +37,14 @@ def expected_error(estimator: RegisteredMechanism, mechanism: LocalMechanism, va
   if not estimator.shares_projection:
     return alone / len(values)
   floor = 1 / mechanism.parameters.c**2 - 1
-  return (alone - floor) / len(values) + floor * float(np.sum(np.mean(values, axis=0, dtype=float) ** 2))
+  return (alone - floor) / len(values) + floor * float(
+    np.sum(np.mean(values, axis=0, dtype=float) ** 2)
+  )
 
 
 def report_bytes(mechanism: LocalMechanism) -> int:
   """Bytes of the arrays that leave the client."""
-  report = jax.eval_shape(mechanism.encode, jax.random.key(0), jax.ShapeDtypeStruct(mechanism.shape, np.float32))
+  report = jax.eval_shape(
+    mechanism.encode, jax.random.key(0), jax.ShapeDtypeStruct(mechanism.shape, np.float32)
+  )
   return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(report))

@@ -1,4 +1,6 @@
-"""Federated training: who takes part, what a client computes, how the server steps, how much noise."""
+"""Federated training: who takes part, what a client computes, how the server steps, how much
+noise.
+"""
 
 import dataclasses
 from functools import partial
@@ -31,7 +33,9 @@ _LOST = 1e-3
 class FederationOptions:
   """The options of federated training with central noise."""
 
-  cohort_size: int = option(100, "Expected number of users in a round; each takes part with that share.", check=_count)
+  cohort_size: int = option(
+    100, "Expected number of users in a round; each takes part with that share.", check=_count
+  )
   participation_cap: int | None = option(
     None,
     "The most rounds that one user takes part in. Default: the least for which, in expectation, "
@@ -44,26 +48,39 @@ class FederationOptions:
     choices=("gradient", "sgd", "proximal"),
   )
   local_learning_rate: float = option(1.0, "The client's learning rate.", check=_validate.positive)
-  local_epochs: int | None = option(1, "Passes over the client's examples.", check=_count, when=_SGD)
+  local_epochs: int | None = option(
+    1, "Passes over the client's examples.", check=_count, when=_SGD
+  )
   local_batch_size: int | None = option(10, "Examples of a local step.", check=_count, when=_SGD)
   proximal_iterations: int | None = option(
-    10, "Gradient steps towards the proximal point.", check=_count, when={"local_training": ("proximal",)}
+    10,
+    "Gradient steps towards the proximal point.",
+    check=_count,
+    when={"local_training": ("proximal",)},
   )
   server_optimizer: str = option(
     "sgd",
-    f"The server's optimiser; momentum is {_MOMENTUM}, mirror is p-norm descent, for gradients bounded by coordinate.",
+    f"The server's optimiser; momentum is {_MOMENTUM}, mirror is p-norm descent, for gradients "
+    "bounded by coordinate.",
     choices=tuple(_OPTIMIZERS),
   )
   server_learning_rate: float = option(1.0, "The server's learning rate.", check=_validate.positive)
   noise_multiplier: float | None = option(
-    None, "z, stddev of the central noise over the clip norm.", check=_validate.non_negative, group="central noise"
+    None,
+    "z, stddev of the central noise over the clip norm.",
+    check=_validate.non_negative,
+    group="central noise",
   )
   target_epsilon: float | None = option(
-    None, "The central epsilon that z is calibrated for.", check=_validate.positive, group="central noise"
+    None,
+    "The central epsilon that z is calibrated for.",
+    check=_validate.positive,
+    group="central noise",
   )
   delta: float | None = option(
     None,
-    "Delta of the central guarantee. Default: N^-1.1 of N users, or of N examples where these are what is protected.",
+    "Delta of the central guarantee. Default: N^-1.1 of N users, or of N examples where these are "
+    "what is protected.",
     check=partial(_validate.in_range, 1e-300, 0.5),
   )
 
@@ -83,7 +100,9 @@ class Plan(NamedTuple):
 
 
 def central_delta(options: Any, num_records: int) -> float:
-  """Delta of the central guarantee: `--delta`, or N^-1.1 of the N records (users, or examples) that it protects."""
+  """Delta of the central guarantee: `--delta`, or N^-1.1 of the N records (users, or examples) that
+  it protects.
+  """
   return options.delta or num_records**-1.1
 
 
@@ -99,11 +118,15 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
     ValueError: if the cohort is larger than the users are many.
   """
   if not options.cohort_size <= num_users:
-    raise ValueError(f"Expected --cohort_size of at most {num_users} users, got {options.cohort_size}.")
+    raise ValueError(
+      f"Expected --cohort_size of at most {num_users} users, got {options.cohort_size}."
+    )
   probability = options.cohort_size / num_users
   cap = options.participation_cap or default_participation_cap(options.num_rounds, probability)
   if not cap <= options.num_rounds:
-    raise ValueError(f"Expected --participation_cap of at most --num_rounds={options.num_rounds}, got {cap}.")
+    raise ValueError(
+      f"Expected --participation_cap of at most --num_rounds={options.num_rounds}, got {cap}."
+    )
   delta = central_delta(options, num_users)
   z = options.noise_multiplier
   if z is None:
@@ -124,7 +147,8 @@ def default_participation_cap(num_rounds: int, probability: float) -> int:
   (31, 10)
   """
   beyond = stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
-  lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)  # E[(K - c)+] is the sum of P(K > j) over j >= c.
+  # E[(K - c)+] is the sum of P(K > j) over j >= c.
+  lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)
   return int(np.argmax(lost <= _LOST * num_rounds * probability))
 
 
@@ -132,10 +156,15 @@ def local_update(options: Any, loss: Loss) -> LocalUpdate:
   """What a client computes."""
   if options.local_training == "sgd":
     return local_sgd(
-      loss, options.local_learning_rate, num_epochs=options.local_epochs, batch_size=options.local_batch_size
+      loss,
+      options.local_learning_rate,
+      num_epochs=options.local_epochs,
+      batch_size=options.local_batch_size,
     )
   if options.local_training == "proximal":
-    return proximal_point(loss, options.local_learning_rate, num_iterations=options.proximal_iterations)
+    return proximal_point(
+      loss, options.local_learning_rate, num_iterations=options.proximal_iterations
+    )
   return gradient_step(loss, options.local_learning_rate)
 
 
@@ -144,7 +173,8 @@ def server_optimizer(options: FederationOptions) -> optax.GradientTransformation
   optimizer = _OPTIMIZERS[options.server_optimizer](options.server_learning_rate)
 
   def update(gradient, state, params):
-    with jax.numpy_dtype_promotion("standard"):  # Optax's adam raises its decay to the power of an integer.
+    # Optax's adam raises its decay to the power of an integer.
+    with jax.numpy_dtype_promotion("standard"):
       return optimizer.update(gradient, state, params)
 
   return optax.GradientTransformation(optimizer.init, update)

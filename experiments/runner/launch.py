@@ -39,7 +39,9 @@ class Experiment(NamedTuple, Generic[Options]):
   @property
   def presets(self) -> dict[str, pathlib.Path]:
     """The flagfiles of the published rows, by name."""
-    return {path.stem: path for path in sorted((_EXPERIMENTS / self.name / "flags").glob("*.flags"))}
+    return {
+      path.stem: path for path in sorted((_EXPERIMENTS / self.name / "flags").glob("*.flags"))
+    }
 
 
 class Location(NamedTuple):
@@ -59,16 +61,21 @@ class Location(NamedTuple):
 def launch(experiment: Experiment) -> None:
   """Defines the flags, reads them, and runs; bad input ends the program with its message."""
   options.define(experiment.options_type, flags.FLAGS)
-  flags.DEFINE_enum("preset", None, list(experiment.presets), f"A flagfile to begin with. Default: {_SMOKE}.")
+  flags.DEFINE_enum(
+    "preset", None, list(experiment.presets), f"A flagfile to begin with. Default: {_SMOKE}."
+  )
   flags.DEFINE_string("workdir", None, "Where results go: a new folder. Default: one under ./runs.")
-  flags.DEFINE_boolean("resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with.")
+  flags.DEFINE_boolean(
+    "resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with."
+  )
   app.run(lambda argv: _main(experiment, argv))
 
 
 def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Expected flags only, got {' '.join(argv[1:])}.")
-  logging.set_verbosity(logging.WARNING)  # The checkpointer's messages would tell when each round was over.
+  # The checkpointer's messages would tell when each round was over.
+  logging.set_verbosity(logging.WARNING)
   values = flags.FLAGS
   location = Location(values.preset, values.workdir, values.resume)
   try:
@@ -110,7 +117,9 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
     work = experiment.prepare(chosen)
     folder = workdir.create(location.path, experiment.name, preset, vars(chosen))
   lock = workdir.lock(folder)
-  files.write(folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode())
+  files.write(
+    folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode()
+  )
   return Prepared(folder, lock, work)
 
 
@@ -118,7 +127,9 @@ def execute(prepared: Prepared) -> None:
   """Does the work. Secrets are removed when it is done, and kept for --resume when it is not."""
   folder = prepared.workdir
   print(
-    f"Results go to {folder.path}; after an interruption continue with --resume --workdir={folder.path}", flush=True
+    f"Results go to {folder.path}; after an interruption continue with --resume "
+    f"--workdir={folder.path}",
+    flush=True,
   )
   with prepared.lock:
     prepared.work(folder)
@@ -129,5 +140,6 @@ def _refuse_changes(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
   for name, value in given.items():
     if saved[name] != (list(value) if isinstance(value, tuple) else value):
       raise ValueError(
-        f"Expected --{name}={saved[name]}, with which the run was begun, got {value}; leave it out, or start anew."
+        f"Expected --{name}={saved[name]}, with which the run was begun, got {value}; leave it "
+        "out, or start anew."
       )

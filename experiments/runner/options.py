@@ -1,8 +1,8 @@
 """An experiment's options: a frozen dataclass whose fields are its flags.
 
-A field made by `option` carries its help, its check, and the choice that it belongs to. Flags are read once, in
-the binary's main; everything else works on the dataclass. A preset is a flagfile, and a flag given on the command
-line goes before it.
+A field made by `option` carries its help, its check, and the choice that it belongs to. Flags are
+read once, in the binary's main; everything else works on the dataclass. A preset is a flagfile, and
+a flag given on the command line goes before it.
 """
 
 import dataclasses
@@ -48,19 +48,22 @@ def option(
   """A dataclass field that becomes a flag.
 
   Args:
-    default: its value if it is not given. None: none, or one that depends on the data (`help` says which).
+    default: its value if it is not given. None: none, or one that depends on the data (`help` says
+      which).
     help: what it means, in which unit.
     choices: the strings that it may be, or that its elements may be.
     check: called as check(**{name: value}), or so for each element; raises ValueError.
-    when: the choices that it belongs to: {"optimizer": ("momentum",)}. Where one of them is not made it is None, and
-      giving it is refused.
+    when: the choices that it belongs to: {"optimizer": ("momentum",)}. Where one of them is not
+      made it is None, and giving it is refused.
     group: a name. Of the options of a group exactly one is given.
   """
   spec = _Spec(default, help, choices, check, when or {}, group)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
 
 
-def resolve(options_type: type[Options], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> Options:
+def resolve(
+  options_type: type[Options], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None
+) -> Options:
   """The options that a preset and a command line ask for, checked.
 
   What the preset says about a choice that the command line has changed is dropped.
@@ -71,8 +74,8 @@ def resolve(options_type: type[Options], given: Mapping[str, Any], preset: Mappi
     preset: the same, from a preset's file.
 
   Raises:
-    ValueError: if a value is out of range, if a given option belongs to a choice that is not made, or if not
-      exactly one option of a group is given.
+    ValueError: if a value is out of range, if a given option belongs to a choice that is not made,
+      or if not exactly one option of a group is given.
 
   >>> @dataclasses.dataclass(frozen=True)
   ... class Example:
@@ -87,7 +90,9 @@ def resolve(options_type: type[Options], given: Mapping[str, Any], preset: Mappi
   """
   specs = _specs(options_type)
   rivals = {specs[name].group for name in given} - {None}
-  preset = {name: value for name, value in (preset or {}).items() if specs[name].group not in rivals}
+  preset = {
+    name: value for name, value in (preset or {}).items() if specs[name].group not in rivals
+  }
   chosen = {**preset, **given}
   values = {name: _value(name, specs, chosen) for name in specs}
   for name in given:
@@ -158,7 +163,9 @@ def _specs(options_type: Any) -> dict[str, _Spec]:
 
 
 def _kind(options_type: type, name: str) -> tuple[type, bool]:
-  """(type of the value or of its elements, whether it is a tuple) of a field such as `float | None`."""
+  """(type of the value or of its elements, whether it is a tuple) of a field such as `float |
+  None`.
+  """
   hint = typing.get_type_hints(options_type)[name]
   if isinstance(hint, types.UnionType):
     (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
@@ -172,7 +179,9 @@ def _parse(options_type: type, name: str, value: Any) -> Any:
   try:
     return tuple(map(kind, value))
   except ValueError as error:
-    raise ValueError(f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}.") from error
+    raise ValueError(
+      f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}."
+    ) from error
 
 
 def _format(value: Any) -> str:
@@ -190,7 +199,9 @@ def _conditions(spec: _Spec) -> str:
 
 
 def _value(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) -> Any:
-  """What was chosen, or the default; None where a choice that it belongs to, perhaps by its default, is not made."""
+  """What was chosen, or the default; None where a choice that it belongs to, perhaps by its
+  default, is not made.
+  """
   spec = specs[name]
   if not spec.applies({other: _value(other, specs, chosen) for other in spec.when}):
     return None

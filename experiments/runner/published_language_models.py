@@ -1,4 +1,6 @@
-"""The language models that arXiv 1710.06963 published: what they cost, by its accountant and by today's."""
+"""The language models that arXiv 1710.06963 published: what they cost, by its accountant and by
+today's.
+"""
 
 from typing import NamedTuple
 
@@ -12,7 +14,9 @@ _BASELINE = 17.62
 
 
 class Published(NamedTuple):
-  """A row of Table 2: `cohort` is expected, `epsilon` as printed, `accuracy` is AccuracyTop1 in per cent."""
+  """A row of Table 2: `cohort` is expected, `epsilon` as printed, `accuracy` is AccuracyTop1 in per
+  cent.
+  """
 
   noise: float
   clip_norm: int
@@ -41,11 +45,23 @@ def published_table() -> str:
   """Table 2 of arXiv 1710.06963, with today's epsilon beside the published one."""
   rows = []
   for row in PUBLISHED:
-    then, now = (accounting.epsilon(row.plan, DELTA, accountant=name) for name in ("moments", "rdp"))
+    then, now = (
+      accounting.epsilon(row.plan, DELTA, accountant=name) for name in ("moments", "rdp")
+    )
     epsilons = (str(row.epsilon), epsilon(then), epsilon(now))
     facts = (f"{row.noise}", f"{row.clip_norm}", f"{row.users:,}", f"{row.cohort:,}", *epsilons)
     rows.append([*facts, f"{row.accuracy} %", f"{_BASELINE - row.accuracy:.2f}"])
-  names = ("noise", "S", "users", "cohort", "ε, published", "ε, moments", "ε, RDP", "AccuracyTop1", "points lost")
+  names = (
+    "noise",
+    "S",
+    "users",
+    "cohort",
+    "ε, published",
+    "ε, moments",
+    "ε, RDP",
+    "AccuracyTop1",
+    "points lost",
+  )
   return (
     f"{table(names, rows)}\n\nδ = {DELTA}, {ROUNDS:,} rounds, z = 1; on other data (Reddit), "
     f"where the model without privacy had {_BASELINE} %."

@@ -1,4 +1,5 @@
-"""What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their guarantees with.
+"""What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their
+guarantees with.
 
 | what | where |
 |---|---|
@@ -14,7 +15,11 @@
 """
 
 from jdp.accounting.accountant import delta, epsilon
-from jdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
+from jdp.accounting.analytic_gaussian import (
+  gaussian_delta,
+  gaussian_epsilon,
+  gaussian_noise_multiplier,
+)
 from jdp.accounting.calibration import (
   calibrate_clip_norm,
   calibrate_cohort,

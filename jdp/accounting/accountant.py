@@ -4,7 +4,13 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting import local_releases
-from jdp.accounting.composition import Composition, compose_both, compose_rounds, events_of_type, events_seen
+from jdp.accounting.composition import (
+  Composition,
+  compose_both,
+  compose_rounds,
+  events_of_type,
+  events_seen,
+)
 from jdp.accounting.pld.loss_distributions import pld_profile
 from jdp.accounting.profiles import (
   PrivacyProfile,
@@ -23,29 +29,33 @@ _ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": pld_profi
 
 
 def epsilon(
-  ledger: Ledger, delta: float, *, accountant: str = "rdp", relation: str | None = None, observer: str | None = None
+  ledger: Ledger,
+  delta: float,
+  *,
+  accountant: str = "rdp",
+  relation: str | None = None,
+  observer: str | None = None,
 ) -> float:
   """The epsilon of (epsilon, delta)-differential privacy that a ledger's events guarantee together.
 
-  It holds for one observer, who sees all results of that observer's events,
-  under one neighbouring relation. Which pairings of sampling, query and relation
-  are analysed, and how, is said in `jdp.accounting.amplification` and
-  `jdp.accounting.dominating_pairs`; any other is refused by name.
+  It holds for one observer, who sees all results of that observer's events, under one neighbouring
+  relation. Which pairings of sampling, query and relation are analysed, and how, is said in
+  `jdp.accounting.amplification` and `jdp.accounting.dominating_pairs`; any other is refused by
+  name.
 
-  Rounds and local releases of one observer are composed. That observer sees who
-  takes part, so sampling then amplifies nothing. Of the local releases a unit's
-  `max_releases` most expensive count.
+  Rounds and local releases of one observer are composed. That observer sees who takes part, so
+  sampling then amplifies nothing. Of the local releases a unit's `max_releases` most expensive
+  count.
 
   Args:
     ledger: what was done.
     delta: in [0, 1]; it includes what sample overflows cost.
-    accountant: "rdp": Renyi divergences, minimised over all orders, for every
-      event; "moments": orders 2..33 and the classic conversion, as published
-      tables have it, for Gaussian sums of Poisson samples (local releases are
-      added by the basic theorem); "pld": privacy loss distributions by the
-      package dp_accounting, on its grid of 1e-4 in the loss (tightest, unless
-      epsilon is small against the grid; slow), for Gaussian and Laplace sums,
-      randomised response and pure releases. None exceeds basic composition.
+    accountant: "rdp": Renyi divergences, minimised over all orders, for every event; "moments":
+      orders 2..33 and the classic conversion, as published tables have it, for Gaussian sums of
+      Poisson samples (local releases are added by the basic theorem); "pld": privacy loss
+      distributions by the package dp_accounting, on its grid of 1e-4 in the loss (tightest, unless
+      epsilon is small against the grid; slow), for Gaussian and Laplace sums, randomised response
+      and pure releases. None exceeds basic composition.
     relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
     observer: server, clients or model; None: the ledger's only one.
 
@@ -53,12 +63,13 @@ def epsilon(
     The bound; 0 for an empty ledger, infinity if there is none.
 
   Raises:
-    ValueError: if an argument is invalid, leaves a choice among relations or
-      observers, or names an observer who saw nothing; if units differ; or if an
-      event has no analysis under the relation.
+    ValueError: if an argument is invalid, leaves a choice among relations or observers, or names an
+      observer who saw nothing; if units differ; or if an event has no analysis under the relation.
 
   >>> from jdp import ledger
-  >>> run = ledger.subsampled_gaussian(sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000)
+  >>> run = ledger.subsampled_gaussian(
+  ...   sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000
+  ... )
   >>> round(epsilon(run, delta=1e-5), 3), round(epsilon(run, delta=1e-5, accountant="moments"), 3)
   (1.712, 2.087)
   """
@@ -68,7 +79,12 @@ def epsilon(
 
 
 def delta(
-  ledger: Ledger, epsilon: float, *, accountant: str = "rdp", relation: str | None = None, observer: str | None = None
+  ledger: Ledger,
+  epsilon: float,
+  *,
+  accountant: str = "rdp",
+  relation: str | None = None,
+  observer: str | None = None,
 ) -> float:
   """The delta of (epsilon, delta)-differential privacy that a ledger's events guarantee together.
 
@@ -92,17 +108,23 @@ def delta(
 def _number(name: str, value: float) -> float:
   """The value; NaN, and what is negative, is refused rather than printed."""
   if not value >= 0:
-    raise ValueError(f"Expected {name} to be a number >= 0, got {value}; pass another accountant, or a shorter ledger.")
+    raise ValueError(
+      f"Expected {name} to be a number >= 0, got {value}; pass another accountant, or a shorter "
+      "ledger."
+    )
   return float(value)
 
 
-def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: str | None) -> PrivacyProfile:
+def _profile(
+  ledger: Ledger, accountant: str, relation: str | None, observer: str | None
+) -> PrivacyProfile:
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
   events, chosen = events_seen(ledger, relation, observer)
   rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
-  # Whoever sees a user's reports sees that the user is in the sample: it hides nobody from that observer.
+  # Whoever sees a user's reports sees that the user is in the sample: it hides nobody from that
+  # observer.
   composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
   profile = _composed_profile(composed, accountant)
   if releases:
@@ -112,7 +134,9 @@ def _profile(ledger: Ledger, accountant: str, relation: str | None, observer: st
     if accountant == "moments":
       profile = basic
     else:
-      joint = _composed_profile(compose_both(composed, local_releases.compose_releases(releases)), accountant)
+      joint = _composed_profile(
+        compose_both(composed, local_releases.compose_releases(releases)), accountant
+      )
       profile = smaller(basic, with_release(joint, 0.0, guarantee.delta))
   return with_overflow(profile, composed.overflow)
 
@@ -122,11 +146,16 @@ def _composed_profile(composed: Composition, accountant: str) -> PrivacyProfile:
 
 
 def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:
-  """Refuses a relation that local releases do not cover. The null record is a value, so replace-one covers zero-out."""
+  """Refuses a relation that local releases do not cover. The null record is a value, so replace-one
+  covers zero-out.
+  """
   if chosen not in {stated, Relation.ZERO_OUT if stated is Relation.REPLACE_ONE else stated}:
-    raise ValueError(f"Expected relation {stated}, which the local releases state, got {chosen}; pass that relation.")
+    raise ValueError(
+      f"Expected relation {stated}, which the local releases state, got {chosen}; pass that "
+      "relation."
+    )
   if with_rounds and chosen is Relation.ADD_REMOVE:
     raise ValueError(
-      "Expected relation replace_one or zero_out for rounds and local releases of one observer, got add_remove: who "
-      "reports is seen; pass one of them, or account for each observer."
+      "Expected relation replace_one or zero_out for rounds and local releases of one observer, "
+      "got add_remove: who reports is seen; pass one of them, or account for each observer."
     )

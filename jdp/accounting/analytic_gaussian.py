@@ -1,8 +1,10 @@
-"""The Gaussian mechanism's exact privacy, for every epsilon (Balle and Wang, arXiv 1805.06530, Theorem 8).
+"""The Gaussian mechanism's exact privacy, for every epsilon (Balle and Wang, arXiv 1805.06530,
+Theorem 8).
 
-One release of noise multiplier z = stddev / sensitivity is (epsilon, delta)-DP if and only if
-delta >= Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). With x = epsilon z - 1/(2z), Mills's ratio
-R(x) = Phi(-x)/phi(x) and phi the normal density, the right side is phi(x) (R(x) - R(x + 1/z)): nothing overflows.
+One release of noise multiplier z = stddev / sensitivity is (epsilon, delta)-DP if and only if delta
+>= Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). With x = epsilon z - 1/(2z),
+Mills's ratio R(x) = Phi(-x)/phi(x) and phi the normal density, the right side is phi(x) (R(x) - R(x
++ 1/z)): nothing overflows.
 """
 
 import math
@@ -19,7 +21,8 @@ _FAR = 40.0
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-  """The least delta of one Gaussian release at a given epsilon, to a relative 1e-9; 0 where it underflows.
+  """The least delta of one Gaussian release at a given epsilon, to a relative 1e-9; 0 where it
+  underflows.
 
   Args:
     noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]; the sensitivity is in the L2 norm.
@@ -37,7 +40,8 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-  """The least epsilon of one Gaussian release at a given delta, and at most a relative 1e-9 above it.
+  """The least epsilon of one Gaussian release at a given delta, and at most a relative 1e-9 above
+  it.
 
   Args:
     noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4].
@@ -59,13 +63,18 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   # At this epsilon P(loss > epsilon) is already below delta.
   highest = (0.5 / noise_multiplier - special.ndtri_exp(log_delta)) / noise_multiplier
   epsilon = optimize.brentq(
-    lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta, 0.0, highest, xtol=1e-300, rtol=1e-14
+    lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta,
+    0.0,
+    highest,
+    xtol=1e-300,
+    rtol=1e-14,
   )
   return epsilon * (1 + _SAFETY)
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-  """The least noise multiplier whose release is (epsilon, delta)-DP: multiply it by the sensitivity for the stddev.
+  """The least noise multiplier whose release is (epsilon, delta)-DP: multiply it by the sensitivity
+  for the stddev.
 
   Args:
     epsilon: > 0, for example 0.1 or 1000: no bound such as epsilon <= 1 is needed.
@@ -90,8 +99,8 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   lowest, highest = math.log(_LEAST), math.log(_LARGEST)
   if not surplus(lowest) > 0 >= surplus(highest):
     raise ValueError(
-      f"Expected a noise multiplier between {_LEAST:g} and {_LARGEST:g}, got epsilon = {epsilon} and delta = {delta}, "
-      "which need one outside; choose others."
+      f"Expected a noise multiplier between {_LEAST:g} and {_LARGEST:g}, got epsilon = {epsilon} "
+      f"and delta = {delta}, which need one outside; choose others."
     )
   return math.exp(optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
 
@@ -99,10 +108,14 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 def _log_delta(z: float, epsilon: float) -> float:
   x = epsilon * z - 0.5 / z
   if x > _FAR:
-    return -0.5 * x * x  # An upper bound that underflows; the difference below would lose all its digits.
+    # An upper bound that underflows; the difference below would lose all its digits.
+    return -0.5 * x * x
   if x < -1:
-    # There Mills's ratio may overflow, and the two terms differ by much: 1 - Phi(x) - phi(x) R(x + 1/z).
-    return math.log1p(-float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z))
+    # There Mills's ratio may overflow, and the two terms differ by much: 1 - Phi(x) - phi(x) R(x +
+    # 1/z).
+    return math.log1p(
+      -float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
+    )
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
 
 

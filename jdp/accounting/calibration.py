@@ -1,7 +1,8 @@
-"""The best choice that meets a privacy target: noise, clip norm, sampling probability, rounds, cohort.
+"""The best choice that meets a privacy target: noise, clip norm, sampling probability, rounds,
+cohort.
 
-Each search takes a plan, a function from the number that it looks for to the ledger of the run: any ledger,
-with schedules, groups or local releases. Epsilon must be monotone in that number.
+Each search takes a plan, a function from the number that it looks for to the ledger of the run: any
+ledger, with schedules, groups or local releases. Epsilon must be monotone in that number.
 """
 
 import bisect
@@ -31,10 +32,11 @@ def calibrate_noise_multiplier(
   prior: Ledger = Ledger(),
   accountant: str = "rdp",
 ) -> float:
-  """The least noise multiplier with which a run of Poisson-subsampled Gaussian sums meets a privacy target.
+  """The least noise multiplier with which a run of Poisson-subsampled Gaussian sums meets a privacy
+  target.
 
-  The run is (target_epsilon, delta)-DP under add/remove and under zero-out.
-  The z returned meets the target, and 0.999 z does not.
+  The run is (target_epsilon, delta)-DP under add/remove and under zero-out. The z returned meets
+  the target, and 0.999 z does not.
 
   Args:
     target_epsilon: > 0, finite.
@@ -48,9 +50,8 @@ def calibrate_noise_multiplier(
     z = stddev / clip norm of each round's sum.
 
   Raises:
-    ValueError: if an argument is out of range; if the accountant cannot prove
-      so small an epsilon at this delta, however large the noise; or if delta is
-      so large that no noise is needed.
+    ValueError: if an argument is out of range; if the accountant cannot prove so small an epsilon
+      at this delta, however large the noise; or if delta is so large that no noise is needed.
 
   >>> round(calibrate_noise_multiplier(2.0, 1e-6, sampling_probability=0.001, num_rounds=5000), 3)
   0.735
@@ -63,16 +64,20 @@ def calibrate_noise_multiplier(
   def plan(noise_multiplier):
     return prior + subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
 
-  sampled = -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
+  sampled = (
+    -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
+  )
   if delta >= sampled and epsilon(plan(0.25), delta, accountant=accountant) <= target_epsilon:
     raise ValueError(
-      f"Expected delta below {rounded_down(sampled, 3)}, the probability that a record is ever sampled, got {delta}: "
-      "with such a delta no noise is needed; choose a smaller one."
+      f"Expected delta below {rounded_down(sampled, 3)}, the probability that a record is ever "
+      f"sampled, got {delta}: with such a delta no noise is needed; choose a smaller one."
     )
   return calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
 
 
-def calibrate_noise(target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any) -> float:
+def calibrate_noise(
+  target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
+) -> float:
   """The least noise with which a planned run meets a privacy target.
 
   The number returned meets the target, and 0.999 of it does not.
@@ -80,7 +85,8 @@ def calibrate_noise(target_epsilon: float, delta: float, plan: Callable[[float],
   Args:
     target_epsilon: > 0, finite.
     delta: in (0, 1).
-    plan: noise > 0 (its stddev, its multiplier, its scale: whatever the plan makes of it) -> the run's ledger.
+    plan: noise > 0 (its stddev, its multiplier, its scale: whatever the plan makes of it) -> the
+      run's ledger.
     **accounting: accountant, relation and observer, as for `epsilon`.
 
   Raises:
@@ -88,7 +94,9 @@ def calibrate_noise(target_epsilon: float, delta: float, plan: Callable[[float],
 
   >>> from jdp.events import GaussianSum, Round, ShuffledBatches
   >>> def plan(stddev):  # ten epochs of 100 batches
-  ...   first, other = (Round(ShuffledBatches(100, start), GaussianSum(1.0, stddev)) for start in (True, False))
+  ...   first, other = (
+  ...     Round(ShuffledBatches(100, start), GaussianSum(1.0, stddev)) for start in (True, False)
+  ...   )
   ...   return Ledger().append(first, count=10).append(other, count=990)
   >>> round(calibrate_noise(2.0, 1e-5, plan, relation="zero_out"), 2)
   6.8
@@ -99,14 +107,17 @@ def calibrate_noise(target_epsilon: float, delta: float, plan: Callable[[float],
 def calibrate_clip_norm(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
-  """The largest clip norm, for noise that is given, with which a planned run meets a privacy target.
+  """The largest clip norm, for noise that is given, with which a planned run meets a privacy
+  target.
 
   The number returned meets the target, and 1.001 of it does not. Arguments and errors are as for
   `calibrate_noise`; `plan` takes a clip norm.
 
   >>> from jdp.events import GaussianSum, PoissonSampling, Round
   >>> def plan(clip_norm):
-  ...   return Ledger().append(Round(PoissonSampling(0.01), GaussianSum(clip_norm, stddev=2.0)), count=1000)
+  ...   return Ledger().append(
+  ...     Round(PoissonSampling(0.01), GaussianSum(clip_norm, stddev=2.0)), count=1000
+  ...   )
   >>> round(calibrate_clip_norm(1.0, 1e-5, plan), 2)
   1.32
   """
@@ -116,13 +127,19 @@ def calibrate_clip_norm(
 def calibrate_sampling_probability(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
-  """The largest sampling probability with which a planned run meets a privacy target; 1 if that does.
+  """The largest sampling probability with which a planned run meets a privacy target; 1 if that
+  does.
 
-  The number returned meets the target, and 1.001 of it does not, or is above 1. Arguments and errors are as for
-  `calibrate_noise`; `plan` takes a probability in (0, 1].
+  The number returned meets the target, and 1.001 of it does not, or is above 1. Arguments and
+  errors are as for `calibrate_noise`; `plan` takes a probability in (0, 1].
 
   >>> from jdp import ledger
-  >>> round(calibrate_sampling_probability(1.0, 1e-5, lambda q: ledger.subsampled_gaussian(q, 1.0, 1000)), 4)
+  >>> round(
+  ...   calibrate_sampling_probability(
+  ...     1.0, 1e-5, lambda q: ledger.subsampled_gaussian(q, 1.0, 1000)
+  ...   ),
+  ...   4,
+  ... )
   0.0036
   """
   _check_target(target_epsilon, delta)
@@ -132,7 +149,12 @@ def calibrate_sampling_probability(
 
 
 def calibrate_rounds(
-  target_epsilon: float, delta: float, plan: Callable[[int], Ledger], *, maximum: int = _MOST, **accounting: Any
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[int], Ledger],
+  *,
+  maximum: int = _MOST,
+  **accounting: Any,
 ) -> int:
   """The largest whole number of rounds with which a planned run meets a privacy target.
 
@@ -156,16 +178,24 @@ def calibrate_rounds(
 
 
 def calibrate_cohort(
-  target_epsilon: float, delta: float, plan: Callable[[int], Ledger], *, population: int, **accounting: Any
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[int], Ledger],
+  *,
+  population: int,
+  **accounting: Any,
 ) -> int:
-  """The largest cohort (the sample's size, or its expectation) with which a planned run meets a privacy target.
+  """The largest cohort (the sample's size, or its expectation) with which a planned run meets a
+  privacy target.
 
-  The number returned meets the target, and one more does not, or is above `population`. Arguments and errors
-  are as for `calibrate_rounds`; `plan` takes a cohort of 1 to `population` records.
+  The number returned meets the target, and one more does not, or is above `population`. Arguments
+  and errors are as for `calibrate_rounds`; `plan` takes a cohort of 1 to `population` records.
 
   >>> from jdp.events import FixedSizeSampling, GaussianSum, Round
   >>> def plan(size):
-  ...   return Ledger().append(Round(FixedSizeSampling(size, 10_000), GaussianSum(1.0, 2.0)), count=1000)
+  ...   return Ledger().append(
+  ...     Round(FixedSizeSampling(size, 10_000), GaussianSum(1.0, 2.0)), count=1000
+  ...   )
   >>> calibrate_cohort(4.0, 1e-5, plan, population=10_000, relation="replace_one")
   110
   """
@@ -185,7 +215,9 @@ def _largest(
   accounting: dict[str, Any],
   high: float | None = None,
 ) -> float:
-  """The largest x, up to a factor of 1.001, whose plan meets the target; the target is missed at e^high."""
+  """The largest x, up to a factor of 1.001, whose plan meets the target; the target is missed at
+  e^high.
+  """
   _check_target(target_epsilon, delta)
 
   @functools.cache
@@ -198,15 +230,16 @@ def _largest(
     low, high = low - _STRIDE, low
     if low < -_LIMIT:
       raise ValueError(
-        f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can prove at "
-        f"delta={delta}, got {target_epsilon}, which no {what} meets; raise one of the two."
+        f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
+        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets; raise one of the "
+        "two."
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
     if high > _LIMIT:
       raise ValueError(
-        f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} at delta={delta} "
-        "with any; choose a smaller delta, or look at the plan."
+        f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} "
+        f"at delta={delta} with any; choose a smaller delta, or look at the plan."
       )
   log_x = optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
   while surplus(log_x) > 0:  # The search over orders leaves a ripple.
@@ -231,8 +264,8 @@ def _largest_whole(
 
   if value(1) > target_epsilon:
     raise ValueError(
-      f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, but one costs "
-      f"{rounded_up(value(1))}; raise one of the two, or the noise."
+      f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, "
+      f"but one costs {rounded_up(value(1))}; raise one of the two, or the noise."
     )
   high = 1
   while high < maximum and value(high) <= target_epsilon:

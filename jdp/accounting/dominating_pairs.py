@@ -1,26 +1,30 @@
-"""What a query's release costs when the record is in the sample for certain, by query and neighbouring relation.
+"""What a query's release costs when the record is in the sample for certain, by query and
+neighbouring relation.
 
-S bounds a record's contribution. A record that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
+S bounds a record's contribution. A record that is added, removed or zeroed moves a sum by S, a
+replaced one by 2S.
 
 * Gaussian sum: a Gaussian of multiplier sigma / S, or sigma / (2S).
-* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart; one coordinate is the worst case, because the
-  overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t q2), integrates to at least that of
-  one coordinate with the whole distance.
-* Weighted average sum_k w_k D_k / max(W, sum_k w_k), with f = S: it moves by at most 2S/W when a record is replaced,
-  max(S/W, 2S/(W+1)) when one is added, removed or zeroed. With A and s the sums over the others, |A| <= S s:
-  a removed record moves it by S w/W if s + w <= W; by |s w D - w A| / (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s;
-  between, by at most S (1 - 2s/(s+1) + s/W), convex in s and at its ends one of the two. For a replaced record with
-  w >= w' the denominators M >= M' give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it,
-  and at most 2/W where W lies between.
+* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart; one coordinate is
+  the worst case, because the overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1)
+  min(p2, e^t q2), integrates to at least that of one coordinate with the whole distance.
+* Weighted average sum_k w_k D_k / max(W, sum_k w_k), with f = S: it moves by at most 2S/W when a
+  record is replaced, max(S/W, 2S/(W+1)) when one is added, removed or zeroed. With A and s the sums
+  over the others, |A| <= S s: a removed record moves it by S w/W if s + w <= W; by |s w D - w A| /
+  (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s; between, by at most S (1 - 2s/(s+1) + s/W), convex
+  in s and at its ends one of the two. For a replaced record with w >= w' the denominators M >= M'
+  give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it, and at most 2/W where
+  W lies between.
 * Randomised response: any two values, under every relation.
-* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. One that is removed takes
-  its noise along, so that neighbours differ in the variance of their noise, for which no analysis is given: refused.
-  An abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`.
+* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. One that
+  is removed takes its noise along, so that neighbours differ in the variance of their noise, for
+  which no analysis is given: refused. An abandoned round costs nothing. Discrete noise:
+  `jdp.accounting.renyi.discrete_noise`.
 * Pure and concentrated releases: what they state, for the relation of their round and no other.
-* Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases (Laplace
-  sums and randomised responses too) one pure release of the sum of their epsilons; concentrated ones, with Gaussians
-  or without, one concentrated release of the sum of their rho, where a Gaussian's is 1/(2z^2). Other mixtures are
-  refused.
+* Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases
+  (Laplace sums and randomised responses too) one pure release of the sum of their epsilons;
+  concentrated ones, with Gaussians or without, one concentrated release of the sum of their rho,
+  where a Gaussian's is 1/(2z^2). Other mixtures are refused.
 """
 
 import math
@@ -73,14 +77,15 @@ def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation
   """
   if type(query) not in _RELEASES:
     raise ValueError(
-      f"Expected a query that has an analysis, got {type(query).__name__}; record it as a PureRelease or "
-      "ConcentratedRelease of what it costs, or as NonPrivate."
+      f"Expected a query that has an analysis, got {type(query).__name__}; record it as a "
+      "PureRelease or ConcentratedRelease of what it costs, or as NonPrivate."
     )
   return _RELEASES[type(query)](query, relation, declared)
 
 
 def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
-  """The noise multiplier of a Gaussian release under a relation: its standard deviation over its sensitivity.
+  """The noise multiplier of a Gaussian release under a relation: its standard deviation over its
+  sensitivity.
 
   Args:
     query: what is released, or is to be.
@@ -97,7 +102,9 @@ def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
   relation = Relation(relation)
   cost = dominating_pair(query, relation, relation)
   if cost.kind is not GAUSSIAN:
-    raise ValueError(f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon.")
+    raise ValueError(
+      f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon."
+    )
   return cost.parameters[1]
 
 
@@ -106,7 +113,9 @@ def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
 
 
 def _gaussian(stddev: float, sensitivity: float) -> DominatingPair:
-  """The loss of Gaussian noise. A multiplier beyond 1e100 counts as that: its divergences would round to zero."""
+  """The loss of Gaussian noise. A multiplier beyond 1e100 counts as that: its divergences would
+  round to zero.
+  """
   return DominatingPair(GAUSSIAN, (1.0, min(stddev / max(sensitivity, _TINY), _LARGEST_MULTIPLIER)))
 
 
@@ -114,7 +123,9 @@ def _gaussian_sum(query: GaussianSum, relation: Relation, declared: Relation) ->
   return _gaussian(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
 
 
-def _weighted_average(query: WeightedAverage, relation: Relation, declared: Relation) -> DominatingPair:
+def _weighted_average(
+  query: WeightedAverage, relation: Relation, declared: Relation
+) -> DominatingPair:
   least = query.min_total_weight
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
   return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
@@ -122,24 +133,35 @@ def _weighted_average(query: WeightedAverage, relation: Relation, declared: Rela
 
 def _laplace_sum(query: LaplaceSum, relation: Relation, declared: Relation) -> DominatingPair:
   return DominatingPair(
-    LAPLACE, (_sum_sensitivity(query.clip_norm, relation) / query.scale if query.scale else math.inf,)
+    LAPLACE,
+    (_sum_sensitivity(query.clip_norm, relation) / query.scale if query.scale else math.inf,),
   )
 
 
-def _randomized_response(query: RandomizedResponse, relation: Relation, declared: Relation) -> DominatingPair:
+def _randomized_response(
+  query: RandomizedResponse, relation: Relation, declared: Relation
+) -> DominatingPair:
   return DominatingPair(RANDOMIZED_RESPONSE, (query.noise, _real(query.num_values)))
 
 
-def _distributed_gaussian_sum(query: DistributedGaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
+def _distributed_gaussian_sum(
+  query: DistributedGaussianSum, relation: Relation, declared: Relation
+) -> DominatingPair:
   if not query.released:
     return DominatingPair(PURE, (0.0,))
-  return _gaussian(float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation))
+  return _gaussian(
+    float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation)
+  )
 
 
-def _discrete_gaussian_sum(query: DiscreteGaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
+def _discrete_gaussian_sum(
+  query: DiscreteGaussianSum, relation: Relation, declared: Relation
+) -> DominatingPair:
   moved = _distance_in_bounds(query, relation)
   shares = query.share_stddev, int(query.num_shares), query.dim
-  return DominatingPair(CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),))
+  return DominatingPair(
+    CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),)
+  )
 
 
 def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> DominatingPair:
@@ -152,18 +174,21 @@ def _distance_in_bounds(query: SumQueryEvent, relation: Relation) -> int:
   """How far a sum moves whose noise the records' owners add, in units of the bound on a record."""
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
-      f"Expected relation zero_out or replace_one for {type(query).__name__}, got add_remove: a record's owner who "
-      "leaves takes a share of the noise along; declare zero_out, under which the owner stays and contributes zero."
+      f"Expected relation zero_out or replace_one for {type(query).__name__}, got add_remove: a "
+      "record's owner who leaves takes a share of the noise along; declare zero_out, under which "
+      "the owner stays and contributes zero."
     )
   return 2 if relation is Relation.REPLACE_ONE else 1
 
 
-def _stated(kind: PairFamily, parameter: str) -> Callable[[Any, Relation, Relation], DominatingPair]:
+def _stated(
+  kind: PairFamily, parameter: str
+) -> Callable[[Any, Relation, Relation], DominatingPair]:
   def loss(query, relation, declared):
     if relation is not declared:
       raise ValueError(
-        f"Expected relation {declared}, for which the round's {type(query).__name__} is stated, got {relation}; "
-        "ask for that relation, or state the release for the other one."
+        f"Expected relation {declared}, for which the round's {type(query).__name__} is stated, "
+        f"got {relation}; ask for that relation, or state the release for the other one."
       )
     return DominatingPair(kind, (getattr(query, parameter),))
 
@@ -176,15 +201,18 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
   if NON_PRIVATE in kinds:
     return DominatingPair(NON_PRIVATE, ())
   if kinds == {GAUSSIAN}:
-    return DominatingPair(GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts)))))
+    return DominatingPair(
+      GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts))))
+    )
   if kinds <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
     return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
   if kinds <= {CONCENTRATED, GAUSSIAN}:
     return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))
   names = ", ".join(sorted(kind.name for kind in kinds))
   raise ValueError(
-    f"Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got {names}; "
-    "record the others as a PureRelease or ConcentratedRelease of that kind, or as rounds of their own."
+    "Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got "
+    f"{names}; record the others as a PureRelease or ConcentratedRelease of that kind, or as "
+    "rounds of their own."
   )
 
 
@@ -219,14 +247,17 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
 }
 
 
-def register_analysis(event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]) -> None:
-  """Makes ledgers that hold a registered event accountable: the public call for code outside the package.
+def register_analysis(
+  event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]
+) -> None:
+  """Makes ledgers that hold a registered event accountable: the public call for code outside the
+  package.
 
   Args:
     event_type: of a query's event, made by `jdp.events.register`.
-    analysis: (event, relation asked for, relation that its round declares) -> the `DominatingPair` of one release that the
-      record takes part in, of a kind of `jdp.accounting.pair_families`. It raises ValueError for relations under which
-      it is not proved.
+    analysis: (event, relation asked for, relation that its round declares) -> the `DominatingPair`
+      of one release that the record takes part in, of a kind of `jdp.accounting.pair_families`. It
+      raises ValueError for relations under which it is not proved.
 
   Raises:
     ValueError: if the type is no registered query event, or has an analysis.
@@ -238,11 +269,13 @@ def register_analysis(event_type: type, analysis: Callable[[Any, Relation, Relat
   """
   if event_type not in query_event_types():
     raise ValueError(
-      f"Expected the type of a query's event, got {event_type.__name__}; make it one by jdp.events.register."
+      f"Expected the type of a query's event, got {event_type.__name__}; make it one by "
+      "jdp.events.register."
     )
   if event_type in _RELEASES:
     raise ValueError(
-      f"Expected a query event without an analysis, got {event_type.__name__}; a new meaning is a new event."
+      f"Expected a query event without an analysis, got {event_type.__name__}; a new meaning is a "
+      "new event."
     )
   _RELEASES[event_type] = analysis
 

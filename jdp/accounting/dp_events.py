@@ -1,9 +1,10 @@
 """Exchange with the package dp_accounting: a ledger as a `DpEvent`, and a `DpEvent` as a ledger.
 
-A `DpEvent` knows no relation: its noise multipliers are noise over sensitivity, for the relation that its accountant is
-told. So a ledger is exported, and an event imported, for one relation. jdp's relations are dp_accounting's
-ADD_OR_REMOVE_ONE, REPLACE_SPECIAL (zero-out) and REPLACE_ONE. Its `PLDAccountant` alone doubles the
-sensitivity under REPLACE_ONE once more: what it says of an export is an upper bound there.
+A `DpEvent` knows no relation: its noise multipliers are noise over sensitivity, for the relation
+that its accountant is told. So a ledger is exported, and an event imported, for one relation. jdp's
+relations are dp_accounting's ADD_OR_REMOVE_ONE, REPLACE_SPECIAL (zero-out) and REPLACE_ONE. Its
+`PLDAccountant` alone doubles the sensitivity under REPLACE_ONE once more: what it says of an export
+is an upper bound there.
 """
 
 import math
@@ -50,21 +51,25 @@ class Export(NamedTuple):
 
   Attributes:
     event: a `dp_accounting.ComposedDpEvent`.
-    overflow_probability: what a `DpEvent` has no place for: the probabilities that samples outgrew their capacity,
-      over all rounds. At epsilon, add `(1 + e^epsilon)` times it to the delta that dp_accounting computes.
+    overflow_probability: what a `DpEvent` has no place for: the probabilities that samples outgrew
+      their capacity, over all rounds. At epsilon, add `(1 + e^epsilon)` times it to the delta that
+      dp_accounting computes.
   """
 
   event: "DpEvent"
   overflow_probability: float
 
 
-def to_dp_event(ledger: Ledger, *, relation: str | None = None, observer: str | None = None) -> Export:
+def to_dp_event(
+  ledger: Ledger, *, relation: str | None = None, observer: str | None = None
+) -> Export:
   """What one observer saw, under one relation, as a `dp_accounting.DpEvent`.
 
-  Rounds keep their order; equal ones in a row become a `SelfComposedDpEvent`. A release of grouped sums is exported
-  as the one Gaussian (or other release) that it is analysed as, pure releases and local ones as the
-  randomised response of two values that every epsilon-DP mechanism is a post-processing of. Rounds by epochs have no
-  `DpEvent`: they are exported, last, as the unsampled releases that their epochs cost under the relation.
+  Rounds keep their order; equal ones in a row become a `SelfComposedDpEvent`. A release of grouped
+  sums is exported as the one Gaussian (or other release) that it is analysed as, pure releases and
+  local ones as the randomised response of two values that every epsilon-DP mechanism is a
+  post-processing of. Rounds by epochs have no `DpEvent`: they are exported, last, as the unsampled
+  releases that their epochs cost under the relation.
 
   Args:
     ledger: what was done.
@@ -76,12 +81,15 @@ def to_dp_event(ledger: Ledger, *, relation: str | None = None, observer: str | 
 
   Raises:
     ImportError: if dp_accounting is not installed.
-    ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`); if a local release
-      has a delta; or if there is a pure release, local release or randomised response and the relation is not
-      replace_one, under which alone dp_accounting means by its event what jdp does.
+    ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`); if
+      a local release has a delta; or if there is a pure release, local release or randomised
+      response and the relation is not replace_one, under which alone dp_accounting means by its
+      event what jdp does.
 
   >>> from jdp import ledger
-  >>> run = ledger.subsampled_gaussian(sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000)
+  >>> run = ledger.subsampled_gaussian(
+  ...   sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000
+  ... )
   >>> to_dp_event(run).event.events[0].count
   1000
   """
@@ -90,7 +98,9 @@ def to_dp_event(ledger: Ledger, *, relation: str | None = None, observer: str | 
     return Export(dp.ComposedDpEvent([]), 0.0)
   seen, chosen = events_seen(ledger, relation, observer)
   releases = events_of_type(LocalRelease, seen)
-  of_epochs = {e: n for e, n in events_of_type(Round, seen).items() if isinstance(e.sampling, EPOCHS)}
+  of_epochs = {
+    e: n for e, n in events_of_type(Round, seen).items() if isinstance(e.sampling, EPOCHS)
+  }
   parts = [
     (_round(event, chosen, bool(releases)), count)
     for event, count in ledger.entries
@@ -98,19 +108,31 @@ def to_dp_event(ledger: Ledger, *, relation: str | None = None, observer: str | 
   ]
   parts += _counted(compose_rounds(of_epochs, chosen), chosen)
   if releases:
-    if (guarantee := local_releases.total_guarantee(releases)).delta > 0 or guarantee.relation is not chosen:
-      raise ValueError(f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them out.")
+    if (
+      guarantee := local_releases.total_guarantee(releases)
+    ).delta > 0 or guarantee.relation is not chosen:
+      raise ValueError(
+        f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them "
+        "out."
+      )
     parts += _counted(local_releases.compose_releases(releases), chosen)
-  overflow = sum(n * getattr(e.sampling, "overflow_probability", 0.0) for e, n in events_of_type(Round, seen).items())
-  return Export(dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow)
+  overflow = sum(
+    n * getattr(e.sampling, "overflow_probability", 0.0)
+    for e, n in events_of_type(Round, seen).items()
+  )
+  return Export(
+    dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow
+  )
 
 
-def from_dp_event(event: "DpEvent", *, relation: str, unit: str = Unit.USER, observer: str = Observer.MODEL) -> Ledger:
+def from_dp_event(
+  event: "DpEvent", *, relation: str, unit: str = Unit.USER, observer: str = Observer.MODEL
+) -> Ledger:
   """The ledger of what a `dp_accounting.DpEvent` says, its noise multipliers taken for `relation`.
 
-  An event that is not sampled becomes a Poisson sample of probability 1; several events of one sample become
-  `GroupedSums`. `to_dp_event` of the result, for the same relation, gives back an equal event (up to rounding), but for
-  compositions within compositions, which are flattened.
+  An event that is not sampled becomes a Poisson sample of probability 1; several events of one
+  sample become `GroupedSums`. `to_dp_event` of the result, for the same relation, gives back an
+  equal event (up to rounding), but for compositions within compositions, which are flattened.
 
   Args:
     event: any but those named in the error below.
@@ -119,7 +141,8 @@ def from_dp_event(event: "DpEvent", *, relation: str, unit: str = Unit.USER, obs
     observer: who sees the releases.
 
   Returns:
-    The ledger. A sum's clip norm is 1, or 1/2 under replace_one, where a record moves the sum by twice that.
+    The ledger. A sum's clip norm is 1, or 1/2 under replace_one, where a record moves the sum by
+    twice that.
 
   Raises:
     ImportError: if dp_accounting is not installed.
@@ -141,15 +164,22 @@ def from_dp_event(event: "DpEvent", *, relation: str, unit: str = Unit.USER, obs
 def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """A round whose sampling, if any, is drawn anew."""
   dp = _dp_accounting()
-  amplified_pairs(event, relation, sample_known=sample_known)  # refuses pairings that have no analysis
+  # refuses pairings that have no analysis
+  amplified_pairs(event, relation, sample_known=sample_known)
   inner = _release(dominating_pair(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
   if sample_known or not is_central(event.query):
     return inner
   if isinstance(sampling, FixedSizeSampling):
     whole = sampling.sample_size == sampling.population
-    return inner if whole else dp.SampledWithoutReplacementDpEvent(sampling.population, sampling.sample_size, inner)
-  return inner if sampling.probability == 1 else dp.PoissonSampledDpEvent(sampling.probability, inner)
+    return (
+      inner
+      if whole
+      else dp.SampledWithoutReplacementDpEvent(sampling.population, sampling.sample_size, inner)
+    )
+  return (
+    inner if sampling.probability == 1 else dp.PoissonSampledDpEvent(sampling.probability, inner)
+  )
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
@@ -173,12 +203,18 @@ def _release(loss: DominatingPair, relation: Relation) -> "DpEvent":
   if loss.family is CONCENTRATED:
     return dp.ZCDpEvent(*parameters)
   if loss.family is SKELLAM:
-    raise ValueError("Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event out.")
+    raise ValueError(
+      "Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event "
+      "out."
+    )
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(
-      f"Expected relation replace_one to export {loss.family.name}, got {relation}; leave that event out."
+      f"Expected relation replace_one to export {loss.family.name}, got {relation}; leave that "
+      "event out."
     )
-  noise, num_values = parameters if loss.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
+  noise, num_values = (
+    parameters if loss.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
+  )
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 
 
@@ -213,14 +249,23 @@ def _query(event: Any, relation: Relation) -> SumQueryEvent:
   if isinstance(event, dp.NonPrivateDpEvent):
     return NonPrivate()
   if isinstance(event, dp.ComposedDpEvent | dp.SelfComposedDpEvent):
-    members = [event.event] * event.count if isinstance(event, dp.SelfComposedDpEvent) else event.events
-    return GroupedSums(tuple(_query(e, relation) for e in members), tuple(map(str, range(len(members)))))
-  raise ValueError(f"Expected a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; leave it out.")
+    members = (
+      [event.event] * event.count if isinstance(event, dp.SelfComposedDpEvent) else event.events
+    )
+    return GroupedSums(
+      tuple(_query(e, relation) for e in members), tuple(map(str, range(len(members))))
+    )
+  raise ValueError(
+    f"Expected a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; leave it "
+    "out."
+  )
 
 
 def _dp_accounting() -> Any:
   try:
     import dp_accounting  # lazily: it takes a second
   except ImportError as error:
-    raise ImportError("Expected the package dp_accounting for DpEvents; pip install 'jdp[pld]'.") from error
+    raise ImportError(
+      "Expected the package dp_accounting for DpEvents; pip install 'jdp[pld]'."
+    ) from error
   return dp_accounting

@@ -1,18 +1,22 @@
-"""How much float32 noise on a grid can say beyond its guarantee, and which grids are coarse enough for it.
+"""How much float32 noise on a grid can say beyond its guarantee, and which grids are coarse enough
+for it.
 
-A release is x + n', rounded to float32 and then to a grid of spacing g; n' is float32 noise in place of real noise n of
-density f and standard deviation sigma >= g (coarser grids say less). Three steps bound what it leaks.
+A release is x + n', rounded to float32 and then to a grid of spacing g; n' is float32 noise in
+place of real noise n of density f and standard deviation sigma >= g (coarser grids say less). Three
+steps bound what it leaks.
 
-**Rounding leaks nothing.** IEEE arithmetic rounds the exact sum x + n'. So the report is one fixed, public function of
-the real number x + n', whatever x, and post-processing. Without error in n' the guarantee would be exact, also for sums
-far larger than the noise. The function's cells, the sets of real numbers that share a report, are intervals of a width
-w of at least .97 g for reports up to 2^16 spacings and of g / 4 up to 2^24, where reports are cut off.
+**Rounding leaks nothing.** IEEE arithmetic rounds the exact sum x + n'. So the report is one fixed,
+public function of the real number x + n', whatever x, and post-processing. Without error in n' the
+guarantee would be exact, also for sums far larger than the noise. The function's cells, the sets of
+real numbers that share a report, are intervals of a width w of at least .97 g for reports up to
+2^16 spacings and of g / 4 up to 2^24, where reports are cut off.
 
-**The noise is near real noise.** A draw of `jdp.random` is within a relative 5e-7 of the real draw that its random bits
-stand for, once multiplied by its scale. The bits are finite: in units of the scale, Laplace's 63 move a draw at t by
-2^-64 e^t, below 2e-6 up to t = 31; the normal's move its distribution function (summed over all 2^24 angles) by at most
-1e-8 f up to 5 sigma, by 5e-7 f up to 5.9 sigma, and by 5e-14 beyond. So but for tails the distribution functions of n'
-and n differ at b by little more than 5e-7 |b| f(b).
+**The noise is near real noise.** A draw of `jdp.random` is within a relative 5e-7 of the real draw
+that its random bits stand for, once multiplied by its scale. The bits are finite: in units of the
+scale, Laplace's 63 move a draw at t by 2^-64 e^t, below 2e-6 up to t = 31; the normal's move its
+distribution function (summed over all 2^24 angles) by at most 1e-8 f up to 5 sigma, by 5e-7 f up to
+5.9 sigma, and by 5e-14 beyond. So but for tails the distribution functions of n' and n differ at b
+by little more than 5e-7 |b| f(b).
 
 **A random shift changes none of this** (`jdp.numerics.dither`, which float noise goes through
 before it is released). Given the shift, the grid of the numbers (k + shift) g is a fixed one, its
@@ -23,19 +27,21 @@ of the number: where each number of several releases has a shift of its own, the
 the real releases with independent noise added, so that a guarantee that rests on noise added later
 holds too.
 
-**So every cell has its probability.** A cell at a noise of b (its farthest point, or sigma / 50 if that is more), of
-probability about w f(b), has under n' that probability within a factor of exp(+-e),
+**So every cell has its probability.** A cell at a noise of b (its farthest point, or sigma / 50 if
+that is more), of probability about w f(b), has under n' that probability within a factor of
+exp(+-e),
 
     e = 1.5e-6 |b| / g,    root mean square over the noise: 1.5e-6 sigma / g,    at most 22 times that,
 
-(four times as much beyond 2^16 spacings; for g above sigma / 2 up to 1.8 times as much in the normal's tails, which the
-last two cover), except in tails whose probabilities differ by 2e-12 in all. A grid far finer
-than the noise has cells with few floats or none, hence another support for each x: spacings of 1e-8 sigma
-are refuted in seconds (`jdp.attacks.residues`). At `FINEST_SHARE` sigma e is 2.4e-5; `grid_surcharge` adds it up over
-coordinates. What rests on measurement, not proof: 5e-7 is the sum of the largest errors found of the parts (logarithm,
-root, sine, products), in millions of draws. Their *mean* moves a probability; it is 4e-8. Normals that come in pairs
-share a radius, and so part of their error: that adds up to at most sqrt(2) times what independent ones would, of which
-two thirds were measured.
+(four times as much beyond 2^16 spacings; for g above sigma / 2 up to 1.8 times as much in the
+normal's tails, which the last two cover), except in tails whose probabilities differ by 2e-12 in
+all. A grid far finer than the noise has cells with few floats or none, hence another support for
+each x: spacings of 1e-8 sigma are refuted in seconds (`jdp.attacks.residues`). At `FINEST_SHARE`
+sigma e is 2.4e-5; `grid_surcharge` adds it up over coordinates. What rests on measurement,
+not proof: 5e-7 is the sum of the largest errors found of the parts (logarithm, root, sine,
+products), in millions of draws. Their *mean* moves a probability; it is 4e-8. Normals that come in
+pairs share a radius, and so part of their error: that adds up to at most sqrt(2) times what
+independent ones would, of which two thirds were measured.
 """
 
 import math
@@ -53,34 +59,41 @@ TAIL = 2e-12
 
 
 def check_spacing(spacing: float, noise: float | None) -> None:
-  """Refuses a grid finer than `FINEST_SHARE` of float noise of a standard deviation of `noise`; 0: there is none.
+  """Refuses a grid finer than `FINEST_SHARE` of float noise of a standard deviation of `noise`; 0:
+  there is none.
 
   Raises:
     ValueError: if it is finer, or the noise is not stated.
   """
   if noise is None:
     raise ValueError(
-      "Expected a mechanism or query that states its noise, got noise = None; state the largest standard deviation of "
-      "float noise on a coordinate of what it releases, 0 if there is none."
+      "Expected a mechanism or query that states its noise, got noise = None; state the largest "
+      "standard deviation of float noise on a coordinate of what it releases, 0 if there is none."
     )
   finest = FINEST_SHARE * noise
   if not spacing >= finest:
     raise ValueError(
-      f"Expected spacing to be at least 1/{1 / FINEST_SHARE:.0f} of the noise's standard deviation, "
-      f"{rounded_up(finest)}, got {spacing}; on a finer grid the digits of float32 noise show: take a coarser one."
+      f"Expected spacing to be at least 1/{1 / FINEST_SHARE:.0f} of the noise's standard "
+      f"deviation, {rounded_up(finest)}, got {spacing}; on a finer grid the digits of float32 "
+      "noise show: take a coarser one."
     )
 
 
-def grid_surcharge(spacing: float, stddev: float, dim: int, delta: float, *, large: bool = False) -> float:
-  """What epsilon rises by at most, when independent float noise is released on a grid (see the module's docstring).
+def grid_surcharge(
+  spacing: float, stddev: float, dim: int, delta: float, *, large: bool = False
+) -> float:
+  """What epsilon rises by at most, when independent float noise is released on a grid (see the
+  module's docstring).
 
-  A coordinate's log-ratio of probabilities, float noise against real noise, is at most M = 22 v^(1/2) and
-  v^(1/2) = 1.5e-6 stddev / spacing in root mean square; its mean is at most v. By Bernstein's inequality d of them
-  add up to more than s = d v + sqrt(2 d v L) + 2 M L / 3, L = log(1 / delta), with a probability of at most delta;
-  they never exceed d M. Two inputs are compared, so epsilon rises by twice the smaller.
+  A coordinate's log-ratio of probabilities, float noise against real noise, is at most M = 22
+  v^(1/2) and v^(1/2) = 1.5e-6 stddev / spacing in root mean square; its mean is at most v. By
+  Bernstein's inequality d of them add up to more than s = d v + sqrt(2 d v L) + 2 M L / 3, L =
+  log(1 / delta), with a probability of at most delta; they never exceed d M. Two inputs are
+  compared, so epsilon rises by twice the smaller.
 
-  Formal guarantee: (epsilon, delta0)-DP of real noise is (epsilon + r, e^r delta0 + (1 + e^(epsilon + r))
-  (delta + dim `TAIL`))-DP of float noise, with r the result. It holds for Laplace and Gaussian noise.
+  Formal guarantee: (epsilon, delta0)-DP of real noise is (epsilon + r, e^r delta0 + (1 + e^(epsilon
+  + r)) (delta + dim `TAIL`))-DP of float noise, with r the result. It holds for Laplace and
+  Gaussian noise.
 
   Args:
     spacing: of the grid; at least 1/16 of the stddev. Coarser ones than the stddev count as that.

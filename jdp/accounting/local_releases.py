@@ -1,10 +1,18 @@
-"""What a unit's local releases cost together: by basic composition, and as losses for an accountant."""
+"""What a unit's local releases cost together: by basic composition, and as losses for an
+accountant.
+"""
 
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from jdp.accounting.composition import Composition, compose_pairs, events_of_type, events_seen, most_severe_pairs
+from jdp.accounting.composition import (
+  Composition,
+  compose_pairs,
+  events_of_type,
+  events_seen,
+  most_severe_pairs,
+)
 from jdp.accounting.pair_families import PURE
 from jdp.events import LocalRelease
 from jdp.guarantees import AnyGuarantee, Guarantee, compose
@@ -14,21 +22,21 @@ from jdp.ledger import Ledger
 def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee:
   """The guarantee of all local releases that one observer saw of one unit.
 
-  Epsilons add up (and deltas, and the parts of a separated guarantee). A unit
-  makes at most `max_releases` releases, so only that many count, the most
-  expensive ones, part by part: which of the rounds the unit took part in must
-  not matter. Rounds of central mechanisms are not counted.
+  Epsilons add up (and deltas, and the parts of a separated guarantee). A unit makes at most
+  `max_releases` releases, so only that many count, the most expensive ones, part by part: which of
+  the rounds the unit took part in must not matter. Rounds of central mechanisms are not counted.
 
   Args:
     ledger: holds at least one `LocalRelease`.
     observer: whose view; None: that of the only observer of local releases.
 
   Returns:
-    A `SeparatedDP` if every release is separated, a `PureDP` if none has a
-    delta, else an `ApproxDP`; for the releases' relation, unit and observer.
+    A `SeparatedDP` if every release is separated, a `PureDP` if none has a delta, else an
+    `ApproxDP`; for the releases' relation, unit and observer.
 
   Raises:
-    ValueError: if there is no local release, or if observers (None given), relations, units or caps differ.
+    ValueError: if there is no local release, or if observers (None given), relations, units or caps
+      differ.
 
   >>> from jdp.guarantees import SeparatedDP
   >>> event = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
@@ -37,7 +45,9 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
   """
   entries = tuple(entry for entry in ledger.entries if isinstance(entry[0], LocalRelease))
   if not entries:
-    raise ValueError("Expected a ledger with local releases, got none; ask `epsilon` what rounds cost.")
+    raise ValueError(
+      "Expected a ledger with local releases, got none; ask `epsilon` what rounds cost."
+    )
   events, _ = events_seen(Ledger(entries), None, observer)
   return total_guarantee(events_of_type(LocalRelease, events))
 
@@ -45,8 +55,9 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:
   """The losses of the most expensive releases that a unit may make, apart from their deltas.
 
-  An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv 1311.0776), so the
-  releases together have these losses but for an event of the sum of the deltas, that of `total_guarantee`.
+  An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv
+  1311.0776), so the releases together have these losses but for an event of the sum of the deltas,
+  that of `total_guarantee`.
   """
   table: Counter[tuple[float, ...]] = Counter()
   for release, count in releases.items():
@@ -60,21 +71,28 @@ def total_guarantee(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
   caps = {release.max_releases for release in releases}
   if len(caps) > 1:
     raise ValueError(
-      f"Expected local releases with one participation cap, got max_releases {caps}; record the cap over all of them."
+      f"Expected local releases with one participation cap, got max_releases {caps}; record the "
+      "cap over all of them."
     )
   everything = compose([release.guarantee.repeat(count) for release, count in releases.items()])
   cap = caps.pop()
   if cap is None:
     return everything
-  parts = {f.name for f in dataclasses.fields(everything)} - {f.name for f in dataclasses.fields(Guarantee)}
-  counted = {part: min(getattr(everything, part), _sum_of_largest(part, releases, cap)) for part in parts}
+  parts = {f.name for f in dataclasses.fields(everything)} - {
+    f.name for f in dataclasses.fields(Guarantee)
+  }
+  counted = {
+    part: min(getattr(everything, part), _sum_of_largest(part, releases, cap)) for part in parts
+  }
   return dataclasses.replace(everything, **counted)
 
 
 def _sum_of_largest(part: str, releases: Mapping[LocalRelease, int], cap: int) -> float:
   """What the `cap` largest values of a part add up to."""
   result = 0.0
-  for value, count in sorted(((getattr(release.guarantee, part), n) for release, n in releases.items()), reverse=True):
+  for value, count in sorted(
+    ((getattr(release.guarantee, part), n) for release, n in releases.items()), reverse=True
+  ):
     taken = min(count, cap)
     if taken:  # Zero times infinity is NaN.
       result += taken * value

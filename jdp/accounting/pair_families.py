@@ -1,8 +1,10 @@
-"""The kinds of privacy loss that accountants compose: families of pairs of distributions, with their divergences.
+"""The kinds of privacy loss that accountants compose: families of pairs of distributions, with
+their divergences.
 
-A loss is a pair of output distributions that dominates what a round can do to neighbours; a kind is a family of
-them, such as "Gaussian sum of a Poisson sample, (q, z)". Kinds compose by their Renyi divergences, which
-each has. `jdp.accounting.pld.loss_distributions` says which have a privacy loss distribution as well.
+A loss is a pair of output distributions that dominates what a round can do to neighbours; a kind is
+a family of them, such as "Gaussian sum of a Poisson sample, (q, z)". Kinds compose by their Renyi
+divergences, which each has. `jdp.accounting.pld.loss_distributions` says which have a privacy loss
+distribution as well.
 """
 
 import math
@@ -22,10 +24,12 @@ class PairFamily(NamedTuple):
 
   Attributes:
     name: as it is called in messages.
-    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64, the larger of both directions.
-    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy, infinite where there is none.
-    severity: parameters -> a number; of two losses, that with the larger number dominates the other (for every
-      accountant). None: the family is not ordered.
+    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64, the larger of both
+      directions.
+    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy, infinite where
+      there is none.
+    severity: parameters -> a number; of two losses, that with the larger number dominates the other
+      (for every accountant). None: the family is not ordered.
   """
 
   name: str
@@ -65,7 +69,9 @@ LAPLACE = PairFamily(
 )
 RANDOMIZED_RESPONSE = PairFamily(
   "randomized response",  # (noise, number of values)
-  lambda parameters, orders: closed_forms.randomized_response(parameters[:, 0], parameters[:, 1], orders),
+  lambda parameters, orders: closed_forms.randomized_response(
+    parameters[:, 0], parameters[:, 1], orders
+  ),
   lambda parameters: closed_forms.response_epsilon(parameters[:, 0], parameters[:, 1]),
   None,
 )
@@ -83,7 +89,9 @@ CONCENTRATED = PairFamily(
 )
 SKELLAM = PairFamily(
   "Skellam",  # (L2 distance, L1 distance, variance)
-  lambda parameters, orders: skellam_rdp(parameters[:, 0], parameters[:, 1], parameters[:, 2], orders),
+  lambda parameters, orders: skellam_rdp(
+    parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
+  ),
   _unbounded,
   None,
 )

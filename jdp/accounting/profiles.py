@@ -1,7 +1,7 @@
 """Accountants: from composed losses to epsilon as a function of delta, and the reverse.
 
-Each result is an upper bound on the truth. Minima and maxima are NumPy's, which keep NaN: Python's `max(0.0, nan)`
-is 0.
+Each result is an upper bound on the truth. Minima and maxima are NumPy's, which keep NaN: Python's
+`max(0.0, nan)` is 0.
 """
 
 import functools
@@ -19,12 +19,15 @@ from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
 # The search for the best order starts from these; it goes on doubling order - 1 while that helps.
 _GRID = (1.01, 1.04, 1.16, 1.64, 2, 3, 5, 9, 17, 33, 65, 129)
 _MAX_ORDER = 1 + 2**20
-# It ends where orders differ by _CLOSE in log(order - 1), or their bounds by a share _FLAT: then a parabola fits.
+# It ends where orders differ by _CLOSE in log(order - 1), or their bounds by a share _FLAT: then a
+# parabola fits.
 _CLOSE, _FLAT = 3e-4, 3e-4
 
 
 class PrivacyProfile(NamedTuple):
-  """What is guaranteed: (epsilon(delta), delta)-DP for every delta, (epsilon, delta(epsilon))-DP for every epsilon."""
+  """What is guaranteed: (epsilon(delta), delta)-DP for every delta, (epsilon, delta(epsilon))-DP
+  for every epsilon.
+  """
 
   epsilon: Callable[[float], float]
   delta: Callable[[float], float]
@@ -33,9 +36,9 @@ class PrivacyProfile(NamedTuple):
 def rdp_profile(composed: Composition) -> PrivacyProfile:
   """Renyi divergences, with the best of all real orders from 1.01 to 2^20 + 1.
 
-  There is no list of orders to choose: the result is within 0.02 % of the
-  least over all orders. Large epsilons have their best order near 1, ordinary
-  ones between 2 and 50, tiny ones in the hundreds or thousands.
+  There is no list of orders to choose: the result is within 0.02 % of the least over all orders.
+  Large epsilons have their best order near 1, ordinary ones between 2 and 50, tiny ones in the
+  hundreds or thousands.
   """
   curve = functools.cache(composed.rdp)
   distance = total_variation(float(curve(_GRID)[0]))
@@ -43,7 +46,11 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
   def epsilon(delta):
     if distance <= delta:
       return 0.0
-    return float(np.maximum(0.0, _least_over_orders(curve, lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta))))
+    return float(
+      np.maximum(
+        0.0, _least_over_orders(curve, lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta))
+      )
+    )
 
   def delta(epsilon):
     least = _least_over_orders(curve, lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
@@ -53,13 +60,15 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
 
 
 def _least_over_orders(
-  curve: Callable[[tuple[float, ...]], np.ndarray], bound: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  curve: Callable[[tuple[float, ...]], np.ndarray],
+  bound: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> float:
   """The smallest bound over all orders.
 
-  (a - 1) rdp(a) is convex in the order a, being a cumulant generating function. That makes both bounds
-  quasi-convex in a: the best order lies between the neighbours of the best order of the grid. Halving finds
-  it, and where the bound is flat a parabola; but at some order it may rise as steeply as a cliff.
+  (a - 1) rdp(a) is convex in the order a, being a cumulant generating function. That makes both
+  bounds quasi-convex in a: the best order lies between the neighbours of the best order of the
+  grid. Halving finds it, and where the bound is flat a parabola; but at some order it may rise as
+  steeply as a cliff.
   """
   orders, values = list(_GRID), list(bound(np.array(_GRID), curve(_GRID)))
 
@@ -87,7 +96,9 @@ def _least_over_orders(
 
 def _probability(log_delta: float) -> float:
   """e^log_delta, at most 1, and above zero where it would underflow."""
-  return float(np.maximum(np.exp(np.minimum(0.0, log_delta)), math.ulp(0.0) if log_delta > -math.inf else 0.0))
+  return float(
+    np.maximum(np.exp(np.minimum(0.0, log_delta)), math.ulp(0.0) if log_delta > -math.inf else 0.0)
+  )
 
 
 def _vertex(x: list[float], y: list[float]) -> float:
@@ -100,11 +111,13 @@ def _vertex(x: list[float], y: list[float]) -> float:
 
 
 def moments_profile(composed: Composition) -> PrivacyProfile:
-  """The moments accountant as published (arXiv 1607.00133): Gaussian sums, orders 2..33, the classic conversion."""
+  """The moments accountant as published (arXiv 1607.00133): Gaussian sums, orders 2..33, the
+  classic conversion.
+  """
   if others := composed.groups.keys() - {GAUSSIAN, NON_PRIVATE}:
     raise ValueError(
-      f"Expected Gaussian sums of Poisson samples for accountant='moments', as published, got {names_of(others)}; "
-      "pass accountant='rdp'."
+      "Expected Gaussian sums of Poisson samples for accountant='moments', as published, got "
+      f"{names_of(others)}; pass accountant='rdp'."
     )
   orders = tuple(range(2, 34))
   rdp = composed.rdp(orders)
@@ -121,7 +134,9 @@ def names_of(kinds: Iterable[PairFamily]) -> str:
 
 def pure_profile(epsilon: float) -> PrivacyProfile:
   """Pure differential privacy."""
-  return PrivacyProfile(lambda delta: epsilon if delta < 1 else 0.0, lambda bound: 0.0 if epsilon <= bound else 1.0)
+  return PrivacyProfile(
+    lambda delta: epsilon if delta < 1 else 0.0, lambda bound: 0.0 if epsilon <= bound else 1.0
+  )
 
 
 def smaller(first: PrivacyProfile, second: PrivacyProfile) -> PrivacyProfile:
@@ -136,7 +151,9 @@ def with_release(profile: PrivacyProfile, epsilon: float, delta: float = 0.0) ->
   """The profile of a run with one more (epsilon, delta)-DP release, by basic composition."""
   return PrivacyProfile(
     lambda target: epsilon + profile.epsilon(target - delta) if target >= delta else math.inf,
-    lambda target: float(np.minimum(1.0, delta + profile.delta(target - epsilon))) if target >= epsilon else 1.0,
+    lambda target: (
+      float(np.minimum(1.0, delta + profile.delta(target - epsilon))) if target >= epsilon else 1.0
+    ),
   )
 
 
@@ -149,11 +166,12 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
     return profile
 
   def surcharge(epsilon):
-    return overflow + math.exp(min(epsilon + math.log(overflow), 1.0))  # Above 1 it no longer matters by how much.
+    # Above 1 it no longer matters by how much.
+    return overflow + math.exp(min(epsilon + math.log(overflow), 1.0))
 
   def smallest_epsilon(delta):
-    # What epsilon needs grows with the surcharge it causes: from 0 up to just past the first that suffices. Where the
-    # two run nearly side by side, the steps grow.
+    # What epsilon needs grows with the surcharge it causes: from 0 up to just past the first that
+    # suffices. Where the two run nearly side by side, the steps grow.
     epsilon = 0.0
     for step in itertools.count():
       if not (rest := delta - surcharge(epsilon)) > 0:

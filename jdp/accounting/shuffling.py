@@ -1,24 +1,28 @@
-"""Privacy amplification by shuffling: from local reports to those who see them only in a random order.
+"""Privacy amplification by shuffling: from local reports to those who see them only in a random
+order.
 
-Each of n users sends one report of an epsilon_0-DP local randomiser R, and a shuffler removes who sent what. A
-user whose value changes from x to x' hides among the others: with probability r another user's report is a
-*clone*, a draw of the same two distributions Q and Q' that the changed user's report mixes,
+Each of n users sends one report of an epsilon_0-DP local randomiser R, and a shuffler removes who
+sent what. A user whose value changes from x to x' hides among the others: with probability r
+another user's report is a *clone*, a draw of the same two distributions Q and Q' that the changed
+user's report mixes,
 
     R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1),
 
-Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a distribution as R is epsilon_0-DP, and Q' likewise. All else
-about the reports does not depend on the changed value. So what is seen is a post-processing of the number of draws
-from each of the two distributions,
+Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a distribution as R is epsilon_0-DP,
+and Q' likewise. All else about the reports does not depend on the changed value. So what is seen is
+a post-processing of the number of draws from each of the two distributions,
 
     (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),    C ~ Bin(n - 1, r), A ~ Bin(C, 1/2), D ~ Bern(w)
 
-(arXiv 2012.12803, Theorem 3.1 and its proof), and delta is the hockey-stick divergence of these two, which is
-computed here. The two are mirror images, so that both directions cost the same. How likely clones are:
+(arXiv 2012.12803, Theorem 3.1 and its proof), and delta is the hockey-stick divergence of these
+two, which is computed here. The two are mirror images, so that both directions cost the same. How
+likely clones are:
 
-* of any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q + Q') / 2;
-* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1): there even R(x'') >= (R(x) + R(x')) / (e^epsilon_0 + 1), as
-  no output is the likelier one of two inputs. arXiv 2208.04591 had stated this r for every randomiser; its
-  erratum withdraws that.
+* of any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q +
+  Q') / 2;
+* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1): there even R(x'') >= (R(x) + R(x')) /
+  (e^epsilon_0 + 1), as no output is the likelier one of two inputs. arXiv 2208.04591 had stated
+  this r for every randomiser; its erratum withdraws that.
 """
 
 import functools
@@ -31,7 +35,8 @@ from scipy import optimize, special
 
 from jdp import _validate
 
-_LOG_TAIL = 80.0  # counts of clones that e^-80 of the mass lies beyond are not summed over, but added to delta
+# counts of clones that e^-80 of the mass lies beyond are not summed over, but added to delta
+_LOG_TAIL = 80.0
 _MAX_GROUPS = 4096  # of such counts
 _MOST_REPORTS = 10**9  # which have nearly a million likely counts
 _ROUNDING = 1e-10  # relative error allowed for in the binomial tails
@@ -45,18 +50,21 @@ _CLONES = {
 }
 
 
-def shuffled_delta(local_epsilon: float, num_reports: int, epsilon: float, *, randomizer: str = "any") -> float:
+def shuffled_delta(
+  local_epsilon: float, num_reports: int, epsilon: float, *, randomizer: str = "any"
+) -> float:
   """The delta of (epsilon, delta)-differential privacy of shuffled local reports.
 
-  Formal guarantee: replace-one, per user (one report each), against whoever sees the reports only after they were
-  shuffled. It holds for users that share a randomiser; and for randomisers that each depend on the
-  reports before (arXiv 2012.12803, Theorem 3.1), if the users were put in a uniform order first. The
-  server that receives reports with their senders sees epsilon_0 as ever. Computed in float64, with an allowance
-  for rounding: the value is an upper bound.
+  Formal guarantee: replace-one, per user (one report each), against whoever sees the reports only
+  after they were shuffled. It holds for users that share a randomiser; and for randomisers that
+  each depend on the reports before (arXiv 2012.12803, Theorem 3.1), if the users were put in a
+  uniform order first. The server that receives reports with their senders sees epsilon_0 as ever.
+  Computed in float64, with an allowance for rounding: the value is an upper bound.
 
   Args:
     local_epsilon: epsilon_0 of one report, pure DP under replace-one, in [0, 500].
-    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9: others only help.
+    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9: others
+      only help.
     epsilon: >= 0.
     randomizer: "any", or "randomized_response" (of any number of values), for which more is proved.
 
@@ -74,18 +82,28 @@ def shuffled_delta(local_epsilon: float, num_reports: int, epsilon: float, *, ra
   if epsilon >= local_epsilon:
     return 0.0
   clones, mass = _clones(min(num_reports, _MOST_REPORTS) - 1, _CLONES[randomizer](local_epsilon))
-  # The likelihood ratio of the first count, k of c + 1, grows with k: it exceeds e^epsilon from a fixed share on.
-  share = math.expm1(-epsilon - local_epsilon) / (math.expm1(-local_epsilon) * (1 + math.exp(-epsilon)))
+  # The likelihood ratio of the first count, k of c + 1, grows with k: it exceeds e^epsilon from a
+  # fixed share on.
+  share = math.expm1(-epsilon - local_epsilon) / (
+    math.expm1(-local_epsilon) * (1 + math.exp(-epsilon))
+  )
   least = np.ceil(share * (clones + 1))
   half = _binomial()(clones, 0.5)
   above, at = half.sf(least - 1), half.pmf(least - 1)
   gain = -math.expm1(epsilon - local_epsilon) * float(special.expit(local_epsilon)) * at
   loss = math.expm1(epsilon) * above
-  return min(1.0, float(mass @ (np.maximum(gain - loss, 0) + _ROUNDING * (gain + loss))) + 2 * math.exp(-_LOG_TAIL))
+  return min(
+    1.0,
+    float(mass @ (np.maximum(gain - loss, 0) + _ROUNDING * (gain + loss)))
+    + 2 * math.exp(-_LOG_TAIL),
+  )
 
 
-def shuffled_epsilon(local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any") -> float:
-  """The epsilon of (epsilon, delta)-differential privacy of shuffled local reports: `shuffled_delta` reversed.
+def shuffled_epsilon(
+  local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
+) -> float:
+  """The epsilon of (epsilon, delta)-differential privacy of shuffled local reports:
+  `shuffled_delta` reversed.
 
   Args:
     local_epsilon: as for `shuffled_delta`, and so are the guarantee and the other arguments.
@@ -94,7 +112,8 @@ def shuffled_epsilon(local_epsilon: float, num_reports: int, delta: float, *, ra
     randomizer: see `shuffled_delta`.
 
   Returns:
-    epsilon in [0, local_epsilon], at most 1e-9 above the least for which `shuffled_delta` allows it.
+    epsilon in [0, local_epsilon], at most 1e-9 above the least for which `shuffled_delta` allows
+    it.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -111,8 +130,11 @@ def shuffled_epsilon(local_epsilon: float, num_reports: int, delta: float, *, ra
   return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
 
 
-def largest_local_epsilon(target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any") -> float:
-  """The largest local epsilon whose reports, shuffled, are (target_epsilon, delta)-differentially private.
+def largest_local_epsilon(
+  target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
+) -> float:
+  """The largest local epsilon whose reports, shuffled, are (target_epsilon, delta)-differentially
+  private.
 
   Args:
     target_epsilon: > 0, at most 500; the guarantee is that of `shuffled_delta`.
@@ -148,10 +170,11 @@ def _binomial() -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
-  """Numbers of clones and their probabilities, by Bernstein's inequality all but 2 e^-_LOG_TAIL of the mass.
+  """Numbers of clones and their probabilities, by Bernstein's inequality all but 2 e^-_LOG_TAIL of
+  the mass.
 
-  Many numbers are taken in groups, each for its smallest: a clone less never hides better, as whoever sees the
-  counts could add one.
+  Many numbers are taken in groups, each for its smallest: a clone less never hides better, as
+  whoever sees the counts could add one.
   """
   mean, variance = others * probability, others * probability * (1 - probability)
   reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)
@@ -160,8 +183,12 @@ def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
   return clones[starts], np.add.reduceat(_binomial()(others, probability).pmf(clones), starts)
 
 
-def _search(delta_of: Callable[[float], float], delta: float, *, feasible: float, infeasible: float) -> float:
-  """Where the monotone `delta_of` reaches `delta`, on the feasible side; the other end if it stays below."""
+def _search(
+  delta_of: Callable[[float], float], delta: float, *, feasible: float, infeasible: float
+) -> float:
+  """Where the monotone `delta_of` reaches `delta`, on the feasible side; the other end if it stays
+  below.
+  """
 
   def excess(x):
     return math.log(max(delta_of(x), _TINY)) - math.log(max(delta, _TINY))

@@ -1,14 +1,15 @@
 """Audits: lower bounds on a privacy loss, from what was observed, with a stated confidence.
 
-An audit tests a claim by experiment: draw many outputs on two neighbouring inputs, and find an event A that is far
-likelier on one than on the other. A mechanism that is (epsilon, delta)-DP has P(A) <= e^epsilon Q(A) + delta for every
-event, so a lower limit of P(A) and an upper limit of Q(A), both Clopper and Pearson's, bound epsilon from below. The
-limits hold for an event that was fixed before the outputs were seen: it is chosen on one half of them and measured on
-the other (`audit_scores`), or every outcome of a finite set is measured, and the confidence shared out among them
-(`audit_outcomes`).
+An audit tests a claim by experiment: draw many outputs on two neighbouring inputs, and find an
+event A that is far likelier on one than on the other. A mechanism that is (epsilon, delta)-DP has
+P(A) <= e^epsilon Q(A) + delta for every event, so a lower limit of P(A) and an upper limit of Q(A),
+both Clopper and Pearson's, bound epsilon from below. The limits hold for an event that was fixed
+before the outputs were seen: it is chosen on one half of them and measured on the other
+(`audit_scores`), or every outcome of a finite set is measured, and the confidence shared out among
+them (`audit_outcomes`).
 
-A bound above the stated epsilon refutes the statement. One below it proves nothing: another pair of inputs, another
-event or more outputs might do better.
+A bound above the stated epsilon refutes the statement. One below it proves nothing: another pair of
+inputs, another event or more outputs might do better.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,14 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
-"""(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise: of an event seen `hits` times in
-`trials` outputs on one input, and `false hits` times in `false trials` on the other."""
+"""(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise: of an event
+seen `hits` times in `trials` outputs on one input, and `false hits` times in `false trials` on the
+other.
+"""
 
 _GRID = 128
-_LEAST_COUNT = 10  # outcomes seen less often are left out: else every float would be an event of its own
+# outcomes seen less often are left out: else every float would be an event of its own
+_LEAST_COUNT = 10
 
 
 class ScoreAudit(NamedTuple):
@@ -31,7 +35,8 @@ class ScoreAudit(NamedTuple):
 
   Attributes:
     bound: the lower bound, >= 0, of epsilon or of what else the `Bound` speaks of.
-    threshold: the event is a score at least as large as this, which the first input makes likelier; or
+    threshold: the event is a score at least as large as this, which the first input makes likelier;
+      or
     upper: if False, a score at most as large, which the second input makes likelier.
     hits: outputs in the event on the input that makes it likelier, of `trials`.
     trials: outputs that it was measured on.
@@ -49,10 +54,11 @@ class ScoreAudit(NamedTuple):
 
 
 def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.ndarray]:
-  """Limits of a probability from independent trials: each is wrong with probability at most `error`, elementwise.
+  """Limits of a probability from independent trials: each is wrong with probability at most
+  `error`, elementwise.
 
-  Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial"
-  (Biometrika 1934).
+  Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of
+  the binomial" (Biometrika 1934).
 
   >>> low, high = clopper_pearson([0, 50, 100], 100, 0.005)
   >>> low.round(3).tolist(), high.round(3).tolist()
@@ -65,7 +71,8 @@ def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.nda
 
 
 def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
-  """Lower bounds log((P - delta) / Q) on epsilon: at most the true one with probability `confidence`.
+  """Lower bounds log((P - delta) / Q) on epsilon: at most the true one with probability
+  `confidence`.
 
   Args:
     confidence: in (0, 1), shared equally by the limits of P and of Q.
@@ -89,9 +96,11 @@ def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 
 
 def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
-  """`epsilon_bound` by Wilson's limits, which hold approximately and are faster: to choose events by.
+  """`epsilon_bound` by Wilson's limits, which hold approximately and are faster: to choose events
+  by.
 
-  Source: Wilson, "Probable inference, the distribution of succession, and statistical inference" (JASA 1927).
+  Source: Wilson, "Probable inference, the distribution of succession, and statistical inference"
+  (JASA 1927).
 
   >>> quick_epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # `epsilon_bound`: 1.990
   1.991
@@ -105,7 +114,10 @@ def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
     return (p + spread / 2 - half) / (1 + spread), (p + spread / 2 + half) / (1 + spread)
 
   def bound(hits, trials, false_hits, false_trials):
-    (low, _), (_, high) = limits(np.asarray(hits), trials), limits(np.asarray(false_hits), false_trials)
+    (low, _), (_, high) = (
+      limits(np.asarray(hits), trials),
+      limits(np.asarray(false_hits), false_trials),
+    )
     return np.maximum(_log(low - delta) - np.log(high), 0.0)
 
   return bound
@@ -114,8 +126,9 @@ def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 def gaussian_bound(confidence: float) -> Bound:
   """Lower bounds Phi^-1(P) - Phi^-1(Q) on mu, for mechanisms that are mu-GDP.
 
-  A release with normal noise of multiplier z is 1/z-GDP (Dong, Roth, Su, arXiv 1905.02383, Theorem 1): a claim about
-  all its (epsilon, delta) at once, which events refute that are far likelier than any delta worth stating.
+  A release with normal noise of multiplier z is 1/z-GDP (Dong, Roth, Su, arXiv 1905.02383, Theorem
+  1): a claim about all its (epsilon, delta) at once, which events refute that are far likelier than
+  any delta worth stating.
 
   Args:
     confidence: in (0, 1): the bound is at most the least such mu with this probability.
@@ -140,19 +153,25 @@ def audit_scores(first, second, bound: Bound) -> ScoreAudit:
 
   Args:
     first: [n] independent scores of outputs on one input, in the order they were drawn, n >= 2.
-    second: [n'] likewise on the other. A good score is larger on the first input: the log of the likelihood ratio.
-    bound: `epsilon_bound` or `gaussian_bound`; its confidence is the audit's, whatever the choice of the threshold.
+    second: [n'] likewise on the other. A good score is larger on the first input: the log of the
+      likelihood ratio.
+    bound: `epsilon_bound` or `gaussian_bound`; its confidence is the audit's, whatever the choice
+      of the threshold.
 
   Raises:
     ValueError: if there are fewer than two scores of either kind, or one is NaN.
 
   >>> rng = np.random.default_rng(0)
-  >>> audit = audit_scores(rng.laplace(1.0, size=20_000), rng.laplace(0.0, size=20_000), epsilon_bound(0.95))
+  >>> audit = audit_scores(
+  ...   rng.laplace(1.0, size=20_000), rng.laplace(0.0, size=20_000), epsilon_bound(0.95)
+  ... )
   >>> 0.8 < audit.bound < 1.0
   True
   """
   first, second = _scores(first), _scores(second)
-  (own, new), (other, other_new) = (np.split(scores, [len(scores) // 2]) for scores in (first, second))
+  (own, new), (other, other_new) = (
+    np.split(scores, [len(scores) // 2]) for scores in (first, second)
+  )
   own, other = np.sort(own), np.sort(other)
   above, upper = best_threshold(own, other, bound)
   below, lower = best_threshold(-other[::-1], -own[::-1], bound)
@@ -166,9 +185,10 @@ def audit_outcomes(counts, *, confidence: float, delta: float = 0.0) -> float:
   """A lower bound on epsilon from histograms, jointly over all outcomes and all pairs of inputs.
 
   Args:
-    counts: [inputs, outcomes], how often each outcome was seen on each input, in independent trials. What counts as
-      one outcome must be chosen before the trials.
-    confidence: with this probability all limits, two for each count, hold, and the bound is at most epsilon.
+    counts: [inputs, outcomes], how often each outcome was seen on each input, in independent
+      trials. What counts as one outcome must be chosen before the trials.
+    confidence: with this probability all limits, two for each count, hold, and the bound is at most
+      epsilon.
     delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
 
   Returns:
@@ -182,9 +202,13 @@ def audit_outcomes(counts, *, confidence: float, delta: float = 0.0) -> float:
   """
   counts = np.asarray(counts)
   if not (counts.ndim == 2 and min(counts.shape) >= 2 and np.all(counts >= 0)):
-    raise ValueError(f"Expected counts >= 0 of at least two inputs and two outcomes, got shape {counts.shape}.")
+    raise ValueError(
+      f"Expected counts >= 0 of at least two inputs and two outcomes, got shape {counts.shape}."
+    )
   _check_delta(delta)
-  low, high = clopper_pearson(counts, counts.sum(axis=1, keepdims=True), _error(confidence) / (2 * counts.size))
+  low, high = clopper_pearson(
+    counts, counts.sum(axis=1, keepdims=True), _error(confidence) / (2 * counts.size)
+  )
   ratios = np.max(_log(low - delta), axis=0) - np.min(np.log(high), axis=0)
   return max(float(np.max(ratios)), 0.0)
 
@@ -218,13 +242,16 @@ def best_threshold(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple
     bound: `epsilon_bound` or another; the scores that choose are not those that prove.
   """
   thresholds = np.unique([_tails(first), _tails(second)])
-  bounds = bound(_at_least(first, thresholds), len(first), _at_least(second, thresholds), len(second))
+  bounds = bound(
+    _at_least(first, thresholds), len(first), _at_least(second, thresholds), len(second)
+  )
   best = int(np.argmax(bounds))
   return float(bounds[best]), Threshold(float(thresholds[best]))
 
 
 def best_outcomes(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, Outcomes]:
-  """(bound, event) of the set of frequent outcomes with the largest bound: those of the largest likelihood ratios.
+  """(bound, event) of the set of frequent outcomes with the largest bound: those of the largest
+  likelihood ratios.
 
   Args: as for `best_threshold`, for scores that are categories.
   """
@@ -232,7 +259,9 @@ def best_outcomes(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[
   values, hits = values[hits >= _LEAST_COUNT], hits[hits >= _LEAST_COUNT]
   if not len(values):
     return 0.0, Outcomes(values)
-  false_hits = np.searchsorted(second, values, side="right") - np.searchsorted(second, values, side="left")
+  false_hits = np.searchsorted(second, values, side="right") - np.searchsorted(
+    second, values, side="left"
+  )
   order = np.argsort(-hits / (false_hits + 1), kind="stable")
   bounds = bound(np.cumsum(hits[order]), len(first), np.cumsum(false_hits[order]), len(second))
   best = int(np.argmax(bounds))
@@ -240,7 +269,9 @@ def best_outcomes(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[
 
 
 def _tails(scores: np.ndarray) -> np.ndarray:
-  """Scores with evenly spaced shares of the others above them, and with geometrically spaced ones for rare events."""
+  """Scores with evenly spaced shares of the others above them, and with geometrically spaced ones
+  for rare events.
+  """
   shares = np.append(np.linspace(0, 1, _GRID), np.geomspace(1 / len(scores), 1, _GRID))
   return scores[np.ceil((1 - shares) * (len(scores) - 1)).astype(int)]
 
@@ -259,7 +290,9 @@ def _at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 def _scores(values: ArrayLike) -> np.ndarray:
   values = np.asarray(values, np.float64)
   if not (values.ndim == 1 and values.size >= 2 and not np.any(np.isnan(values))):
-    raise ValueError(f"Expected at least two scores, none of them NaN, got an array of shape {values.shape}.")
+    raise ValueError(
+      f"Expected at least two scores, none of them NaN, got an array of shape {values.shape}."
+    )
   return values
 
 

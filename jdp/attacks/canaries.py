@@ -1,8 +1,9 @@
-"""Canaries in federated training: clients that send a random direction, and what of it shows (arXiv 2302.03098).
+"""Canaries in federated training: clients that send a random direction, and what of it shows (arXiv
+2302.03098).
 
-A canary client's update is the longest that its bound allows, along a random direction of its own. The released model's
-cosine with that direction is larger if the canary took part. This holds of one run, for any `FederatedAlgorithm` whose
-local update is a parameter:
+A canary client's update is the longest that its bound allows, along a random direction of its own.
+The released model's cosine with that direction is larger if the canary took part. This holds of one
+run, for any `FederatedAlgorithm` whose local update is a parameter:
 
     directions = canary_directions(key, num_canaries, dim)
     update = planted_update(local_update, directions, clip_norm)
@@ -10,8 +11,8 @@ local update is a parameter:
     ... run it on plant(clients, included) ...
     scores = cosines(directions, released parameters less initial ones, flat)
 
-`included` are fair coins for `jdp.attacks.one_run`, which bounds epsilon from below. `one_shot_estimate` fits normal
-distributions to the cosines instead: an estimate, not a bound.
+`included` are fair coins for `jdp.attacks.one_run`, which bounds epsilon from below.
+`one_shot_estimate` fits normal distributions to the cosines instead: an estimate, not a bound.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +38,8 @@ class Planted(NamedTuple):
 
   Attributes:
     client: a pytree of arrays, one row for each; a canary's row is zeros.
-    canary: int32, the number of the canary's direction; -1 for a user, -2 for a canary that was left out.
+    canary: int32, the number of the canary's direction; -1 for a user, -2 for a canary that was
+      left out.
   """
 
   client: PyTree
@@ -45,7 +47,8 @@ class Planted(NamedTuple):
 
 
 def canary_directions(key: jax.Array, num_canaries: int, dim: int) -> jax.Array:
-  """Directions uniform on the sphere and orthogonal to each other, so that no canary hides another; consumes the key.
+  """Directions uniform on the sphere and orthogonal to each other, so that no canary hides another;
+  consumes the key.
 
   Returns:
     float32 [num_canaries, dim].
@@ -69,21 +72,24 @@ def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
 
   Args:
     clients: pytree of arrays with a leading axis of users.
-    included: bool [m], which canaries take part. One that does not sends zeros: with a Gaussian sum of a fixed
-      denominator that is the same as if it were not there.
+    included: bool [m], which canaries take part. One that does not sends zeros: with a Gaussian sum
+      of a fixed denominator that is the same as if it were not there.
 
   >>> plant(jnp.ones((2, 3)), jnp.array([True, False])).canary.tolist()
   [-1, -1, 0, -2]
   """
   included = np.asarray(included, bool)
   num_users, num_canaries = len(jax.tree.leaves(clients)[0]), len(included)
-  rows = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros((num_canaries, *x.shape[1:]), x.dtype)]), clients)
+  rows = jax.tree.map(
+    lambda x: jnp.concatenate([x, jnp.zeros((num_canaries, *x.shape[1:]), x.dtype)]), clients
+  )
   canary = np.where(included, np.arange(num_canaries), _ABSENT)
   return Planted(rows, jnp.asarray(np.append(np.full(num_users, _USER), canary), jnp.int32))
 
 
 def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float) -> LocalUpdate:
-  """The `LocalUpdate` of `Planted` clients: users train, canaries send `norm` times their direction.
+  """The `LocalUpdate` of `Planted` clients: users train, canaries send `norm` times their
+  direction.
 
   Args:
     local_update: what users compute.
@@ -92,7 +98,9 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
   """
   _validate.positive(norm=norm)
 
-  def update(key: jax.Array, params: PyTree, client: Any, project: Project = no_projection) -> PyTree:
+  def update(
+    key: jax.Array, params: PyTree, client: Any, project: Project = no_projection
+  ) -> PyTree:
     trained, unravel = ravel_pytree(local_update(key, params, client.client, project))
     own = jnp.where(client.canary >= 0, norm * directions[jnp.maximum(client.canary, 0)], 0.0)
     return unravel(jnp.where(client.canary == _USER, trained, own))
@@ -101,37 +109,44 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
 
 
 def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
-  """The cosine of an update [dim] with each direction [m, dim]: float64 [m]; zeros if the update is zero.
+  """The cosine of an update [dim] with each direction [m, dim]: float64 [m]; zeros if the update is
+  zero.
 
   >>> cosines(jnp.eye(2), jnp.array([0.6, 0.8])).round(6).tolist()
   [0.6, 0.8]
   """
   vector = np.asarray(update, np.float64)
-  return np.asarray(directions, np.float64) @ vector / max(np.linalg.norm(vector), np.finfo(float).tiny)
+  return (
+    np.asarray(directions, np.float64) @ vector / max(np.linalg.norm(vector), np.finfo(float).tiny)
+  )
 
 
 def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=None) -> float:
-  """An ESTIMATE of epsilon from the cosines of one run. It may lie on either side of the true one: no bound.
+  """An ESTIMATE of epsilon from the cosines of one run. It may lie on either side of the true one:
+  no bound.
 
-  The epsilon at delta between two normal distributions: that fitted to the cosines of canaries that took part, and
-  that of canaries that did not. Assumes that the cosines are independent and normal with these parameters, which the
-  fit does not know exactly: an error of 5 % in a standard deviation alone, which 200 canaries have, looks like an
-  epsilon of 0.72 at a delta of 1e-5. Assumes too that the observer looks at nothing but the cosine, and that no client
-  can do worse than a random direction of the bound's length.
+  The epsilon at delta between two normal distributions: that fitted to the cosines of canaries that
+  took part, and that of canaries that did not. Assumes that the cosines are independent and normal
+  with these parameters, which the fit does not know exactly: an error of 5 % in a standard
+  deviation alone, which 200 canaries have, looks like an epsilon of 0.72 at a delta of 1e-5.
+  Assumes too that the observer looks at nothing but the cosine, and that no client can do worse
+  than a random direction of the bound's length.
 
   Source: arXiv 2302.03098, Algorithms 1 and 2.
 
   Args:
     present: [m], cosines of canaries that took part; or their maxima over the rounds.
     delta: in (0, 1).
-    dim: the distribution of the others is N(0, 1/dim): that of the cosine of a random direction. For the final model, where
-      canaries make up little of the update's squared length: what they fill, other directions lack.
-    absent: [m'], scores of canaries that did not take part, for a distribution fitted to them. For maxima over rounds, and
-      for included canaries that fair coins chose. Exactly one of dim and absent.
+    dim: the distribution of the others is N(0, 1/dim): that of the cosine of a random direction.
+      For the final model, where canaries make up little of the update's squared length: what they
+      fill, other directions lack.
+    absent: [m'], scores of canaries that did not take part, for a distribution fitted to them. For
+      maxima over rounds, and for included canaries that fair coins chose. Exactly one of dim and
+      absent.
 
   Raises:
-    ValueError: if scores are fewer than two, all equal or not finite, delta is out of range, or not exactly one of
-      dim and absent is given.
+    ValueError: if scores are fewer than two, all equal or not finite, delta is out of range, or not
+      exactly one of dim and absent is given.
 
   >>> rng = np.random.default_rng(0)
   >>> present = rng.normal(0.3, 0.1, 1000)
@@ -139,13 +154,16 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   17.5
   """
   if (dim is None) == (absent is None):
-    raise ValueError("Expected exactly one of dim and absent: the distribution of canaries that did not take part.")
+    raise ValueError(
+      "Expected exactly one of dim and absent: the distribution of canaries that did not take part."
+    )
   if not 0 < delta < 1:
     raise ValueError(f"Expected delta in (0, 1), got {delta}.")
   if dim is not None:
     _validate.integer(1, dim=dim)
   laws = _fit(present), _fit(absent) if dim is None else stats.norm(0.0, dim**-0.5)
-  # Cells so small that the likelihood ratio hardly changes within one, as far as 1e-30 of either distribution reaches.
+  # Cells so small that the likelihood ratio hardly changes within one, as far as 1e-30 of either
+  # distribution reaches.
   grid = np.linspace(-12, 12, 4001)
   edges = np.unique([law.mean() + law.std() * grid for law in laws])
   return channel_epsilon(binned_channel(laws, edges), delta)
@@ -153,6 +171,11 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
 
 def _fit(scores: ArrayLike) -> Any:
   scores = np.asarray(scores, np.float64)
-  if not (scores.ndim == 1 and scores.size >= 2 and np.all(np.isfinite(scores)) and np.ptp(scores) > 0):
-    raise ValueError(f"Expected at least two scores, finite and not all equal, got an array of shape {scores.shape}.")
+  if not (
+    scores.ndim == 1 and scores.size >= 2 and np.all(np.isfinite(scores)) and np.ptp(scores) > 0
+  ):
+    raise ValueError(
+      "Expected at least two scores, finite and not all equal, got an array of shape "
+      f"{scores.shape}."
+    )
   return stats.norm(scores.mean(), scores.std(ddof=1))

@@ -1,9 +1,11 @@
-"""Exact audits: the epsilon of a mechanism whose output's distribution is known, with no sampling and no error but rounding's.
+"""Exact audits: the epsilon of a mechanism whose output's distribution is known, with no sampling
+and no error but rounding's.
 
-A mechanism on finitely many inputs and outcomes is a channel: a matrix of probabilities, one row for each input. Its
-epsilon is found from the matrix alone, independently of `jdp.accounting`'s analyses. Mechanisms with other
-outputs are reduced to it: by cells between which the likelihood ratio is constant, which loses nothing, or by small
-cells, which is post-processing and loses little. Either way the result is never above the true epsilon.
+A mechanism on finitely many inputs and outcomes is a channel: a matrix of probabilities, one row
+for each input. Its epsilon is found from the matrix alone, independently of `jdp.accounting`'s
+analyses. Mechanisms with other outputs are reduced to it: by cells between which the likelihood
+ratio is constant, which loses nothing, or by small cells, which is post-processing and loses
+little. Either way the result is never above the true epsilon.
 """
 
 import itertools
@@ -23,7 +25,8 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
     delta: in [0, 1).
 
   Returns:
-    epsilon >= 0; infinite if an event of a probability above delta on one input is impossible on another.
+    epsilon >= 0; infinite if an event of a probability above delta on one input is impossible on
+    another.
 
   Raises:
     ValueError: if the channel is no such matrix, or delta is out of range.
@@ -34,19 +37,28 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
   inf
   """
   channel = np.asarray(channel, float)
-  if not (channel.ndim == 2 and np.all(channel >= 0) and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)):
-    raise ValueError(f"Expected rows of probabilities that sum to 1, got an array of shape {channel.shape}.")
+  if not (
+    channel.ndim == 2
+    and np.all(channel >= 0)
+    and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)
+  ):
+    raise ValueError(
+      f"Expected rows of probabilities that sum to 1, got an array of shape {channel.shape}."
+    )
   if not 0 <= delta < 1:
     raise ValueError(f"Expected delta in [0, 1), got {delta}.")
   channel = channel[:, np.any(channel > 0, axis=0)]
   if delta == 0:  # no event has a larger ratio than one of its outcomes
     with np.errstate(divide="ignore"):
       return float(np.max(np.log(channel.max(axis=0)) - np.log(channel.min(axis=0))))
-  return max([_pair_epsilon(p, q, delta) for p, q in itertools.permutations(channel, 2)], default=0.0)
+  return max(
+    [_pair_epsilon(p, q, delta) for p, q in itertools.permutations(channel, 2)], default=0.0
+  )
 
 
 def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
-  """Randomised response on levels 0..k: what ScalarDP and ScalarRelDP release of numbers on their grid.
+  """Randomised response on levels 0..k: what ScalarDP and ScalarRelDP release of numbers on their
+  grid.
 
   Numbers between levels have mixtures of rows, which need no larger epsilon.
 
@@ -69,10 +81,12 @@ def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
 
 
 def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
-  """PrivUnit's V on the inputs u and -u, by the side of its height t = <V, u>: t >= gamma, between, t <= -gamma.
+  """PrivUnit's V on the inputs u and -u, by the side of its height t = <V, u>: t >= gamma, between,
+  t <= -gamma.
 
-  t has density (1 - t^2)^((d-3)/2) up to constants on each side of the cap's rim, with the same constants for
-  every u: between these bounds the likelihood ratio is constant, and on no two inputs is it larger than here.
+  t has density (1 - t^2)^((d-3)/2) up to constants on each side of the cap's rim, with the same
+  constants for every u: between these bounds the likelihood ratio is constant, and on no two inputs
+  is it larger than here.
 
   Args:
     dim: d >= 2.
@@ -96,7 +110,8 @@ def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
 
 
 def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
-  """PrivUnit-infinity's V on two opposite vertices: by the number of coordinates that agree with the first.
+  """PrivUnit-infinity's V on two opposite vertices: by the number of coordinates that agree with
+  the first.
 
   At least `threshold` of them, between, or at most dim - threshold: float64 [2, 3].
 
@@ -113,11 +128,13 @@ def binned_channel(laws, edges) -> np.ndarray:
 
   Args:
     laws: one for each input, with `cdf` and `sf`, as SciPy's frozen distributions.
-    edges: increasing, [n]. For a distribution of constant likelihood ratio beyond the outer edges, such as Laplace's beyond the
-      two centres, the outer cells alone have the epsilon of the distribution itself.
+    edges: increasing, [n]. For a distribution of constant likelihood ratio beyond the outer edges,
+      such as Laplace's beyond the two centres, the outer cells alone have the epsilon of the
+      distribution itself.
 
   Returns:
-    float64 [inputs, n + 1], each probability to a relative 1e-16 of the smaller tail that the cell lies in.
+    float64 [inputs, n + 1], each probability to a relative 1e-16 of the smaller tail that the cell
+    lies in.
 
   >>> laws = stats.laplace(0.0, 0.25), stats.laplace(1.0, 0.25)
   >>> round(channel_epsilon(binned_channel(laws, [0.0, 1.0])), 9)
@@ -125,7 +142,8 @@ def binned_channel(laws, edges) -> np.ndarray:
   """
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
   below, above = (np.array([getattr(law, side)(edges) for law in laws]) for side in ("cdf", "sf"))
-  # A difference of the smaller of the two, as the other would cancel; of neighbouring floats it may be negative.
+  # A difference of the smaller of the two, as the other would cancel; of neighbouring floats it may
+  # be negative.
   return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
 
 
@@ -140,7 +158,9 @@ def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
 
 
 def _two_sided(p: float, q: float) -> np.ndarray:
-  """Probabilities of the cap, of neither, and of the opposite cap, which is a share q/(1-q) of what is outside."""
+  """Probabilities of the cap, of neither, and of the opposite cap, which is a share q/(1-q) of what
+  is outside.
+  """
   outside = (1 - p) / (1 - q)
   row = np.array([p, outside * max(1 - 2 * q, 0.0), outside * q])
   return np.stack([row, row[::-1]])

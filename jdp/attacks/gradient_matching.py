@@ -1,8 +1,9 @@
 """Reconstruction by optimisation: an input whose gradient points where a released one does.
 
-For models without a closed form. The loss is the one of J. Geiping et al., "Inverting gradients" (arXiv 2003.14053,
-Section 4), one less the cosine between the two gradients, which needs no magnitude: the direction alone is released.
-In place of their total variation the input is penalised as a Gaussian prior would.
+For models without a closed form. The loss is the one of J. Geiping et al., "Inverting gradients"
+(arXiv 2003.14053, Section 4), one less the cosine between the two gradients, which needs
+no magnitude: the direction alone is released. In place of their total variation the input is
+penalised as a Gaussian prior would.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,8 @@ class Candidates(NamedTuple):
 
   Attributes:
     labels: int32 [m].
-    starts: float32 [m, d], the inputs that it starts from, as near as the prior's subspace has them.
+    starts: float32 [m, d], the inputs that it starts from, as near as the prior's subspace has
+      them.
   """
 
   labels: jax.Array
@@ -52,23 +54,25 @@ def match_gradient(
 ) -> Callable[[jax.Array, jax.typing.ArrayLike, Candidates], Match]:
   """An attack that moves an input until its gradient matches a released one.
 
-  Every candidate is tried, and the one of the least loss taken. The input moves in the prior's standard coordinates, by
-  Adam with a cosine schedule; `penalty` times their mean square is added to the loss. With 0 an exact gradient is
-  matched. For a release Z of a direction, with noise of variance s^2 in each coordinate, k s^2 / (2 ||Z||) makes the
-  loss that of the posterior mode under normal noise, k the prior's number of coordinates. Deterministic.
+  Every candidate is tried, and the one of the least loss taken. The input moves in the prior's
+  standard coordinates, by Adam with a cosine schedule; `penalty` times their mean square is added
+  to the loss. With 0 an exact gradient is matched. For a release Z of a direction, with noise of
+  variance s^2 in each coordinate, k s^2 / (2 ||Z||) makes the loss that of the posterior mode under
+  normal noise, k the prior's number of coordinates. Deterministic.
 
-  The loss has many minima: where it starts matters, and images whose gradients are near the released one are better
-  starts than the prior's mean.
+  The loss has many minima: where it starts matters, and images whose gradients are near the
+  released one are better starts than the prior's mean.
 
   Args:
-    gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p]; differentiable.
+    gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p];
+      differentiable.
     prior: of inputs.
     num_steps: of the optimiser.
     learning_rate: of the optimiser at the start, in the prior's standard deviations.
 
   Returns:
-    (released [p], penalty >= 0, candidates) -> `Match`. A release that is zero or not finite counts as the first basis
-    vector.
+    (released [p], penalty >= 0, candidates) -> `Match`. A release that is zero or not finite counts
+    as the first basis vector.
 
   Raises:
     ValueError: if num_steps or learning_rate is out of range.
@@ -98,7 +102,8 @@ def match_gradient(
     def step(carry, _):
       coordinates, state = carry
       gradient = jax.grad(loss)(coordinates, label, target, penalty)
-      with jax.numpy_dtype_promotion("standard"):  # Optax's adam raises its decay to the power of an integer.
+      # Optax's adam raises its decay to the power of an integer.
+      with jax.numpy_dtype_promotion("standard"):
         update, state = optimizer.update(gradient, state)
       return (optax.apply_updates(coordinates, update), state), None
 
@@ -112,6 +117,8 @@ def match_gradient(
       candidates.labels, candidates.starts, target, penalty
     )
     best = jnp.argmin(losses).astype(jnp.int32)
-    return Match(input_at(coordinates[best]), best, cosine(coordinates[best], candidates.labels[best], target))
+    return Match(
+      input_at(coordinates[best]), best, cosine(coordinates[best], candidates.labels[best], target)
+    )
 
   return attack

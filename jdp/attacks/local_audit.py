@@ -1,4 +1,6 @@
-"""Black-box audits of local mechanisms: reports on two inputs, and a score that tells them apart."""
+"""Black-box audits of local mechanisms: reports on two inputs, and a score that tells them
+apart.
+"""
 
 import math
 from collections.abc import Callable
@@ -22,16 +24,18 @@ _SHORT = 1e-6
 def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic:
   """The score <estimate, difference>: for PrivUnit on u and -u, 2 <Z, u>.
 
-  It orders the reports of all of jdp's mechanisms for vectors and scalars by likelihood ratio, or nearly so.
+  It orders the reports of all of jdp's mechanisms for vectors and scalars by likelihood ratio, or
+  nearly so.
   """
   return lambda report: jnp.sum(mechanism.decode(report) * difference)
 
 
 def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax.Array, jax.Array]:
-  """v and -v of norm `radius` in the mechanism's norm: along the diagonal or an axis, where it reaches farther in L2.
+  """v and -v of norm `radius` in the mechanism's norm: along the diagonal or an axis, where it
+  reaches farther in L2.
 
-  The farthest two inputs of a ball. For magnitudes, -v counts as 0; where direction and magnitude are released apart,
-  the second input is -v shrunk to nearly nothing, which differs in both.
+  The farthest two inputs of a ball. For magnitudes, -v counts as 0; where direction and magnitude
+  are released apart, the second input is -v shrunk to nearly nothing, which differs in both.
 
   >>> from jdp.mechanisms import priv_unit_linf
   >>> opposite_inputs(priv_unit_linf(3, 4.0))[1].tolist()
@@ -39,16 +43,21 @@ def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax
   """
   diagonal = np.ones(mechanism.shape)
   axis = (np.arange(diagonal.size) == 0).astype(float).reshape(mechanism.shape)
-  scaled = [radius * x / float(mechanism.norm(jnp.asarray(x, jnp.float32))) for x in (axis, diagonal)]
+  scaled = [
+    radius * x / float(mechanism.norm(jnp.asarray(x, jnp.float32))) for x in (axis, diagonal)
+  ]
   longest = jnp.asarray(max(scaled, key=np.linalg.norm), jnp.float32)
   apart = isinstance(mechanism.parameters, SeparatedParameters)
   return longest, -longest * (_SHORT if apart else 1.0)
 
 
 def score_sampler(
-  release: Callable[[jax.Array, Any], Report], statistic: Callable[[Report], Any], batch: int = _BATCH
+  release: Callable[[jax.Array, Any], Report],
+  statistic: Callable[[Report], Any],
+  batch: int = _BATCH,
 ) -> Callable[[jax.Array, Any, int], Any]:
-  """The sampler (key, input, n) -> [n] scores of independent reports, compiled once; it consumes the key.
+  """The sampler (key, input, n) -> [n] scores of independent reports, compiled once; it consumes
+  the key.
 
   Args:
     release: (key, input) -> report.
@@ -62,14 +71,20 @@ def score_sampler(
     return jax.vmap(lambda own: statistic(release(own, value)))(keys)
 
   def sample(key: jax.Array, value: Any, num_samples: int) -> Any:
-    parts = [jax.device_get(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))]
+    parts = [
+      jax.device_get(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))
+    ]
     return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:num_samples], *parts)
 
   return sample
 
 
 def draw_scores(
-  key: jax.Array, mechanism: LocalMechanism, statistic: Statistic, num_samples: int, *values: jax.Array
+  key: jax.Array,
+  mechanism: LocalMechanism,
+  statistic: Statistic,
+  num_samples: int,
+  *values: jax.Array,
 ) -> list[np.ndarray]:
   """Scores of independent reports: [num_samples] for each value. Consumes the key.
 
@@ -82,7 +97,9 @@ def draw_scores(
   """
   sample = score_sampler(mechanism.encode, statistic, min(num_samples, _BATCH))
   keys = jax.random.split(key, len(values))
-  return [sample(keys[i], jnp.asarray(value, jnp.float32), num_samples) for i, value in enumerate(values)]
+  return [
+    sample(keys[i], jnp.asarray(value, jnp.float32), num_samples) for i, value in enumerate(values)
+  ]
 
 
 def audit_mechanism(
@@ -97,20 +114,22 @@ def audit_mechanism(
 ) -> ScoreAudit:
   """A lower bound on a local mechanism's privacy loss, from reports on two inputs.
 
-  Half of the reports choose the event (a threshold on the score, and its side), the others measure it.
-  The result is at most the mechanism's true loss with the bound's confidence, whatever the mechanism, the inputs
-  and the score; how near it comes is a matter of all three. What it needs is that reports are independent.
+  Half of the reports choose the event (a threshold on the score, and its side), the others measure
+  it. The result is at most the mechanism's true loss with the bound's confidence, whatever the
+  mechanism, the inputs and the score; how near it comes is a matter of all three. What it needs is
+  that reports are independent.
 
   Args:
     key: of the reports; consumed.
     mechanism: its guarantee is not looked at.
-    first: an input of the mechanism's shape: the ends of the domain, u and -u, tell most. Inputs outside the domain
-      show whether it is enforced.
+    first: an input of the mechanism's shape: the ends of the domain, u and -u, tell most. Inputs
+      outside the domain show whether it is enforced.
     second: another.
-    num_samples: reports of each input, at least 4. Events of a probability of e^-epsilon decide: 100 e^epsilon
-      reports or more.
+    num_samples: reports of each input, at least 4. Events of a probability of e^-epsilon decide:
+      100 e^epsilon reports or more.
     bound: `epsilon_bound`, of the delta that the mechanism states, or `gaussian_bound`.
-    statistic: report -> score, larger on the first input. Default: `projection_on` the inputs' difference.
+    statistic: report -> score, larger on the first input. Default: `projection_on` the inputs'
+      difference.
 
   Raises:
     ValueError: if there are fewer than four reports, or a score is NaN.
@@ -119,13 +138,20 @@ def audit_mechanism(
   >>> from jdp.mechanisms import laplace
   >>> mechanism = laplace(2.0, 1.0)
   >>> audit = audit_mechanism(
-  ...   jax.random.key(0), mechanism, jnp.array(0.5), jnp.array(-0.5), num_samples=20_000, bound=epsilon_bound(0.99)
+  ...   jax.random.key(0),
+  ...   mechanism,
+  ...   jnp.array(0.5),
+  ...   jnp.array(-0.5),
+  ...   num_samples=20_000,
+  ...   bound=epsilon_bound(0.99),
   ... )
   >>> 1.7 < audit.bound < 2.0
   True
   """
   _validate.integer(4, num_samples=num_samples)
   if statistic is None:
-    statistic = projection_on(mechanism, jnp.asarray(first, jnp.float32) - jnp.asarray(second, jnp.float32))
+    statistic = projection_on(
+      mechanism, jnp.asarray(first, jnp.float32) - jnp.asarray(second, jnp.float32)
+    )
   own, other = draw_scores(key, mechanism, statistic, num_samples, first, second)
   return audit_scores(own, other, bound)

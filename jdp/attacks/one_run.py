@@ -1,8 +1,10 @@
-"""Audits in one run: many canaries, each included by a fair coin, and guesses of the coins (arXiv 2305.08846).
+"""Audits in one run: many canaries, each included by a fair coin, and guesses of the coins (arXiv
+2305.08846).
 
-A run that is (epsilon, delta)-DP for one canary more or less lets nobody guess many of the coins: the number of right
-guesses is hardly larger than that of randomised response, which is right with probability e^epsilon / (1 + e^epsilon)
-for each. One run of training gives a lower bound on epsilon, with many canaries as the sample.
+A run that is (epsilon, delta)-DP for one canary more or less lets nobody guess many of the coins:
+the number of right guesses is hardly larger than that of randomised response, which is right with
+probability e^epsilon / (1 + e^epsilon) for each. One run of training gives a lower bound on
+epsilon, with many canaries as the sample.
 """
 
 from typing import NamedTuple
@@ -31,11 +33,14 @@ class OneRunAudit(NamedTuple):
   num_canaries: int
 
 
-def one_run_p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float = 0.0) -> float:
-  """The largest probability, over all (epsilon, delta)-DP runs, of so many right guesses or more: an upper bound.
+def one_run_p_value(
+  num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float = 0.0
+) -> float:
+  """The largest probability, over all (epsilon, delta)-DP runs, of so many right guesses or more:
+  an upper bound.
 
-  With W ~ Bin(r, e^epsilon / (1 + e^epsilon)) it is P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v) / i,
-  at most 1, for r guesses of m coins and v right ones.
+  With W ~ Bin(r, e^epsilon / (1 + e^epsilon)) it is P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i
+  <= W < v) / i, at most 1, for r guesses of m coins and v right ones.
 
   Source: arXiv 2305.08846, Corollary 5.4.
 
@@ -55,7 +60,9 @@ def one_run_p_value(num_canaries: int, num_guesses: int, num_correct: int, epsil
   _check(num_canaries, num_guesses, num_correct)
   _validate.non_negative(epsilon=epsilon)
   _validate.probability(delta=delta)
-  tails = stats.binom.sf(num_correct - 1 - np.arange(num_correct + 1), num_guesses, special.expit(epsilon))
+  tails = stats.binom.sf(
+    num_correct - 1 - np.arange(num_correct + 1), num_guesses, special.expit(epsilon)
+  )
   fewer = np.max((tails[1:] - tails[0]) / np.arange(1, num_correct + 1), initial=0.0)
   return float(min(tails[0] + 2 * num_canaries * delta * fewer, 1.0))
 
@@ -63,10 +70,11 @@ def one_run_p_value(num_canaries: int, num_guesses: int, num_correct: int, epsil
 def one_run_epsilon(
   num_canaries: int, num_guesses: int, num_correct: int, *, confidence: float, delta: float = 0.0
 ) -> float:
-  """The lower bound on epsilon from so many right guesses: at most the true one with probability `confidence`.
+  """The lower bound on epsilon from so many right guesses: at most the true one with probability
+  `confidence`.
 
-  The first epsilon, going up from 0, that the guesses do not refute: with delta above 1/(2m) the p-value need not
-  grow with epsilon, but an audit errs only if it refutes the true one.
+  The first epsilon, going up from 0, that the guesses do not refute: with delta above 1/(2m) the
+  p-value need not grow with epsilon, but an audit errs only if it refutes the true one.
 
   Args:
     num_canaries: as in `one_run_p_value`; so too num_guesses and num_correct.
@@ -85,7 +93,9 @@ def one_run_epsilon(
     raise ValueError(f"Expected confidence in (0, 1), got {confidence}.")
 
   def surplus(epsilon):
-    return one_run_p_value(num_canaries, num_guesses, num_correct, epsilon, delta) - (1 - confidence)
+    return one_run_p_value(num_canaries, num_guesses, num_correct, epsilon, delta) - (
+      1 - confidence
+    )
 
   if surplus(0.0) > 0:
     return 0.0
@@ -95,12 +105,17 @@ def one_run_epsilon(
   return optimize.brentq(surplus, low, low + _STEP, xtol=1e-9)
 
 
-def audit_one_run(scores, included, *, num_guesses: int, confidence: float, delta: float = 0.0) -> OneRunAudit:
-  """Guesses that the canaries of highest score were included and those of lowest were not, and bounds epsilon.
+def audit_one_run(
+  scores, included, *, num_guesses: int, confidence: float, delta: float = 0.0
+) -> OneRunAudit:
+  """Guesses that the canaries of highest score were included and those of lowest were not, and
+  bounds epsilon.
 
   Args:
-    scores: [m], of every canary, from what the run released; larger for canaries that seem to be in it.
-    included: bool [m], the coins: fair, independent, and of no influence on the run but by inclusion.
+    scores: [m], of every canary, from what the run released; larger for canaries that seem to be in
+      it.
+    included: bool [m], the coins: fair, independent, and of no influence on the run but by
+      inclusion.
     num_guesses: r, even, 2 <= r <= m; half guess "included". Fixed before the run.
     confidence: in (0, 1).
     delta: of the (epsilon, delta)-DP that is audited.
@@ -110,21 +125,29 @@ def audit_one_run(scores, included, *, num_guesses: int, confidence: float, delt
 
   >>> rng = np.random.default_rng(0)
   >>> included = rng.random(1000) < 0.5
-  >>> audit = audit_one_run(included + rng.normal(size=1000), included, num_guesses=100, confidence=0.95, delta=1e-5)
+  >>> audit = audit_one_run(
+  ...   included + rng.normal(size=1000), included, num_guesses=100, confidence=0.95, delta=1e-5
+  ... )
   >>> audit.num_correct, round(audit.epsilon, 2)  # of 4.38
   (93, 1.92)
   """
   scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
   if not (scores.ndim == 1 and scores.shape == included.shape and not np.any(np.isnan(scores))):
-    raise ValueError(f"Expected a score for each coin, none NaN, got shapes {scores.shape} and {included.shape}.")
+    raise ValueError(
+      f"Expected a score for each coin, none NaN, got shapes {scores.shape} and {included.shape}."
+    )
   _validate.integer(2, num_guesses=num_guesses)
   if num_guesses % 2:
-    raise ValueError(f"Expected an even num_guesses, got {num_guesses}; half of them guess inclusion.")
+    raise ValueError(
+      f"Expected an even num_guesses, got {num_guesses}; half of them guess inclusion."
+    )
   _check(scores.size, num_guesses, 0)
   order = np.argsort(scores, kind="stable")
   half = num_guesses // 2
   num_correct = int(np.sum(included[order[-half:]]) + np.sum(~included[order[:half]]))
-  epsilon = one_run_epsilon(scores.size, num_guesses, num_correct, confidence=confidence, delta=delta)
+  epsilon = one_run_epsilon(
+    scores.size, num_guesses, num_correct, confidence=confidence, delta=delta
+  )
   return OneRunAudit(epsilon, num_correct, num_guesses, scores.size)
 
 
@@ -133,5 +156,6 @@ def _check(num_canaries: int, num_guesses: int, num_correct: int) -> None:
   _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
   if not num_correct <= num_guesses <= num_canaries:
     raise ValueError(
-      f"Expected num_correct <= num_guesses <= num_canaries, got {num_correct}, {num_guesses} and {num_canaries}."
+      f"Expected num_correct <= num_guesses <= num_canaries, got {num_correct}, {num_guesses} and "
+      f"{num_canaries}."
     )

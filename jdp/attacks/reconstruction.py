@@ -1,13 +1,15 @@
-"""Reconstruction in closed form: what a released gradient tells of the input that it was computed from.
+"""Reconstruction in closed form: what a released gradient tells of the input that it was computed
+from.
 
-The gradient of a generalised linear model at one example is an outer product, residual x (1, features): a multiple of
-the user's data (arXiv 1812.00984, Section 1). The attacker is the server: it knows the model, the mechanism, and may
-have a prior from public data. From releases it forms an unbiased estimate of the gradient: of one release, the mean of
-repeated ones of the same gradient, or a sum less what it believes of the others. Then
+The gradient of a generalised linear model at one example is an outer product, residual x (1,
+features): a multiple of the user's data (arXiv 1812.00984, Section 1). The attacker is the server:
+it knows the model, the mechanism, and may have a prior from public data. From releases it forms an
+unbiased estimate of the gradient: of one release, the mean of repeated ones of the same gradient,
+or a sum less what it believes of the others. Then
 
 * without noise, `input_of_gradient` is exact;
-* with noise, `gaussian_attack` takes the posterior mean under a Gaussian prior and normal noise of the
-  estimate's variance: as good as any linear attack, whatever the distribution of the noise;
+* with noise, `gaussian_attack` takes the posterior mean under a Gaussian prior and normal noise of
+  the estimate's variance: as good as any linear attack, whatever the distribution of the noise;
 * for directions alone, `nearest_in_cap` combines an estimate with a prior that is uniform on a cap.
 
 What an attack achieves is no guarantee: `jdp.accounting.local.reconstruction` bounds all attacks.
@@ -53,7 +55,8 @@ class Reconstruction(NamedTuple):
 
 
 def pixel_prior(dim: int) -> GaussianPrior:
-  """All that is known of `dim` pixels without data, that they lie in [0, 1]: mean 1/2 and variance 1/12, independent.
+  """All that is known of `dim` pixels without data, that they lie in [0, 1]: mean 1/2 and variance
+  1/12, independent.
 
   >>> pixel_prior(2).mean.tolist()
   [0.5, 0.5]
@@ -83,9 +86,13 @@ def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
   _, lengths, basis = np.linalg.svd(flat - mean, full_matrices=False)
   rank = int(np.sum(lengths > 1e-6 * lengths[0]))
   if not num_components <= rank:
-    raise ValueError(f"Expected num_components of at most {rank}, the rank of the inputs, got {num_components}.")
+    raise ValueError(
+      f"Expected num_components of at most {rank}, the rank of the inputs, got {num_components}."
+    )
   variances = lengths[:num_components] ** 2 / (len(flat) - 1)
-  return GaussianPrior(*(jnp.asarray(x, jnp.float32) for x in (mean, basis[:num_components], variances)))
+  return GaussianPrior(
+    *(jnp.asarray(x, jnp.float32) for x in (mean, basis[:num_components], variances))
+  )
 
 
 def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
@@ -96,8 +103,8 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
     count: k, 1 <= k <= height * width.
 
   Returns:
-    float32 [k, height * width] with orthonormal rows: the two-dimensional cosine transform (DCT-II) in order of i + j,
-    (0, 0) first.
+    float32 [k, height * width] with orthonormal rows: the two-dimensional cosine transform (DCT-II)
+    in order of i + j, (0, 0) first.
 
   >>> lowest_frequencies((2, 2), 1).tolist()
   [[0.5, 0.5, 0.5, 0.5]]
@@ -106,16 +113,18 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
   if not 1 <= count <= height * width:
     raise ValueError(f"Expected count in [1, {height * width}], the number of pixels, got {count}.")
   rows, columns = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0) for size in shape)
-  order = np.argsort(np.add.outer(np.arange(height), np.arange(width)).ravel(), kind="stable")[:count]
+  order = np.argsort(np.add.outer(np.arange(height), np.arange(width)).ravel(), kind="stable")[
+    :count
+  ]
   return np.kron(rows, columns)[order].astype(np.float32)
 
 
 def input_of_gradient(gradient: ArrayLike) -> jax.Array:
   """The input, from a noiseless gradient of a generalised linear model with an intercept.
 
-  Row c of the gradient is residual_c (x, 1). The rows' features over their intercepts, weighted by the squares of
-  these, are x: to float32's rounding, unless all residuals are zero, where nothing is to be seen and the result is
-  zero. With noise it is no estimator to use: it divides by noise.
+  Row c of the gradient is residual_c (x, 1). The rows' features over their intercepts, weighted by
+  the squares of these, are x: to float32's rounding, unless all residuals are zero, where nothing
+  is to be seen and the result is zero. With noise it is no estimator to use: it divides by noise.
 
   Args:
     gradient: [outputs, features + 1], the intercept's column last.
@@ -133,7 +142,8 @@ def input_of_gradient(gradient: ArrayLike) -> jax.Array:
 
 
 def residuals_at_zero(num_classes: int) -> np.ndarray:
-  """The residuals of multinomial regression at parameters of zero, for each label: softmax(0) - onehot(label).
+  """The residuals of multinomial regression at parameters of zero, for each label: softmax(0) -
+  onehot(label).
 
   Returns:
     float32 [num_classes, num_classes], a row for each label.
@@ -142,21 +152,24 @@ def residuals_at_zero(num_classes: int) -> np.ndarray:
   return (1 / num_classes - np.eye(num_classes)).astype(np.float32)
 
 
-def gaussian_attack(residuals: ArrayLike, prior: GaussianPrior) -> Callable[[jax.Array, ArrayLike], Reconstruction]:
+def gaussian_attack(
+  residuals: ArrayLike, prior: GaussianPrior
+) -> Callable[[jax.Array, ArrayLike], Reconstruction]:
   """The posterior mean of the input, from a noisy gradient whose residual is one of a few.
 
-  A candidate r for the residual makes the input's observation linear: r^T G / |r|^2 is (x, 1) plus noise of variance
-  `noise_variance` / |r|^2. Each candidate's evidence is compared, and the posterior mean under the best one returned.
-  Exact for independent normal noise; for other noise of that covariance, the best linear estimate.
+  A candidate r for the residual makes the input's observation linear: r^T G / |r|^2 is (x, 1) plus
+  noise of variance `noise_variance` / |r|^2. Each candidate's evidence is compared, and the
+  posterior mean under the best one returned. Exact for independent normal noise; for other noise of
+  that covariance, the best linear estimate.
 
   Args:
     residuals: [m, outputs], the candidates, none zero: `residuals_at_zero` of a model at its start.
     prior: of inputs, over the features.
 
   Returns:
-    (gradient [outputs, features + 1], noise_variance) -> `Reconstruction`. The gradient is an unbiased estimate, the
-    intercept's column last; its noise has this variance, > 0, in each coordinate: of a local release
-    E||Z - g||^2 / size, of the mean of n releases 1/n of that.
+    (gradient [outputs, features + 1], noise_variance) -> `Reconstruction`. The gradient is an
+    unbiased estimate, the intercept's column last; its noise has this variance, > 0, in
+    each coordinate: of a local release E||Z - g||^2 / size, of the mean of n releases 1/n of that.
 
   >>> attack = gaussian_attack(residuals_at_zero(2), pixel_prior(2))
   >>> found = attack(jnp.outer(jnp.array([0.5, -0.5]), jnp.array([0.25, 0.75, 1.0])), 1e-6)
@@ -171,7 +184,8 @@ def gaussian_attack(residuals: ArrayLike, prior: GaussianPrior) -> Callable[[jax
     surprise = matched - jnp.append(prior.mean, 1.0)
     signal = prior.basis @ surprise[:-1]
     ratio = prior.variances * square / noise_variance
-    # The log evidence, up to what all candidates share: the noise alone would have to explain |matched|^2.
+    # The log evidence, up to what all candidates share: the noise alone would have to
+    # explain |matched|^2.
     gain = jnp.sum(matched**2) - jnp.sum(surprise**2) + jnp.sum(signal**2 * ratio / (1 + ratio))
     evidence = 0.5 * (square / noise_variance * gain - jnp.sum(jnp.log1p(ratio)))
     return evidence, prior.mean + (signal * ratio / (1 + ratio)) @ prior.basis
@@ -187,11 +201,12 @@ def gaussian_attack(residuals: ArrayLike, prior: GaussianPrior) -> Callable[[jax
 def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) -> jax.Array:
   """The unit vector nearest to a direction among those within an angle of `center`.
 
-  For an attacker whose prior is uniform on a cap around `center`, and for whom a release's likelihood falls with
-  the angle to `direction`: PrivUnit's, the hemisphere's, and that of every noise that depends on its L2 norm alone.
-  Of a cap no larger than half the sphere the result is at least as close to every vector in it as the direction was.
-  Within the cap's angle less that of the ball of success, the whole ball lies in the cap. Which of the two guesses is
-  better depends on the noise. (With no cap, the direction itself is the best guess of all.)
+  For an attacker whose prior is uniform on a cap around `center`, and for whom a release's
+  likelihood falls with the angle to `direction`: PrivUnit's, the hemisphere's, and that of every
+  noise that depends on its L2 norm alone. Of a cap no larger than half the sphere the result is at
+  least as close to every vector in it as the direction was. Within the cap's angle less that of the
+  ball of success, the whole ball lies in the cap. Which of the two guesses is better depends on the
+  noise. (With no cap, the direction itself is the best guess of all.)
 
   Args:
     direction: [d], of any length; the first basis vector is taken for one that has no direction.
@@ -201,7 +216,10 @@ def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) ->
   Returns:
     float32 [d], a unit vector.
 
-  >>> [round(x, 3) for x in nearest_in_cap(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0]), np.pi / 3).tolist()]
+  >>> [
+  ...   round(x, 3)
+  ...   for x in nearest_in_cap(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.0]), np.pi / 3).tolist()
+  ... ]
   [0.5, 0.866]
   """
   u = unit(direction)
@@ -213,7 +231,8 @@ def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) ->
 
 
 def succeeds(estimate: jax.Array, target: jax.Array, alpha: float) -> jax.Array:
-  """Whether two vectors [d], each divided by its norm, are at most alpha apart: an alpha-good reconstruction.
+  """Whether two vectors [d], each divided by its norm, are at most alpha apart: an alpha-good
+  reconstruction.
 
   >>> bool(succeeds(jnp.array([3.0, 0.0]), jnp.array([1.0, 1.0]), 0.77))
   True

@@ -1,9 +1,11 @@
-"""Spam in Draw and Discard: models that no honest client would send, and a test for them (arXiv 1807.04369, 3.4.4).
+"""Spam in Draw and Discard: models that no honest client would send, and a test for them (arXiv
+1807.04369, 3.4.4).
 
-The server compares each weight of a submitted model with the same weight of its k instances. It knows neither
-which instance the client was given nor anything of the client's data: the test reads what the server holds anyway, and
-costs no privacy. What it cannot see is an attack that stays within the noise: one update with its gradient turned
-round, an old instance that the process has not left behind, or a drift of less than the threshold, repeated.
+The server compares each weight of a submitted model with the same weight of its k instances. It
+knows neither which instance the client was given nor anything of the client's data: the test reads
+what the server holds anyway, and costs no privacy. What it cannot see is an attack that stays
+within the noise: one update with its gradient turned round, an old instance that the process has
+not left behind, or a drift of less than the threshold, repeated.
 """
 
 import math
@@ -20,15 +22,16 @@ PyTree = Any
 
 
 def largest_deviation(instances: PyTree, submitted: PyTree) -> jax.Array:
-  """The largest distance of a submitted weight from the instances' mean, in their standard deviations (ddof=1).
+  """The largest distance of a submitted weight from the instances' mean, in their standard
+  deviations (ddof=1).
 
   Args:
     instances: pytree of float32 [k, ...], k >= 2.
     submitted: a pytree like one instance.
 
   Returns:
-    float32 scalar >= 0. A weight that all instances agree on is at distance 0 if it is theirs, else at infinity, and so
-    is NaN, whether submitted or in an instance.
+    float32 scalar >= 0. A weight that all instances agree on is at distance 0 if it is theirs, else
+    at infinity, and so is NaN, whether submitted or in an instance.
 
   >>> instances = jnp.array([[-1.0, 3.0], [1.0, 3.0]])
   >>> [round(largest_deviation(instances, jnp.array([2.0, w])).item(), 4) for w in (3.0, 4.0)]
@@ -38,16 +41,18 @@ def largest_deviation(instances: PyTree, submitted: PyTree) -> jax.Array:
   def deviation(weights, weight):
     distance = jnp.abs(weight - jnp.mean(weights, axis=0))
     ratio = jnp.where(distance == 0, 0.0, distance / jnp.std(weights, axis=0, ddof=1))
-    return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio), initial=0.0)  # a maximum may drop NaN
+    # a maximum may drop NaN
+    return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio), initial=0.0)
 
   return jnp.max(jnp.stack(jax.tree.leaves(jax.tree.map(deviation, instances, submitted))))
 
 
 def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
-  """(instances, submitted) -> whether every weight lies within mean +- threshold * standard deviation.
+  """(instances, submitted) -> whether every weight lies within mean +- threshold * standard
+  deviation.
 
-  It is what `draw_and_discard(accept=...)` takes. More weights have a larger largest deviation: choose the threshold
-  by `threshold_for`.
+  It is what `draw_and_discard(accept=...)` takes. More weights have a larger largest deviation:
+  choose the threshold by `threshold_for`.
 
   Raises:
     ValueError: if the threshold is not positive.
@@ -60,26 +65,35 @@ def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
   return lambda instances, submitted: largest_deviation(instances, submitted) <= threshold
 
 
-def rejection_rates(deviations: jax.typing.ArrayLike, thresholds: jax.typing.ArrayLike) -> np.ndarray:
-  """The share of deviations above each threshold: false positives of honest updates, detections of an attack's.
+def rejection_rates(
+  deviations: jax.typing.ArrayLike, thresholds: jax.typing.ArrayLike
+) -> np.ndarray:
+  """The share of deviations above each threshold: false positives of honest updates, detections of
+  an attack's.
 
   >>> rejection_rates([0.5, 1.5, np.inf], [1.0, 2.0]).round(3).tolist()
   [0.667, 0.333]
   """
   ordered = np.sort(np.asarray(deviations, np.float64))
   if not (ordered.ndim == 1 and ordered.size and not np.isnan(ordered[-1])):
-    raise ValueError(f"Expected at least one deviation, none of them NaN, got an array of shape {ordered.shape}.")
-  return (ordered.size - np.searchsorted(ordered, np.asarray(thresholds, np.float64), side="right")) / ordered.size
+    raise ValueError(
+      f"Expected at least one deviation, none of them NaN, got an array of shape {ordered.shape}."
+    )
+  return (
+    ordered.size - np.searchsorted(ordered, np.asarray(thresholds, np.float64), side="right")
+  ) / ordered.size
 
 
 def threshold_for(honest: jax.typing.ArrayLike, false_positive_rate: float) -> float:
-  """The least threshold that rejects at most a share `false_positive_rate` of these deviations of honest updates.
+  """The least threshold that rejects at most a share `false_positive_rate` of these deviations of
+  honest updates.
 
-  Of new updates it rejects that share only up to the sample's error: take many times 1 / rate deviations, from
-  the process at the time that the test is for.
+  Of new updates it rejects that share only up to the sample's error: take many times 1 / rate
+  deviations, from the process at the time that the test is for.
 
   Raises:
-    ValueError: if the rate is not in (0, 1), there are fewer than 1 / rate deviations, or one is NaN.
+    ValueError: if the rate is not in (0, 1), there are fewer than 1 / rate deviations, or one is
+      NaN.
 
   >>> threshold_for(np.arange(1, 101), 0.05)
   95.0
@@ -90,8 +104,8 @@ def threshold_for(honest: jax.typing.ArrayLike, false_positive_rate: float) -> f
   allowed = math.floor(false_positive_rate * values.size)
   if not (allowed >= 1 and not np.isnan(values[-1])):
     raise ValueError(
-      f"Expected at least {math.ceil(1 / false_positive_rate)} deviations, none of them NaN, got {values.size}; "
-      "take more."
+      f"Expected at least {math.ceil(1 / false_positive_rate)} deviations, none of them NaN, got "
+      f"{values.size}; take more."
     )
   return float(values[-allowed - 1])
 
@@ -120,7 +134,9 @@ def random_model(stddev: float) -> Attack:
   def attack(key, view):
     leaves, structure = jax.tree.flatten(view.drawn)
     keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(structure, [stddev * jax.random.normal(keys[i], x.shape) for i, x in enumerate(leaves)])
+    return jax.tree.unflatten(
+      structure, [stddev * jax.random.normal(keys[i], x.shape) for i, x in enumerate(leaves)]
+    )
 
   return attack
 
@@ -137,12 +153,15 @@ def scaled_update(factor: float) -> Attack:
 
 
 def sign_flip() -> Attack:
-  """The honest update turned round. With noise as likely on either side it deviates like an honest one."""
+  """The honest update turned round. With noise as likely on either side it deviates like an honest
+  one.
+  """
   return scaled_update(-1.0)
 
 
 def drift(shift: PyTree) -> Attack:
-  """The honest model moved by `shift`, a pytree like it: a small step towards a target, on a few weights or all.
+  """The honest model moved by `shift`, a pytree like it: a small step towards a target, on a few
+  weights or all.
 
   >>> view = View(drawn=jnp.zeros(2), honest=jnp.zeros(2), old=jnp.zeros(2))
   >>> drift(jnp.array([0.5, 0.0]))(jax.random.key(0), view).tolist()

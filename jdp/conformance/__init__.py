@@ -1,13 +1,19 @@
 """Conformance: does a mechanism or a query keep the epsilon that it states?
 
-Everything that is registered (`jdp.mechanisms.registry`, `jdp.queries.registry`) is audited, and what another library
-makes can be: `audit(release_subject(privatize, first, second, epsilon=...), key, num_samples=...)`.
+Everything that is registered (`jdp.mechanisms.registry`, `jdp.queries.registry`) is audited, and
+what another library makes can be: `audit(release_subject(privatize, first, second, epsilon=...),
+key, num_samples=...)`.
 """
 
 from jdp.conformance.auditing import Audit, Subject, audit, audit_all
 from jdp.conformance.coverage import unaudited
 from jdp.conformance.queries import query_subjects, registered_query_subjects
-from jdp.conformance.subjects import mechanism_subject, registered_subject, release_subject, sharpest_subject
+from jdp.conformance.subjects import (
+  mechanism_subject,
+  registered_subject,
+  release_subject,
+  sharpest_subject,
+)
 
 __all__ = [
   "Audit",

@@ -21,7 +21,8 @@ from jdp.attacks.local_audit import score_sampler
 from jdp.guarantees import rounded_down, rounded_up
 
 Event = Threshold | Outcomes
-Statistic = Callable[[Any], jax.Array]  # report -> scalar: floats are compared with thresholds, integers are categories
+# report -> scalar: floats are compared with thresholds, integers are categories
+Statistic = Callable[[Any], jax.Array]
 Scores = dict[str, np.ndarray]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -30,7 +31,8 @@ class Subject(NamedTuple):
   """What is audited, with what is stated about it.
 
   Attributes:
-    release: (key, input) -> report, a pytree of arrays: what the observer sees. Works under jit and vmap.
+    release: (key, input) -> report, a pytree of arrays: what the observer sees. Works under jit and
+      vmap.
     epsilon: the stated one, of
     delta: this delta, in [0, 1).
     inputs: the worst cases by name: pytrees of arrays, all of one structure.
@@ -101,15 +103,18 @@ def audit(
   num_choosing: int | None = None,
   confidence: float = 0.999,
 ) -> Audit:
-  """The greatest lower bound on epsilon that reports on worst-case inputs prove, beside the stated one.
+  """The greatest lower bound on epsilon that reports on worst-case inputs prove, beside the stated
+  one.
 
-  For every pair of inputs and every statistic an event is sought that one input makes far likelier than the other:
-  a threshold on the statistic, or a set of its values if it is an integer. Half of the reports that choose propose the
-  events, the other half rank them. The best is then measured on new reports: with Clopper and Pearson's limits of its
-  probabilities P and Q the bound is log((P - delta) / Q).
+  For every pair of inputs and every statistic an event is sought that one input makes far likelier
+  than the other: a threshold on the statistic, or a set of its values if it is an integer. Half of
+  the reports that choose propose the events, the other half rank them. The best is then measured on
+  new reports: with Clopper and Pearson's limits of its probabilities P and Q the bound is log((P -
+  delta) / Q).
 
-  Formal guarantee: the bound is at most the true epsilon (of this delta) with probability `confidence`, whatever the
-  subject, the statistics and the events. So a bound above the stated epsilon refutes it. A bound below proves nothing.
+  Formal guarantee: the bound is at most the true epsilon (of this delta) with probability
+  `confidence`, whatever the subject, the statistics and the events. So a bound above the stated
+  epsilon refutes it. A bound below proves nothing.
 
   Args:
     subject: what is audited.
@@ -138,7 +143,10 @@ def audit(
 
   def draw(key: jax.Array, names: tuple[str, ...], count: int) -> dict[str, Scores]:
     keys = jax.random.split(key, len(names))
-    return {name: _without_nan(sample(keys[i], subject.inputs[name], count)) for i, name in enumerate(names)}
+    return {
+      name: _without_nan(sample(keys[i], subject.inputs[name], count))
+      for i, name in enumerate(names)
+    }
 
   choosing_key, measuring_key = jax.random.split(key)
   chosen = _choose(draw(choosing_key, tuple(subject.inputs), num_choosing), subject, confidence)
@@ -182,13 +190,19 @@ def audit_all(
 
 
 @functools.lru_cache(maxsize=16)
-def _sampler(release: Any, statistics: tuple[tuple[str, Statistic], ...]) -> Callable[[jax.Array, Any, int], Scores]:
+def _sampler(
+  release: Any, statistics: tuple[tuple[str, Statistic], ...]
+) -> Callable[[jax.Array, Any, int], Scores]:
   """The sampler of all statistics, compiled once for subjects that share them."""
-  return score_sampler(release, lambda report: {name: statistic(report) for name, statistic in statistics})
+  return score_sampler(
+    release, lambda report: {name: statistic(report) for name, statistic in statistics}
+  )
 
 
 def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> _Candidate:
-  """The best event over all pairs, statistics and sides: proposed by half of the reports, ranked by the other."""
+  """The best event over all pairs, statistics and sides: proposed by half of the reports, ranked by
+  the other.
+  """
   bound = quick_epsilon_bound(confidence, subject.delta)
   halves = {
     (name, statistic): tuple(map(np.sort, np.split(scores, [len(scores) // 2])))
@@ -204,8 +218,12 @@ def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> 
   return max(candidates, key=lambda candidate: candidate.bound)
 
 
-def _ranked(pair: tuple[str, str], statistic: str, halves: list[tuple[np.ndarray, ...]], bound: Bound) -> _Candidate:
-  """The better event of a statistic and a pair, with the bound that the second halves of the sorted scores give."""
+def _ranked(
+  pair: tuple[str, str], statistic: str, halves: list[tuple[np.ndarray, ...]], bound: Bound
+) -> _Candidate:
+  """The better event of a statistic and a pair, with the bound that the second halves of the sorted
+  scores give.
+  """
   (own, new), (other, other_new) = halves
   if np.issubdtype(own.dtype, np.integer):
     proposed: list[tuple[int, Event]] = [(1, best_outcomes(own, other, bound)[1])]
@@ -226,4 +244,6 @@ def _bound(event: Event, first: np.ndarray, second: np.ndarray, bound: Bound) ->
 
 def _without_nan(scores: Scores) -> Scores:
   """The scores with -inf for NaN, which tells as much as any other value."""
-  return {name: np.where(np.isnan(own), -np.inf, own).astype(own.dtype) for name, own in scores.items()}
+  return {
+    name: np.where(np.isnan(own), -np.inf, own).astype(own.dtype) for name, own in scores.items()
+  }

@@ -38,15 +38,29 @@ def unaudited(*modules: ModuleType) -> list[str]:
   """
   released = {type(event) for name in queries.registered() for event in _parts(event_of(name))}
   types = query_event_types()
-  missing = [f"event {kind.__name__} has no analysis: {_ANALYSE}." for kind in types if not has_analysis(kind)]
-  missing += [f"event {kind.__name__} is released by no query: {_RELEASE}." for kind in types if kind not in released]
+  missing = [
+    f"event {kind.__name__} has no analysis: {_ANALYSE}."
+    for kind in types
+    if not has_analysis(kind)
+  ]
+  missing += [
+    f"event {kind.__name__} is released by no query: {_RELEASE}."
+    for kind in types
+    if kind not in released
+  ]
   known = {_function(entry.factory) for entry in mechanisms.registered().values()}
   known |= {_function(query.factory) for query in queries.registered().values()}
   public = {function for module in modules for function in _public_functions(module)}
   made = {function for function in public if _returned(function) in _MADE}
-  silent = {function for function in public - known if _returned(function) is inspect.Signature.empty}
-  missing += [f"{_name(function)} is the factory of no entry: register it." for function in made - known]
-  missing += [f"{_name(function)} does not say what it returns: annotate it." for function in silent]
+  silent = {
+    function for function in public - known if _returned(function) is inspect.Signature.empty
+  }
+  missing += [
+    f"{_name(function)} is the factory of no entry: register it." for function in made - known
+  ]
+  missing += [
+    f"{_name(function)} does not say what it returns: annotate it." for function in silent
+  ]
   return sorted(missing)
 
 
@@ -59,7 +73,9 @@ def _parts(event: SumQueryEvent) -> Iterable[SumQueryEvent]:
 
 
 def _public_functions(module: ModuleType) -> Iterable[Any]:
-  """Functions that the module makes public; of those from elsewhere, only what says what it returns."""
+  """Functions that the module makes public; of those from elsewhere, only what says what it
+  returns.
+  """
   for name, value in vars(module).items():
     function = _function(value)
     if not name.startswith("_") and inspect.isfunction(function):

@@ -20,8 +20,18 @@ from jdp.queries import SumQuery, registry
 _PILOTS = 512
 _LEAST_VARIANCE = 1e-12  # of what has no noise
 _NEIGHBOURS = {
-  Relation.ADD_REMOVE: (("present", "absent"), ("opposite", "absent"), ("NaN", "absent"), ("infinite", "absent")),
-  Relation.ZERO_OUT: (("present", "null"), ("opposite", "null"), ("NaN", "null"), ("infinite", "null")),
+  Relation.ADD_REMOVE: (
+    ("present", "absent"),
+    ("opposite", "absent"),
+    ("NaN", "absent"),
+    ("infinite", "absent"),
+  ),
+  Relation.ZERO_OUT: (
+    ("present", "null"),
+    ("opposite", "null"),
+    ("NaN", "null"),
+    ("infinite", "null"),
+  ),
   Relation.REPLACE_ONE: (("present", "opposite"), ("present", "NaN"), ("present", "infinite")),
 }
 
@@ -35,9 +45,9 @@ def query_subjects(
 ) -> dict[Relation, Subject]:
   """A query's release of one round, beside the epsilon that `jdp.accounting` finds in its event.
 
-  The observer sees the result, the query's next state and the event. Inputs are the sample with the victim's record,
-  with its negative, with the null record (of weight 0, unless each record brings its share of the noise), with one of
-  NaN or of infinities, and without it.
+  The observer sees the result, the query's next state and the event. Inputs are the sample with the
+  victim's record, with its negative, with the null record (of weight 0, unless each record brings
+  its share of the noise), with one of NaN or of infinities, and without it.
 
   Args:
     query: what is audited, with the sum that `jdp.transforms.privatize` makes.
@@ -70,7 +80,9 @@ def query_subjects(
 
   event, directions = _pilot(release, inputs)
   statistics = default_statistics(directions["opposite"], lambda report: report)
-  statistics["change"] = default_statistics(directions["absent"], lambda report: report)["projection"]
+  statistics["change"] = default_statistics(directions["absent"], lambda report: report)[
+    "projection"
+  ]
   statistics["event"] = lambda report: equal_values(report[2])
   if is_central(event):
     inputs["null"] = inputs["absent"]
@@ -80,7 +92,9 @@ def query_subjects(
       own = {name: inputs[name] for name in dict.fromkeys(name for pair in pairs for name in pair)}
       subjects[relation] = Subject(seen, *stated, own, pairs, statistics)
   if not subjects:
-    raise ValueError(f"Expected an event that is accounted for under some relation, got {type(event).__name__}.")
+    raise ValueError(
+      f"Expected an event that is accounted for under some relation, got {type(event).__name__}."
+    )
   return subjects
 
 
@@ -93,7 +107,9 @@ def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation
 def event_of(name: str) -> SumQueryEvent:
   """The event that a registered query releases, with shapes for what varies."""
   entry = registry.registered()[name]
-  return jax.eval_shape(lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event)
+  return jax.eval_shape(
+    lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event
+  )
 
 
 def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any]:
@@ -102,7 +118,9 @@ def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any
   def sample(record: Any, weight: float = 1.0) -> Any:
     rows = [*(other for other, _ in others), record]
     weights = [*(other for _, other in others), weight]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x, jnp.float32) for x in leaves]), *rows)
+    stacked = jax.tree.map(
+      lambda *leaves: jnp.stack([jnp.asarray(x, jnp.float32) for x in leaves]), *rows
+    )
     return stacked, jnp.asarray(weights, jnp.float32)
 
   def filled(value: float) -> Any:
@@ -119,7 +137,9 @@ def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any
 
 
 def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[float, float] | None:
-  """(epsilon, delta) of one round in which all records are; None if the event's analysis refuses the relation."""
+  """(epsilon, delta) of one round in which all records are; None if the event's analysis refuses
+  the relation.
+  """
   ledger = Ledger().append(Round(PoissonSampling(1.0), event, relation))
   try:
     analysed(event, relation, relation)
@@ -130,18 +150,24 @@ def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[flo
 
 
 def _pilot(release: Any, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
-  """The event of a sample that holds the victim, and the directions that tell its releases from two others'.
+  """The event of a sample that holds the victim, and the directions that tell its releases from two
+  others'.
 
-  A direction is the mean difference, each number's by its variance. Differences are taken with equal keys, so that
-  additive noise cancels.
+  A direction is the mean difference, each number's by its variance. Differences are taken with
+  equal keys, so that additive noise cancels.
   """
 
   @jax.jit
   def pilots(sample: Any) -> tuple[jax.Array, SumQueryEvent]:
-    released, event = jax.vmap(release, (0, None))(jax.random.split(jax.random.key(0), _PILOTS), sample)
+    released, event = jax.vmap(release, (0, None))(
+      jax.random.split(jax.random.key(0), _PILOTS), sample
+    )
     return jax.vmap(flat)(released), jax.tree.map(lambda x: x[0], event)
 
   own, event = pilots(inputs["present"])
   variance = np.maximum(np.var(np.asarray(own, float), axis=0), _LEAST_VARIANCE)
   others = {name: np.asarray(pilots(inputs[name])[0], float) for name in ("opposite", "absent")}
-  return event, {name: np.mean(np.asarray(own, float) - other, axis=0) / variance for name, other in others.items()}
+  return event, {
+    name: np.mean(np.asarray(own, float) - other, axis=0) / variance
+    for name, other in others.items()
+  }

@@ -21,11 +21,12 @@ _MULTIPLIER = 0x9E3779B1  # odd, so that different words have different products
 
 
 def default_statistics(direction: Any, decode: Decode) -> dict[str, Statistic]:
-  """Projection and length of the estimate, residues of one number of it, and equality of the report.
+  """Projection and length of the estimate, residues of one number of it, and equality of the
+  report.
 
   Args:
-    direction: of the difference of two inputs, of the estimate's structure. The residues are those of the number in
-      which they differ most.
+    direction: of the difference of two inputs, of the estimate's structure. The residues are those
+      of the number in which they differ most.
     decode: report -> estimate.
   """
   weights = np.asarray(ravel_pytree(direction)[0], np.float32)
@@ -50,7 +51,9 @@ def flat(tree: Any) -> jax.Array:
 
 
 def equal_values(report: Any) -> jax.Array:
-  """A category, int32, that is the same for equal reports, and for others with probability 2^-32 or so."""
+  """A category, int32, that is the same for equal reports, and for others with probability 2^-32 or
+  so.
+  """
   words = jnp.concatenate([jnp.ravel(_bits(leaf)) for leaf in jax.tree.leaves(report)])
   odd = np.cumprod(np.full(words.shape, _MULTIPLIER, np.uint32), dtype=np.uint32)
   return jax.lax.bitcast_convert_type(jnp.sum(words * odd, dtype=jnp.uint32), jnp.int32)

@@ -33,13 +33,16 @@ def release_subject(
   decode: Callable[[Any], jax.Array] = lambda report: report,
   statistics: Further = _no_further,
 ) -> Subject:
-  """Any library's local mechanism: a function (key, value) -> report, by two opposite corners of its domain.
+  """Any library's local mechanism: a function (key, value) -> report, by two opposite corners of
+  its domain.
 
-  The inputs are the two corners; half of the first; and what lies outside every domain, or on its edge: zero, huge,
-  NaN and infinite values, each of which must be as private as if it were within.
+  The inputs are the two corners; half of the first; and what lies outside every domain, or on
+  its edge: zero, huge, NaN and infinite values, each of which must be as private as if it were
+  within.
 
   Args:
-    release: (key, float32 value) -> report: what leaves the client, under jit and vmap. A `privatize` will do.
+    release: (key, float32 value) -> report: what leaves the client, under jit and vmap. A
+      `privatize` will do.
     first: a value of the domain.
     second: the one that is farthest from it.
     epsilon: what is stated for any two inputs, at
@@ -55,12 +58,24 @@ def release_subject(
   True
   """
   first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
-  outside = {"zero": np.float32(0), "huge": _HUGE, "NaN": np.float32(np.nan), "infinite": np.float32(np.inf)}
-  others = {"half": first / 2} | {name: np.full_like(first, value) for name, value in outside.items()}
-  pairs = [("first", "second"), *((corner, other) for other in others for corner in ("first", "second"))]
+  outside = {
+    "zero": np.float32(0),
+    "huge": _HUGE,
+    "NaN": np.float32(np.nan),
+    "infinite": np.float32(np.inf),
+  }
+  others = {"half": first / 2} | {
+    name: np.full_like(first, value) for name, value in outside.items()
+  }
+  pairs = [
+    ("first", "second"),
+    *((corner, other) for other in others for corner in ("first", "second")),
+  ]
   own = default_statistics(first - second, decode) | dict(statistics(first - second))
   inputs = {"first": first, "second": second} | others
-  return Subject(release, epsilon, delta, {n: jnp.asarray(v) for n, v in inputs.items()}, tuple(pairs), own)
+  return Subject(
+    release, epsilon, delta, {n: jnp.asarray(v) for n, v in inputs.items()}, tuple(pairs), own
+  )
 
 
 def mechanism_subject(
@@ -69,7 +84,8 @@ def mechanism_subject(
   radius: float = 1.0,
   statistics: Further = _no_further,
 ) -> Subject:
-  """A `LocalMechanism`'s reports on opposite values of norm `radius`, beside the guarantee that it states.
+  """A `LocalMechanism`'s reports on opposite values of norm `radius`, beside the guarantee that it
+  states.
 
   Args:
     mechanism: what is audited is its `encode`.
@@ -99,7 +115,8 @@ def registered_subject(name: str, setting: registry.Setting) -> Subject:
 
 
 def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subject:
-  """The subject of a registered mechanism in the fewest dimensions it takes, where audits tell most.
+  """The subject of a registered mechanism in the fewest dimensions it takes, where audits tell
+  most.
 
   Args:
     name: in the registry.
@@ -107,4 +124,6 @@ def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subjec
     delta: of mechanisms that are not pure: large, so that events of that probability are seen.
   """
   dim = registry.registered()[name].smallest_dim
-  return registered_subject(name, registry.Setting(dim, epsilon, num_projections=min(2, dim), delta=delta))
+  return registered_subject(
+    name, registry.Setting(dim, epsilon, num_projections=min(2, dim), delta=delta)
+  )

@@ -1,6 +1,13 @@
 """Data sets, and users who hold them."""
 
-from jdp.data.clients import Examples, examples, group, partition_by_group, partition_by_label, partition_iid
+from jdp.data.clients import (
+  Examples,
+  examples,
+  group,
+  partition_by_group,
+  partition_by_label,
+  partition_iid,
+)
 from jdp.data.datasets import Dataset, digits, load, mnist
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users

@@ -8,7 +8,9 @@ from numpy.typing import ArrayLike
 _EXACT = 2**53  # float64 holds every whole number up to it
 
 
-def whole_numbers(name: str, values: ArrayLike, *, below: int | None = None, dtype: Any = np.int32) -> np.ndarray:
+def whole_numbers(
+  name: str, values: ArrayLike, *, below: int | None = None, dtype: Any = np.int32
+) -> np.ndarray:
   """Numbers from 0 on, as integers of `dtype`; floats must be whole.
 
   Args:
@@ -51,14 +53,22 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
   with np.errstate(over="ignore"):  # What it would warn of is refused.
     cast = found.astype(np.float32, copy=False)
   if not np.all(np.isfinite(cast)):
-    raise ValueError(f"Expected {name} that are finite in float32, got others; scale them, or leave them out.")
-  if found.dtype.kind in "iu" and np.any(np.abs(cast) >= 2**24) and not _equal_integers(cast, found):
-    raise ValueError(f"Expected {name} that float32 holds exactly, got larger integers; scale them.")
+    raise ValueError(
+      f"Expected {name} that are finite in float32, got others; scale them, or leave them out."
+    )
+  if (
+    found.dtype.kind in "iu" and np.any(np.abs(cast) >= 2**24) and not _equal_integers(cast, found)
+  ):
+    raise ValueError(
+      f"Expected {name} that float32 holds exactly, got larger integers; scale them."
+    )
   return cast
 
 
 def _equal_integers(cast: np.ndarray, found: np.ndarray) -> bool:
-  """Whether floats are these integers. Arrays are compared in float64, which rounds integers beyond 2^53."""
+  """Whether floats are these integers. Arrays are compared in float64, which rounds integers beyond
+  2^53.
+  """
   large = np.abs(cast) > 2.0**53
   exactly = zip(cast[large].tolist(), found[large].tolist(), strict=True)
   return bool(np.all(cast == found)) and all(int(x) == y for x, y in exactly)

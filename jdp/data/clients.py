@@ -82,16 +82,22 @@ def checked_users(users: Sequence[np.ndarray], num_examples: int) -> list[np.nda
   """The numbers of each user's examples, int [n_user].
 
   Raises:
-    ValueError: if there is no user, or a number is not that of an example: NumPy would take -1 for the last.
+    ValueError: if there is no user, or a number is not that of an example: NumPy would take -1 for
+      the last.
   """
   if not len(users):
     raise ValueError("Expected at least one user, got none.")
   if any(np.asarray(user).dtype == bool for user in users):
     raise ValueError("Expected the numbers of a user's examples, got booleans; use np.flatnonzero.")
-  return [whole_numbers("numbers of a user's examples", user, below=num_examples, dtype=np.int64) for user in users]
+  return [
+    whole_numbers("numbers of a user's examples", user, below=num_examples, dtype=np.int64)
+    for user in users
+  ]
 
 
-def partition_iid(rng: np.random.Generator, num_examples: int, examples_per_user: int) -> list[np.ndarray]:
+def partition_iid(
+  rng: np.random.Generator, num_examples: int, examples_per_user: int
+) -> list[np.ndarray]:
   """Users of equal size with random examples; a remainder too small for a user is left out."""
   _check_size(num_examples, examples_per_user)
   num_users = num_examples // examples_per_user
@@ -101,25 +107,31 @@ def partition_iid(rng: np.random.Generator, num_examples: int, examples_per_user
 def partition_by_label(
   rng: np.random.Generator, labels: np.ndarray, examples_per_user: int, *, labels_per_user: int = 2
 ) -> list[np.ndarray]:
-  """Non-IID users of equal size: the examples sorted by label are cut into shards, dealt out at random.
+  """Non-IID users of equal size: the examples sorted by label are cut into shards, dealt out at
+  random.
 
-  Each user gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section 3).
+  Each user gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv
+  1602.05629, Section 3).
   """
   _check_size(len(labels), examples_per_user)
   _validate.integer(1, labels_per_user=labels_per_user)
   if examples_per_user % labels_per_user:
     raise ValueError(
-      f"Expected examples_per_user to be a multiple of {labels_per_user} labels per user, got {examples_per_user}."
+      f"Expected examples_per_user to be a multiple of {labels_per_user} labels per user, got "
+      f"{examples_per_user}."
     )
   shard = examples_per_user // labels_per_user
   num_shards = len(labels) // examples_per_user * labels_per_user
   by_label = np.argsort(rng.permutation(len(labels)), kind="stable")  # random order within a label
-  by_label = by_label[np.argsort(labels[by_label], kind="stable")][: num_shards * shard].reshape(num_shards, shard)
+  by_label = by_label[np.argsort(labels[by_label], kind="stable")][: num_shards * shard].reshape(
+    num_shards, shard
+  )
   return list(by_label[rng.permutation(num_shards)].reshape(-1, examples_per_user))
 
 
 def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
-  """One user for each distinct value of `groups` (a writer), with its first `max_examples` examples.
+  """One user for each distinct value of `groups` (a writer), with its first `max_examples`
+  examples.
 
   Raises:
     ValueError: if a group is NaN, which is no user's, or max_examples is not positive.

@@ -42,7 +42,9 @@ def digits() -> Dataset:
   try:
     from sklearn import datasets  # Takes a second to import.
   except ImportError as error:
-    raise ImportError("Expected scikit-learn for the digits; run: pip install 'jdp[experiments]'.") from error
+    raise ImportError(
+      "Expected scikit-learn for the digits; run: pip install 'jdp[experiments]'."
+    ) from error
   bunch = datasets.load_digits()
   images, labels = bunch.images / 16.0, bunch.target
   is_test = np.arange(len(labels)) % 5 == 0
@@ -54,14 +56,14 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
   """MNIST in IDX format: 60,000 and 10,000 images of 28 x 28 pixels.
 
   Args:
-    data_dir: the folder that holds `train-images-idx3-ubyte` and so on, gzip'd or not, or a folder "mnist"
-      with them. If `mnist_writer_ids.npz` (arrays `train_writer` and `test_writer`) lies beside them, the writers are
-      the groups.
+    data_dir: the folder that holds `train-images-idx3-ubyte` and so on, gzip'd or not, or a folder
+      "mnist" with them. If `mnist_writer_ids.npz` (arrays `train_writer` and `test_writer`) lies
+      beside them, the writers are the groups.
 
   Raises:
     FileNotFoundError: if a file is missing; the message says which and where it belongs.
-    ValueError: if a file is not in IDX format, a label is no digit, or there is not one writer, a whole number, for
-      each training image.
+    ValueError: if a file is not in IDX format, a label is no digit, or there is not one writer, a
+      whole number, for each training image.
   """
   folder = pathlib.Path(data_dir)
   if (folder / "mnist").is_dir():
@@ -100,12 +102,16 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     except (OSError, EOFError, zlib.error) as error:
       raise ValueError(f"Expected a whole gzip file in {path}, got: {error}") from error
   if len(content) < 4 or content[:3] != b"\x00\x00\x08" or len(content) < 4 + 4 * content[3]:
-    raise ValueError(f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}.")
+    raise ValueError(
+      f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}."
+    )
   rank = content[3]
   shape = np.frombuffer(content, ">i4", count=rank, offset=4)
   data = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
   if data.size != np.prod(shape):
-    raise ValueError(f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; fetch it again.")
+    raise ValueError(
+      f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; fetch it again."
+    )
   return data.reshape(shape)
 
 
@@ -113,10 +119,14 @@ def _writers(path: pathlib.Path, count: int) -> np.ndarray:
   """The writers of the training images."""
   with np.load(path) as file:
     if "train_writer" not in file:
-      raise ValueError(f"Expected an array train_writer in {path}, got {', '.join(file)}; fetch it again.")
+      raise ValueError(
+        f"Expected an array train_writer in {path}, got {', '.join(file)}; fetch it again."
+      )
     groups = whole_numbers("writers", file["train_writer"], dtype=np.int64)
   if groups.shape != (count,):
-    raise ValueError(f"Expected a writer for each of {count} images in {path}, got shape {groups.shape}.")
+    raise ValueError(
+      f"Expected a writer for each of {count} images in {path}, got shape {groups.shape}."
+    )
   return groups
 
 
@@ -125,5 +135,6 @@ def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
     if path.exists():
       return path
   raise FileNotFoundError(
-    f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another --data_dir."
+    f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another "
+    "--data_dir."
   )

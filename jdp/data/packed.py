@@ -1,4 +1,6 @@
-"""Users of unequal size, one after the other in one array: memory for the examples that there are."""
+"""Users of unequal size, one after the other in one array: memory for the examples that there
+are.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +14,11 @@ from jdp.data.casts import whole_numbers
 from jdp.data.clients import Array, Examples, checked_users
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["examples", "starts", "counts"], meta_fields=["width"])
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["examples", "starts", "counts"],
+  meta_fields=["width"],
+)
 @dataclasses.dataclass(frozen=True)
 class PackedUsers:
   """The examples of many users, a pytree.
@@ -30,7 +36,9 @@ class PackedUsers:
   width: int
 
   def user(self, number: jax.Array) -> Examples:
-    """One user's examples, padded with zeros to `width`: nothing of the next user is left in them."""
+    """One user's examples, padded with zeros to `width`: nothing of the next user is left in
+    them.
+    """
 
     def rows(x):
       own = jax.lax.dynamic_slice_in_dim(jnp.asarray(x), self.starts[number], self.width)
@@ -41,14 +49,16 @@ class PackedUsers:
 
 
 def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
-  """The examples of each user, without padding between them; `jdp.data.group` pads every user to the largest.
+  """The examples of each user, without padding between them; `jdp.data.group` pads every user to
+  the largest.
 
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
 
   Raises:
-    ValueError: if there is no user, an example that a user has is not there, or all together are too many for int32.
+    ValueError: if there is no user, an example that a user has is not there, or all together are
+      too many for int32.
 
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -59,7 +69,9 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
   users = checked_users(users, len(data.labels))
   counts = np.array([len(user) for user in users], np.int32)
   width = int(counts.max())
-  ends = whole_numbers("numbers of all users' examples", np.cumsum(counts, dtype=np.int64), below=2**31 - width)
+  ends = whole_numbers(
+    "numbers of all users' examples", np.cumsum(counts, dtype=np.int64), below=2**31 - width
+  )
   order = np.concatenate(users)
 
   def padded(x):

@@ -1,7 +1,8 @@
-"""Phishing URLs as features in [0, 1]: hashed words of the path and the query. No URL is ever opened.
+"""Phishing URLs as features in [0, 1]: hashed words of the path and the query. No URL is ever
+opened.
 
-Scheme and host are left out: in public lists the harmless URLs come from few hosts, which a model would learn by
-heart.
+Scheme and host are left out: in public lists the harmless URLs come from few hosts, which a model
+would learn by heart.
 """
 
 import csv
@@ -18,15 +19,18 @@ from jdp.data.clients import examples
 from jdp.data.datasets import Dataset
 
 _LABELS = {"0": 0, "1": 1, "legitimate": 0, "phishing": 1}
-_URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)  # urllib refuses URLs that people do click on
+# urllib refuses URLs that people do click on
+_URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
 def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
-  """Labelled URLs, 1 for phishing; a fifth of the hosts is for the test, so that no host is on both sides.
+  """Labelled URLs, 1 for phishing; a fifth of the hosts is for the test, so that no host is on both
+  sides.
 
   Args:
-    path: a CSV file, gzip'd if its name ends in .gz, with a column "url" and a column "label" (0, 1) or "status"
-      ("legitimate", "phishing"); or a folder, or one with a folder "phishing", that holds `urls_50k.csv.gz`.
+    path: a CSV file, gzip'd if its name ends in .gz, with a column "url" and a column "label" (0,
+      1) or "status" ("legitimate", "phishing"); or a folder, or one with a folder "phishing", that
+      holds `urls_50k.csv.gz`.
     num_features: see `url_features`.
 
   Raises:
@@ -36,7 +40,10 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
   urls, labels = read_urls(_find(pathlib.Path(path)))
   is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])
   if not 0 < is_test.sum() < len(urls):
-    raise ValueError(f"Expected URLs of several hosts, got {len(urls)} that are all for training or all for the test.")
+    raise ValueError(
+      f"Expected URLs of several hosts, got {len(urls)} that are all for training or all for the "
+      "test."
+    )
   features = url_features(urls, num_features)
   train, test = (examples(features[part], labels[part], 2) for part in (~is_test, is_test))
   return Dataset(train, test, 2)
@@ -45,13 +52,15 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
 def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
   """(URLs, labels int32 [n]) of a CSV file; see `phishing`."""
   urls, labels = [], []
-  with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file:
+  with (
+    gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file
+  ):
     for row in csv.DictReader(file):
       url, label = row.get("url"), row.get("label", row.get("status"))
       if url is None or label not in _LABELS:
         raise ValueError(
-          f"Expected columns url and label (0, 1) or status (legitimate, phishing) in {path}, got columns "
-          f"{', '.join(map(str, row))}; put such a file there."
+          f"Expected columns url and label (0, 1) or status (legitimate, phishing) in {path}, got "
+          f"columns {', '.join(map(str, row))}; put such a file there."
         )
       urls.append(url)
       labels.append(_LABELS[label])
@@ -61,9 +70,9 @@ def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   """What the paths and queries of URLs are made of, as bits.
 
-  The first feature is always 1, an intercept. The words of a path, of a query, and how long and deep they are (in
-  powers of two) are hashed (CRC-32) to the others; a feature is 1 if anything fell on it. Numbers count as their
-  number of digits.
+  The first feature is always 1, an intercept. The words of a path, of a query, and how long and
+  deep they are (in powers of two) are hashed (CRC-32) to the others; a feature is 1 if anything
+  fell on it. Numbers count as their number of digits.
 
   Args:
     urls: any strings.
@@ -72,7 +81,9 @@ def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   Returns:
     float32 [len(urls), num_features], zeros and ones.
 
-  >>> one, other = url_features(["https://a.example/login?user=17", "http://b.example/login?user=99"])
+  >>> one, other = url_features(
+  ...   ["https://a.example/login?user=17", "http://b.example/login?user=99"]
+  ... )
   >>> bool((one == other).all()), int(one.sum())
   (True, 7)
   """
@@ -110,4 +121,6 @@ def _find(path: pathlib.Path) -> pathlib.Path:
   for candidate in candidates:
     if candidate.is_file():
       return candidate
-  raise FileNotFoundError(f"Expected a CSV file of URLs in {path}; put urls_50k.csv.gz there, or name a file.")
+  raise FileNotFoundError(
+    f"Expected a CSV file of URLs in {path}; put urls_50k.csv.gz there, or name a file."
+  )

@@ -31,7 +31,8 @@ class UserText(NamedTuple):
 
 
 def read_users(path: str | pathlib.Path) -> list[UserText]:
-  """The users of a file in JSON Lines, gzip'd if its name ends in .gz: {"user": name, "text": [utterance, ...]}.
+  """The users of a file in JSON Lines, gzip'd if its name ends in .gz: {"user": name, "text":
+  [utterance, ...]}.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -39,37 +40,54 @@ def read_users(path: str | pathlib.Path) -> list[UserText]:
   """
   path = pathlib.Path(path)
   if not path.is_file():
-    raise FileNotFoundError(f"Expected a file of users' texts at {path}; put it there, or name another folder.")
+    raise FileNotFoundError(
+      f"Expected a file of users' texts at {path}; put it there, or name another folder."
+    )
   try:
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+    with (
+      gzip.open(path, "rt", encoding="utf-8")
+      if path.suffix == ".gz"
+      else open(path, encoding="utf-8") as file
+    ):
       return [_user(line, f"line {number} of {path}") for number, line in enumerate(file, 1)]
   except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-    raise ValueError(f"Expected whole UTF-8 text in {path}, got: {type(error).__name__}; fetch it again.") from error
+    raise ValueError(
+      f"Expected whole UTF-8 text in {path}, got: {type(error).__name__}; fetch it again."
+    ) from error
 
 
 def _user(line: str, place: str) -> UserText:
   try:
     row = json.loads(line)
     user, text = row["user"], row["text"]
-    valid = isinstance(user, str) and isinstance(text, list) and all(isinstance(part, str) for part in text)
+    valid = (
+      isinstance(user, str)
+      and isinstance(text, list)
+      and all(isinstance(part, str) for part in text)
+    )
   except (ValueError, TypeError, KeyError):
     valid = False
   if not valid:
-    raise ValueError(f'Expected {{"user": a string, "text": [strings]}} in {place}, got something else; mend the file.')
+    raise ValueError(
+      f'Expected {{"user": a string, "text": [strings]}} in {place}, got something else; mend the file.'
+    )
   return UserText(user, tuple(text))
 
 
 def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
-  """The docstrings and comments of Python modules, as the texts of users: public text that every machine has.
+  """The docstrings and comments of Python modules, as the texts of users: public text that every
+  machine has.
 
   Args:
-    folder: the modules in it and its folders are the users, in order of their names; tests and installed packages are
-      left out. None: the standard library.
+    folder: the modules in it and its folders are the users, in order of their names; tests and
+      installed packages are left out. None: the standard library.
   """
   root = pathlib.Path(sysconfig.get_path("stdlib") if folder is None else folder)
   paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
   modules = (path for path in paths if _NOT_MODULES.isdisjoint(path.parts))
-  texts = (UserText(".".join(path.with_suffix("").parts), tuple(_prose(root / path))) for path in modules)
+  texts = (
+    UserText(".".join(path.with_suffix("").parts), tuple(_prose(root / path))) for path in modules
+  )
   return [user for user in texts if user.text]
 
 
@@ -81,7 +99,9 @@ def _prose(path: pathlib.Path) -> Iterator[str]:
     return
   for docstring in filter(None, map(ast.get_docstring, nodes)):
     yield from docstring.split("\n\n")
-  yield from (comment for comment in _COMMENT.findall(source.decode("utf-8", "replace")) if comment.strip())
+  yield from (
+    comment for comment in _COMMENT.findall(source.decode("utf-8", "replace")) if comment.strip()
+  )
 
 
 def text_users(
@@ -99,8 +119,8 @@ def text_users(
     users: the utterances of each.
     tokens_per_user: of those who have more, the first so many are kept; a multiple of `unroll`.
     unroll: tokens of a sequence.
-    equal: whether users who have fewer are left out (arXiv 1710.06963, Appendix B). False: all are kept; weigh them by
-      their number of sequences (`jdp.federated.weight_by_examples`).
+    equal: whether users who have fewer are left out (arXiv 1710.06963, Appendix B). False: all are
+      kept; weigh them by their number of sequences (`jdp.federated.weight_by_examples`).
 
   Returns:
     `PackedUsers` whose `Examples` have inputs and labels int32 [sequences, unroll].
@@ -108,7 +128,9 @@ def text_users(
   Raises:
     ValueError: if a number is out of range, or no user is left.
 
-  >>> users = text_users(Vocabulary(("a", "b")), [["a b", "b"], ["a"]], tokens_per_user=6, unroll=2, equal=False)
+  >>> users = text_users(
+  ...   Vocabulary(("a", "b")), [["a b", "b"], ["a"]], tokens_per_user=6, unroll=2, equal=False
+  ... )
   >>> users.user(0).inputs.tolist(), users.user(0).labels.tolist()
   ([[1, 3], [4, 1], [4, 1]], [[3, 4], [2, 4], [2, 1]])
   >>> users.counts.tolist()
@@ -116,12 +138,16 @@ def text_users(
   """
   _validate.integer(1, unroll=unroll, tokens_per_user=tokens_per_user)
   if tokens_per_user % unroll:
-    raise ValueError(f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}.")
+    raise ValueError(
+      f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."
+    )
   least = tokens_per_user if equal else 1
   encoded = (_pairs(vocabulary, text, tokens_per_user) for text in users)
   parts = [_cut(pairs, unroll) for pairs in encoded if len(pairs) >= least]
   if not parts:
-    raise ValueError(f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user.")
+    raise ValueError(
+      f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user."
+    )
   return pack(_joined(parts), _consecutive([len(part.labels) for part in parts]))
 
 
@@ -130,9 +156,9 @@ def sequences(
 ) -> Examples:
   """Utterances as sequences of words and the words that follow them.
 
-  Each utterance w_1 .. w_n is n + 1 tokens: after BOS comes w_1, after w_1 comes w_2, after w_n comes EOS. The tokens
-  of all utterances in a row are cut into sequences of `unroll`. What is left is padded with the label BOS, which
-  never follows a word and does not count.
+  Each utterance w_1 .. w_n is n + 1 tokens: after BOS comes w_1, after w_1 comes w_2, after w_n
+  comes EOS. The tokens of all utterances in a row are cut into sequences of `unroll`. What is left
+  is padded with the label BOS, which never follows a word and does not count.
 
   Args:
     vocabulary: a word that is not in it is UNK.

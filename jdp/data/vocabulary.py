@@ -24,7 +24,8 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def words(text: str) -> list[str]:
-  """The words of a text in lower case: letters and digits, with apostrophes inside; all else is left out.
+  """The words of a text in lower case: letters and digits, with apostrophes inside; all else is
+  left out.
 
   >>> words("Don't -- you   DARE!")
   ["don't", 'you', 'dare']
@@ -66,7 +67,8 @@ class Vocabulary:
 def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
   """The `size` most frequent words of public texts, or all of them if there are fewer.
 
-  Formal guarantee: none. The texts must be public: that a rare word is in the list says that somebody wrote it.
+  Formal guarantee: none. The texts must be public: that a rare word is in the list says that
+  somebody wrote it.
 
   Args:
     texts: any strings.
@@ -91,17 +93,20 @@ def private_vocabulary(
 ) -> tuple[Vocabulary, Round]:
   """The words that most users use, among public candidates, by a noised count.
 
-  Every user names the candidates that it uses most, at most `words_per_user` of them; the number of users who named a
-  word is released with Gaussian noise, for every candidate, and the largest are taken. A word that is no candidate
-  stays unknown whatever users write, so that no list of words tells about a single user.
+  Every user names the candidates that it uses most, at most `words_per_user` of them; the number of
+  users who named a word is released with Gaussian noise, for every candidate, and the largest are
+  taken. A word that is no candidate stays unknown whatever users write, so that no list of words
+  tells about a single user.
 
-  Formal guarantee, per user, under add/remove, to whoever sees the vocabulary: that of the event, a Gaussian
-  release of all users' sum with the noise multiplier z. A user's vector of zeros and ones has an L2 norm of at most
-  sqrt(words_per_user); sums of fewer than 2^24 users are exact in float32. The noised counts are dithered, and what
-  floats cost is as for `jdp.queries.gaussian_sum`.
+  Formal guarantee, per user, under add/remove, to whoever sees the vocabulary: that of the event, a
+  Gaussian release of all users' sum with the noise multiplier z. A user's vector of zeros and ones
+  has an L2 norm of at most sqrt(words_per_user); sums of fewer than 2^24 users are exact in
+  float32. The noised counts are dithered, and what floats cost is as for
+  `jdp.queries.gaussian_sum`.
 
   Args:
-    key: of the noise; consumed. One from `jdp.random.secure_key`, or the event is marked; use it once.
+    key: of the noise; consumed. One from `jdp.random.secure_key`, or the event is marked; use it
+      once.
     users: the texts of each user, any strings.
     candidates: words from public sources; repetitions are ignored.
     size: how many words the vocabulary has, at most as many as there are candidates.
@@ -116,7 +121,13 @@ def private_vocabulary(
 
   >>> users = [["the cat", "the dog"], ["the cat"], ["the mouse"]]
   >>> vocabulary, event = private_vocabulary(
-  ...   jax.random.key(0), users, ["a", "dog", "cat", "the"], 2, words_per_user=4, noise_multiplier=0.01)
+  ...   jax.random.key(0),
+  ...   users,
+  ...   ["a", "dog", "cat", "the"],
+  ...   2,
+  ...   words_per_user=4,
+  ...   noise_multiplier=0.01,
+  ... )
   >>> vocabulary.words, event.query
   (('the', 'cat'), GaussianSum(clip_norm=2.0, stddev=0.02))
   """
@@ -124,21 +135,28 @@ def private_vocabulary(
   _validate.integer(1, size=size, words_per_user=words_per_user)
   _validate.non_negative(noise_multiplier=noise_multiplier)
   if size > len(names):
-    raise ValueError(f"Expected size of at most {len(names)} candidates, got {size}; name more candidates.")
+    raise ValueError(
+      f"Expected size of at most {len(names)} candidates, got {size}; name more candidates."
+    )
   query = gaussian_sum(*_bound_and_noise(words_per_user, noise_multiplier))
   named = jnp.asarray(_named(users, names, words_per_user), jnp.float32)
   noised, event, _ = query.finalize(key, query.init(named), named)
   order = np.argsort(-np.asarray(noised), kind="stable")[:size]
-  return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event, key_exposed=is_exposed(key))
+  return Vocabulary(tuple(names[i] for i in order)), Round(
+    PoissonSampling(1.0), event, key_exposed=is_exposed(key)
+  )
 
 
 def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
-  """The event of a `private_vocabulary` yet to be drawn, for planning: it depends on nobody's words.
+  """The event of a `private_vocabulary` yet to be drawn, for planning: it depends on nobody's
+  words.
 
   >>> vocabulary_event(words_per_user=4, noise_multiplier=0.5).query
   GaussianSum(clip_norm=2.0, stddev=1.0)
   """
-  return Round(PoissonSampling(1.0), GaussianSum(*_bound_and_noise(words_per_user, noise_multiplier)))
+  return Round(
+    PoissonSampling(1.0), GaussianSum(*_bound_and_noise(words_per_user, noise_multiplier))
+  )
 
 
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
@@ -151,6 +169,8 @@ def _named(users: Iterable[Iterable[str]], names: Sequence[str], words_per_user:
   numbers = {name: i for i, name in enumerate(names)}
   total = np.zeros(len(names), np.int64)
   for texts in users:
-    counts = collections.Counter(numbers[word] for text in texts for word in words(text) if word in numbers)
+    counts = collections.Counter(
+      numbers[word] for text in texts for word in words(text) if word in numbers
+    )
     total[[number for number, _ in counts.most_common(words_per_user)]] += 1
   return total

@@ -6,7 +6,12 @@ from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.cohort import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
-from jdp.federated.engine.local_training import LocalUpdate, gradient_step, local_sgd, proximal_point
+from jdp.federated.engine.local_training import (
+  LocalUpdate,
+  gradient_step,
+  local_sgd,
+  proximal_point,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, ServerState, add_updates, rounds
 from jdp.federated.engine.sharded import ShardedClients, shard
 from jdp.federated.estimators import (

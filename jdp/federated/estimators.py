@@ -1,4 +1,5 @@
-"""Averages of weighted updates: two estimators, two ways of clipping, one noise multiplier (arXiv 1710.06963).
+"""Averages of weighted updates: two estimators, two ways of clipping, one noise multiplier (arXiv
+1710.06963).
 
 | estimator | average of the members' updates D_k, weighted by w_k | moved by a user by at most |
 | --- | --- | --- |
@@ -16,7 +17,15 @@ from typing import Any, NamedTuple
 from jdp import _validate, accounting
 from jdp.events import GaussianSum, NonPrivate, WeightedAverage
 from jdp.guarantees import Relation
-from jdp.queries import SumQuery, adaptive_clipped_sum, average, gaussian_sum, grouped, layers, weighted_average
+from jdp.queries import (
+  SumQuery,
+  adaptive_clipped_sum,
+  average,
+  gaussian_sum,
+  grouped,
+  layers,
+  weighted_average,
+)
 from jdp.queries.base import Schedule, times, unbounded
 from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.queries.per_layer_clipping import layer_bounds
@@ -67,16 +76,17 @@ def fixed_denominator(
 ) -> SumQuery:
   """sum_k w_k D_k / (q W): unbiased, and of the smaller sensitivity.
 
-  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
-  for any updates and weights (see `jdp.queries.gaussian_sum`). The noise on each coordinate of the average has a
-  standard deviation of z S / (q W), twice that under replace-one; where S follows a schedule, the noise follows S, and
-  no round costs more than another.
+  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier
+  z under `relation`, for any updates and weights (see `jdp.queries.gaussian_sum`). The noise on
+  each coordinate of the average has a standard deviation of z S / (q W), twice that under
+  replace-one; where S follows a schedule, the noise follows S, and no round costs more than
+  another.
 
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
     noise_multiplier: z >= 0; at 0 nothing is private.
-    expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed from the users
-      whom the guarantee is for: fix it beforehand.
+    expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed
+      from the users whom the guarantee is for: fix it beforehand.
     relation: the neighbouring relation that z is stated for.
 
   Raises:
@@ -88,7 +98,10 @@ def fixed_denominator(
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  stddev = times(noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation), clipping.clip_norm)
+  stddev = times(
+    noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation),
+    clipping.clip_norm,
+  )
   return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
 
 
@@ -101,10 +114,10 @@ def clipped_denominator(
 ) -> SumQuery:
   """sum_k w_k D_k / max(q W_min, sum_k w_k): a sample's true average wherever it has enough weight.
 
-  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier z under `relation`,
-  for any updates and weights. The noise on each coordinate of the average has a standard deviation of z times the
-  sensitivity: 2S / (q W_min) under replace-one (Lemma 1), and 2S / (q W_min + 1) if a user comes or goes and
-  q W_min >= 1 (see `jdp.queries.weighted_average`).
+  Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier
+  z under `relation`, for any updates and weights. The noise on each coordinate of the average has a
+  standard deviation of z times the sensitivity: 2S / (q W_min) under replace-one (Lemma 1), and 2S
+  / (q W_min + 1) if a user comes or goes and q W_min >= 1 (see `jdp.queries.weighted_average`).
 
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
@@ -122,25 +135,34 @@ def clipped_denominator(
   _validate.non_negative(noise_multiplier=noise_multiplier)
   multiplier = accounting.noise_multiplier(WeightedAverage(1.0, 1.0, least_weight), relation)
   stddev = times(noise_multiplier / multiplier, clipping.clip_norm)
-  return clipping.query(lambda bound: weighted_average(bound, stddev, min_total_weight=least_weight))
+  return clipping.query(
+    lambda bound: weighted_average(bound, stddev, min_total_weight=least_weight)
+  )
 
 
-def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: float) -> SumQuery:
-  """The average over a fixed denominator whose S follows a quantile of the updates' norms (arXiv 1905.03871).
+def adaptive_average(
+  noise_multiplier: float, expected_weight: float, **settings: float
+) -> SumQuery:
+  """The average over a fixed denominator whose S follows a quantile of the updates' norms (arXiv
+  1905.03871).
 
-  Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms together, under
-  add/remove or zero-out. Local training is not projected: S could only fall if no update were longer.
+  Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms
+  together, under add/remove or zero-out. Local training is not projected: S could only fall if no
+  update were longer.
 
   Args:
     noise_multiplier: z >= 0.
     expected_weight: q W > 0, public.
     **settings: of `jdp.queries.adaptive_clipped_sum`.
   """
-  return average(adaptive_clipped_sum(noise_multiplier, expected_weight, **settings), expected_weight)
+  return average(
+    adaptive_clipped_sum(noise_multiplier, expected_weight, **settings), expected_weight
+  )
 
 
 def true_average() -> SumQuery:
-  """The average over the sample's own weight, neither clipped nor noised: for comparison. Epsilon is infinite.
+  """The average over the sample's own weight, neither clipped nor noised: for comparison. Epsilon
+  is infinite.
 
   An empty sample's average is zero; an update that holds NaN or infinity counts as zero.
   """

@@ -1,7 +1,9 @@
-"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD as the case of one example per user.
+"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD as the case of one example
+per user.
 
-A round: every user takes part with probability q; trains on its own data, staying within S of the server's model;
-the server averages the weighted, clipped updates with a bounded sensitivity, adds Gaussian noise, and steps.
+A round: every user takes part with probability q; trains on its own data, staying within S of the
+server's model; the server averages the weighted, clipped updates with a bounded sensitivity, adds
+Gaussian noise, and steps.
 
   >>> import numpy as np
   >>> from jdp import accounting, data, ledger, models, sampling
@@ -11,15 +13,22 @@ the server averages the weighted, clipped updates with a bounded sensitivity, ad
   >>> from jdp.federated.engine.rounds import block, events_by_round
   >>> rng = np.random.default_rng(0)
   >>> examples = data.examples(rng.normal(size=(600, 3)), rng.integers(0, 2, 600))
-  >>> clients = pack(examples, np.split(np.arange(600), [5, 20, 100, 250, 400, 500, 550]))  # 8 users
+  >>> clients = pack(
+  ...   examples, np.split(np.arange(600), [5, 20, 100, 250, 400, 500, 550])
+  ... )  # 8 users
   >>> model = models.logistic_regression((3,), 2)
   >>> sampler = sampling.poisson(8, 0.5)
   >>> query = fixed_denominator(flat_clipping(0.1), noise_multiplier=1.0, expected_weight=0.5 * 7.0)
   >>> algorithm = federated_averaging(
-  ...   local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=10), query, sampler, optax.sgd(1.0),
-  ...   weight=weight_by_examples(50))
+  ...   local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=10),
+  ...   query,
+  ...   sampler,
+  ...   optax.sgd(1.0),
+  ...   weight=weight_by_examples(50),
+  ... )
   >>> state, events, _ = jax.jit(block(algorithm, 3))(
-  ...   jax.random.key(0), jax.random.key(1), algorithm.init(model.init(jax.random.key(2))), clients)
+  ...   jax.random.key(0), jax.random.key(1), algorithm.init(model.init(jax.random.key(2))), clients
+  ... )
   >>> spent = ledger.Ledger()
   >>> for (event,) in events_by_round(events):
   ...   spent = spent.append(event)
@@ -66,31 +75,37 @@ def federated_averaging(
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:
-  """Federated averaging with user-level privacy: DP-FedAvg with `local_sgd`, DP-FedSGD with `gradient_step`.
+  """Federated averaging with user-level privacy: DP-FedAvg with `local_sgd`, DP-FedSGD with
+  `gradient_step`.
 
-  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that of the query's
-  releases, for the sampler's event. Whatever a client holds or sends moves the average by at most the sensitivity
-  that `jdp.federated.estimators` states. None against the server, which sees the updates.
+  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that
+  of the query's releases, for the sampler's event. Whatever a client holds or sends moves the
+  average by at most the sensitivity that `jdp.federated.estimators` states. None against the
+  server, which sees the updates.
 
   The same code without privacy, with the true average over a fixed cohort: `true_average()` and
   `jdp.sampling.fixed_size`, with relation "replace_one".
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).
-    query: makes the average of the updates private: estimator, clipping and noise (`jdp.federated.estimators`).
+    query: makes the average of the updates private: estimator, clipping and noise
+      (`jdp.federated.estimators`).
     sampler: who takes part.
-    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average, as published.
+    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average,
+      as published.
     weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weigh 1.
-    project: whether the local model is brought back to within the clip norm of the server's after every local batch,
-      as published (by `query.clip`). False: updates are clipped once, at the end.
+    project: whether the local model is brought back to within the clip norm of the server's after
+      every local batch, as published (by `query.clip`). False: updates are clipped once, at the
+      end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
-      (`jdp.federated.engine.ghost_norms`); for a `gradient_step` of a network of dense layers, and flat clipping.
+      (`jdp.federated.engine.ghost_norms`); for a `gradient_step` of a network of dense layers, and
+      flat clipping.
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the cohort's size;
-      they break the guarantee if shown.
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
+      cohort's size; they break the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -101,7 +116,9 @@ def federated_averaging(
 
   def client_fn(keys, sent, client):
     params, query_state = sent
-    update = local_update(keys.data, params, client, partial(query.clip, query_state) if project else no_projection)
+    update = local_update(
+      keys.data, params, client, partial(query.clip, query_state) if project else no_projection
+    )
     return update, {"update_norm": vectors.l2_norm(update)}
 
   if chunk_size is None:
@@ -121,11 +138,18 @@ def federated_averaging(
   )
 
 
-def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.GradientTransformation, **options: Any):
-  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its update minus its gradient.
+def dp_sgd(
+  loss: Loss,
+  query: SumQuery,
+  sampler: Sampler,
+  optimizer: optax.GradientTransformation,
+  **options: Any,
+):
+  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its update minus
+  its gradient.
 
-  Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal, so the fixed
-  denominator is the expected batch size.
+  Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal,
+  so the fixed denominator is the expected batch size.
 
   Args:
     loss: (parameters, examples) -> mean loss.
@@ -142,14 +166,22 @@ def dp_sgd(loss: Loss, query: SumQuery, sampler: Sampler, optimizer: optax.Gradi
     return loss(params, Examples(*(jnp.asarray(x)[None] for x in example)))
 
   return federated_averaging(
-    gradient_step(loss_of_one, 1.0), query, sampler, optimizer, unit=Unit.EXAMPLE, project=False, **options
+    gradient_step(loss_of_one, 1.0),
+    query,
+    sampler,
+    optimizer,
+    unit=Unit.EXAMPLE,
+    project=False,
+    **options,
   )
 
 
 def weight_by_examples(cap: float) -> Callable[[Examples], jax.Array]:
   """The weight w_k = min(n_k / cap, 1) of a client with n_k examples.
 
-  >>> weight_by_examples(4)(Examples(jnp.zeros((3, 1)), jnp.zeros(3), jnp.array([1.0, 1.0, 0.0]))).item()
+  >>> weight_by_examples(4)(
+  ...   Examples(jnp.zeros((3, 1)), jnp.zeros(3), jnp.array([1.0, 1.0, 0.0]))
+  ... ).item()
   0.5
   """
   _validate.positive(cap=cap)

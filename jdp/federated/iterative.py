@@ -1,10 +1,10 @@
 """Iterative training whose every look at the data is one private query (arXiv 1812.06210).
 
-A record (an example, a microbatch of fixed members, a user) becomes a *collection* of vectors, computed at the server's
-current values: its gradient, the moments of its normalised activations, its accuracy and loss. They are groups of one
-sample, summed by one query, and the ledger gets one event. The noised result steps the optimiser, moves the running
-statistics of batch normalisation, and is the run's training metric: what is shown of the training data has been
-through the query.
+A record (an example, a microbatch of fixed members, a user) becomes a *collection* of vectors,
+computed at the server's current values: its gradient, the moments of its normalised activations,
+its accuracy and loss. They are groups of one sample, summed by one query, and the ledger gets one
+event. The noised result steps the optimiser, moves the running statistics of batch normalisation,
+and is the run's training metric: what is shown of the training data has been through the query.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,9 @@ from jdp.sampling import Sampler
 PyTree = Any
 
 MAX_LOSS = 4.0
-"""The loss of an example counts up to it, in nats, so that one record has a bounded say in the average."""
+"""The loss of an example counts up to it, in nats, so that one record has a bounded say in the
+average.
+"""
 
 
 class Trained(NamedTuple):
@@ -36,8 +38,9 @@ class Trained(NamedTuple):
   Attributes:
     weights: the model's.
     statistics: running statistics by normalised layer.
-    metrics: moving averages of the released training metrics: "accuracy" in [0, 1] and "loss" in units of `MAX_LOSS`
-      (up to noise), float32 scalars; empty if none are released. Before the first round zeros.
+    metrics: moving averages of the released training metrics: "accuracy" in [0, 1] and "loss" in
+      units of `MAX_LOSS` (up to noise), float32 scalars; empty if none are released. Before the
+      first round zeros.
   """
 
   weights: PyTree
@@ -51,8 +54,8 @@ class Vectors(NamedTuple):
   Attributes:
     gradient: of the mean loss of the record's examples, like the weights.
     moments: of the normalised activations, by layer.
-    metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]; both together have an L2 norm
-      of at most sqrt(2).
+    metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]; both together
+      have an L2 norm of at most sqrt(2).
   """
 
   gradient: PyTree
@@ -72,14 +75,17 @@ def record_like(values: Trained) -> Vectors:
   Args:
     values: the server's, or their shapes.
   """
-  return Vectors(values.weights, {name: Moments(*old) for name, old in values.statistics.items()}, values.metrics)
+  return Vectors(
+    values.weights, {name: Moments(*old) for name, old in values.statistics.items()}, values.metrics
+  )
 
 
 def record_vectors(model: NormalisedModel, values: Trained, record: Examples) -> Vectors:
   """The vectors of one record's `Examples` at the server's values.
 
-  They depend on nothing else, and on no other record: activations are normalised with the server's statistics. What
-  padding holds changes nothing. They are not bounded, and not private: the query bounds them.
+  They depend on nothing else, and on no other record: activations are normalised with the server's
+  statistics. What padding holds changes nothing. They are not bounded, and not private: the query
+  bounds them.
 
   >>> from jdp.data import examples
   >>> from jdp.models.batch_norm import batch_norm_cnn
@@ -87,7 +93,11 @@ def record_vectors(model: NormalisedModel, values: Trained, record: Examples) ->
   >>> model = batch_norm_cnn((4, 4), 2)
   >>> values = initial_values(model, jax.random.key(0))
   >>> record = record_vectors(model, values, examples(np.ones((3, 4, 4)), np.array([0, 1, 1])))
-  >>> sorted(record.moments), sorted(record.metrics), round(3 * float(record.metrics["accuracy"])) in (1, 2)
+  >>> (
+  ...   sorted(record.moments),
+  ...   sorted(record.metrics),
+  ...   round(3 * float(record.metrics["accuracy"])) in (1, 2),
+  ... )
   (['Conv_0', 'Dense_0'], ['accuracy', 'loss'], True)
   """
   inputs, labels, mask = without_padding(record)
@@ -121,14 +131,16 @@ def iterative_training(
 ) -> FederatedAlgorithm:
   """Training by one query a round on the `Vectors` of the sampled records.
 
-  Formal guarantee: that of the rounds' events, under `relation`, for one record, which is a `unit`, to whoever sees the
-  server's values: weights, running statistics and training metrics of every round. A microbatch is a record only
-  if its members were fixed before sampling (`jdp.queries.base`).
+  Formal guarantee: that of the rounds' events, under `relation`, for one record, which is a `unit`,
+  to whoever sees the server's values: weights, running statistics and training metrics of every
+  round. A microbatch is a record only if its members were fixed before sampling
+  (`jdp.queries.base`).
 
   Args:
-    model: what is trained; its init goes through `initial_values`, which makes what this algorithm's `init` takes.
-    query: makes the sum of `Vectors` private, such as `jdp.queries.grouped` with labels for its fields. Divide it by
-      `sampler.expected_size`.
+    model: what is trained; its init goes through `initial_values`, which makes what this
+      algorithm's `init` takes.
+    query: makes the sum of `Vectors` private, such as `jdp.queries.grouped` with labels for its
+      fields. Divide it by `sampler.expected_size`.
     sampler: which records take part.
     optimizer: steps by the noised average gradient.
     rate: in (0, 1), how fast statistics and metrics follow the released averages.
@@ -136,12 +148,12 @@ def iterative_training(
     unit: what one record is.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the gradients, and the sample's size; they break the
-      guarantee if shown.
+    diagnose: whether rounds also return the mean norm of the gradients, and the sample's size; they
+      break the guarantee if shown.
 
   Returns:
-    A `FederatedAlgorithm` whose parameters are `Trained` and whose clients are `Examples` with a leading axis of
-    records.
+    A `FederatedAlgorithm` whose parameters are `Trained` and whose clients are `Examples` with a
+    leading axis of records.
 
   Raises:
     ValueError: if the rate, relation or unit is out of range.
@@ -167,12 +179,15 @@ def iterative_training(
 
 
 def _server(optimizer: optax.GradientTransformation, rate: float) -> Server:
-  """Steps the optimiser, moves the statistics, averages the metrics; carries the optimiser's state and a count."""
+  """Steps the optimiser, moves the statistics, averages the metrics; carries the optimiser's state
+  and a count.
+  """
 
   def step(result, carried, values):
     optimizer_state, count = carried
     updates, optimizer_state = optimizer.update(result.gradient, optimizer_state, values.weights)
-    share = jnp.maximum(rate, 1.0 / (count + 1.0))  # the plain mean of the first rounds: none weighs more
+    # the plain mean of the first rounds: none weighs more
+    share = jnp.maximum(rate, 1.0 / (count + 1.0))
     return Trained(
       optax.apply_updates(values.weights, updates),
       {name: move(old, result.moments[name], rate) for name, old in values.statistics.items()},

@@ -1,4 +1,6 @@
-"""Mirror descent: steps for gradients that are bounded in each coordinate, as `priv_unit_linf` releases them."""
+"""Mirror descent: steps for gradients that are bounded in each coordinate, as `priv_unit_linf`
+releases them.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -19,34 +21,43 @@ class MirrorState(NamedTuple):
 
 
 def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.GradientTransformation:
-  """Mirror descent under ||x||_p^2 / 2, all parameters being one vector x in R^d: for optima with few large entries.
+  """Mirror descent under ||x||_p^2 / 2, all parameters being one vector x in R^d: for optima with
+  few large entries.
 
-  The mirror image y is the gradient of ||x||_p^2 / 2; a step is y <- y - learning_rate * gradient, and x the gradient
-  of ||y||_q^2 / 2, 1/p + 1/q = 1: x_j = sign(y_j) |y_j|^(q-1) ||y||_q^(2-q). With q = 2 that is gradient descent. With
-  q = 2 log d, after n steps with gradients of entries up to G, the average's loss exceeds that of any x by at most
+  The mirror image y is the gradient of ||x||_p^2 / 2; a step is y <- y - learning_rate * gradient,
+  and x the gradient of ||y||_q^2 / 2, 1/p + 1/q = 1: x_j = sign(y_j) |y_j|^(q-1) ||y||_q^(2-q).
+  With q = 2 that is gradient descent. With q = 2 log d, after n steps with gradients of entries up
+  to G, the average's loss exceeds that of any x by at most
   ||x||_1 G sqrt(2 e log(d) / n), in expectation, if the learning rate is right: it grows with the *largest* entry,
-  which of releases by `priv_unit_linf` is 1/m, and with log d only. Gradient descent has ||x||_2 and the L2 norm
-  sqrt(d)/m instead: better for an x with many entries of a size, worse for one with few.
+  which of releases by `priv_unit_linf` is 1/m, and with log d only. Gradient descent has ||x||_2
+  and the L2 norm sqrt(d)/m instead: better for an x with many entries of a size, worse for one with
+  few.
 
-  The image is the state; where x was changed other than by these updates, the change is undone by the next.
-  Starts may be zero, where the image is zero too. Non-finite gradients are not repaired: privatise or clip first.
+  The image is the state; where x was changed other than by these updates, the change is undone by
+  the next. Starts may be zero, where the image is zero too. Non-finite gradients are not repaired:
+  privatise or clip first.
 
-  Source: the non-Euclidean case that arXiv 1812.00984, Section 4, names as the use of its L-infinity mechanism;
-  the method is by Grove, Littlestone, Schuurmans (Machine Learning 43, 2001) and Gentile (Machine Learning 53, 2003).
+  Source: the non-Euclidean case that arXiv 1812.00984, Section 4, names as the use of its
+  L-infinity mechanism; the method is by Grove, Littlestone, Schuurmans (Machine Learning 43, 2001)
+  and Gentile (Machine Learning 53, 2003).
 
   Args:
     learning_rate: > 0.
     q: of the dual norm, >= 2. Default: max(2, 2 log d).
 
   Returns:
-    An optax transformation, with updates of the parameters' types: `private_federated` takes it as its `optimizer`.
+    An optax transformation, with updates of the parameters' types: `private_federated` takes it as
+    its `optimizer`.
 
   Raises:
-    ValueError: if learning_rate is not positive, or q is below 2 or infinite; on updating without parameters.
+    ValueError: if learning_rate is not positive, or q is below 2 or infinite; on updating without
+      parameters.
 
   >>> optimizer = p_norm_descent(0.1)
   >>> params = jnp.zeros(1000)
-  >>> updates, state = optimizer.update(jnp.ones(1000).at[3].set(10.0), optimizer.init(params), params)
+  >>> updates, state = optimizer.update(
+  ...   jnp.ones(1000).at[3].set(10.0), optimizer.init(params), params
+  ... )
   >>> bool(jnp.argmax(-updates) == 3 and -updates[3] > 0.99 * jnp.sum(-updates))
   True
   """
@@ -60,12 +71,14 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
 
   def update(gradient, state, params=None):
     if params is None:
-      raise ValueError("Expected the parameters with the gradient, got none; call update(gradient, state, params).")
+      raise ValueError(
+        "Expected the parameters with the gradient, got none; call update(gradient, state, params)."
+      )
     dual = jax.tree.map(lambda y, g: y - learning_rate * g, state.dual, _float32(gradient))
     moved = _gradient_of_half_square(dual, _order(q, params))
-    return jax.tree.map(lambda new, old: (new - old.astype(jnp.float32)).astype(old.dtype), moved, params), MirrorState(
-      dual
-    )
+    return jax.tree.map(
+      lambda new, old: (new - old.astype(jnp.float32)).astype(old.dtype), moved, params
+    ), MirrorState(dual)
 
   return optax.GradientTransformation(init, update)
 
@@ -75,7 +88,9 @@ def _order(q, params) -> float:
 
 
 def _gradient_of_half_square(vector, p):
-  """The gradient of ||x||_p^2 / 2: relative to the largest entry, so that no power of it overflows."""
+  """The gradient of ||x||_p^2 / 2: relative to the largest entry, so that no power of it
+  overflows.
+  """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 0, largest, 1.0)
   relative = jax.tree.map(lambda leaf: jnp.abs(leaf) / scale, vector)

@@ -1,12 +1,14 @@
-"""Additive noise: Laplace, Gaussian and the L2 norm's Laplace, on a ball as wide as the sensitivity.
+"""Additive noise: Laplace, Gaussian and the L2 norm's Laplace, on a ball as wide as the
+sensitivity.
 
-A sensitivity is a promise about inputs. Here it is kept by the mechanism: the domain is the ball around zero of radius
-sensitivity / 2, whose points are at most `sensitivity` apart, and every input is scaled down into it.
+A sensitivity is a promise about inputs. Here it is kept by the mechanism: the domain is the ball
+around zero of radius sensitivity / 2, whose points are at most `sensitivity` apart, and every input
+is scaled down into it.
 
-The low-order bits of float noise say more than a guarantee for real numbers allows (I. Mironov,
-"On significance of the least significant bits for differential privacy", CCS 2012). So every report
-is dithered (`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s on
-a coordinate, with a public random shift. It stays unbiased, at a variance of (1 + 1/3072) s^2. What
+The low-order bits of float noise say more than a guarantee for real numbers allows (I. Mironov, "On
+significance of the least significant bits for differential privacy", CCS 2012). So every report is
+dithered (`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s on a
+coordinate, with a public random shift. It stays unbiased, at a variance of (1 + 1/3072) s^2. What
 float32 still moves is bounded by `jdp.accounting.grid_surcharge(s / 16, s, ...)`.
 """
 
@@ -25,22 +27,27 @@ from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics import vectors
 from jdp.numerics.dither import dithered
 
-# The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact one.
+# The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the
+# exact one.
 _ROUNDING = 2e-6
 
 
 def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
-  """Releases a value plus independent Laplace noise of scale sensitivity / epsilon in each coordinate.
+  """Releases a value plus independent Laplace noise of scale sensitivity / epsilon in each
+  coordinate.
 
-  Unbiased for values of an L1 norm up to sensitivity / 2, with E||estimate - value||^2 = 2 size (sensitivity /
-  epsilon)^2 (1 + 1/3072). For a number in [0, r_max], take r_max for the sensitivity and release value - r_max / 2.
+  Unbiased for values of an L1 norm up to sensitivity / 2, with E||estimate - value||^2 = 2 size
+  (sensitivity / epsilon)^2 (1 + 1/3072). For a number in [0, r_max], take r_max for the sensitivity
+  and release value - r_max / 2.
 
-  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
-  it is scaled down to an L1 norm of sensitivity / 2 first; one that holds NaN or infinity, or whose norm exceeds
-  float32's range, counts as zero. What floats add is the surcharge of the module's docstring, at delta = 1e-10
-  at most 1.1e-3 for one coordinate; the tails, which end at 45 times the scale, are part of it.
+  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server,
+  for every input: it is scaled down to an L1 norm of sensitivity / 2 first; one that holds NaN or
+  infinity, or whose norm exceeds float32's range, counts as zero. What floats add is the surcharge
+  of the module's docstring, at delta = 1e-10 at most 1.1e-3 for one coordinate; the tails, which
+  end at 45 times the scale, are part of it.
 
-  Source: Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis" (TCC 2006).
+  Source: Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data
+  analysis" (TCC 2006).
 
   Args:
     epsilon: the privacy loss of one release, > 0.
@@ -48,9 +55,9 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L1 norm. Reports: float32 of `shape`, the estimates.
-    `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is exact
-    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L1 norm. Reports: float32 of `shape`, the
+    estimates. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is
+    exact for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
 
   Raises:
     ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
@@ -62,21 +69,26 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
   scale = sensitivity / epsilon
   noise = random.laplace
-  return _additive(_clip_l1, _l1_norm, noise, scale, 2 * math.prod(shape), PureDP(epsilon), sensitivity, shape)
+  return _additive(
+    _clip_l1, _l1_norm, noise, scale, 2 * math.prod(shape), PureDP(epsilon), sensitivity, shape
+  )
 
 
-def gaussian(stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
-  """Releases a value plus independent normal noise of standard deviation `stddev` in each coordinate.
+def gaussian(
+  stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()
+) -> LocalMechanism:
+  """Releases a value plus independent normal noise of standard deviation `stddev` in each
+  coordinate.
 
-  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size stddev^2 (1 + 1/3072).
-  `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)` times the sensitivity is the stddev
-  that a given epsilon needs.
+  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size
+  stddev^2 (1 + 1/3072). `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon,
+  delta)` times the sensitivity is the stddev that a given epsilon needs.
 
-  Formal guarantee: `ApproxDP(epsilon, delta)`, replace one (any two inputs), per value, against the server, with the
-  exact epsilon of this delta (arXiv 1805.06530, Theorem 8), valid whether it is small or large, for every input: it
-  is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. What floats
-  add is the surcharge of the module's docstring; the tails, which end at 7.45 times the standard deviation, are
-  part of it.
+  Formal guarantee: `ApproxDP(epsilon, delta)`, replace one (any two inputs), per value, against the
+  server, with the exact epsilon of this delta (arXiv 1805.06530, Theorem 8), valid whether it is
+  small or large, for every input: it is scaled down to an L2 norm of sensitivity / 2 first; one
+  that holds NaN or infinity counts as zero. What floats add is the surcharge of the module's
+  docstring; the tails, which end at 7.45 times the standard deviation, are part of it.
 
   Args:
     stddev: of the noise, between 1e-4 and 1e4 times the sensitivity.
@@ -85,9 +97,9 @@ def gaussian(stddev: float, sensitivity: float, delta: float, *, shape: tuple[in
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the estimates.
-    `max_norm` is infinite. `parameters` is the stddev. `mean_squared_error(r)` is exact for
-    r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the
+    estimates. `max_norm` is infinite. `parameters` is the stddev. `mean_squared_error(r)` is exact
+    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
 
   Raises:
     ValueError: if an argument is out of range, or a value has another shape.
@@ -98,22 +110,29 @@ def gaussian(stddev: float, sensitivity: float, delta: float, *, shape: tuple[in
   _validate.positive(stddev=stddev, sensitivity=sensitivity)
   guarantee = ApproxDP(gaussian_epsilon(stddev / sensitivity, delta), delta)
   size = math.prod(shape)
-  return _additive(vectors.clip, vectors.l2_norm, random.normal, stddev, size, guarantee, sensitivity, shape)
+  return _additive(
+    vectors.clip, vectors.l2_norm, random.normal, stddev, size, guarantee, sensitivity, shape
+  )
 
 
-def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
+def l2_laplace(
+  epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()
+) -> LocalMechanism:
   """Releases a vector plus noise z of density proportional to exp(-epsilon ||z||_2 / sensitivity).
 
-  The noise has a uniform direction and a length that is Gamma(size) distributed, the sum of as many exponentials.
-  Unbiased for vectors of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size (size + 1)
-  (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar it is the Laplace mechanism.
+  The noise has a uniform direction and a length that is Gamma(size) distributed, the sum of as many
+  exponentials. Unbiased for vectors of an L2 norm up to sensitivity / 2, with E||estimate -
+  value||^2 = size (size + 1) (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar it is the Laplace
+  mechanism.
 
-  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server, for every input:
-  it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or infinity counts as zero. What floats
-  add is the surcharge of the module's docstring for one number. The coordinates of a vector share their length, to
-  which that bound does not apply: see `on_grid` for what holds.
+  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server,
+  for every input: it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or
+  infinity counts as zero. What floats add is the surcharge of the module's docstring for one
+  number. The coordinates of a vector share their length, to which that bound does not apply: see
+  `on_grid` for what holds.
 
-  Source: Chaudhuri, Monteleoni, Sarwate, "Differentially private empirical risk minimization" (JMLR 2011), Algorithm 1.
+  Source: Chaudhuri, Monteleoni, Sarwate, "Differentially private empirical risk minimization" (JMLR
+  2011), Algorithm 1.
 
   Args:
     epsilon: the privacy loss of one release, > 0.
@@ -121,9 +140,9 @@ def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = (
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the estimates.
-    `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is exact
-    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the
+    estimates. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is
+    exact for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
 
   Raises:
     ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
@@ -141,7 +160,9 @@ def l2_laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = (
     return length * vectors.unit(random.normal(direction_key, shape))
 
   scale, second_moment = sensitivity / epsilon, size * (size + 1)
-  return _additive(vectors.clip, vectors.l2_norm, noise, scale, second_moment, PureDP(epsilon), sensitivity, shape)
+  return _additive(
+    vectors.clip, vectors.l2_norm, noise, scale, second_moment, PureDP(epsilon), sensitivity, shape
+  )
 
 
 def _additive(
@@ -154,7 +175,9 @@ def _additive(
   sensitivity: float,
   shape: tuple[int, ...],
 ) -> LocalMechanism:
-  """clip(value, sensitivity / 2) + scale * noise(key, shape), dithered, for noise with E||noise||^2 = second_moment."""
+  """clip(value, sensitivity / 2) + scale * noise(key, shape), dithered, for noise with E||noise||^2
+  = second_moment.
+  """
   # Beyond it float32 would flush the noise to zero or infinity.
   _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
   size, radius = math.prod(shape), sensitivity / 2
@@ -166,7 +189,9 @@ def _additive(
     if value.shape != shape:
       raise ValueError(f"Expected a value of shape {shape}, got {value.shape}; vmap over a batch.")
     noise_key, shift_key = jax.random.split(key)
-    return dithered(shift_key, clip(value, radius) + np.float32(scale) * noise(noise_key, shape), spacing)
+    return dithered(
+      shift_key, clip(value, radius) + np.float32(scale) * noise(noise_key, shape), spacing
+    )
 
   def mean_squared_error(norm: float) -> float:
     return second_moment * scale**2 + size * spacing**2 / 12 + max(0.0, norm - radius) ** 2
@@ -190,7 +215,9 @@ def _l1_norm(value):
 
 
 def _clip_l1(value, max_norm):
-  """Scales down to an L1 norm of at most max_norm, a relative 2e-6 shorter to leave room for rounding."""
+  """Scales down to an L1 norm of at most max_norm, a relative 2e-6 shorter to leave room for
+  rounding.
+  """
   value = value.astype(jnp.float32) / np.float32(max_norm)
   norm = _l1_norm(value)
   usable = norm < jnp.inf  # not of NaN

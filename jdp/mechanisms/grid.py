@@ -34,46 +34,51 @@ class GridParameters(NamedTuple):
 def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False) -> LocalMechanism:
   """The mechanism's estimates, rounded to multiples of `spacing` on the client, after sampling.
 
-  An upload is an integer of 1, 2 or 4 bytes for each coordinate: the fewest that hold `mechanism.max_norm / spacing`.
-  If the estimates have no bound, they are 4 bytes, and estimates beyond 2^24 spacings are cut off there.
+  An upload is an integer of 1, 2 or 4 bytes for each coordinate: the fewest that hold
+  `mechanism.max_norm / spacing`. If the estimates have no bound, they are 4 bytes, and estimates
+  beyond 2^24 spacings are cut off there.
 
   Float noise is dithered before (1/16 of its standard deviation), which is part of the mechanism's
   error; its variance is 1/3072 of the noise's more than the grid alone would need.
 
-  Rounding is to nearest, by default: it moves each coordinate by at most spacing / 2, and biases it by at most that
-  (far less if its noise is wider than the spacing). `unbiased` rounds up with the probability of the remainder
-  instead (realised to 2^-23): no bias, less than `spacing` off, and a variance of at most spacing^2 / 4 more
-  for each coordinate.
+  Rounding is to nearest, by default: it moves each coordinate by at most spacing / 2, and biases it
+  by at most that (far less if its noise is wider than the spacing). `unbiased` rounds up with the
+  probability of the remainder instead (realised to 2^-23): no bias, less than `spacing` off, and a
+  variance of at most spacing^2 / 4 more for each coordinate.
 
-  Formal guarantee: the mechanism's own, for real numbers: rounding is post-processing, random or not. In floating
-  point it depends on where the mechanism's randomness comes from, and a grid about as fine as the floats would
-  release their low-order bits (Mironov, CCS 2012). So spacings below 1/16 of `mechanism.noise` are refused.
+  Formal guarantee: the mechanism's own, for real numbers: rounding is post-processing, random or
+  not. In floating point it depends on where the mechanism's randomness comes from, and a grid about
+  as fine as the floats would release their low-order bits (Mironov, CCS 2012). So spacings below
+  1/16 of `mechanism.noise` are refused.
 
-  * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to a factor of
-    exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon rises by at most
-    `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of the noise's standard deviation by
-    2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For inputs above 4,000 times the noise pass `large=True`.)
-  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates are bound
-    together: a sphere may only just touch a cell, whose probability then has no relative accuracy. What holds
-    is a total variation. Each coordinate is within about 1e-5 of the noise of the real one (as their docstrings say),
-    so rounding tells the two apart in about 2e-5 noise / spacing of all reports at most. The reports of floats and
-    those of real numbers are d times that apart at most, which adds (1 + e^epsilon) times that to a delta: little for
-    few coordinates on coarse grids only. It is crude: audits by residues refute nothing on the finest
-    grids. Where a proof is needed, take a mechanism of the first kind or of the next.
-  * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`) have no float
-    digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the worse of its parts holds.
-  * `proj_unit`, `fast_proj_unit`: as without a grid, on any. Their k numbers are dithered before they become
-    many images, and rounding the images is post-processing of the numbers.
+  * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to
+    a factor of exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon
+    rises by at most `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of
+    the noise's standard deviation by 2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For
+    inputs above 4,000 times the noise pass `large=True`.)
+  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates
+    are bound together: a sphere may only just touch a cell, whose probability then has no relative
+    accuracy. What holds is a total variation. Each coordinate is within about 1e-5 of the noise of
+    the real one (as their docstrings say), so rounding tells the two apart in about 2e-5 noise /
+    spacing of all reports at most. The reports of floats and those of real numbers are d times that
+    apart at most, which adds (1 + e^epsilon) times that to a delta: little for few coordinates on
+    coarse grids only. It is crude: audits by residues refute nothing on the finest grids. Where a
+    proof is needed, take a mechanism of the first kind or of the next.
+  * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`)
+    have no float digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the
+    worse of its parts holds.
+  * `proj_unit`, `fast_proj_unit`: as without a grid, on any. Their k numbers are dithered before
+    they become many images, and rounding the images is post-processing of the numbers.
 
   Args:
     mechanism: a mechanism with float32 estimates, that states its `noise`.
-    spacing: > 0, public; at least `mechanism.noise` / 16 and `mechanism.max_norm` / 2^24, below which float32 has no
-      finer points to round.
+    spacing: > 0, public; at least `mechanism.noise` / 16 and `mechanism.max_norm` / 2^24, below
+      which float32 has no finer points to round.
     unbiased: round at random, without bias, instead of to nearest.
 
   Returns:
-    A `LocalMechanism` on the same values, with integer reports. Its `mean_squared_error` is an upper bound
-    (without the cut-off); `max_norm` is one for norms from L2 to L-infinity.
+    A `LocalMechanism` on the same values, with integer reports. Its `mean_squared_error` is an
+    upper bound (without the cut-off); `max_norm` is one for norms from L2 to L-infinity.
 
   Raises:
     ValueError: if spacing is not positive, or too fine, or the mechanism does not state its noise.
@@ -92,8 +97,8 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   if not num_levels <= _LARGEST:
     least = rounded_up(mechanism.max_norm / _LARGEST, 3)
     raise ValueError(
-      f"Expected spacing to be at least max_norm / 2^24 = {least}, got {spacing}; float32 estimates are not finer than "
-      "that: take a coarser grid."
+      f"Expected spacing to be at least max_norm / 2^24 = {least}, got {spacing}; float32 "
+      "estimates are not finer than that: take a coarser grid."
     )
   dtype = next(np.dtype(t) for t in (np.int8, np.int16, np.int32) if num_levels <= np.iinfo(t).max)
   step = np.float32(spacing)

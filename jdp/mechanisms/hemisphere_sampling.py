@@ -1,4 +1,6 @@
-"""The hemisphere mechanism of Duchi, Jordan and Wainwright (arXiv 1604.02390, Section 4.2.3), a baseline."""
+"""The hemisphere mechanism of Duchi, Jordan and Wainwright (arXiv 1604.02390, Section 4.2.3), a
+baseline.
+"""
 
 import math
 
@@ -14,17 +16,20 @@ from jdp.numerics import vectors
 
 
 def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
-  """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite one.
+  """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite
+  one.
 
-  The vector v is rounded without bias to one of the two ends of the ball's diameter through it, +-radius u. With
-  probability e^epsilon / (1 + e^epsilon) the report V is uniform on the half of the unit sphere around that end, else
-  on the other half. The estimate is V radius/m, unbiased, with E||estimate - v||^2 = (radius/m)^2 - ||v||^2: for
-  unit vectors it is PrivUnit at gamma = 0, but it keeps magnitudes too, at the error of the largest.
+  The vector v is rounded without bias to one of the two ends of the ball's diameter through it,
+  +-radius u. With probability e^epsilon / (1 + e^epsilon) the report V is uniform on the half of
+  the unit sphere around that end, else on the other half. The estimate is V radius/m, unbiased,
+  with E||estimate - v||^2 = (radius/m)^2 - ||v||^2: for unit vectors it is PrivUnit at gamma = 0,
+  but it keeps magnitudes too, at the error of the largest.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for every input: longer
-  vectors are scaled down to the radius first, and one that holds NaN or infinity counts as zero. V and -V are equally
-  likely as draws, and which is sent is one coin: so the guarantee holds in float32 too, with the coin realised to a
-  relative 2^-32, though the sign of a <V, u> within rounding of zero may be wrong.
+  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
+  every input: longer vectors are scaled down to the radius first, and one that holds NaN or
+  infinity counts as zero. V and -V are equally likely as draws, and which is sent is one coin: so
+  the guarantee holds in float32 too, with the coin realised to a relative 2^-32, though the sign of
+  a <V, u> within rounding of zero may be wrong.
 
   Args:
     dim: d, 2 <= dim <= 1e9.
@@ -32,14 +37,17 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     radius: of the ball, > 0.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim]. `parameters` is a
-    `jdp.accounting.local.priv_unit.Cap`, whose epsilon is a relative 5e-10 below the one asked for.
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim].
+    `parameters` is a `jdp.accounting.local.priv_unit.Cap`, whose epsilon is a relative 5e-10 below
+    the one asked for.
 
   Raises:
     ValueError: if an argument is out of range.
 
   >>> from jdp.mechanisms import priv_unit
-  >>> hemisphere(100, 4.0).mean_squared_error(1.0) / priv_unit(100, 4.0, gamma=0.0).mean_squared_error(1.0)
+  >>> hemisphere(100, 4.0).mean_squared_error(1.0) / priv_unit(
+  ...   100, 4.0, gamma=0.0
+  ... ).mean_squared_error(1.0)
   1.0
   """
   cap = cap_at(dim, epsilon, 0.0)
@@ -49,9 +57,13 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
 
   def encode(key, value):
     if value.shape != (dim,):
-      raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
+      raise ValueError(
+        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
+      )
     rounding_key, side_key, draw_key = jax.random.split(key, 3)
-    near = jax.random.uniform(rounding_key) < 0.5 + vectors.l2_norm(vectors.clip(value, radius)) / (2 * radius)
+    near = jax.random.uniform(rounding_key) < 0.5 + vectors.l2_norm(vectors.clip(value, radius)) / (
+      2 * radius
+    )
     opposite = random.rare_bernoulli(side_key, log_opposite)
     v = vectors.unit(random.normal(draw_key, (dim,)))
     on_near_side = jnp.sum(v * vectors.unit(value)) >= 0
@@ -73,5 +85,6 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cap,
-    noise=0.0,  # a report and its opposite are equally likely draws: no bit of it tells but the side
+    # a report and its opposite are equally likely draws: no bit of it tells but the side
+    noise=0.0,
   )

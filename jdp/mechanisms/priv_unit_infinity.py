@@ -1,4 +1,6 @@
-"""PrivUnit-infinity: vectors of bounded coordinates, as a vertex of the cube (arXiv 1812.00984, Algorithm 2)."""
+"""PrivUnit-infinity: vectors of bounded coordinates, as a vertex of the cube (arXiv 1812.00984,
+Algorithm 2).
+"""
 
 import math
 
@@ -13,21 +15,26 @@ from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws.agreement import count_sampler, random_subset
 
 
-def priv_unit_linf(dim: int, epsilon: float, *, kappa: int | None = None, p: float | None = None) -> LocalMechanism:
+def priv_unit_linf(
+  dim: int, epsilon: float, *, kappa: int | None = None, p: float | None = None
+) -> LocalMechanism:
   """Releases a vector of [-1, 1]^dim as a vertex of the cube: one bit for each coordinate.
 
-  Each coordinate is rounded at random, without bias, to -1 or 1. With probability p the report V is uniform on the
-  vertices that agree with the rounded vector in at least L = (dim + kappa) // 2 + 1 coordinates, else uniform on the
-  others. The estimate is V/m: unbiased, each coordinate +-1/m, with E||V/m - u||^2 = dim/m^2 - ||u||^2.
+  Each coordinate is rounded at random, without bias, to -1 or 1. With probability p the report V is
+  uniform on the vertices that agree with the rounded vector in at least L = (dim + kappa) // 2 + 1
+  coordinates, else uniform on the others. The estimate is V/m: unbiased, each coordinate +-1/m,
+  with E||V/m - u||^2 = dim/m^2 - ||u||^2.
 
-  By default kappa and p are the exact optimum for epsilon. `kappa` alone takes the p that spends all of epsilon;
-  `p` alone the largest kappa that it affords; a pair is kept as it is, with its own exact epsilon in the guarantee.
+  By default kappa and p are the exact optimum for epsilon. `kappa` alone takes the p that spends
+  all of epsilon; `p` alone the largest kappa that it affords; a pair is kept as it is, with its own
+  exact epsilon in the guarantee.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for every input: coordinates
-  are clipped to [-1, 1] first, and NaN counts as 0. The report is bits, so floating point leaks nothing. The
-  number of agreements is drawn from integer tables within 1e-12 of the ideal distribution in total variation, 1 - p is
-  realised to a relative 2^-32, and which coordinates agree is exactly uniform given random words that are.
-  The rounding to +-1, realised to 2^-24, costs no privacy whatever its distribution.
+  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
+  every input: coordinates are clipped to [-1, 1] first, and NaN counts as 0. The report is bits, so
+  floating point leaks nothing. The number of agreements is drawn from integer tables within 1e-12
+  of the ideal distribution in total variation, 1 - p is realised to a relative 2^-32, and which
+  coordinates agree is exactly uniform given random words that are. The rounding to +-1, realised to
+  2^-24, costs no privacy whatever its distribution.
 
   Args:
     dim: d, 1 <= dim <= 1e7.
@@ -36,12 +43,14 @@ def priv_unit_linf(dim: int, epsilon: float, *, kappa: int | None = None, p: flo
     p: probability of drawing from the cap; only p above the cap's share of the vertices is needed.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L-infinity norm. Reports: uint8 [ceil(dim / 8)], the bits of V as
-    `jnp.packbits` orders them, 1 for +1. `parameters` is a `jdp.accounting.local.priv_unit_linf.Cube`. `mean_squared_error(r)` is an
-    upper bound for vectors with a largest coordinate of r, reached by those with no other.
+    A `LocalMechanism` on float [dim] vectors in the L-infinity norm. Reports: uint8 [ceil(dim /
+    8)], the bits of V as `jnp.packbits` orders them, 1 for +1. `parameters` is a
+    `jdp.accounting.local.priv_unit_linf.Cube`. `mean_squared_error(r)` is an upper bound for
+    vectors with a largest coordinate of r, reached by those with no other.
 
   Raises:
-    ValueError: if an argument is out of range, or the pair's exact epsilon exceeds the one asked for.
+    ValueError: if an argument is out of range, or the pair's exact epsilon exceeds the one asked
+      for.
 
   >>> mechanism = priv_unit_linf(1000, 4.0)
   >>> report = mechanism.encode(jax.random.key(0), jnp.ones(1000))
@@ -54,9 +63,13 @@ def priv_unit_linf(dim: int, epsilon: float, *, kappa: int | None = None, p: flo
 
   def draw(key, value):
     if value.shape != (dim,):
-      raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
+      raise ValueError(
+        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
+      )
     rounding_key, count_key, subset_key = jax.random.split(key, 3)
-    return random_subset(subset_key, dim, sample_count(count_key)) == _rounds_up(rounding_key, value)
+    return random_subset(subset_key, dim, sample_count(count_key)) == _rounds_up(
+      rounding_key, value
+    )
 
   def decode(report):
     return _signed(jnp.unpackbits(report, count=dim) == 1, scale)
@@ -88,8 +101,8 @@ def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
   cube = cubes.cube_of(dim, kappa, p)
   if not cube.epsilon <= epsilon:
     raise ValueError(
-      f"Expected a pair that costs at most epsilon = {epsilon}, got kappa = {kappa}, p = {p} with an exact "
-      f"epsilon of {rounded_up(cube.epsilon, 9)}; ask for that epsilon, or leave p out."
+      f"Expected a pair that costs at most epsilon = {epsilon}, got kappa = {kappa}, p = {p} with "
+      f"an exact epsilon of {rounded_up(cube.epsilon, 9)}; ask for that epsilon, or leave p out."
     )
   return cube
 
@@ -98,7 +111,9 @@ def _rounds_up(key, value):
   """Coins of bias (1 + u)/2 for u in [-1, 1]; NaN counts as 0."""
   value = jnp.asarray(value, jnp.float32)
   value = jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, -1.0, 1.0))
-  uniform = (random.bits(key, value.shape) >> np.uint32(8)).astype(jnp.float32) * np.float32(2.0**-23)
+  uniform = (random.bits(key, value.shape) >> np.uint32(8)).astype(jnp.float32) * np.float32(
+    2.0**-23
+  )
   return uniform < 1 + value
 
 

@@ -1,4 +1,6 @@
-"""PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984, Algorithm 1)."""
+"""PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984,
+Algorithm 1).
+"""
 
 import math
 
@@ -16,38 +18,41 @@ from jdp.numerics.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-# Of the dither, as a share of the noise in a coordinate of V. Its error E has mean 0 and, over random V, covariance
-# (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E) (1 - <V,E> - ||E||^2/2 + 3/2 <V,E>^2), of the mean
-# V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 - (dim - 1) s^2 / 24). Of norm 1/m, its squared error rises by twice that.
+# Of the dither, as a share of the noise in a coordinate of V. Its error E has mean 0 and, over
+# random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E) (1 -
+# <V,E> - ||E||^2/2 + 3/2 <V,E>^2), of the mean V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 - (dim -
+# 1) s^2 / 24). Of norm 1/m, its squared error rises by twice that.
 _SPACING_SHARE = 1 / 64
 
 
-def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None) -> LocalMechanism:
+def priv_unit(
+  dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None
+) -> LocalMechanism:
   """Releases the direction of a vector in R^dim by sampling from a cap around it.
 
-  With probability p the report V is uniform on the cap {<v, u> >= gamma} around
-  the input's direction u, else uniform on the rest of the unit sphere. The
-  estimate is V/m: unbiased for u, of norm 1/m, with E||V/m - u||^2 = 1/m^2 - 1
-  and, at the optimum, covariance ((1/m^2 - 1)/dim) I.
+  With probability p the report V is uniform on the cap {<v, u> >= gamma} around the input's
+  direction u, else uniform on the rest of the unit sphere. The estimate is V/m: unbiased for u, of
+  norm 1/m, with E||V/m - u||^2 = 1/m^2 - 1 and, at the optimum, covariance ((1/m^2 - 1)/dim) I.
 
   What leaves the client is V on a grid with a public random shift (`jdp.numerics.dither`), brought
-  back to norm 1, so that its low-order bits tell nothing of u. The spacing is s = ((1 - m^2)/dim)^(1/2) / 64,
-  1/64 of a coordinate's noise. The norm stays 1/m. The mean is shorter than u by a relative
-  (dim - 1) s^2 / 24 < 1.1e-5 (1 - m^2), and the error above 1/m^2 - 1 by a relative 2.1e-5.
+  back to norm 1, so that its low-order bits tell nothing of u. The spacing is s = ((1 -
+  m^2)/dim)^(1/2) / 64, 1/64 of a coordinate's noise. The norm stays 1/m. The mean is shorter than u
+  by a relative (dim - 1) s^2 / 24 < 1.1e-5 (1 - m^2), and the error above 1/m^2 - 1 by a relative
+  2.1e-5.
 
-  By default gamma and p are the exact optimum for epsilon. `gamma` alone takes
-  the p that spends all of epsilon; `p` alone the gamma that does; a pair is kept as it
-  is, with its own exact epsilon in the guarantee.
+  By default gamma and p are the exact optimum for epsilon. `gamma` alone takes the p that spends
+  all of epsilon; `p` alone the gamma that does; a pair is kept as it is, with its own exact epsilon
+  in the guarantee.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the
-  server, for every input: it is divided by its norm first, and one that has no
-  direction (zero, NaN, infinite) is replaced by the first basis vector. That is for real numbers. On
-  the machine 1 - p is realised to a relative 2^-32, and V is drawn in float32: <V, u> to 5e-6 / sqrt(dim)
-  with tails cut at a probability of 2^-65, each coordinate to about 1e-5 of its noise. The grid hides
-  where the floats lie, but for a report in 1e-5 * 2 * 64 = 1.3e-3 for each coordinate, at most, that
-  falls into a neighbouring cell. No relative factor is proved, as a sphere may only just touch a
-  cell: so reports are within a total variation of 1.3e-3 dim of the ideal ones. That bound is crude;
-  audits by residues in 2 and 3 dimensions, at epsilon .1, 1 and 4, refute nothing. A cap whose radius
+  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
+  every input: it is divided by its norm first, and one that has no direction (zero, NaN, infinite)
+  is replaced by the first basis vector. That is for real numbers. On the machine 1 - p is realised
+  to a relative 2^-32, and V is drawn in float32: <V, u> to 5e-6 / sqrt(dim) with tails cut at a
+  probability of 2^-65, each coordinate to about 1e-5 of its noise. The grid hides where the floats
+  lie, but for a report in 1e-5 * 2 * 64 = 1.3e-3 for each coordinate, at most, that falls into a
+  neighbouring cell. No relative factor is proved, as a sphere may only just touch a cell: so
+  reports are within a total variation of 1.3e-3 dim of the ideal ones. That bound is crude; audits
+  by residues in 2 and 3 dimensions, at epsilon .1, 1 and 4, refute nothing. A cap whose radius
   sqrt(1 - gamma^2) is below about 1e-6 is lost in rounding: an epsilon so large for its dimension
   protects nothing, and is offered for sweeps only.
 
@@ -58,11 +63,12 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
     p: probability of drawing from the cap.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32
-    [dim]. `parameters` is a `jdp.accounting.local.priv_unit.Cap`.
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim].
+    `parameters` is a `jdp.accounting.local.priv_unit.Cap`.
 
   Raises:
-    ValueError: if an argument is out of range, or the pair's exact epsilon exceeds the one asked for.
+    ValueError: if an argument is out of range, or the pair's exact epsilon exceeds the one asked
+      for.
 
   >>> mechanism = priv_unit(1000, 4.0)
   >>> print(mechanism.guarantee)
@@ -84,7 +90,9 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 
   def encode(key, value):
     if value.shape != (dim,):
-      raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
+      raise ValueError(
+        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
+      )
     noise, height, complement, shift_key = draw(key)
     v = dithered(shift_key, move(noise, unit(value), height, complement), spacing)
     return v / jnp.sqrt(precise_dot(v, v))
@@ -95,7 +103,9 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
   def privatize_sum(keys, values, weights):
     noise, height, complement, shift_keys = jax.vmap(draw)(keys)
     rows, lengths = row_directions(values)
-    a, b = _coefficients(row_dots(noise, noise), row_dots(noise, rows) / lengths, height, complement)
+    a, b = _coefficients(
+      row_dots(noise, noise), row_dots(noise, rows) / lengths, height, complement
+    )
     v = a[:, None] * noise + (b / lengths)[:, None] * rows  # `_move`
     v = jax.vmap(lambda key, v: dithered(key, v, spacing))(shift_keys, v)
     return weighted_row_sum(scale * weights / jnp.sqrt(row_dots(v, v)), v)
@@ -122,9 +132,9 @@ def priv_unit(dim: int, epsilon: float, *, gamma: float | None = None, p: float 
 def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, float]:
   """(gamma, p) of the paper's parameterisation, to pass to `priv_unit` with epsilon0 + epsilon1.
 
-  p = expit(epsilon0), and gamma the larger that the paper's two sufficient conditions
-  allow for epsilon1 (`jdp.accounting.local.priv_unit.published_cap`). The guarantee of the mechanism made from them is
-  their exact epsilon, which is below epsilon0 + epsilon1.
+  p = expit(epsilon0), and gamma the larger that the paper's two sufficient conditions allow for
+  epsilon1 (`jdp.accounting.local.priv_unit.published_cap`). The guarantee of the mechanism made
+  from them is their exact epsilon, which is below epsilon0 + epsilon1.
 
   Raises:
     ValueError: if an argument is out of range (dim >= 3).
@@ -147,14 +157,16 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
   cap = caps.cap_of(dim, gamma, p)
   if not cap.epsilon <= epsilon:
     raise ValueError(
-      f"Expected a pair that costs at most epsilon = {epsilon}, got gamma = {gamma}, p = {p} with an exact "
-      f"epsilon of {rounded_up(cap.epsilon, 9)}; ask for that epsilon, or leave p out."
+      f"Expected a pair that costs at most epsilon = {epsilon}, got gamma = {gamma}, p = {p} with "
+      f"an exact epsilon of {rounded_up(cap.epsilon, 9)}; ask for that epsilon, or leave p out."
     )
   return cap
 
 
 def _move(noise, u, height, complement):
-  """t u + sqrt(1-t^2) w as A g + B u: w, the part of g orthogonal to u, normalised, is never written down."""
+  """t u + sqrt(1-t^2) w as A g + B u: w, the part of g orthogonal to u, normalised, is never
+  written down.
+  """
   a, b = _coefficients(jnp.sum(noise * noise), jnp.sum(noise * u), height, complement)
   return a * noise + b * u
 
@@ -166,12 +178,16 @@ def _coefficients(square, along, height, complement):
 
 
 def _move_explicitly(noise, u, height, complement):
-  """The same for few dimensions, where ||g||^2 - <g,u>^2 would cancel: w itself, orthogonalised twice."""
+  """The same for few dimensions, where ||g||^2 - <g,u>^2 would cancel: w itself, orthogonalised
+  twice.
+  """
   for _ in range(2):
     noise = noise - jnp.sum(noise * u) * u
   length = jnp.sqrt(jnp.sum(noise * noise))
   # In float32 g may be parallel to u (at d = 2, once in 1e8 draws): then any orthogonal vector.
   shortest = jnp.arange(u.size) == jnp.argmin(jnp.abs(u))
   other = shortest.astype(jnp.float32) - jnp.sum(jnp.where(shortest, u, 0.0)) * u
-  w = jnp.where(length > 1e-12, noise / jnp.maximum(length, 1e-30), other / jnp.sqrt(jnp.sum(other * other)))
+  w = jnp.where(
+    length > 1e-12, noise / jnp.maximum(length, 1e-30), other / jnp.sqrt(jnp.sum(other * other))
+  )
   return height * u + jnp.sqrt(complement * (1 + height)) * w

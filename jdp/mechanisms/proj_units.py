@@ -1,4 +1,6 @@
-"""ProjUnit: the direction of a vector in few numbers, by PrivUnit after a random projection (arXiv 2306.04444)."""
+"""ProjUnit: the direction of a vector in few numbers, by PrivUnit after a random projection (arXiv
+2306.04444).
+"""
 
 import math
 from typing import NamedTuple
@@ -45,43 +47,49 @@ class ProjUnitParameters(NamedTuple):
 def proj_unit(
   dim: int, epsilon: float, num_projections: int, *, projection_key: jax.Array | None = None
 ) -> LocalMechanism:
-  """Releases the direction u of a vector in R^dim in k numbers: PrivUnit of its projection on a random subspace.
+  """Releases the direction u of a vector in R^dim in k numbers: PrivUnit of its projection on a
+  random subspace.
 
-  W has k orthonormal rows that span a uniformly random subspace. The client reports z = PrivUnit(W u / ||W u||) in
-  k dimensions; the estimate is W^T z / c with c = E||W u||, the mean of the square root of a Beta(k/2, (dim-k)/2).
+  W has k orthonormal rows that span a uniformly random subspace. The client reports z = PrivUnit(W
+  u / ||W u||) in k dimensions; the estimate is W^T z / c with c = E||W u||, the mean of the square
+  root of a Beta(k/2, (dim-k)/2).
 
-  Unbiased, exactly, for every u: given W, z is unbiased, so the estimate's mean is F(u)/c with F(u) =
-  E[W^T W u / ||W u||]. W Q has the distribution of W for every rotation Q, hence F(Q u) = Q F(u); rotations that leave u
-  where it is leave F(u) there, so F(u) is a multiple of u, by <F(u), u> = E[||W u||^2 / ||W u||] = c. As rows are
-  orthonormal, E||W^T z / c - u||^2 = E||z||^2 / c^2 - 1, exactly: with k above several times epsilon, nearly
-  that of `priv_unit` in R^dim (with 1/c^2 of about (dim / k) (1 + 1/(2k))). The k numbers are dithered, as
-  `priv_unit` says: that takes a relative 1.1e-5 at most from the mean.
+  Unbiased, exactly, for every u: given W, z is unbiased, so the estimate's mean is F(u)/c with F(u)
+  = E[W^T W u / ||W u||]. W Q has the distribution of W for every rotation Q, hence F(Q u) = Q F(u);
+  rotations that leave u where it is leave F(u) there, so F(u) is a multiple of u, by <F(u), u> =
+  E[||W u||^2 / ||W u||] = c. As rows are orthonormal, E||W^T z / c - u||^2 = E||z||^2 / c^2 -
+  1, exactly: with k above several times epsilon, nearly that of `priv_unit` in R^dim (with 1/c^2 of
+  about (dim / k) (1 + 1/(2k))). The k numbers are dithered, as `priv_unit` says: that takes a
+  relative 1.1e-5 at most from the mean.
 
   Whose projection:
 
-  * By default each client has its own, of a seed of 8 bytes that it reports; the server makes W again to decode.
-  * With a `projection_key` all have one, nothing but k numbers is reported, and as `decode` is linear
-    the server decodes once, after adding up the `values` of reports. But the error of W is then the same in all
-    releases and does not average out: of n clients with the same u, the mean is off by
-    E||mean - u||^2 = (E||z||^2 - 1) / (n c^2) + (1/c^2 - 1), whose last term, about dim/k - 1, is there for every n.
-    Unbiased is the mean over the choice of W only: take a new key for every round. The key may be traced: make the
-    mechanism inside the round's function then.
+  * By default each client has its own, of a seed of 8 bytes that it reports; the server makes W
+    again to decode.
+  * With a `projection_key` all have one, nothing but k numbers is reported, and as `decode` is
+    linear the server decodes once, after adding up the `values` of reports. But the error of W is
+    then the same in all releases and does not average out: of n clients with the same u, the mean
+    is off by E||mean - u||^2 = (E||z||^2 - 1) / (n c^2) + (1/c^2 - 1), whose last term, about
+    dim/k - 1, is there for every n. Unbiased is the mean over the choice of W only: take a new key
+    for every round. The key may be traced: make the mechanism inside the round's function then.
 
-  Formal guarantee: that of `priv_unit(k, epsilon)`, `PureDP`, replace one (any two inputs), per value, against the
-  server, for every input and whatever W: projections are public and drawn without looking at the input. A projection
-  that has no direction (of a vector that is zero, NaN, infinite, or of a norm outside about 1e-28 to 1e34) counts as
-  the first basis vector of R^k. A seed is drawn from a key of its own, which tells nothing of the noise. In
-  floating point, what `priv_unit` says.
+  Formal guarantee: that of `priv_unit(k, epsilon)`, `PureDP`, replace one (any two inputs), per
+  value, against the server, for every input and whatever W: projections are public and drawn
+  without looking at the input. A projection that has no direction (of a vector that is zero, NaN,
+  infinite, or of a norm outside about 1e-28 to 1e34) counts as the first basis vector of R^k. A
+  seed is drawn from a key of its own, which tells nothing of the noise. In floating point, what
+  `priv_unit` says.
 
   Args:
     dim: d >= 2.
     epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
-    num_projections: k, 2 <= k <= dim. Making W costs dim k^2 operations; for large ones see `fast_proj_unit`.
+    num_projections: k, 2 <= k <= dim. Making W costs dim k^2 operations; for large ones see
+      `fast_proj_unit`.
     projection_key: a public key, consumed, for one projection shared by all clients.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm, with an exact `mean_squared_error`. Reports:
-    `ProjUnitReport`. `parameters` is a `ProjUnitParameters`.
+    A `LocalMechanism` on float [dim] vectors in the L2 norm, with an exact
+    `mean_squared_error`. Reports: `ProjUnitReport`. `parameters` is a `ProjUnitParameters`.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -108,33 +116,39 @@ def fast_proj_unit(
   rotation_key: jax.Array | None = None,
   projection_key: jax.Array | None = None,
 ) -> LocalMechanism:
-  """`proj_unit` in D log(D/k) operations, D the least k 2^i >= dim: W from two random sign flips and a transform.
+  """`proj_unit` in D log(D/k) operations, D the least k 2^i >= dim: W from two random sign flips
+  and a transform.
 
-  W = F H S, of vectors cut into D/k blocks of k: S flips signs at random, H is the Hadamard transform across the blocks
-  (of their first entries, of their second, ...), and F flips signs again, shifts each block around by a random
-  amount, and adds the blocks up. (The paper's fast form transforms all of D, and keeps k random coordinates.) Rows of W
-  are orthonormal; the estimate is W^T z / c, c as in `proj_unit` for R^D.
+  W = F H S, of vectors cut into D/k blocks of k: S flips signs at random, H is the Hadamard
+  transform across the blocks (of their first entries, of their second, ...), and F flips signs
+  again, shifts each block around by a random amount, and adds the blocks up. (The paper's fast form
+  transforms all of D, and keeps k random coordinates.) Rows of W are orthonormal; the estimate is
+  W^T z / c, c as in `proj_unit` for R^D.
 
-  Bias: every coordinate lands in one place with a random sign, so E[W^T W] = (k/D) I exactly, and dividing by the
-  length ||W u|| is what could bias. Let X = (D/k) ||W u||^2, and m_r the sum of u_j^2 over j = r modulo k. After H S,
-  entries of one block never meet, and those of two blocks meet with probability 1/k, so that
+  Bias: every coordinate lands in one place with a random sign, so E[W^T W] = (k/D) I exactly, and
+  dividing by the length ||W u|| is what could bias. Let X = (D/k) ||W u||^2, and m_r the sum of
+  u_j^2 over j = r modulo k. After H S, entries of one block never meet, and those of two blocks
+  meet with probability 1/k, so that
 
       E X = 1,    Var X = (2/k) (1 - k/D) - (4/D) (sum_r m_r^2 - sum_j u_j^4),
 
-  exactly, against (2/k) (1 - k/D) / (1 + 2/D) for uniformly random W: whatever u, the mean length E X^(1/2), near
-  1 - Var X / 8, is that which c allows for up to a relative (sum_r m_r^2 - sum_j u_j^4) / (2D) <= 1/(2D), to leading
-  order in k/D, and the estimate's bias is of that order (1e-5 of u at D = 2^17, far below its noise). Sign flips alone,
-  with k coordinates kept, would leave up to about 1/(3k): their Var X is (2/k) (1 - sum_j u_j^4) (D-k)/(D-1).
-  Coordinates where u is zero have no bias.
+  exactly, against (2/k) (1 - k/D) / (1 + 2/D) for uniformly random W: whatever u, the mean length E
+  X^(1/2), near 1 - Var X / 8, is that which c allows for up to a relative (sum_r m_r^2 - sum_j
+  u_j^4) / (2D) <= 1/(2D), to leading order in k/D, and the estimate's bias is of that order (1e-5
+  of u at D = 2^17, far below its noise). Sign flips alone, with k coordinates kept, would leave up
+  to about 1/(3k): their Var X is (2/k) (1 - sum_j u_j^4) (D-k)/(D-1). Coordinates where u is zero
+  have no bias.
 
   Whose projection:
 
-  * By default each client has its own S and F, of a seed of 8 bytes that it reports; the server decodes each report.
-  * With a `rotation_key` all share S, and have an F of their own. The server adds up F^T z of all reports and
-    transforms once (`privatize_sum` does), and errors of different clients are as independent as before: given S, the
-    part of the bias that all share is about sqrt(2/k) / D for most u; it is 1/(4k) at worst, for a u that H S
-    puts into one block.
-  * With a `projection_key` all share W; see `proj_unit` for the error that then does not average out.
+  * By default each client has its own S and F, of a seed of 8 bytes that it reports; the server
+    decodes each report.
+  * With a `rotation_key` all share S, and have an F of their own. The server adds up F^T z of all
+    reports and transforms once (`privatize_sum` does), and errors of different clients are as
+    independent as before: given S, the part of the bias that all share is about sqrt(2/k) / D for
+    most u; it is 1/(4k) at worst, for a u that H S puts into one block.
+  * With a `projection_key` all share W; see `proj_unit` for the error that then does not average
+    out.
 
   Formal guarantee: as that of `proj_unit`.
 
@@ -146,9 +160,9 @@ def fast_proj_unit(
     projection_key: a public key, consumed, for one W shared by all clients; may be traced.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: `ProjUnitReport`. Its `mean_squared_error` is
-    that of a uniformly random W, which this one has up to relative terms of 1/D. `parameters` is a
-    `ProjUnitParameters`.
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: `ProjUnitReport`. Its
+    `mean_squared_error` is that of a uniformly random W, which this one has up to relative terms of
+    1/D. `parameters` is a `ProjUnitParameters`.
 
   Raises:
     ValueError: if an argument is out of range, or both keys are given.
@@ -161,24 +175,34 @@ def fast_proj_unit(
   """
   _check(dim, num_projections)
   if rotation_key is not None and projection_key is not None:
-    raise ValueError("Expected at most one of rotation_key and projection_key; a shared projection has one rotation.")
+    raise ValueError(
+      "Expected at most one of rotation_key and projection_key; a shared projection has one "
+      "rotation."
+    )
   projection = projections.folded_hadamard(dim, num_projections, rotation_key)
   if projection_key is not None:
     projection = projections.share(projection, projection_key)
-  return _mechanism(projection, dim, projections.padded_dim(dim, num_projections), num_projections, epsilon)
+  return _mechanism(
+    projection, dim, projections.padded_dim(dim, num_projections), num_projections, epsilon
+  )
 
 
 def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
   direction = priv_unit(k, epsilon)
-  # Gamma((k+1)/2) Gamma(D/2) / (Gamma(k/2) Gamma((D+1)/2)), the mean of the square root of a Beta(k/2, (D-k)/2).
+  # Gamma((k+1)/2) Gamma(D/2) / (Gamma(k/2) Gamma((D+1)/2)), the mean of the square root of a
+  # Beta(k/2, (D-k)/2).
   c = math.exp(log_density_constant(k + 1) - log_density_constant(width + 1))
 
   def encode(key, value):
     if value.shape != (dim,):
-      raise ValueError(f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch.")
+      raise ValueError(
+        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
+      )
     seed_key, direction_key = jax.random.split(key)
     seed = projections.draw_seed(seed_key, projection.seed_words)
-    return ProjUnitReport(seed, direction.encode(direction_key, projection.project(seed, value.astype(jnp.float32))))
+    return ProjUnitReport(
+      seed, direction.encode(direction_key, projection.project(seed, value.astype(jnp.float32)))
+    )
 
   def spread(report):
     return projection.spread(report.seed, direction.decode(report.values) / c)
@@ -193,7 +217,8 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.
     square = direction.mean_squared_error(1.0) + 1  # E||z||^2
-    # E<estimate, u>^2; z's covariance is isotropic. What remains is spread evenly over the D - 1 other dimensions.
+    # E<estimate, u>^2; z's covariance is isotropic. What remains is spread evenly over the D - 1
+    # other dimensions.
     along = (1 + direction.mean_squared_error(1.0) / k) * k / width
     return (along + (square - along) * (dim - 1) / (width - 1)) / c**2 - 1
 
@@ -208,7 +233,8 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     mean_squared_error=mean_squared_error,
     parameters=ProjUnitParameters(k, width, c, direction.parameters),
     privatize_sum=privatize_sum,
-    noise=0.0,  # the k numbers are dithered by `direction`, and their images are post-processing of them
+    # the k numbers are dithered by `direction`, and their images are post-processing of them
+    noise=0.0,
   )
 
 

@@ -1,6 +1,7 @@
 """The registry of local mechanisms: conformance, estimators, audits and binaries all go through it.
 
-A mechanism that is registered is audited. Code outside the package registers its own with `register`.
+A mechanism that is registered is audited. Code outside the package registers its own with
+`register`.
 """
 
 import math
@@ -73,7 +74,9 @@ def _unit_radius(setting: Setting) -> float:
   return 1.0
 
 
-def _no_more(mechanism: LocalMechanism, difference: np.ndarray) -> dict[str, Callable[[Report], jax.Array]]:
+def _no_more(
+  mechanism: LocalMechanism, difference: np.ndarray
+) -> dict[str, Callable[[Report], jax.Array]]:
   del mechanism, difference
   return {}
 
@@ -93,16 +96,19 @@ def register(
 ) -> None:
   """Makes a local mechanism known to conformance, estimators, audits and binaries.
 
-  Its epsilon is audited with the low-order bits of its reports: dither float noise (`jdp.numerics.dither`).
+  Its epsilon is audited with the low-order bits of its reports: dither float noise
+  (`jdp.numerics.dither`).
 
   Args:
     name: what binaries call it.
     make: setting -> mechanism that states `setting.epsilon`.
-    factory: the public function that `make` calls; a factory that no entry names is not audited. Default: `make`.
-    radius: setting -> the largest norm, in the mechanism's own, of the values that it does not clip.
+    factory: the public function that `make` calls; a factory that no entry names is not
+      audited. Default: `make`.
+    radius: setting -> the largest norm, in the mechanism's own, of the values that it does not
+      clip.
     smallest_dim: the least dimension that `make` takes: audits are sharpest there.
-    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}, further ones that tell its reports
-      on them apart.
+    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}, further ones that
+      tell its reports on them apart.
     estimates_directions: whether it estimates L2 unit vectors of any dimension without bias.
     projects: whether it reports `num_projections` numbers.
     shares_projection: whether all clients have one projection, whose error does not average out.
@@ -148,7 +154,9 @@ def _in_cube(setting: Setting) -> LocalMechanism:
     decode=lambda report: mechanism.decode(report) / factor,
     privatize=lambda key, value: mechanism.privatize(key, scaled(value)) / factor,
     max_norm=mechanism.max_norm / float(factor),
-    mean_squared_error=lambda norm: mechanism.mean_squared_error(norm * float(factor)) / float(factor) ** 2,
+    mean_squared_error=lambda norm: (
+      mechanism.mean_squared_error(norm * float(factor)) / float(factor) ** 2
+    ),
   )
 
 
@@ -157,8 +165,12 @@ def _separated(setting: Setting) -> LocalMechanism:
   return separated(direction, scalar_dp(0.25 * setting.epsilon, 1.0))
 
 
-def _top_magnitude(mechanism: LocalMechanism, difference: np.ndarray) -> dict[str, Callable[[Report], jax.Array]]:
-  """The direction's projection where the magnitude is the largest: both parts' likeliest events together."""
+def _top_magnitude(
+  mechanism: LocalMechanism, difference: np.ndarray
+) -> dict[str, Callable[[Report], jax.Array]]:
+  """The direction's projection where the magnitude is the largest: both parts' likeliest events
+  together.
+  """
   top = mechanism.parameters.magnitude.num_levels
 
   def direction_at_top(report: SeparatedReport) -> jax.Array:
@@ -169,13 +181,15 @@ def _top_magnitude(mechanism: LocalMechanism, difference: np.ndarray) -> dict[st
 
 def _half_stddev_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  spacing = 0.5 * math.sqrt(mechanism.mean_squared_error(1.0) / setting.dim)  # half a coordinate's standard deviation
+  # half a coordinate's standard deviation
+  spacing = 0.5 * math.sqrt(mechanism.mean_squared_error(1.0) / setting.dim)
   return on_grid(mechanism, spacing, unbiased=True)
 
 
 def _half_length_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  return on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(setting.dim))  # half a coordinate's root mean square
+  # half a coordinate's root mean square
+  return on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(setting.dim))
 
 
 def _gaussian(setting: Setting) -> LocalMechanism:
@@ -204,7 +218,9 @@ def _scalar_rel_dp(setting: Setting) -> LocalMechanism:
   return scalar_rel_dp(setting.epsilon, 1.0, num_levels=4, min_value=0.1)
 
 
-def _on_quarter_grid(make: Callable[[Setting], LocalMechanism]) -> Callable[[Setting], LocalMechanism]:
+def _on_quarter_grid(
+  make: Callable[[Setting], LocalMechanism],
+) -> Callable[[Setting], LocalMechanism]:
   """Additive noise on a grid of a quarter of its scale."""
 
   def on_quarter(setting: Setting) -> LocalMechanism:
@@ -223,7 +239,9 @@ def _register_own() -> None:
   l1_ball: dict[str, Any] = {"radius": lambda s: math.sqrt(s.dim), "smallest_dim": 1}
   cube: dict[str, Any] = {"radius": lambda s: s.max_coordinate} | scalar | directions
   register("priv_unit", lambda s: priv_unit(s.dim, s.epsilon), factory=priv_unit, **directions)
-  register("priv_unit_g", lambda s: priv_unit_g(s.dim, s.epsilon), factory=priv_unit_g, **directions)
+  register(
+    "priv_unit_g", lambda s: priv_unit_g(s.dim, s.epsilon), factory=priv_unit_g, **directions
+  )
   register("priv_unit_on_grid", _half_stddev_grid, **grid, **directions)
   register("proj_unit", _proj_unit, factory=proj_unit, projects=True, **directions)
   register("fast_proj_unit", _fast_proj_unit, **shared)

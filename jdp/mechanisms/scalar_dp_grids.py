@@ -1,4 +1,6 @@
-"""ScalarDP and ScalarRelDP: magnitudes, by randomised response on a grid (arXiv 1812.00984, Algorithms 3 and 4)."""
+"""ScalarDP and ScalarRelDP: magnitudes, by randomised response on a grid (arXiv 1812.00984,
+Algorithms 3 and 4).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +15,26 @@ from jdp.mechanisms.base import LocalMechanism
 def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None) -> LocalMechanism:
   """Releases a number in [0, max_value] as a noisy level of an equidistant grid.
 
-  The number is rounded without bias to one of the levels 0..k of the grid with
-  spacing max_value / k; the level is kept with probability e^epsilon / (e^epsilon + k), else it becomes one of the k
-  others, uniformly. The estimate a (level - b) is unbiased; it may be negative,
-  and it may exceed max_value.
+  The number is rounded without bias to one of the levels 0..k of the grid with spacing max_value /
+  k; the level is kept with probability e^epsilon / (e^epsilon + k), else it becomes one of the k
+  others, uniformly. The estimate a (level - b) is unbiased; it may be negative, and it may exceed
+  max_value.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the
-  server, for every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The report is an
-  integer, so floating point leaks nothing; the probabilities of its levels are realised to a relative 2^-32.
+  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
+  every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The report is an
+  integer, so floating point leaks nothing; the probabilities of its levels are realised to a
+  relative 2^-32.
 
   Args:
     epsilon: the privacy loss of one release, > 0.
     max_value: r_max > 0.
-    num_levels: k, the number of intervals, in [1, 2^16]. Default: the k with the
-      least worst-case variance.
+    num_levels: k, the number of intervals, in [1, 2^16]. Default: the k with the least worst-case
+      variance.
 
   Returns:
-    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in
-    [0, k]. `parameters` is a `jdp.accounting.local.scalar_dp.ScalarGrid`, with the exact `variance` at
-    every value; `mean_squared_error` is that.
+    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in [0, k]. `parameters`
+    is a `jdp.accounting.local.scalar_dp.ScalarGrid`, with the exact `variance` at every value;
+    `mean_squared_error` is that.
 
   Raises:
     ValueError: if epsilon, max_value or num_levels is out of range.
@@ -39,7 +42,9 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   >>> mechanism = scalar_dp(4.0, 1.0)
   >>> mechanism.parameters.num_levels, round(mechanism.mean_squared_error(0.3), 4)
   (4, 0.0274)
-  >>> estimates = jax.vmap(mechanism.privatize, (0, None))(jax.random.split(jax.random.key(0), 10_000), 0.3)
+  >>> estimates = jax.vmap(mechanism.privatize, (0, None))(
+  ...   jax.random.split(jax.random.key(0), 10_000), 0.3
+  ... )
   >>> abs(float(estimates.mean()) - 0.3) < 0.01
   True
   """
@@ -53,7 +58,9 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
     position = jnp.minimum(value / max_value, 1.0) * k
     lower = jnp.floor(position)
     up = jax.random.uniform(rounding_key) < position - lower
-    return _respond(response_key, lower.astype(jnp.int32) + up.astype(jnp.int32), k, grid.log_lie_probability)
+    return _respond(
+      response_key, lower.astype(jnp.int32) + up.astype(jnp.int32), k, grid.log_lie_probability
+    )
 
   def decode(report):
     return jnp.float32(grid.a) * (report.astype(jnp.float32) - jnp.float32(grid.b))
@@ -61,30 +68,36 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   return _mechanism(grid, encode, decode)
 
 
-def scalar_rel_dp(epsilon: float, max_value: float, *, num_levels: int, min_value: float) -> LocalMechanism:
-  """Releases a number in [0, max_value] as a noisy level of a geometric grid: an error relative to the number.
+def scalar_rel_dp(
+  epsilon: float, max_value: float, *, num_levels: int, min_value: float
+) -> LocalMechanism:
+  """Releases a number in [0, max_value] as a noisy level of a geometric grid: an error relative to
+  the number.
 
-  The number is rounded without bias to one of its two neighbours among the levels 0, min_value, ..., max_value, of
-  which the k = num_levels above 0 are in geometric progression. The level is kept with probability
-  e^epsilon / (e^epsilon + k), else it becomes one of the k others, uniformly. The estimate is unbiased; it may be
-  negative, and it may exceed max_value.
+  The number is rounded without bias to one of its two neighbours among the levels 0,
+  min_value, ..., max_value, of which the k = num_levels above 0 are in geometric progression. The
+  level is kept with probability e^epsilon / (e^epsilon + k), else it becomes one of the k others,
+  uniformly. The estimate is unbiased; it may be negative, and it may exceed max_value.
 
-  Formal guarantee: as `scalar_dp`'s: `PureDP`, replace one (any two inputs), per value, against the server, for every
-  input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The report is an integer, so floating point
-  leaks nothing; the probabilities of its levels are realised to a relative 2^-32.
+  Formal guarantee: as `scalar_dp`'s: `PureDP`, replace one (any two inputs), per value, against the
+  server, for every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The
+  report is an integer, so floating point leaks nothing; the probabilities of its levels are
+  realised to a relative 2^-32.
 
   Source: arXiv 1812.00984, Algorithm 4.
 
   Args:
     epsilon: the privacy loss of one release, > 0.
     max_value: r_max.
-    num_levels: k, the number of levels above 0, in [2, 2^16]; `jdp.accounting.local.scalar_dp.best_num_relative_levels` finds
-      the one with the least worst-case relative error.
+    num_levels: k, the number of levels above 0, in [2, 2^16];
+      `jdp.accounting.local.scalar_dp.best_num_relative_levels` finds the one with the least
+      worst-case relative error.
     min_value: the least level above 0, in (0, max_value): where errors begin to be relative.
 
   Returns:
-    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in [0, k]. `parameters` is a
-    `jdp.accounting.local.scalar_dp.RelativeGrid`, with the exact `variance` at every value; `mean_squared_error` is that.
+    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in [0, k]. `parameters`
+    is a `jdp.accounting.local.scalar_dp.RelativeGrid`, with the exact `variance` at every value;
+    `mean_squared_error` is that.
 
   Raises:
     ValueError: if an argument is out of range, or the levels are too close for float32.
@@ -96,7 +109,10 @@ def scalar_rel_dp(epsilon: float, max_value: float, *, num_levels: int, min_valu
   grid = relative_grid(epsilon, max_value, num_levels, min_value)
   levels = np.array(grid.levels, np.float32)
   if not np.all(np.diff(levels) > 1e-6 * levels[1:]):
-    raise ValueError(f"Expected levels a relative 1e-6 apart for float32, got num_levels = {num_levels}; take fewer.")
+    raise ValueError(
+      f"Expected levels a relative 1e-6 apart for float32, got num_levels = {num_levels}; take "
+      "fewer."
+    )
   estimates = np.array(grid.estimates, np.float32)
 
   def encode(key, value):
@@ -106,13 +122,20 @@ def scalar_rel_dp(epsilon: float, max_value: float, *, num_levels: int, min_valu
     lower = jnp.searchsorted(jnp.asarray(levels[1:-1]), value, side="right")
     low, high = jnp.asarray(levels)[lower], jnp.asarray(levels)[lower + 1]
     up = jax.random.uniform(rounding_key) < (value - low) / (high - low)
-    return _respond(response_key, lower.astype(jnp.int32) + up.astype(jnp.int32), num_levels, grid.log_lie_probability)
+    return _respond(
+      response_key,
+      lower.astype(jnp.int32) + up.astype(jnp.int32),
+      num_levels,
+      grid.log_lie_probability,
+    )
 
   return _mechanism(grid, encode, lambda report: jnp.asarray(estimates)[report])
 
 
 def _respond(key, level, k, log_lie_probability):
-  """Randomised response on 0..k: the level, or with the probability of a lie one of the others, uniformly."""
+  """Randomised response on 0..k: the level, or with the probability of a lie one of the others,
+  uniformly.
+  """
   lie_key, other_key = jax.random.split(key)
   other = jax.random.randint(other_key, (), 0, k)
   other = jnp.where(other >= level, other + 1, other)

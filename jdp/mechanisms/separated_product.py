@@ -1,4 +1,6 @@
-"""Separated mechanisms: a vector's direction and magnitude, released independently (arXiv 1812.00984, Definition 1)."""
+"""Separated mechanisms: a vector's direction and magnitude, released independently (arXiv
+1812.00984, Definition 1).
+"""
 
 from typing import NamedTuple
 
@@ -26,23 +28,23 @@ class SeparatedParameters(NamedTuple):
 def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMechanism:
   """Releases a vector w = r u as the product of an estimate of u and one of r = ||w||.
 
-  The two are drawn independently, so the product is unbiased. A zero vector has
-  no direction: a fixed one is released for it; the result is finite and, if magnitudes are,
-  unbiased. Norms above the magnitude's largest value are clipped to it.
+  The two are drawn independently, so the product is unbiased. A zero vector has no direction: a
+  fixed one is released for it; the result is finite and, if magnitudes are, unbiased. Norms above
+  the magnitude's largest value are clipped to it.
 
-  Formal guarantee: `SeparatedDP(epsilon of the direction, epsilon of the magnitude)`,
-  their sum as pure DP: replace one (any two inputs), per value, against the
-  server. In floating point, what the two mechanisms' docstrings say.
+  Formal guarantee: `SeparatedDP(epsilon of the direction, epsilon of the magnitude)`, their sum as
+  pure DP: replace one (any two inputs), per value, against the server. In floating point, what the
+  two mechanisms' docstrings say.
 
   Args:
-    direction: a mechanism that is unbiased on the unit sphere of its norm (`priv_unit`, `priv_unit_linf`): it is given
-      w / ||w||, for norms from 1e-30 to 1e30.
+    direction: a mechanism that is unbiased on the unit sphere of its norm (`priv_unit`,
+      `priv_unit_linf`): it is given w / ||w||, for norms from 1e-30 to 1e30.
     magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its
-    `mean_squared_error(r)` is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate; for a direction in
-    another norm than L2 an upper bound, as ||w||^2 in the last term exceeds r^2.
+    A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its `mean_squared_error(r)`
+    is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate; for a direction in another
+    norm than L2 an upper bound, as ||w||^2 in the last term exceeds r^2.
 
   Raises:
     ValueError: if the two guarantees differ in relation, unit or observer, or are not pure.
@@ -61,10 +63,12 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     direction_key, magnitude_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     norm = direction.norm(value)
-    # Not every direction's mechanism divides by the norm itself. For those that do this must change nothing: so no
-    # division by extreme norms, whose reciprocals float32 does not hold.
+    # Not every direction's mechanism divides by the norm itself. For those that do this must
+    # change nothing: so no division by extreme norms, whose reciprocals float32 does not hold.
     length = jnp.where((norm > 1e-30) & (norm < 1e30), norm, 1.0)
-    return SeparatedReport(direction.encode(direction_key, value / length), magnitude.encode(magnitude_key, norm))
+    return SeparatedReport(
+      direction.encode(direction_key, value / length), magnitude.encode(magnitude_key, norm)
+    )
 
   def decode(report):
     return magnitude.decode(report.magnitude) * direction.decode(report.direction)
@@ -90,8 +94,14 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
 
 
 def _product_noise(direction, magnitude):
-  """The `noise` of the product; a magnitude that is not exact would show its own digits in all coordinates."""
-  return direction.noise * magnitude.max_norm if magnitude.noise == 0 and direction.noise is not None else None
+  """The `noise` of the product; a magnitude that is not exact would show its own digits in all
+  coordinates.
+  """
+  return (
+    direction.noise * magnitude.max_norm
+    if magnitude.noise == 0 and direction.noise is not None
+    else None
+  )
 
 
 def _product_sum(direction_sum, norm, magnitude):

@@ -12,10 +12,11 @@ from jdp import _validate
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
-# Numbers in a block by default: noise and values together stay in a core's second-level cache, or close to it.
+# Numbers in a block by default: noise and values together stay in a core's second-level cache, or
+# close to it.
 _BLOCK = 200_000
-# Clients that a `privatize_sum` may add up in float32 in smaller blocks, before their sum is made exact in float64:
-# at 1e6 coordinates float64 accumulators leave the cache.
+# Clients that a `privatize_sum` may add up in float32 in smaller blocks, before their sum is made
+# exact in float64: at 1e6 coordinates float64 accumulators leave the cache.
 _GROUP = 8
 
 
@@ -30,40 +31,47 @@ def stream_sum(
 ) -> jax.Array:
   """sum_i weights_i privatize(keys_i, values_i), block by block of clients.
 
-  What a server adds up if every client releases its value once, simulated with memory for one block: neither the
-  releases nor, if `values` is a function, the values are ever all there. A mechanism with a `privatize_sum`
-  (`priv_unit`, and `separated` of it) makes the sum of a block by matrix products. For the
-  releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the sum is theirs up to float32 rounding. (Of
-  dithered releases about 1 coordinate in 1e5 is so near the edge of its cell that rounding takes it to the next.)
+  What a server adds up if every client releases its value once, simulated with memory for
+  one block: neither the releases nor, if `values` is a function, the values are ever all there. A
+  mechanism with a `privatize_sum` (`priv_unit`, and `separated` of it) makes the sum of a block by
+  matrix products. For the releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the
+  sum is theirs up to float32 rounding. (Of dithered releases about 1 coordinate in 1e5 is so near
+  the edge of its cell that rounding takes it to the next.)
 
-  Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all; the sum is
-  post-processing. With weights that depend on private data it says nothing about what they reveal.
+  Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all;
+  the sum is post-processing. With weights that depend on private data it says nothing about what
+  they reveal.
 
   A server that adds noise to the sum, for those who see only that, takes `unrounded_stream_sum`.
 
   Args:
     mechanism: the local randomiser.
     keys: [n] keys, one for each client; consumed.
-    values: [n, ...] floats, or a function (int32 scalar, the client's number) -> its value, traced under vmap.
+    values: [n, ...] floats, or a function (int32 scalar, the client's number) -> its value, traced
+      under vmap.
     weights: [n] floats; NaN counts as 0. None: all 1.
-    block_size: clients computed side by side; a matter of speed and memory only. Default: as many as a core's cache
-      likes, 20 at 1e4 coordinates. Take hundreds on a GPU, and twice as many where clients share a projection.
-    mesh: devices that share the blocks, whatever its axes' number, of the Auto type (`jdp.federated.client_mesh`);
-      not inside another shard_map. Every device gets all keys, values and weights; the one sum at the end is all that
-      they exchange. Only the order of summation depends on it. None: one device.
+    block_size: clients computed side by side; a matter of speed and memory only. Default: as many
+      as a core's cache likes, 20 at 1e4 coordinates. Take hundreds on a GPU, and twice as many
+      where clients share a projection.
+    mesh: devices that share the blocks, whatever its axes' number, of the Auto type
+      (`jdp.federated.client_mesh`); not inside another shard_map. Every device gets all keys,
+      values and weights; the one sum at the end is all that they exchange. Only the order of
+      summation depends on it. None: one device.
 
   Returns:
     The sum, float32, of the shape of one value.
 
   Raises:
-    ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive, or values or weights
-      are not as many as the keys.
+    ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive,
+      or values or weights are not as many as the keys.
 
   >>> from jdp.mechanisms import priv_unit
   >>> mechanism = priv_unit(1000, 16.0)
   >>> keys = jax.random.split(jax.random.key(0), 5000)
   >>> mean = stream_sum(mechanism, keys, lambda client: jnp.ones(1000)) / 5000
-  >>> bool(jnp.linalg.norm(mean - 1000**-0.5) < 0.15)  # sqrt(mechanism.mean_squared_error(1.0) / 5000) = 0.095
+  >>> bool(
+  ...   jnp.linalg.norm(mean - 1000**-0.5) < 0.15
+  ... )  # sqrt(mechanism.mean_squared_error(1.0) / 5000) = 0.095
   True
   """
   total = unrounded_stream_sum(mechanism, keys, values, weights, block_size=block_size, mesh=mesh)
@@ -83,10 +91,9 @@ def unrounded_stream_sum(
 
   Formal guarantee: one release, of norm `mechanism.max_norm` and weight 1 at most, moves the sum by
   at most S = max_norm (1 + 2^-21 b^2). Here b is the number of clients whose releases a
-  `privatize_sum` adds up in float32: those of a block, or of as many small blocks as hold 8
-  (b = 8: 1 + 3e-5; b = 20: 1 + 2e-4). For a mechanism without one S is max_norm (1 + 1e-6). Both
-  hold for up to 2^21 blocks.
-  Rounding the sum to float32 would move a large one by more.
+  `privatize_sum` adds up in float32: those of a block, or of as many small blocks as hold 8 (b = 8:
+  1 + 3e-5; b = 20: 1 + 2e-4). For a mechanism without one S is max_norm (1 + 1e-6). Both hold for
+  up to 2^21 blocks. Rounding the sum to float32 would move a large one by more.
 
   Args and errors: those of `stream_sum`.
 
@@ -108,12 +115,16 @@ def unrounded_stream_sum(
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
   if count + devices * size >= 2**31:
-    raise ValueError(f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums.")
-  # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw data.
+    raise ValueError(
+      f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums."
+    )
+  # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw
+  # data.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
   num_turns = -(-count // (size * devices))
-  blocks = max(1, _GROUP // size) if mechanism.privatize_sum else 1  # in a group, added up in float32
+  # in a group, added up in float32
+  blocks = max(1, _GROUP // size) if mechanism.privatize_sum else 1
   num_groups = -(-num_turns // blocks)
 
   def share(key_data, weights, table):
@@ -123,8 +134,14 @@ def unrounded_stream_sum(
       block = first + turn * devices  # dealt out like cards
       start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
       clients = start + jnp.arange(size, dtype=jnp.int32)
-      own_key_data, own_weights = (lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights))
-      own_values = jax.vmap(values)(clients) if callable(values) else lax.dynamic_slice_in_dim(table, start, size)
+      own_key_data, own_weights = (
+        lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights)
+      )
+      own_values = (
+        jax.vmap(values)(clients)
+        if callable(values)
+        else lax.dynamic_slice_in_dim(table, start, size)
+      )
       counted = (clients >= block * size) & ~jnp.isnan(own_weights)
       own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
       return sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
@@ -146,7 +163,8 @@ def unrounded_stream_sum(
     mesh=mesh,
     in_specs=everywhere,
     out_specs=everywhere,
-    check_vma=False,  # mechanisms begin loops of their own with constants, which would have to be declared varying
+    # mechanisms begin loops of their own with constants, which would have to be declared varying
+    check_vma=False,
   )
   return shares_sum(key_data, weights, table)
 
@@ -162,4 +180,6 @@ def _sum_of_each(mechanism):
 
 def _check_count(name, array, count):
   if array.shape[:1] != (count,):
-    raise ValueError(f"Expected {name} for {count} clients, one for each key, got shape {array.shape}.")
+    raise ValueError(
+      f"Expected {name} for {count} clients, one for each key, got shape {array.shape}."
+    )

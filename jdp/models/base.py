@@ -28,10 +28,12 @@ Loss = Callable[[PyTree, Examples], jax.Array]
 
 
 def half_precision(model: Model) -> Model:
-  """The model computed in bfloat16: for clients, whose parameters, gradients, clipping and sums stay float32.
+  """The model computed in bfloat16: for clients, whose parameters, gradients, clipping and sums
+  stay float32.
 
-  Half the memory and a multiple of the speed where the processor multiplies bfloat16 matrices; slower where not. What a
-  client computes is rounded to a relative 2^-8, which the guarantee does not depend on.
+  Half the memory and a multiple of the speed where the processor multiplies bfloat16 matrices;
+  slower where not. What a client computes is rounded to a relative 2^-8, which the guarantee does
+  not depend on.
   """
 
   def half(x):
@@ -44,14 +46,17 @@ def half_precision(model: Model) -> Model:
 
 
 def cross_entropy(model: Model) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none does.
+  """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none
+  does.
 
   What padding holds changes neither the loss nor its gradient, NaN included.
   """
 
   def loss(params, examples):
     inputs, labels, mask = without_padding(examples)
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(model.apply(params, inputs), labels)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
+      model.apply(params, inputs), labels
+    )
     return mean_of_counting(losses, mask)
 
   return loss
@@ -72,11 +77,15 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
-def accuracy(model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000) -> jax.Array:
+def accuracy(
+  model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
+) -> jax.Array:
   """The share of examples classified correctly, in batches of bounded memory."""
 
   def correct(example):
     inputs, labels, mask = example
     return jnp.where(jnp.argmax(model.apply(params, inputs[None])[0]) == labels, mask, 0.0)
 
-  return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(examples.mask)
+  return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(
+    examples.mask
+  )

@@ -1,9 +1,10 @@
 """Batch normalisation for private training: by the server's statistics, never by those of a batch.
 
-Ordinary batch normalisation makes an example's gradient depend on who else is in its batch, so that one record more
-moves the contributions of all others. Here every record is normalised with the running statistics that the server
-sends, and reports the moments of its normalised activations beside its gradient: one more vector to be clipped, summed
-and noised (arXiv 1812.06210, Section 1). The server moves the statistics by the noised averages.
+Ordinary batch normalisation makes an example's gradient depend on who else is in its batch, so that
+one record more moves the contributions of all others. Here every record is normalised with the
+running statistics that the server sends, and reports the moments of its normalised activations
+beside its gradient: one more vector to be clipped, summed and noised (arXiv 1812.06210, Section 1).
+The server moves the statistics by the noised averages.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,9 @@ from jdp.models.cnn import Conv
 PyTree = Any
 
 VARIANCE_RANGE = (1e-6, 1e6)
-"""Running variances stay within it, whatever is released: what is divided by is never zero, nor infinite."""
+"""Running variances stay within it, whatever is released: what is divided by is never zero, nor
+infinite.
+"""
 
 
 class Statistics(NamedTuple):
@@ -36,10 +39,11 @@ class Statistics(NamedTuple):
 
 
 class Moments(NamedTuple):
-  """What a record tells about a layer's normalised activations u, or the average of it over a sample.
+  """What a record tells about a layer's normalised activations u, or the average of it over a
+  sample.
 
-  Both are near zero where the statistics fit, so that clipping takes little, and how large the sample was matters
-  little to an average over its expected size.
+  Both are near zero where the statistics fit, so that clipping takes little, and how large the
+  sample was matters little to an average over its expected size.
 
   Attributes:
     shift: mean of u, float32 [features].
@@ -56,22 +60,27 @@ class NormalisedModel(NamedTuple):
   Attributes:
     init: key -> weights, a plain pytree of float32 arrays.
     init_statistics: () -> `Statistics` of each normalised layer, by name; mean 0 and variance 1.
-    apply: (weights, statistics, inputs [n, ...]) -> (logits [n, num_classes], normalised activations
-      [n, ..., features] by layer). Examples do not touch each other.
+    apply: (weights, statistics, inputs [n, ...]) -> (logits [n, num_classes], normalised
+      activations [n, ..., features] by layer). Examples do not touch each other.
   """
 
   init: Callable[[jax.Array], PyTree]
   init_statistics: Callable[[], dict[str, Statistics]]
-  apply: Callable[[PyTree, Mapping[str, Statistics], jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+  apply: Callable[
+    [PyTree, Mapping[str, Statistics], jax.Array], tuple[jax.Array, dict[str, jax.Array]]
+  ]
 
 
 def without_statistics(model: Model) -> NormalisedModel:
   """A model that normalises nothing, in the form of one that does."""
-  return NormalisedModel(model.init, dict, lambda weights, statistics, inputs: (model.apply(weights, inputs), {}))
+  return NormalisedModel(
+    model.init, dict, lambda weights, statistics, inputs: (model.apply(weights, inputs), {})
+  )
 
 
 def record_moments(normalised: Mapping[str, jax.Array], mask: jax.Array) -> dict[str, Moments]:
-  """The moments of one record, by layer: means over its examples that count, and over places; zeros if none counts.
+  """The moments of one record, by layer: means over its examples that count, and over places; zeros
+  if none counts.
 
   >>> u = {"layer": jnp.array([[1.0, 2.0], [3.0, 0.0], [9.0, 9.0]])}
   >>> moments = record_moments(u, jnp.array([1.0, 1.0, 0.0]))["layer"]
@@ -89,9 +98,10 @@ def record_moments(normalised: Mapping[str, jax.Array], mask: jax.Array) -> dict
 def move(statistics: Statistics, moments: Moments, rate: float) -> Statistics:
   """The statistics of a mixture: 1 - rate of what they describe, and rate of what the moments do.
 
-  In normalised units the mixture's mean is rate * shift, and its variance 1 + rate * spread - (rate * shift)^2. Of
-  any true moments that is at least 1 - rate; noise may take it lower, even below zero, so it is kept there: a variance
-  stays positive, loses at most the share `rate` of itself in a round, and is within `VARIANCE_RANGE`.
+  In normalised units the mixture's mean is rate * shift, and its variance 1 + rate * spread -
+  (rate * shift)^2. Of any true moments that is at least 1 - rate; noise may take it lower, even
+  below zero, so it is kept there: a variance stays positive, loses at most the share `rate` of
+  itself in a round, and is within `VARIANCE_RANGE`.
 
   Args:
     statistics: before the round.
@@ -100,13 +110,17 @@ def move(statistics: Statistics, moments: Moments, rate: float) -> Statistics:
 
   >>> exact = Moments(jnp.array([2.0]), jnp.array([4.0]))  # mean 2, mean square 5: variance 1
   >>> moved = move(Statistics(jnp.array([0.0]), jnp.array([1.0])), exact, rate=0.5)
-  >>> moved.mean.tolist(), moved.variance.tolist()  # half at mean 0, half at mean 2, each of variance 1
+  >>> (
+  ...   moved.mean.tolist(),
+  ...   moved.variance.tolist(),
+  ... )  # half at mean 0, half at mean 2, each of variance 1
   ([1.0], [2.0])
   """
   shift = rate * moments.shift
   factor = jnp.maximum(1.0 + rate * moments.spread - shift**2, 1.0 - rate)
   return Statistics(
-    statistics.mean + shift * jnp.sqrt(statistics.variance), jnp.clip(statistics.variance * factor, *VARIANCE_RANGE)
+    statistics.mean + shift * jnp.sqrt(statistics.variance),
+    jnp.clip(statistics.variance * factor, *VARIANCE_RANGE),
   )
 
 
@@ -159,7 +173,9 @@ def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> Normalised
   """
   _validate.integer(2, num_classes=num_classes)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4:
-    raise ValueError(f"Expected images of at least 4 x 4 pixels, got shape {input_shape}; scale them up.")
+    raise ValueError(
+      f"Expected images of at least 4 x 4 pixels, got shape {input_shape}; scale them up."
+    )
   height, width, channels = (*input_shape, 1)[:3]
   network = _BatchNormCNN(num_classes)
 

@@ -1,8 +1,8 @@
 """A small convolutional network, the one that the differential privacy literature trains on MNIST.
 
-Clients differ in their weights' gradients, so vmap turns each convolution into
-as many small ones as there are clients, which XLA computes one by one on CPU. As patches and a
-matrix product they stay one batched product: 3 to 20 times faster there.
+Clients differ in their weights' gradients, so vmap turns each convolution into as many small ones
+as there are clients, which XLA computes one by one on CPU. As patches and a matrix product they
+stay one batched product: 3 to 20 times faster there.
 """
 
 import flax.linen as nn
@@ -15,7 +15,9 @@ from jdp.models.base import Model
 
 
 class Conv(nn.Module):
-  """`nn.Conv` in two dimensions, with the same parameters and results, as a product of patches and weights."""
+  """`nn.Conv` in two dimensions, with the same parameters and results, as a product of patches and
+  weights.
+  """
 
   features: int
   kernel_size: tuple[int, int]
@@ -35,7 +37,9 @@ class Conv(nn.Module):
 
 
 def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Array:
-  """[n, height, width, channels] -> [n, height', width', kernel height * kernel width * channels], without padding."""
+  """[n, height, width, channels] -> [n, height', width', kernel height * kernel width * channels],
+  without padding.
+  """
   rows, columns = (
     np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
     for size, width in zip(x.shape[1:3], kernel_size, strict=True)
@@ -43,7 +47,8 @@ def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Arr
   if x.shape[-1] == 1:  # A gather would copy number by number; slices copy rows of the kernel.
     x = jnp.stack([x[:, :, own[0] : own[-1] + 1, 0] for own in columns], axis=2)
     return jnp.concatenate([x[:, own[0] : own[-1] + 1 : stride] for own in rows.T], axis=-1)
-  patches = x[:, rows][:, :, :, columns]  # [n, height', kernel height, width', kernel width, channels]
+  # [n, height', kernel height, width', kernel width, channels]
+  patches = x[:, rows][:, :, :, columns]
   return patches.swapaxes(2, 3).reshape(x.shape[0], len(rows), len(columns), -1)
 
 
@@ -83,7 +88,10 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """
   _validate.integer(2, num_classes=num_classes)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 16:
-    raise ValueError(f"Expected images of at least 16 x 16 pixels, got shape {input_shape}; use logistic_regression.")
+    raise ValueError(
+      f"Expected images of at least 16 x 16 pixels, got shape {input_shape}; use "
+      "logistic_regression."
+    )
   height, width, channels = (*input_shape, 1)[:3]
   network = _SmallCNN(num_classes)
 

@@ -1,4 +1,6 @@
-"""Generalised linear models with their canonical links: linear, logistic, multinomial and Poisson regression."""
+"""Generalised linear models with their canonical links: linear, logistic, multinomial and Poisson
+regression.
+"""
 
 import math
 from collections.abc import Callable
@@ -13,11 +15,12 @@ from jdp.models.base import Loss
 
 
 class Family(NamedTuple):
-  """A distribution of the response in natural form: the density at y is e^(y . s - cumulant(s)), up to a factor of y alone.
+  """A distribution of the response in natural form: the density at y is e^(y . s - cumulant(s)), up
+  to a factor of y alone.
 
   Attributes:
-    cumulant: scores [n, outputs] -> [n]; its gradient is the mean (P. McCullagh and J. A. Nelder, "Generalized Linear
-      Models", 1989, Section 2.2.2).
+    cumulant: scores [n, outputs] -> [n]; its gradient is the mean (P. McCullagh and J. A. Nelder,
+      "Generalized Linear Models", 1989, Section 2.2.2).
     mean: scores [n, outputs] -> expected responses [n, outputs], the inverse of the canonical link.
   """
 
@@ -26,7 +29,8 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-  "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s),  # unit variance, identity link
+  # unit variance, identity link
+  "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s),
   "logistic": Family(lambda s: jnp.sum(jax.nn.softplus(s), axis=1), jax.nn.sigmoid),
   "poisson": Family(lambda s: jnp.sum(jnp.exp(s), axis=1), jnp.exp),
   "multinomial": Family(lambda s: jax.nn.logsumexp(s, axis=1), lambda s: jax.nn.softmax(s, axis=1)),
@@ -34,14 +38,15 @@ FAMILIES = {
 
 
 class GLM(NamedTuple):
-  """A generalised linear model as pure functions. Parameters are one float32 array [outputs, features].
+  """A generalised linear model as pure functions. Parameters are one float32 array [outputs,
+  features].
 
   Attributes:
     init: key -> parameters, all zero.
     apply: (parameters, inputs [n, ...]) -> scores [n, outputs], before the link.
     predict: (parameters, inputs [n, ...]) -> expected responses [n, outputs].
-    loss: (parameters, examples) -> the mean negative log-likelihood of the examples that count, less what depends on
-      the responses alone; 0 if none counts.
+    loss: (parameters, examples) -> the mean negative log-likelihood of the examples that count,
+      less what depends on the responses alone; 0 if none counts.
     gradient: (parameters, examples) -> the gradient of `loss`, [outputs, features]: the average of
       (expected response - response) times the features.
   """
@@ -54,12 +59,14 @@ class GLM(NamedTuple):
 
 
 def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
-  """A generalised linear model on features and responses in [0, 1] (arXiv 1807.04369, Sections 3.1 and 3.2).
+  """A generalised linear model on features and responses in [0, 1] (arXiv 1807.04369, Sections 3.1
+  and 3.2).
 
-  Features and responses are clipped to [0, 1] first, and NaN counts as 0: what is scaled to that range is unchanged,
-  and nothing that a client holds makes the gradient of finite parameters other than finite (Poisson regression: of
-  scores below 88). So the coordinates of a logistic or multinomial gradient lie in [-1, 1], and the L1 norm
-  of what one feature adds to a multinomial gradient, its column, is at most 2.
+  Features and responses are clipped to [0, 1] first, and NaN counts as 0: what is scaled to that
+  range is unchanged, and nothing that a client holds makes the gradient of finite parameters other
+  than finite (Poisson regression: of scores below 88). So the coordinates of a logistic or
+  multinomial gradient lie in [-1, 1], and the L1 norm of what one feature adds to a multinomial
+  gradient, its column, is at most 2.
 
   There is no intercept. Append a feature that is always 1: `with_intercept`.
 
@@ -69,8 +76,8 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
     num_outputs: responses of one example: the classes (>= 2) of "multinomial", else 1.
 
   Returns:
-    A `GLM`. Labels of examples are int32 classes for "multinomial" (one of another class fits none), else int32 or
-    float32 responses in [0, 1].
+    A `GLM`. Labels of examples are int32 classes for "multinomial" (one of another class fits
+    none), else int32 or float32 responses in [0, 1].
 
   Raises:
     ValueError: if the family is another, or the number of outputs is not one of its own.
@@ -84,7 +91,9 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
   _validate.one_of(tuple(FAMILIES), family=family)
   _validate.integer(2 if family == "multinomial" else 1, num_outputs=num_outputs)
   if family != "multinomial" and num_outputs != 1:
-    raise ValueError(f"Expected num_outputs 1 for family {family!r}, got {num_outputs}; use 'multinomial'.")
+    raise ValueError(
+      f"Expected num_outputs 1 for family {family!r}, got {num_outputs}; use 'multinomial'."
+    )
   cumulant, mean = FAMILIES[family]
   features = math.prod(input_shape)
 

@@ -1,4 +1,6 @@
-"""How well a language model predicts, and what: accuracy, perplexity, head words, the next word of a text."""
+"""How well a language model predicts, and what: accuracy, perplexity, head words, the next word of
+a text.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,14 +22,15 @@ def language_metrics(
 ) -> dict[str, jax.Array]:
   """Accuracy and perplexity, in batches of bounded memory.
 
-  accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3, 5 words with the
-  highest scores. A word that is not in the vocabulary is never predicted right, so that vocabularies can be compared
-  (arXiv 1710.06963, Appendix B), and neither is one whose score is tied or NaN. UNK and BOS are not words that are
-  offered; nor is EOS, and the end of an utterance does not count here. Perplexity is e^(mean cross-entropy) over all
-  tokens, among them EOS and UNK.
+  accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3, 5
+  words with the highest scores. A word that is not in the vocabulary is never predicted right, so
+  that vocabularies can be compared (arXiv 1710.06963, Appendix B), and neither is one whose score
+  is tied or NaN. UNK and BOS are not words that are offered; nor is EOS, and the end of an
+  utterance does not count here. Perplexity is e^(mean cross-entropy) over all tokens, among them
+  EOS and UNK.
 
-  As in training, every sequence begins with a state of zeros, and its first words are predicted from next to nothing:
-  on average a word has about half a sequence before it.
+  As in training, every sequence begins with a state of zeros, and its first words are predicted
+  from next to nothing: on average a word has about half a sequence before it.
 
   Args:
     model: a `language_model`.
@@ -44,7 +47,12 @@ def language_metrics(
     rank = logits.shape[1] - jnp.sum(below, axis=1, dtype=jnp.int32)  # 1 is the best
     is_word = jnp.where(labels == EOS, 0.0, counts)
     right = {top: jnp.sum(jnp.where((rank <= top) & (labels != UNK), is_word, 0.0)) for top in TOPS}
-    return right, jnp.sum(is_word), jnp.sum(cross_entropies(logits, labels) * counts), jnp.sum(counts)
+    return (
+      right,
+      jnp.sum(is_word),
+      jnp.sum(cross_entropies(logits, labels) * counts),
+      jnp.sum(counts),
+    )
 
   sums = jax.tree.map(jnp.sum, jax.lax.map(one, examples, batch_size=batch_size))
   right, num_words, loss, num_tokens = sums
@@ -72,7 +80,8 @@ def head_words(
   predictions: int = 10,
   batch_size: int = 50,
 ) -> jax.Array:
-  """How much a model keeps to frequent words: counts of |its likeliest words, intersected with the N most frequent|.
+  """How much a model keeps to frequent words: counts of |its likeliest words, intersected with the
+  N most frequent|.
 
   As in Table 3 of arXiv 1710.06963.
 
@@ -85,13 +94,15 @@ def head_words(
     batch_size: sequences computed side by side.
 
   Returns:
-    int32 [len(heads), predictions + 1]: for how many tokens 0, 1, .., `predictions` of the words are among the N.
+    int32 [len(heads), predictions + 1]: for how many tokens 0, 1, .., `predictions` of the words
+    are among the N.
   """
   last = jnp.array(heads, jnp.int32) + len(SPECIAL)
 
   def one(sequence):
     inputs, _, counts = _tokens_of_one(sequence)
-    _, likeliest = jax.lax.top_k(_offered(model.apply(params, inputs[None])[0]), predictions)  # [steps, predictions]
+    # [steps, predictions]
+    _, likeliest = jax.lax.top_k(_offered(model.apply(params, inputs[None])[0]), predictions)
     is_head = (likeliest[None] >= len(SPECIAL)) & (likeliest[None] < last[:, None, None])
     size = jnp.sum(is_head, axis=-1, dtype=jnp.int32)  # [heads, steps]
     places = jax.nn.one_hot(size, predictions + 1, dtype=jnp.int32)
@@ -103,7 +114,8 @@ def head_words(
 def next_words(
   model: LanguageModel, params: PyTree, vocabulary: Vocabulary, text: str, count: int = 3
 ) -> list[tuple[str, float]]:
-  """The likeliest words after the beginning of an utterance, with their probabilities, as a keyboard offers them.
+  """The likeliest words after the beginning of an utterance, with their probabilities, as a
+  keyboard offers them.
 
   The end of the utterance, which may be likelier, is not offered, and neither is UNK.
 
@@ -120,5 +132,6 @@ def next_words(
   _, likeliest = jax.lax.top_k(_offered(logits), min(count, len(vocabulary.words)))
   probabilities = jax.nn.softmax(logits)[likeliest]
   return [
-    (vocabulary.decode([number]), p) for number, p in zip(likeliest.tolist(), probabilities.tolist(), strict=True)
+    (vocabulary.decode([number]), p)
+    for number, p in zip(likeliest.tolist(), probabilities.tolist(), strict=True)
   ]

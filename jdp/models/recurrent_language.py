@@ -1,7 +1,9 @@
-"""The recurrent language model of arXiv 1710.06963 (Appendix B): predicts the next word of a user's text.
+"""The recurrent language model of arXiv 1710.06963 (Appendix B): predicts the next word of a user's
+text.
 
-An LSTM whose words have one embedding for input and prediction, of norm 1. Sequences are `Examples`: inputs are words,
-int32 [n, steps], labels the words that follow, int32 [n, steps], and a label BOS does not count.
+An LSTM whose words have one embedding for input and prediction, of norm 1. Sequences are
+`Examples`: inputs are words, int32 [n, steps], labels the words that follow, int32 [n, steps], and
+a label BOS does not count.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,9 @@ from jdp.models.base import Loss, mean_of_counting
 PyTree = Any
 
 TOKENS_AT_ONCE = 512
-"""Of more tokens than that, the loss computes the predictions piece by piece, and again for the gradient."""
+"""Of more tokens than that, the loss computes the predictions piece by piece, and again for the
+gradient.
+"""
 
 _GATES = ("i", "f", "g", "o")
 _LEAST_NORM = 1e-6
@@ -48,7 +52,8 @@ class LanguageModel(NamedTuple):
 
   Attributes:
     init: key -> parameters, a plain pytree of float32 arrays.
-    apply: (parameters, words int32 [n, steps]) -> logits of the words that follow, float32 [n, steps, vocabulary].
+    apply: (parameters, words int32 [n, steps]) -> logits of the words that follow, float32 [n,
+      steps, vocabulary].
     predict: (parameters, words) -> the same as a `Prediction`.
   """
 
@@ -57,17 +62,21 @@ class LanguageModel(NamedTuple):
   predict: Callable[[PyTree, jax.Array], Prediction]
 
 
-def language_model(vocabulary_size: int, *, embedding: int = 96, hidden: int = 256) -> LanguageModel:
-  """An LSTM with tied embeddings; 1,346,336 weights and the output biases for 10,000 words and UNK, BOS, EOS.
+def language_model(
+  vocabulary_size: int, *, embedding: int = 96, hidden: int = 256
+) -> LanguageModel:
+  """An LSTM with tied embeddings; 1,346,336 weights and the output biases for 10,000 words and UNK,
+  BOS, EOS.
 
-  A word is its row of one table, scaled to norm 1 whenever it is used. The rows themselves may grow, as they do where
-  noise adds up in them; the same step, or the same noise, then turns a word's direction less. One LSTM layer reads the
-  words, from a state of zeros in each sequence; a matrix outside the recurrence takes its output back to the
-  embedding's size; the scores are the inner products with all words, plus biases. The table's gradient is the sum over
-  both uses, so that clipping bounds what a client does to a word by either.
+  A word is its row of one table, scaled to norm 1 whenever it is used. The rows themselves may
+  grow, as they do where noise adds up in them; the same step, or the same noise, then turns a
+  word's direction less. One LSTM layer reads the words, from a state of zeros in each sequence; a
+  matrix outside the recurrence takes its output back to the embedding's size; the scores are the
+  inner products with all words, plus biases. The table's gradient is the sum over both uses, so
+  that clipping bounds what a client does to a word by either.
 
-  For per-layer clipping `jdp.queries.layers` finds 11 layers: the four gates' matrices for the input and for the state
-  (with its bias), the output matrix, the table, and the output biases.
+  For per-layer clipping `jdp.queries.layers` finds 11 layers: the four gates' matrices for the
+  input and for the state (with its bias), the output matrix, the table, and the output biases.
 
   Args:
     vocabulary_size: with UNK, BOS and EOS.
@@ -92,7 +101,9 @@ def language_model(vocabulary_size: int, *, embedding: int = 96, hidden: int = 2
     return {
       "lstm": cell.init(cell_key, state, jnp.zeros((1, embedding)))["params"],
       "projection": {"kernel": nn.initializers.lecun_normal()(projection_key, (hidden, embedding))},
-      "words": {"embedding": normalised(jax.random.normal(words_key, (vocabulary_size, embedding)))},
+      "words": {
+        "embedding": normalised(jax.random.normal(words_key, (vocabulary_size, embedding)))
+      },
       "output": {"bias": jnp.zeros(vocabulary_size)},
     }
 
@@ -110,7 +121,9 @@ def normalised(rows: jax.Array) -> jax.Array:
 
 
 def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
-  """flax's `OptimizedLSTMCell` along [n, steps, features], with all steps' input products at once."""
+  """flax's `OptimizedLSTMCell` along [n, steps, features], with all steps' input products at
+  once.
+  """
   from_input, from_state, bias = (
     jnp.concatenate([params[name + gate][part] for gate in _GATES], axis=-1)
     for name, part in (("i", "kernel"), ("h", "kernel"), ("h", "bias"))
@@ -130,10 +143,12 @@ def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
 
 
 def next_word_loss(model: LanguageModel) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats; 0 if none does.
+  """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats; 0 if
+  none does.
 
-  The softmax is over all words, UNK among them. It needs memory for the scores of `TOKENS_AT_ONCE` tokens, however many
-  the examples have. What padding holds changes neither the loss nor its gradient.
+  The softmax is over all words, UNK among them. It needs memory for the scores of `TOKENS_AT_ONCE`
+  tokens, however many the examples have. What padding holds changes neither the loss nor its
+  gradient.
   """
 
   def loss(params, examples):
@@ -151,9 +166,13 @@ def next_word_loss(model: LanguageModel) -> Loss:
 
 
 def _by_pieces(
-  function: Callable[[tuple[jax.Array, jax.Array]], jax.Array], vectors: jax.Array, labels: jax.Array
+  function: Callable[[tuple[jax.Array, jax.Array]], jax.Array],
+  vectors: jax.Array,
+  labels: jax.Array,
 ) -> jax.Array:
-  """`function((vectors, labels))` of tokens [n, ...], computed for `TOKENS_AT_ONCE` of them at a time."""
+  """`function((vectors, labels))` of tokens [n, ...], computed for `TOKENS_AT_ONCE` of them at a
+  time.
+  """
   n = labels.size
   if n <= TOKENS_AT_ONCE:
     return function((vectors, labels))
@@ -172,7 +191,11 @@ def cross_entropies(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def tokens(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """(words, labels, 1 for each token that counts and else 0), all [n, steps], with BOS for whatever padding holds."""
+  """(words, labels, 1 for each token that counts and else 0), all [n, steps], with BOS for whatever
+  padding holds.
+  """
   is_real = jnp.asarray(examples.mask)[:, None] > 0
-  inputs, labels = (jnp.where(is_real, jnp.asarray(x), BOS) for x in (examples.inputs, examples.labels))
+  inputs, labels = (
+    jnp.where(is_real, jnp.asarray(x), BOS) for x in (examples.inputs, examples.labels)
+  )
   return inputs, labels, (labels != BOS).astype(jnp.float32)

@@ -1,13 +1,13 @@
 """Sums that keep what rounding takes from them: a float32 value and a remainder.
 
-Added up in float32, a contribution can move a sum by more than its own norm, because it shifts
-the roundings of all that follow: one among 16,098 by four times its norm. Here sums are made in
-float64, whether JAX is set to use it or not, and go from hand to hand as pairs of float32 that
-hold 48 bits. Of n contributions of norm at most S, n up to 2^21, one moves such a sum by at most
-S (1 + 1e-6). For an addition is wrong by at most 2^-53 of its sum; one contribution changes the
-2^10 additions of its own block, and those of the n / 2^10 whole blocks: by twice
-2^-53 (2^20 + n^2 / 2^10) S together. (Rows added at once, as the C of a chunk, add C^2 to that.)
-So it is where processors have float64; TPUs emulate it, which was not tried.
+Added up in float32, a contribution can move a sum by more than its own norm, because it shifts the
+roundings of all that follow: one among 16,098 by four times its norm. Here sums are made in
+float64, whether JAX is set to use it or not, and go from hand to hand as pairs of float32 that hold
+48 bits. Of n contributions of norm at most S, n up to 2^21, one moves such a sum by at most S (1 +
+1e-6). For an addition is wrong by at most 2^-53 of its sum; one contribution changes the 2^10
+additions of its own block, and those of the n / 2^10 whole blocks: by twice 2^-53 (2^20 + n^2 /
+2^10) S together. (Rows added at once, as the C of a chunk, add C^2 to that.) So it is where
+processors have float64; TPUs emulate it, which was not tried.
 """
 
 import dataclasses
@@ -132,7 +132,9 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
 
 def sum_rows(tree: PyTree) -> PyTree:
   """The sum over the leading axis of every array; floats and `Product`s become pairs."""
-  return _map(lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree)
+  return _map(
+    lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree
+  )
 
 
 def multiplied(tree: PyTree) -> PyTree:
@@ -147,15 +149,18 @@ def _multiplied(x: Product) -> Compensated:
 
 
 def sum_while(
-  more: Callable[[jax.Array], jax.Array], part: Callable[[jax.Array], PyTree], *, at_most: int | None = None
+  more: Callable[[jax.Array], jax.Array],
+  part: Callable[[jax.Array], PyTree],
+  *,
+  at_most: int | None = None,
 ) -> PyTree:
   """part(0) + part(1) + ..., for as long as more(i) holds.
 
   Args:
     more: int32 scalar -> bool scalar.
     part: int32 scalar -> what is added, a tree of plain arrays and pairs.
-    at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps one
-      accumulator instead of two, which matters to long vectors.
+    at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps
+      one accumulator instead of two, which matters to long vectors.
   """
   shapes = jax.eval_shape(part, jnp.int32(0))
   nothing = _map(lambda x: _zeros(x.dtype, x.shape), shapes)
@@ -171,7 +176,9 @@ def sum_while(
     return i, jax.tree.map(_plus, total, added)
 
   body = turn if at_most is not None and at_most <= _BLOCK else block
-  return jax.tree.map(_single, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1])
+  return jax.tree.map(
+    _single, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1]
+  )
 
 
 def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
@@ -204,7 +211,9 @@ def _is_pair(x: Any) -> bool:
 
 
 def _map(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-  """`jax.tree.map` with pairs and products for leaves; where the tree has an array the rest may have a pair."""
+  """`jax.tree.map` with pairs and products for leaves; where the tree has an array the rest may
+  have a pair.
+  """
   leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Compensated | Product))
   others = [jax.tree.leaves(other, is_leaf=_is_pair) for other in rest]
   return jax.tree.unflatten(structure, [function(*x) for x in zip(leaves, *others, strict=True)])
@@ -242,5 +251,7 @@ def _single(x: jax.Array) -> Any:
     return x
   with _float64(True):
     value = lax.convert_element_type(x, np.float32)
-    rest = lax.convert_element_type(lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32)
+    rest = lax.convert_element_type(
+      lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32
+    )
   return Compensated(value, jnp.where(jnp.isfinite(value), rest, 0.0))

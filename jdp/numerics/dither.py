@@ -1,10 +1,12 @@
-"""Dithering: float noise is rounded to a grid with a public random shift, which hides its low-order bits.
+"""Dithering: float noise is rounded to a grid with a public random shift, which hides its low-order
+bits.
 
-What float32 noise leaves on a grid of `FINEST_SHARE` of its standard deviation or more is bounded in
-`jdp.accounting.float_noise`. The argument needs a grid that does not depend on the value: a shift
-drawn beside it is such a grid, and public. What the shift gains is exactness. The rounding error is
-uniform on half a spacing to each side whatever the value (L. Schuchman, "Dither signals and their
-effect on quantization noise", 1964): no bias, and a variance of spacing^2 / 12 on each coordinate.
+What float32 noise leaves on a grid of `FINEST_SHARE` of its standard deviation or more is bounded
+in `jdp.accounting.float_noise`. The argument needs a grid that does not depend on the value: a
+shift drawn beside it is such a grid, and public. What the shift gains is exactness. The rounding
+error is uniform on half a spacing to each side whatever the value (L. Schuchman, "Dither signals
+and their effect on quantization noise", 1964): no bias, and a variance of spacing^2 / 12 on each
+coordinate.
 """
 
 from typing import Any
@@ -31,7 +33,9 @@ def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
     The tree, float32; each number is within spacing / 2 of what it was, up to float32 rounding.
 
   >>> noisy = jnp.float32(0.123456)
-  >>> rounded = jax.vmap(lambda key: dithered(key, noisy, 0.5))(jax.random.split(jax.random.key(0), 10_000))
+  >>> rounded = jax.vmap(lambda key: dithered(key, noisy, 0.5))(
+  ...   jax.random.split(jax.random.key(0), 10_000)
+  ... )
   >>> bool(jnp.all(abs(rounded - noisy) < 0.2501)), round(float(jnp.mean(rounded)), 2)
   (True, 0.12)
   """
@@ -40,7 +44,8 @@ def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
 
 
 def on_shifted_grid(x: jax.Array, shift: jax.Array, spacing: jax.typing.ArrayLike) -> jax.Array:
-  """`x` rounded to the grid of the numbers (k + shift) spacing, k whole; as `dithered`, with shifts drawn elsewhere.
+  """`x` rounded to the grid of the numbers (k + shift) spacing, k whole; as `dithered`, with shifts
+  drawn elsewhere.
 
   With a shift for each coordinate, uniform in [0, 1), the rounding errors are independent of each
   other and of all x together: a *sum* of several releases is then that of real noise with

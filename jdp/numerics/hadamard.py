@@ -8,15 +8,18 @@ import numpy as np
 from jax import lax
 from scipy.linalg import hadamard
 
-# The last levels of a vector are one matrix product: rows shorter than this would defeat vector instructions.
+# The last levels of a vector are one matrix product: rows shorter than this would defeat vector
+# instructions.
 _LAST_LEVELS = 5
 _einsum = partial(jnp.einsum, precision="highest")
 
 
 def hadamard_transform(x: jax.Array) -> jax.Array:
-  """H x along the last axis, H the orthonormal Hadamard matrix in natural (Sylvester) order: its own inverse.
+  """H x along the last axis, H the orthonormal Hadamard matrix in natural (Sylvester) order: its
+  own inverse.
 
-  H[i, j] = (-1)^(number of ones in i AND j) / sqrt(d). In float32 the relative error is about 1e-7 sqrt(log2 d).
+  H[i, j] = (-1)^(number of ones in i AND j) / sqrt(d). In float32 the relative error is about 1e-7
+  sqrt(log2 d).
 
   Args:
     x: float32 [..., d], d a power of two.
@@ -38,7 +41,8 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
 
 
 def transform_rows(x: jax.Array) -> jax.Array:
-  """H x along the last axis but one: orthonormal combinations of rows. Fast for rows of 16 entries and more.
+  """H x along the last axis but one: orthonormal combinations of rows. Fast for rows of 16 entries
+  and more.
 
   Args:
     x: float32 [..., n, k], n a power of two.
@@ -53,9 +57,10 @@ def transform_rows(x: jax.Array) -> jax.Array:
   [[2.0, 2.0], [0.0, 4.0]]
   """
   levels = _levels(x.shape[-2], x.shape)
-  # Two levels of all rows in one go through memory. A step takes the first two bits of the row number for
-  # the last two, so that steps are all alike and a loop can hold them. (Without one XLA would fuse steps, and
-  # compute whatever leads into a step again for each of the rows that it goes into.)
+  # Two levels of all rows in one go through memory. A step takes the first two bits of the row
+  # number for the last two, so that steps are all alike and a loop can hold them. (Without one XLA
+  # would fuse steps, and compute whatever leads into a step again for each of the rows that it goes
+  # into.)
   if levels >= 2:
     x = lax.fori_loop(0, levels // 2, lambda _, rows: _step(rows, 2), x)
   if levels % 2:
@@ -66,14 +71,16 @@ def transform_rows(x: jax.Array) -> jax.Array:
 def _levels(count, shape):
   if count.bit_count() != 1:
     raise ValueError(
-      f"Expected the axis of a Hadamard transform to be a power of two, got {count} in shape {shape}; "
-      "pad it with zeros."
+      f"Expected the axis of a Hadamard transform to be a power of two, got {count} in shape "
+      f"{shape}; pad it with zeros."
     )
   return count.bit_length() - 1
 
 
 def _step(x, levels):
-  """The unnormalised transform over the first `levels` bits of the row number, which become the last ones."""
+  """The unnormalised transform over the first `levels` bits of the row number, which become the
+  last ones.
+  """
   parts = jnp.split(x, 1 << levels, axis=-2)
   for half in (1 << level for level in range(levels)):
     for i in range(len(parts)):

@@ -21,4 +21,6 @@ def centred(residues: jax.Array, modulus_bits: int) -> jax.Array:
   [-1, 1]
   """
   unused = np.uint32(32 - modulus_bits)
-  return jax.lax.bitcast_convert_type(residues.astype(jnp.uint32) << unused, jnp.int32) >> unused.astype(np.int32)
+  return jax.lax.bitcast_convert_type(
+    residues.astype(jnp.uint32) << unused, jnp.int32
+  ) >> unused.astype(np.int32)

@@ -12,11 +12,13 @@ from jdp.numerics.hadamard import hadamard_transform
 
 
 class Rotation(NamedTuple):
-  """x -> H D x, with random signs D and the orthonormal Hadamard matrix H (arXiv 1611.00429, Section 3).
+  """x -> H D x, with random signs D and the orthonormal Hadamard matrix H (arXiv 1611.00429,
+  Section 3).
 
   Attributes:
     dim: of a rotated vector: the next power of two.
-    apply: (key, x [d]) -> [dim], float32, of the same L2 norm (to a relative 1e-6). The key is public, and consumed.
+    apply: (key, x [d]) -> [dim], float32, of the same L2 norm (to a relative 1e-6). The key is
+      public, and consumed.
     invert: (key, y [dim]) -> x [d]: the transpose, with the same key.
   """
 
@@ -28,8 +30,8 @@ class Rotation(NamedTuple):
 def randomized_hadamard(dim: int) -> Rotation:
   """The rotation of [d] vectors, padded with zeros to a power of two.
 
-  Over the random signs each coordinate of H D x has mean zero and is subgaussian with variance proxy |x|^2 / dim
-  (Hoeffding), whatever x: P(|coordinate| > r) <= 2 e^(-r^2 dim / (2 |x|^2)).
+  Over the random signs each coordinate of H D x has mean zero and is subgaussian with variance
+  proxy |x|^2 / dim (Hoeffding), whatever x: P(|coordinate| > r) <= 2 e^(-r^2 dim / (2 |x|^2)).
 
   Args:
     dim: d >= 1.
@@ -46,7 +48,9 @@ def randomized_hadamard(dim: int) -> Rotation:
   padded = 1 << (dim - 1).bit_length()
 
   def signs(key):
-    return jnp.where(random.bits(key, (padded,)) >> np.uint32(31) == 0, np.float32(1), np.float32(-1))
+    return jnp.where(
+      random.bits(key, (padded,)) >> np.uint32(31) == 0, np.float32(1), np.float32(-1)
+    )
 
   def apply(key, x):
     return hadamard_transform(signs(key) * jnp.pad(x.astype(jnp.float32), (0, padded - dim)))

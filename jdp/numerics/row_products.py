@@ -8,7 +8,8 @@ from jax import lax
 
 from jdp.numerics.vectors import unit
 
-# Matrix products in true float32, on accelerators too: their default precision would distort the release.
+# Matrix products in true float32, on accelerators too: their default precision would distort the
+# release.
 precise_dot = functools.partial(jnp.dot, precision="highest")
 row_dots = jax.vmap(precise_dot)  # row by row; on CPU faster than sums along the rows
 
@@ -18,19 +19,24 @@ _FEW = 8
 def weighted_row_sum(weights: jax.Array, rows: jax.Array) -> jax.Array:
   """sum_i weights_i rows_i, of [n] and [n, d].
 
-  The sum of a few long rows is written out: XLA makes one loop of it and of what it is added to, for all cores.
+  The sum of a few long rows is written out: XLA makes one loop of it and of what it is added to,
+  for all cores.
   """
   if len(rows) > _FEW:
     return precise_dot(weights, rows)
-  return functools.reduce(jnp.add, (weight * row for weight, row in zip(weights, rows, strict=True)))
+  return functools.reduce(
+    jnp.add, (weight * row for weight, row in zip(weights, rows, strict=True))
+  )
 
 
 def row_directions(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The directions of the rows of values [n, d], as quotients: rows [n, d] and lengths [n], u_i = rows_i / lengths_i.
+  """The directions of the rows of values [n, d], as quotients: rows [n, d] and lengths [n], u_i =
+  rows_i / lengths_i.
 
-  The rows are the values themselves, in float32, unless one of them is extreme: a sum of squares within these bounds
-  has lost nothing, and has no NaN in it; any other needs `unit`'s care, and all rows become unit vectors. A loop of no
-  or one step, because what a branch returns would be written once more; JAX cannot differentiate it backwards.
+  The rows are the values themselves, in float32, unless one of them is extreme: a sum of squares
+  within these bounds has lost nothing, and has no NaN in it; any other needs `unit`'s care, and all
+  rows become unit vectors. A loop of no or one step, because what a branch returns would be written
+  once more; JAX cannot differentiate it backwards.
   """
   values = values.astype(jnp.float32)
   squares = row_dots(values, values)

@@ -1,9 +1,8 @@
 """Norms, directions and bounds of vectors, for whatever a client may send.
 
-A vector is a pytree of floating-point arrays. All of these are total: a
-vector that holds NaN or infinity, or no entry of at least 1e-30, is treated as
-zero. None of them overflows or underflows on the way: entries are scaled before they are
-squared. Results are float32, whatever the input's type.
+A vector is a pytree of floating-point arrays. All of these are total: a vector that holds NaN or
+infinity, or no entry of at least 1e-30, is treated as zero. None of them overflows or underflows on
+the way: entries are scaled before they are squared. Results are float32, whatever the input's type.
 """
 
 from typing import Any
@@ -14,7 +13,8 @@ import jax.numpy as jnp
 PyTree = Any
 
 _LEAST = 1e-30  # far above the denormal numbers, which processors may flush to zero
-# The float32 sum of squares of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact one.
+# The float32 sum of squares of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact
+# one.
 _ROUNDING = 2e-6
 
 
@@ -23,14 +23,16 @@ def _float32(vector: PyTree) -> PyTree:
 
 
 def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
-  """(vector * scale, norm * scale, scale) of a float32 vector, all zero for one that counts as zero.
+  """(vector * scale, norm * scale, scale) of a float32 vector, all zero for one that counts as
+  zero.
 
   The scale is a power of two (so nothing is rounded) that keeps all squares within float32's range.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than _ROUNDING allows.
+  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # _ROUNDING allows.
   norm = jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x * x) for x in jax.tree.leaves(scaled)])))
   # A sum always passes NaN on. The maximum may not: for rows of a batch, XLA on CPU drops it.
   usable = (largest >= _LEAST) & (norm < jnp.inf)
@@ -52,7 +54,8 @@ def l2_norm(vector: PyTree) -> jax.Array:
 
 
 def unit(vector: jax.Array) -> jax.Array:
-  """The direction of a [d] vector, of norm 1; of a vector that counts as zero, the first basis vector.
+  """The direction of a [d] vector, of norm 1; of a vector that counts as zero, the first basis
+  vector.
 
   >>> unit(jnp.array([0.0, -2.0])).tolist(), unit(jnp.array([jnp.nan, 1.0])).tolist()
   ([0.0, -1.0], [1.0, 0.0])
@@ -65,9 +68,9 @@ def unit(vector: jax.Array) -> jax.Array:
 def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   """Scales a vector down to an L2 norm of at most `max_norm`; smaller ones are kept as they are.
 
-  The float32 norm of the result never exceeds `max_norm`: a scaled vector is made
-  shorter by a relative 2e-6 to leave room for rounding, and one whose norm is within
-  that of the bound counts as longer.
+  The float32 norm of the result never exceeds `max_norm`: a scaled vector is made shorter by a
+  relative 2e-6 to leave room for rounding, and one whose norm is within that of the bound counts as
+  longer.
 
   | input | result |
   | --- | --- |

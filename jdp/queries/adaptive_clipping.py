@@ -1,4 +1,6 @@
-"""Clipping to a quantile of the records' norms, which the rounds themselves estimate (arXiv 1905.03871)."""
+"""Clipping to a quantile of the records' norms, which the rounds themselves estimate (arXiv
+1905.03871).
+"""
 
 import math
 from typing import NamedTuple
@@ -33,7 +35,8 @@ class AdaptiveContribution(NamedTuple):
 
   Attributes:
     vector: the clipped record, float32.
-    unclipped: 1/2 if its norm is within the clip norm, -1/2 if not, times its weight; float32 scalar.
+    unclipped: 1/2 if its norm is within the clip norm, -1/2 if not, times its weight; float32
+      scalar.
   """
 
   vector: PyTree
@@ -49,19 +52,21 @@ def adaptive_clipped_sum(
   learning_rate: float = 0.2,
   count_stddev: float | None = None,
 ) -> SumQuery:
-  """A Gaussian sum whose clip norm S follows a quantile of the records' norms, learned from noised counts.
+  """A Gaussian sum whose clip norm S follows a quantile of the records' norms, learned from noised
+  counts.
 
-  Each round also counts the unclipped records: b = 1/2 + (sum_k b_k + N(0, sigma_b^2)) / m with centred bits
-  b_k = +-1/2 estimates their share, and S becomes S exp(-learning_rate (b - quantile)) (Section 2), kept within
-  [1e-15, 1e15].
+  Each round also counts the unclipped records: b = 1/2 + (sum_k b_k + N(0, sigma_b^2)) / m with
+  centred bits b_k = +-1/2 estimates their share, and S becomes S exp(-learning_rate (b - quantile))
+  (Section 2), kept within [1e-15, 1e15].
 
-  Formal guarantee, to whoever sees the result and all clip norms: that of one Gaussian sum with noise multiplier z,
-  under any relation. A record moves the count by at most 1/2 (added, removed, replaced by the null record; 1 if
-  replaced), so the count costs a multiplier of 2 sigma_b, and the sum gets the rest,
-  z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem 1). In float32 the event's stddev / clip_norm is within a relative
-  2e-7 of z_sum; both noised sums are dithered, and cost what `gaussian_sum` says: the count, which is released through
-  the clip norms, counts as one coordinate more. A record of weight 0 adds to neither sum; one that holds NaN or
-  infinity is a zero vector, unclipped.
+  Formal guarantee, to whoever sees the result and all clip norms: that of one Gaussian sum with
+  noise multiplier z, under any relation. A record moves the count by at most 1/2 (added, removed,
+  replaced by the null record; 1 if replaced), so the count costs a multiplier of 2 sigma_b, and the
+  sum gets the rest, z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem 1). In float32 the event's
+  stddev / clip_norm is within a relative 2e-7 of z_sum; both noised sums are dithered, and cost
+  what `gaussian_sum` says: the count, which is released through the clip norms, counts as one
+  coordinate more. A record of weight 0 adds to neither sum; one that holds NaN or infinity is a
+  zero vector, unclipped.
 
   Args:
     noise_multiplier: z >= 0, of sum and count together.
@@ -73,16 +78,19 @@ def adaptive_clipped_sum(
       m of some hundreds and more.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays with an `AdaptiveState`; the result is the noised vector sum, a float32
-    tree of the record's structure. Its event is a `GroupedSums` of two `GaussianSum`s, "count" and "sum"; the latter
-    holds the clip norm and noise of that round.
+    A `SumQuery` on pytrees of float arrays with an `AdaptiveState`; the result is the noised vector
+    sum, a float32 tree of the record's structure. Its event is a `GroupedSums` of two
+    `GaussianSum`s, "count" and "sum"; the latter holds the clip norm and noise of that round.
 
   Raises:
-    ValueError: if an argument is out of range, such as a count_stddev that leaves nothing for the sum.
+    ValueError: if an argument is out of range, such as a count_stddev that leaves nothing for the
+      sum.
 
   >>> query = adaptive_clipped_sum(1.0, expected_size=100.0, initial_clip_norm=4.0)
   >>> state = query.init(jnp.zeros(2))
-  >>> contribution = query.preprocess(jax.random.key(0), state, jnp.array([6.0, 8.0]), jnp.float32(1))
+  >>> contribution = query.preprocess(
+  ...   jax.random.key(0), state, jnp.array([6.0, 8.0]), jnp.float32(1)
+  ... )
   >>> [round(x, 3) for x in contribution.vector.tolist()], float(contribution.unclipped)
   ([2.4, 3.2], -0.5)
   """
@@ -108,8 +116,12 @@ def adaptive_clipped_sum(
     sigma = jnp.float32(sum_multiplier) * state.clip_norm
     result = add_noise(sum_key, total.vector, sigma)
     share = 0.5 + add_noise(count_key, total.unclipped, sigma_b) / expected_size
-    clip_norm = jnp.clip(state.clip_norm * jnp.exp(-learning_rate * (share - quantile)), *_CLIP_RANGE)
-    event = GroupedSums((GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum"))
+    clip_norm = jnp.clip(
+      state.clip_norm * jnp.exp(-learning_rate * (share - quantile)), *_CLIP_RANGE
+    )
+    event = GroupedSums(
+      (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum")
+    )
     return result, event, AdaptiveState(state.step + 1, clip_norm)
 
   def noise(state):
@@ -119,11 +131,14 @@ def adaptive_clipped_sum(
 
 
 def _sum_multiplier(z: float, sigma_b: float) -> float:
-  """The sum's noise multiplier, so that sum and count cost as much as one Gaussian sum of multiplier z."""
+  """The sum's noise multiplier, so that sum and count cost as much as one Gaussian sum of
+  multiplier z.
+  """
   if not z / 2 < sigma_b < math.inf:
     raise ValueError(
-      f"Expected a finite count_stddev > noise_multiplier / 2 = {rounded_up(z / 2)}, got {sigma_b!r}; with less noise "
-      "the count alone costs more than the whole; raise count_stddev or expected_size."
+      f"Expected a finite count_stddev > noise_multiplier / 2 = {rounded_up(z / 2)}, got "
+      f"{sigma_b!r}; with less noise the count alone costs more than the whole; raise count_stddev "
+      "or expected_size."
     )
   multiplier = z / math.sqrt(1 - (z / (2 * sigma_b)) ** 2)
   _validate.in_range(0, _CLIP_RANGE[1], noise_multiplier_of_the_sum=multiplier)

@@ -1,4 +1,6 @@
-"""The Gaussian sum query: clip every record, add them up, add Gaussian noise (arXiv 1812.06210, Section 2.2)."""
+"""The Gaussian sum query: clip every record, add them up, add Gaussian noise (arXiv 1812.06210,
+Section 2.2).
+"""
 
 from typing import NamedTuple
 
@@ -13,7 +15,8 @@ from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
 from jdp.queries.base import Schedule, SumQuery, times
 
-FLOAT32_SAFE = (1e-30, 1e30)  # beyond it float32 would flush a bound or a noise level to zero or infinity
+# beyond it float32 would flush a bound or a noise level to zero or infinity
+FLOAT32_SAFE = (1e-30, 1e30)
 
 
 class SumState(NamedTuple):
@@ -25,10 +28,10 @@ class SumState(NamedTuple):
 def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
   """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
 
-  Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S when a record
-  is added, removed or replaced by the null record, and by at most 2S when it
-  is replaced by another. Holds for any records (NaN and infinity are clipped to zero)
-  and weights (clipped to [0, 1]). Contributions must be added up by `jdp.federated.cohort_sum` or
+  Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S
+  when a record is added, removed or replaced by the null record, and by at most 2S when it is
+  replaced by another. Holds for any records (NaN and infinity are clipped to zero) and weights
+  (clipped to [0, 1]). Contributions must be added up by `jdp.federated.cohort_sum` or
   `jdp.numerics.compensated`, which move the sum by at most S (1 + 1e-6); plain float32 sums of
   thousands can move by several S. Noise is added before the one rounding to float32.
 
@@ -44,16 +47,18 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     stddev: sigma >= 0, on the sum; a number or a schedule. sigma = z S for a noise multiplier z.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays; contributions and result are float32 trees of
-    the same structure. Its event is a `GaussianSum`.
+    A `SumQuery` on pytrees of float arrays; contributions and result are float32 trees of the same
+    structure. Its event is a `GaussianSum`.
 
   Raises:
-    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev neither zero nor in that range (beyond it float32
-      would flush one of the two to zero or infinity).
+    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev neither zero nor in that range
+      (beyond it float32 would flush one of the two to zero or infinity).
 
   >>> query = gaussian_sum(clip_norm=1.0, stddev=0.0)
   >>> state = query.init(jnp.zeros(2))
-  >>> contribution = query.preprocess(jax.random.key(0), state, jnp.array([3.0, 4.0]), jnp.float32(1))
+  >>> contribution = query.preprocess(
+  ...   jax.random.key(0), state, jnp.array([3.0, 4.0]), jnp.float32(1)
+  ... )
   >>> result, event, state = query.finalize(jax.random.key(1), state, contribution)
   >>> [round(x, 4) for x in result.tolist()], event
   ([0.6, 0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
@@ -82,8 +87,8 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 def no_privacy() -> SumQuery:
   """The plain sum, for baselines: nothing is clipped, no noise is added, and epsilon is infinite.
 
-  A record that holds NaN or infinity counts as zero here too, so that a
-  baseline sees the same cohort.
+  A record that holds NaN or infinity counts as zero here too, so that a baseline sees the same
+  cohort.
   """
 
   def init(record):
@@ -104,8 +109,8 @@ def no_privacy() -> SumQuery:
 def average(query: SumQuery, denominator: float) -> SumQuery:
   """The query's sum divided by a fixed number, such as the *expected* cohort size qN.
 
-  The privacy tuple is that of the sum. The denominator must be public and must not
-  move between neighbours: the realised size of a sample would reveal who is in it.
+  The privacy tuple is that of the sum. The denominator must be public and must not move
+  between neighbours: the realised size of a sample would reveal who is in it.
 
   Raises:
     ValueError: if the denominator is not positive.
@@ -120,7 +125,9 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
     result, event, state = query.finalize(key, state, total)
     return jax.tree.map(lambda x: x / jnp.float32(denominator), result), event, state
 
-  return query._replace(finalize=finalize, noise=query.noise and times(1 / denominator, query.noise))
+  return query._replace(
+    finalize=finalize, noise=query.noise and times(1 / denominator, query.noise)
+  )
 
 
 def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) -> None:
@@ -143,10 +150,14 @@ def weighted(contribution, weight: jax.Array):
 
 
 def add_noise(key: jax.Array, total, stddev):
-  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own; rounded to float32 once, then dithered."""
+  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own; rounded to float32 once,
+  then dithered.
+  """
   leaves, treedef = jax.tree.flatten(rounded(total))
   *keys, shift_key = jax.random.split(key, len(leaves) + 1)
-  noise = [jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  noise = [
+    jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
+  ]
   noised = rounded(add(total, jax.tree.unflatten(treedef, noise)))
   return dithered(shift_key, noised, FINEST_SHARE * stddev)
 

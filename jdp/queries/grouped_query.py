@@ -1,4 +1,6 @@
-"""Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210, Sections 2 and 3)."""
+"""Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210,
+Sections 2 and 3).
+"""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,29 +14,33 @@ from jdp.queries.base import PyTree, SumQuery, taken
 from jdp.queries.prefix import broadcast_prefix
 
 
-def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]) -> SumQuery:
-  """Each labelled group of a record's vectors goes through a query of its own, with its own bound and its own noise.
+def grouped(
+  queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]
+) -> SumQuery:
+  """Each labelled group of a record's vectors goes through a query of its own, with its own bound
+  and its own noise.
 
-  A group's query sees the record with `optax.MaskedNode()` in place of the other groups' vectors, as in
-  `optax.partition`; it may itself be grouped. All groups weigh a record alike.
+  A group's query sees the record with `optax.MaskedNode()` in place of the other groups' vectors,
+  as in `optax.partition`; it may itself be grouped. All groups weigh a record alike.
 
-  Formal guarantee: that of all the groups' releases together, on the same sample, with independent noise. For groups
-  with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise multiplier
-  (sum_g (S_g / sigma_g)^2)^(-1/2) (Section 3). A record with NaN or infinity in one group counts as zero there, and
-  is an ordinary one in the others.
+  Formal guarantee: that of all the groups' releases together, on the same sample, with independent
+  noise. For groups with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise
+  multiplier (sum_g (S_g / sigma_g)^2)^(-1/2) (Section 3). A record with NaN or infinity in one
+  group counts as zero there, and is an ordinary one in the others.
 
   Args:
     queries: the groups' queries by label.
-    labels: a pytree prefix of the record with the label of every vector, or a function from the record's shapes
-      (`jax.ShapeDtypeStruct`s: the grouping cannot depend on private values) to one.
+    labels: a pytree prefix of the record with the label of every vector, or a function from the
+      record's shapes (`jax.ShapeDtypeStruct`s: the grouping cannot depend on private values) to
+      one.
 
   Returns:
-    A `SumQuery`; states and contributions are dicts by label; the result has the record's structure. Its event is
-    a `GroupedSums`, labels in alphabetic order.
+    A `SumQuery`; states and contributions are dicts by label; the result has the record's
+    structure. Its event is a `GroupedSums`, labels in alphabetic order.
 
   Raises:
-    ValueError: if there are no queries or a label is no string; when the query meets a record, if `labels` is no prefix
-      of it, names a group without a query, or leaves a query without vectors.
+    ValueError: if there are no queries or a label is no string; when the query meets a record, if
+      `labels` is no prefix of it, names a group without a query, or leaves a query without vectors.
 
   >>> import jax.numpy as jnp
   >>> from jdp.queries import gaussian_sum
@@ -44,11 +50,16 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
   >>> state = query.init(record)
   >>> contribution = query.preprocess(jax.random.key(0), state, record, jnp.float32(1))
   >>> result, event, state = query.finalize(jax.random.key(1), state, contribution)
-  >>> {name: [round(x, 4) for x in vector.tolist()] for name, vector in result.items()}, event.labels
+  >>> (
+  ...   {name: [round(x, 4) for x in vector.tolist()] for name, vector in result.items()},
+  ...   event.labels,
+  ... )
   ({'loss': [7.0], 'w': [0.6, 0.8]}, ('metrics', 'model'))
   """
   if not queries or not all(isinstance(name, str) for name in queries):
-    raise ValueError(f"Expected at least one query, each with a string as its label, got labels {list(queries)}.")
+    raise ValueError(
+      f"Expected at least one query, each with a string as its label, got labels {list(queries)}."
+    )
   names = tuple(sorted(queries))
   queries = dict(queries)
 
@@ -68,7 +79,9 @@ def grouped(queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree],
   def preprocess(key, state, record, weight):
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
     parts = split(record)
-    return {name: queries[name].preprocess(keys[name], state[name], parts[name], weight) for name in names}
+    return {
+      name: queries[name].preprocess(keys[name], state[name], parts[name], weight) for name in names
+    }
 
   def finalize(key, state, total):
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
@@ -98,14 +111,21 @@ def _largest_noise(noises):
 def _check_labels(names, used):
   unknown, unused = ({*used} - {*names}, {*names} - {*used})
   if unknown:
-    raise ValueError(f"Expected every label to be one of {list(names)}, got {sorted(map(str, unknown))}; add a query.")
+    raise ValueError(
+      f"Expected every label to be one of {list(names)}, got {sorted(map(str, unknown))}; add a "
+      "query."
+    )
   if unused:
-    raise ValueError(f"Expected vectors for every group, got none for {sorted(unused)}; remove it or label some.")
+    raise ValueError(
+      f"Expected vectors for every group, got none for {sorted(unused)}; remove it or label some."
+    )
 
 
 def _select(name, by_vector, record):
   """The record with only the vectors of group `name`."""
-  return jax.tree.map(lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record)
+  return jax.tree.map(
+    lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record
+  )
 
 
 def _merge(results):

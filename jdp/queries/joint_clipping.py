@@ -1,4 +1,6 @@
-"""Joint clipping: vectors of different scales clipped and noised as one (arXiv 1812.06210, Section 2.2)."""
+"""Joint clipping: vectors of different scales clipped and noised as one (arXiv 1812.06210, Section
+2.2).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,29 +11,34 @@ from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
 from jdp.queries.prefix import broadcast_prefix
 
 
-def joint_clipped_sum(scales: PyTree, clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
-  """The sum of records of vectors v_1..v_K: all v_j / a_j clipped together to S and noised by sigma, then times a_j.
+def joint_clipped_sum(
+  scales: PyTree, clip_norm: float | Schedule, stddev: float | Schedule
+) -> SumQuery:
+  """The sum of records of vectors v_1..v_K: all v_j / a_j clipped together to S and noised by
+  sigma, then times a_j.
 
-  Where a record is large in one vector it is often small in the others: then joint clipping clips less
-  than a bound for each. With a_j a bound on v_j's own norm, nothing is clipped at S = sqrt(K).
+  Where a record is large in one vector it is often small in the others: then joint clipping clips
+  less than a bound for each. With a_j a bound on v_j's own norm, nothing is clipped at S = sqrt(K).
 
-  Formal guarantee: privacy tuple (S, sigma), that of `gaussian_sum` on the scaled vectors, to whoever sees the result:
-  the multiplication by a_j follows the noise and its dithering. The relations, and what floating point does, are the
-  same too. An entry
-  that float32 cannot hold after its division by a_j counts as infinite: that record is zero.
+  Formal guarantee: privacy tuple (S, sigma), that of `gaussian_sum` on the scaled vectors, to
+  whoever sees the result: the multiplication by a_j follows the noise and its dithering. The
+  relations, and what floating point does, are the same too. An entry that float32 cannot hold after
+  its division by a_j counts as infinite: that record is zero.
 
   Args:
     scales: a_j in [1e-30, 1e30], public: a pytree of numbers, a prefix of the record. The vectors
       under one number share it.
     clip_norm: S > 0, of the scaled record; a number or a schedule.
-    stddev: sigma >= 0; the noise on vector j has a standard deviation of a_j sigma. A number or a schedule.
+    stddev: sigma >= 0; the noise on vector j has a standard deviation of a_j sigma. A number or a
+      schedule.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays; contributions (of the scaled record) and result are float32
-    trees of the same structure. Its event is the `GaussianSum` of the scaled sum.
+    A `SumQuery` on pytrees of float arrays; contributions (of the scaled record) and result are
+    float32 trees of the same structure. Its event is the `GaussianSum` of the scaled sum.
 
   Raises:
-    ValueError: if a number is out of range, or, when the query meets a record, if `scales` is no prefix of it.
+    ValueError: if a number is out of range, or, when the query meets a record, if `scales` is no
+      prefix of it.
 
   >>> query = joint_clipped_sum({"w": 10.0, "b": 0.1}, clip_norm=1.0, stddev=0.0)
   >>> record = {"w": jnp.array([0.0, 30.0]), "b": jnp.array([0.4])}
@@ -57,4 +64,6 @@ def joint_clipped_sum(scales: PyTree, clip_norm: float | Schedule, stddev: float
     return jax.tree.map(lambda x, a: x * a, result, by_vector), event, state
 
   largest = max(jax.tree.leaves(scales), default=1.0)
-  return SumQuery(scaled_sum.init, preprocess, finalize, times(largest, scaled_sum.noise), takes_pairs=True)
+  return SumQuery(
+    scaled_sum.init, preprocess, finalize, times(largest, scaled_sum.noise), takes_pairs=True
+  )

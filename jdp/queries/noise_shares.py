@@ -1,8 +1,9 @@
-"""How much noise each group of a sample gets, for a noise multiplier of all together (arXiv 1812.06210, Section 4).
+"""How much noise each group of a sample gets, for a noise multiplier of all together (arXiv
+1812.06210, Section 4).
 
-Groups with privacy tuples (S_g, sigma_g) on one sample cost as much as one Gaussian sum with the noise multiplier
-z = (sum_g (S_g / sigma_g)^2)^(-1/2); both rules meet a given z exactly. For the z of a target (epsilon, delta),
-see `jdp.accounting.calibrate_noise_multiplier`.
+Groups with privacy tuples (S_g, sigma_g) on one sample cost as much as one Gaussian sum with the
+noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2); both rules meet a given z exactly. For the z
+of a target (epsilon, delta), see `jdp.accounting.calibrate_noise_multiplier`.
 """
 
 import math
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 from jdp import _validate
 
 
-def proportional_noise(clip_norms: Mapping[str, float], noise_multiplier: float) -> dict[str, float]:
+def proportional_noise(
+  clip_norms: Mapping[str, float], noise_multiplier: float
+) -> dict[str, float]:
   """Noise proportional to each group's bound: sigma_g = z S_g sqrt(G).
 
   Args:
@@ -24,18 +27,23 @@ def proportional_noise(clip_norms: Mapping[str, float], noise_multiplier: float)
   Raises:
     ValueError: if a number is out of range.
 
-  >>> proportional_noise({"weights": 1.0, "biases": 0.5, "loss": 2.0, "accuracy": 1.0}, noise_multiplier=1.5)
+  >>> proportional_noise(
+  ...   {"weights": 1.0, "biases": 0.5, "loss": 2.0, "accuracy": 1.0}, noise_multiplier=1.5
+  ... )
   {'weights': 3.0, 'biases': 1.5, 'loss': 6.0, 'accuracy': 3.0}
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
   _validate.positive(**{f"clip_norms[{name!r}]": norm for name, norm in clip_norms.items()})
-  return {name: noise_multiplier * math.sqrt(len(clip_norms)) * norm for name, norm in clip_norms.items()}
+  return {
+    name: noise_multiplier * math.sqrt(len(clip_norms)) * norm for name, norm in clip_norms.items()
+  }
 
 
 def dimension_adjusted_noise(
   clip_norms: Mapping[str, float], dimensions: Mapping[str, int], noise_multiplier: float
 ) -> dict[str, float]:
-  """Noise proportional to a coordinate's greatest root mean square: sigma_g = z (S_g / sqrt(d_g)) sqrt(sum_h d_h).
+  """Noise proportional to a coordinate's greatest root mean square: sigma_g = z (S_g / sqrt(d_g))
+  sqrt(sum_h d_h).
 
   Args:
     clip_norms: S_g > 0 of each group, by label.
@@ -48,13 +56,22 @@ def dimension_adjusted_noise(
   Raises:
     ValueError: if a number is out of range, or the labels differ.
 
-  >>> dimension_adjusted_noise({"model": 1.0, "metrics": 0.5}, {"model": 64, "metrics": 36}, noise_multiplier=1.0)
+  >>> dimension_adjusted_noise(
+  ...   {"model": 1.0, "metrics": 0.5}, {"model": 64, "metrics": 36}, noise_multiplier=1.0
+  ... )
   {'model': 1.25, 'metrics': 0.8333333333333334}
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
   _validate.positive(**{f"clip_norms[{name!r}]": norm for name, norm in clip_norms.items()})
-  _validate.integer(1, **{f"dimensions[{name!r}]": dimension for name, dimension in dimensions.items()})
+  _validate.integer(
+    1, **{f"dimensions[{name!r}]": dimension for name, dimension in dimensions.items()}
+  )
   if clip_norms.keys() != dimensions.keys():
-    raise ValueError(f"Expected dimensions of the groups {list(clip_norms)}, got those of {list(dimensions)}.")
+    raise ValueError(
+      f"Expected dimensions of the groups {list(clip_norms)}, got those of {list(dimensions)}."
+    )
   total = sum(dimensions.values())
-  return {name: noise_multiplier * norm * math.sqrt(total / dimensions[name]) for name, norm in clip_norms.items()}
+  return {
+    name: noise_multiplier * norm * math.sqrt(total / dimensions[name])
+    for name, norm in clip_norms.items()
+  }

@@ -1,4 +1,6 @@
-"""Per-layer clipping: a bound for each layer of a model, one noise level for all (arXiv 1710.06963, Section 3.2)."""
+"""Per-layer clipping: a bound for each layer of a model, one noise level for all (arXiv 1710.06963,
+Section 3.2).
+"""
 
 import collections
 import math
@@ -14,12 +16,14 @@ from jdp.queries.grouped_query import grouped
 def layers(record: PyTree) -> PyTree:
   """Names the layer of each vector of a record, for `grouped`: a tree of the record's structure.
 
-  A layer is one weight array with its bias: the arrays that lie directly in one innermost container. In flax's
-  parameters that is one module's dict, named by its path; an LSTM cell is as many layers as it has
-  matrices. Arrays at the root are a layer "/".
+  A layer is one weight array with its bias: the arrays that lie directly in one innermost
+  container. In flax's parameters that is one module's dict, named by its path; an LSTM cell is as
+  many layers as it has matrices. Arrays at the root are a layer "/".
 
   >>> import jax.numpy as jnp
-  >>> layers({"Dense_0": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.zeros(2)})
+  >>> layers(
+  ...   {"Dense_0": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.zeros(2)}
+  ... )
   {'Dense_0': {'bias': '/Dense_0', 'kernel': '/Dense_0'}, 'scale': '/'}
   """
 
@@ -33,11 +37,13 @@ def layers(record: PyTree) -> PyTree:
 def per_layer(
   record: PyTree, clip_norm: float | Schedule, stddev: float | Schedule, *, shares: str = "equal"
 ) -> SumQuery:
-  """The sum of records with each layer j clipped to its own S_j, plus N(0, sigma^2) on each coordinate.
+  """The sum of records with each layer j clipped to its own S_j, plus N(0, sigma^2) on each
+  coordinate.
 
-  Formal guarantee: that of `gaussian_sum(S, sigma)`: as sum_j S_j^2 = S^2, the groups' composed noise multiplier is
-  (sum_j (S_j / sigma)^2)^(-1/2) = sigma / S. (Noise of z S_j on layer j would have a multiplier of z / sqrt(layers)
-  only.) A layer that holds NaN or infinity counts as zero, alone.
+  Formal guarantee: that of `gaussian_sum(S, sigma)`: as sum_j S_j^2 = S^2, the groups' composed
+  noise multiplier is (sum_j (S_j / sigma)^2)^(-1/2) = sigma / S. (Noise of z S_j on layer j would
+  have a multiplier of z / sqrt(layers) only.) A layer that holds NaN or infinity counts as zero,
+  alone.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
@@ -49,22 +55,34 @@ def per_layer(
     A `grouped` query with one `GaussianSum` a layer (see `layers`), on records of this structure.
 
   Raises:
-    ValueError: if an argument is invalid, or if a layer has no entries and so no share by dimension.
+    ValueError: if an argument is invalid, or if a layer has no entries and so no share by
+      dimension.
 
   >>> import jax.numpy as jnp
-  >>> params = {"a": {"kernel": jnp.zeros((3, 4)), "bias": jnp.zeros(3)}, "b": {"kernel": jnp.zeros(5)}}
+  >>> params = {
+  ...   "a": {"kernel": jnp.zeros((3, 4)), "bias": jnp.zeros(3)},
+  ...   "b": {"kernel": jnp.zeros(5)},
+  ... }
   >>> query = per_layer(params, clip_norm=2.0, stddev=1.0, shares="dimension")
-  >>> _, event, _ = query.finalize(jax.random.key(0), query.init(params), query.preprocess(
-  ...   jax.random.key(1), query.init(params), params, jnp.float32(1)))
+  >>> _, event, _ = query.finalize(
+  ...   jax.random.key(0),
+  ...   query.init(params),
+  ...   query.preprocess(jax.random.key(1), query.init(params), params, jnp.float32(1)),
+  ... )
   >>> {label: round(part.clip_norm, 4) for label, part in zip(event.labels, event.parts)}
   {'/a': 1.7321, '/b': 1.0}
   """
   return grouped(
-    {n: gaussian_sum(bound, stddev) for n, bound in layer_bounds(record, clip_norm, shares).items()}, layers
+    {
+      n: gaussian_sum(bound, stddev) for n, bound in layer_bounds(record, clip_norm, shares).items()
+    },
+    layers,
   )
 
 
-def layer_bounds(record: PyTree, clip_norm: float | Schedule, shares: str) -> dict[str, float | Schedule]:
+def layer_bounds(
+  record: PyTree, clip_norm: float | Schedule, shares: str
+) -> dict[str, float | Schedule]:
   """Each layer's S_j by its name; arguments as for `per_layer`."""
   _validate.one_of(("equal", "dimension"), shares=shares)
   sizes: collections.Counter[str] = collections.Counter()

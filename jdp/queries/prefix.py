@@ -12,7 +12,9 @@ def broadcast_prefix(name: str, prefix: PyTree, record: PyTree) -> PyTree:
     ValueError: if `prefix`, called `name`, is no pytree prefix of the record.
   """
   try:
-    return jax.tree.map(lambda value, subtree: jax.tree.map(lambda _: value, subtree), prefix, record)
+    return jax.tree.map(
+      lambda value, subtree: jax.tree.map(lambda _: value, subtree), prefix, record
+    )
   except ValueError as error:
     structures = jax.tree.structure(record), jax.tree.structure(prefix)
     message = "Expected {} to be a pytree prefix of the record, of structure {}, got {}."

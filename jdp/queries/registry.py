@@ -1,4 +1,6 @@
-"""The registry of sum queries: what is registered is audited. Code outside the package registers its own."""
+"""The registry of sum queries: what is registered is audited. Code outside the package registers
+its own.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,7 +13,13 @@ import numpy as np
 
 from jdp import random
 from jdp.accounting.float_noise import FINEST_SHARE
-from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse, SumQueryEvent
+from jdp.events import (
+  ConcentratedRelease,
+  LaplaceSum,
+  PureRelease,
+  RandomizedResponse,
+  SumQueryEvent,
+)
 from jdp.numerics.dither import dithered
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
@@ -47,17 +55,21 @@ def register(
   victim: PyTree = _LARGE,
   others: tuple[tuple[PyTree, float], ...] = (),
 ) -> None:
-  """Makes a sum query known to conformance, which audits the epsilon of its event, low-order bits included.
+  """Makes a sum query known to conformance, which audits the epsilon of its event, low-order bits
+  included.
 
-  An event type that no registered query releases is refused there. Take noise of about the size of the bound, so that
-  an audit has something to see, and dither float noise (`jdp.numerics.dither`).
+  An event type that no registered query releases is refused there. Take noise of about the size of
+  the bound, so that an audit has something to see, and dither float noise (`jdp.numerics.dither`).
 
   Args:
     name: free to choose.
     make: () -> query on records like `victim`.
-    factory: the public function that `make` calls; a factory that no entry names is not audited. Default: `make`.
-    victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative the other way.
-    others: the other records, each with its weight, among which the victim moves the release farthest.
+    factory: the public function that `make` calls; a factory that no entry names is not
+      audited. Default: `make`.
+    victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative
+      the other way.
+    others: the other records, each with its weight, among which the victim moves the release
+      farthest.
 
   Raises:
     ValueError: if the name is taken.
@@ -98,8 +110,12 @@ def _of_clients(query: DistributedSum, num_clients: int) -> SumQuery:
   return SumQuery(lambda record: (), preprocess, finalize)
 
 
-def _reference(release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent) -> SumQuery:
-  """release(key, sum of vectors of norm 1) for an event that jdp's queries do not release themselves."""
+def _reference(
+  release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent
+) -> SumQuery:
+  """release(key, sum of vectors of norm 1) for an event that jdp's queries do not release
+  themselves.
+  """
   plain = gaussian_sum(1.0, 0.0)
 
   def finalize(key, state, total):
@@ -111,7 +127,10 @@ def _reference(release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQ
 
 
 def _noised_sum(
-  draw: Callable[[jax.Array, tuple[int, ...]], jax.Array], scale: float, stddev: float, event: SumQueryEvent
+  draw: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+  scale: float,
+  stddev: float,
+  event: SumQueryEvent,
 ) -> SumQuery:
   """The sum with noise of that scale and standard deviation, dithered."""
 
@@ -139,8 +158,14 @@ def _register_own() -> None:
   register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
   register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
   register("no_privacy", no_privacy)
-  register("joint", lambda: joint_clipped_sum({"a": 2.0, "b": 0.1}, 1.0, 1.0), factory=joint_clipped_sum, victim=two)
-  # Among others of the least total weight, all of the other sign, one record moves the average farthest.
+  register(
+    "joint",
+    lambda: joint_clipped_sum({"a": 2.0, "b": 0.1}, 1.0, 1.0),
+    factory=joint_clipped_sum,
+    victim=two,
+  )
+  # Among others of the least total weight, all of the other sign, one record moves the average
+  # farthest.
   register(
     "weighted_average", lambda: weighted_average(1.0, 0.7, min_total_weight=1.75), factory=weighted_average,
     others=((-_LARGE, 1.0), (-_LARGE, 0.75)),
@@ -153,7 +178,10 @@ def _register_own() -> None:
   parts = {"x": gaussian_sum(1.0, 1.4), "y": gaussian_sum(2.0, 2.8)}
   register("grouped", lambda: grouped(parts, {"a": "x", "b": "y"}), factory=grouped, victim=two)
   register(
-    "per_layer", lambda: per_layer({"m": two, "n": two}, 1.0, 1.0), factory=per_layer, victim={"m": two, "n": two}
+    "per_layer",
+    lambda: per_layer({"m": two, "n": two}, 1.0, 1.0),
+    factory=per_layer,
+    victim={"m": two, "n": two},
   )
   register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
   integers = partial(discrete_sum, _LARGE, 1.0, 1.0, num_clients=2, modulus_bits=12)

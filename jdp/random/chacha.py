@@ -1,28 +1,24 @@
 """ChaCha20, ChaCha12 and ChaCha8 as JAX key types.
 
-A key of one of these types works with `jax.random` (all but `poisson`, which
-JAX ties to threefry) and under jit, vmap, scan and shard_map. The block
-function is that of RFC 8439, Section 2.3; the words that the RFC calls counter
-and nonce are laid out as in Bernstein's original: a 64-bit counter, so that no
-array is large enough to wrap it, and a 64-bit nonce, of which one word names
+A key of one of these types works with `jax.random` (all but `poisson`, which JAX ties to threefry)
+and under jit, vmap, scan and shard_map. The block function is that of RFC 8439, Section 2.3; the
+words that the RFC calls counter and nonce are laid out as in Bernstein's original: a 64-bit
+counter, so that no array is large enough to wrap it, and a 64-bit nonce, of which one word names
 the purpose (the domain) of the block and the other is zero.
 
 **No block is ever used twice.** A block is determined by (key, nonce, counter).
 
 * Two purposes of one key (bits, split, fold_in) differ in the nonce.
-* Within one purpose the counter is the position in the output (bits, split; the
-  pieces of a long one leave gaps) or the number folded in, so it repeats only if
-  the same purpose is asked for twice of the same key, which is key reuse: JAX's
-  checker finds it for bits and split (`jax_debug_key_reuse`), and `fold_in` of
-  the same number is the same key by definition.
-* Different keys: every derived key is 256 bits of a block that no other key or
-  output shares, a pseudorandom function of its parent and its place in the
-  tree. If ChaCha is one, n keys of a run contain two equal ones with
-  probability at most n^2 / 2^257.
+* Within one purpose the counter is the position in the output (bits, split; the pieces of a long
+  one leave gaps) or the number folded in, so it repeats only if the same purpose is asked for twice
+  of the same key, which is key reuse: JAX's checker finds it for bits and split
+  (`jax_debug_key_reuse`), and `fold_in` of the same number is the same key by definition.
+* Different keys: every derived key is 256 bits of a block that no other key or output shares, a
+  pseudorandom function of its parent and its place in the tree. If ChaCha is one, n keys of a run
+  contain two equal ones with probability at most n^2 / 2^257.
 
-ChaCha20 is the conservative choice, fewer rounds are faster. J.-P. Aumasson
-("Too Much Crypto", IACR ePrint 2019/1492) counts attacks on seven rounds, none
-on eight, and argues for eight.
+ChaCha20 is the conservative choice, fewer rounds are faster. J.-P. Aumasson ("Too Much Crypto",
+IACR ePrint 2019/1492) counts attacks on seven rounds, none on eight, and argues for eight.
 """
 
 import math
@@ -39,7 +35,8 @@ from jax.extend.random import define_prng_impl
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
-PIECE = 2**12  # blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
+# blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
+PIECE = 2**12
 
 
 def _at_a_time() -> int:
@@ -61,7 +58,8 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
   start = jnp.concatenate([head, keys, tails]).reshape(4, 4, count)
-  # Two rounds in the loop's body: what the first writes beside its input, the second writes back. With one, XLA copies.
+  # Two rounds in the loop's body: what the first writes beside its input, the second writes back.
+  # With one, XLA copies.
   end = lax.fori_loop(0, rounds // 2, lambda _, rows: _round(*_round(*rows)), tuple(start))
   return (jnp.stack(end) + start).reshape(16, count)
 
@@ -69,11 +67,10 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
 def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
   """A column round; then row r is turned left by r, and the columns are mirrored.
 
-  The RFC alternates column rounds with diagonal rounds: column rounds on rows
-  turned left, which are turned right again afterwards. Mirroring the columns
-  (which a column round does not notice) makes the second turn equal to the
-  first. So all rounds are alike, and after an even number of them everything
-  is back in its place.
+  The RFC alternates column rounds with diagonal rounds: column rounds on rows turned left, which
+  are turned right again afterwards. Mirroring the columns (which a column round does not notice)
+  makes the second turn equal to the first. So all rounds are alike, and after an even number of
+  them everything is back in its place.
   """
   a, b, c, d = _half_quarter(a, b, c, d, 16, 12)
   a, b, c, d = _half_quarter(a, b, c, d, 8, 7)
@@ -94,19 +91,24 @@ def _rotate(x: jax.Array, bits: int) -> jax.Array:
 
 
 def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= PIECE blocks of one piece of each.
+  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= PIECE blocks of
+  one piece of each.
 
-  Piece p of a stream counts from p PIECE. PIECE is a power of two, so nothing carries; `starts` [n] is zero but for
-  streams of one block.
+  Piece p of a stream counts from p PIECE. PIECE is a power of two, so nothing carries; `starts` [n]
+  is zero but for streams of one block.
   """
   low = (starts + pieces * np.uint32(PIECE))[:, None] + lax.iota(np.uint32, size)[None, :]
   return low, jnp.broadcast_to((pieces // np.uint32(2**32 // PIECE))[:, None], low.shape)
 
 
-def _streams(keys: jax.Array, starts: jax.Array, *, domain: int, count: int, rounds: int) -> jax.Array:
-  """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks in a piece].
+def _streams(
+  keys: jax.Array, starts: jax.Array, *, domain: int, count: int, rounds: int
+) -> jax.Array:
+  """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks
+  in a piece].
 
-  Streams are cut into equal pieces of at most PIECE blocks. Those of all streams are computed a group at a time.
+  Streams are cut into equal pieces of at most PIECE blocks. Those of all streams are computed a
+  group at a time.
   """
   pieces = -(-count // PIECE)
   size = -(-count // pieces)
@@ -115,7 +117,9 @@ def _streams(keys: jax.Array, starts: jax.Array, *, domain: int, count: int, rou
   group = -(-total // groups)
 
   def grouped(x):
-    return jnp.pad(x, [(0, groups * group - total)] + [(0, 0)] * (x.ndim - 1)).reshape(groups, group, *x.shape[1:])
+    return jnp.pad(x, [(0, groups * group - total)] + [(0, 0)] * (x.ndim - 1)).reshape(
+      groups, group, *x.shape[1:]
+    )
 
   def words_of(keys_starts_numbers):
     keys, starts, numbers = keys_starts_numbers
@@ -137,7 +141,10 @@ def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
 
   @streams.def_vmap
   def _(batch: int, is_batched: Any, *args: jax.Array) -> tuple[jax.Array, bool]:
-    batches = [x if b else jnp.broadcast_to(x, (batch, *x.shape)) for x, b in zip(args, is_batched, strict=True)]
+    batches = [
+      x if b else jnp.broadcast_to(x, (batch, *x.shape))
+      for x, b in zip(args, is_batched, strict=True)
+    ]
     outer = batches[0].shape[:2]
     words = streams(*(x.reshape(math.prod(outer), *x.shape[2:]) for x in batches))
     return words.reshape(*outer, *words.shape[1:]), True
@@ -153,10 +160,13 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
     return _stream(key, start, domain=domain, count=1, rounds=rounds)[0, :8, 0]
 
   def no_seed(value):
-    raise ValueError(f"Expected a {name} key from jdp.random.secure_key, got a seed; take jdp.random.seeded_key.")
+    raise ValueError(
+      f"Expected a {name} key from jdp.random.secure_key, got a seed; take jdp.random.seeded_key."
+    )
 
   def seed(value):
-    low, high = (v.astype(np.uint32) for v in (value, value >> 16 >> 16))  # 32-bit seeds are sign-extended
+    # 32-bit seeds are sign-extended
+    low, high = (v.astype(np.uint32) for v in (value, value >> 16 >> 16))
     return first_half(jnp.pad(jnp.stack([low, high]), (0, 6)), _SEED, np.uint32(0))
 
   def fold_in(key, data):
@@ -181,11 +191,19 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
   name = f"secure_chacha{rounds}" if secure else f"chacha{rounds}"
   make = no_seed if secure else seed
   return define_prng_impl(
-    key_shape=(8,), seed=make, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=name
+    key_shape=(8,),
+    seed=make,
+    split=split,
+    random_bits=random_bits,
+    fold_in=fold_in,
+    name=name,
+    tag=name,
   )
 
 
 IMPLS = {f"chacha{rounds}": _define(rounds) for rounds in (20, 12, 8)}
 SECURE_IMPLS = {name: _define(int(name.removeprefix("chacha")), secure=True) for name in IMPLS}
-"""The same generators, as the types of keys from the operating system: no seed makes one, and what is derived from
-one by split and fold_in is one. So a key's type says where it came from, inside jit too."""
+"""The same generators, as the types of keys from the operating system: no seed makes one, and what
+is derived from one by split and fold_in is one. So a key's type says where it came from, inside jit
+too.
+"""

@@ -1,10 +1,12 @@
-"""Exact draws on the integers: the discrete Gaussian, the discrete Laplace and the Skellam distribution.
+"""Exact draws on the integers: the discrete Gaussian, the discrete Laplace and the Skellam
+distribution.
 
-Unlike the draws of floats, these are what a proof on integers speaks of: the distribution drawn from is known exactly, and is
-within a total variation of 2^-64 of the one named (`jdp.random.integer_distributions`: the proof, and what it adds to a delta).
-It is symmetric about zero, exactly. Every draw takes 96 random bits and one look into a table, in the same number of
-operations whatever comes out; the look-up's address depends on the value (a side channel for who shares the processor's
-cache, as for any table).
+Unlike the draws of floats, these are what a proof on integers speaks of: the distribution drawn
+from is known exactly, and is within a total variation of 2^-64 of the one named
+(`jdp.random.integer_distributions`: the proof, and what it adds to a delta). It is symmetric about
+zero, exactly. Every draw takes 96 random bits and one look into a table, in the same number of
+operations whatever comes out; the look-up's address depends on the value (a side channel for who
+shares the processor's cache, as for any table).
 """
 
 from functools import partial
@@ -20,7 +22,8 @@ from jdp.random.words import in_tiles, words
 
 
 def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Draws with P(x) proportional to e^(-x^2 / (2 stddev^2)) on the integers (arXiv 2004.00010, Definition 1).
+  """Draws with P(x) proportional to e^(-x^2 / (2 stddev^2)) on the integers (arXiv 2004.00010,
+  Definition 1).
 
   The variance is stddev^2 to a relative 1e-6 from stddev = 1 on, and smaller below.
 
@@ -43,7 +46,8 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
 
 
 def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Draws with P(x) proportional to e^(-|x| / scale) on the integers (arXiv 2004.00010, Section 5.2).
+  """Draws with P(x) proportional to e^(-|x| / scale) on the integers (arXiv 2004.00010, Section
+  5.2).
 
   Args:
     key: of any type, consumed.
@@ -66,7 +70,8 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
 def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Differences of two Poisson variables of mean variance / 2 (arXiv 2110.04995, Section 2).
 
-  A sum of independent ones is one again, with the sum of the variances: shares of noise that add up exactly.
+  A sum of independent ones is one again, with the sum of the variances: shares of noise that add up
+  exactly.
 
   Args:
     key: of any type, consumed.
@@ -88,13 +93,16 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
 
 @partial(jax.jit, static_argnames=("shape",))
 def _draws(key: jax.Array, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Draws from the table `rows` (`jdp.random.integer_distributions.AliasTable`): a column, a coin for it, a sign."""
+  """Draws from the table `rows` (`jdp.random.integer_distributions.AliasTable`): a column, a coin
+  for it, a sign.
+  """
   size = np.uint32(rows.shape[0])
 
   def draw(key, count):
     column_key, coin_key = jax.random.split(key)
     word, (high, low) = bits(column_key, (count,)), words(coin_key, (count,))
-    word, high, low = jax.lax.optimization_barrier((word, high, low))  # or XLA computes them once for each use
+    # or XLA computes them once for each use
+    word, high, low = jax.lax.optimization_barrier((word, high, low))
     column = word & (size - np.uint32(1))
     threshold_high, threshold_low, other = jnp.moveaxis(rows[column], -1, 0)
     below = (high < threshold_high) | ((high == threshold_high) & (low < threshold_low))

@@ -1,13 +1,11 @@
 """The draws that mechanisms and queries are made of.
 
-All take a key of any type first, and consume it; all run under jit, vmap
-(equal to a loop over keys, bit for bit), scan and shard_map, and give the same
-numbers whether or not 64-bit types are enabled. They are random floats of
-32 bits: their set of values is finite and uneven, which leaks what the real
-numbers of a proof do not (I. Mironov, "On significance of the least
-significant bits for differential privacy", CCS 2012). What is released with
-such noise is rounded to a grid coarser than the floats' own, as
-`jdp.numerics.dither` does.
+All take a key of any type first, and consume it; all run under jit, vmap (equal to a loop over
+keys, bit for bit), scan and shard_map, and give the same numbers whether or not 64-bit types are
+enabled. They are random floats of 32 bits: their set of values is finite and uneven, which leaks
+what the real numbers of a proof do not (I. Mironov, "On significance of the least significant bits
+for differential privacy", CCS 2012). What is released with such noise is rounded to a grid coarser
+than the floats' own, as `jdp.numerics.dither` does.
 """
 
 import math
@@ -50,10 +48,9 @@ def bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
 def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
   """log U and log(1 - U) of one uniform U, each accurate to float32 however close U is to 0 or 1.
 
-  U = (w + 1/2) / 2^64 with w of 64 random bits, so U and 1 - U are at least
-  2^-65. `log_u < log_p` decides a coin whose p, or 1 - p, is far below the
-  resolution of a float32; `log_u` and `log_1mu` invert distribution functions
-  in both tails.
+  U = (w + 1/2) / 2^64 with w of 64 random bits, so U and 1 - U are at least 2^-65. `log_u < log_p`
+  decides a coin whose p, or 1 - p, is far below the resolution of a float32; `log_u` and `log_1mu`
+  invert distribution functions in both tails.
 
   Args:
     key: consumed.
@@ -117,8 +114,8 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
 def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
   """Standard normal draws (Box and Muller 1958).
 
-  The radius is drawn from 39 bits and the angle from at least 24: the magnitude
-  is at most 7.45, which a true normal exceeds with probability 1e-13.
+  The radius is drawn from 39 bits and the angle from at least 24: the magnitude is at most 7.45,
+  which a true normal exceeds with probability 1e-13.
 
   Args:
     key: consumed.
@@ -144,10 +141,11 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
 
 @partial(jax.jit, static_argnames=("p", "shape"))
 def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Coins that are True with probability `realised_probability(p)`: 64 random bits are below floor(p 2^64).
+  """Coins that are True with probability `realised_probability(p)`: 64 random bits are below
+  floor(p 2^64).
 
-  Nothing is rounded to float32, which would draw a sampling probability of
-  0.01 as 0.00999999978. For a traced p, compare `log_uniforms` instead.
+  Nothing is rounded to float32, which would draw a sampling probability of 0.01 as 0.00999999978.
+  For a traced p, compare `log_uniforms` instead.
 
   Args:
     key: consumed.
@@ -199,7 +197,8 @@ def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
 
 
 def realised_probability(p: float) -> float:
-  """The probability, exactly, with which `bernoulli(key, p)` is True: p rounded down to a multiple of 2^-64.
+  """The probability, exactly, with which `bernoulli(key, p)` is True: p rounded down to a multiple
+  of 2^-64.
 
   It is p itself if p is 0 or at least 2^-12.
 
@@ -217,13 +216,16 @@ def _threshold(p: float) -> int:
 
 def _check_dtype(dtype: Any) -> None:
   if not (jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 32):
-    raise ValueError(f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert.")
+    raise ValueError(
+      f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert."
+    )
 
 
 def _box_muller(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Two normals from each 64 bits."""
   sine = _angle(low)
-  cosine = np.float32(0.5) - jnp.abs(sine)  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
+  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
+  cosine = np.float32(0.5) - jnp.abs(sine)
   cosine = jnp.where(low & np.uint32(0x80) == 0, cosine, -cosine)
   radius = _radius(high, low)
   return radius * _sin_pi(sine), radius * _sin_pi(cosine)
@@ -240,9 +242,13 @@ def _sin_pi(t: jax.Array) -> jax.Array:
 
 
 def _radius(high: jax.Array, low: jax.Array) -> jax.Array:
-  """sqrt(-2 log u), u from `high` and the last 7 bits of `low`: 32 bits would make the tail a coarse grid."""
+  """sqrt(-2 log u), u from `high` and the last 7 bits of `low`: 32 bits would make the tail a
+  coarse grid.
+  """
   fine = (low & np.uint32(0x7F)).astype(np.float32) + np.float32(0.5)
-  mantissa, exponent = _mantissa(high.astype(np.float32) * np.float32(2.0**-32) + fine * np.float32(2.0**-39))
+  mantissa, exponent = _mantissa(
+    high.astype(np.float32) * np.float32(2.0**-32) + fine * np.float32(2.0**-39)
+  )
   return jnp.sqrt(np.float32(-2) * (_log1p(mantissa) + exponent * _LOG_2))
 
 
@@ -259,9 +265,11 @@ def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
   """log U for U = (w + 1/2) / 2^64, w of the bits (high, low); w inverted gives log(1 - U)."""
   above = high >= np.uint32(1 << 31)
   high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
-  small = (high + (low + np.float32(0.5)) * np.float32(2.0**-32)) * np.float32(2.0**-32)  # min(U, 1 - U)
+  # min(U, 1 - U)
+  small = (high + (low + np.float32(0.5)) * np.float32(2.0**-32)) * np.float32(2.0**-32)
   mantissa, exponent = _mantissa(small)
-  # log(1 - small), without forming 1 - small: as it is if close to 1, else from 2 (1 - small), exactly.
+  # log(1 - small), without forming 1 - small: as it is if close to 1, else from 2 (1 - small),
+  # exactly.
   near = small < np.float32(1) - _SQRT_HALF
   mantissa = jnp.where(above, jnp.where(near, -small, np.float32(1) - 2 * small), mantissa)
   exponent = jnp.where(above, jnp.where(near, np.float32(0), np.float32(-1)), exponent)
@@ -269,7 +277,9 @@ def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def _mantissa(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)); u is positive and not subnormal."""
+  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)); u is positive and not
+  subnormal.
+  """
   pattern = lax.bitcast_convert_type(u, np.int32)
   exponent = (pattern - _SQRT_HALF_BITS) >> 23
   mantissa = lax.bitcast_convert_type(pattern - (exponent << 23), np.float32)

@@ -1,14 +1,18 @@
-"""Laws on the integers as tables that are drawn from with exact integer comparisons (Walker's alias method).
+"""Laws on the integers as tables that are drawn from with exact integer comparisons (Walker's alias
+method).
 
-A distribution that is symmetric about zero is held as a table of its magnitudes. It has 2^k columns of equal probability; column
-i returns i with a probability of thresholds[i] / 2^64, and another magnitude otherwise. A draw takes k + 64 random
-bits for the magnitude and one for the sign: no floating-point number occurs on the way, and what is realised is
-known exactly (`realised`). Tables are made on the host, from weights in fixed point of 256 bits.
+A distribution that is symmetric about zero is held as a table of its magnitudes. It has 2^k columns
+of equal probability; column i returns i with a probability of thresholds[i] / 2^64, and another
+magnitude otherwise. A draw takes k + 64 random bits for the magnitude and one for the sign: no
+floating-point number occurs on the way, and what is realised is known exactly (`realised`). Tables
+are made on the host, from weights in fixed point of 256 bits.
 
-The distance between the distribution asked for and the distribution drawn from is, in total variation, at most 2^-64 for each draw:
-2^-66 for the magnitudes that the table leaves out, 2^-65 for probabilities rounded to multiples of 2^-(k+64), and
-below 2^-100 for the arithmetic of the weights. By the union bound N draws are within N 2^-64 of exact ones, which adds
-at most (1 + e^epsilon) N 2^-64 to a delta: 2e-7 for N = 10^12 (a million clients of a million weights) at epsilon 1.
+The distance between the distribution asked for and the distribution drawn from is, in total
+variation, at most 2^-64 for each draw: 2^-66 for the magnitudes that the table leaves out, 2^-65
+for probabilities rounded to multiples of 2^-(k+64), and below 2^-100 for the arithmetic of the
+weights. By the union bound N draws are within N 2^-64 of exact ones, which adds at most (1 +
+e^epsilon) N 2^-64 to a delta: 2e-7 for N = 10^12 (a million clients of a million weights) at
+epsilon 1.
 """
 
 import functools
@@ -32,7 +36,8 @@ class AliasTable(NamedTuple):
   """The alias table of a symmetric distribution.
 
   Attributes:
-    rows: uint32 [2^k, 3]: for each column its threshold's high and low word, and the other magnitude.
+    rows: uint32 [2^k, 3]: for each column its threshold's high and low word, and the other
+      magnitude.
   """
 
   rows: np.ndarray
@@ -62,9 +67,11 @@ def discrete_laplace(scale: float) -> AliasTable:
 
 @functools.lru_cache(maxsize=64)
 def skellam(variance: float) -> AliasTable:
-  """The difference of two Poisson variables of mean variance / 2: P(x) = e^-v I_|x|(v) (arXiv 2110.04995, Section 2).
+  """The difference of two Poisson variables of mean variance / 2: P(x) = e^-v I_|x|(v) (arXiv
+  2110.04995, Section 2).
 
-  The Bessel functions' recurrence I_(x-1) = I_(x+1) + (2x / v) I_x is run downwards, the way in which it is stable.
+  The Bessel functions' recurrence I_(x-1) = I_(x+1) + (2x / v) I_x is run downwards, the way in
+  which it is stable.
   """
   v = Fraction(variance)
   last = _last("variance", variance, _skellam_tail(variance, _LOG_TAIL))
@@ -89,9 +96,13 @@ def realised(table: AliasTable) -> list[Fraction]:
 
 
 def _table(weights: list[int]) -> AliasTable:
-  """The table of the symmetric distribution whose magnitudes 0, 1, ... have these weights (for each of their two signs)."""
+  """The table of the symmetric distribution whose magnitudes 0, 1, ... have these weights (for each
+  of their two signs).
+  """
   size = 1 << max(1, (len(weights) - 1).bit_length())
-  masses = _rounded([weights[0], *(2 * w for w in weights[1:])], size * _WORD) + [0] * (size - len(weights))
+  masses = _rounded([weights[0], *(2 * w for w in weights[1:])], size * _WORD) + [0] * (
+    size - len(weights)
+  )
   thresholds, others = masses, list(range(size))
   small = [i for i, mass in enumerate(masses) if mass < _WORD]
   large = [i for i, mass in enumerate(masses) if mass > _WORD]
@@ -103,9 +114,11 @@ def _table(weights: list[int]) -> AliasTable:
       large.pop()
       if masses[j] < _WORD:
         small.append(j)
-  # A full column's threshold of 2^64 is not a word: 2^64 - 1 and itself as the other value come to the same.
+  # A full column's threshold of 2^64 is not a word: 2^64 - 1 and itself as the other value come to
+  # the same.
   words = [
-    (min(t, _WORD - 1) >> 32, min(t, _WORD - 1) % 2**32, other) for t, other in zip(thresholds, others, strict=True)
+    (min(t, _WORD - 1) >> 32, min(t, _WORD - 1) % 2**32, other)
+    for t, other in zip(thresholds, others, strict=True)
   ]
   return AliasTable(np.array(words, np.uint32))
 
@@ -124,14 +137,16 @@ def _last(name: str, value: float, tail: float) -> int:
   """The last magnitude of a table, beyond which there is at most 2^-66."""
   if not tail <= LARGEST_MAGNITUDE - 1:
     raise ValueError(
-      f"Expected {name} so small that magnitudes above {LARGEST_MAGNITUDE} have probability 2^-66, got {value}; "
-      "take a coarser unit, or add several draws."
+      f"Expected {name} so small that magnitudes above {LARGEST_MAGNITUDE} have probability 2^-66, "
+      f"got {value}; take a coarser unit, or add several draws."
     )
   return max(1, math.ceil(tail))
 
 
 def _skellam_tail(variance: float, log_tail: float) -> int:
-  """An x with P(X >= x) <= e^-log_tail: Chernoff's bound is v (cosh t - 1) - t x at t = asinh(x / v)."""
+  """An x with P(X >= x) <= e^-log_tail: Chernoff's bound is v (cosh t - 1) - t x at t = asinh(x /
+  v).
+  """
   low, high = 0, 1
   while not _beyond(variance, high, log_tail):
     low, high = high, 2 * high

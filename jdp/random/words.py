@@ -10,7 +10,8 @@ from jax import lax
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _DOMAIN = np.uint32(1 << 31)
-TILE = 2**16  # values, of at most two words each: with what becomes of them, what a core's cache holds
+# values, of at most two words each: with what becomes of them, what a core's cache holds
+TILE = 2**16
 
 
 def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -29,10 +30,11 @@ def is_threefry(key: jax.Array) -> bool:
 def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
-  Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key, so that a tile's
-  words are still in the core's cache when they become numbers; on an accelerator many tiles side by side, to fill it.
-  The tiles are equal, so that for most shapes nothing is cut off, which would cost a copy. Threefry words need no
-  tiles: they never reach memory (see `_threefry_words`).
+  Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key,
+  so that a tile's words are still in the core's cache when they become numbers; on an accelerator
+  many tiles side by side, to fill it. The tiles are equal, so that for most shapes nothing is cut
+  off, which would cost a copy. Threefry words need no tiles: they never reach memory (see
+  `_threefry_words`).
   """
   size = math.prod(shape)
   tiles = 1 if is_threefry(key) else max(1, -(-size // TILE))
@@ -42,30 +44,38 @@ def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   else:  # mapped over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for reuse
     impl, data = jax.random.key_impl(key), jax.random.key_data(jax.random.split(key, tiles))
     side_by_side = None if jax.default_backend() == "cpu" else 64
-    drawn = lax.map(lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count), data, batch_size=side_by_side)
+    drawn = lax.map(
+      lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count),
+      data,
+      batch_size=side_by_side,
+    )
   return jax.tree.map(lambda x: x.reshape(-1)[:size].reshape(shape), drawn)
 
 
 def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
   """The two words of one threefry block for each element.
 
-  JAX's own generator runs the rounds as a loop through memory, and keeps one
-  word of the two. Here they are unrolled and elementwise from the counter on:
-  XLA fuses them with whatever the words become.
+  JAX's own generator runs the rounds as a loop through memory, and keeps one word of the two. Here
+  they are unrolled and elementwise from the counter on: XLA fuses them with whatever the words
+  become.
 
-  Block `i` has the counter (2^31, i). JAX's split and fold_in use counters
-  below (2^31, 0), so they share no block with it.
+  Block `i` has the counter (2^31, i). JAX's split and fold_in use counters below (2^31, 0), so they
+  share no block with it.
   """
   size = math.prod(shape)
   if size >= 2**32:
-    raise ValueError(f"Expected fewer than 2^32 values from one threefry key, got shape {shape}; split the key.")
-  jax.random.bits(key)  # compiled away: it is there for JAX's key-reuse checker, which does not see `key_data`
+    raise ValueError(
+      f"Expected fewer than 2^32 values from one threefry key, got shape {shape}; split the key."
+    )
+  # compiled away: it is there for JAX's key-reuse checker, which does not see `key_data`
+  jax.random.bits(key)
   index = lax.iota(np.uint32, size).reshape(shape)
   return threefry_2x32(jax.random.key_data(key), jnp.full_like(index, _DOMAIN), index)
 
 
 def threefry_2x32(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+  """Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+  2011).
 
   Args:
     key: [2] uint32.

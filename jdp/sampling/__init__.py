@@ -1,10 +1,9 @@
 """Who takes part in a round.
 
-A sampler draws a sample of fixed shape inside jit: `capacity` slots, those that
-are not used padded with weight 0. It carries the event that the accountant
-needs. How many members a sample has may itself be private: nothing derived from it may
-be shown un-noised. Of how many records it was drawn is public, and whoever joins it with data
-refuses another number of records.
+A sampler draws a sample of fixed shape inside jit: `capacity` slots, those that are not used padded
+with weight 0. It carries the event that the accountant needs. How many members a sample has may
+itself be private: nothing derived from it may be shown un-noised. Of how many records it was drawn
+is public, and whoever joins it with data refuses another number of records.
 
 | sampler | a round's members | analysed under |
 |---|---|---|

@@ -81,13 +81,16 @@ def first_members(indices: jax.Array, size: jax.Array, population: int) -> Sampl
 
 
 def pack(chosen: jax.Array, capacity: int) -> Sample:
-  """The sample of the first `capacity` records that are chosen, bool [population]; the others are dropped."""
+  """The sample of the first `capacity` records that are chosen, bool [population]; the others are
+  dropped.
+  """
   if capacity * _BLOCK > chosen.size:
     (indices,) = jnp.nonzero(chosen, size=capacity, fill_value=0)
     size = jnp.minimum(jnp.sum(chosen, dtype=np.int32), capacity)
     return first_members(indices.astype(np.int32), size, chosen.size)
-  # A running count of all records is slow on CPU: count by blocks, then look into the blocks that hold members.
-  # The coins are neither padded nor written to memory: XLA fuses their draw with the count.
+  # A running count of all records is slow on CPU: count by blocks, then look into the blocks that
+  # hold members. The coins are neither padded nor written to memory: XLA fuses their draw with the
+  # count.
   whole = chosen.size - chosen.size % _BLOCK
   counts = jnp.sum(chosen[:whole].reshape(-1, _BLOCK), axis=1, dtype=np.int32)
   ends = jnp.cumsum(jnp.append(counts, jnp.sum(chosen[whole:], dtype=np.int32)))
@@ -99,9 +102,14 @@ def pack(chosen: jax.Array, capacity: int) -> Sample:
   return first_members(block * _BLOCK + place, jnp.minimum(ends[-1], capacity), chosen.size)
 
 
-def until_done(key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Array]], value: T) -> T:
-  """The last of `value, done = attempt(fresh_key, value)`, repeated until done. Consumes the key."""
-  (key,) = jax.random.split(key, 1)  # fold_in alone would not show the key-reuse checker that it is spent
+def until_done(
+  key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Array]], value: T
+) -> T:
+  """The last of `value, done = attempt(fresh_key, value)`, repeated until done. Consumes the
+  key.
+  """
+  # fold_in alone would not show the key-reuse checker that it is spent
+  (key,) = jax.random.split(key, 1)
 
   def again(carry):
     step, value, _ = carry
@@ -113,8 +121,8 @@ def until_done(key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Ar
 def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
   """Uniform integers below `bound`, exactly: int32 [size].
 
-  A word of 32 bits is reduced modulo the bound. Words from the largest multiple of the bound
-  on would make small numbers likelier: they become `bound`, for the caller to draw again.
+  A word of 32 bits is reduced modulo the bound. Words from the largest multiple of the bound on
+  would make small numbers likelier: they become `bound`, for the caller to draw again.
   """
   word = random.bits(key, (size,))
   value = (word % np.uint32(bound)).astype(np.int32)
@@ -123,11 +131,19 @@ def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
 
 
 def least_capacity(population: int, probability: float) -> int:
-  """The least number of slots that Bin(population, probability) members outgrow with a probability below 1e-12."""
+  """The least number of slots that Bin(population, probability) members outgrow with a probability
+  below 1e-12.
+  """
   overflows = partial(overflow_probability, population, probability)
-  return bisect.bisect_left(range(population), True, lo=1, key=lambda slots: overflows(slots) < _NEGLIGIBLE)
+  return bisect.bisect_left(
+    range(population), True, lo=1, key=lambda slots: overflows(slots) < _NEGLIGIBLE
+  )
 
 
 def overflow_probability(population: int, probability: float, capacity: int) -> float:
   """P(Bin(N, q) > capacity) = I_q(capacity + 1, N - capacity)."""
-  return 0.0 if capacity >= population else float(special.betainc(capacity + 1, population - capacity, probability))
+  return (
+    0.0
+    if capacity >= population
+    else float(special.betainc(capacity + 1, population - capacity, probability))
+  )

@@ -40,23 +40,25 @@ class EpochState(NamedTuple):
 def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) -> Sampler:
   """The records, in a fresh uniform order for each epoch, are cut in batches: one batch a round.
 
-  Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed: a record is in at most one batch of
-  an epoch, so a whole epoch costs one unsampled release, under zero-out, replace-one or (by the uniform order and the
-  public number of batches) add/remove. Rounds of an epoch that was begun count as the whole of it.
-  Where B divides N, nobody sits out to take the place of a record that is removed, and the last batch would be short:
-  the event says that a partial batch is kept, which costs more under add/remove.
+  Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed: a record is in at
+  most one batch of an epoch, so a whole epoch costs one unsampled release, under zero-out,
+  replace-one or (by the uniform order and the public number of batches) add/remove. Rounds of an
+  epoch that was begun count as the whole of it. Where B divides N, nobody sits out to take the
+  place of a record that is removed, and the last batch would be short: the event says that a
+  partial batch is kept, which costs more under add/remove.
 
-  The order is exactly uniform, for ideal random bits: records are sorted by 64-bit words, all drawn again if two
-  are equal (once in 4e7 epochs of a million records).
+  The order is exactly uniform, for ideal random bits: records are sorted by 64-bit words, all drawn
+  again if two are equal (once in 4e7 epochs of a million records).
 
   Args:
     population: N, a public constant below 2^31.
     batch_size: B in [1, N].
-    keep_partial: whether the N mod B records left over make a last, smaller batch. False: they sit the epoch out.
+    keep_partial: whether the N mod B records left over make a last, smaller batch. False: they sit
+      the epoch out.
 
   Returns:
-    A `Sampler` with an `EpochState`, whose assignment holds the records of all batches in order. Batches
-    have a public size; `expected_size` is its mean over an epoch.
+    A `Sampler` with an `EpochState`, whose assignment holds the records of all batches in order.
+    Batches have a public size; `expected_size` is its mean over an epoch.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -89,18 +91,22 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
     return first_members(slots, jnp.minimum(batch_size, covered - start), population)
 
   short_without_one = keep_partial or population == num_slots
-  event = partial(ShuffledBatches, num_batches, keeps_partial=short_without_one, population=population)
-  return _sampler(assign, batch, event, num_slots, num_batches, population, covered / num_batches, batch_size)
+  event = partial(
+    ShuffledBatches, num_batches, keeps_partial=short_without_one, population=population
+  )
+  return _sampler(
+    assign, batch, event, num_slots, num_batches, population, covered / num_batches, batch_size
+  )
 
 
 def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = None) -> Sampler:
   """Each record picks one round of every epoch, uniformly and independently of the others.
 
-  Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch, whatever the others
-  picked, so a whole epoch costs one unsampled release, under add/remove, zero-out or replace-one. Rounds of an epoch
-  that was begun count as the whole of it. Samples larger than the capacity lose the members
-  with the highest numbers, whatever they hold; the event carries the probability of that, which the
-  accountant adds to delta for each round.
+  Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch,
+  whatever the others picked, so a whole epoch costs one unsampled release, under add/remove,
+  zero-out or replace-one. Rounds of an epoch that was begun count as the whole of it. Samples
+  larger than the capacity lose the members with the highest numbers, whatever they hold; the event
+  carries the probability of that, which the accountant adds to delta for each round.
 
   The picks are exactly uniform, for ideal random bits: no float takes part in them.
 
@@ -111,7 +117,8 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
       probability below 1e-12.
 
   Returns:
-    A `Sampler` with an `EpochState`, whose assignment holds the round that each record picked, int32 [population].
+    A `Sampler` with an `EpochState`, whose assignment holds the round that each record picked,
+    int32 [population].
 
   Raises:
     ValueError: if an argument is out of range.
@@ -140,7 +147,9 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
 
   overflow = overflow_probability(population, 1 / num_batches, capacity)
   event = partial(BallsInBins, num_batches, overflow_probability=overflow, population=population)
-  return _sampler(assign, batch, event, population, num_batches, population, population / num_batches, capacity)
+  return _sampler(
+    assign, batch, event, population, num_batches, population, population / num_batches, capacity
+  )
 
 
 def _sampler(
@@ -157,7 +166,9 @@ def _sampler(
 
   def sample(key, state):
     assignment = lax.cond(state.position == 0, assign, lambda key: state.assignment, key)
-    return batch(assignment, state.position), EpochState(assignment, (state.position + 1) % num_batches)
+    return batch(assignment, state.position), EpochState(
+      assignment, (state.position + 1) % num_batches
+    )
 
   return Sampler(
     init=lambda: EpochState(jnp.zeros(assignment_size, jnp.int32), jnp.int32(0)),

@@ -1,4 +1,6 @@
-"""Calibrated noise meets its target and not much less does; so do clip norm, probability, rounds and cohort."""
+"""Calibrated noise meets its target and not much less does; so do clip norm, probability, rounds
+and cohort.
+"""
 
 import math
 
@@ -6,14 +8,26 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.events import FixedSizeSampling, GaussianSum, LocalRelease, PoissonSampling, Round, ShuffledBatches
+from jdp.events import (
+  FixedSizeSampling,
+  GaussianSum,
+  LocalRelease,
+  PoissonSampling,
+  Round,
+  ShuffledBatches,
+)
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 
 
 def assert_least(z, target, delta, q, rounds, accountant="rdp"):
-  assert accounting.epsilon(subsampled_gaussian(q, z, rounds), delta, accountant=accountant) <= target
-  assert accounting.epsilon(subsampled_gaussian(q, 0.999 * z, rounds), delta, accountant=accountant) > target
+  assert (
+    accounting.epsilon(subsampled_gaussian(q, z, rounds), delta, accountant=accountant) <= target
+  )
+  assert (
+    accounting.epsilon(subsampled_gaussian(q, 0.999 * z, rounds), delta, accountant=accountant)
+    > target
+  )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -21,7 +35,9 @@ def test_least_noise_over_random_plans(seed):
   rng = np.random.default_rng(seed)
   target, delta, q = 10 ** rng.uniform([-2, -10, -6], [2, -3, 0])
   rounds = int(10 ** rng.uniform(0, 6))
-  assert_least(accounting.calibrate_noise_multiplier(target, delta, q, rounds), target, delta, q, rounds)
+  assert_least(
+    accounting.calibrate_noise_multiplier(target, delta, q, rounds), target, delta, q, rounds
+  )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +91,8 @@ def test_refuses_the_moments_accountant_below_its_floor():
 @pytest.mark.slow
 def test_refuses_a_delta_that_needs_no_noise():
   with pytest.raises(
-    ValueError, match=r"Expected delta below 9\.99e-07, the probability that a record is ever sampled"
+    ValueError,
+    match=r"Expected delta below 9\.99e-07, the probability that a record is ever sampled",
   ):
     accounting.calibrate_noise_multiplier(1.0, 1e-5, 1e-7, 10, accountant="pld")
 
@@ -85,13 +102,19 @@ def sampled(q, z, rounds):
 
 
 def epochs(stddev, number=10):
-  first, other = (Round(ShuffledBatches(7, start), GaussianSum(1.0, stddev), "replace_one") for start in (True, False))
+  first, other = (
+    Round(ShuffledBatches(7, start), GaussianSum(1.0, stddev), "replace_one")
+    for start in (True, False)
+  )
   return Ledger().append(first, count=number).append(other, count=6 * number)
 
 
 def decaying(z):
   """A run whose noise follows a schedule, with local releases of the same observer."""
-  rounds = (Round(PoissonSampling(1.0), GaussianSum(1.0, z * (1 + i)), "replace_one", "user") for i in range(20))
+  rounds = (
+    Round(PoissonSampling(1.0), GaussianSum(1.0, z * (1 + i)), "replace_one", "user")
+    for i in range(20)
+  )
   local = LocalRelease(PureDP(0.01, unit="user", observer="model"))
   return Ledger().extend([*((event, 1) for event in rounds), (local, 9)])
 
@@ -100,7 +123,9 @@ def decaying(z):
 @pytest.mark.parametrize("target", [0.3, 2.0])
 def test_noise_of_any_plan(plan, target):
   noise = accounting.calibrate_noise(target, 1e-5, plan)
-  assert accounting.epsilon(plan(noise), 1e-5) <= target < accounting.epsilon(plan(0.999 * noise), 1e-5)
+  assert (
+    accounting.epsilon(plan(noise), 1e-5) <= target < accounting.epsilon(plan(0.999 * noise), 1e-5)
+  )
 
 
 def test_noise_agrees_with_the_noise_multiplier():
@@ -114,7 +139,11 @@ def test_clip_norm(target):
     return Ledger().append(Round(PoissonSampling(0.03), GaussianSum(clip_norm, 0.7)), count=300)
 
   clip_norm = accounting.calibrate_clip_norm(target, 1e-6, plan)
-  assert accounting.epsilon(plan(clip_norm), 1e-6) <= target < accounting.epsilon(plan(1.001 * clip_norm), 1e-6)
+  assert (
+    accounting.epsilon(plan(clip_norm), 1e-6)
+    <= target
+    < accounting.epsilon(plan(1.001 * clip_norm), 1e-6)
+  )
 
 
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
@@ -133,16 +162,23 @@ def test_rounds(target):
   rounds = accounting.calibrate_rounds(target, 1e-6, lambda rounds: sampled(0.02, 1.0, rounds))
   assert accounting.epsilon(sampled(0.02, 1.0, rounds), 1e-6) <= target
   assert accounting.epsilon(sampled(0.02, 1.0, rounds + 1), 1e-6) > target
-  assert accounting.calibrate_rounds(target, 1e-6, lambda n: sampled(0.02, 1.0, n), maximum=rounds - 1) == rounds - 1
+  assert (
+    accounting.calibrate_rounds(target, 1e-6, lambda n: sampled(0.02, 1.0, n), maximum=rounds - 1)
+    == rounds - 1
+  )
 
 
 def test_cohort():
   def plan(size, population=5000):
-    return Ledger().append(Round(FixedSizeSampling(size, population), GaussianSum(1.0, 3.0), "replace_one"), count=400)
+    return Ledger().append(
+      Round(FixedSizeSampling(size, population), GaussianSum(1.0, 3.0), "replace_one"), count=400
+    )
 
   cohort = accounting.calibrate_cohort(2.0, 1e-6, plan, population=5000)
   assert accounting.epsilon(plan(cohort), 1e-6) <= 2.0 < accounting.epsilon(plan(cohort + 1), 1e-6)
-  assert accounting.calibrate_cohort(2.0, 1e-6, lambda m: plan(m, 100_000_000), population=5000) == 5000
+  assert (
+    accounting.calibrate_cohort(2.0, 1e-6, lambda m: plan(m, 100_000_000), population=5000) == 5000
+  )
 
 
 def test_other_accountants_and_relations_are_passed_on():
@@ -156,13 +192,34 @@ def test_other_accountants_and_relations_are_passed_on():
 @pytest.mark.parametrize(
   ("calibrate", "message"),
   [
-    (lambda: accounting.calibrate_noise(0.0, 1e-5, epochs), "target_epsilon to be a finite number > 0"),
-    (lambda: accounting.calibrate_rounds(1.0, math.nan, sampled), "delta to be a finite number > 0"),
-    (lambda: accounting.calibrate_rounds(1.0, 0.1, sampled, maximum=0), "maximum to be a whole number >= 1"),
-    (lambda: accounting.calibrate_noise(1.0, 1e-5, lambda z: sampled(1.0, 0.1, 1)), "which no noise meets"),
-    (lambda: accounting.calibrate_clip_norm(1.0, 1e-5, lambda s: sampled(1.0, 9.0, 1)), "depends on its clip norm"),
-    (lambda: accounting.calibrate_rounds(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n)), "one round meets.*one costs 4"),
-    (lambda: accounting.calibrate_cohort(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n), population=9), "that one record"),
+    (
+      lambda: accounting.calibrate_noise(0.0, 1e-5, epochs),
+      "target_epsilon to be a finite number > 0",
+    ),
+    (
+      lambda: accounting.calibrate_rounds(1.0, math.nan, sampled),
+      "delta to be a finite number > 0",
+    ),
+    (
+      lambda: accounting.calibrate_rounds(1.0, 0.1, sampled, maximum=0),
+      "maximum to be a whole number >= 1",
+    ),
+    (
+      lambda: accounting.calibrate_noise(1.0, 1e-5, lambda z: sampled(1.0, 0.1, 1)),
+      "which no noise meets",
+    ),
+    (
+      lambda: accounting.calibrate_clip_norm(1.0, 1e-5, lambda s: sampled(1.0, 9.0, 1)),
+      "depends on its clip norm",
+    ),
+    (
+      lambda: accounting.calibrate_rounds(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n)),
+      "one round meets.*one costs 4",
+    ),
+    (
+      lambda: accounting.calibrate_cohort(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n), population=9),
+      "that one record",
+    ),
   ],
 )
 def test_searches_refuse(calibrate, message):

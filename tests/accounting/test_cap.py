@@ -1,4 +1,6 @@
-"""The constants of PrivUnit against independent high-precision integrals and published reference points."""
+"""The constants of PrivUnit against independent high-precision integrals and published reference
+points.
+"""
 
 import math
 import time
@@ -28,7 +30,9 @@ def exact_log_q(dim: int, log_height, digits: int = 50):
 
     log_constant = mpmath.loggamma(mpmath.mpf(dim) / 2) - mpmath.loggamma(mpmath.mpf(dim - 1) / 2)
     log_constant -= mpmath.log(mpmath.pi) / 2
-    return log_constant + power * mpmath.log(mpmath.sin(theta)) + mpmath.log(mpmath.quad(relative, ends))
+    return (
+      log_constant + power * mpmath.log(mpmath.sin(theta)) + mpmath.log(mpmath.quad(relative, ends))
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,8 @@ def test_optimum_at_dimension_three_is_the_closed_form(epsilon):
   optimum = priv_unit.optimal_cap(3, epsilon)
   assert optimum.m == pytest.approx(math.tanh(epsilon / 4), rel=1e-9)
   assert optimum.gamma == pytest.approx(math.tanh(epsilon / 4), rel=1e-9)
-  assert optimum.logit_p == pytest.approx(epsilon / 2, rel=2e-9)  # it carries all of the 5e-10 margin of epsilon
+  # it carries all of the 5e-10 margin of epsilon
+  assert optimum.logit_p == pytest.approx(epsilon / 2, rel=2e-9)
 
 
 @pytest.mark.parametrize("dim", DIMS)
@@ -89,7 +94,8 @@ def test_every_optimum_is_finite_stationary_and_spends_epsilon_from_below(dim):
 def test_exact_epsilon_by_independent_quadrature_is_never_above_the_one_asked_for(dim, epsilon):
   optimum = priv_unit.optimal_cap(dim, epsilon)
   log_height = optimum.log_height
-  if optimum.gamma < 0.5:  # gamma is the accurate coordinate here: recover log h from it in high precision
+  # gamma is the accurate coordinate here: recover log h from it in high precision
+  if optimum.gamma < 0.5:
     with mpmath.workdps(50):
       log_height = mpmath.log((1 - mpmath.mpf(optimum.gamma)) / 2)
   log_q = exact_log_q(dim, log_height)
@@ -144,13 +150,17 @@ def test_published_split_is_safe_and_never_better_than_the_optimum(dim, split):
 
 
 @pytest.mark.parametrize(
-  ("dim", "epsilon", "mse"), [(10, 1, 62.48), (1000, 4, 614.0), (10**5, 16, 5167), (10**6, 256, 2041)]
+  ("dim", "epsilon", "mse"),
+  [(10, 1, 62.48), (1000, 4, 614.0), (10**5, 16, 5167), (10**6, 256, 2041)],
 )
 def test_published_parameterisation_has_its_reference_error(dim, epsilon, mse):
   """The best split on a fine grid gives the error that the paper's conditions allow."""
   best = math.inf
   for share in np.linspace(0.001, 0.6, 300):
-    best = min(best, math.expm1(-2 * priv_unit.published_cap(dim, share * epsilon, (1 - share) * epsilon).log_m))
+    best = min(
+      best,
+      math.expm1(-2 * priv_unit.published_cap(dim, share * epsilon, (1 - share) * epsilon).log_m),
+    )
   assert best == pytest.approx(mse, rel=5e-3)
 
 

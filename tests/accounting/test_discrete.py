@@ -1,4 +1,6 @@
-"""Divergences of discrete noise bound the true ones, computed from the distributions, and are not far above them."""
+"""Divergences of discrete noise bound the true ones, computed from the distributions, and are not
+far above them.
+"""
 
 import math
 
@@ -27,12 +29,18 @@ def skellam(variance, last):
 
 
 def renyi(law, shift, orders):
-  """The larger of the divergences between a distribution on the integers and itself shifted, at each order."""
+  """The larger of the divergences between a distribution on the integers and itself shifted, at
+  each order.
+  """
   p, q = law[shift:], law[: len(law) - shift]
   kept = (p > 1e-250) & (q > 1e-250)
   log_p, log_q = np.log(p[kept]), np.log(q[kept])
   return np.array(
-    [max(special.logsumexp(a * x + (1 - a) * y) for x, y in ((log_p, log_q), (log_q, log_p))) / (a - 1) for a in orders]
+    [
+      max(special.logsumexp(a * x + (1 - a) * y) for x, y in ((log_p, log_q), (log_q, log_p)))
+      / (a - 1)
+      for a in orders
+    ]
   )
 
 
@@ -64,7 +72,9 @@ def test_inflation_is_as_published():
   tau = 10 * sum(math.exp(-2 * math.pi**2 * 0.25 * k / (k + 1)) for k in range(1, 10))
   assert discrete_noise.inflation(0.5, 10) == pytest.approx(tau, rel=1e-12)
   expected = min(4 / 2.5 + 2 * tau * 6 / 2.5**0.5 + tau**2 * 9, (2 / 2.5**0.5 + tau * 3) ** 2) / 2
-  assert discrete_noise.discrete_gaussian_rho(2, 6, 0.5, 10, 9) == pytest.approx(expected, rel=1e-12)
+  assert discrete_noise.discrete_gaussian_rho(2, 6, 0.5, 10, 9) == pytest.approx(
+    expected, rel=1e-12
+  )
   whole = 10 * np.sum(np.exp(-2 * np.pi**2 * 0.25 * np.arange(1, 3e6) / np.arange(2, 3e6 + 1)))
   assert whole <= discrete_noise.inflation(0.5, 3_000_000) <= whole * (1 + 1e-4)
 
@@ -82,25 +92,34 @@ def test_skellam_noise(variance, shift):
 
 def test_skellam_bound_is_as_published():
   variance = np.array([10.0, 0.1])
-  bound = discrete_noise.skellam_rdp(np.full(2, 2.0), np.full(2, 3.0), variance, np.array([3.0]))[:, 0]
-  np.testing.assert_allclose(bound, [0.6 + 38 / 400, 60 + 45], rtol=1e-12)  # a term of the minimum each
+  bound = discrete_noise.skellam_rdp(np.full(2, 2.0), np.full(2, 3.0), variance, np.array([3.0]))[
+    :, 0
+  ]
+  # a term of the minimum each
+  np.testing.assert_allclose(bound, [0.6 + 38 / 400, 60 + 45], rtol=1e-12)
 
 
 def test_two_skellam_coordinates_are_bounded_too():
   law = skellam(9.0, 200)
   truth = renyi(law, 2, ORDERS) + renyi(law, 1, ORDERS)
-  assert np.all(truth <= discrete_noise.skellam_rdp(*(np.array([x]) for x in (5**0.5, 3.0, 9.0)), ORDERS)[0])
+  assert np.all(
+    truth <= discrete_noise.skellam_rdp(*(np.array([x]) for x in (5**0.5, 3.0, 9.0)), ORDERS)[0]
+  )
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
 def test_events_are_composed_by_the_accountant(relation):
   moved = 2 if relation == "replace_one" else 1
-  gaussian = Ledger().append(Round(PoissonSampling(1.0), DiscreteGaussianSum(10.0, 80.0, 8.0, 25, 100), "zero_out"))
+  gaussian = Ledger().append(
+    Round(PoissonSampling(1.0), DiscreteGaussianSum(10.0, 80.0, 8.0, 25, 100), "zero_out")
+  )
   rho = moved**2 * 100 / (2 * 25 * 64)
   exact = accounting.gaussian_epsilon(40 / (10 * moved), 1e-5)
   epsilon = accounting.epsilon(gaussian, 1e-5, relation=relation)
   assert exact < epsilon < rho + 2 * math.sqrt(rho * math.log(1e5))
-  skellam_run = Ledger().append(Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, 25), "zero_out"))
+  skellam_run = Ledger().append(
+    Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, 25), "zero_out")
+  )
   assert epsilon < accounting.epsilon(skellam_run, 1e-5, relation=relation) < 1.02 * epsilon
 
 
@@ -119,20 +138,26 @@ def test_no_noise_is_no_privacy(event):
   assert accounting.epsilon(ledger, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize("event", [DiscreteGaussianSum(10.0, 80.0, 8.0, 5, 100), SkellamSum(10.0, 80.0, 64.0, 5)])
+@pytest.mark.parametrize(
+  "event", [DiscreteGaussianSum(10.0, 80.0, 8.0, 5, 100), SkellamSum(10.0, 80.0, 64.0, 5)]
+)
 def test_add_remove_is_refused(event):
   with pytest.raises(ValueError, match="Expected relation zero_out or replace_one"):
     accounting.epsilon(Ledger().append(Round(PoissonSampling(1.0), event, "add_remove")), 1e-5)
 
 
 def test_the_number_of_shares_may_be_traced():
-  event = jax.jit(lambda n: Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, n), "zero_out"))(jnp.int32(25))
+  event = jax.jit(
+    lambda n: Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, n), "zero_out")
+  )(jnp.int32(25))
   (plain,) = Ledger().append(event)
   assert plain == Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, 25), "zero_out")
 
 
 def test_skellam_sums_are_not_exported_as_something_else():
-  ledger = Ledger().append(Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, 25), "zero_out"))
+  ledger = Ledger().append(
+    Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, 25), "zero_out")
+  )
   with pytest.raises(ValueError, match="Skellam"):
     to_dp_event(ledger)
   with pytest.raises(ValueError, match="Skellam"):

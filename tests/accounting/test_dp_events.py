@@ -35,7 +35,9 @@ RELATIONS = {
 }
 _PURE = RandomizedResponse, PureRelease
 ORDERS = [1.5, 1.75, 2.5, 3.5, *range(2, 64), 80, 128, 256]
-GROUPED = GroupedSums((GaussianSum(1.0, 2.0), GroupedSums((GaussianSum(0.5, 1.5),), ("b",))), ("a", "c"))
+GROUPED = GroupedSums(
+  (GaussianSum(1.0, 2.0), GroupedSums((GaussianSum(0.5, 1.5),), ("b",))), ("a", "c")
+)
 
 
 def rounds(sampling, query, count, relation="add_remove"):
@@ -44,15 +46,20 @@ def rounds(sampling, query, count, relation="add_remove"):
 
 def epochs(relation, *, keeps_partial=False):
   """Ten epochs of three rounds."""
-  starts = [Round(ShuffledBatches(3, n == 0, keeps_partial), GaussianSum(1.0, 10.0), relation) for n in range(3)]
+  starts = [
+    Round(ShuffledBatches(3, n == 0, keeps_partial), GaussianSum(1.0, 10.0), relation)
+    for n in range(3)
+  ]
   return Ledger().extend((event, 1) for event in starts * 10)
 
 
 LEDGERS = [
   rounds(PoissonSampling(0.01), GaussianSum(0.5, 0.6), 1000),
-  rounds(PoissonSampling(0.01), GROUPED, 100) + rounds(PoissonSampling(0.1), GaussianSum(2.0, 8.0), 10),
+  rounds(PoissonSampling(0.01), GROUPED, 100)
+  + rounds(PoissonSampling(0.1), GaussianSum(2.0, 8.0), 10),
   rounds(PoissonSampling(0.2), WeightedAverage(1.0, 0.5, 8.0), 20, "zero_out"),
-  rounds(PoissonSampling(1.0), LaplaceSum(2.0, 40.0), 10) + rounds(PoissonSampling(1.0), ConcentratedRelease(0.01), 5),
+  rounds(PoissonSampling(1.0), LaplaceSum(2.0, 40.0), 10)
+  + rounds(PoissonSampling(1.0), ConcentratedRelease(0.01), 5),
   rounds(FixedSizeSampling(100, 10_000), GaussianSum(1.0, 2.0), 1000, "replace_one"),
   rounds(PoissonSampling(1.0), RandomizedResponse(0.5, 4), 3, "replace_one"),
   rounds(PoissonSampling(1.0), PureRelease(0.3), 5, "replace_one"),
@@ -71,8 +78,9 @@ def test_dp_accounting_finds_the_epsilon_of_the_ledger(ledger):
   accountant = rdp.RdpAccountant(ORDERS, RELATIONS[ledger.entries[0][0].relation])
   accountant.compose(exported.event)
   theirs, ours = accountant.get_epsilon(DELTA), accounting.epsilon(ledger, DELTA)
-  # Ours minimises over more orders, and over basic composition too, which is better where all is pure. Of fixed-size
-  # samples dp_accounting interpolates divergences between whole orders by another rule.
+  # Ours minimises over more orders, and over basic composition too, which is better where all is
+  # pure. Of fixed-size samples dp_accounting interpolates divergences between whole orders by
+  # another rule.
   assert ours <= theirs * 1.001
   pure = all(isinstance(e, LocalRelease) or isinstance(e.query, _PURE) for e, _ in ledger.entries)
   assert theirs <= ours * (math.inf if pure else 1.02)
@@ -91,7 +99,9 @@ def composed(*events):
   "event",
   [
     composed(),
-    composed(dp.SelfComposedDpEvent(GAUSSIAN, 10), LAPLACE, dp.ZCDpEvent(0.1), dp.NonPrivateDpEvent()),
+    composed(
+      dp.SelfComposedDpEvent(GAUSSIAN, 10), LAPLACE, dp.ZCDpEvent(0.1), dp.NonPrivateDpEvent()
+    ),
     composed(GAUSSIAN, LAPLACE, GAUSSIAN),
   ],
 )
@@ -102,8 +112,16 @@ def test_events_come_back_equal(event, relation):
 @pytest.mark.parametrize(
   ("event", "relation"),
   [
-    (composed(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, GAUSSIAN), 1000)), "add_remove"),
-    (composed(dp.PoissonSampledDpEvent(0.3, LAPLACE), dp.PoissonSampledDpEvent(0.3, dp.ZCDpEvent(0.1))), "zero_out"),
+    (
+      composed(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, GAUSSIAN), 1000)),
+      "add_remove",
+    ),
+    (
+      composed(
+        dp.PoissonSampledDpEvent(0.3, LAPLACE), dp.PoissonSampledDpEvent(0.3, dp.ZCDpEvent(0.1))
+      ),
+      "zero_out",
+    ),
     (composed(dp.SampledWithoutReplacementDpEvent(100, 7, GAUSSIAN)), "replace_one"),
     (composed(dp.RandomizedResponseDpEvent(0.25, 7)), "replace_one"),
   ],
@@ -115,17 +133,23 @@ def test_sampled_events_come_back_equal(event, relation):
 @pytest.mark.parametrize("relation", ["add_remove", "zero_out"])
 def test_ledgers_come_back_equal(relation):
   queries = GaussianSum(1.0, 1.3), LaplaceSum(1.0, 4.0), ConcentratedRelease(0.1), NonPrivate()
-  ledger = Ledger().extend((Round(PoissonSampling(q), query, relation), 3) for q in (0.3, 1.0) for query in queries)
+  ledger = Ledger().extend(
+    (Round(PoissonSampling(q), query, relation), 3) for q in (0.3, 1.0) for query in queries
+  )
   assert from_dp_event(to_dp_event(ledger).event, relation=relation) == ledger
 
 
 def test_compositions_are_flattened_and_several_events_of_a_sample_are_groups():
   inner = composed(GAUSSIAN, dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 2))
-  event = dp.SelfComposedDpEvent(composed(dp.PoissonSampledDpEvent(0.1, inner), dp.NoOpDpEvent()), 5)
+  event = dp.SelfComposedDpEvent(
+    composed(dp.PoissonSampledDpEvent(0.1, inner), dp.NoOpDpEvent()), 5
+  )
   ledger = from_dp_event(event, relation="add_remove", unit="example", observer="server")
   pair = GroupedSums((GaussianSum(1.0, 2.0),) * 2, ("0", "1"))
   query = GroupedSums((GaussianSum(1.0, 1.3), pair), ("0", "1"))
-  assert ledger.entries == ((Round(PoissonSampling(0.1), query, "add_remove", "example", "server"), 5),)
+  assert ledger.entries == (
+    (Round(PoissonSampling(0.1), query, "add_remove", "example", "server"), 5),
+  )
 
 
 def test_overflows_are_handed_on():
@@ -152,8 +176,16 @@ def test_who_sees_the_reports_sees_no_amplification():
     (LEDGERS[0], "replace_one", "add_remove or zero_out for PoissonSampling"),
     (LEDGERS[4], "add_remove", "replace_one for FixedSizeSampling"),
     (rounds(PoissonSampling(1.0), PureRelease(0.3), 1), None, "replace_one to export pure"),
-    (rounds(PoissonSampling(0.5), RandomizedResponse(0.3, 2), 1), None, "replace_one to export randomized response"),
-    (Ledger().append(LocalRelease(ApproxDP(1.0, 1e-6))), None, "local releases of relation replace_one without delta"),
+    (
+      rounds(PoissonSampling(0.5), RandomizedResponse(0.3, 2), 1),
+      None,
+      "replace_one to export randomized response",
+    ),
+    (
+      Ledger().append(LocalRelease(ApproxDP(1.0, 1e-6))),
+      None,
+      "local releases of relation replace_one without delta",
+    ),
   ],
 )
 def test_what_cannot_be_exported_is_refused_by_name(ledger, relation, message):
@@ -171,5 +203,7 @@ def test_what_cannot_be_exported_is_refused_by_name(ledger, relation, message):
   ],
 )
 def test_what_cannot_be_imported_is_refused_by_name(event):
-  with pytest.raises(ValueError, match=r"counterpart in jdp\.events, got (Unsupported|Sampled|Poisson|ZCDp)"):
+  with pytest.raises(
+    ValueError, match=r"counterpart in jdp\.events, got (Unsupported|Sampled|Poisson|ZCDp)"
+  ):
     from_dp_event(event, relation="add_remove")

@@ -1,4 +1,6 @@
-"""Draw and Discard, the three adversaries: brute force on small models, reference points, bounds that must hold."""
+"""Draw and Discard, the three adversaries: brute force on small models, reference points, bounds
+that must hold.
+"""
 
 import math
 
@@ -27,10 +29,15 @@ def _logistic_gradients(weights):
 
 
 def test_brute_force_one_feature_costs_far_more_than_epsilon():
-  """Ten features, epsilon = 1 each: one feature costs 5 jointly, anything nearly 10; no coordinate more than 1."""
-  gradients = _logistic_gradients(6000 * np.array([1.0] + 9 * [-0.11]))  # The first feature alone turns the prediction.
+  """Ten features, epsilon = 1 each: one feature costs 5 jointly, anything nearly 10; no coordinate
+  more than 1.
+  """
+  # The first feature alone turns the prediction.
+  gradients = _logistic_gradients(6000 * np.array([1.0] + 9 * [-0.11]))
   partners = (np.arange(1024) ^ (1 << feature) for feature in range(10))
-  one_feature = max(np.abs(gradients - gradients[partner]).sum(axis=-1).max() / 2 for partner in partners)
+  one_feature = max(
+    np.abs(gradients - gradients[partner]).sum(axis=-1).max() / 2 for partner in partners
+  )
   anything, alone = 0.0, 0.0
   for gradient in gradients.reshape(-1, 10):
     distance = np.abs(gradients - gradient)
@@ -43,7 +50,9 @@ def test_brute_force_one_feature_costs_far_more_than_epsilon():
 
 
 def test_brute_force_row_of_multinomial_regression():
-  """A feature's row costs 2 epsilon, and nearly reaches it; with clipping at .5 twice that in units of its epsilon."""
+  """A feature's row costs 2 epsilon, and nearly reaches it; with clipping at .5 twice that in units
+  of its epsilon.
+  """
   rng = np.random.default_rng(4)
   logits = 40 * rng.normal(size=(1500, 3))
   residuals = special.softmax(logits, axis=1) - np.eye(3)[rng.integers(3, size=1500)]
@@ -57,17 +66,22 @@ def test_brute_force_row_of_multinomial_regression():
 
 
 def test_brute_force_later_updates_mix_coordinates():
-  """Two coordinates, epsilon 1 each; a later client moves the first by c or -c, as it finds the second above 0.
+  """Two coordinates, epsilon 1 each; a later client moves the first by c or -c, as it finds the
+  second above 0.
 
-  Between gradients that differ in one coordinate, the first coordinate of its model costs at most 1; between some that
-  differ in both it costs more, although it is seen alone.
+  Between gradients that differ in one coordinate, the first coordinate of its model costs at most
+  1; between some that differ in both it costs more, although it is seen alone.
   """
   grid = np.arange(-60, 60, 1e-3)
 
   def density(first, second):
-    """Of the first coordinate after both updates, in scales of the noise, for a user's gradient there and there."""
+    """Of the first coordinate after both updates, in scales of the noise, for a user's gradient
+    there and there.
+    """
     above = stats.laplace.sf(-second / 2)
-    two_draws = [(1 + abs(z)) * np.exp(-abs(z)) / 4 for z in (grid - first / 2 - u for u in (0.5, -0.5))]
+    two_draws = [
+      (1 + abs(z)) * np.exp(-abs(z)) / 4 for z in (grid - first / 2 - u for u in (0.5, -0.5))
+    ]
     return above * two_draws[0] + (1 - above) * two_draws[1]
 
   def delta(one, other):
@@ -91,7 +105,9 @@ def test_gaussian_reports_compose_exactly(coordinates, reports):
   assert stated().epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
   assert stated().delta == 1e-5
   squares = reports * min(coordinates, 4)
-  assert stated(l2_norm=1.0, clip=0.5).epsilon == pytest.approx(gaussian_epsilon(multiplier / squares**0.5, 1e-5))
+  assert stated(l2_norm=1.0, clip=0.5).epsilon == pytest.approx(
+    gaussian_epsilon(multiplier / squares**0.5, 1e-5)
+  )
   assert stated(l1_norm=1.0, clip=0.5) == stated(l1_norm=2.0)
 
 
@@ -106,12 +122,18 @@ def test_channel_guarantees_name_unit_and_observer():
   joint = one_update.channel_guarantee(0.5, coordinates=10, reports=3)
   assert joint == PureDP(15.0, unit=Unit.USER)
   assert joint.observer is Observer.SERVER
-  assert one_update.channel_guarantee(0.5, reports=3, delta=1e-300) == PureDP(1.5, unit=Unit.COORDINATE)
+  assert one_update.channel_guarantee(0.5, reports=3, delta=1e-300) == PureDP(
+    1.5, unit=Unit.COORDINATE
+  )
 
 
-@pytest.mark.parametrize(("epsilon", "coordinates", "reports"), [(0.1, 1, 400), (0.1, 8, 50), (1.0, 1, 100)])
+@pytest.mark.parametrize(
+  ("epsilon", "coordinates", "reports"), [(0.1, 1, 400), (0.1, 8, 50), (1.0, 1, 100)]
+)
 def test_many_reports_cost_less_than_their_sum_and_not_too_little(epsilon, coordinates, reports):
-  stated = one_update.channel_guarantee(epsilon, coordinates=coordinates, reports=reports, delta=1e-6)
+  stated = one_update.channel_guarantee(
+    epsilon, coordinates=coordinates, reports=reports, delta=1e-6
+  )
   accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
   accountant.compose(dp_accounting.LaplaceDpEvent(1 / epsilon), coordinates * reports)
   exact = accountant.get_epsilon(1e-6)
@@ -138,7 +160,8 @@ def test_published_numbers():
 
 
 @pytest.mark.parametrize(
-  ("updates", "independent", "non_expansive"), [(10, 0.6322, 0.998), (100, 0.2590, 0.419), (1000, 0.07956, 0.1263)]
+  ("updates", "independent", "non_expansive"),
+  [(10, 0.6322, 0.998), (100, 0.2590, 0.419), (1000, 0.07956, 0.1263)],
 )
 def test_line_epsilon_equals_reference_points(updates, independent, non_expansive):
   def epsilon(later, **options):
@@ -152,17 +175,22 @@ def test_line_epsilon_equals_reference_points(updates, independent, non_expansiv
 
 def test_coordinates_together_cost_more_and_never_more_than_their_sum():
   for later in LaterUpdates:
-    alone, three = (later_updates.line_epsilon(0.5, 1e-5, 60, later=later, coordinates=m) for m in (1, 3))
+    alone, three = (
+      later_updates.line_epsilon(0.5, 1e-5, 60, later=later, coordinates=m) for m in (1, 3)
+    )
     assert alone < three <= 1.5
-  # All that is known of two coordinates is their joint epsilon: randomised response with it has delta = .01 here.
+  # All that is known of two coordinates is their joint epsilon: randomised response with it has
+  # delta = .01 here.
   together = later_updates.line_epsilon(0.5, 0.01, 60, coordinates=2)
   assert (math.e - math.exp(together)) / (1 + math.e) == pytest.approx(0.01, rel=1e-6)
   two, each = (
     later_updates.line_epsilon(1.0, delta, 10, later="data_independent", coordinates=m)
     for m, delta in ((2, 1e-6), (1, 5e-7))
   )
-  assert two == pytest.approx(2 * each, rel=1e-6)  # few coordinates: basic composition is the best of the bounds
-  # Sums of Laplace noise on many coordinates are close to Gaussian: what the bound may lose against the exact Gaussian.
+  # few coordinates: basic composition is the best of the bounds
+  assert two == pytest.approx(2 * each, rel=1e-6)
+  # Sums of Laplace noise on many coordinates are close to Gaussian: what the bound may lose against
+  # the exact Gaussian.
   joint = later_updates.line_epsilon(1.0, 1e-6, 1000, later="data_independent", coordinates=50)
   mu = math.sqrt(50 / (2 * 1001))  # shift over standard deviation
   exact = stats.norm.sf(joint / mu - mu / 2) - math.exp(joint) * stats.norm.sf(joint / mu + mu / 2)
@@ -170,7 +198,9 @@ def test_coordinates_together_cost_more_and_never_more_than_their_sum():
 
 
 def test_snapshot_without_later_updates_has_a_closed_form():
-  """One instance of k seen at once is the user's with probability 1/k: (1 - e^((e-1)/2)) / k = delta."""
+  """One instance of k seen at once is the user's with probability 1/k: (1 - e^((e-1)/2)) / k =
+  delta.
+  """
   epsilon = later_updates.snapshot_epsilon(1.0, 1e-3, 20, 0)
   assert epsilon == pytest.approx(1 + 2 * math.log1p(-20 * 1e-3), abs=1e-9)
   every = later_updates.snapshot_epsilon(1.0, 1e-3, 20, 0, seen=20)
@@ -193,7 +223,9 @@ def test_snapshot_mixes_over_survival_and_over_the_line():
 def test_statements_say_what_is_proved():
   first = draw_and_discard.channel_listener(1.0, coordinates=10)
   second = draw_and_discard.internal_threat(1.0, 20)
-  third = draw_and_discard.opportunistic_threat(1.0, 1e-6, 20, 100, later="non_expansive", coordinates=2)
+  third = draw_and_discard.opportunistic_threat(
+    1.0, 1e-6, 20, 100, later="non_expansive", coordinates=2
+  )
   assert (first.epsilon, first.unit, first.published) == (10.0, Unit.USER, 1.0)
   assert (second.epsilon, second.unit, second.published) == (1.0, Unit.COORDINATE, 0.95)
   assert third.unit is Unit.USER
@@ -206,8 +238,11 @@ def test_statements_say_what_is_proved():
 
 
 def _stationary(rng, runs, k, d, scale):
-  """Instances in the steady state, and a model that a client made of one of them with gradient -1 and step 1."""
-  instances = rng.normal(scale=scale * math.sqrt(k), size=(runs, k, d))  # variance k s2/2, with s2 = 2 scale^2
+  """Instances in the steady state, and a model that a client made of one of them with gradient -1
+  and step 1.
+  """
+  # variance k s2/2, with s2 = 2 scale^2
+  instances = rng.normal(scale=scale * math.sqrt(k), size=(runs, k, d))
   drawn = instances[np.arange(runs), rng.integers(k, size=runs)]
   return instances, drawn + 1 + rng.laplace(scale=scale, size=(runs, d))
 
@@ -222,12 +257,16 @@ def test_internal_losses_are_the_likelihood_ratios():
     return stats.laplace.pdf(noise, scale=2.0).prod(axis=1).sum()
 
   losses = draw_and_discard.internal_ratios(instances[0], released[0], move, other, 2.0)
-  assert losses.joint == pytest.approx(math.log(likelihood(move, [0, 1]) / likelihood(other, [0, 1])))
+  assert losses.joint == pytest.approx(
+    math.log(likelihood(move, [0, 1]) / likelihood(other, [0, 1]))
+  )
   for c in (0, 1):
     changed = np.where(np.arange(2) == c, other, move)
     expected = math.log(likelihood(move, [0, 1]) / likelihood(changed, [0, 1]))
     assert losses.coordinates[c] == pytest.approx(expected)
-    assert losses.alone[c] == pytest.approx(math.log(likelihood(move, [c]) / likelihood(other, [c])))
+    assert losses.alone[c] == pytest.approx(
+      math.log(likelihood(move, [c]) / likelihood(other, [c]))
+    )
 
 
 def test_internal_losses_never_exceed_epsilon_and_reach_it_for_equal_instances():
@@ -235,7 +274,9 @@ def test_internal_losses_never_exceed_epsilon_and_reach_it_for_equal_instances()
   instances, released = _stationary(rng, 300, 20, 10, 2.0)
   instances[:100] = instances[:100, :1]  # equal
   released[:100] = instances[:100, 0] + 1 + rng.laplace(scale=2.0, size=(100, 10))
-  losses = draw_and_discard.internal_ratios(instances, released, np.full(10, -1.0), np.full(10, 1.0), 2.0)
+  losses = draw_and_discard.internal_ratios(
+    instances, released, np.full(10, -1.0), np.full(10, 1.0), 2.0
+  )
   for per_coordinate in (losses.coordinates, losses.alone):
     assert np.abs(per_coordinate).max() <= 1 + 1e-12
   assert np.abs(losses.joint).max() <= 10 + 1e-12
@@ -245,10 +286,15 @@ def test_internal_losses_never_exceed_epsilon_and_reach_it_for_equal_instances()
 
 
 def test_many_coordinates_tell_the_pre_image():
-  """k=20, d=100: the mean loss is that of a report whose pre-image is known, e^-1; a coordinate alone shows a third."""
+  """k=20, d=100: the mean loss is that of a report whose pre-image is known, e^-1; a coordinate
+  alone shows a third.
+  """
   instances, released = _stationary(np.random.default_rng(2), 1000, 20, 100, 2.0)
-  losses = draw_and_discard.internal_ratios(instances, released, np.full(100, -1.0), np.full(100, 1.0), 2.0)
-  # The loss of one coordinate lies in [-1, 1]: its standard deviation is below 1, that of the mean of 100 below .1.
+  losses = draw_and_discard.internal_ratios(
+    instances, released, np.full(100, -1.0), np.full(100, 1.0), 2.0
+  )
+  # The loss of one coordinate lies in [-1, 1]: its standard deviation is below 1, that of the mean
+  # of 100 below .1.
   statistical.assert_mean(losses.coordinates.mean(axis=1), math.exp(-1), stddev=0.1, catches=0.03)
   assert losses.alone.mean() < losses.coordinates.mean() / 2
 

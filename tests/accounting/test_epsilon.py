@@ -1,4 +1,6 @@
-"""Epsilons and deltas of subsampled Gaussians: against dp_accounting, exact formulas and published tables."""
+"""Epsilons and deltas of subsampled Gaussians: against dp_accounting, exact formulas and published
+tables.
+"""
 
 import math
 import sys
@@ -30,9 +32,24 @@ def _plans():
 PLANS = _plans()
 # 30 runs for which a loss distribution on a grid of 1e-4 takes seconds at most, and has converged.
 SMALL_PLANS = [
-  *((1e-3, 0.6, 100, 1e-5), (1e-3, 0.6, 10_000, 1e-5), (1e-3, 0.7, 1000, 1e-5), (3e-3, 0.7, 3000, 1e-6)),
-  *((3e-3, 1.0, 30_000, 1e-5), (0.01, 0.6, 100, 1e-6), (0.01, 0.8, 10, 1e-3), (0.01, 1.0, 1000, 1e-5)),
-  *((0.01, 1.5, 10_000, 1e-5), (0.02, 1.1, 2000, 1e-6), (0.03, 2.0, 3000, 1e-5), (0.05, 1.0, 300, 1e-5)),
+  *(
+    (1e-3, 0.6, 100, 1e-5),
+    (1e-3, 0.6, 10_000, 1e-5),
+    (1e-3, 0.7, 1000, 1e-5),
+    (3e-3, 0.7, 3000, 1e-6),
+  ),
+  *(
+    (3e-3, 1.0, 30_000, 1e-5),
+    (0.01, 0.6, 100, 1e-6),
+    (0.01, 0.8, 10, 1e-3),
+    (0.01, 1.0, 1000, 1e-5),
+  ),
+  *(
+    (0.01, 1.5, 10_000, 1e-5),
+    (0.02, 1.1, 2000, 1e-6),
+    (0.03, 2.0, 3000, 1e-5),
+    (0.05, 1.0, 300, 1e-5),
+  ),
   *((0.05, 10.0, 1000, 1e-6), (0.1, 0.8, 20, 1e-5), (0.1, 1.5, 200, 1e-5), (0.1, 2.0, 100, 1e-6)),
   *((0.1, 4.0, 3000, 1e-6), (0.2, 1.0, 10, 1e-6), (0.2, 3.0, 500, 1e-5), (0.3, 6.0, 1000, 1e-5)),
   *((0.5, 1.0, 5, 1e-4), (0.5, 2.0, 20, 1e-6), (0.5, 8.0, 300, 1e-5), (0.7, 1.5, 5, 1e-5)),
@@ -42,7 +59,9 @@ SMALL_PLANS = [
 
 
 def _dp_accounting(accountant, q, z, rounds, delta):
-  accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)), rounds)
+  accountant.compose(
+    dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)), rounds
+  )
   return accountant.get_epsilon(delta)
 
 
@@ -69,7 +88,9 @@ def test_never_above_the_rdp_accountant_of_dp_accounting(plan):
 @pytest.mark.parametrize("plan", SMALL_PLANS, ids=str)
 def test_never_below_converged_loss_distributions(plan):
   *run, delta = plan
-  coarse, fine = (_dp_accounting(pld.PLDAccountant(value_discretization_interval=h), *plan) for h in (1e-3, 1e-4))
+  coarse, fine = (
+    _dp_accounting(pld.PLDAccountant(value_discretization_interval=h), *plan) for h in (1e-3, 1e-4)
+  )
   assert abs(coarse / fine - 1) < 0.01  # converged: refining the grid tenfold hardly moves it
   assert accounting.epsilon(subsampled_gaussian(*run), delta) >= fine
 
@@ -93,7 +114,9 @@ def test_replacing_a_record_moves_the_sum_twice_as_far():
   replaced = accounting.epsilon(run, 1e-5, relation="replace_one")
   assert replaced >= _exact_gaussian_epsilon(5.0 / 2 / math.sqrt(10), 1e-5)
   assert replaced == accounting.epsilon(subsampled_gaussian(1.0, 2.5, 10), 1e-5)
-  assert accounting.delta(run, 2.0, relation="replace_one") == accounting.delta(subsampled_gaussian(1.0, 2.5, 10), 2.0)
+  assert accounting.delta(run, 2.0, relation="replace_one") == accounting.delta(
+    subsampled_gaussian(1.0, 2.5, 10), 2.0
+  )
 
 
 @pytest.mark.parametrize("plan", PLANS[::3], ids=str)
@@ -102,7 +125,9 @@ def test_no_order_does_better(plan):
   orders = 1 + np.geomspace(0.01, 2000, 1500)
   rdp = rounds * accounting.rdp_subsampled_gaussian(q, z, orders)
   bounds = conversions.IMPROVED.epsilon(orders, rdp, delta)
-  assert accounting.epsilon(subsampled_gaussian(q, z, rounds), delta) <= 1.0003 * max(0.0, bounds.min())
+  assert accounting.epsilon(subsampled_gaussian(q, z, rounds), delta) <= 1.0003 * max(
+    0.0, bounds.min()
+  )
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
@@ -118,7 +143,8 @@ def test_monotone_and_reversible(plan):
   assert back >= 0.999 * delta or base == 0
 
 
-# arXiv 1710.06963: users, expected sample, noise, and epsilon after 1, 10, ..., 10^6 rounds; delta = users^-1.1.
+# arXiv 1710.06963: users, expected sample, noise, and epsilon after 1, 10, ..., 10^6 rounds; delta
+# = users^-1.1.
 PUBLISHED = [
   (1e5, 1e2, 1.0, (0.97, 0.98, 1.00, 1.07, 1.18, 2.21, 7.50)),
   (1e6, 1e1, 1.0, (0.68, 0.69, 0.69, 0.69, 0.69, 0.72, 0.73)),
@@ -134,10 +160,14 @@ def test_moments_accountant_reproduces_the_published_table(users, sample, z, row
   runs = [subsampled_gaussian(sample / users, z, 10**i) for i in range(7)]
   ours = [accounting.epsilon(run, users**-1.1, accountant="moments") for run in runs]
   assert [f"{epsilon:.2f}" for epsilon in ours] == [f"{epsilon:.2f}" for epsilon in row]
-  assert all(accounting.epsilon(run, users**-1.1) <= epsilon for run, epsilon in zip(runs, ours, strict=True))
+  assert all(
+    accounting.epsilon(run, users**-1.1) <= epsilon for run, epsilon in zip(runs, ours, strict=True)
+  )
 
 
-@pytest.mark.parametrize(("users", "row"), [(763_430, ("4.634", "2.314", "2.038")), (1e8, ("1.152", "0.991", "0.987"))])
+@pytest.mark.parametrize(
+  ("users", "row"), [(763_430, ("4.634", "2.314", "2.038")), (1e8, ("1.152", "0.991", "0.987"))]
+)
 def test_moments_accountant_reproduces_the_second_table(users, row):
   runs = [subsampled_gaussian(sample / users, 1.0, 5000) for sample in (5000, 1667, 1250)]
   assert tuple(f"{accounting.epsilon(run, 1e-9, accountant='moments'):.3f}" for run in runs) == row
@@ -157,7 +187,9 @@ def test_pld_accountant():
   )
   run = Ledger().append(sampled, count=50).append(whole, count=2).append(sampled, count=50)
   reference = pld.PLDAccountant()
-  reference.compose(dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.2)), 100)
+  reference.compose(
+    dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.2)), 100
+  )
   reference.compose(dp_accounting.GaussianDpEvent(9.0), 2)
   epsilon = accounting.epsilon(run, 1e-6, accountant="pld")
   np.testing.assert_allclose(epsilon, reference.get_epsilon(1e-6), rtol=1e-9)

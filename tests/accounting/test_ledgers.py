@@ -1,4 +1,6 @@
-"""What an epsilon of a ledger is about: which events, seen by whom, under which relation, and how often."""
+"""What an epsilon of a ledger is about: which events, seen by whom, under which relation, and how
+often.
+"""
 
 import itertools
 import math
@@ -35,11 +37,19 @@ EVENTS = [
   *(SAMPLED, WHOLE, OVERFLOWING, LOCAL),
   *(LocalRelease(ApproxDP(0.5, 1e-9)), LocalRelease(SeparatedDP(2.0, 1.0))),
   Round(FixedSizeSampling(10, 500), GaussianSum(1.0, 3.0), "replace_one"),
-  *(Round(kind(5, starts_epoch=True), GaussianSum(1.0, 3.0), "zero_out") for kind in (ShuffledBatches, BallsInBins)),
-  *(Round(PoissonSampling(0.1), query) for query in (LaplaceSum(1.0, 2.0), RandomizedResponse(0.5, 4))),
+  *(
+    Round(kind(5, starts_epoch=True), GaussianSum(1.0, 3.0), "zero_out")
+    for kind in (ShuffledBatches, BallsInBins)
+  ),
+  *(
+    Round(PoissonSampling(0.1), query)
+    for query in (LaplaceSum(1.0, 2.0), RandomizedResponse(0.5, 4))
+  ),
   *(Round(PoissonSampling(0.1), query) for query in (PureRelease(0.5), ConcentratedRelease(0.05))),
   Round(PoissonSampling(0.1), WeightedAverage(1.0, 0.5, 10.0)),
-  Round(PoissonSampling(0.1), GroupedSums((GaussianSum(1.0, 3.0), GaussianSum(2.0, 5.0)), ("a", "b"))),
+  Round(
+    PoissonSampling(0.1), GroupedSums((GaussianSum(1.0, 3.0), GaussianSum(2.0, 5.0)), ("a", "b"))
+  ),
 ]
 
 
@@ -59,8 +69,12 @@ def test_order_does_not_matter_and_equal_events_are_counted_together():
   alternating = ledger_of(*[SAMPLED, WHOLE] * 20)
   grouped = Ledger().append(WHOLE, count=20).append(SAMPLED, count=20)
   assert len(alternating.entries) == 40
-  np.testing.assert_allclose(accounting.epsilon(alternating, 1e-5), accounting.epsilon(grouped, 1e-5), rtol=1e-12)
-  composed = composition.compose_rounds(composition.events_seen(alternating, None, None)[0], SAMPLED.relation)
+  np.testing.assert_allclose(
+    accounting.epsilon(alternating, 1e-5), accounting.epsilon(grouped, 1e-5), rtol=1e-12
+  )
+  composed = composition.compose_rounds(
+    composition.events_seen(alternating, None, None)[0], SAMPLED.relation
+  )
   ((parameters, counts),) = composed.groups.values()
   assert len(parameters) == 2
   assert counts.tolist() == [20.0, 20.0]
@@ -69,7 +83,9 @@ def test_order_does_not_matter_and_equal_events_are_counted_together():
 def test_only_the_ratio_of_noise_to_clip_norm_counts():
   scaled = Round(PoissonSampling(0.02), GaussianSum(clip_norm=20.0, stddev=24.0))
   np.testing.assert_allclose(
-    accounting.epsilon(ledger_of(scaled), 1e-5), accounting.epsilon(subsampled_gaussian(0.02, 1.2, 1), 1e-5), rtol=1e-12
+    accounting.epsilon(ledger_of(scaled), 1e-5),
+    accounting.epsilon(subsampled_gaussian(0.02, 1.2, 1), 1e-5),
+    rtol=1e-12,
   )
 
 
@@ -83,7 +99,10 @@ def test_non_private_rounds_cost_everything(accountant):
   released = Round(PoissonSampling(1e-6), NonPrivate())
   assert accounting.epsilon(ledger_of(SAMPLED, released), 1e-5, accountant=accountant) == math.inf
   assert accounting.delta(ledger_of(SAMPLED, released), 5.0, accountant=accountant) == 1.0
-  assert accounting.epsilon(ledger_of(released), 1e-5, accountant=accountant, relation="replace_one") == math.inf
+  assert (
+    accounting.epsilon(ledger_of(released), 1e-5, accountant=accountant, relation="replace_one")
+    == math.inf
+  )
 
 
 def test_what_was_not_protected_is_infinite_under_the_relation_of_what_was():
@@ -102,12 +121,16 @@ def test_relations():
   declared = Round(SAMPLED.sampling, SAMPLED.query, relation="replace_one")
   with pytest.raises(ValueError, match="got replace_one"):
     accounting.epsilon(ledger_of(declared), 1e-5)
-  assert accounting.epsilon(ledger_of(declared), 1e-5, relation="add_remove") == accounting.epsilon(poisson, 1e-5)
+  assert accounting.epsilon(ledger_of(declared), 1e-5, relation="add_remove") == accounting.epsilon(
+    poisson, 1e-5
+  )
 
 
 def test_an_epsilon_holds_for_one_relation_observer_and_unit():
   other = Round(WHOLE.sampling, WHOLE.query, relation="replace_one")
-  with pytest.raises(ValueError, match="relation to be given, as the ledger has add_remove, replace_one"):
+  with pytest.raises(
+    ValueError, match="relation to be given, as the ledger has add_remove, replace_one"
+  ):
     accounting.epsilon(ledger_of(WHOLE, other), 1e-5)
   both = accounting.epsilon(ledger_of(WHOLE, other), 1e-5, relation="replace_one")
   assert both == accounting.epsilon(Ledger().append(WHOLE, count=2), 1e-5, relation="replace_one")
@@ -116,8 +139,12 @@ def test_an_epsilon_holds_for_one_relation_observer_and_unit():
   ledger = ledger_of(SAMPLED, seen_by_server)
   with pytest.raises(ValueError, match="observer to be given, as the ledger has model, server"):
     accounting.epsilon(ledger, 1e-5)
-  assert accounting.epsilon(ledger, 1e-5, observer="server") == accounting.epsilon(ledger_of(WHOLE), 1e-5)
-  assert accounting.delta(ledger, 0.5, observer="model") == accounting.delta(ledger_of(SAMPLED), 0.5)
+  assert accounting.epsilon(ledger, 1e-5, observer="server") == accounting.epsilon(
+    ledger_of(WHOLE), 1e-5
+  )
+  assert accounting.delta(ledger, 0.5, observer="model") == accounting.delta(
+    ledger_of(SAMPLED), 0.5
+  )
   with pytest.raises(ValueError, match="one of the ledger's, model, server, got clients"):
     accounting.epsilon(ledger, 1e-5, observer="clients")
 
@@ -181,10 +208,18 @@ def test_overflow_can_use_up_delta():
 def test_local_releases_add_up():
   ledger = Ledger().append(LOCAL, count=3).append(LocalRelease(PureDP(2.0)), count=2)
   assert accounting.local_guarantee(ledger) == PureDP(5.5)
-  assert accounting.epsilon(ledger, 0.0) == accounting.epsilon(ledger, 0.0, relation="replace_one") == 5.5
+  assert (
+    accounting.epsilon(ledger, 0.0)
+    == accounting.epsilon(ledger, 0.0, relation="replace_one")
+    == 5.5
+  )
   assert accounting.delta(ledger, 5.5) == 0.0
-  assert accounting.delta(ledger, 5.4, accountant="moments") == 1.0  # covers no local release: basic composition
-  with pytest.raises(ValueError, match="Expected relation replace_one, which the local releases state, got add_remove"):
+  # covers no local release: basic composition
+  assert accounting.delta(ledger, 5.4, accountant="moments") == 1.0
+  with pytest.raises(
+    ValueError,
+    match="Expected relation replace_one, which the local releases state, got add_remove",
+  ):
     accounting.epsilon(ledger, 1e-5, relation="add_remove")
 
 
@@ -192,19 +227,27 @@ def test_a_unit_makes_no_more_releases_than_its_cap():
   values = [0.5, 3.0, 1.0, 3.0, 0.1]
   for cap in range(1, 7):
     ledger = ledger_of(*(LocalRelease(PureDP(value), max_releases=cap) for value in values))
-    worst = max(sum(chosen) for n in range(min(cap, 5) + 1) for chosen in itertools.combinations(values, n))
+    worst = max(
+      sum(chosen) for n in range(min(cap, 5) + 1) for chosen in itertools.combinations(values, n)
+    )
     np.testing.assert_allclose(accounting.local_guarantee(ledger).epsilon, worst, rtol=1e-15)
   with pytest.raises(ValueError, match="one participation cap, got max_releases"):
     accounting.epsilon(ledger_of(LocalRelease(PureDP(1.0), 2), LocalRelease(PureDP(1.0), 3)), 1e-5)
 
 
 def test_capped_releases_are_bounded_part_by_part():
-  separated = ledger_of(LocalRelease(SeparatedDP(8.0, 1.0), 1), LocalRelease(SeparatedDP(5.0, 2.0), 1))
+  separated = ledger_of(
+    LocalRelease(SeparatedDP(8.0, 1.0), 1), LocalRelease(SeparatedDP(5.0, 2.0), 1)
+  )
   assert accounting.local_guarantee(separated) == SeparatedDP(8.0, 2.0)
-  approximate = ledger_of(LocalRelease(ApproxDP(1.0, 1e-7), 1), LocalRelease(ApproxDP(2.0, 1e-8), 1))
+  approximate = ledger_of(
+    LocalRelease(ApproxDP(1.0, 1e-7), 1), LocalRelease(ApproxDP(2.0, 1e-8), 1)
+  )
   assert accounting.local_guarantee(approximate) == ApproxDP(2.0, 1e-7)
   assert accounting.epsilon(approximate, 1e-7) == 2.0
-  assert accounting.local_guarantee(Ledger().append(LocalRelease(ApproxDP(1.0, 0.4), 5), count=9)) == ApproxDP(5.0, 1.0)
+  assert accounting.local_guarantee(
+    Ledger().append(LocalRelease(ApproxDP(1.0, 0.4), 5), count=9)
+  ) == ApproxDP(5.0, 1.0)
   assert accounting.epsilon(approximate, 0.9e-7) == math.inf
 
 
@@ -213,7 +256,9 @@ def test_local_guarantee_is_for_one_observer():
   ledger = Ledger().append(SAMPLED, count=9).append(LOCAL, count=4)
   assert accounting.local_guarantee(ledger) == PureDP(2.0)
   assert accounting.epsilon(ledger, 0.0, observer="server") == 2.0
-  assert accounting.local_guarantee(ledger.append(to_clients), observer="clients") == PureDP(1.0, observer="clients")
+  assert accounting.local_guarantee(ledger.append(to_clients), observer="clients") == PureDP(
+    1.0, observer="clients"
+  )
   with pytest.raises(ValueError, match="observer to be given, as the ledger has clients, server"):
     accounting.local_guarantee(ledger.append(to_clients))
   with pytest.raises(ValueError, match="Expected a ledger with local releases"):

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.events import FixedSizeSampling, GaussianSum, LocalRelease, PoissonSampling, Round, ShuffledBatches
+from jdp.events import (
+  FixedSizeSampling,
+  GaussianSum,
+  LocalRelease,
+  PoissonSampling,
+  Round,
+  ShuffledBatches,
+)
 from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -17,7 +24,9 @@ def many(value, count, cap=None):
 
 
 def exact_delta(epsilon, count, total):
-  """delta of `count` randomised responses on one bit, each epsilon-DP, at `total`: all of an output's ones matter."""
+  """delta of `count` randomised responses on one bit, each epsilon-DP, at `total`: all of an
+  output's ones matter.
+  """
   p = 1 / (1 + math.exp(-epsilon))
   ones = np.arange(count + 1)
   choose = np.array([math.comb(count, int(k)) for k in ones], float)
@@ -30,9 +39,12 @@ def test_between_the_exact_composition_and_the_basic_theorem(accountant):
   for epsilon, count in ((0.1, 100), (1.0, 10), (3.0, 2)):
     ledger = many(epsilon, count)
     ours = accounting.epsilon(ledger, 1e-5, accountant=accountant)
-    assert exact_delta(epsilon, count, ours) <= 1e-5 * (1 + 1e-8)  # rounding, where the bound is tight
+    # rounding, where the bound is tight
+    assert exact_delta(epsilon, count, ours) <= 1e-5 * (1 + 1e-8)
     assert ours <= epsilon * count
-    assert accounting.epsilon(ledger, 0.0, accountant=accountant) == pytest.approx(epsilon * count, rel=1e-12)
+    assert accounting.epsilon(ledger, 0.0, accountant=accountant) == pytest.approx(
+      epsilon * count, rel=1e-12
+    )
   assert accounting.epsilon(many(0.1, 100), 1e-5, accountant=accountant) < 5.2  # basic: 10
 
 
@@ -44,14 +56,20 @@ def test_only_the_most_expensive_releases_count(accountant):
     dearest = sorted(values * 4, reverse=True)[:cap]
     alone = Ledger().extend((LocalRelease(PureDP(value)), 1) for value in dearest)
     epsilon = accounting.epsilon(ledger, 1e-3, accountant=accountant)
-    np.testing.assert_allclose(epsilon, accounting.epsilon(alone, 1e-3, accountant=accountant), rtol=1e-9)
+    np.testing.assert_allclose(
+      epsilon, accounting.epsilon(alone, 1e-3, accountant=accountant), rtol=1e-9
+    )
 
 
 def test_deltas_of_releases_are_taken_off():
   approximate = Ledger().append(LocalRelease(ApproxDP(0.1, 1e-7)), count=50)
-  assert accounting.epsilon(approximate, 1e-5) == accounting.epsilon(many(0.1, 50), 1e-5 - 50 * 1e-7)
+  assert accounting.epsilon(approximate, 1e-5) == accounting.epsilon(
+    many(0.1, 50), 1e-5 - 50 * 1e-7
+  )
   assert accounting.epsilon(approximate, 4e-6) == math.inf
-  np.testing.assert_allclose(accounting.delta(approximate, 2.0), accounting.delta(many(0.1, 50), 2.0) + 5e-6)
+  np.testing.assert_allclose(
+    accounting.delta(approximate, 2.0), accounting.delta(many(0.1, 50), 2.0) + 5e-6
+  )
   separated = Ledger().append(LocalRelease(SeparatedDP(0.06, 0.04)), count=50)
   assert accounting.epsilon(separated, 1e-5) == accounting.epsilon(many(0.1, 50), 1e-5)
 
@@ -59,14 +77,20 @@ def test_deltas_of_releases_are_taken_off():
 def both(sampling, *, relation="replace_one", stated="replace_one", count=30):
   seen = {"unit": "user", "observer": "server"}
   local = LocalRelease(PureDP(0.05, relation=stated, **seen))
-  return Ledger().append(Round(sampling, GaussianSum(1.0, 40.0), relation, **seen), count=count).append(local, count=20)
+  return (
+    Ledger()
+    .append(Round(sampling, GaussianSum(1.0, 40.0), relation, **seen), count=count)
+    .append(local, count=20)
+  )
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("accountant", ["rdp", "moments", "pld"])
 def test_rounds_and_releases_compose_without_amplification(relation, accountant):
   def epsilon(ledger, delta=1e-5):
-    return accounting.epsilon(ledger, delta, relation=relation, observer="server", accountant=accountant)
+    return accounting.epsilon(
+      ledger, delta, relation=relation, observer="server", accountant=accountant
+    )
 
   whole = both(PoissonSampling(1.0), relation=relation)
   rounds, releases = (Ledger((entry,)) for entry in whole.entries)
@@ -78,11 +102,14 @@ def test_rounds_and_releases_compose_without_amplification(relation, accountant)
   for sampling in (PoissonSampling(0.1), FixedSizeSampling(1, 10)):
     assert epsilon(both(sampling, relation=relation)) == together
   one_epoch = both(ShuffledBatches(30, True), relation=relation, count=1)
-  np.testing.assert_allclose(epsilon(one_epoch), epsilon(both(PoissonSampling(1.0), relation=relation, count=1)))
+  np.testing.assert_allclose(
+    epsilon(one_epoch), epsilon(both(PoissonSampling(1.0), relation=relation, count=1))
+  )
 
 
 def test_together_is_above_the_exact_loss_of_both():
-  # Exactly: a Gaussian shift and binary responses, by quadrature over the first and a sum over the second.
+  # Exactly: a Gaussian shift and binary responses, by quadrature over the first and a sum over the
+  # second.
   ledger = both(PoissonSampling(1.0))
   z = 40.0 / 2 / math.sqrt(30)
   x, p = np.linspace(-12 * z, 12 * z, 4001), 1 / (1 + math.exp(-0.05))
@@ -100,20 +127,33 @@ def test_together_is_above_the_exact_loss_of_both():
 
 def test_relations_that_releases_do_not_cover_are_refused():
   for accountant in ("rdp", "moments", "pld"):
-    with pytest.raises(ValueError, match="Expected relation replace_one, which the local releases state, got add_remo"):
-      accounting.epsilon(both(PoissonSampling(0.1)), 1e-5, relation="add_remove", accountant=accountant)
-  with pytest.raises(ValueError, match="replace_one or zero_out for rounds and local releases of one observer"):
+    with pytest.raises(
+      ValueError,
+      match="Expected relation replace_one, which the local releases state, got add_remo",
+    ):
+      accounting.epsilon(
+        both(PoissonSampling(0.1)), 1e-5, relation="add_remove", accountant=accountant
+      )
+  with pytest.raises(
+    ValueError, match="replace_one or zero_out for rounds and local releases of one observer"
+  ):
     accounting.epsilon(both(PoissonSampling(0.1), relation="add_remove", stated="add_remove"), 1e-5)
-  with pytest.raises(ValueError, match="Expected relation zero_out, which the local releases state, got replace_one"):
+  with pytest.raises(
+    ValueError, match="Expected relation zero_out, which the local releases state, got replace_one"
+  ):
     accounting.epsilon(both(PoissonSampling(1.0), stated="zero_out"), 1e-5, relation="replace_one")
-  assert accounting.epsilon(many(1.0, 2), 0.0, relation="zero_out") == 2.0  # the null record is a value
+  # the null record is a value
+  assert accounting.epsilon(many(1.0, 2), 0.0, relation="zero_out") == 2.0
 
 
 def test_a_cap_is_over_one_run():
   run = many(1.0, 10, cap=3)
-  with pytest.raises(ValueError, match="max_releases in one of two ledgers that are added, got them in both"):
+  with pytest.raises(
+    ValueError, match="max_releases in one of two ledgers that are added, got them in both"
+  ):
     run + run  # of two runs a unit may make 6 releases
-  assert accounting.local_guarantee(run.extend(run.entries)).epsilon == 3.0  # more rounds of the same run
+  # more rounds of the same run
+  assert accounting.local_guarantee(run.extend(run.entries)).epsilon == 3.0
   assert accounting.local_guarantee(run + subsampled_gaussian(0.1, 1.0, 5)).epsilon == 3.0
 
 
@@ -121,7 +161,9 @@ def test_caps_and_units_must_agree():
   differing = Ledger().extend((LocalRelease(PureDP(1.0), cap), 1) for cap in (2, 3))
   with pytest.raises(ValueError, match="one participation cap"):
     accounting.epsilon(differing, 1e-5)
-  of_examples = Round(PoissonSampling(1.0), GaussianSum(1.0, 9.0), "replace_one", "example", "server")
+  of_examples = Round(
+    PoissonSampling(1.0), GaussianSum(1.0, 9.0), "replace_one", "example", "server"
+  )
   with pytest.raises(ValueError, match="protect one unit, got example, value"):
     accounting.epsilon(many(1.0, 2).append(of_examples), 1e-5)
 
@@ -140,7 +182,9 @@ def test_overflow_of_rounds_beside_releases_is_charged():
 
 
 def test_no_amplification_changes_nothing_for_the_models_observer():
-  run = subsampled_gaussian(0.01, 1.0, 100).append(LocalRelease(PureDP(1.0, unit="user", observer="server")), count=9)
+  run = subsampled_gaussian(0.01, 1.0, 100).append(
+    LocalRelease(PureDP(1.0, unit="user", observer="server")), count=9
+  )
   assert accounting.epsilon(run, 1e-5, observer="model") == accounting.epsilon(
     subsampled_gaussian(0.01, 1.0, 100), 1e-5
   )

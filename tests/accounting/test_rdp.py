@@ -51,7 +51,9 @@ def test_matches_quadrature_in_30_digits(q, z):
 @pytest.mark.parametrize("z", [0.3, 0.05, 0.004])  # the last by a bound that is as good there
 def test_small_noise(q, z):
   for order in (1.01, 1.5):
-    np.testing.assert_allclose(rdp_subsampled_gaussian(q, z, order), exact_rdp(q, z, order), rtol=1e-10)
+    np.testing.assert_allclose(
+      rdp_subsampled_gaussian(q, z, order), exact_rdp(q, z, order), rtol=1e-10
+    )
 
 
 def test_whole_orders_agree_by_sum_and_by_quadrature():
@@ -60,7 +62,8 @@ def test_whole_orders_agree_by_sum_and_by_quadrature():
   by_sum = poisson_gaussian._by_binomial_sum(q, z, orders)
   pairs = np.broadcast_arrays(q[:, None], z[:, None], orders)
   by_quadrature = poisson_gaussian._by_quadrature(*(v.ravel() for v in pairs)).reshape(by_sum.shape)
-  np.testing.assert_allclose(by_quadrature, by_sum, rtol=0, atol=1e-10)  # logarithms: 1e-10 relative
+  # logarithms: 1e-10 relative
+  np.testing.assert_allclose(by_quadrature, by_sum, rtol=0, atol=1e-10)
 
 
 def test_continuous_across_whole_orders():
@@ -75,7 +78,8 @@ def test_one_call_for_many_events_equals_many_calls():
   together = rdp_subsampled_gaussian(q, z, ORDERS)
   assert together.shape == (30, 10, 5)
   apart = [
-    [rdp_subsampled_gaussian(*pair, ORDERS) for pair in zip(*rows, strict=True)] for rows in zip(q, z, strict=True)
+    [rdp_subsampled_gaussian(*pair, ORDERS) for pair in zip(*rows, strict=True)]
+    for rows in zip(q, z, strict=True)
   ]
   np.testing.assert_allclose(together, apart, rtol=1e-12)
 
@@ -91,7 +95,9 @@ def test_memory_is_bounded():
 
 
 def test_nan_is_never_returned(monkeypatch):
-  monkeypatch.setattr(poisson_gaussian, "_log_excess", lambda q, z, a: np.full((q.size, a.size), math.nan))
+  monkeypatch.setattr(
+    poisson_gaussian, "_log_excess", lambda q, z, a: np.full((q.size, a.size), math.nan)
+  )
   with pytest.raises(FloatingPointError, match="got NaN"):
     rdp_subsampled_gaussian(0.1, 1.0, 2.0)
 
@@ -102,11 +108,16 @@ def test_ends_of_the_ranges():
   np.testing.assert_array_equal(rdp_subsampled_gaussian(1e-9, 0.0, orders), math.inf)
   np.testing.assert_array_equal(rdp_subsampled_gaussian(0.5, math.inf, orders), 0.0)
   np.testing.assert_allclose(rdp_subsampled_gaussian(1.0, 3.0, orders), orders / 18, rtol=1e-15)
-  np.testing.assert_allclose(rdp_subsampled_gaussian(1 - 1e-12, 3.0, orders), orders / 18, rtol=1e-10)
+  np.testing.assert_allclose(
+    rdp_subsampled_gaussian(1 - 1e-12, 3.0, orders), orders / 18, rtol=1e-10
+  )
 
 
 @hypothesis.given(
-  q=st.floats(1e-100, 1), z=st.floats(1e-6, 1e6), order=st.floats(1.001, 2000.0), factor=st.floats(1.001, 10.0)
+  q=st.floats(1e-100, 1),
+  z=st.floats(1e-6, 1e6),
+  order=st.floats(1.001, 2000.0),
+  factor=st.floats(1.001, 10.0),
 )
 @hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 def test_grows_with_order_and_probability_and_falls_with_noise(q, z, order, factor):

@@ -1,4 +1,6 @@
-"""Divergences in closed form and of fixed-size samples: against 40 digits, and against dp_accounting."""
+"""Divergences in closed form and of fixed-size samples: against 40 digits, and against
+dp_accounting.
+"""
 
 import math
 
@@ -11,7 +13,13 @@ from dp_accounting.rdp import rdp_privacy_accountant as reference
 from hypothesis import strategies as st
 
 from jdp.accounting import pair_families
-from jdp.accounting.pair_families import CONCENTRATED, FIXED_SIZE_GAUSSIAN, LAPLACE, PURE, RANDOMIZED_RESPONSE
+from jdp.accounting.pair_families import (
+  CONCENTRATED,
+  FIXED_SIZE_GAUSSIAN,
+  LAPLACE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+)
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 
@@ -23,7 +31,10 @@ def in_digits(formula, *parameters):
   """A divergence log(A)/(a-1) from A's definition in 60 digits, at every order."""
   with mpmath.workdps(60):
     exact = [mpmath.mpf(float(p)) for p in parameters]
-    return [float(mpmath.log(formula(*exact, mpmath.mpf(float(a)))) / (mpmath.mpf(float(a)) - 1)) for a in ORDERS]
+    return [
+      float(mpmath.log(formula(*exact, mpmath.mpf(float(a)))) / (mpmath.mpf(float(a)) - 1))
+      for a in ORDERS
+    ]
 
 
 def laplace_moment(e, a):
@@ -42,20 +53,28 @@ def pure_moment(e, a):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_pure_and_laplace_match_60_digits(epsilon):
   for closed, moment in ((closed_forms.pure, pure_moment), (closed_forms.laplace, laplace_moment)):
-    np.testing.assert_allclose(closed(np.array([epsilon]), ORDERS)[0], in_digits(moment, epsilon), rtol=1e-12)
+    np.testing.assert_allclose(
+      closed(np.array([epsilon]), ORDERS)[0], in_digits(moment, epsilon), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("noise", "k"), [(0.5, 2), (1e-6, 3), (0.2, 1000), (1 - 1e-9, 4)])
 def test_randomized_response_matches_60_digits(noise, k):
   ours = closed_forms.randomized_response(np.array([noise]), np.array([float(k)]), ORDERS)[0]
-  np.testing.assert_allclose(ours, in_digits(response_moment, noise, k), rtol=2e-7 if noise > 0.9 else 1e-12)
+  np.testing.assert_allclose(
+    ours, in_digits(response_moment, noise, k), rtol=2e-7 if noise > 0.9 else 1e-12
+  )
 
 
 def test_laplace_is_the_divergence_of_laplace_laws():
   e, a = 0.7, 2.5
   with mpmath.workdps(20):
-    moment = mpmath.quad(lambda x: mpmath.exp(-a * abs(x - e) + (a - 1) * abs(x)) / 2, [-60, 0, e, 60])
-  np.testing.assert_allclose(closed_forms.laplace(np.array([e]), np.array([a]))[0], float(mpmath.log(moment)) / (a - 1))
+    moment = mpmath.quad(
+      lambda x: mpmath.exp(-a * abs(x - e) + (a - 1) * abs(x)) / 2, [-60, 0, e, 60]
+    )
+  np.testing.assert_allclose(
+    closed_forms.laplace(np.array([e]), np.array([a]))[0], float(mpmath.log(moment)) / (a - 1)
+  )
 
 
 def test_laplace_is_convex_in_the_distance():
@@ -83,10 +102,15 @@ def test_ends_of_the_ranges(kind, worst, nothing):
   assert kind.max_loss(np.array([worst]))[0] == math.inf
 
 
-@hypothesis.given(epsilon=st.floats(1e-9, 60), order=st.floats(1.0001, 1e5), factor=st.floats(1.001, 10))
+@hypothesis.given(
+  epsilon=st.floats(1e-9, 60), order=st.floats(1.0001, 1e5), factor=st.floats(1.001, 10)
+)
 @hypothesis.settings(max_examples=100, deadline=None, derandomize=True)
 def test_pure_releases_dominate_and_everything_grows(epsilon, order, factor):
-  epsilons, orders = np.array([epsilon, epsilon * factor]), np.array([order, 1 + (order - 1) * factor])
+  epsilons, orders = (
+    np.array([epsilon, epsilon * factor]),
+    np.array([order, 1 + (order - 1) * factor]),
+  )
   noise = 2 / (1 + np.exp(epsilons))  # of a response on one bit
   values = {
     name: closed * (1 + 1e-9)
@@ -96,14 +120,18 @@ def test_pure_releases_dominate_and_everything_grows(epsilon, order, factor):
     )
   }
   assert np.all(values["laplace"] <= values["pure"] * (1 + 1e-9))
-  assert np.all(values["pure"] <= np.minimum(1, orders * epsilons[:, None] / 2) * epsilons[:, None] * (1 + 1e-8))
+  assert np.all(
+    values["pure"] <= np.minimum(1, orders * epsilons[:, None] / 2) * epsilons[:, None] * (1 + 1e-8)
+  )
   for value in values.values():
     assert np.all(value[:, 1] >= value[:, 0] * (1 - 2e-9))
     assert np.all(value[1] >= value[0] * (1 - 2e-9))
   if epsilon > 1e-3:
     two_values = np.full(2, 2.0)
     np.testing.assert_allclose(
-      closed_forms.randomized_response(noise, two_values, orders), closed_forms.pure(epsilons, orders), rtol=1e-6
+      closed_forms.randomized_response(noise, two_values, orders),
+      closed_forms.pure(epsilons, orders),
+      rtol=1e-6,
     )
 
 
@@ -113,7 +141,10 @@ def fixed_size_in_digits(q, z, a):
     q, z = mpmath.mpf(q), mpmath.mpf(z)
 
     def moment(j):
-      terms = (mpmath.binomial(j, i) * (-1) ** (j - i) * mpmath.exp(i * (i - 1) / (2 * z**2)) for i in range(j + 1))
+      terms = (
+        mpmath.binomial(j, i) * (-1) ** (j - i) * mpmath.exp(i * (i - 1) / (2 * z**2))
+        for i in range(j + 1)
+      )
       return mpmath.fsum(terms)
 
     total = mpmath.mpf(1)
@@ -124,11 +155,15 @@ def fixed_size_in_digits(q, z, a):
     return float(min(mpmath.log(total) / (a - 1), a / (2 * z**2)))
 
 
-@pytest.mark.parametrize(("q", "z"), [(1e-6, 0.3), (0.01, 1.0), (0.3, 5.0), (0.5, 0.7), (0.01, 200.0)])
+@pytest.mark.parametrize(
+  ("q", "z"), [(1e-6, 0.3), (0.01, 1.0), (0.3, 5.0), (0.5, 0.7), (0.01, 200.0)]
+)
 def test_fixed_size_matches_400_digits(q, z):
   orders = np.array([2.0, 3.0, 8.0, 31.0])
   expected = [fixed_size_in_digits(q, z, int(a)) for a in orders]
-  np.testing.assert_allclose(rdp_fixed_size_gaussian(np.array([q]), np.array([z]), orders)[0], expected, rtol=1e-9)
+  np.testing.assert_allclose(
+    rdp_fixed_size_gaussian(np.array([q]), np.array([z]), orders)[0], expected, rtol=1e-9
+  )
 
 
 @pytest.mark.sweep
@@ -142,11 +177,14 @@ def test_fixed_size_never_above_dp_accounting(z):
 
 
 def test_fixed_size_bounds_the_true_divergence():
-  # All other records are zero: the sums are (1-q) N(0) + q N(1) and (1-q) N(0) + q N(-1), a distance of 2 within q.
+  # All other records are zero: the sums are (1-q) N(0) + q N(1) and (1-q) N(0) + q N(-1), a
+  # distance of 2 within q.
   x, q, sigma = np.linspace(-40, 40, 400_001), 0.2, 1.5
 
   def mixture(centre):
-    return (1 - q) * np.exp(-(x**2) / 2 / sigma**2) + q * np.exp(-((x - centre) ** 2) / 2 / sigma**2)
+    return (1 - q) * np.exp(-(x**2) / 2 / sigma**2) + q * np.exp(
+      -((x - centre) ** 2) / 2 / sigma**2
+    )
 
   p, r = mixture(1.0), mixture(-1.0)
   orders = np.array([1.5, 2.0, 3.5, 8.0, 30.0])
@@ -182,6 +220,11 @@ def test_matches_dp_accounting(epsilon):
 
 
 def test_pure_epsilon_of_a_loss():
-  assert pair_families.pure_epsilon(pair_families.DominatingPair(RANDOMIZED_RESPONSE, (0.5, 2.0))) == math.log(3)
+  assert pair_families.pure_epsilon(
+    pair_families.DominatingPair(RANDOMIZED_RESPONSE, (0.5, 2.0))
+  ) == math.log(3)
   assert pair_families.pure_epsilon(pair_families.DominatingPair(LAPLACE, (0.7,))) == 0.7
-  assert pair_families.pure_epsilon(pair_families.DominatingPair(pair_families.GAUSSIAN, (0.5, 1.0))) == math.inf
+  assert (
+    pair_families.pure_epsilon(pair_families.DominatingPair(pair_families.GAUSSIAN, (0.5, 1.0)))
+    == math.inf
+  )

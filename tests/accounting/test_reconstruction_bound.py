@@ -19,7 +19,9 @@ from jdp.accounting.local.reconstruction import (
 )
 
 
-@pytest.mark.parametrize(("dim", "alpha", "expected"), [(3, 1.0, 0.25), (10, 0.5, 2.10321e-4), (50, 1.0, 9.35316e-5)])
+@pytest.mark.parametrize(
+  ("dim", "alpha", "expected"), [(3, 1.0, 0.25), (10, 0.5, 2.10321e-4), (50, 1.0, 9.35316e-5)]
+)
 def test_published_values_of_a_guess(dim, alpha, expected):
   assert math.exp(log_guess(dim, alpha)) == pytest.approx(expected, rel=2e-6)
 
@@ -31,7 +33,13 @@ def test_a_guess_is_the_share_of_the_sphere(dim, alpha):
   x = 1 - (1 - mpmath.mpf(alpha) ** 2 / 2) ** 2
   a, b = mpmath.mpf(dim - 1) / 2, mpmath.mpf(1) / 2
   # The incomplete beta function as x^a (1-x)^b / (a B(a, b)) 2F1(a + b, 1; a + 1; x).
-  log_share = a * mpmath.log(x) + b * mpmath.log(1 - x) - mpmath.log(a) - mpmath.log(mpmath.beta(a, b)) - mpmath.log(2)
+  log_share = (
+    a * mpmath.log(x)
+    + b * mpmath.log(1 - x)
+    - mpmath.log(a)
+    - mpmath.log(mpmath.beta(a, b))
+    - mpmath.log(2)
+  )
   if alpha < 1.4:
     log_share += mpmath.log(mpmath.hyp2f1(a + b, 1, a + 1, x))
   else:
@@ -73,7 +81,8 @@ def test_no_private_channel_exceeds_the_bound_and_one_attains_the_exact_one():
     close = generator.random((8, 6)) < 0.4  # which values each guess is close to
     extreme = generator.random() < 0.5
     losses = generator.integers(0, 2, (6, 5)) if extreme else generator.random((6, 5))
-    likelihoods = np.exp(epsilon * losses)  # of five outputs, for each value; their scale does not matter
+    # of five outputs, for each value; their scale does not matter
+    likelihoods = np.exp(epsilon * losses)
     chances = close @ (prior[:, None] * likelihoods) / (prior @ likelihoods)
     guess = math.log(min(1.0, np.max(close @ prior)))
     exact = log_success_exact(guess, epsilon)
@@ -96,7 +105,9 @@ def test_chances_are_chances(log_p, epsilon):
 
 
 def test_delta_adds_to_the_chance():
-  assert math.exp(log_success(math.log(1e-4), 1.0, delta=0.01)) == pytest.approx(0.01 + 1e-4 * math.e, rel=1e-12)
+  assert math.exp(log_success(math.log(1e-4), 1.0, delta=0.01)) == pytest.approx(
+    0.01 + 1e-4 * math.e, rel=1e-12
+  )
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 5.0])
@@ -105,10 +116,14 @@ def test_gaussian_noise_is_the_best_of_its_epsilons_and_deltas(noise_multiplier,
   """The trade-off curve is the envelope of the lines e^epsilon p + delta(epsilon)."""
 
   lines = [
-    log_success(math.log(chance), epsilon, delta=analytic_gaussian.gaussian_delta(noise_multiplier, epsilon))
+    log_success(
+      math.log(chance), epsilon, delta=analytic_gaussian.gaussian_delta(noise_multiplier, epsilon)
+    )
     for epsilon in np.arange(0.0, 25.0, 0.01).tolist()
   ]
-  assert log_success_gaussian(math.log(chance), noise_multiplier) == pytest.approx(min(lines), rel=1e-5, abs=1e-5)
+  assert log_success_gaussian(math.log(chance), noise_multiplier) == pytest.approx(
+    min(lines), rel=1e-5, abs=1e-5
+  )
 
 
 def test_gaussian_noise_on_two_values_is_within_its_bound():

@@ -1,4 +1,6 @@
-"""No accountant states a number that cannot be right: random ledgers, and the extreme ones that were once wrong."""
+"""No accountant states a number that cannot be right: random ledgers, and the extreme ones that
+were once wrong.
+"""
 
 import math
 import subprocess
@@ -54,7 +56,9 @@ def test_the_search_draws_every_event():
 @pytest.mark.parametrize(("accountant", "count"), [("rdp", 120), ("moments", 120), ("pld", 6)])
 def test_random_ledgers(accountant, count):
   """Deterministic: a part of the search that the script runs at length."""
-  faults, stated_by, _ = random_ledgers.search(count, seed=2026, accountants=(accountant,), pld_share=1.0)
+  faults, stated_by, _ = random_ledgers.search(
+    count, seed=2026, accountants=(accountant,), pld_share=1.0
+  )
   assert not faults, faults[0]
   assert stated_by[accountant] > 0.1 * count or accountant == "pld"
 
@@ -79,7 +83,9 @@ def test_random_ledgers(accountant, count):
   ids=str,
 )
 def test_noise_of_finite_size_never_hides_everything(query):
-  """At delta = 0 all of them cost infinity; nor does NaN or an overflow look like a small epsilon elsewhere."""
+  """At delta = 0 all of them cost infinity; nor does NaN or an overflow look like a small epsilon
+  elsewhere.
+  """
   for relation in ("zero_out", "replace_one"):
     ledger = once(query, relation=relation)
     assert accounting.epsilon(ledger, 0.0) == math.inf
@@ -104,9 +110,13 @@ def test_an_analysis_that_fails_raises(broken):
     return np.full((len(parameters), len(orders)), broken)
 
   kind = PairFamily("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
-  composed = compose_pairs([(DominatingPair(kind, (2.0,)), 3), (DominatingPair(pair_families.PURE, (1.0,)), 1)])
+  composed = compose_pairs(
+    [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(pair_families.PURE, (1.0,)), 1)]
+  )
   for function in (lambda: composed.rdp((1.5, 2.0)), composed.max_loss):
-    with pytest.raises(ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "):
+    with pytest.raises(
+      ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "
+    ):
       function()
 
 
@@ -126,7 +136,8 @@ def test_overflow_is_charged_beyond_an_epsilon_of_700():
   assert profile.delta(705.0) > 1e-3
   cheap = with_overflow(pure_profile(690.0), 1e-308)
   assert 690.0 <= cheap.epsilon(1e-5) <= 690.001
-  # A delta for a smaller epsilon holds for a larger one: the surcharge of the larger is not charged.
+  # A delta for a smaller epsilon holds for a larger one: the surcharge of the larger is not
+  # charged.
   assert cheap.delta(690.0) <= cheap.delta(705.0) * 1.001 <= 1.01 * cheap.delta(690.0)
 
 
@@ -144,7 +155,9 @@ def test_counts_beyond_float64_are_refused():
       accounting.epsilon(Ledger().append(event, count=10**400), 1e-5)
   enormous = once(RandomizedResponse(0.5, 10**400), relation="replace_one")
   assert accounting.epsilon(enormous, 1e-5) == math.inf
-  assert accounting.epsilon(once(RandomizedResponse(1.0, 10**400), relation="replace_one"), 0.0) == 0.0
+  assert (
+    accounting.epsilon(once(RandomizedResponse(1.0, 10**400), relation="replace_one"), 0.0) == 0.0
+  )
   for query in (SkellamSum(1.0, 1.0, 1.0, 10**400), DiscreteGaussianSum(1.0, 1.0, 1.0, 10**400, 1)):
     assert accounting.epsilon(once(query), 1e-5) >= 0
 
@@ -166,8 +179,14 @@ def test_local_releases_without_protection_are_infinite():
     (once(GaussianSum(1.0, 2 * z), FixedSizeSampling(10, 1000), "replace_one"), "rdp", None)
     for z in (1e-10, 1e-3, 0.5, 0.51, 1e10)
   ]
-  + [(subsampled_gaussian(q, z, n), "pld", None) for q, z, n in ((1.0, 5e-3, 1), (0.1, 1e-10, 1), (0.1, 1.0, 10**9))]
-  + [(once(query, count=10**9), "pld", "zero_out") for query in (LaplaceSum(600.0, 1.0), PureRelease(5.0))]
+  + [
+    (subsampled_gaussian(q, z, n), "pld", None)
+    for q, z, n in ((1.0, 5e-3, 1), (0.1, 1e-10, 1), (0.1, 1.0, 10**9))
+  ]
+  + [
+    (once(query, count=10**9), "pld", "zero_out")
+    for query in (LaplaceSum(600.0, 1.0), PureRelease(5.0))
+  ]
   + [
     (once(SkellamSum(1.0, 1.0, 10.0, 10**9)), "rdp", None),
     (once(DiscreteGaussianSum(1.0, 1.0, 1.0, 10**9, 9)), "rdp", None),
@@ -185,7 +204,9 @@ def test_memory_is_bounded(ledger, accountant, relation):
 
 @pytest.mark.slow
 def test_the_whole_process_stays_below_500_megabytes():
-  """Peak of the closed forms with large arguments, by Linux (whose `ru_maxrss` begins with the parent process)."""
+  """Peak of the closed forms with large arguments, by Linux (whose `ru_maxrss` begins with the
+  parent process).
+  """
   script = """
 import math
 from jdp import accounting
@@ -233,7 +254,11 @@ def test_free_rounds_stay_free(sampling):
     (lambda: accounting.gaussian_delta(1e-4, 1e160), 0.0),
     (lambda: one_update.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
     (
-      lambda: one_update.channel_guarantee(1.0, coordinates=5, l1_norm=0.0, delta=1e-5, noise="gaussian").epsilon,
+      lambda: (
+        one_update.channel_guarantee(
+          1.0, coordinates=5, l1_norm=0.0, delta=1e-5, noise="gaussian"
+        ).epsilon
+      ),
       0.0,
     ),
     (lambda: later_updates.line_epsilon(1.0, 1e-6, 10**9, later="data_independent"), 0.0),

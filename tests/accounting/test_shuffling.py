@@ -1,4 +1,6 @@
-"""Amplification by shuffling is never below the exact truth of small cases, nor above the published closed form."""
+"""Amplification by shuffling is never below the exact truth of small cases, nor above the published
+closed form.
+"""
 
 import itertools
 import math
@@ -10,7 +12,10 @@ from scipy import stats
 from jdp.accounting import shuffling
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
 
-PROBABILITY = {"any": lambda e: math.exp(-e), "randomized_response": lambda e: 2 / (math.exp(e) + 1)}
+PROBABILITY = {
+  "any": lambda e: math.exp(-e),
+  "randomized_response": lambda e: 2 / (math.exp(e) + 1),
+}
 
 
 def hockey_stick(p, q, epsilon):
@@ -27,7 +32,9 @@ def shuffled_bits(values, local_epsilon):
 
 
 def by_enumeration(local_epsilon, num_reports, epsilon, randomizer):
-  """The divergence of the two counts, from every outcome of every other user: no clone, a draw of Q, one of Q'."""
+  """The divergence of the two counts, from every outcome of every other user: no clone, a draw of
+  Q, one of Q'.
+  """
   clone = PROBABILITY[randomizer](local_epsilon)
   own, counts = 1 / (1 + math.exp(-local_epsilon)), {}
   for others in itertools.product(range(3), repeat=num_reports - 1):
@@ -55,7 +62,9 @@ def test_delta_is_above_the_truth_for_randomised_response(local_epsilon, num_rep
     laws = [shuffled_bits([value, *others], local_epsilon) for value in (0, 1)]
     for epsilon in np.linspace(0, 0.9, 5) * local_epsilon:
       truth = max(hockey_stick(*laws, epsilon), hockey_stick(*laws[::-1], epsilon))
-      stronger = shuffled_delta(local_epsilon, num_reports, epsilon, randomizer="randomized_response")
+      stronger = shuffled_delta(
+        local_epsilon, num_reports, epsilon, randomizer="randomized_response"
+      )
       assert truth <= stronger + 1e-14  # the convolution's own rounding
       assert stronger <= shuffled_delta(local_epsilon, num_reports, epsilon)
 
@@ -73,12 +82,21 @@ def closed_form(e, n, delta):
 
 @pytest.mark.parametrize(
   ("local_epsilon", "num_reports", "delta"),
-  [(0.1, 10**4, 1e-6), (1.0, 10**4, 1e-9), (4.0, 10**5, 1e-6), (8.0, 10**6, 1e-6), (1.0, 10**6, 1e-12)],
+  [
+    (0.1, 10**4, 1e-6),
+    (1.0, 10**4, 1e-9),
+    (4.0, 10**5, 1e-6),
+    (8.0, 10**6, 1e-6),
+    (1.0, 10**6, 1e-12),
+  ],
 )
-def test_epsilon_is_below_the_closed_form_and_above_a_gaussian_estimate(local_epsilon, num_reports, delta):
+def test_epsilon_is_below_the_closed_form_and_above_a_gaussian_estimate(
+  local_epsilon, num_reports, delta
+):
   found = shuffled_epsilon(local_epsilon, num_reports, delta)
   assert found < closed_form(local_epsilon, num_reports, delta)
-  # What a Gaussian of the variance of the counts would have, at the mean number of clones, is the order of magnitude.
+  # What a Gaussian of the variance of the counts would have, at the mean number of clones, is the
+  # order of magnitude.
   stddev = math.sqrt(num_reports * math.exp(-local_epsilon)) / (2 * math.tanh(local_epsilon / 2))
 
   def gaussian_delta(epsilon):
@@ -92,7 +110,11 @@ def test_epsilon_is_below_the_closed_form_and_above_a_gaussian_estimate(local_ep
 def test_searches_stop_at_the_target_on_its_safe_side():
   for n, local_epsilon, delta in ((10**3, 1.0, 1e-5), (10**6, 3.0, 1e-8), (50, 6.0, 1e-3)):
     epsilon = shuffled_epsilon(local_epsilon, n, delta)
-    assert shuffled_delta(local_epsilon, n, epsilon) <= delta < shuffled_delta(local_epsilon, n, epsilon - 2e-9)
+    assert (
+      shuffled_delta(local_epsilon, n, epsilon)
+      <= delta
+      < shuffled_delta(local_epsilon, n, epsilon - 2e-9)
+    )
     largest = largest_local_epsilon(epsilon, n, delta)
     assert shuffled_delta(largest, n, epsilon) <= delta
     assert largest == pytest.approx(local_epsilon, abs=1e-6)
@@ -134,7 +156,10 @@ def test_ends(epsilon):
     (lambda: shuffled_delta(1.0, 0, 0.1), "num_reports to be a whole number >= 1"),
     (lambda: shuffled_delta(1.0, 10, math.nan), "epsilon to be a finite number >= 0"),
     (lambda: shuffled_epsilon(1.0, 10, 1.1), "delta to be a probability"),
-    (lambda: shuffled_epsilon(1.0, 10, 1e-6, randomizer="laplace"), "randomizer to be one of any, randomized_response"),
+    (
+      lambda: shuffled_epsilon(1.0, 10, 1e-6, randomizer="laplace"),
+      "randomizer to be one of any, randomized_response",
+    ),
     (lambda: largest_local_epsilon(0.0, 10, 1e-6), "target_epsilon to be a finite number > 0"),
     (lambda: largest_local_epsilon(1.0, 10, math.nan), "delta to be a probability"),
   ],

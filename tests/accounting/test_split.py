@@ -15,11 +15,15 @@ def error(dim, direction, magnitude, norm):
   return separated(priv_unit(dim, direction), scalar_dp(magnitude, 2.0)).mean_squared_error(norm)
 
 
-@pytest.mark.parametrize(("dim", "epsilon", "norm"), [(10, 1.0, 2.0), (1000, 10.0, 1.0), (1000, 10.0, 0.0)])
+@pytest.mark.parametrize(
+  ("dim", "epsilon", "norm"), [(10, 1.0, 2.0), (1000, 10.0, 1.0), (1000, 10.0, 0.0)]
+)
 def test_error_is_the_mechanisms_and_no_split_of_a_fine_grid_is_better(dim, epsilon, norm):
   split = best_split(dim, epsilon, 2.0, norm)
   assert split.direction + split.magnitude == pytest.approx(epsilon, rel=1e-12)
-  assert split.mean_squared_error == pytest.approx(error(dim, split.direction, split.magnitude, norm), rel=1e-9)
+  assert split.mean_squared_error == pytest.approx(
+    error(dim, split.direction, split.magnitude, norm), rel=1e-9
+  )
   shares = epsilon * np.linspace(0.02, 0.98, 97)
   assert split.mean_squared_error <= min(error(dim, epsilon - s, s, norm) for s in shares) * 1.002
 
@@ -32,7 +36,9 @@ def test_norms_of_a_distribution_are_averaged():
   assert split.mean_squared_error < best_split(100, 6.0, 2.0).mean_squared_error
 
 
-@pytest.mark.parametrize(("direction", "magnitude"), [(0.5, 0.5), (8.0, 2.0), (60.0, 6.0), (2.0, 0.01)])
+@pytest.mark.parametrize(
+  ("direction", "magnitude"), [(0.5, 0.5), (8.0, 2.0), (60.0, 6.0), (2.0, 0.01)]
+)
 def test_worst_error_is_the_largest_over_all_norms(direction, magnitude):
   found = max(error(50, direction, magnitude, norm) for norm in np.linspace(0, 2, 401))
   worst = worst_error(50, direction, scalar_grid(magnitude, 2.0))
@@ -55,7 +61,9 @@ def test_norms_outside_the_domain_are_refused(norms):
     best_split(10, 1.0, 2.0, norms)
 
 
-@pytest.mark.parametrize(("epsilon", "max_value"), [(0.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (2e4, 1.0)])
+@pytest.mark.parametrize(
+  ("epsilon", "max_value"), [(0.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (2e4, 1.0)]
+)
 def test_bad_arguments_are_refused(epsilon, max_value):
   with pytest.raises(ValueError, match="Expected"):
     best_split(10, epsilon, max_value)

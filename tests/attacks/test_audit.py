@@ -1,4 +1,6 @@
-"""The bounds of audits hold as often as they say: on scores without information, and on scores of known epsilon."""
+"""The bounds of audits hold as often as they say: on scores without information, and on scores of
+known epsilon.
+"""
 
 import math
 
@@ -7,13 +9,24 @@ import pytest
 from scipy import stats
 
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.audit import audit_outcomes, audit_scores, clopper_pearson, epsilon_bound, gaussian_bound
+from jdp.attacks.audit import (
+  audit_outcomes,
+  audit_scores,
+  clopper_pearson,
+  epsilon_bound,
+  gaussian_bound,
+)
 
 TRIALS, SIZE, CONFIDENCE = 1000, 400, 0.95
 LAWS = {  # first, second, bound, truth
   "null": (stats.norm(0, 1), stats.norm(0, 1), epsilon_bound(CONFIDENCE), 0.0),
   "null, delta": (stats.norm(0, 1), stats.norm(0, 1), epsilon_bound(CONFIDENCE, 0.01), 0.0),
-  "normal, delta": (stats.norm(1, 1), stats.norm(0, 1), epsilon_bound(CONFIDENCE, 0.05), gaussian_epsilon(1.0, 0.05)),
+  "normal, delta": (
+    stats.norm(1, 1),
+    stats.norm(0, 1),
+    epsilon_bound(CONFIDENCE, 0.05),
+    gaussian_epsilon(1.0, 0.05),
+  ),
   "normal, mu": (stats.norm(1, 1), stats.norm(0, 1), gaussian_bound(CONFIDENCE), 1.0),
   "Laplace": (stats.laplace(1, 1), stats.laplace(0, 1), epsilon_bound(CONFIDENCE), 1.0),
 }
@@ -24,13 +37,17 @@ def bounds(name, bound=None):
   first, second, own_bound, _ = LAWS[name]
   rng = np.random.default_rng(7)
   draws = (law.rvs((TRIALS, SIZE), random_state=rng) for law in (first, second))
-  return np.array([audit_scores(a, b, bound or own_bound).bound for a, b in zip(*draws, strict=True)])
+  return np.array(
+    [audit_scores(a, b, bound or own_bound).bound for a, b in zip(*draws, strict=True)]
+  )
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", LAWS)
 def test_at_most_a_twentieth_of_the_bounds_lie_above_the_truth(name):
-  """Two limits of 97.5 % each rarely fail together: a rate of 1.5 %, say, passes but on one of 1e12 keys."""
+  """Two limits of 97.5 % each rarely fail together: a rate of 1.5 %, say, passes but on one of 1e12
+  keys.
+  """
   truth = LAWS[name][3]
   found = bounds(name)
   assert np.mean(found > truth) <= 1 - CONFIDENCE
@@ -40,7 +57,9 @@ def test_at_most_a_twentieth_of_the_bounds_lie_above_the_truth(name):
 @pytest.mark.parametrize("name", ["null", "Laplace"])
 def test_a_bound_without_limits_would_be_caught(name):
   def plain(hits, trials, false_hits, false_trials):
-    return np.maximum(np.log(np.maximum(hits, 1) / trials) - np.log(np.maximum(false_hits, 1) / false_trials), 0.0)
+    return np.maximum(
+      np.log(np.maximum(hits, 1) / trials) - np.log(np.maximum(false_hits, 1) / false_trials), 0.0
+    )
 
   assert np.mean(bounds(name, plain) > LAWS[name][3]) > 4 * (1 - CONFIDENCE)
 
@@ -61,13 +80,18 @@ def test_the_bound_is_the_log_of_the_limits_ratio():
   assert bound(700, 1000, 30, 900) == pytest.approx(math.log((low - 0.1) / high), rel=1e-12)
   assert bound(100, 1000, 0, 900) == 0  # the lower limit of P is below delta
   assert (
-    epsilon_bound(0.95)(0, 10, 0, 10) == gaussian_bound(0.95)(0, 10, 0, 10) == gaussian_bound(0.95)(9, 9, 9, 9) == 0
+    epsilon_bound(0.95)(0, 10, 0, 10)
+    == gaussian_bound(0.95)(0, 10, 0, 10)
+    == gaussian_bound(0.95)(9, 9, 9, 9)
+    == 0
   )
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_event_is_found_on_either_side_and_reported_as_counted(swapped):
-  """Rare low scores tell the inputs apart, on one side only; every score is a whole number, so ties are exact."""
+  """Rare low scores tell the inputs apart, on one side only; every score is a whole number, so ties
+  are exact.
+  """
   rng = np.random.default_rng(1)
   laws = ([0.2, 0.4, 0.4], [0.002, 0.499, 0.499])
   first, second = (rng.choice(3, size=20_000, p=p) for p in (laws if swapped else laws[::-1]))
@@ -108,7 +132,10 @@ def test_joint_bounds_of_histograms_hold_in_19_of_20_trials():
     (lambda: gaussian_bound(0.0), "Expected confidence"),
     (lambda: audit_scores([1.0], [1.0, 2.0], epsilon_bound(0.9)), "Expected at least two scores"),
     (lambda: audit_scores([1.0, math.nan], [1.0, 2.0], epsilon_bound(0.9)), "none of them NaN"),
-    (lambda: audit_outcomes([[1, 2]], confidence=0.9), "Expected counts >= 0 of at least two inputs"),
+    (
+      lambda: audit_outcomes([[1, 2]], confidence=0.9),
+      "Expected counts >= 0 of at least two inputs",
+    ),
     (lambda: audit_outcomes([[1, -2], [1, 2]], confidence=0.9), "Expected counts >= 0"),
   ],
 )

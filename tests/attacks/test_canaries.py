@@ -1,4 +1,6 @@
-"""Audits of training by canaries: the bound is the paper's, it holds, and a run without noise is found out."""
+"""Audits of training by canaries: the bound is the paper's, it holds, and a run without noise is
+found out.
+"""
 
 import math
 
@@ -11,7 +13,13 @@ from scipy import special, stats
 
 from jdp import accounting
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
+from jdp.attacks.canaries import (
+  canary_directions,
+  cosines,
+  one_shot_estimate,
+  plant,
+  planted_update,
+)
 from jdp.attacks.one_run import audit_one_run, one_run_epsilon, one_run_p_value
 from jdp.data import Examples
 from jdp.events import GaussianSum
@@ -37,13 +45,17 @@ def test_the_published_bounds(canaries, guesses, correct, delta, published):
 def test_without_delta_it_is_randomised_response():
   q = special.expit(1.3)
   assert one_run_p_value(50, 20, 15, 1.3) == pytest.approx(stats.binom.sf(14, 20, q), rel=1e-12)
-  assert one_run_epsilon(50, 20, 20, confidence=0.95) == pytest.approx(special.logit(0.05 ** (1 / 20)), rel=1e-6)
+  assert one_run_epsilon(50, 20, 20, confidence=0.95) == pytest.approx(
+    special.logit(0.05 ** (1 / 20)), rel=1e-6
+  )
   assert one_run_epsilon(50, 20, 10, confidence=0.95) == 0
   assert one_run_p_value(50, 0, 0, 0.0) == 1
 
 
 def test_delta_buys_the_best_share_of_right_guesses():
-  """The largest, over distances i, of what a failure of probability 2 m delta / i gains by i more right guesses."""
+  """The largest, over distances i, of what a failure of probability 2 m delta / i gains by i more
+  right guesses.
+  """
   m, r, v, epsilon, delta = 30, 12, 10, 0.7, 0.004
   law = stats.binom(r, special.expit(epsilon))
   gains = [(law.cdf(v - 1) - law.cdf(v - 1 - i)) / i for i in range(1, v + 1)]
@@ -54,13 +66,17 @@ def test_delta_buys_the_best_share_of_right_guesses():
 @pytest.mark.sweep
 @pytest.mark.parametrize(("signal", "truth"), [(0.0, 0.0), (1.0, gaussian_epsilon(1.0, DELTA))])
 def test_at_most_a_twentieth_of_the_bounds_lie_above_the_truth(signal, truth):
-  """1000 runs of 200 canaries. Without signal 15 right guesses of 20 come at a rate of 2.07 %: 51 runs once in 1e8."""
+  """1000 runs of 200 canaries. Without signal 15 right guesses of 20 come at a rate of 2.07 %: 51
+  runs once in 1e8.
+  """
   rng = np.random.default_rng(2)
   runs = []
   for _ in range(1000):
     included = rng.random(200) < 0.5
     scores = signal * included + rng.normal(size=200)
-    runs.append(audit_one_run(scores, included, num_guesses=20, confidence=0.95, delta=DELTA).epsilon)
+    runs.append(
+      audit_one_run(scores, included, num_guesses=20, confidence=0.95, delta=DELTA).epsilon
+    )
   assert np.mean(np.array(runs) > truth) <= 0.05
   assert signal == 0 or np.median(runs) > 0.5
 
@@ -75,7 +91,9 @@ def test_a_perfect_score_is_no_gaussian_of_one():
 def test_guesses_are_the_ends_of_the_order():
   included = np.array([True, False, True, False, True, False])
   scores = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
-  found = [audit_one_run(scores, included, num_guesses=r, confidence=0.9).num_correct for r in (2, 4, 6)]
+  found = [
+    audit_one_run(scores, included, num_guesses=r, confidence=0.9).num_correct for r in (2, 4, 6)
+  ]
   assert found == [2, 2, 4]
 
 
@@ -91,7 +109,9 @@ def test_one_shot_estimates_normal_scores(z):
 
 
 def test_one_shot_estimates_of_nothing_are_small():
-  """An estimate's error, which no bound may have: the median of these runs of 1000 canaries is 0.23."""
+  """An estimate's error, which no bound may have: the median of these runs of 1000 canaries is
+  0.23.
+  """
   rng = np.random.default_rng(4)
   found = [one_shot_estimate(rng.normal(0, 0.1, 1000), delta=DELTA, dim=100) for _ in range(40)]
   assert 0 < np.median(found) < 0.5
@@ -124,7 +144,9 @@ def claiming(query, z):
 def trained(query, rounds):
   """(the model's movement, flat; the run's stated epsilon)."""
   sampler = poisson(USERS + CANARIES, 1.0)
-  made = private_federated(UPDATE, average(query, sampler.expected_size), sampler, optax.sgd(1.0), chunk_size=64)
+  made = private_federated(
+    UPDATE, average(query, sampler.expected_size), sampler, optax.sgd(1.0), chunk_size=64
+  )
   clients, start = plant(CLIENTS, INCLUDED), MODEL.init(jax.random.key(0))
   state, compiled, ledger = made.init(start), jax.jit(made.round), Ledger()
   for _ in range(rounds):
@@ -138,7 +160,10 @@ def trained(query, rounds):
 def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
   """A hundredth of the noise that the events tell of: nearly all guesses are right."""
   audits, stated = {}, {}
-  for name, query in {"right": gaussian_sum(1.0, 2.0), "quiet": claiming(gaussian_sum(1.0, 0.02), 2.0)}.items():
+  for name, query in {
+    "right": gaussian_sum(1.0, 2.0),
+    "quiet": claiming(gaussian_sum(1.0, 0.02), 2.0),
+  }.items():
     movement, stated[name] = trained(query, rounds=1)
     scores = cosines(DIRECTIONS, movement)
     audits[name] = audit_one_run(scores, INCLUDED, num_guesses=100, confidence=0.999, delta=DELTA)
@@ -149,11 +174,17 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
 
 
 def test_one_shot_estimate_of_a_round():
-  """150 canaries know a standard deviation to 6 %: on fixed keys, a factor of two in epsilon is a wide margin."""
+  """150 canaries know a standard deviation to 6 %: on fixed keys, a factor of two in epsilon is a
+  wide margin.
+  """
   movement, _ = trained(gaussian_sum(1.0, 1.0), rounds=1)
   scores = cosines(DIRECTIONS, movement)
   truth = gaussian_epsilon(1.0, DELTA)
-  assert truth / 2 < one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED]) < 2 * truth
+  assert (
+    truth / 2
+    < one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED])
+    < 2 * truth
+  )
 
 
 def test_canaries_send_their_directions_and_users_train():
@@ -175,22 +206,41 @@ def flat(tree):
 def test_directions_are_uniform_and_orthogonal():
   directions = np.asarray(canary_directions(jax.random.key(2), 40, 50))
   np.testing.assert_allclose(directions @ directions.T, np.eye(40), atol=1e-5)
-  first = jax.vmap(lambda key: canary_directions(key, 2, 3)[0])(jax.random.split(jax.random.key(3), 2000))
+  first = jax.vmap(lambda key: canary_directions(key, 2, 3)[0])(
+    jax.random.split(jax.random.key(3), 2000)
+  )
   # A coordinate of a point on the sphere in R^3 is uniform on [-1, 1].
-  assert all(stats.kstest(np.asarray(first)[:, i], stats.uniform(-1, 2).cdf).pvalue > 1e-6 for i in range(3))
+  assert all(
+    stats.kstest(np.asarray(first)[:, i], stats.uniform(-1, 2).cdf).pvalue > 1e-6 for i in range(3)
+  )
 
 
 @pytest.mark.parametrize(
   ("call", "message"),
   [
-    (lambda: one_run_p_value(10, 11, 0, 1.0), "Expected num_correct <= num_guesses <= num_canaries, got 0, 11 and 10"),
+    (
+      lambda: one_run_p_value(10, 11, 0, 1.0),
+      "Expected num_correct <= num_guesses <= num_canaries, got 0, 11 and 10",
+    ),
     (lambda: one_run_p_value(10, 5, 6, 1.0), "Expected num_correct <= num_guesses"),
     (lambda: one_run_p_value(10, 5, 5, math.nan), "Expected epsilon to be a finite number >= 0"),
     (lambda: one_run_epsilon(10, 5, 5, confidence=1.0), r"Expected confidence in \(0, 1\)"),
-    (lambda: audit_one_run([0.0, 1.0], [True], num_guesses=2, confidence=0.9), "Expected a score for each coin"),
-    (lambda: audit_one_run([0.0, math.nan], [True, False], num_guesses=2, confidence=0.9), "none NaN"),
-    (lambda: audit_one_run([0.0, 1.0, 2.0], [True] * 3, num_guesses=3, confidence=0.9), "Expected an even num_guesses"),
-    (lambda: canary_directions(jax.random.key(0), 4, 3), "Expected at most dim = 3 canaries, got 4"),
+    (
+      lambda: audit_one_run([0.0, 1.0], [True], num_guesses=2, confidence=0.9),
+      "Expected a score for each coin",
+    ),
+    (
+      lambda: audit_one_run([0.0, math.nan], [True, False], num_guesses=2, confidence=0.9),
+      "none NaN",
+    ),
+    (
+      lambda: audit_one_run([0.0, 1.0, 2.0], [True] * 3, num_guesses=3, confidence=0.9),
+      "Expected an even num_guesses",
+    ),
+    (
+      lambda: canary_directions(jax.random.key(0), 4, 3),
+      "Expected at most dim = 3 canaries, got 4",
+    ),
     (lambda: planted_update(UPDATE, DIRECTIONS, 0.0), "Expected norm to be a finite number > 0"),
     (lambda: one_shot_estimate([0.1, 0.2], delta=DELTA), "Expected exactly one of dim and absent"),
     (lambda: one_shot_estimate([0.1, 0.1], delta=DELTA, dim=5), "finite and not all equal"),

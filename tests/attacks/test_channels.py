@@ -1,4 +1,6 @@
-"""Exact audits agree with what mechanisms state, and see what is wrong with those that are wrong."""
+"""Exact audits agree with what mechanisms state, and see what is wrong with those that are
+wrong.
+"""
 
 import itertools
 import math
@@ -16,7 +18,15 @@ from jdp.attacks.channels import (
   gaussian_cap_channel,
   response_channel,
 )
-from jdp.mechanisms import hemisphere, priv_unit, priv_unit_g, priv_unit_linf, scalar_dp, scalar_rel_dp, separated
+from jdp.mechanisms import (
+  hemisphere,
+  priv_unit,
+  priv_unit_g,
+  priv_unit_linf,
+  scalar_dp,
+  scalar_rel_dp,
+  separated,
+)
 
 
 def of_grid(mechanism):
@@ -33,7 +43,10 @@ def of_cap(mechanism):
 
 CASES = {
   "scalar_dp": (scalar_dp, of_grid),
-  "scalar_rel_dp": (lambda epsilon, size: scalar_rel_dp(epsilon, 1.0, num_levels=size, min_value=0.1), of_grid),
+  "scalar_rel_dp": (
+    lambda epsilon, size: scalar_rel_dp(epsilon, 1.0, num_levels=size, min_value=0.1),
+    of_grid,
+  ),
   "priv_unit": (lambda epsilon, size: priv_unit(size, epsilon), of_cap),
   "hemisphere": (lambda epsilon, size: hemisphere(size, epsilon), of_cap),
   "priv_unit_g": (
@@ -47,7 +60,8 @@ CASES = {
   "separated": (
     lambda epsilon, size: separated(priv_unit(size, 0.6 * epsilon), scalar_dp(0.4 * epsilon, 1.0)),
     lambda m: np.kron(
-      of_cap(m._replace(parameters=m.parameters.direction)), of_grid(m._replace(parameters=m.parameters.magnitude))
+      of_cap(m._replace(parameters=m.parameters.direction)),
+      of_grid(m._replace(parameters=m.parameters.magnitude)),
     ),
   ),
 }
@@ -97,11 +111,15 @@ def test_laplace_noise_in_three_cells(epsilon):
   laws = stats.laplace(0, 1 / epsilon), stats.laplace(1, 1 / epsilon)
   assert channel_epsilon(binned_channel(laws, [0.0, 1.0])) == pytest.approx(epsilon, rel=1e-12)
   quiet = stats.laplace(0, 0.75 / epsilon), stats.laplace(1, 0.75 / epsilon)
-  assert channel_epsilon(binned_channel(quiet, [0.0, 1.0])) == pytest.approx(epsilon / 0.75, rel=1e-12)
+  assert channel_epsilon(binned_channel(quiet, [0.0, 1.0])) == pytest.approx(
+    epsilon / 0.75, rel=1e-12
+  )
 
 
 def test_an_outcome_that_one_input_alone_has():
-  """A filter that sends what exceeds a private percentile, and nothing else, without noise on the decision."""
+  """A filter that sends what exceeds a private percentile, and nothing else, without noise on the
+  decision.
+  """
   filtered = [[1.0, 0.0, 0.0], [1e-3, 0.5, 0.499]]
   assert channel_epsilon(filtered) == math.inf
   assert channel_epsilon(filtered, delta=0.998) == math.inf

@@ -1,6 +1,8 @@
-"""Black-box audits: every local mechanism stays below what it states, and broken ones are found out.
+"""Black-box audits: every local mechanism stays below what it states, and broken ones are found
+out.
 
-All bounds of right mechanisms hold jointly with probability 1 - 1e-4: so likely is it that a failure here is no chance.
+All bounds of right mechanisms hold jointly with probability 1 - 1e-4: so likely is it that a
+failure here is no chance.
 """
 
 import math
@@ -19,7 +21,10 @@ from jdp.mechanisms import gaussian, laplace, priv_unit, registry, scalar_dp, sc
 
 DIM, SAMPLES = 16, 24_000
 SETTING = registry.Setting(DIM, 4.0, num_projections=DIM // 2, delta=0.01)
-CASES = {name: (entry.make(SETTING), entry.radius(SETTING)) for name, entry in registry.registered().items()}
+CASES = {
+  name: (entry.make(SETTING), entry.radius(SETTING))
+  for name, entry in registry.registered().items()
+}
 CASES |= {"priv_unit, many dimensions": (priv_unit(80, 4.0), 1.0)}
 TIGHT = {"priv_unit", "scalar_dp", "laplace_scalar"}
 CONFIDENCE = 1 - 1e-4 / len(CASES)
@@ -30,7 +35,9 @@ def audit(mechanism, *inputs, samples=SAMPLES, confidence=BROKEN_CONFIDENCE, bou
   """On opposite ends of the domain, unless told otherwise."""
   first, second = map(jnp.asarray, inputs or opposite_inputs(mechanism))
   bound = bound or epsilon_bound(confidence, mechanism.guarantee.delta)
-  return audit_mechanism(jax.random.key(5), mechanism, first, second, num_samples=samples, bound=bound)
+  return audit_mechanism(
+    jax.random.key(5), mechanism, first, second, num_samples=samples, bound=bound
+  )
 
 
 @pytest.mark.sweep
@@ -63,7 +70,9 @@ def test_laplace_noise_a_quarter_too_small_is_found(epsilon):
 
 
 def test_normal_noise_a_quarter_too_small_is_found():
-  """At a delta of 0.01 by events of epsilon; at any delta by what events say of mu = sensitivity / stddev."""
+  """At a delta of 0.01 by events of epsilon; at any delta by what events say of mu = sensitivity /
+  stddev.
+  """
   claimed = gaussian(1.0, 1.0, 0.01)
   mechanism = gaussian(0.75, 1.0, 0.01)
   found = audit(mechanism._replace(guarantee=claimed.guarantee), samples=200_000)

@@ -54,17 +54,25 @@ def test_the_residuals_are_those_of_the_model():
   inputs = jnp.array([[0.2, 0.9, 1.0]])
   for label, residual in enumerate(residuals_at_zero(4)):
     example = data.Examples(inputs, jnp.array([label]), jnp.ones(1))
-    np.testing.assert_allclose(model.gradient(jnp.zeros((4, 3)), example), np.outer(residual, inputs[0]), atol=1e-7)
+    np.testing.assert_allclose(
+      model.gradient(jnp.zeros((4, 3)), example), np.outer(residual, inputs[0]), atol=1e-7
+    )
 
 
 def brute_force(gradient, residuals, prior, noise_variance):
-  """(input, candidate) by conditioning the normal distribution of all the gradient's entries, for each candidate."""
+  """(input, candidate) by conditioning the normal distribution of all the gradient's entries, for
+  each candidate.
+  """
   basis, variances = np.asarray(prior.basis, float), np.asarray(prior.variances, float)
   features = basis.shape[1]
-  scatter, mean = basis.T @ np.diag(variances) @ basis, np.append(np.asarray(prior.mean, float), 1.0)
+  scatter, mean = (
+    basis.T @ np.diag(variances) @ basis,
+    np.append(np.asarray(prior.mean, float), 1.0),
+  )
   found = []
   for residual in np.asarray(residuals, float):
-    design = np.kron(residual[:, None], np.eye(features + 1)[:, :features])  # from the input to the gradient
+    # from the input to the gradient
+    design = np.kron(residual[:, None], np.eye(features + 1)[:, :features])
     center = np.outer(residual, mean).ravel()
     covariance = design @ scatter @ design.T + noise_variance * np.eye(len(center))
     off = np.asarray(gradient, float).ravel() - center
@@ -83,9 +91,14 @@ def test_the_attack_names_the_posterior_mean(noise_variance):
   attack, candidates = jax.jit(gaussian_attack(residuals, prior)), []
   for _ in range(20):
     label = generator.integers(3)
-    value = prior.mean + np.sqrt(prior.variances) * generator.normal(size=2).astype(np.float32) @ prior.basis
+    value = (
+      prior.mean
+      + np.sqrt(prior.variances) * generator.normal(size=2).astype(np.float32) @ prior.basis
+    )
     gradient = np.outer(residuals[label], np.append(value, 1.0))
-    gradient = jnp.asarray(gradient + math.sqrt(noise_variance) * generator.normal(size=gradient.shape), jnp.float32)
+    gradient = jnp.asarray(
+      gradient + math.sqrt(noise_variance) * generator.normal(size=gradient.shape), jnp.float32
+    )
     found, (expected, candidate) = (
       attack(gradient, noise_variance),
       brute_force(gradient, residuals, prior, noise_variance),
@@ -100,7 +113,9 @@ def test_principal_components_are_those_of_the_covariance():
   inputs = np.random.default_rng(2).normal(size=(50, 2, 3))
   prior, flat = principal_prior(inputs, 6), inputs.reshape(50, 6)
   np.testing.assert_allclose(prior.mean, flat.mean(axis=0), atol=1e-6)
-  np.testing.assert_allclose(prior.basis.T @ jnp.diag(prior.variances) @ prior.basis, np.cov(flat.T), atol=1e-5)
+  np.testing.assert_allclose(
+    prior.basis.T @ jnp.diag(prior.variances) @ prior.basis, np.cov(flat.T), atol=1e-5
+  )
   np.testing.assert_array_equal(principal_prior(inputs, 2).basis, prior.basis[:2])
 
 
@@ -138,12 +153,16 @@ def test_nothing_in_the_cap_is_nearer(angle):
   assert np.all(np.sum(found * units, axis=1) >= np.max(units @ cap.T, axis=1) - 1e-5)
 
 
-@pytest.mark.parametrize("direction", [[math.nan, 1.0], [0.0, 0.0], [math.inf, 0.0], [0.0, -1.0], [1e38, 1e38]])
+@pytest.mark.parametrize(
+  "direction", [[math.nan, 1.0], [0.0, 0.0], [math.inf, 0.0], [0.0, -1.0], [1e38, 1e38]]
+)
 def test_hostile_directions_give_unit_vectors(direction):
   found = nearest_in_cap(jnp.array(direction), jnp.array([0.0, 1.0]), 0.5)
   assert float(jnp.linalg.norm(found)) == pytest.approx(1.0, abs=1e-5)
   assert float(found[1]) >= math.cos(0.5) - 1e-5
-  np.testing.assert_allclose(nearest_in_cap(jnp.array(direction), jnp.array([0.0, 1.0]), -1.0), [0.0, 1.0], atol=1e-6)
+  np.testing.assert_allclose(
+    nearest_in_cap(jnp.array(direction), jnp.array([0.0, 1.0]), -1.0), [0.0, 1.0], atol=1e-6
+  )
 
 
 def test_success_is_a_distance_between_directions():
@@ -168,7 +187,10 @@ def network():
   def gradient_of(value, label):
     return ravel_pytree(jax.grad(loss)(params, value, label))[0]
 
-  attack, candidates = jax.jit(match_gradient(gradient_of, PIXELS)), Candidates(jnp.arange(3), jnp.full((3, 6), 0.5))
+  attack, candidates = (
+    jax.jit(match_gradient(gradient_of, PIXELS)),
+    Candidates(jnp.arange(3), jnp.full((3, 6), 0.5)),
+  )
   return gradient_of, lambda released, penalty, tried=candidates: attack(released, penalty, tried)
 
 
@@ -191,7 +213,9 @@ def test_a_large_penalty_leaves_the_priors_mean(network):
 
 @pytest.mark.slow
 def test_candidates_start_where_they_are_told(network):
-  """With one step of nearly nothing each remains where it began, and the matching one has the least loss."""
+  """With one step of nearly nothing each remains where it began, and the matching one has the least
+  loss.
+  """
   gradient_of, _ = network
   value = jnp.array([0.1, 0.9, 0.4, 0.7, 0.2, 0.6])
   attack = jax.jit(match_gradient(gradient_of, PIXELS, num_steps=1, learning_rate=1e-5))

@@ -22,7 +22,9 @@ def test_granularity_of_floats_is_the_place_of_their_last_digit():
   assert residues(floats)["granularity of 0"].tolist() == [0, -2, 0, -30, -23, 5]
 
 
-@pytest.mark.parametrize("number", [0.0, -0.0, 1.0, -0.75, 3e-5, 2.0**-120, 1e30, 1e-40, 2.0**-149, np.float32(1 / 3)])
+@pytest.mark.parametrize(
+  "number", [0.0, -0.0, 1.0, -0.75, 3e-5, 2.0**-120, 1e30, 1e-40, 2.0**-149, np.float32(1 / 3)]
+)
 def test_last_and_first_digits_of_floats(number):
   """Denormal numbers among them."""
   number = np.float32(number)
@@ -53,19 +55,29 @@ def test_integers_and_their_multiples_of_the_spacing_have_the_same_residues():
 
 
 def test_floats_near_zero_are_told_from_floats_near_one_half():
-  """No more than 1/2 is the loss of real numbers; a coarse grid, or no difference, leaves nothing to see."""
+  """No more than 1/2 is the loss of real numbers; a coarse grid, or no difference, leaves nothing
+  to see.
+  """
   zero, half = draws(0), np.float32(0.5) + draws(1)
   assert audit_residues(zero, half, BOUND).bound > 4.0
   assert audit_residues(half, zero, BOUND).bound > 4.0
   assert audit_residues(zero, draws(2), BOUND).bound == 0.0
-  assert audit_residues(np.rint(8 * zero).astype(int), np.rint(8 * half).astype(int), BOUND, spacing=0.125).bound < 0.5
+  assert (
+    audit_residues(
+      np.rint(8 * zero).astype(int), np.rint(8 * half).astype(int), BOUND, spacing=0.125
+    ).bound
+    < 0.5
+  )
 
 
 def test_the_event_is_measured_on_numbers_that_did_not_choose_it():
-  """100 audits of one distribution at 90 %: a bound above 0 in more than 25 of them has a probability below 1e-5."""
+  """100 audits of one distribution at 90 %: a bound above 0 in more than 25 of them has a
+  probability below 1e-5.
+  """
   rng = np.random.default_rng(5)
   refuted = sum(
-    audit_residues(*rng.integers(0, 50, (2, 400)), epsilon_bound(0.9), spacing=1.0).bound > 0 for _ in range(100)
+    audit_residues(*rng.integers(0, 50, (2, 400)), epsilon_bound(0.9), spacing=1.0).bound > 0
+    for _ in range(100)
   )
   assert refuted <= 25
 

@@ -7,7 +7,12 @@ import pytest
 from scipy import stats
 
 from jdp.attacks import spam
-from jdp.federated.draw_and_discard import client_updates, draw_and_discard_process, instances, spread_instances
+from jdp.federated.draw_and_discard import (
+  client_updates,
+  draw_and_discard_process,
+  instances,
+  spread_instances,
+)
 from jdp.federated.draw_and_discard.client_updates import laplace_update
 from jdp.federated.draw_and_discard.update_stream import arrivals
 
@@ -18,7 +23,9 @@ def test_the_largest_deviation_is_that_of_the_worst_weight(key):
   models = {"w": jax.random.normal(key, (K, 3, 4)), "b": jnp.linspace(0.0, 1.0, K)}
   submitted = {"w": jnp.full((3, 4), 0.3), "b": jnp.array(4.0)}
   expected = max(
-    np.max(np.abs(submitted[name] - np.mean(models[name], axis=0)) / np.std(models[name], axis=0, ddof=1))
+    np.max(
+      np.abs(submitted[name] - np.mean(models[name], axis=0)) / np.std(models[name], axis=0, ddof=1)
+    )
     for name in models
   )
   found = spam.largest_deviation(models, submitted)
@@ -39,7 +46,9 @@ def test_what_is_not_a_number_is_rejected_whatever_the_threshold(value, key):
 
 def test_rates_and_thresholds():
   deviations = np.array([1.0, 2.0, 3.0, np.inf])
-  np.testing.assert_array_equal(spam.rejection_rates(deviations, [0.5, 1.0, 2.5, 1e9]), [1, 0.75, 0.5, 0.25])
+  np.testing.assert_array_equal(
+    spam.rejection_rates(deviations, [0.5, 1.0, 2.5, 1e9]), [1, 0.75, 0.5, 0.25]
+  )
   honest = np.random.default_rng(0).normal(size=5000)
   for rate in (0.001, 0.05, 0.5):
     threshold = spam.threshold_for(honest, rate)
@@ -78,7 +87,8 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def deviations():
-  """Of honest clients and each attacker, at the stationary spread; noise of scale 1, no drift of the model.
+  """Of honest clients and each attacker, at the stationary spread; noise of scale 1, no drift of
+  the model.
 
   The old instance is one of 200 updates before.
   """
@@ -88,24 +98,33 @@ def deviations():
   def one(key):
     keys = jax.random.split(key, 4)
     start = process.init(spread_instances(keys[0], jnp.zeros(WEIGHTS), K, update.noise_variance))
-    state = process.run(keys[1], start, arrivals(jnp.zeros(200, jnp.int32), 1), jnp.zeros((1, 1)), update.settings)
+    state = process.run(
+      keys[1], start, arrivals(jnp.zeros(200, jnp.int32), 1), jnp.zeros((1, 1)), update.settings
+    )
     models = instances(state)
     noise = update.draw(keys[2], models[0])
     honest = client_updates.step(update, update.settings, noise, models[0], None, state.number)
     view = spam.View(drawn=models[0], honest=honest, old=instances(start)[0])
-    return {name: spam.largest_deviation(models, attack(keys[3], view)) for name, attack in ATTACKS.items()}
+    return {
+      name: spam.largest_deviation(models, attack(keys[3], view))
+      for name, attack in ATTACKS.items()
+    }
 
   with jax.debug_key_reuse(False):  # the attacks are alternatives: each may have the same key
     return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 4000))
 
 
 def test_detection_at_one_false_rejection_in_a_hundred(deviations):
-  """The threshold is chosen on one half of the honest clients; of the other it rejects what its sample allows.
+  """The threshold is chosen on one half of the honest clients; of the other it rejects what its
+  sample allows.
 
   A right test fails with probability 1e-6; a share of 4 % instead of 1 % is caught.
   """
   threshold = spam.threshold_for(deviations["honest"][:2000], 0.01)
-  rates = {name: float(spam.rejection_rates(values[2000:], threshold)) for name, values in deviations.items()}
+  rates = {
+    name: float(spam.rejection_rates(values[2000:], threshold))
+    for name, values in deviations.items()
+  }
   law = stats.betabinom(2000, 21, 1980)  # new values above the 20th largest but one of 2000
   assert law.ppf(5e-7) <= 2000 * rates["honest"] <= law.isf(5e-7) < 70
   for caught in ("random model", "scaled", "large drift"):

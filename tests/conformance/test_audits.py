@@ -1,4 +1,6 @@
-"""The parts of an audit: its statistics, its choice of events, and how often its bounds are wrong."""
+"""The parts of an audit: its statistics, its choice of events, and how often its bounds are
+wrong.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,13 @@ import pytest
 from scipy import stats
 
 from jdp import conformance
-from jdp.attacks.audit import Outcomes, best_outcomes, best_threshold, epsilon_bound, quick_epsilon_bound
+from jdp.attacks.audit import (
+  Outcomes,
+  best_outcomes,
+  best_threshold,
+  epsilon_bound,
+  quick_epsilon_bound,
+)
 from jdp.conformance.statistics import equal_values
 
 
@@ -27,10 +35,14 @@ def logit(probability):
 
 @pytest.mark.slow
 def test_bounds_are_wrong_no_more_often_than_stated():
-  """100 audits at a confidence of 60 %: more than 64 wrong ones would have a probability below 1e-6."""
+  """100 audits at a confidence of 60 %: more than 64 wrong ones would have a probability below
+  1e-6.
+  """
   subject = conformance.release_subject(response(0.7), 1.0, -1.0, epsilon=logit(0.7))
   keys = jax.random.split(jax.random.key(0), 100)
-  wrong = sum(conformance.audit(subject, key, num_samples=400, confidence=0.6).refuted for key in keys)
+  wrong = sum(
+    conformance.audit(subject, key, num_samples=400, confidence=0.6).refuted for key in keys
+  )
   assert 0 < wrong <= stats.binom.isf(1e-6, 100, 0.4) == 64
 
 
@@ -54,7 +66,9 @@ def test_what_an_audit_says():
   found = conformance.audit(subject, jax.random.key(0), num_samples=1000)
   assert found.refuted
   assert str(found).startswith("epsilon 1 REFUTED: at least 1.8")
-  assert not conformance.audit(subject._replace(epsilon=3.0), jax.random.key(0), num_samples=1000).refuted
+  assert not conformance.audit(
+    subject._replace(epsilon=3.0), jax.random.key(0), num_samples=1000
+  ).refuted
 
 
 def test_reports_that_are_nan_for_some_inputs_only_tell():
@@ -62,7 +76,9 @@ def test_reports_that_are_nan_for_some_inputs_only_tell():
     return value * 0 + jax.random.normal(key)
 
   found = conformance.audit(
-    conformance.release_subject(release, 1.0, -1.0, epsilon=1.0), jax.random.key(0), num_samples=1000
+    conformance.release_subject(release, 1.0, -1.0, epsilon=1.0),
+    jax.random.key(0),
+    num_samples=1000,
   )
   assert found.refuted
   assert {"NaN", "infinite"} & set(found.pair)
@@ -82,7 +98,9 @@ def test_delta_is_allowed_for():
 
 @pytest.mark.slow
 def test_residues_show_what_a_threshold_does_not():
-  """Noise on whole numbers at one input, on halves at the other: the same lengths, near enough, at coarse noise."""
+  """Noise on whole numbers at one input, on halves at the other: the same lengths, near enough, at
+  coarse noise.
+  """
 
   def release(key, value):
     return jnp.round(jax.random.normal(key) * 1000) + jnp.where(value > 0, 0.5, 0.0)
@@ -92,7 +110,9 @@ def test_residues_show_what_a_threshold_does_not():
   assert found.refuted
   assert found.statistic == "granularity"
   blind = {name: subject.statistics[name] for name in ("projection", "length")}
-  assert not conformance.audit(subject._replace(statistics=blind), jax.random.key(0), num_samples=4000).refuted
+  assert not conformance.audit(
+    subject._replace(statistics=blind), jax.random.key(0), num_samples=4000
+  ).refuted
 
 
 def test_quick_bounds_are_near_those_that_hold():
@@ -103,7 +123,10 @@ def test_quick_bounds_are_near_those_that_hold():
 
 
 def test_events_of_sorted_scores():
-  first, second = np.repeat([0, 1, 2, 3], [10, 50, 100, 840]), np.repeat([0, 1, 2, 3], [500, 300, 190, 10])
+  first, second = (
+    np.repeat([0, 1, 2, 3], [10, 50, 100, 840]),
+    np.repeat([0, 1, 2, 3], [500, 300, 190, 10]),
+  )
   bound = quick_epsilon_bound(0.99)
   found, event = best_outcomes(first, second, bound)
   assert event.values.tolist() == [3]

@@ -1,8 +1,9 @@
-"""Float noise that is released tells nothing by its low-order bits: it lies on grids with random shifts.
+"""Float noise that is released tells nothing by its low-order bits: it lies on grids with random
+shifts.
 
-Every audit of a release fails without the dither: floats near zero are finer, so that events of the last digits have
-probabilities of up to a third on one input and none on the other. Their bounds hold with probability 1 - 1e-6 each,
-on fixed keys.
+Every audit of a release fails without the dither: floats near zero are finer, so that events of the
+last digits have probabilities of up to a third on one input and none on the other. Their bounds
+hold with probability 1 - 1e-6 each, on fixed keys.
 """
 
 import functools
@@ -34,7 +35,9 @@ def drawn(release, values, seed=0):
   """COUNT releases of each value: a list of float arrays [COUNT]."""
   keys = jax.random.split(jax.random.key(seed), (len(values), COUNT))
   sample = jax.jit(jax.vmap(release, (0, None)))
-  return [np.ravel(sample(own, jnp.float32(value))) for own, value in zip(keys, values, strict=True)]
+  return [
+    np.ravel(sample(own, jnp.float32(value))) for own, value in zip(keys, values, strict=True)
+  ]
 
 
 def loss_by_residues(release, bound, values):
@@ -46,8 +49,12 @@ def loss_by_residues(release, bound, values):
 PURE = {
   "laplace": lambda epsilon: laplace(epsilon, 1.0).encode,
   "l2_laplace": lambda epsilon: l2_laplace(epsilon, 1.0).encode,
-  "laplace_update, coordinate": lambda epsilon: of_update(laplace_update(given, epsilon, 0.1, clip=0.5)),
-  "laplace_update, user": lambda epsilon: of_update(laplace_update(given, epsilon, 0.1, clip=0.5, unit="user")),
+  "laplace_update, coordinate": lambda epsilon: of_update(
+    laplace_update(given, epsilon, 0.1, clip=0.5)
+  ),
+  "laplace_update, user": lambda epsilon: of_update(
+    laplace_update(given, epsilon, 0.1, clip=0.5, unit="user")
+  ),
 }
 
 
@@ -89,17 +96,20 @@ def scheduled(value):
 
 
 UPDATE = gaussian_update(given, 1.0, 1e-5, 0.1, clip=0.5)
-# Noise of 1/2 on sum and count. (Times a power of two, noise keeps the digits it was drawn with: products with others
-# may be fused with the addition, which hides them by chance.)
+# Noise of 1/2 on sum and count. (Times a power of two, noise keeps the digits it was drawn with:
+# products with others may be fused with the addition, which hides them by chance.)
 ADAPTIVE = adaptive_clipped_sum(5**-0.5, 4.0, initial_clip_norm=1.0, count_stddev=0.5)
 GAUSSIAN = {  # between 0 and 1/2 each moves by at most the standard deviation of its noise
   "gaussian": gaussian(0.5, 1.0, 1e-5).encode,
-  "gaussian_update": of_update(UPDATE._replace(settings=UPDATE.settings._replace(noise_scale=np.float32(0.5)))),
+  "gaussian_update": of_update(
+    UPDATE._replace(settings=UPDATE.settings._replace(noise_scale=np.float32(0.5)))
+  ),
   "gaussian_sum": of_query(gaussian_sum(1.0, 0.5)),
   "gaussian_sum, scheduled": of_query(gaussian_sum(1.0, scheduled(0.5))),
   "average": of_query(average(gaussian_sum(1.0, 0.5), 10.0)),
   "weighted_average": of_query(
-    weighted_average(1.0, 0.5, min_total_weight=1.0), lambda value: WeightedContribution(value, jnp.float32(1))
+    weighted_average(1.0, 0.5, min_total_weight=1.0),
+    lambda value: WeightedContribution(value, jnp.float32(1)),
   ),
   "adaptive, sum": of_query(ADAPTIVE, lambda value: AdaptiveContribution(value, jnp.float32(0))),
   "noise shares": of_shares(uncalibrated(), 4, 4),
@@ -108,7 +118,9 @@ GAUSSIAN = {  # between 0 and 1/2 each moves by at most the standard deviation o
 
 
 def test_what_adaptive_clipping_learns_is_dithered():
-  """With one key there is one noise and one shift: all counts give shares on one grid, whatever the sum is."""
+  """With one key there is one noise and one shift: all counts give shares on one grid, whatever the
+  sum is.
+  """
   counts = jnp.linspace(-1, 1, 500)
   totals = AdaptiveContribution(jnp.zeros(500), counts)
   state = ADAPTIVE.init(jnp.float32(0))
@@ -121,7 +133,9 @@ def test_what_adaptive_clipping_learns_is_dithered():
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_residues_of_gaussian_releases_tell_no_more_than_real_noise(name):
-  """They move by at most one standard deviation: mu-GDP with mu = 1, which speaks of every delta at once."""
+  """They move by at most one standard deviation: mu-GDP with mu = 1, which speaks of every delta at
+  once.
+  """
   assert loss_by_residues(GAUSSIAN[name], gaussian_bound(CONFIDENCE), (0.0, 0.5)) <= 1.0
 
 
@@ -137,14 +151,17 @@ def test_who_knows_the_shift_sees_no_more(scale):
 
   first, second = (x.astype(int) for x in drawn(places, (0.0, 0.5)))
   found = [
-    audit_residues(*pair, epsilon_bound(CONFIDENCE), spacing=2**0.5 / 16) for pair in ((first, second), (second, first))
+    audit_residues(*pair, epsilon_bound(CONFIDENCE), spacing=2**0.5 / 16)
+    for pair in ((first, second), (second, first))
   ]
   assert max(own.bound for own in found) <= 0.5
 
 
 @pytest.mark.parametrize("number", [0.0, 0.125, -0.3, 77.25])
 def test_the_rounding_error_is_uniform_whatever_the_number(number):
-  """Kolmogorov and Smirnov's test on 200,000 shifts; a bias of 0.006 spacings and errors of 2 % more are caught."""
+  """Kolmogorov and Smirnov's test on 200,000 shifts; a bias of 0.006 spacings and errors of 2 %
+  more are caught.
+  """
   (rounded,) = drawn(lambda key, value: dithered(key, value, 0.25), (number,))
   errors = np.float64(rounded) - np.float32(number)
   uniform = stats.uniform(-0.125, 0.25)
@@ -167,7 +184,9 @@ def test_no_noise_and_no_numbers_are_kept():
   np.testing.assert_array_equal(dithered(jax.random.key(0), numbers, 1e20)[3:], numbers[3:])
   for query in (gaussian_sum(1.0, 0.0), gaussian_sum(1.0, scheduled(0.0))):
     totals = jnp.array([0.1, -1e-20, 3e7])
-    np.testing.assert_array_equal(query.finalize(jax.random.key(0), query.init(totals), totals)[0], totals)
+    np.testing.assert_array_equal(
+      query.finalize(jax.random.key(0), query.init(totals), totals)[0], totals
+    )
 
 
 @functools.cache
@@ -175,7 +194,9 @@ def grid():
   return jax.jit(on_shifted_grid)
 
 
-@pytest.mark.parametrize(("doublings", "least"), [(11, 0.97), (15, 0.97), (18, 0.25), (21, 0.25), (22, 0.25)])
+@pytest.mark.parametrize(
+  ("doublings", "least"), [(11, 0.97), (15, 0.97), (18, 0.25), (21, 0.25), (22, 0.25)]
+)
 def test_cells_are_as_wide_as_the_surcharge_says(doublings, least):
   """The real numbers that share a report, near a number of 2^doublings to twice as many spacings.
 
@@ -194,9 +215,13 @@ def test_cells_are_as_wide_as_the_surcharge_says(doublings, least):
 
 
 def test_releases_are_dithered_by_a_sixteenth_of_the_noise_and_cost_a_3072nd_of_its_variance():
-  """The report is within half a spacing of value + noise, and on the grid that the shift's key says."""
+  """The report is within half a spacing of value + noise, and on the grid that the shift's key
+  says.
+  """
   stddev, key = 2.0, jax.random.key(3)
-  result, _, _ = (query := gaussian_sum(1.0, stddev)).finalize(key, query.init(jnp.zeros(1000)), jnp.zeros(1000))
+  result, _, _ = (query := gaussian_sum(1.0, stddev)).finalize(
+    key, query.init(jnp.zeros(1000)), jnp.zeros(1000)
+  )
   plain = np.unique(np.round(np.diff(np.sort(np.float64(result))) / (stddev / 16), 3) % 1)
   assert set(plain) <= {0.0, 0.999, 0.001}
   for mechanism, variance in (
@@ -213,7 +238,9 @@ def test_shifts_of_an_update_are_uniform_and_of_each_weight(key):
   shifts = np.stack(jax.tree.leaves(update.draw(key, params).shifts), axis=1)
   assert stats.kstest(shifts.ravel(), "uniform").pvalue > statistical.FALSE_FAILURE
   statistical.assert_uncorrelated((shifts - 0.5) * 12**0.5, catches=0.07)
-  release = update.release(update.settings, update.draw(jax.random.clone(key), params), params, params)
+  release = update.release(
+    update.settings, update.draw(jax.random.clone(key), params), params, params
+  )
   spacing = 2**0.5 / 16 * float(update.settings.noise_scale)
   on_own_grid = np.stack(jax.tree.leaves(release), axis=1) / spacing - shifts
   np.testing.assert_allclose(on_own_grid, np.round(on_own_grid), atol=1e-4)

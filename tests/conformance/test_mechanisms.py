@@ -1,7 +1,9 @@
-"""What every local mechanism promises, for all that are registered: its form, its error, and its epsilon.
+"""What every local mechanism promises, for all that are registered: its form, its error, and its
+epsilon.
 
-The audits' bounds hold together with probability 99.9 %: so likely is it that a refuted epsilon is no chance. The keys
-are fixed. Every audit must also refute the epsilon lowered by 10 %, so none of them passes for want of reports.
+The audits' bounds hold together with probability 99.9 %: so likely is it that a refuted epsilon is
+no chance. The keys are fixed. Every audit must also refute the epsilon lowered by 10 %, so none of
+them passes for want of reports.
 """
 
 import functools
@@ -29,7 +31,9 @@ REGISTERED = registry.registered()
 
 
 def typical(entry):
-  """A mechanism as it is used; with an epsilon at which 20,000 reports hold many lies of a scalar's."""
+  """A mechanism as it is used; with an epsilon at which 20,000 reports hold many lies of a
+  scalar's.
+  """
   dim, epsilon = 100 if entry.projects else 30, 4.0 if entry.estimates_directions else 2.0
   return entry.make(registry.Setting(dim, epsilon, num_projections=16, delta=1e-5))
 
@@ -49,12 +53,15 @@ MSE_IS_A_BOUND = {name for name, entry in REGISTERED.items() if not entry.exact}
   "priv_unit_linf, one vertex in the cap",
 }
 # A projection that all share has an error that does not average out over releases.
-AVERAGING = [name for name in MECHANISMS if name not in REGISTERED or not REGISTERED[name].shares_projection]
+AVERAGING = [
+  name for name in MECHANISMS if name not in REGISTERED or not REGISTERED[name].shares_projection
+]
 
 EPSILONS = (0.1, 1.0, 4.0)
 AUDITS = [(name, epsilon) for name in REGISTERED for epsilon in EPSILONS]
 ERROR = 1e-3 / len(AUDITS)
-REPORTS = {0.1: 2_000_000, 1.0: 150_000, 4.0: 150_000}  # 10 % less than epsilon is refuted by so many
+# 10 % less than epsilon is refuted by so many
+REPORTS = {0.1: 2_000_000, 1.0: 150_000, 4.0: 150_000}
 CHOOSING = {0.1: 2**17, 1.0: 37_500, 4.0: 37_500}
 # Their best events have probabilities of a third, or of no more above delta than that.
 MORE_REPORTS = {"separated": 3, "scalar_rel_dp": 3, "gaussian": 4, "gaussian_on_grid": 4}
@@ -77,7 +84,9 @@ def alone(mechanism):
 def releases(mechanism):
   """(keys [n], values [n, ...] or one value) -> estimates [n, ...], compiled once for n = BATCH."""
   privatize = jax.jit(jax.vmap(mechanism.privatize))
-  return lambda keys, values: privatize(keys, jnp.broadcast_to(values, (len(keys), *mechanism.shape)))
+  return lambda keys, values: privatize(
+    keys, jnp.broadcast_to(values, (len(keys), *mechanism.shape))
+  )
 
 
 def keys():
@@ -85,7 +94,9 @@ def keys():
 
 
 def inputs(mechanism):
-  """Values of norm 1, in every mechanism's domain: along an axis, along the diagonal, and neither."""
+  """Values of norm 1, in every mechanism's domain: along an axis, along the diagonal, and
+  neither.
+  """
   ones = np.ones(mechanism.shape)
   axis = (np.arange(ones.size) == ones.size // 2).astype(float).reshape(mechanism.shape)
   for value in (axis, ones, np.random.default_rng(3).uniform(0.1, 1, mechanism.shape)):
@@ -105,7 +116,9 @@ def test_privatize_is_decode_after_encode_compiled_or_not(case):
   mechanism, value = case
   key = jax.random.key(0)
   expected = mechanism.decode(mechanism.encode(key, value))
-  np.testing.assert_allclose(alone(mechanism)(jax.random.clone(key), value), expected, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(
+    alone(mechanism)(jax.random.clone(key), value), expected, rtol=1e-5, atol=1e-5
+  )
 
 
 @pytest.mark.sweep
@@ -145,14 +158,20 @@ def test_guarantee_is_finite_per_value_under_replacement(case):
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", AVERAGING)
 def test_mean_and_mean_squared_error_are_as_stated(name):
-  """20,000 releases; an error in the mean of 10 standard errors, and one of 12 % in the second moment, are caught."""
+  """20,000 releases; an error in the mean of 10 standard errors, and one of 12 % in the second
+  moment, are caught.
+  """
   mechanism, count = MECHANISMS[name], 20_000
   batches = jax.random.split(jax.random.key(11), (count // BATCH, BATCH))
   for value in inputs(mechanism):
-    samples = np.concatenate([np.asarray(releases(mechanism)(batch, value), np.float64) for batch in batches])
+    samples = np.concatenate(
+      [np.asarray(releases(mechanism)(batch, value), np.float64) for batch in batches]
+    )
     stddev = samples.std(axis=0).max()
     if name not in BIASED:
-      statistical.assert_mean(samples, np.asarray(value), stddev=stddev, catches=10 * stddev / np.sqrt(count))
+      statistical.assert_mean(
+        samples, np.asarray(value), stddev=stddev, catches=10 * stddev / np.sqrt(count)
+      )
     errors = np.sum((samples - np.asarray(value)).reshape(count, -1) ** 2, axis=1)
     stated, margin = mechanism.mean_squared_error(1.0), 5 * errors.std() / np.sqrt(count)
     assert margin < 0.12 * stated
@@ -173,15 +192,21 @@ def test_every_input_gives_a_finite_estimate_within_the_bound(case, filling):
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_inputs_of_any_float_type_are_taken(case, dtype):
   mechanism, value = case
-  assert jax.eval_shape(mechanism.privatize, jax.random.key(0), value.astype(dtype)).dtype == jnp.float32
+  assert (
+    jax.eval_shape(mechanism.privatize, jax.random.key(0), value.astype(dtype)).dtype == jnp.float32
+  )
 
 
 def audited(name, epsilon):
-  """In the fewest dimensions that the mechanism takes, where the likelihood ratio is a function of the statistics."""
+  """In the fewest dimensions that the mechanism takes, where the likelihood ratio is a function of
+  the statistics.
+  """
   more = MORE_REPORTS.get(name, 1)
   count, choosing = more * REPORTS[epsilon], more * CHOOSING[epsilon]
   subject = conformance.sharpest_subject(name, epsilon)
-  return conformance.audit(subject, jax.random.key(17), num_samples=count, num_choosing=choosing, confidence=1 - ERROR)
+  return conformance.audit(
+    subject, jax.random.key(17), num_samples=count, num_choosing=choosing, confidence=1 - ERROR
+  )
 
 
 @pytest.mark.parametrize(
@@ -209,47 +234,65 @@ def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(regis
 
   register("half stated", half_stated)
   subject = conformance.sharpest_subject("half stated", epsilon)
-  assert conformance.audit(subject, jax.random.key(3), num_samples=50_000, confidence=1 - ERROR).refuted
+  assert conformance.audit(
+    subject, jax.random.key(3), num_samples=50_000, confidence=1 - ERROR
+  ).refuted
 
 
 def test_inputs_outside_the_domain_are_audited(register):
-  """A mechanism that keeps its epsilon between the corners of its domain, and lets huge values through."""
+  """A mechanism that keeps its epsilon between the corners of its domain, and lets huge values
+  through.
+  """
 
   def unclipped(setting):
     stated = laplace(setting.epsilon, 2.0)
     return stated._replace(encode=lambda key, value: stated.encode(key, jnp.float32(0)) + value)
 
   register("unclipped", unclipped)
-  found = conformance.audit(conformance.sharpest_subject("unclipped", 1.0), jax.random.key(3), num_samples=2000)
+  found = conformance.audit(
+    conformance.sharpest_subject("unclipped", 1.0), jax.random.key(3), num_samples=2000
+  )
   assert found.refuted
   assert {"huge", "infinite", "NaN"} & set(found.pair)
 
 
 def test_a_registered_mechanism_of_plain_float_noise_is_refuted(register):
-  """What `laplace` was without its dither: right for real numbers, and refuted at once by its low-order bits."""
+  """What `laplace` was without its dither: right for real numbers, and refuted at once by its
+  low-order bits.
+  """
 
   def undithered(setting):
     stated = laplace(setting.epsilon, 2.0)
     return stated._replace(
-      encode=lambda key, value: jnp.clip(jnp.nan_to_num(value), -1, 1) + stated.parameters * jax.random.laplace(key)
+      encode=lambda key, value: (
+        jnp.clip(jnp.nan_to_num(value), -1, 1) + stated.parameters * jax.random.laplace(key)
+      )
     )
 
   register("undithered", undithered, smallest_dim=1)
-  found = conformance.audit(conformance.sharpest_subject("undithered", 1.0), jax.random.key(5), num_samples=20_000)
+  found = conformance.audit(
+    conformance.sharpest_subject("undithered", 1.0), jax.random.key(5), num_samples=20_000
+  )
   assert found.bound > 4.0
   assert "granularity" in found.statistic
 
 
 def _residues_of(mechanism, epsilon, key):
-  """The audit of a mechanism of directions, with statistics that see the low-order bits of its reports."""
+  """The audit of a mechanism of directions, with statistics that see the low-order bits of its
+  reports.
+  """
   subject = conformance.mechanism_subject(mechanism)
-  return conformance.audit(subject._replace(epsilon=epsilon), key, num_samples=150_000, confidence=1 - ERROR)
+  return conformance.audit(
+    subject._replace(epsilon=epsilon), key, num_samples=150_000, confidence=1 - ERROR
+  )
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("make", [priv_unit, priv_unit_g])
 def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon):
-  """Two dimensions are audited above. Without the dither `priv_unit` is refuted in three: 1.6 of a stated 1."""
+  """Two dimensions are audited above. Without the dither `priv_unit` is refuted in three: 1.6 of a
+  stated 1.
+  """
   found = _residues_of(make(3, epsilon), epsilon, jax.random.key(5))
   assert not found.refuted, str(found)
 
@@ -267,14 +310,23 @@ def test_every_public_factory_and_event_is_audited():
 
 
 def test_a_factory_that_is_not_registered_is_named(monkeypatch):
-  entries = {name: entry for name, entry in REGISTERED.items() if entry.factory is not mechanisms.hemisphere}
+  entries = {
+    name: entry for name, entry in REGISTERED.items() if entry.factory is not mechanisms.hemisphere
+  }
   monkeypatch.setattr(registry, "_MECHANISMS", entries)
   (missing,) = conformance.unaudited(mechanisms)
-  assert missing == "jdp.mechanisms.hemisphere_sampling.hemisphere is the factory of no entry: register it."
+  assert (
+    missing
+    == "jdp.mechanisms.hemisphere_sampling.hemisphere is the factory of no entry: register it."
+  )
 
 
 def test_refusals():
-  with pytest.raises(ValueError, match="Expected a name that no mechanism has, got 'laplace'; choose another"):
+  with pytest.raises(
+    ValueError, match="Expected a name that no mechanism has, got 'laplace'; choose another"
+  ):
     registry.register("laplace", REGISTERED["laplace"].make)
   with pytest.raises(ValueError, match="Expected num_samples to be a whole number >= 4, got 3"):
-    conformance.audit(conformance.mechanism_subject(laplace(1.0, 1.0)), jax.random.key(0), num_samples=3)
+    conformance.audit(
+      conformance.mechanism_subject(laplace(1.0, 1.0)), jax.random.key(0), num_samples=3
+    )

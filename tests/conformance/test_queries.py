@@ -1,7 +1,9 @@
-"""What every registered sum query's event says is what the release costs; a new event joins by three calls.
+"""What every registered sum query's event says is what the release costs; a new event joins by
+three calls.
 
-The audits' bounds hold together with probability 99.9 %, on fixed keys. Half of the stated epsilon must be refuted
-under one relation at least: Renyi accounting of one round states up to 1.6 times the true one.
+The audits' bounds hold together with probability 99.9 %, on fixed keys. Half of the stated epsilon
+must be refuted under one relation at least: Renyi accounting of one round states up to 1.6 times
+the true one.
 """
 
 import functools
@@ -38,7 +40,9 @@ def audits(subjects, count=40_000):
 def test_the_stated_epsilon_is_not_refuted_and_half_of_it_is(name):
   found = audits(conformance.registered_query_subjects(name))
   assert not any(own.refuted for own in found), list(map(str, found))
-  assert max(own.bound / own.epsilon for own in found) > 0.5 or name == "no_privacy", list(map(str, found))
+  assert max(own.bound / own.epsilon for own in found) > 0.5 or name == "no_privacy", list(
+    map(str, found)
+  )
 
 
 def understated(stddev):
@@ -54,12 +58,16 @@ def understated(stddev):
 
 @pytest.mark.slow
 def test_an_event_that_states_twice_the_noise_is_refuted():
-  assert all(found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM)))
+  assert all(
+    found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM))
+  )
 
 
 @pytest.mark.slow
 def test_a_query_that_does_not_clip_is_refuted():
-  query = gaussian_sum(1.0, 1.0)._replace(preprocess=lambda key, state, record, weight: record * weight)
+  query = gaussian_sum(1.0, 1.0)._replace(
+    preprocess=lambda key, state, record, weight: record * weight
+  )
   assert all(found.refuted for found in audits(conformance.query_subjects(query, VICTIM), 2000))
 
 
@@ -112,14 +120,20 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
   assert [sentence.split(" ")[1] for sentence in missing] == ["UniformlyScaledSum"] * 2
   assert "has no analysis" in missing[0]
   assert "released by no query" in missing[1]
-  ledger = Ledger().append(Round(PoissonSampling(0.5), UniformlyScaledSum(1.0, 2.0, factor=3.0)), count=4)
+  ledger = Ledger().append(
+    Round(PoissonSampling(0.5), UniformlyScaledSum(1.0, 2.0, factor=3.0)), count=4
+  )
   ledger.save(tmp_path / "ledger.jsonl")
   loaded = load(tmp_path / "ledger.jsonl")
-  with pytest.raises(ValueError, match="Expected a query that has an analysis, got UniformlyScaledSum"):
+  with pytest.raises(
+    ValueError, match="Expected a query that has an analysis, got UniformlyScaledSum"
+  ):
     accounting.epsilon(loaded, 1e-5)
 
   def analysis(event, relation, declared):
-    return dominating_pairs.dominating_pair(GaussianSum(event.clip_norm, event.stddev), relation, declared)
+    return dominating_pairs.dominating_pair(
+      GaussianSum(event.clip_norm, event.stddev), relation, declared
+    )
 
   accounting.register_analysis(UniformlyScaledSum, analysis)
   assert loaded.entries == ledger.entries
@@ -136,7 +150,10 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
 
   registry.register("uniformly scaled", make)
   assert conformance.unaudited() == []
-  assert not any(found.refuted for found in audits(conformance.registered_query_subjects("uniformly scaled"), 4000))
+  assert not any(
+    found.refuted
+    for found in audits(conformance.registered_query_subjects("uniformly scaled"), 4000)
+  )
 
 
 def test_everything_public_is_audited():
@@ -144,7 +161,11 @@ def test_everything_public_is_audited():
 
 
 def test_a_query_that_is_not_registered_is_named(monkeypatch):
-  entries = {name: own for name, own in registry.registered().items() if own.factory is not queries.discrete_sum}
+  entries = {
+    name: own
+    for name, own in registry.registered().items()
+    if own.factory is not queries.discrete_sum
+  }
   monkeypatch.setattr(registry, "_QUERIES", entries)
   assert conformance.unaudited(queries) == [
     "event DiscreteGaussianSum is released by no query: call queries.registry.register.",
@@ -197,12 +218,16 @@ def test_partials_and_functions_without_annotations_are_seen():
 
 
 def test_refusals(undone):
-  with pytest.raises(ValueError, match="Expected a name that no query has, got 'average'; choose another"):
+  with pytest.raises(
+    ValueError, match="Expected a name that no query has, got 'average'; choose another"
+  ):
     registry.register("average", lambda: gaussian_sum(1.0, 1.0))
   with pytest.raises(ValueError, match="Expected the type of a query's event, got PoissonSampling"):
     accounting.register_analysis(
       PoissonSampling, lambda event, relation, declared: DominatingPair(GAUSSIAN, (1.0, 1.0))
     )
   dominating_pairs._RELEASES.pop(GaussianSum)
-  with pytest.raises(ValueError, match="Expected an event that is accounted for under some relation"):
+  with pytest.raises(
+    ValueError, match="Expected an event that is accounted for under some relation"
+  ):
     conformance.query_subjects(gaussian_sum(1.0, 1.0), VICTIM)

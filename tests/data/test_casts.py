@@ -1,4 +1,6 @@
-"""Labels, users and inputs are cast without loss, or refused by a message that quotes none of them."""
+"""Labels, users and inputs are cast without loss, or refused by a message that quotes none of
+them.
+"""
 
 import numpy as np
 import pytest
@@ -24,13 +26,21 @@ def test_the_bounds_are_exact(dtype):
   largest = 2**31 - 1
   assert whole_numbers("labels", np.array([largest], dtype)).tolist() == [largest]
   for beyond in (2**31, 2**32 - 1, 3_000_000_000):
-    with pytest.raises(ValueError, match="labels to be whole numbers from 0 to 2147483647, got some below or above"):
+    with pytest.raises(
+      ValueError, match="labels to be whole numbers from 0 to 2147483647, got some below or above"
+    ):
       whole_numbers("labels", np.array([beyond], dtype))
 
 
 @pytest.mark.parametrize(
   ("dtype", "value"),
-  [(np.float32, 2.0**31), (np.uint64, 2**64 - 1), (np.uint64, 2**63), (np.float64, 2.0**63), (np.float64, 2.0**53)],
+  [
+    (np.float32, 2.0**31),
+    (np.uint64, 2**64 - 1),
+    (np.uint64, 2**63),
+    (np.float64, 2.0**63),
+    (np.float64, 2.0**53),
+  ],
 )
 def test_what_wraps_or_was_rounded_is_refused(dtype, value):
   target = np.int32 if value == 2.0**31 else np.int64
@@ -103,7 +113,8 @@ def test_users_of_examples_that_are_not_there_are_refused(arrange, users, messag
 
 
 @pytest.mark.parametrize(
-  "groups", [np.array(["b", "a", "b"]), np.array([np.inf, 1.0, np.inf]), np.array([255, 0, 255], np.uint8)]
+  "groups",
+  [np.array(["b", "a", "b"]), np.array([np.inf, 1.0, np.inf]), np.array([255, 0, 255], np.uint8)],
 )
 def test_groups_of_any_type_are_users(groups):
   assert sorted(user.tolist() for user in partition_by_group(groups)) == [[0, 2], [1]]
@@ -123,7 +134,11 @@ def write_idx(path, array):
   ("label", "writers", "message"),
   [
     (10, np.arange(4), "labels to be whole numbers from 0 to 9, got some below or above"),
-    (1, np.array([0.0, 0.9, 1.0, 2.0]), "writers to be whole numbers from 0 to 9223372036854775807, got fractions"),
+    (
+      1,
+      np.array([0.0, 0.9, 1.0, 2.0]),
+      "writers to be whole numbers from 0 to 9223372036854775807, got fractions",
+    ),
     (1, np.arange(4) - 1, "writers to be whole numbers"),
     (1, np.array(["f1", "f2", "f3", "f4"]), "writers to be real numbers, got dtype <U2"),
     (1, np.arange(3), r"Expected a writer for each of 4 images in .*, got shape \(3,\)"),

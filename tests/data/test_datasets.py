@@ -7,7 +7,16 @@ import struct
 import numpy as np
 import pytest
 
-from jdp.data import digits, examples, group, load, mnist, partition_by_group, partition_by_label, partition_iid
+from jdp.data import (
+  digits,
+  examples,
+  group,
+  load,
+  mnist,
+  partition_by_group,
+  partition_by_label,
+  partition_iid,
+)
 from jdp.data.datasets import read_idx
 
 LABELS = np.repeat(np.arange(10), 21)  # 210 examples
@@ -16,7 +25,10 @@ PARTS = {"train": 30, "t10k": 10}
 
 def idx(array):
   """The bytes of an IDX file."""
-  return struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+  return (
+    struct.pack(f">HBB{array.ndim}i", 0, 8, array.ndim, *array.shape)
+    + array.astype(np.uint8).tobytes()
+  )
 
 
 def write_mnist(folder, pack=lambda content: content, suffix=""):
@@ -26,12 +38,18 @@ def write_mnist(folder, pack=lambda content: content, suffix=""):
     images = 255 * (np.arange(28 * 28) < labels[:, None]).reshape(count, 28, 28)
     for name, array in (("images-idx3", images), ("labels-idx1", labels)):
       (folder / f"{part}-{name}-ubyte{suffix}").write_bytes(pack(idx(array)))
-  np.savez(folder / "mnist_writer_ids.npz", train_writer=np.arange(30) // 4, test_writer=np.arange(10))
+  np.savez(
+    folder / "mnist_writer_ids.npz", train_writer=np.arange(30) // 4, test_writer=np.arange(10)
+  )
 
 
-@pytest.fixture(params=["raw", "gzip", "subfolder", *(["files"] if "JDP_DATA_DIR" in os.environ else [])])
+@pytest.fixture(
+  params=["raw", "gzip", "subfolder", *(["files"] if "JDP_DATA_DIR" in os.environ else [])]
+)
 def mnist_folder(request, tmp_path):
-  """Folders that hold MNIST: tiny ones in every layout, and the real one if JDP_DATA_DIR names it."""
+  """Folders that hold MNIST: tiny ones in every layout, and the real one if JDP_DATA_DIR names
+  it.
+  """
   if request.param == "files":
     return os.environ["JDP_DATA_DIR"]
   (tmp_path / "mnist").mkdir()
@@ -46,7 +64,11 @@ def test_mnist_is_read_in_every_layout(mnist_folder):
   data = load("mnist", mnist_folder)
   assert (data.num_classes, data.input_shape) == (10, (28, 28))
   for part in (data.train, data.test):
-    assert (part.inputs.dtype, part.labels.dtype, part.mask.dtype) == (np.float32, np.int32, np.float32)
+    assert (part.inputs.dtype, part.labels.dtype, part.mask.dtype) == (
+      np.float32,
+      np.int32,
+      np.float32,
+    )
     assert part.inputs.min() == 0
     assert part.inputs.max() == 1
     assert set(part.labels) == set(range(10))
@@ -102,7 +124,9 @@ def test_a_file_that_is_no_idx_is_refused(tmp_path, content, message):
     read_idx(path)
 
 
-@pytest.mark.parametrize("damage", [lambda c: c[:-9], lambda c: c[:5], lambda c: WHOLE, lambda c: c[:20] + c[21:]])
+@pytest.mark.parametrize(
+  "damage", [lambda c: c[:-9], lambda c: c[:5], lambda c: WHOLE, lambda c: c[:20] + c[21:]]
+)
 def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
   path = tmp_path / "images.gz"
   path.write_bytes(damage(gzip.compress(WHOLE)))
@@ -114,7 +138,9 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
 def test_a_missing_file_is_named_with_its_place(tmp_path, missing):
   write_mnist(tmp_path)
   (tmp_path / missing).unlink()
-  with pytest.raises(FileNotFoundError, match=rf"Expected {missing} or {missing}.gz in {tmp_path}; put"):
+  with pytest.raises(
+    FileNotFoundError, match=rf"Expected {missing} or {missing}.gz in {tmp_path}; put"
+  ):
     mnist(tmp_path)
 
 
@@ -184,7 +210,11 @@ def test_users_by_group_are_the_groups_in_order():
   groups = np.array([7, 3, 7, 7, 5, 3])
   users = partition_by_group(groups)
   assert [user.tolist() for user in users] == [[1, 5], [4], [0, 2, 3]]
-  assert [user.tolist() for user in partition_by_group(groups, max_examples=2)] == [[1, 5], [4], [0, 2]]
+  assert [user.tolist() for user in partition_by_group(groups, max_examples=2)] == [
+    [1, 5],
+    [4],
+    [0, 2],
+  ]
 
 
 def test_group_pads_to_the_largest_user_and_masks_the_rest():
@@ -205,8 +235,14 @@ def test_group_pads_to_the_largest_user_and_masks_the_rest():
     (lambda rng: partition_iid(rng, 10, 0), "examples_per_user to be a whole number >= 1"),
     (lambda rng: partition_by_label(rng, LABELS, 211), "Expected at most 210 examples per user"),
     (lambda rng: partition_by_label(rng, LABELS, 5), "multiple of 2 labels per user, got 5"),
-    (lambda rng: partition_by_label(rng, LABELS, 5, labels_per_user=0), "labels_per_user to be a whole number >= 1"),
-    (lambda rng: partition_by_group(LABELS, max_examples=0), "max_examples to be a whole number >= 1"),
+    (
+      lambda rng: partition_by_label(rng, LABELS, 5, labels_per_user=0),
+      "labels_per_user to be a whole number >= 1",
+    ),
+    (
+      lambda rng: partition_by_group(LABELS, max_examples=0),
+      "max_examples to be a whole number >= 1",
+    ),
   ],
 )
 def test_bad_arguments_are_refused(make, message):

@@ -51,7 +51,10 @@ def write(path, rows, header="url,label"):
 
 
 def test_no_host_is_in_both_parts(tmp_path):
-  rows = [f'"http://host{i % 40}.example/{"login" if i % 3 else "news"}, {i}",{int(i % 3 > 0)}' for i in range(400)]
+  rows = [
+    f'"http://host{i % 40}.example/{"login" if i % 3 else "news"}, {i}",{int(i % 3 > 0)}'
+    for i in range(400)
+  ]
   (tmp_path / "phishing").mkdir()
   write(tmp_path / "phishing" / "urls_50k.csv.gz", rows)
   found = phishing.phishing(tmp_path, num_features=30)
@@ -61,7 +64,9 @@ def test_no_host_is_in_both_parts(tmp_path):
   assert sorted([*train.labels, *test.labels]) == sorted(labels)
   assert len(test.labels) % 10 == 0  # Ten URLs of each host.
   assert 10 <= len(test.labels) <= 200
-  np.testing.assert_array_equal(np.unique(np.concatenate([train.inputs, test.inputs]).sum(axis=0) > 0), [False, True])
+  np.testing.assert_array_equal(
+    np.unique(np.concatenate([train.inputs, test.inputs]).sum(axis=0) > 0), [False, True]
+  )
   assert urls[1] == "http://host1.example/login, 1"
 
 
@@ -74,7 +79,9 @@ def test_both_label_columns_are_read(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-  with pytest.raises(FileNotFoundError, match=r"Expected a CSV file of URLs in .*put urls_50k\.csv\.gz there"):
+  with pytest.raises(
+    FileNotFoundError, match=r"Expected a CSV file of URLs in .*put urls_50k\.csv\.gz there"
+  ):
     phishing.phishing(tmp_path)
   for header, row in (("address,label", "http://a/,1"), ("url,label", "http://a/,2")):
     path = write(tmp_path / "a.csv.gz", [row], header)

@@ -64,7 +64,8 @@ def test_equal_users_have_the_first_tokens_and_users_with_fewer_are_left_out():
 @pytest.mark.parametrize("name", ["users.jsonl", "users.jsonl.gz"])
 def test_files_of_users_are_read_line_by_line(tmp_path, name):
   content = "".join(
-    json.dumps({"user": user, "text": text}) + "\n" for user, text in (("é", ["Hi.", "So?"]), ("x", []))
+    json.dumps({"user": user, "text": text}) + "\n"
+    for user, text in (("é", ["Hi.", "So?"]), ("x", []))
   )
   data = content.encode()
   (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
@@ -72,7 +73,8 @@ def test_files_of_users_are_read_line_by_line(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  "line", ["{", "[1]", "3", '{"user": "x"}', '{"user": "x", "text": "no list"}', '{"user": 3, "text": []}']
+  "line",
+  ["{", "[1]", "3", '{"user": "x"}', '{"user": "x", "text": "no list"}', '{"user": 3, "text": []}'],
 )
 def test_a_line_of_another_form_is_refused_without_quoting_it(tmp_path, line):
   path = tmp_path / "users.jsonl"
@@ -93,7 +95,9 @@ def test_a_file_that_is_cut_short_or_missing_is_refused(tmp_path):
 def test_python_modules_are_users_of_docstrings_and_comments(tmp_path):
   (tmp_path / "package").mkdir()
   (tmp_path / "tests").mkdir()
-  (tmp_path / "one.py").write_text('"""About.\n\nMore."""\n# A note.\ndef f():\n  """Does f."""\n  return "no"\n')
+  (tmp_path / "one.py").write_text(
+    '"""About.\n\nMore."""\n# A note.\ndef f():\n  """Does f."""\n  return "no"\n'
+  )
   (tmp_path / "package" / "two.py").write_text("#\n#: Two.\nx = 1\n")
   (tmp_path / "broken.py").write_text("# not\nPython here\n")
   (tmp_path / "tests" / "three.py").write_text("# Three.\n")
@@ -105,7 +109,8 @@ CANDIDATES = [f"w{i}" for i in range(50)]
 
 
 def test_private_counts_are_of_bounded_users_and_noised_as_the_event_says():
-  users = [["w0 w0 w0 w1 w1 w2 other " + "other " * 50] for _ in range(30)]  # each may name two of its three
+  # each may name two of its three
+  users = [["w0 w0 w0 w1 w1 w2 other " + "other " * 50] for _ in range(30)]
   count = partial(private_vocabulary, users=users, candidates=CANDIDATES, size=2, words_per_user=2)
   vocabulary, event = count(jax.random.key(4), noise_multiplier=0.1)
   assert vocabulary.words == ("w0", "w1")
@@ -118,19 +123,26 @@ def test_private_counts_are_of_bounded_users_and_noised_as_the_event_says():
 
 def test_a_user_counts_once_for_a_word_however_often_it_says_it():
   users = [["w0 " * 500, "w0 " * 500], ["w1"], ["w1"]]
-  vocabulary, _ = private_vocabulary(jax.random.key(0), users, CANDIDATES, 1, words_per_user=1, noise_multiplier=0.0)
+  vocabulary, _ = private_vocabulary(
+    jax.random.key(0), users, CANDIDATES, 1, words_per_user=1, noise_multiplier=0.0
+  )
   assert vocabulary.words == ("w1",)
 
 
 def test_a_user_names_its_most_frequent_words_and_no_more_than_it_may():
-  users = [["w0 w8 w9", "w9 w8 w1"]]  # A word that is not named would come before them: candidates are in this order.
-  vocabulary, _ = private_vocabulary(jax.random.key(0), users, CANDIDATES, 2, words_per_user=2, noise_multiplier=0.0)
+  # A word that is not named would come before them: candidates are in this order.
+  users = [["w0 w8 w9", "w9 w8 w1"]]
+  vocabulary, _ = private_vocabulary(
+    jax.random.key(0), users, CANDIDATES, 2, words_per_user=2, noise_multiplier=0.0
+  )
   assert set(vocabulary.words) == {"w8", "w9"}
 
 
 def test_noise_chooses_among_words_that_nobody_names():
   firsts = [
-    private_vocabulary(jax.random.key(i), [], CANDIDATES, 1, words_per_user=4, noise_multiplier=2.0)[0].words[0]
+    private_vocabulary(
+      jax.random.key(i), [], CANDIDATES, 1, words_per_user=4, noise_multiplier=2.0
+    )[0].words[0]
     for i in range(100)
   ]
   assert len(set(firsts)) > 20
@@ -138,4 +150,6 @@ def test_noise_chooses_among_words_that_nobody_names():
 
 def test_a_vocabulary_larger_than_its_candidates_is_refused():
   with pytest.raises(ValueError, match="at most 50 candidates"):
-    private_vocabulary(jax.random.key(0), [], CANDIDATES, 51, words_per_user=1, noise_multiplier=1.0)
+    private_vocabulary(
+      jax.random.key(0), [], CANDIDATES, 51, words_per_user=1, noise_multiplier=1.0
+    )

@@ -1,7 +1,8 @@
-"""Everything that an experiment prints or plots holds: epsilons, deltas and enough noise up, what is proved down.
+"""Everything that an experiment prints or plots holds: epsilons, deltas and enough noise up, what
+is proved down.
 
-Every accountant is made to say 22/3, and every audit to prove 23/3. Rounded to the nearest, the first is too small
-and the second too large, in however many digits.
+Every accountant is made to say 22/3, and every audit to prove 23/3. Rounded to the nearest, the
+first is too small and the second too large, in however many digits.
 """
 
 import contextlib
@@ -25,29 +26,87 @@ from jdp.guarantees import PureDP
 from jdp.ledger import Ledger
 
 EPSILON, PROVED, DELTA = 22 / 3, 23 / 3, 22e-6 / 3
-TOO_SMALL, TOO_LARGE = (re.compile(rf"(?<![\d.]){digits}(?!\d)\S*") for digits in (r"7\.3{1,14}", r"7\.6*7|8\.0*"))
+TOO_SMALL, TOO_LARGE = (
+  re.compile(rf"(?<![\d.]){digits}(?!\d)\S*") for digits in (r"7\.3{1,14}", r"7\.6*7|8\.0*")
+)
 TRAINING = {"num_rounds": 2, "eval_every": 1, "noise_seed": 3}
-FEDERATED = {**TRAINING, "cohort_size": 20, "examples_per_user": 10, "noise_multiplier": EPSILON, "delta": DELTA}
+FEDERATED = {
+  **TRAINING,
+  "cohort_size": 20,
+  "examples_per_user": 10,
+  "noise_multiplier": EPSILON,
+  "delta": DELTA,
+}
 RUNS = {
   "accounting plan": {"task": "plan", "rounds": (10,), "delta": DELTA},
-  "accounting calibrate": {"task": "calibrate", "target_epsilon": (EPSILON,), "delta": DELTA, "z": (), "q": (0.1,)},
+  "accounting calibrate": {
+    "task": "calibrate",
+    "target_epsilon": (EPSILON,),
+    "delta": DELTA,
+    "z": (),
+    "q": (0.1,),
+  },
   "accounting published": {"task": "published"},
   "accounting ledger": {"task": "ledger", "delta": DELTA},
   "audit": {
-    **{"task": ("local", "central"), "mechanisms": ("laplace",), "epsilons": (EPSILON,), "num_samples": 400_000},
-    **{"noise_multipliers": (1.0,), "participations": (0.5,), "num_rounds": 2, "num_canaries": 50, "num_guesses": 20},
+    **{
+      "task": ("local", "central"),
+      "mechanisms": ("laplace",),
+      "epsilons": (EPSILON,),
+      "num_samples": 400_000,
+    },
+    **{
+      "noise_multipliers": (1.0,),
+      "participations": (0.5,),
+      "num_rounds": 2,
+      "num_canaries": 50,
+      "num_guesses": 20,
+    },
     **{"examples_per_user": 10, "delta": DELTA},
   },
   "client_dropout": {
-    **{**TRAINING, "examples_per_user": 20, "local_batch_size": 20, "target_epsilon": 2.0, "delta": DELTA},
+    **{
+      **TRAINING,
+      "examples_per_user": 20,
+      "local_batch_size": 20,
+      "target_epsilon": 2.0,
+      "delta": DELTA,
+    },
     **{"schemes": ("integers",), "dropouts": (0.3,)},
   },
-  "dp_fedavg": {**FEDERATED, "runs": ("private", "dp_sgd"), "noise_cohort_size": 2000, "noise_population": 100_000},
-  "draw_and_discard": {**TRAINING, "instances": (4,), "epsilons": (EPSILON,), "noisy_instances": 3, "delta": DELTA},
-  "draw_and_discard spam": {"task": "spam", "num_rounds": 2, "epsilons": (EPSILON,), "noise_seed": 3},
-  "general_approach": {**TRAINING, "batch_size": 40, "chunk_size": 4, "runs": ("joint",), "delta": DELTA},
+  "dp_fedavg": {
+    **FEDERATED,
+    "runs": ("private", "dp_sgd"),
+    "noise_cohort_size": 2000,
+    "noise_population": 100_000,
+  },
+  "draw_and_discard": {
+    **TRAINING,
+    "instances": (4,),
+    "epsilons": (EPSILON,),
+    "noisy_instances": 3,
+    "delta": DELTA,
+  },
+  "draw_and_discard spam": {
+    "task": "spam",
+    "num_rounds": 2,
+    "epsilons": (EPSILON,),
+    "noise_seed": 3,
+  },
+  "general_approach": {
+    **TRAINING,
+    "batch_size": 40,
+    "chunk_size": 4,
+    "runs": ("joint",),
+    "delta": DELTA,
+  },
   "mean_estimation": {
-    **{"mechanisms": ("priv_unit",), "epsilons": (EPSILON,), "num_projections": (16,), "dims": (64,)},
+    **{
+      "mechanisms": ("priv_unit",),
+      "epsilons": (EPSILON,),
+      "num_projections": (16,),
+      "dims": (64,),
+    },
     **{"cohorts": (5,), "repetitions": 3, "noise_seed": 3},
   },
   "mean_estimation split": {"task": ("split",), "budgets": (EPSILON,)},
@@ -56,7 +115,12 @@ RUNS = {
     **{"epsilon_directions": (EPSILON,), "epsilon_magnitude": EPSILON, "baselines": ("central",)},
   },
   "reconstruction": {
-    **{"task": ("bound", "spheres"), "mechanisms": ("separated",), "epsilons": (EPSILON,), "dims": (3,)},
+    **{
+      "task": ("bound", "spheres"),
+      "mechanisms": ("separated",),
+      "epsilons": (EPSILON,),
+      "dims": (3,),
+    },
     **{"density_ratios": (1.0,), "ambient": 3, "trials": 500},
   },
 }
@@ -64,7 +128,9 @@ RUNS = {
 
 @pytest.fixture
 def drawn(monkeypatch) -> list[str]:
-  """The words of all plots: titles, axes, legends and what is written at ticks; nothing is saved."""
+  """The words of all plots: titles, axes, legends and what is written at ticks; nothing is
+  saved.
+  """
   words: list[str] = []
 
   def save(made, path):
@@ -91,12 +157,13 @@ def _stated(monkeypatch, tmp_path):
     monkeypatch.setattr(accounting, name, lambda *args, value=value, **kwargs: value)
   monkeypatch.setattr(conformance, "audit_all", _audit_all)
   monkeypatch.setattr(audit_binary, "audit_one_run", lambda *a, **k: OneRunAudit(PROVED, 9, 10, 50))
-  monkeypatch.setattr(client_dropout_report, "_multiplier", lambda query: 1.0)  # a measurement, not a promise
+  # a measurement, not a promise
+  monkeypatch.setattr(client_dropout_report, "_multiplier", lambda query: 1.0)
   for name in ("z", "rounds"):
     monkeypatch.setitem(accounting_binary._CALIBRATIONS, name, lambda *args, **kwargs: EPSILON)
-  Ledger().extend([(Round(PoissonSampling(0.1), GaussianSum(1.0, 1.0)), 1), (LocalRelease(PureDP(EPSILON)), 1)]).save(
-    tmp_path / "ledger.jsonl"
-  )
+  Ledger().extend(
+    [(Round(PoissonSampling(0.1), GaussianSum(1.0, 1.0)), 1), (LocalRelease(PureDP(EPSILON)), 1)]
+  ).save(tmp_path / "ledger.jsonl")
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -1,4 +1,6 @@
-"""DP-FedAvg, DP-FedSGD and DP-SGD: noise and sensitivity of the average for every estimator and clipping, and steps."""
+"""DP-FedAvg, DP-FedSGD and DP-SGD: noise and sensitivity of the average for every estimator and
+clipping, and steps.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +51,9 @@ every_relation = pytest.mark.parametrize("relation", ["add_remove", "zero_out", 
 
 
 def loss(params, examples):
-  """A bowl around the mean of a client's examples: the gradient is the way there, whatever the parameters' layers."""
+  """A bowl around the mean of a client's examples: the gradient is the way there, whatever the
+  parameters' layers.
+  """
   flat_params, _ = ravel_pytree(params)
   inputs = jnp.where(examples.mask[:, None] > 0, examples.inputs, 0.0)
   offsets = (flat_params[None] - inputs) * examples.mask[:, None]
@@ -59,7 +63,11 @@ def loss(params, examples):
 def algorithm(average, *, update=None, sampler=None, optimizer=None, **kwargs):
   """FedSGD of everybody, unless told otherwise."""
   return federated_averaging(
-    update or gradient_step(loss, 1.0), average, sampler or poisson(USERS, 1.0), optimizer or optax.sgd(1.0), **kwargs
+    update or gradient_step(loss, 1.0),
+    average,
+    sampler or poisson(USERS, 1.0),
+    optimizer or optax.sgd(1.0),
+    **kwargs,
   )
 
 
@@ -88,11 +96,15 @@ def clipped(vector, clipping="flat"):
   sizes = [DIM] if clipping == "flat" else [2 + FEATURES, 4]
   parts = np.split(vector, np.cumsum(sizes)[:-1])
   bounds = [S * np.sqrt(size / DIM) for size in sizes]
-  return np.concatenate([p * min(1, b / np.linalg.norm(p)) for p, b in zip(parts, bounds, strict=True)])
+  return np.concatenate(
+    [p * min(1, b / np.linalg.norm(p)) for p, b in zip(parts, bounds, strict=True)]
+  )
 
 
 def sensitivity(estimator, relation):
-  """The most that one user moves the average, over S (Lemma 1, and its sharper form for one who comes or goes)."""
+  """The most that one user moves the average, over S (Lemma 1, and its sharper form for one who
+  comes or goes).
+  """
   if estimator == "fixed":
     return (2 if relation == "replace_one" else 1) / WEIGHT
   return 2 / WEIGHT if relation == "replace_one" else 2 / (WEIGHT + 1)
@@ -102,7 +114,9 @@ def sensitivity(estimator, relation):
 @every_relation
 @every_clipping
 @every_estimator
-def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(estimator, clipping, relation):
+def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(
+  estimator, clipping, relation
+):
   """Rates: see `statistical`. An error of 2 % in the standard deviation would be caught."""
   params = {"a": {"w": jnp.zeros((40, 50))}, "c": {"w": jnp.zeros(18_000)}}
   query = ESTIMATORS[estimator](CLIPPINGS[clipping](params), Z, WEIGHT, relation=relation)
@@ -113,9 +127,15 @@ def test_of_zero_updates_the_average_is_noise_of_the_stated_deviation(estimator,
   statistical.assert_normal_stddev(noise, Z * S * sensitivity(estimator, relation), catches=0.02)
   statistical.assert_uncorrelated(np.stack(noise).T / np.std(noise), catches=0.06)
   _, event, _ = query.finalize(keys[0], state, nothing)
-  sampling = fixed_size(USERS, USERS).event(()) if relation == "replace_one" else poisson(USERS, 1.0).event(())
+  sampling = (
+    fixed_size(USERS, USERS).event(())
+    if relation == "replace_one"
+    else poisson(USERS, 1.0).event(())
+  )
   spent = Ledger().append(Round(sampling, event, relation))
-  assert accounting.epsilon(spent, 1e-5) == pytest.approx(accounting.epsilon(subsampled_gaussian(1.0, Z, 1), 1e-5))
+  assert accounting.epsilon(spent, 1e-5) == pytest.approx(
+    accounting.epsilon(subsampled_gaussian(1.0, Z, 1), 1e-5)
+  )
 
 
 @pytest.mark.slow
@@ -148,11 +168,16 @@ def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(esti
   compiled, state = jax.jit(made.round), made.init(PARAMS)
 
   def moved(clients):
-    return np.asarray(ravel_pytree(compiled(jax.random.key(0), jax.random.key(1), state, clients)[0].params)[0])
+    return np.asarray(
+      ravel_pytree(compiled(jax.random.key(0), jax.random.key(1), state, clients)[0].params)[0]
+    )
 
-  # The others agree, and have exactly the least total weight: where the clipped denominator is at its most sensitive.
+  # The others agree, and have exactly the least total weight: where the clipped denominator is at
+  # its most sensitive.
   inputs = np.full_like(CLIENTS.inputs, 1.0)
-  labels = np.where(np.arange(USERS)[:, None] < WEIGHT, 2, 0).astype(np.int32) * np.ones((1, EXAMPLES), np.int32)
+  labels = np.where(np.arange(USERS)[:, None] < WEIGHT, 2, 0).astype(np.int32) * np.ones(
+    (1, EXAMPLES), np.int32
+  )
   others = Examples(inputs, labels, np.ones_like(CLIENTS.mask))
   without, reached = moved(others), 0.0
   for value in HOSTILE.values():
@@ -164,7 +189,8 @@ def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(esti
       change = np.linalg.norm(with_user - without)
       assert change <= S * sensitivity(estimator, "add_remove") * (1 + 1e-5)
       reached = max(reached, change)
-  assert reached == pytest.approx(S * sensitivity(estimator, "add_remove"), rel=1e-4)  # the bound is sharp
+  # the bound is sharp
+  assert reached == pytest.approx(S * sensitivity(estimator, "add_remove"), rel=1e-4)
 
 
 def test_drop_one_never_moves_the_fixed_denominator():
@@ -173,7 +199,9 @@ def test_drop_one_never_moves_the_fixed_denominator():
   weights = np.minimum(CLIENTS.mask.sum(axis=1) / 3, 1)
   assert len(set(weights)) > 1
   for user in range(USERS):
-    absent = CLIENTS._replace(mask=np.where(np.arange(USERS)[:, None] == user, 0.0, CLIENTS.mask).astype(np.float32))
+    absent = CLIENTS._replace(
+      mask=np.where(np.arange(USERS)[:, None] == user, 0.0, CLIENTS.mask).astype(np.float32)
+    )
     without, other_events = run(made, absent)
     own = weights[user] * clipped(means()[user]) / WEIGHT
     np.testing.assert_allclose(everybody - without, own, atol=1e-6)
@@ -181,7 +209,9 @@ def test_drop_one_never_moves_the_fixed_denominator():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clipping", "leasts"), [("flat", [1.0, 100.0]), ("by layer", [1.0])], ids=CLIPPINGS)
+@pytest.mark.parametrize(
+  ("clipping", "leasts"), [("flat", [1.0, 100.0]), ("by layer", [1.0])], ids=CLIPPINGS
+)
 def test_the_clipped_denominator_is_the_definition(clipping, leasts):
   weight = weight_by_examples(3)
   weights = np.minimum(CLIENTS.mask.sum(axis=1) / 3, 1)
@@ -194,13 +224,18 @@ def test_the_clipped_denominator_is_the_definition(clipping, leasts):
 def test_without_privacy_it_is_the_true_average_of_a_fixed_cohort():
   cohort = 3
   made = algorithm(
-    true_average(), sampler=fixed_size(USERS, cohort), weight=weight_by_examples(3), relation="replace_one"
+    true_average(),
+    sampler=fixed_size(USERS, cohort),
+    weight=weight_by_examples(3),
+    relation="replace_one",
   )
   sampling_key = jax.random.split(jax.random.fold_in(jax.random.key(0), 0), 3)[0]
   members = np.asarray(fixed_size(USERS, cohort).sample(sampling_key, ())[0].indices)
   weights = np.minimum(CLIENTS.mask.sum(axis=1) / 3, 1)[members]
   moved, [(event,)] = run(made)
-  np.testing.assert_allclose(moved, weights @ means()[members] / weights.sum(), rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+    moved, weights @ means()[members] / weights.sum(), rtol=1e-5, atol=1e-6
+  )
   assert event == Round(fixed_size(USERS, cohort).event(()), NonPrivate(), "replace_one")
   assert accounting.epsilon(Ledger().append(event), 1e-5) == np.inf
 
@@ -208,7 +243,9 @@ def test_without_privacy_it_is_the_true_average_of_a_fixed_cohort():
 @pytest.mark.slow
 @every_clipping
 def test_the_local_model_is_projected_after_every_batch(clipping):
-  """One example a batch, in a bowl with steep and shallow sides: clipping once at the end leads elsewhere."""
+  """One example a batch, in a bowl with steep and shallow sides: clipping once at the end leads
+  elsewhere.
+  """
   slopes, target = np.linspace(0.2, 1.2, DIM), np.full(DIM, 1.0)
 
   def uneven(params, examples):
@@ -223,7 +260,9 @@ def test_the_local_model_is_projected_after_every_batch(clipping):
     for _ in range(2 * EXAMPLES):
       x = x - slopes * (x - target)
       x = clipped(x, clipping) if project else x
-    ends[project], _ = run(algorithm(average, update=update, sampler=poisson(1, 1.0), project=project), client)
+    ends[project], _ = run(
+      algorithm(average, update=update, sampler=poisson(1, 1.0), project=project), client
+    )
     np.testing.assert_allclose(ends[project], clipped(x, clipping), atol=1e-5)
   assert np.linalg.norm(ends[True]) <= S * (1 + 1e-7)
   assert np.linalg.norm(ends[True] - ends[False]) > 0.01
@@ -233,22 +272,31 @@ def test_the_local_model_is_projected_after_every_batch(clipping):
 @every_clipping
 @every_estimator
 def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
-  """Local training is within the bound of its round, the noise is z times its sensitivity: rounds cost the same."""
+  """Local training is within the bound of its round, the noise is z times its sensitivity: rounds
+  cost the same.
+  """
 
   def lower(step):
     return jnp.where(step < 2, S, 0.1 * S)
 
   bound = flat_clipping(lower) if clipping == "flat" else per_layer_clipping(PARAMS, lower)
   query = ESTIMATORS[estimator](bound, Z, WEIGHT)
-  far = {"a": {"w": jnp.full(FEATURES, 9.0), "b": jnp.full(2, 9.0)}, "c": {"w": jnp.full((2, 2), 9.0)}}
+  far = {
+    "a": {"w": jnp.full(FEATURES, 9.0), "b": jnp.full(2, 9.0)},
+    "c": {"w": jnp.full((2, 2), 9.0)},
+  }
   state, costs = query.init(PARAMS), []
   for expected in (S, S, 0.1 * S):
     assert float(vectors.l2_norm(query.clip(state, far))) == pytest.approx(expected, rel=1e-5)
     total = query.preprocess(jax.random.key(0), state, far, jnp.float32(1))
     _, event, state = query.finalize(jax.random.key(1), state, total)
-    costs.append(accounting.epsilon(Ledger().append(Round(poisson(10, 0.5).event(()), event)), 1e-5))
+    costs.append(
+      accounting.epsilon(Ledger().append(Round(poisson(10, 0.5).event(()), event)), 1e-5)
+    )
     parts = event.parts if isinstance(event, GroupedSums) else (event,)
-    assert np.sqrt(sum(float(part.clip_norm) ** 2 for part in parts)) == pytest.approx(expected, rel=1e-6)
+    assert np.sqrt(sum(float(part.clip_norm) ** 2 for part in parts)) == pytest.approx(
+      expected, rel=1e-6
+    )
   expected = accounting.epsilon(subsampled_gaussian(0.5, Z, 1), 1e-5)
   assert costs == pytest.approx([expected] * 3, rel=1e-5)
 
@@ -259,7 +307,9 @@ def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
   def lower(step):
     return jnp.where(step < 1, S, 0.5 * S)
 
-  made = algorithm(fixed_denominator(flat_clipping(lower), Z, WEIGHT), update=local_sgd(loss, 0.5, batch_size=2))
+  made = algorithm(
+    fixed_denominator(flat_clipping(lower), Z, WEIGHT), update=local_sgd(loss, 0.5, batch_size=2)
+  )
   constant = algorithm(fixed_denominator(flat_clipping(S), Z, WEIGHT))
   arguments = (jax.random.key(0), jax.random.key(1))
   with jax.debug_key_reuse(False):
@@ -276,23 +326,30 @@ def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
 
 @pytest.mark.slow
 def test_adaptive_clipping_follows_the_norms_of_what_local_training_would_send():
-  average = adaptive_average(0.01, float(USERS), initial_clip_norm=1e-3, learning_rate=1.0, count_stddev=0.1)
+  average = adaptive_average(
+    0.01, float(USERS), initial_clip_norm=1e-3, learning_rate=1.0, count_stddev=0.1
+  )
   made = algorithm(average, update=local_sgd(loss, 1e-3, batch_size=4))
   compiled, state, bounds = jax.jit(made.round), made.init(PARAMS), []
   for _ in range(12):
     bounds.append(float(state.query.clip_norm))
     state, (event,), _ = compiled(jax.random.key(0), jax.random.key(1), state, CLIENTS)
     assert float(event.query.parts[1].clip_norm) == bounds[-1]
-  # It begins below half of the norms. Were the local models held within S, all would count as unclipped: S would fall.
+  # It begins below half of the norms. Were the local models held within S, all would count
+  # as unclipped: S would fall.
   norms = np.linalg.norm(1e-3 * means(), axis=1)
   assert bounds[0] < np.median(norms) < 3 * bounds[0]
   assert bounds[-1] == pytest.approx(np.median(norms), rel=0.3)
 
 
 def test_dp_sgd_clips_examples_and_says_so():
-  points = Examples(*(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask))))
+  points = Examples(
+    *(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask)))
+  )
   count = len(points.labels)
-  made = dp_sgd(loss, fixed_denominator(flat_clipping(S), 0.0, 10.0), poisson(count, 1.0), optax.sgd(0.3))
+  made = dp_sgd(
+    loss, fixed_denominator(flat_clipping(S), 0.0, 10.0), poisson(count, 1.0), optax.sgd(0.3)
+  )
   moved, [(event,)] = run(made, points)
   gradients = np.stack([clipped(-x) for x in points.inputs.astype(np.float64)])
   np.testing.assert_allclose(moved, -0.3 * gradients.sum(axis=0) / 10, atol=1e-5)
@@ -333,9 +390,13 @@ def test_one_program_serves_every_round():
 
 def test_diagnostics_are_the_mean_norm_and_the_size():
   made = algorithm(fixed_denominator(flat_clipping(S), 0.0, WEIGHT), diagnose=True)
-  _, _, diagnostics = jax.jit(made.round)(jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS)
+  _, _, diagnostics = jax.jit(made.round)(
+    jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS
+  )
   assert float(diagnostics["cohort_size"]) == USERS
-  assert float(diagnostics["update_norm"]) == pytest.approx(np.linalg.norm(means(), axis=1).mean(), rel=1e-5)
+  assert float(diagnostics["update_norm"]) == pytest.approx(
+    np.linalg.norm(means(), axis=1).mean(), rel=1e-5
+  )
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
@@ -359,12 +420,27 @@ def test_bad_numbers_are_refused(estimator, kwargs, name, bound):
 
 @pytest.mark.slow
 def test_clients_in_half_precision_are_clipped_and_summed_in_single():
-  inputs, labels = RNG.random((3, 2, 16, 16)).astype(np.float32), np.array([[0, 1], [1, 1], [0, 0]], np.int32)
-  images, single, ends = Examples(inputs, labels, np.ones((3, 2), np.float32)), logistic_regression((16, 16), 2), []
+  inputs, labels = (
+    RNG.random((3, 2, 16, 16)).astype(np.float32),
+    np.array([[0, 1], [1, 1], [0, 0]], np.int32),
+  )
+  images, single, ends = (
+    Examples(inputs, labels, np.ones((3, 2), np.float32)),
+    logistic_regression((16, 16), 2),
+    [],
+  )
   for model in (single, half_precision(single)):
-    update, average = gradient_step(cross_entropy(model), 1.0), fixed_denominator(flat_clipping(S), 0.0, 1.0)
-    made, params = algorithm(average, update=update, sampler=poisson(3, 1.0)), model.init(jax.random.key(0))
-    program = jax.jit(made.round).lower(jax.random.key(0), jax.random.key(1), made.init(params), images)
+    update, average = (
+      gradient_step(cross_entropy(model), 1.0),
+      fixed_denominator(flat_clipping(S), 0.0, 1.0),
+    )
+    made, params = (
+      algorithm(average, update=update, sampler=poisson(3, 1.0)),
+      model.init(jax.random.key(0)),
+    )
+    program = jax.jit(made.round).lower(
+      jax.random.key(0), jax.random.key(1), made.init(params), images
+    )
     ends.append((run(made, images, params=params)[0], "bf16" in program.as_text()))
   (full, no), (half, yes) = ends
   assert (no, yes) == (False, True)
@@ -375,7 +451,9 @@ def test_clients_in_half_precision_are_clipped_and_summed_in_single():
 def test_ghost_norms_need_a_gradient_step():
   with pytest.raises(ValueError, match="Expected a gradient_step with ghost_norms"):
     algorithm(
-      fixed_denominator(flat_clipping(S), Z, WEIGHT), update=local_sgd(loss, 1.0, batch_size=1), ghost_norms=True
+      fixed_denominator(flat_clipping(S), Z, WEIGHT),
+      update=local_sgd(loss, 1.0, batch_size=1),
+      ghost_norms=True,
     )
 
 

@@ -1,4 +1,6 @@
-"""Training under dropout: the noise that the ledger claims, local clipping, abandoned rounds, one compilation."""
+"""Training under dropout: the noise that the ledger claims, local clipping, abandoned rounds, one
+compilation.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,9 @@ def fixed(*numbers):
 
 def training(query, model, **options):
   arguments = {"num_clients": N, "local_clip_norm": None, **options}
-  return client_dropout(gradient_step(loss_of_one_coordinate, 1.0), query, model, optax.sgd(1.0), **arguments)
+  return client_dropout(
+    gradient_step(loss_of_one_coordinate, 1.0), query, model, optax.sgd(1.0), **arguments
+  )
 
 
 def run(algorithm, num_rounds, dim=DIM):
@@ -52,7 +56,8 @@ def run(algorithm, num_rounds, dim=DIM):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-  ("name", "draw_shares"), [("uncalibrated", False), ("calibrated", False), ("calibrated", True), ("excess", True)]
+  ("name", "draw_shares"),
+  [("uncalibrated", False), ("calibrated", False), ("calibrated", True), ("excess", True)],
 )
 def test_steps_carry_the_noise_of_the_ledger(name, draw_shares):
   """The clients' vectors move one coordinate alone; the others are noise."""
@@ -96,7 +101,8 @@ def test_the_local_model_is_clipped_after_every_batch():
     return jax.jit(algorithm.round)(jax.random.key(0), jax.random.key(1), state, clients)[0].params
 
   np.testing.assert_allclose(difference(None), -CLIP / 2**0.5, rtol=1e-5)
-  last = np.array([0.5, 3.0]) / np.hypot(0.5, 3.0) * -CLIP  # of one client: most of it from its last step
+  # of one client: most of it from its last step
+  last = np.array([0.5, 3.0]) / np.hypot(0.5, 3.0) * -CLIP
   clipped = difference(CLIP)
   share = (clipped[0] - last[0]) / (last[1] - last[0])  # of clients whose last step was along -e1
   assert abs(share * N - round(float(share * N))) < 1e-3
@@ -112,7 +118,9 @@ def test_whoever_is_lost_is_not_in_the_average():
     gradient_step(lambda params, examples: -params[0] * examples.inputs[0, 0], 1.0), query, fixed(5), optax.sgd(1.0),
     num_clients=N, local_clip_norm=None,
   )  # fmt: skip
-  state, *_ = jax.jit(algorithm.round)(jax.random.key(0), jax.random.key(1), algorithm.init(jnp.zeros(1)), own)
+  state, *_ = jax.jit(algorithm.round)(
+    jax.random.key(0), jax.random.key(1), algorithm.init(jnp.zeros(1)), own
+  )
   assert float(state.params[0]) == 2.0
 
 
@@ -128,7 +136,9 @@ def test_abandoned_rounds_change_nothing_and_cost_what_was_opened():
       ledger = ledger.append(event)
   assert accounting.epsilon(ledger, 1e-5, observer="model") == 0
   two = accounting.gaussian_epsilon(Z * 0.7**0.5 / 2**0.5, 1e-5)
-  assert accounting.epsilon(ledger, 1e-5, observer="server", accountant="pld") == pytest.approx(two, rel=1e-3)
+  assert accounting.epsilon(ledger, 1e-5, observer="server", accountant="pld") == pytest.approx(
+    two, rel=1e-3
+  )
 
 
 @pytest.mark.slow
@@ -144,7 +154,8 @@ def test_integers_count_the_shares_that_arrived():
 
 @pytest.mark.slow
 def test_one_compilation_serves_all_rounds():
-  rounds = run(training(distributed_sum(CLIP, Z, calibrated(2)), lost(0.5, 0.3, 0.3)), 4, dim=2)  # which counts them
+  # which counts them
+  rounds = run(training(distributed_sum(CLIP, Z, calibrated(2)), lost(0.5, 0.3, 0.3)), 4, dim=2)
   assert len({float(event.query.stddev) for _, (event, _) in rounds}) > 1
 
 

@@ -12,7 +12,11 @@ import pytest
 from jdp.accounting import gaussian_noise_multiplier, local_guarantee
 from jdp.data import Examples
 from jdp.federated.draw_and_discard import client_updates
-from jdp.federated.draw_and_discard.client_updates import exact_update, gaussian_update, laplace_update
+from jdp.federated.draw_and_discard.client_updates import (
+  exact_update,
+  gaussian_update,
+  laplace_update,
+)
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.models import Model, cross_entropy
@@ -66,7 +70,9 @@ def test_every_gradient_is_bounded(kind, clip, filling):
 
 
 def test_a_gradient_of_many_leaves_is_bounded():
-  """Each small leaf is less than the rounding of the first: added one by one, they would count for nothing."""
+  """Each small leaf is less than the rounding of the first: added one by one, they would count for
+  nothing.
+  """
   gradient = {f"{leaf:03d}": jnp.full(1, 1.0 if leaf == 0 else 2.9e-8) for leaf in range(200)}
   bounded = clipped(make(("laplace", "user")), gradient)
   assert sum(np.abs(np.float64(leaf)).sum() for leaf in bounded.values()) <= 1
@@ -76,11 +82,15 @@ def test_a_gradient_of_many_leaves_is_bounded():
 @every_kind
 def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
   gradient = {"w": jnp.linspace(-1.0, 1.0, 120).reshape(SHAPE), "b": jnp.array([0.5])}
-  size = np.linalg.norm(np.concatenate([np.ravel(g) for g in jax.tree.leaves(gradient)]), NORMS[kind])
+  size = np.linalg.norm(
+    np.concatenate([np.ravel(g) for g in jax.tree.leaves(gradient)]), NORMS[kind]
+  )
   kept = clipped(make(kind, clip=1.001 * size), gradient)
   assert jax.tree.all(jax.tree.map(jnp.array_equal, kept, gradient))
   shorter = clipped(make(kind, clip=0.5 * size), gradient)
-  norm = np.linalg.norm(np.concatenate([np.ravel(g) for g in jax.tree.leaves(shorter)]), NORMS[kind])
+  norm = np.linalg.norm(
+    np.concatenate([np.ravel(g) for g in jax.tree.leaves(shorter)]), NORMS[kind]
+  )
   np.testing.assert_allclose(norm, 0.5 * size, rtol=5e-6)
   if kind[1] == "user":  # the direction stays
     np.testing.assert_allclose(shorter["b"] / shorter["w"][0, 0], -0.5, rtol=1e-6)
@@ -89,7 +99,9 @@ def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
 @pytest.mark.sweep
 @every_kind
 def test_the_privacy_loss_of_any_two_clients_is_within_the_guarantee(kind, key):
-  """Laplace: the loss at the worst output. Gaussian: the shift in standard deviations, which is 1 / z at most."""
+  """Laplace: the loss at the worst output. Gaussian: the shift in standard deviations, which is 1 /
+  z at most.
+  """
   update = make(kind)
   worst = 0.0
   for pair in np.asarray(10 * jax.random.laplace(key, (50, 2, *SHAPE))):
@@ -97,15 +109,20 @@ def test_the_privacy_loss_of_any_two_clients_is_within_the_guarantee(kind, key):
     worst = max(worst, np.linalg.norm((first - second).reshape(-1), NORMS[kind]))
   shift = worst / float(update.settings.noise_scale)
   allowed = 0.5 if kind[0] == "laplace" else 1 / gaussian_noise_multiplier(0.5, 1e-6)
-  assert 0.5 * allowed < shift <= allowed  # no pair of random clients is at opposite ends of an L1 or L2 ball
+  # no pair of random clients is at opposite ends of an L1 or L2 ball
+  assert 0.5 * allowed < shift <= allowed
 
 
 def test_privacy_of_a_coordinate_is_not_privacy_of_the_update():
-  """Ten features of 1 instead of 0 in one example: each coordinate loses half of epsilon / 2, all together 2.5."""
+  """Ten features of 1 instead of 0 in one example: each coordinate loses half of epsilon / 2, all
+  together 2.5.
+  """
   update = laplace_update(glm("logistic", (10,)).gradient, 1.0, 0.1)
   params = jnp.zeros((1, 10))
   clients = [Examples(jnp.full((1, 10), x), jnp.ones(1), jnp.ones(1)) for x in (0.0, 1.0)]
-  releases = [np.asarray(update.clipped(update.settings, params, client), np.float64) for client in clients]
+  releases = [
+    np.asarray(update.clipped(update.settings, params, client), np.float64) for client in clients
+  ]
   losses = np.abs(releases[0] - releases[1]) / float(update.settings.noise_scale)
   np.testing.assert_allclose(losses, 0.25, rtol=1e-6)
   np.testing.assert_allclose(losses.sum(), 2.5, rtol=1e-6)
@@ -128,7 +145,9 @@ def test_the_noise_has_the_stated_law_and_variance(kind, key):
     scale = 0.1 * 2 * 0.25 * gaussian_noise_multiplier(0.5, 1e-6)
     statistical.assert_normal_stddev(weights, scale, catches=0.02)
     np.testing.assert_allclose(update.noise_variance, scale**2 * (1 + 1 / 3072), rtol=1e-6)
-  statistical.assert_mean(weights, 0.0, stddev=math.sqrt(update.noise_variance), catches=0.05 * scale)
+  statistical.assert_mean(
+    weights, 0.0, stddev=math.sqrt(update.noise_variance), catches=0.05 * scale
+  )
 
 
 def test_leaves_of_equal_shape_have_noise_of_their_own(key):
@@ -150,7 +169,8 @@ def test_schedules_count_updates_and_the_noise_follows_the_step(key):
   update = FACTORIES["laplace"](schedule=lambda number: 1 / (1 + number))
   params, noise = jnp.zeros(SHAPE), update.draw(key, jnp.zeros(SHAPE))
   first, later = (
-    client_updates.step(update, update.settings, noise, params, jnp.ones(SHAPE), jnp.int32(t)) for t in (0, 3)
+    client_updates.step(update, update.settings, noise, params, jnp.ones(SHAPE), jnp.int32(t))
+    for t in (0, 3)
   )
   np.testing.assert_allclose(later, first / 4, rtol=1e-6)
   assert update.noise_variance == FACTORIES["laplace"]().noise_variance
@@ -161,19 +181,25 @@ def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   noise, gradient = soft.draw(key, jnp.zeros(SHAPE)), jnp.full(SHAPE, 0.7)
   arguments = (noise, jnp.zeros(SHAPE), gradient, jnp.int32(0))
   np.testing.assert_array_equal(
-    client_updates.step(soft, hard.settings, *arguments), client_updates.step(hard, hard.settings, *arguments)
+    client_updates.step(soft, hard.settings, *arguments),
+    client_updates.step(hard, hard.settings, *arguments),
   )
 
 
 @pytest.mark.slow
 def test_a_flax_model_is_updated_through_its_loss(key):
   network = nn.Dense(2)
-  model = Model(lambda k: network.init(k, jnp.zeros((1, 3)))["params"], lambda p, x: network.apply({"params": p}, x))
+  model = Model(
+    lambda k: network.init(k, jnp.zeros((1, 3)))["params"],
+    lambda p, x: network.apply({"params": p}, x),
+  )
   loss = cross_entropy(model)
   client = Examples(jnp.ones((2, 3)), jnp.array([0, 0]), jnp.ones(2))
   params = model.init(key)
   update = exact_update(jax.grad(loss), 0.5)
-  moved = client_updates.step(update, update.settings, update.draw(key, params), params, client, jnp.int32(0))
+  moved = client_updates.step(
+    update, update.settings, update.draw(key, params), params, client, jnp.int32(0)
+  )
   assert jax.tree.structure(moved) == jax.tree.structure(params)
   assert loss(moved, client) < 0.8 * loss(params, client)
   hostile = client._replace(inputs=jnp.full((2, 3), jnp.nan))
@@ -191,7 +217,9 @@ def test_what_the_ledger_holds():
 
 
 @pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-@pytest.mark.parametrize("kwargs", [{"clip": 0.0}, {"clip": math.nan}, {"unit": "example"}, {"max_releases": 0}])
+@pytest.mark.parametrize(
+  "kwargs", [{"clip": 0.0}, {"clip": math.nan}, {"unit": "example"}, {"max_releases": 0}]
+)
 def test_bad_arguments_are_refused(factory, kwargs):
   with pytest.raises(ValueError, match=f"Expected {next(iter(kwargs))} to be"):
     factory(**kwargs)

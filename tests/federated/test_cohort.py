@@ -18,7 +18,10 @@ NUM_CLIENTS, DIM = 23, 5
 MESHES = {"one device": lambda: None, "four devices": client_mesh}
 every_mesh = pytest.mark.parametrize("mesh", MESHES)
 RNG = np.random.default_rng(0)
-DATA = {"x": RNG.normal(size=(NUM_CLIENTS, DIM)).astype(np.float32), "number": np.arange(NUM_CLIENTS, dtype=np.int32)}
+DATA = {
+  "x": RNG.normal(size=(NUM_CLIENTS, DIM)).astype(np.float32),
+  "number": np.arange(NUM_CLIENTS, dtype=np.int32),
+}
 
 
 def make_sample(members, capacity, padding=0, population=NUM_CLIENTS):
@@ -30,10 +33,13 @@ def make_sample(members, capacity, padding=0, population=NUM_CLIENTS):
 
 
 def client_fn(keys, shared, client, weight):
-  """Uses all it is given: two keys, shared values, its own row, its weight. A float vector and integers."""
+  """Uses all it is given: two keys, shared values, its own row, its weight. A float vector and
+  integers.
+  """
   noise = jax.random.uniform(keys[0], (DIM,)) + 10 * jax.random.uniform(keys[1], (DIM,))
   vector = jnp.where(weight > 0, weight * (shared * client["x"] + noise), 0.0)
-  return vector, jnp.where(weight > 0, client["number"] + 2**24, 0)  # beyond what float32 adds exactly
+  # beyond what float32 adds exactly
+  return vector, jnp.where(weight > 0, client["number"] + 2**24, 0)
 
 
 def run(sample, data=DATA, *, seed=0, **kwargs):
@@ -48,7 +54,9 @@ def plain_sum(sample, seed=0):
   """The definition, one client after the other."""
   total, integers = np.zeros(DIM), 0
   for slot in range(int(sample.size)):
-    keys = [jax.random.fold_in(jax.random.key(s), int(sample.indices[slot])) for s in (seed, seed + 1)]
+    keys = [
+      jax.random.fold_in(jax.random.key(s), int(sample.indices[slot])) for s in (seed, seed + 1)
+    ]
     client = jax.tree.map(lambda x, slot=slot: x[int(sample.indices[slot])], DATA)
     vector, number = client_fn(keys, jnp.float32(0.5), client, sample.weights[slot])
     total, integers = total + np.asarray(vector, np.float64), integers + int(number)
@@ -62,7 +70,8 @@ def test_the_sum_is_the_plain_loop_for_every_chunk_size_and_mesh(mesh, chunk_siz
   sample = make_sample([3, 22, 0, 7, 7, 11, 19], capacity=17)
   expected, integers = plain_sum(sample)
   vector, number = run(sample, chunk_size=chunk_size, mesh=MESHES[mesh]())
-  np.testing.assert_allclose(vector, expected, rtol=0, atol=20 * 7 * 2**-23)  # 7 additions of numbers below 20
+  # 7 additions of numbers below 20
+  np.testing.assert_allclose(vector, expected, rtol=0, atol=20 * 7 * 2**-23)
   assert number == integers
 
 
@@ -70,7 +79,12 @@ def test_the_sum_is_the_plain_loop_for_every_chunk_size_and_mesh(mesh, chunk_siz
 @every_mesh
 def test_an_empty_sample_sums_to_zeros(mesh):
   vector, number = run(make_sample([], capacity=6), mesh=MESHES[mesh]())
-  assert (vector.tolist(), vector.dtype, number, number.dtype) == ([0.0] * DIM, np.float32, 0, np.int32)
+  assert (vector.tolist(), vector.dtype, number, number.dtype) == (
+    [0.0] * DIM,
+    np.float32,
+    0,
+    np.int32,
+  )
 
 
 @pytest.mark.slow
@@ -81,7 +95,9 @@ def test_padding_changes_no_bit_whatever_it_points_at(mesh):
   kwargs = {"chunk_size": 3, "mesh": MESHES[mesh]()}
   expected, _ = run(make_sample(members, len(members)), **kwargs)
   for capacity in (6, 100):
-    np.testing.assert_array_equal(run(make_sample(members, capacity, padding=1), poisoned, **kwargs)[0], expected)
+    np.testing.assert_array_equal(
+      run(make_sample(members, capacity, padding=1), poisoned, **kwargs)[0], expected
+    )
 
 
 def test_one_clients_data_does_not_touch_anothers_contribution():
@@ -89,7 +105,11 @@ def test_one_clients_data_does_not_touch_anothers_contribution():
     contribution, _ = client_fn(keys, shared, client, weight)
     return jnp.zeros((NUM_CLIENTS, DIM)).at[client["number"]].set(contribution)
 
-  total = jax.jit(lambda key, x: cohort_sum(placed, (key, key), jnp.float32(1), sample, DATA | {"x": x}, chunk_size=3))
+  total = jax.jit(
+    lambda key, x: cohort_sum(
+      placed, (key, key), jnp.float32(1), sample, DATA | {"x": x}, chunk_size=3
+    )
+  )
   sample = make_sample(np.arange(10), 12)
   changed = DATA["x"].copy()
   changed[4] = [np.nan, np.inf, 1e38, 0.0, -1.0]
@@ -107,7 +127,9 @@ def test_one_program_serves_every_sample_size():
     traces.append(1)
     return client_fn(keys, shared, client, weight)
 
-  total = jax.jit(lambda keys, sample: cohort_sum(counted, keys, jnp.float32(1), sample, DATA, chunk_size=4))
+  total = jax.jit(
+    lambda keys, sample: cohort_sum(counted, keys, jnp.float32(1), sample, DATA, chunk_size=4)
+  )
   once = None
   for size in (0, 1, 9, 12):
     total((jax.random.key(size), jax.random.key(100 + size)), make_sample(np.arange(size), 12))
@@ -117,7 +139,9 @@ def test_one_program_serves_every_sample_size():
 
 @functools.cache
 def compiled(capacity, place=None, dim=10_000):
-  """The compiled sum of one [dim] float vector per client, on a mesh if the data has a place on it."""
+  """The compiled sum of one [dim] float vector per client, on a mesh if the data has a place on
+  it.
+  """
 
   def scaled(key, shared, client, weight):
     return jnp.where(weight > 0, shared * client[0] + jax.random.normal(key, (dim,)), 0.0)
@@ -131,9 +155,13 @@ def compiled(capacity, place=None, dim=10_000):
 
 @pytest.mark.slow
 def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
-  small, large = (compiled(capacity).memory_analysis().temp_size_in_bytes for capacity in (1_000, 100_000))
-  assert large - small <= 3 * 4 * 100_000  # copies of the slots' indices and weights; the vectors would take 4e9 bytes
-  assert small <= 22 * 4 * 10_000 + 16_000  # a few vectors for each of the 4 clients of a chunk, and two float64 sums
+  small, large = (
+    compiled(capacity).memory_analysis().temp_size_in_bytes for capacity in (1_000, 100_000)
+  )
+  # copies of the slots' indices and weights; the vectors would take 4e9 bytes
+  assert large - small <= 3 * 4 * 100_000
+  # a few vectors for each of the 4 clients of a chunk, and two float64 sums
+  assert small <= 22 * 4 * 10_000 + 16_000
 
 
 @pytest.mark.sweep
@@ -148,7 +176,10 @@ def test_replicate_puts_a_copy_on_every_device():
   mesh = client_mesh()
   assert mesh.shape == {"clients": 4}
   tree = replicate(DATA, mesh)
-  assert all(x.sharding.is_fully_replicated and len(x.sharding.device_set) == 4 for x in jax.tree.leaves(tree))
+  assert all(
+    x.sharding.is_fully_replicated and len(x.sharding.device_set) == 4
+    for x in jax.tree.leaves(tree)
+  )
   assert replicate(DATA, None) is DATA
 
 
@@ -157,10 +188,13 @@ def test_sharded_data_lies_in_shares_and_every_client_is_computed_where_it_lives
   """Integers come out exactly; of 23 clients on 4 devices the last has a place to spare."""
   mesh = client_mesh()
   sharded = shard(DATA, mesh)
-  assert all({block.data.shape[0] for block in x.addressable_shards} == {1} for x in jax.tree.leaves(sharded))
+  assert all(
+    {block.data.shape[0] for block in x.addressable_shards} == {1} for x in jax.tree.leaves(sharded)
+  )
   assert sharded.shares["x"].shape == (4, 6, DIM)
   own = sharded.own(make_sample([3, 22, 0, 7], capacity=9, padding=5), jnp.int32(0))
-  assert (own.indices[:2].tolist(), int(own.size), float(own.weights.sum())) == ([3, 0], 2, 2.0)  # no padding
+  # no padding
+  assert (own.indices[:2].tolist(), int(own.size), float(own.weights.sum())) == ([3, 0], 2, 2.0)
   total = jax.jit(lambda *arguments: cohort_sum(client_fn, *arguments, chunk_size=2, mesh=mesh))
   for members in ([3, 22, 0, 7, 7, 11, 19], [18, 19, 20, 21, 22], range(NUM_CLIENTS), []):
     sample = make_sample(members, capacity=NUM_CLIENTS, padding=5)
@@ -172,7 +206,9 @@ def test_sharded_data_lies_in_shares_and_every_client_is_computed_where_it_lives
 
 
 def test_packed_users_are_sharded_too():
-  """Ten users of 0 to 9 examples, by threes on four devices; the third has most, and a row of padding for each of 9."""
+  """Ten users of 0 to 9 examples, by threes on four devices; the third has most, and a row of
+  padding for each of 9.
+  """
   users, mesh = np.split(np.arange(45), np.cumsum(np.arange(9))), client_mesh()
   packed = pack(examples(np.arange(45.0)[:, None], np.arange(45)), users)
   sharded = shard(packed, mesh)

@@ -10,15 +10,25 @@ from jdp.federated.engine.cohort_layout import CohortLayout, candidates, fastest
 from jdp.federated.engine.rounds import FederatedAlgorithm
 
 PARAMS = jnp.zeros(3)
-CLIENT = {"x": jax.ShapeDtypeStruct((2, 3), np.float32), "label": jax.ShapeDtypeStruct((), np.int32)}
+CLIENT = {
+  "x": jax.ShapeDtypeStruct((2, 3), np.float32),
+  "label": jax.ShapeDtypeStruct((), np.int32),
+}
 TRIED = (CohortLayout(1), CohortLayout(4), CohortLayout(4, ghost_norms=True))
 
 
 class Rounds:
-  """Procedures whose rounds take, by `clock`, the seconds named for their layout, one after the other."""
+  """Procedures whose rounds take, by `clock`, the seconds named for their layout, one after the
+  other.
+  """
 
   def __init__(self, seconds):
-    self.seconds, self.now, self.samplers, self.clients = {k: list(v) for k, v in seconds.items()}, 0.0, [], []
+    self.seconds, self.now, self.samplers, self.clients = (
+      {k: list(v) for k, v in seconds.items()},
+      0.0,
+      [],
+      [],
+    )
 
   def make(self, sampler, layout):
     self.samplers.append(sampler)
@@ -31,7 +41,11 @@ class Rounds:
 
     def round_fn(noise_key, data_key, state, clients):
       jax.debug.callback(spend, clients)
-      return state + jax.random.normal(noise_key, (3,)) + jax.random.normal(data_key, (3,)), (), None
+      return (
+        state + jax.random.normal(noise_key, (3,)) + jax.random.normal(data_key, (3,)),
+        (),
+        None,
+      )
 
     return FederatedAlgorithm(lambda params: params, round_fn)
 
@@ -42,7 +56,9 @@ class Rounds:
 
 def choose(seconds, **kwargs):
   rounds = Rounds(seconds)
-  return fastest(rounds.make, PARAMS, CLIENT, 5, tried=TRIED, repeats=3, clock=rounds.clock, **kwargs), rounds
+  return fastest(
+    rounds.make, PARAMS, CLIENT, 5, tried=TRIED, repeats=3, clock=rounds.clock, **kwargs
+  ), rounds
 
 
 def test_it_is_the_one_of_the_least_median_after_a_round_to_compile():

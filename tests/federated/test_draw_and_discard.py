@@ -45,8 +45,12 @@ come_alone = functools.partial(arrivals, population=1)
 
 
 def drifting(gradient, noise_scale):
-  """An update whose gradient is constant and whose noise is Laplace of that scale; learning rate 1."""
-  return laplace_update(lambda params, client: jnp.full_like(params, gradient), 2 / noise_scale, 1.0)
+  """An update whose gradient is constant and whose noise is Laplace of that scale; learning rate
+  1.
+  """
+  return laplace_update(
+    lambda params, client: jnp.full_like(params, gradient), 2 / noise_scale, 1.0
+  )
 
 
 @functools.cache
@@ -55,15 +59,22 @@ def reference_step(update):
 
 
 def reference(update, state, in_flight=0, random_returns=False):
-  """The process as the paper tells it: a list of instances, and clients who return in their time; after each update."""
+  """The process as the paper tells it: a list of instances, and clients who return in their time;
+  after each update.
+  """
   models = list(instances(state))
   hands = []
   for number, user in enumerate(WHO.tolist()):
     choice_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.key(RUN_KEY), number))
     limits = jnp.array([len(models), len(models), max(in_flight, 1)])
     drawn, discarded, returning = jax.random.randint(choice_key, (3,), 0, limits).tolist()
-    client, noise = jax.tree.map(lambda x, user=user: x[user], CLIENTS), update.draw(noise_key, PARAMS)
-    hands.append(reference_step(update)(update.settings, noise, models[drawn], client, jnp.int32(number)))
+    client, noise = (
+      jax.tree.map(lambda x, user=user: x[user], CLIENTS),
+      update.draw(noise_key, PARAMS),
+    )
+    hands.append(
+      reference_step(update)(update.settings, noise, models[drawn], client, jnp.int32(number))
+    )
     if len(hands) > in_flight:
       place = returning if random_returns and in_flight else 0
       models[discarded] = hands.pop(place)
@@ -83,21 +94,27 @@ CASES = [
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-  ("update", "options"), CASES, ids=["plain", "sequential", "one held", "five held", "random returns"]
+  ("update", "options"),
+  CASES,
+  ids=["plain", "sequential", "one held", "five held", "random returns"],
 )
 def test_every_update_is_the_algorithms_bit_for_bit(update, options):
   process = draw_and_discard_process(update, K, **options)
   state = process.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
   run = jax.jit(process.run)
   for number, expected in enumerate(reference(update, state, **options)):
-    state = run(jax.random.key(RUN_KEY), state, come(WHO[number : number + 1]), CLIENTS, update.settings)
+    state = run(
+      jax.random.key(RUN_KEY), state, come(WHO[number : number + 1]), CLIENTS, update.settings
+    )
     np.testing.assert_array_equal(instances(state), expected)
   assert state.number == UPDATES
   assert sorted([*state.rows.tolist(), *state.held.tolist()]) == list(range(state.models.shape[0]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"])
+@pytest.mark.parametrize(
+  "make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"]
+)
 def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   def run(block_size, *cuts):
     process = draw_and_discard_process(NOISY, K, in_flight=3, block_size=block_size)
@@ -115,7 +132,9 @@ def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit()
   state = process.init(PARAMS[None])
   state = jax.jit(process.run)(jax.random.key(1), state, come(WHO), CLIENTS, PLAIN.settings)
   params = PARAMS
-  descend = jax.jit(lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0))
+  descend = jax.jit(
+    lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0)
+  )
   for user in WHO.tolist():
     params = descend(params, jax.tree.map(lambda x, user=user: x[user], CLIENTS))
   np.testing.assert_array_equal(average_model(instances(state)), params)
@@ -124,7 +143,10 @@ def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit()
 
 @pytest.mark.slow
 def test_vmap_over_seeds_and_settings_is_the_loop():
-  updates = [laplace_update(MODEL.gradient, epsilon, rate) for epsilon, rate in ((0.5, 0.1), (2.0, 0.3), (8.0, 1.0))]
+  updates = [
+    laplace_update(MODEL.gradient, epsilon, rate)
+    for epsilon, rate in ((0.5, 0.1), (2.0, 0.3), (8.0, 1.0))
+  ]
   process = draw_and_discard_process(updates[0], K, in_flight=2)
 
   def final(seed, variance, settings):
@@ -137,8 +159,11 @@ def test_vmap_over_seeds_and_settings_is_the_loop():
   alone = jax.jit(final)
   for seed, update in enumerate(updates):
     expected = alone(jnp.int32(seed), variances[seed], update.settings)
-    # Products of batches of matrices round otherwise: by less than a thousandth of one update's noise.
-    np.testing.assert_allclose(together[seed], expected, rtol=0, atol=1e-3 * update.noise_variance**0.5)
+    # Products of batches of matrices round otherwise: by less than a thousandth of one update's
+    # noise.
+    np.testing.assert_allclose(
+      together[seed], expected, rtol=0, atol=1e-3 * update.noise_variance**0.5
+    )
 
 
 @pytest.mark.slow
@@ -158,7 +183,9 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
 
   def pair(key):
     state = process.init(jnp.array([0.0, 1.0, 2.0]))
-    after = instances(process.run(key, state, come_alone(jnp.zeros(1, jnp.int32)), NOTHING, update.settings))
+    after = instances(
+      process.run(key, state, come_alone(jnp.zeros(1, jnp.int32)), NOTHING, update.settings)
+    )
     discarded = jnp.argmax(after % 1 == 0.5)
     return 3 * discarded + after[discarded].astype(jnp.int32)
 
@@ -183,7 +210,9 @@ THEOREM_K, PIECE, PIECES = 5, 10, 8
 
 @functools.cache
 def sample_variances():
-  """(keys, update variance for `init`, noise scale) -> mean sample variance of the instances, [seeds, pieces]."""
+  """(keys, update variance for `init`, noise scale) -> mean sample variance of the instances,
+  [seeds, pieces].
+  """
   update = drifting(0.0, 1.0)
   process = draw_and_discard_process(update, THEOREM_K)
 
@@ -193,7 +222,9 @@ def sample_variances():
     settings = update.settings._replace(noise_scale=scale)
 
     def piece(state, _):
-      state = process.run(run_key, state, come_alone(jnp.zeros(PIECE, jnp.int32)), NOTHING, settings)
+      state = process.run(
+        run_key, state, come_alone(jnp.zeros(PIECE, jnp.int32)), NOTHING, settings
+      )
       return state, jnp.mean(jnp.var(instances(state), axis=0, ddof=1))
 
     return jax.lax.scan(piece, start, length=PIECES)[1]
@@ -204,17 +235,25 @@ def sample_variances():
 def assert_theorem_3_1(initial, scale=1.0):
   """The expected sample variance of the instances, at every time."""
   keys = jax.random.split(jax.random.key(6), 4000)
-  found = np.asarray(sample_variances()(keys, jnp.float32(initial / THEOREM_K * 2), jnp.float32(scale)), np.float64)
+  found = np.asarray(
+    sample_variances()(keys, jnp.float32(initial / THEOREM_K * 2), jnp.float32(scale)), np.float64
+  )
   numbers = PIECE * np.arange(1, PIECES + 1)
-  expected = np.array([instance_variance(THEOREM_K, 2.0, updates=int(t), initial=initial) for t in numbers])
-  statistical.assert_mean(found, expected, stddev=found.std(axis=0, ddof=1), catches=0.1 * THEOREM_K)
+  expected = np.array(
+    [instance_variance(THEOREM_K, 2.0, updates=int(t), initial=initial) for t in numbers]
+  )
+  statistical.assert_mean(
+    found, expected, stddev=found.std(axis=0, ddof=1), catches=0.1 * THEOREM_K
+  )
 
 
 @pytest.mark.slow
 def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
-  """Stationary at k s2 / 2, or closer by 1 - 2/k^2 per update; an error of 5 % in the noise's scale is caught.
+  """Stationary at k s2 / 2, or closer by 1 - 2/k^2 per update; an error of 5 % in the noise's scale
+  is caught.
 
-  The standard deviation of a seed's variance is the sample's own. That of the initial instances has a test above.
+  The standard deviation of a seed's variance is the sample's own. That of the initial instances has
+  a test above.
   """
   assert_theorem_3_1(THEOREM_K)
   assert_theorem_3_1(0.0)
@@ -226,15 +265,23 @@ def test_the_variance_stays_or_contracts_as_in_theorem_3_1():
 
 @pytest.mark.slow
 def test_lineages_die_out_as_the_exact_chain_says():
-  """How many instances descend from one update, 20 updates later; a distribution 0.02 off in P(gone) is caught."""
+  """How many instances descend from one update, 20 updates later; a distribution 0.02 off in
+  P(gone) is caught.
+  """
   update = exact_update(lambda params, client: jnp.zeros_like(params), 1.0)
   process = draw_and_discard_process(update, K)
   state = process.init((jnp.arange(K) == 0).astype(jnp.float32))
 
   def descendants(key):
-    return jnp.sum(instances(process.run(key, state, come_alone(jnp.zeros(20, jnp.int32)), NOTHING, update.settings)))
+    return jnp.sum(
+      instances(
+        process.run(key, state, come_alone(jnp.zeros(20, jnp.int32)), NOTHING, update.settings)
+      )
+    )
 
-  counts = jax.jit(jax.vmap(descendants))(jax.random.split(jax.random.key(8), 40_000)).astype(jnp.int32)
+  counts = jax.jit(jax.vmap(descendants))(jax.random.split(jax.random.key(8), 40_000)).astype(
+    jnp.int32
+  )
   law = num_descendants(K, 20)
   shifted = law + np.array([0.02, *[-0.02 / K] * K])
   statistical.assert_frequencies(np.bincount(counts, minlength=K + 1), law, catches=shifted)
@@ -259,7 +306,9 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
       noise_key = jax.random.split(jax.random.fold_in(jax.random.key(RUN_KEY), number))[1]
       client = jax.tree.map(lambda x, user=user: x[user], CLIENTS)
       noise = NOISY.draw(noise_key, PARAMS)
-      total += np.asarray(NOISY.release(NOISY.settings, noise, jnp.asarray(params, jnp.float32), client), np.float64)
+      total += np.asarray(
+        NOISY.release(NOISY.settings, noise, jnp.asarray(params, jnp.float32), client), np.float64
+      )
     params = params - 0.3 / (1 + 0.1 * batch) * total / size
   after = run(size, WHO)  # three gradients of an unfinished batch are left
   np.testing.assert_allclose(after.params, params, rtol=0, atol=1e-5)
@@ -289,11 +338,15 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
     update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight
   )
   start = process.init(jnp.zeros(K))
-  end = jax.jit(process.run)(jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings)
+  end = jax.jit(process.run)(
+    jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings
+  )
   assert 2 <= np.max(instances(end)) <= 3  # and none of them is NaN
   assert 1 <= end.rejected < UPDATES - in_flight
 
-  nothing = draw_and_discard_process(PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight)
+  nothing = draw_and_discard_process(
+    PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight
+  )
   state = nothing.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
   end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, PLAIN.settings)
   np.testing.assert_array_equal(instances(end), instances(state))
@@ -304,7 +357,9 @@ def test_predictions_are_averaged_after_the_link_weights_before():
   spread = jnp.stack([PARAMS, PARAMS.at[0].set(5.0)])
   inputs = CLIENTS.inputs[0]
   expected = np.mean([MODEL.predict(params, inputs) for params in spread], axis=0)
-  np.testing.assert_allclose(average_predictions(MODEL.predict, spread, inputs), expected, rtol=1e-6)
+  np.testing.assert_allclose(
+    average_predictions(MODEL.predict, spread, inputs), expected, rtol=1e-6
+  )
   assert np.max(np.abs(MODEL.predict(average_model(spread), inputs) - expected)) > 0.05
 
 
@@ -315,7 +370,10 @@ def test_predictions_are_averaged_after_the_link_weights_before():
     (lambda: draw_and_discard_process(PLAIN, 2.5), "num_instances"),
     (lambda: draw_and_discard_process(PLAIN, 2, in_flight=-1), "in_flight"),
     (lambda: server_batching_process(PLAIN, 0), "batch_size"),
-    (lambda: draw_and_discard_process(PLAIN, 3).init(jnp.zeros((2, 5))), "Expected 3 models along a leading axis"),
+    (
+      lambda: draw_and_discard_process(PLAIN, 3).init(jnp.zeros((2, 5))),
+      "Expected 3 models along a leading axis",
+    ),
     (lambda: passes(5, 0), "num_rounds to be a whole number >= 1"),
     (lambda: passes(5, 1, rounds_per_pass=6), "rounds_per_pass of at most 5 users, got 6"),
   ],
@@ -330,7 +388,9 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
   """Bit for bit, and every round's event says what its users released."""
   schedule = passes(USERS, 4, rounds_per_pass=2)
   algorithm, process = make(NOISY, K, schedule), globals()[f"{make.__name__}_process"](NOISY, K)
-  models = spread_instances(jax.random.key(3), PARAMS, K, 0.01)[: K if make is draw_and_discard else 1]
+  models = spread_instances(jax.random.key(3), PARAMS, K, 0.01)[
+    : K if make is draw_and_discard else 1
+  ]
   noise_key, data_key = jax.random.key(RUN_KEY), jax.random.key(8)
   state, expected, step, run = (
     algorithm.init(models),

@@ -29,7 +29,8 @@ def test_independent(key):
 def test_bursty_losses_last(key):
   lost = ~run(dropout.bursty(200, 0.2, mean_rounds=5.0), key, 1000)[:, 0]
   rate = lost.mean(axis=0)
-  assert abs(rate.mean() - 0.2) < 0.01  # 200,000 rounds, correlated over about nine: standard error 0.0027
+  # 200,000 rounds, correlated over about nine: standard error 0.0027
+  assert abs(rate.mean() - 0.2) < 0.01
   statistical.assert_proportion((lost[1:] & lost[:-1]).sum(), lost[:-1].sum(), 0.8, catches=0.03)
 
 
@@ -45,8 +46,12 @@ def test_whoever_is_lost_stays_lost_and_calibrations_lose_more(key):
   assert present.shape == (1000, 3, 100)
   assert not np.any(present[:, 1:] & ~present[:, :-1])
   for stage, rate in ((1, 0.9), (2, 0.8)):
-    statistical.assert_proportion(present[:, stage].sum(), present[:, stage - 1].sum(), rate, catches=0.02)
-  assert np.array_equal(dropout.stage_counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)])
+    statistical.assert_proportion(
+      present[:, stage].sum(), present[:, stage - 1].sum(), rate, catches=0.02
+    )
+  assert np.array_equal(
+    dropout.stage_counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)]
+  )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ class _Leaky(nn.Module):
 def model(network):
   """A classifier of sequences [n, LENGTH] among WORDS classes."""
   return Model(
-    lambda key: network.init(key, jnp.zeros((1, LENGTH)))["params"], lambda p, x: network.apply({"params": p}, x)
+    lambda key: network.init(key, jnp.zeros((1, LENGTH)))["params"],
+    lambda p, x: network.apply({"params": p}, x),
   )
 
 
@@ -86,7 +87,9 @@ def parameters(network):
 
 @functools.cache
 def prepared(network, average, ghost):
-  """A compiled round, its parameters and its first state: one compilation for all tests that need it."""
+  """A compiled round, its parameters and its first state: one compilation for all tests that need
+  it.
+  """
   made = federated_averaging(
     gradient_step(cross_entropy(network), 0.5),
     average,
@@ -118,7 +121,9 @@ AVERAGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "average"), [("tied", "fixed"), *(("dense", average) for average in AVERAGES)])
+@pytest.mark.parametrize(
+  ("network", "average"), [("tied", "fixed"), *(("dense", average) for average in AVERAGES)]
+)
 def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   network, average = NETWORKS[network], AVERAGES[average]
   ordinary, events, diagnostics = run(network, average, ghost=False)
@@ -134,7 +139,9 @@ def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
   network, step = NETWORKS[network], gradient_step(cross_entropy(NETWORKS[network]), 1.0)
   params = parameters(network)
-  scalars = jax.jit(jax.vmap(lambda p, client: ghost_client(step)(None, (p,), client)[1], (None, 0)))(params, CLIENTS)
+  scalars = jax.jit(
+    jax.vmap(lambda p, client: ghost_client(step)(None, (p,), client)[1], (None, 0))
+  )(params, CLIENTS)
   gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
   for user, norm in enumerate(jax.vmap(vectors.l2_norm)(gradients).tolist()):
     assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
@@ -143,11 +150,15 @@ def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e25, 1e10])
 def test_a_hostile_user_moves_the_average_by_at_most_its_bound_and_hides_nobody(poison):
   network, average = NETWORKS["dense"], AVERAGES["fixed"]
-  absent = CLIENTS._replace(mask=np.where(np.arange(USERS)[:, None] == 2, 0.0, CLIENTS.mask).astype(np.float32))
+  absent = CLIENTS._replace(
+    mask=np.where(np.arange(USERS)[:, None] == 2, 0.0, CLIENTS.mask).astype(np.float32)
+  )
   poisoned = CLIENTS._replace(
     inputs=np.where(np.arange(USERS)[:, None, None] == 2, poison, CLIENTS.inputs).astype(np.float32)
   )
-  without, with_user = (run(network, average, clients, ghost=True)[0] for clients in (absent, poisoned))
+  without, with_user = (
+    run(network, average, clients, ghost=True)[0] for clients in (absent, poisoned)
+  )
   change = np.linalg.norm(with_user - without) * 5.0
   weight = min(CLIENTS.mask[2].sum() / 3, 1)
   assert change == pytest.approx(S * weight if poison == 1e10 else 0.0, rel=1e-3, abs=1e-6)
@@ -155,7 +166,9 @@ def test_a_hostile_user_moves_the_average_by_at_most_its_bound_and_hides_nobody(
 
 
 def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
-  """Examples that pull in opposite directions: the bound is what rounding may have hidden, and never NaN."""
+  """Examples that pull in opposite directions: the bound is what rounding may have hidden, and
+  never NaN.
+  """
   network = model(nn.Dense(100))
   inputs = np.tile(RNG.normal(size=(USERS, 1, 100)).astype(np.float32), (1, EXAMPLES, 1))
   signs = np.tile(np.array([1, -1, 1, -1], np.float32), (USERS, 1))
@@ -166,15 +179,22 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
   params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
   clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
   client_fn = ghost_client(gradient_step(opposed, 1.0))
-  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(params, clients)
-  norms, parts = np.asarray(scalars["update_norm"]), EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1)
+  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(
+    params, clients
+  )
+  norms, parts = (
+    np.asarray(scalars["update_norm"]),
+    EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1),
+  )
   assert np.all(norms > 0)
   assert np.all(norms < 0.01 * parts)
 
 
 @pytest.mark.slow
 def test_dp_sgd_of_ghost_norms_is_dp_sgd():
-  points = Examples(*(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask))))
+  points = Examples(
+    *(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask)))
+  )
   network, ends = NETWORKS["dense"], []
   params = parameters(network)
   for ghost in (False, True):
@@ -202,7 +222,9 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
 )
 def test_parameters_outside_of_layers_are_refused(network, inputs):
   clients = CLIENTS._replace(inputs=np.zeros((USERS, EXAMPLES, *inputs), np.float32))
-  with pytest.raises(ValueError, match=r"Expected parameters of nn.Dense .* alone, got .* used outside"):
+  with pytest.raises(
+    ValueError, match=r"Expected parameters of nn.Dense .* alone, got .* used outside"
+  ):
     run(network, AVERAGES["fixed"], clients, ghost=True)
 
 
@@ -231,7 +253,10 @@ def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
     keys, shared = (jax.random.key(0), jax.random.key(1)), ((params,), query.init(params))
     return unrounded_cohort_sum(summand, keys, shared, sample, inputs, chunk_size=64)[0]["kernel"]
 
-  rows = [np.r_[first, others].astype(np.float32)[:, None, None] * np.eye(1, 3, 1, np.float32) for first in (1.0, 0.0)]
+  rows = [
+    np.r_[first, others].astype(np.float32)[:, None, None] * np.eye(1, 3, 1, np.float32)
+    for first in (1.0, 0.0)
+  ]
   with_it, without = ([np.float64(x) for x in jax.tree.leaves(total(x))] for x in rows)
   assert 1 - 1e-3 < np.linalg.norm(sum(with_it) - sum(without)) <= 1 + 1e-6
 
@@ -239,10 +264,14 @@ def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
 @pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
 @pytest.mark.parametrize("wide", [False, True])
 def test_no_norm_rests_on_products_of_lower_precision(precision, wide):
-  """Whatever a process sets for its other products: the norms' would be short by 1.0009 and 1.0066."""
+  """Whatever a process sets for its other products: the norms' would be short by 1.0009 and
+  1.0066.
+  """
   rows, columns = (2, 40) if wide else (40, 2)
   factors = _Factors(jnp.ones((rows, columns)), jnp.ones((rows, columns)))
   with jax.default_matmul_precision(precision):
     jaxpr = jax.make_jaxpr(_squared_norm)(factors)
   text = str(jaxpr)
-  assert text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
+  assert (
+    text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
+  )

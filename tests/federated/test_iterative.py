@@ -1,4 +1,6 @@
-"""One query a round over gradients, moments and metrics: what each record becomes, and what the server makes of it."""
+"""One query a round over gradients, moments and metrics: what each record becomes, and what the
+server makes of it.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -87,20 +89,26 @@ def test_a_record_is_its_gradient_its_moments_and_its_metrics():
     u = np.asarray(u, np.float64).reshape(-1, u.shape[-1])
     np.testing.assert_allclose(got.moments[name].shift, u.mean(0), atol=1e-5)
     np.testing.assert_allclose(got.moments[name].spread, (u**2).mean(0) - 1, atol=1e-5)
-  assert float(got.metrics["accuracy"]) == pytest.approx(np.mean(np.argmax(logits, axis=1) == record.labels))
+  assert float(got.metrics["accuracy"]) == pytest.approx(
+    np.mean(np.argmax(logits, axis=1) == record.labels)
+  )
   losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, record.labels)
   assert float(got.metrics["loss"]) == pytest.approx(float(jnp.mean(losses)) / MAX_LOSS, rel=1e-5)
 
 
 def test_activations_are_normalised_by_the_servers_statistics_alone():
-  statistics = {name: Statistics(s.mean + 0.3, s.variance * 4.0) for name, s in VALUES.statistics.items()}
+  statistics = {
+    name: Statistics(s.mean + 0.3, s.variance * 4.0) for name, s in VALUES.statistics.items()
+  }
   plain = apply(VALUES.weights, VALUES.statistics, DATA.inputs[0])[1]["Conv_0"]
   moved = apply(VALUES.weights, statistics, DATA.inputs[0])[1]["Conv_0"]
   np.testing.assert_allclose(moved, (plain - 0.3) / 2.0, atol=1e-5)
   alone = apply(VALUES.weights, VALUES.statistics, DATA.inputs[0, :1])[0]
   hostile = DATA.inputs[0].copy()
   hostile[1:] = np.nan
-  np.testing.assert_allclose(apply(VALUES.weights, VALUES.statistics, hostile)[0][0], alone[0], atol=1e-5)
+  np.testing.assert_allclose(
+    apply(VALUES.weights, VALUES.statistics, hostile)[0][0], alone[0], atol=1e-5
+  )
 
 
 def test_what_padding_holds_changes_nothing():
@@ -140,7 +148,12 @@ def test_variances_stay_positive_whatever_the_noise(shift, spread):
 @pytest.mark.slow
 def test_without_privacy_statistics_reach_those_of_the_data():
   frozen = iterative_training(
-    MODEL, average(no_privacy(), RECORDS), poisson(RECORDS, 1.0), optax.sgd(0.0), rate=0.1, chunk_size=RECORDS
+    MODEL,
+    average(no_privacy(), RECORDS),
+    poisson(RECORDS, 1.0),
+    optax.sgd(0.0),
+    rate=0.1,
+    chunk_size=RECORDS,
   )
   values, _ = after(jax.jit(frozen.round), frozen, rounds=200)
   _, u = apply(values.weights, values.statistics, DATA.inputs.reshape(-1, 4, 4))
@@ -157,11 +170,16 @@ def test_without_privacy_a_round_steps_by_the_mean_gradient_and_tells_the_mean_m
   mean = jax.tree.map(lambda *x: np.mean(x, axis=0), *records)
   moved = jax.tree.map(lambda new, old: new - old, VALUES.weights, values.weights)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), moved, mean.gradient)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), values.metrics, mean.metrics)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), values.metrics, mean.metrics
+  )
   assert events[0].unit == "example"
   twice, _ = after(PLAIN_ROUND, PLAIN, rounds=2)
-  later = jax.tree.map(lambda *x: np.mean(x, axis=0), *(vectors_of(row(n), values) for n in range(RECORDS)))
-  both = (float(values.metrics["loss"]) + float(later.metrics["loss"])) / 2  # the mean of the first rounds
+  later = jax.tree.map(
+    lambda *x: np.mean(x, axis=0), *(vectors_of(row(n), values) for n in range(RECORDS))
+  )
+  # the mean of the first rounds
+  both = (float(values.metrics["loss"]) + float(later.metrics["loss"])) / 2
   assert float(twice.metrics["loss"]) == pytest.approx(both, rel=1e-4)
 
 
@@ -171,11 +189,18 @@ def test_a_hostile_record_moves_each_group_by_at_most_its_share(poison):
   inputs = DATA.inputs.copy()
   inputs[-1] = poison
   inputs[-1, 0, :2] *= -1
-  hostile, absent = DATA._replace(inputs=inputs), DATA._replace(mask=DATA.mask * (np.arange(RECORDS) < 7)[:, None])
-  (with_it, events), (without, other_events) = (after(CLIPPED_ROUND, CLIPPED, data) for data in (hostile, absent))
+  hostile, absent = (
+    DATA._replace(inputs=inputs),
+    DATA._replace(mask=DATA.mask * (np.arange(RECORDS) < 7)[:, None]),
+  )
+  (with_it, events), (without, other_events) = (
+    after(CLIPPED_ROUND, CLIPPED, data) for data in (hostile, absent)
+  )
   assert events == other_events
   assert np.isfinite(norm(with_it))
-  difference = jax.tree.map(lambda a, b: (np.asarray(a, np.float64) - b) * RECORDS, with_it, without)
+  difference = jax.tree.map(
+    lambda a, b: (np.asarray(a, np.float64) - b) * RECORDS, with_it, without
+  )
   assert norm(difference.weights) <= BOUNDS["gradient"] * (1 + 1e-4)
   assert norm(difference.metrics) <= BOUNDS["metrics"] * (1 + 1e-4)
   # Statistics began at mean 0 and variance 1, so that a mean moves by rate * shift.
@@ -188,27 +213,36 @@ def test_a_hostile_record_moves_each_group_by_at_most_its_share(poison):
 
 @pytest.mark.slow
 def test_noise_of_each_group_and_its_event():
-  """Rates: see `statistical`. An error of 10 % in any group's standard deviation would be caught."""
+  """Rates: see `statistical`. An error of 10 % in any group's standard deviation would be
+  caught.
+  """
   stddevs = {"gradient": 0.3, "moments": 2.0, "metrics": 0.7}
   noisy = query(stddevs)
   layer = Moments(jnp.zeros(4), jnp.zeros(4))
-  zero = Vectors({"w": jnp.zeros(8)}, {"layer": layer}, {"accuracy": jnp.float32(0), "loss": jnp.float32(0)})
+  zero = Vectors(
+    {"w": jnp.zeros(8)}, {"layer": layer}, {"accuracy": jnp.float32(0), "loss": jnp.float32(0)}
+  )
   state = noisy.init(zero)
   nothing = noisy.preprocess(jax.random.key(0), state, zero, jnp.float32(0))
   _, event, _ = noisy.finalize(jax.random.key(1), state, nothing)
   assert event == GroupedSums(
-    tuple(GaussianSum(BOUNDS[name], stddevs[name]) for name in sorted(BOUNDS)), tuple(sorted(BOUNDS))
+    tuple(GaussianSum(BOUNDS[name], stddevs[name]) for name in sorted(BOUNDS)),
+    tuple(sorted(BOUNDS)),
   )
   draw = jax.jit(jax.vmap(lambda key: noisy.finalize(key, state, nothing)[0]))
   released = draw(jax.random.split(jax.random.key(2), 2000))
   for name, group in released._asdict().items():
-    draws = np.concatenate([np.asarray(x).reshape(2000, -1) for x in jax.tree.leaves(group)], axis=1)
+    draws = np.concatenate(
+      [np.asarray(x).reshape(2000, -1) for x in jax.tree.leaves(group)], axis=1
+    )
     statistical.assert_normal_stddev(draws, stddevs[name], catches=0.1)
 
 
 @pytest.mark.slow
 def test_rounds_are_compiled_once_and_computed_twice_are_the_same_twice():
-  made = algorithm(query({"gradient": 0.1, "moments": 1.0, "metrics": 0.5}), unit="user", relation="zero_out")
+  made = algorithm(
+    query({"gradient": 0.1, "moments": 1.0, "metrics": 0.5}), unit="user", relation="zero_out"
+  )
   run_round = jax.jit(made.round)
   (values, events), (again, _) = (after(run_round, made, rounds=3) for _ in range(2))
   assert run_round._cache_size() == 1

@@ -16,7 +16,10 @@ MODEL = logistic_regression((FEATURES,), CLASSES)
 LOSS = cross_entropy(MODEL)
 RNG = np.random.default_rng(0)
 CLIENT = examples(RNG.normal(size=(COUNT, FEATURES)), RNG.integers(0, CLASSES, COUNT))
-PARAMS = {"b": jnp.array([0.1, -0.2, 0.3]), "w": jnp.asarray(RNG.normal(size=(CLASSES, FEATURES)), jnp.float32)}
+PARAMS = {
+  "b": jnp.array([0.1, -0.2, 0.3]),
+  "w": jnp.asarray(RNG.normal(size=(CLASSES, FEATURES)), jnp.float32),
+}
 UPDATES = {
   "gradient step": gradient_step(LOSS, 0.5),
   "local SGD": local_sgd(LOSS, 0.5, num_epochs=2, batch_size=3),
@@ -45,7 +48,11 @@ def padded(client, count, filling):
 
 def value_and_gradient(x, client=CLIENT):
   """Mean cross-entropy and its gradient at flat parameters, in float64 by the closed form."""
-  bias, weights, inputs = x[:CLASSES], x[CLASSES:].reshape(CLASSES, FEATURES), np.asarray(client.inputs, np.float64)
+  bias, weights, inputs = (
+    x[:CLASSES],
+    x[CLASSES:].reshape(CLASSES, FEATURES),
+    np.asarray(client.inputs, np.float64),
+  )
   logits = inputs @ weights.T + bias
   log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
   rows = np.arange(len(inputs))
@@ -64,7 +71,8 @@ def test_gradient_step_is_the_closed_form():
 @pytest.mark.parametrize("batch_size", [COUNT, 10 * COUNT])
 def test_local_sgd_with_one_full_batch_is_a_gradient_step(batch_size):
   sgd = run(local_sgd(LOSS, 0.5, batch_size=batch_size))
-  np.testing.assert_allclose(sgd, run(gradient_step(LOSS, 0.5)), rtol=1e-4, atol=1e-7)  # parameters cancel
+  # parameters cancel
+  np.testing.assert_allclose(sgd, run(gradient_step(LOSS, 0.5)), rtol=1e-4, atol=1e-7)
 
 
 def test_local_sgd_of_full_batches_is_gradient_descent():
@@ -76,7 +84,8 @@ def test_local_sgd_of_full_batches_is_gradient_descent():
 
 
 def test_an_epoch_sees_every_example_once():
-  # The gradient of a linear loss is the same everywhere, so an epoch of single examples adds all of them up.
+  # The gradient of a linear loss is the same everywhere, so an epoch of single examples adds all of
+  # them up.
   def linear(params, client):
     return jnp.sum(client.inputs @ params["w"][0] * client.mask)
 
@@ -95,7 +104,9 @@ def test_local_sgd_shuffles_with_its_key():
 @pytest.mark.parametrize("filling", [0.0, 1e30, np.inf, np.nan])
 def test_padding_has_no_effect_whatever_it_holds(update, filling):
   # Not bit for bit: a longer sum may be added up in another order.
-  np.testing.assert_allclose(run(update, padded(CLIENT, 20, filling)), run(update), rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(
+    run(update, padded(CLIENT, 20, filling)), run(update), rtol=1e-4, atol=1e-6
+  )
 
 
 @pytest.mark.sweep
@@ -116,16 +127,21 @@ def proximal_objective(x, client, learning_rate):
 @pytest.mark.parametrize("learning_rate", [0.01, 1.0, 10.0])
 def test_proximal_point_is_near_the_minimiser(learning_rate):
   arguments = (CLIENT, learning_rate)
-  exact = optimize.minimize(proximal_objective, flat(PARAMS), arguments, "BFGS", jac=True, options={"gtol": 1e-10})
+  exact = optimize.minimize(
+    proximal_objective, flat(PARAMS), arguments, "BFGS", jac=True, options={"gtol": 1e-10}
+  )
   step = exact.x - flat(PARAMS)
   off = run(proximal_point(LOSS, learning_rate, num_iterations=100)) - step
-  assert np.linalg.norm(off) < 1e-2 * np.linalg.norm(step)  # as near as float32 values of the objective can tell
+  # as near as float32 values of the objective can tell
+  assert np.linalg.norm(off) < 1e-2 * np.linalg.norm(step)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learning_rate", [0.01, 1.0, 1e6])
 def test_proximal_point_never_overshoots(learning_rate):
-  updates = [proximal_point(LOSS, learning_rate, num_iterations=iterations) for iterations in (1, 5)]
+  updates = [
+    proximal_point(LOSS, learning_rate, num_iterations=iterations) for iterations in (1, 5)
+  ]
   for scale in (1.0, 1e2, 1e5):
     client = CLIENT._replace(inputs=np.float32(scale) * CLIENT.inputs)
     steps = [0.0, *(run(update, client) for update in updates)]
@@ -135,7 +151,9 @@ def test_proximal_point_never_overshoots(learning_rate):
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-@pytest.mark.parametrize("make", [gradient_step, proximal_point, lambda loss, x: local_sgd(loss, x, batch_size=1)])
+@pytest.mark.parametrize(
+  "make", [gradient_step, proximal_point, lambda loss, x: local_sgd(loss, x, batch_size=1)]
+)
 def test_a_bad_learning_rate_is_refused(make, bad):
   with pytest.raises(ValueError, match="Expected learning_rate to be a finite number > 0"):
     make(LOSS, bad)

@@ -1,4 +1,6 @@
-"""Integer noise with calibration under secure aggregation: exact sums, the noise of the event, no opening too early."""
+"""Integer noise with calibration under secure aggregation: exact sums, the noise of the event, no
+opening too early.
+"""
 
 import sys
 from fractions import Fraction
@@ -16,7 +18,9 @@ from tests.helpers import statistical
 
 CLIENTS, DIM, BITS, STDDEV = 12, 4096, 14, 2.0
 PROTOCOL = secure_aggregation(CLIENTS, degree=10, threshold=1, modulus_bits=BITS)
-QUERY = discrete_sum(jnp.zeros(DIM), 1.0, STDDEV, num_clients=CLIENTS, modulus_bits=BITS, noise="skellam")
+QUERY = discrete_sum(
+  jnp.zeros(DIM), 1.0, STDDEV, num_clients=CLIENTS, modulus_bits=BITS, noise="skellam"
+)
 STATE = QUERY.init(jnp.zeros(DIM))
 RECORDS = jnp.full((CLIENTS, DIM), 0.01)  # of norm 0.64
 masked = masked_round(QUERY, PROTOCOL, min_clients=4)
@@ -46,14 +50,20 @@ def test_masks_change_no_bit_of_the_sum():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("numbers", "fraction"), [((12, 12), 1.0), ((8, 8), 1.0), ((8, 5), 2 / 3 + 5 / 24)])
+@pytest.mark.parametrize(
+  ("numbers", "fraction"), [((12, 12), 1.0), ((8, 8), 1.0), ((8, 5), 2 / 3 + 5 / 24)]
+)
 def test_noise_is_that_of_the_event(key, numbers, fraction):
   keys = jax.random.split(key, 5)
   opened = [masked(k, STATE, RECORDS, answering(*numbers)) for k in keys]
   spacing = STDDEV / np.sqrt(opened[0].event.share_variance / fraction)
-  np.testing.assert_allclose(opened[0].event.share_variance, fraction * (STDDEV / spacing) ** 2, rtol=1e-6)
+  np.testing.assert_allclose(
+    opened[0].event.share_variance, fraction * (STDDEV / spacing) ** 2, rtol=1e-6
+  )
   planned = masked(jax.random.clone(key), STATE, RECORDS, answering(12, 12)).event
-  np.testing.assert_allclose(opened[0].event.share_variance, fraction * planned.share_variance, rtol=1e-5)
+  np.testing.assert_allclose(
+    opened[0].event.share_variance, fraction * planned.share_variance, rtol=1e-5
+  )
   errors = np.concatenate([o.result for o in opened]) - 0.01 * numbers[0]
   rounding = numbers[0] * spacing**2 / 4  # at most: less than a thousandth of the noise
   assert rounding < 1e-3 * STDDEV**2
@@ -61,12 +71,18 @@ def test_noise_is_that_of_the_event(key, numbers, fraction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(3, 3, 3), (12, 10, 10, 5), (8, 7, 7), (20, 20, 20), (1, 1, 1), (19, 1, 1)])
-def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(key, monkeypatch, numbers):
+@pytest.mark.parametrize(
+  "numbers", [(3, 3, 3), (12, 10, 10, 5), (8, 7, 7), (20, 20, 20), (1, 1, 1), (19, 1, 1)]
+)
+def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(
+  key, monkeypatch, numbers
+):
   """Of 20 clients. The event holds the exact variance of what was drawn, or a last bit less."""
   clients, drawn = 20, []
   protocol = in_the_clear(secure_aggregation(clients, degree=10, threshold=1, modulus_bits=BITS))
-  query = discrete_sum(jnp.zeros(8), 1.0, STDDEV, num_clients=clients, modulus_bits=BITS, noise="skellam")
+  query = discrete_sum(
+    jnp.zeros(8), 1.0, STDDEV, num_clients=clients, modulus_bits=BITS, noise="skellam"
+  )
 
   def draw(key, variance, shape):
     drawn.append(variance)
@@ -80,9 +96,13 @@ def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(key, 
   share = query.finalize(jax.random.key(0), state, report)[1].share_variance
   each = calibrations([clients, *numbers], share)
   assert drawn == [variance for variance in each if variance]
-  exact = sum(number * Fraction(variance) for number, variance in zip(numbers, [share, *each], strict=True))
+  exact = sum(
+    number * Fraction(variance) for number, variance in zip(numbers, [share, *each], strict=True)
+  )
   assert exact * (1 - Fraction(1, 2**50)) <= Fraction(event.share_variance) <= exact
-  lost = np.prod([1 - after / before for before, after in zip((clients, *numbers[:-1]), numbers, strict=True)])
+  lost = np.prod(
+    [1 - after / before for before, after in zip((clients, *numbers[:-1]), numbers, strict=True)]
+  )
   assert float(exact) == pytest.approx(clients * share * (1 - lost), rel=1e-12)
 
 
@@ -93,7 +113,11 @@ def test_no_calibration_asks_for_a_variance_that_cannot_be_drawn_and_no_event_st
     announced = int(10 ** rng.uniform(0, 4))
     numbers = [announced]
     for _ in range(rng.integers(1, 8)):
-      fewer = (numbers[-1], int(rng.integers(1, numbers[-1] + 1)), max(1, numbers[-1] - int(rng.integers(0, 3))))
+      fewer = (
+        numbers[-1],
+        int(rng.integers(1, numbers[-1] + 1)),
+        max(1, numbers[-1] - int(rng.integers(0, 3))),
+      )
       numbers.append(fewer[rng.integers(3)])
     share = float(10 ** rng.uniform(-6, 5))
     each = calibrations(numbers, share)
@@ -101,7 +125,12 @@ def test_no_calibration_asks_for_a_variance_that_cannot_be_drawn_and_no_event_st
     assert all(variance == 0 or variance >= 1e-6 for variance in each)
     exact = sum(number * Fraction(x) for number, x in zip(numbers[1:], [share, *each], strict=True))
     stated = Fraction(total_variance(numbers[1:], [share, *each]))
-    assert exact * (1 - Fraction(1, 2**50)) <= stated <= exact <= announced * Fraction(share) * (1 + Fraction(1, 2**45))
+    assert (
+      exact * (1 - Fraction(1, 2**50))
+      <= stated
+      <= exact
+      <= announced * Fraction(share) * (1 + Fraction(1, 2**45))
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +139,11 @@ def test_no_calibration_asks_for_a_variance_that_cannot_be_drawn_and_no_event_st
     (answering(9, 9)[:, 1:], RECORDS, r"of the protocol's 12 clients, got shape \(2, 11\)"),
     (answering(9, 9)[0], RECORDS, r"of the protocol's 12 clients, got shape \(12,\)"),
     (answering(9, 9), RECORDS[1:], "population of 12 that is sampled from, got 11"),
-    (answering(9, 9), jnp.concatenate([RECORDS, RECORDS[:1]]), "population of 12 that is sampled from, got 13"),
+    (
+      answering(9, 9),
+      jnp.concatenate([RECORDS, RECORDS[:1]]),
+      "population of 12 that is sampled from, got 13",
+    ),
     (answering(8, 9), RECORDS, "that are lost at a stage to stay lost"),
   ],
 )
@@ -121,10 +154,16 @@ def test_other_clients_than_the_protocols_are_refused(key, present, records, mes
 
 @pytest.mark.slow
 def test_a_floor_too_low_for_exact_draws_is_refused_before_anything_is_sent(key):
-  query = discrete_sum(jnp.zeros(4), 1e-3, 1.0, num_clients=CLIENTS, modulus_bits=17, noise="skellam")
+  query = discrete_sum(
+    jnp.zeros(4), 1e-3, 1.0, num_clients=CLIENTS, modulus_bits=17, noise="skellam"
+  )
   state, records, sent = query.init(jnp.zeros(4)), jnp.zeros((CLIENTS, 4)), []
-  protocol = in_the_clear()._replace(mask=lambda setup, client, integers, stage=0: sent.append(stage))
-  with pytest.raises(ValueError, match=r"Expected min_clients of at least [0-9]+, to make up for the others' noise"):
+  protocol = in_the_clear()._replace(
+    mask=lambda setup, client, integers, stage=0: sent.append(stage)
+  )
+  with pytest.raises(
+    ValueError, match=r"Expected min_clients of at least [0-9]+, to make up for the others' noise"
+  ):
     masked_round(query, protocol)(key, state, records, answering(12, 12))
   assert not sent
 
@@ -139,7 +178,9 @@ def test_rounds_that_would_open_with_too_little_noise_stay_closed(key):
 
 @pytest.mark.slow
 def test_the_sum_of_the_reports_alone_does_not_open():
-  """What was revealed after two stages does not unmask the first: the own masks of those who answered are missing."""
+  """What was revealed after two stages does not unmask the first: the own masks of those who
+  answered are missing.
+  """
   setup = PROTOCOL.setup(jax.random.key(3))
   values, present = jnp.ones((CLIENTS, 500), jnp.int32), jnp.asarray(answering(9, 7))
   mask = jax.jit(jax.vmap(PROTOCOL.mask, (None, 0, 0)))
@@ -154,4 +195,6 @@ def test_the_sum_of_the_reports_alone_does_not_open():
 def test_other_noise_is_refused():
   query = discrete_sum(jnp.zeros(4), 1.0, 1.0, num_clients=CLIENTS)
   with pytest.raises(ValueError, match="Expected a discrete_sum with noise='skellam'"):
-    masked_round(query, PROTOCOL)(jax.random.key(0), query.init(None), jnp.zeros((CLIENTS, 4)), answering(9))
+    masked_round(query, PROTOCOL)(
+      jax.random.key(0), query.init(None), jnp.zeros((CLIENTS, 4)), answering(9)
+    )

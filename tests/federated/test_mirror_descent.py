@@ -1,4 +1,6 @@
-"""p-norm descent: against gradient descent, its own mirror, the bound, and with the L-infinity mechanism."""
+"""p-norm descent: against gradient descent, its own mirror, the bound, and with the L-infinity
+mechanism.
+"""
 
 import math
 
@@ -22,7 +24,12 @@ def test_two_norm_descent_is_gradient_descent():
   updates, state = ours.update(gradient, ours.init(params), params)
   expected, _ = plain.update(gradient, plain.init(params), params)
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), updates, expected)
-  jax.tree.map(lambda y, x, g: np.testing.assert_allclose(y, x - 0.2 * g, rtol=1e-5), state.dual, params, gradient)
+  jax.tree.map(
+    lambda y, x, g: np.testing.assert_allclose(y, x - 0.2 * g, rtol=1e-5),
+    state.dual,
+    params,
+    gradient,
+  )
 
 
 @pytest.mark.parametrize("q", [2.0, 5.0, 30.0])
@@ -52,7 +59,9 @@ def test_all_leaves_are_one_vector():
 
 @pytest.mark.slow
 def test_the_average_keeps_its_bound_and_gradient_descent_does_not():
-  """Linear losses of random signs plus one small slope: the bound in the docstring, at its learning rate."""
+  """Linear losses of random signs plus one small slope: the bound in the docstring, at its learning
+  rate.
+  """
   dim, count = 512, 3000
   slope = jnp.zeros(dim).at[7].set(-0.2)
   signs = jax.random.rademacher(jax.random.key(0), (count, dim), jnp.float32)
@@ -96,7 +105,9 @@ def test_it_trains_with_the_linf_mechanism():
     chunk_size=users,
   )
   clients = jnp.linspace(-1.0, 1.0, users * dim).reshape(users, dim)
-  state, events, _ = jax.jit(algorithm.round)(jax.random.key(1), jax.random.key(2), algorithm.init(params), clients)
+  state, events, _ = jax.jit(algorithm.round)(
+    jax.random.key(1), jax.random.key(2), algorithm.init(params), clients
+  )
   released = state.optimizer.dual / -0.5 * users * mechanism.parameters.m  # sums of users' signs
   np.testing.assert_allclose(released, np.round(released), atol=1e-4)
   assert np.max(np.abs(released)) <= users

@@ -70,6 +70,11 @@ def test_a_loop_that_looks_at_no_result_survives(loop):
     "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
   }
   done = subprocess.run(
-    [sys.executable, script, loop], env=environment, timeout=300, check=False, capture_output=True, text=True
+    [sys.executable, script, loop],
+    env=environment,
+    timeout=300,
+    check=False,
+    capture_output=True,
+    text=True,
   )
   assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Whoever joins a sampler with data refuses, when traced, another number of clients than the sampler's population."""
+"""Whoever joins a sampler with data refuses, when traced, another number of clients than the
+sampler's population.
+"""
 
 import ast
 import functools
@@ -41,12 +43,16 @@ every_population = pytest.mark.parametrize("population", POPULATIONS)
 
 def examples(count, shape=(3,)):
   """Users of two examples each."""
-  return Examples(jnp.ones((count, 2, *shape)), jnp.zeros((count, 2), jnp.int32), jnp.ones((count, 2)))
+  return Examples(
+    jnp.ones((count, 2, *shape)), jnp.zeros((count, 2), jnp.int32), jnp.ones((count, 2))
+  )
 
 
 def a_round(algorithm, params, clients):
   """Traces a round; nothing is computed."""
-  return jax.eval_shape(algorithm.round, jax.random.key(0), jax.random.key(1), algorithm.init(params), clients)
+  return jax.eval_shape(
+    algorithm.round, jax.random.key(0), jax.random.key(1), algorithm.init(params), clients
+  )
 
 
 def rounds(sampler):
@@ -81,7 +87,9 @@ def iterative_training(sampler):
   model = batch_norm_cnn((4, 4), 2)
   query = average(gaussian_sum(1.0, 1.0), sampler.expected_size)
   algorithm = federated.iterative_training(model, query, sampler, optax.sgd(1.0))
-  return a_round(algorithm, federated.initial_values(model, jax.random.key(0)), examples(CLIENTS, (4, 4)))
+  return a_round(
+    algorithm, federated.initial_values(model, jax.random.key(0)), examples(CLIENTS, (4, 4))
+  )
 
 
 def one_sample(sampler):
@@ -110,7 +118,8 @@ def members(sampler):
   return jax.eval_shape(transforms.members, one_sample(sampler), jnp.ones((CLIENTS, 3)))
 
 
-# Every entry point that takes a sampler, a sample, or a number of clients: population -> a trace of what joins them.
+# Every entry point that takes a sampler, a sample, or a number of clients: population -> a trace of
+# what joins them.
 SAMPLED = {
   "rounds": rounds,
   "federated_averaging": federated_averaging,
@@ -127,7 +136,9 @@ SAMPLED = {
 def client_dropout(population):
   query = distributed_sum(1.0, 1.0, uncalibrated())
   model = dropout.independent(population, 0.1)
-  algorithm = federated.client_dropout(STEP, query, model, optax.sgd(1.0), num_clients=population, local_clip_norm=None)
+  algorithm = federated.client_dropout(
+    STEP, query, model, optax.sgd(1.0), num_clients=population, local_clip_norm=None
+  )
   return a_round(algorithm, MODEL.init(jax.random.key(0)), examples(CLIENTS))
 
 
@@ -137,7 +148,9 @@ def a_stream(make, population):
   process = make(update, 2)
   state = process.init(jnp.zeros((2, 3)))
   coming = federated.draw_and_discard.arrivals(np.arange(population, dtype=np.int32), population)
-  return jax.eval_shape(process.run, jax.random.key(1), state, coming, jnp.ones((CLIENTS, 3)), update.settings)
+  return jax.eval_shape(
+    process.run, jax.random.key(1), state, coming, jnp.ones((CLIENTS, 3)), update.settings
+  )
 
 
 def stream_round(make, population):
@@ -149,7 +162,9 @@ def stream_round(make, population):
 
 def a_training(population):
   update = exact_update(lambda params, client: params - client, 1.0)
-  algorithm = federated.draw_and_discard.server_batching(update, 2, federated.draw_and_discard.passes(population, 1))
+  algorithm = federated.draw_and_discard.server_batching(
+    update, 2, federated.draw_and_discard.passes(population, 1)
+  )
   return federated.train(algorithm, jnp.zeros((1, 3)), jnp.ones((CLIENTS, 3)), num_rounds=1)
 
 
@@ -157,16 +172,22 @@ def masked_round(population):
   protocol = federated.secure_aggregation(population, degree=4, threshold=1, modulus_bits=16)
   query = queries.discrete_sum(PARAMS, 1.0, 0.01, num_clients=CLIENTS, noise="skellam")
   run = federated.masked_round(query, protocol)
-  return run(jax.random.key(0), query.init(PARAMS), jnp.zeros((CLIENTS, 3)), np.ones((1, population), bool))
+  return run(
+    jax.random.key(0), query.init(PARAMS), jnp.zeros((CLIENTS, 3)), np.ones((1, population), bool)
+  )
 
 
 COUNTED = {
   "client_dropout": client_dropout,
-  "draw_and_discard": lambda population: stream_round(federated.draw_and_discard.draw_and_discard, population),
+  "draw_and_discard": lambda population: stream_round(
+    federated.draw_and_discard.draw_and_discard, population
+  ),
   "draw_and_discard_process": lambda population: a_stream(
     federated.draw_and_discard.draw_and_discard_process, population
   ),
-  "server_batching": lambda population: stream_round(federated.draw_and_discard.server_batching, population),
+  "server_batching": lambda population: stream_round(
+    federated.draw_and_discard.server_batching, population
+  ),
   "server_batching_process": lambda population: a_stream(
     federated.draw_and_discard.server_batching_process, population
   ),
@@ -174,7 +195,8 @@ COUNTED = {
   "masked_round": masked_round,
 }
 
-# No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the data's own number.
+# No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the
+# data's own number.
 ELSEWHERE = {
   "adaptive_average", "add_updates", "arrivals", "average_predictions", "by_layer", "client_mesh",
   "clipped_denominator", "exact_update", "fastest", "fixed_denominator", "flat", "gaussian_update",
@@ -195,12 +217,18 @@ JOINERS = {
 def test_no_other_module_looks_into_a_sample():
   """All procedures and experiments join samplers and data by the functions that are tested here."""
   root = pathlib.Path(__file__).parents[2]
-  files = [path.relative_to(root) for folder in ("jdp", "experiments") for path in (root / folder).rglob("*.py")]
+  files = [
+    path.relative_to(root)
+    for folder in ("jdp", "experiments")
+    for path in (root / folder).rglob("*.py")
+  ]
   looking = {
     str(path)
     for path in files
     for node in ast.walk(ast.parse((root / path).read_text()))
-    if isinstance(node, ast.Attribute) and node.attr == "indices" and path.parts[:2] != ("jdp", "sampling")
+    if isinstance(node, ast.Attribute)
+    and node.attr == "indices"
+    and path.parts[:2] != ("jdp", "sampling")
   }
   assert looking == JOINERS
 
@@ -209,7 +237,9 @@ def public_functions(module):
   names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
   own = {name: getattr(module, name) for name in names}
   return {
-    name for name, value in own.items() if inspect.isfunction(value) and value.__module__.startswith(module.__name__)
+    name
+    for name, value in own.items()
+    if inspect.isfunction(value) and value.__module__.startswith(module.__name__)
   }
 
 
@@ -225,7 +255,9 @@ def check(trace, argument, population):
   if population == CLIENTS:
     trace(argument)
     return
-  with pytest.raises(ValueError, match=f"{REFUSED} {population} that is sampled from, got {CLIENTS}"):
+  with pytest.raises(
+    ValueError, match=f"{REFUSED} {population} that is sampled from, got {CLIENTS}"
+  ):
     trace(argument)
 
 
@@ -259,11 +291,15 @@ def test_the_number_of_clients_is_that_of_the_data_however_it_is_held(form, popu
   if count == CLIENTS - 1:
     cohort_sum(sampling.poisson(count, 0.5), data)
     return
-  with pytest.raises(ValueError, match=f"{REFUSED} {count} that is sampled from, got {CLIENTS - 1}"):
+  with pytest.raises(
+    ValueError, match=f"{REFUSED} {count} that is sampled from, got {CLIENTS - 1}"
+  ):
     cohort_sum(sampling.poisson(count, 0.5), data)
 
 
-@pytest.mark.parametrize("data", [{"x": jnp.ones((CLIENTS, 3)), "y": jnp.ones(CLIENTS + 1)}, {}, jnp.float32(1)])
+@pytest.mark.parametrize(
+  "data", [{"x": jnp.ones((CLIENTS, 3)), "y": jnp.ones(CLIENTS + 1)}, {}, jnp.float32(1)]
+)
 def test_arrays_that_do_not_agree_about_the_clients_are_refused(data):
   with pytest.raises(ValueError, match="Expected arrays with one leading axis of all clients"):
     cohort_sum(sampling.poisson(CLIENTS, 0.5), data)
@@ -296,8 +332,12 @@ def test_who_arrives_is_among_the_users():
   update = exact_update(lambda params, client: params, 1.0)
   process = federated.draw_and_discard.server_batching_process(update, 2)
   state = process.init(PARAMS[None])
-  with pytest.raises(ValueError, match=r"Expected Arrivals, got .*; use arrivals\(users, population\)"):
-    process.run(jax.random.key(1), state, jnp.zeros(2, jnp.int32), jnp.ones((3, 3)), update.settings)
+  with pytest.raises(
+    ValueError, match=r"Expected Arrivals, got .*; use arrivals\(users, population\)"
+  ):
+    process.run(
+      jax.random.key(1), state, jnp.zeros(2, jnp.int32), jnp.ones((3, 3)), update.settings
+    )
 
 
 def test_members_of_shares_are_refused():

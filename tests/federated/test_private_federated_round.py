@@ -1,4 +1,6 @@
-"""A round of private federated learning is what its events say, and one client can do no more than its bound."""
+"""A round of private federated learning is what its events say, and one client can do no more than
+its bound.
+"""
 
 import dataclasses
 import functools
@@ -43,7 +45,9 @@ def mechanism(max_value=1.0):
 
 
 def algorithm(query=None, *, probability=1.0, sampler=None, optimizer=None, update=STEP, **kwargs):
-  """Private federated learning with a Gaussian average of bound S and a little noise, unless told otherwise."""
+  """Private federated learning with a Gaussian average of bound S and a little noise, unless told
+  otherwise.
+  """
   sampler = sampler or poisson(USERS, probability)
   query = average(query or gaussian_sum(S, 0.1 * S), sampler.expected_size)
   kwargs = {"chunk_size": 5} | kwargs  # no divisor of the cohort
@@ -59,7 +63,9 @@ def run(made, clients=CLIENTS, *, rounds=1, seed=0):
   """The last state and the events and diagnostics of every round."""
   compiled, state, history = jax.jit(made.round), made.init(PARAMS), []
   for _ in range(rounds):
-    state, events, diagnostics = compiled(jax.random.key(seed), jax.random.key(seed + 1), state, clients)
+    state, events, diagnostics = compiled(
+      jax.random.key(seed), jax.random.key(seed + 1), state, clients
+    )
     history.append((events, diagnostics))
   return state, history
 
@@ -88,12 +94,14 @@ def test_without_privacy_a_round_is_federated_averaging():
 
 
 def test_differences_are_averaged_over_the_expected_cohort():
-  # Identical clients: the model moves by (members / expected members) times one client's difference.
+  # Identical clients: the model moves by (members / expected members) times one client's
+  # difference.
   same = jax.tree.map(lambda x: np.repeat(x[:1], USERS, axis=0), CLIENTS)
   state, history = run(algorithm(no_privacy(), probability=0.5, diagnose=True), same)
   expected = differences()[0]
   members = float(history[0][1]["cohort_size"])
-  assert members not in (0, USERS * 0.5, USERS)  # on this key: so that dividing by the members would be seen
+  # on this key: so that dividing by the members would be seen
+  assert members not in (0, USERS * 0.5, USERS)
   np.testing.assert_allclose(flat(state), expected * members / (USERS * 0.5), rtol=1e-5)
 
 
@@ -103,7 +111,9 @@ def test_events_of_a_round_say_what_was_done_and_cost():
   state, history = run(made, rounds=8)
   central = Round(sampler.event(()), GaussianSum(1 / 3, 0.7), Relation.ZERO_OUT, "user", "model")
   release = LocalRelease(local.guarantee.restate(unit="user"), max_releases=2)
-  assert all(events == (central, release) and diagnostics is None for events, diagnostics in history)
+  assert all(
+    events == (central, release) and diagnostics is None for events, diagnostics in history
+  )
   assert release.guarantee.epsilon == pytest.approx(12.0)
   assert int(state.round) == int(state.query.step) == 8
   assert int(state.sampler.max()) == 2
@@ -118,8 +128,12 @@ def test_without_a_cap_a_release_counts_in_every_round():
 
 @pytest.mark.parametrize(("poison", "effect"), [(np.nan, 0.0), (np.inf, 0.0), (1e30, S)])
 @pytest.mark.parametrize("made", [IN_THE_CLEAR, LOCAL], ids=["in the clear", "local"])
-def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_the_events(made, poison, effect):
-  absent = CLIENTS._replace(mask=np.where(np.arange(USERS)[:, None] == USERS - 1, 0.0, CLIENTS.mask).astype(np.float32))
+def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_the_events(
+  made, poison, effect
+):
+  absent = CLIENTS._replace(
+    mask=np.where(np.arange(USERS)[:, None] == USERS - 1, 0.0, CLIENTS.mask).astype(np.float32)
+  )
   inputs = CLIENTS.inputs.copy()
   inputs[-1] = poison
   results = [run(made, clients) for clients in (CLIENTS._replace(inputs=inputs), absent)]
@@ -134,9 +148,13 @@ def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", [STEP, local_sgd(LOSS, 5.0, batch_size=1)], ids=["gradient", "local sgd"])
+@pytest.mark.parametrize(
+  "update", [STEP, local_sgd(LOSS, 5.0, batch_size=1)], ids=["gradient", "local sgd"]
+)
 def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_client(update):
-  """Whoever it is: were the keys of local training dealt by slot, all later members would train otherwise."""
+  """Whoever it is: were the keys of local training dealt by slot, all later members would train
+  otherwise.
+  """
   sampler = poisson(USERS, 1.0)
 
   @jax.jit
@@ -146,7 +164,9 @@ def test_a_sampled_out_client_moves_the_model_by_its_own_bound_and_no_other_clie
       others = jnp.delete(sample.indices, absent, assume_unique_indices=True)
       weights = sample.weights.at[-1].set(0.0)
       indices = jnp.pad(others, (0, 1))
-      return dataclasses.replace(sample, indices=indices, weights=weights, size=sample.size - 1), state
+      return dataclasses.replace(
+        sample, indices=indices, weights=weights, size=sample.size - 1
+      ), state
 
     made = algorithm(sampler=sampler._replace(sample=sample_others), update=update)
     return made.round(jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS)
@@ -168,7 +188,11 @@ def test_a_round_computed_twice_is_the_same_twice():
 @pytest.mark.sweep
 @pytest.mark.parametrize(
   ("made", "same"),
-  [(LOCAL, True), (algorithm(probability=0.5), True), (algorithm(no_privacy(), update=TRAIN), False)],
+  [
+    (LOCAL, True),
+    (algorithm(probability=0.5), True),
+    (algorithm(no_privacy(), update=TRAIN), False),
+  ],
   ids=["mechanism and noise", "sampling", "local training"],
 )
 def test_the_data_key_drives_local_training_and_nothing_else(made, same):
@@ -179,12 +203,15 @@ def test_the_data_key_drives_local_training_and_nothing_else(made, same):
 
 @pytest.mark.slow
 def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_difference():
-  # Alone and without central noise, a client moves the model by its release: one of finitely many lengths.
+  # Alone and without central noise, a client moves the model by its release: one of finitely many
+  # lengths.
   local = mechanism()
   query = gaussian_sum(1.001 * local.max_norm, 0.0)
   made = algorithm(query, sampler=poisson(1, 1.0), mechanism=local, diagnose=True)
   grid = local.parameters.magnitude
-  lengths = np.abs(grid.a * (np.arange(grid.num_levels + 1) - grid.b)) / local.parameters.direction.m
+  lengths = (
+    np.abs(grid.a * (np.arange(grid.num_levels + 1) - grid.b)) / local.parameters.direction.m
+  )
   for seed in range(5):
     state, [(_, diagnostics)] = run(made, row(CLIENTS, slice(1)), seed=seed)
     moved = np.linalg.norm(flat(state))
@@ -212,7 +239,9 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   sharded = algorithm(update=TRAIN, probability=0.5, mechanism=mechanism(), chunk_size=2, mesh=mesh)
   arguments = (jax.random.key(0), jax.random.key(1), sharded.init(PARAMS), replicate(CLIENTS, mesh))
   compiled = jax.jit(sharded.round).lower(*arguments).compile()
-  collectives = re.findall(r" (all-[a-z-]+?|reduce-scatter|collective-[a-z]+)(?:-start)?\(", compiled.as_text())
+  collectives = re.findall(
+    r" (all-[a-z-]+?|reduce-scatter|collective-[a-z]+)(?:-start)?\(", compiled.as_text()
+  )
   assert collectives == ["all-to-all", "all-gather"]
   (alone, _), (together, _, _) = run(EVERYTHING), compiled(*arguments)
   np.testing.assert_allclose(flat(together), flat(alone), atol=1e-7)
@@ -220,7 +249,9 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.5, momentum=0.9), optax.adam(0.1)], ids=["momentum", "adam"])
+@pytest.mark.parametrize(
+  "optimizer", [optax.sgd(0.5, momentum=0.9), optax.adam(0.1)], ids=["momentum", "adam"]
+)
 def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
   with jax.numpy_dtype_promotion("standard"):  # optax's adam promotes
     made = algorithm(no_privacy(), optimizer=optimizer)
@@ -228,18 +259,23 @@ def test_the_server_optimiser_steps_on_minus_the_average(optimizer):
     plain, _ = run(PLAIN)
     gradient = jax.tree.map(jnp.subtract, PARAMS, plain.params)
     updates, _ = optimizer.update(gradient, optimizer.init(PARAMS), PARAMS)
-  np.testing.assert_allclose(flat(state), np.asarray(ravel_pytree(updates)[0]), rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(
+    flat(state), np.asarray(ravel_pytree(updates)[0]), rtol=1e-5, atol=1e-7
+  )
 
 
 @pytest.mark.slow
 def test_rounds_run_inside_a_scan_and_their_events_reach_the_ledger():
-  made = algorithm(gaussian_sum(lambda step: S / (1 + step.astype(jnp.float32)), 0.01), probability=0.5)
+  made = algorithm(
+    gaussian_sum(lambda step: S / (1 + step.astype(jnp.float32)), 0.01), probability=0.5
+  )
 
   def one_round(state, _):
     state, events, _ = made.round(jax.random.key(0), jax.random.key(1), state, CLIENTS)
     return state, events
 
-  with jax.debug_key_reuse(False):  # the run's keys are the same in every round: the round is folded in
+  # the run's keys are the same in every round: the round is folded in
+  with jax.debug_key_reuse(False):
     state, (events,) = jax.jit(lambda s: jax.lax.scan(one_round, s, length=3))(made.init(PARAMS))
   ledger = Ledger().append(events)
   assert [e.query.clip_norm for e in ledger] == pytest.approx([S, S / 2, S / 3])
@@ -252,12 +288,15 @@ def test_diagnostics_are_averages_over_the_cohort():
   norms = np.linalg.norm(differences(), axis=1)
   assert float(diagnostics["cohort_size"]) == USERS
   assert float(diagnostics["update_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
-  assert float(diagnostics["release_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)  # in the clear
+  # in the clear
+  assert float(diagnostics["release_norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_the_released_average_is_unbiased_with_local_and_central_noise():
-  """Rates: see `statistical`. An error of 8 % of the average's length in any entry would be caught."""
+  """Rates: see `statistical`. An error of 8 % of the average's length in any entry would be
+  caught.
+  """
   rounds, stddev = 16_000, 0.05
   local = mechanism()
   query = gaussian_sum(1.001 * local.max_norm, stddev)  # the projection cuts nothing
@@ -268,8 +307,15 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
     return ravel_pytree(made.round(key, jax.random.key(0), state, CLIENTS)[0].params)[0]
 
   with jax.debug_key_reuse(False):
-    moves = jax.jit(lambda keys: jax.lax.map(move, keys, batch_size=500))(jax.random.split(jax.random.key(1), rounds))
+    moves = jax.jit(lambda keys: jax.lax.map(move, keys, batch_size=500))(
+      jax.random.split(jax.random.key(1), rounds)
+    )
   truth, norms = np.mean(differences(), axis=0), np.linalg.norm(differences(), axis=1).tolist()
-  # Every entry's variance is at most that of the whole vector; at the optimum of PrivUnit it is about 1/DIM of it.
-  variance = (np.mean([local.mean_squared_error(norm) for norm in norms]) / USERS) + (stddev / USERS) ** 2
-  statistical.assert_mean(moves, truth, stddev=np.sqrt(variance), catches=0.08 * np.linalg.norm(truth))
+  # Every entry's variance is at most that of the whole vector; at the optimum of PrivUnit it is
+  # about 1/DIM of it.
+  variance = (np.mean([local.mean_squared_error(norm) for norm in norms]) / USERS) + (
+    stddev / USERS
+  ) ** 2
+  statistical.assert_mean(
+    moves, truth, stddev=np.sqrt(variance), catches=0.08 * np.linalg.norm(truth)
+  )

@@ -1,4 +1,6 @@
-"""Masked reports add up to the sum of those who reported, exactly, and one by one look like uniform words."""
+"""Masked reports add up to the sum of those who reported, exactly, and one by one look like uniform
+words.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +42,9 @@ def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("threshold", "expected"), [(2, True), (3, False)])
-def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(key, threshold, expected):
+def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(
+  key, threshold, expected
+):
   protocol = secure_aggregation(12, degree=4, threshold=threshold, modulus_bits=BITS)
   setup = protocol.setup(key)
   reported = setup.seats >= 2  # the client on seat 2 keeps two of its four neighbours
@@ -70,16 +74,23 @@ def test_reports_are_uniform_words(key):
 
 
 def test_reports_given_their_sum_are_independent_of_the_values(key):
-  """All but one report of a connected graph are jointly uniform: signs of their products show no relation."""
+  """All but one report of a connected graph are jointly uniform: signs of their products show no
+  relation.
+  """
   protocol = secure_aggregation(5, 4, 1, 8)
   setup = protocol.setup(key)
   values = jnp.broadcast_to(jnp.arange(5)[:, None] * 20, (5, 20_000)).astype(jnp.int32)
-  mask = jax.jit(lambda values: jax.lax.map(lambda args: protocol.mask(setup, *args), (jnp.arange(5), values)))
+  mask = jax.jit(
+    lambda values: jax.lax.map(lambda args: protocol.mask(setup, *args), (jnp.arange(5), values))
+  )
   reports = mask(values)
   opened = reports - mask(0 * values)
-  assert np.array_equal(reduce(opened, 8), reduce(values, 8))  # the masks do not depend on what they hide
+  # the masks do not depend on what they hide
+  assert np.array_equal(reduce(opened, 8), reduce(values, 8))
   signs = np.where(np.asarray(reports) >= 128, 1.0, -1.0)[:4].T
-  products = np.stack([signs[:, 0] * signs[:, 1], signs[:, 2] * signs[:, 3], signs.prod(axis=1)], axis=1)
+  products = np.stack(
+    [signs[:, 0] * signs[:, 1], signs[:, 2] * signs[:, 3], signs.prod(axis=1)], axis=1
+  )
   statistical.assert_uncorrelated(np.concatenate([signs, products], axis=1), catches=0.08)
 
 
@@ -108,7 +119,8 @@ def test_centred_undoes_reduce(bits):
 
 
 @pytest.mark.parametrize(
-  "arguments", [(2, 2, 1, 8), (9, 3, 1, 8), (9, 10, 1, 8), (9, 4, 5, 8), (9, 4, 0, 8), (9, 4, 2, 33)]
+  "arguments",
+  [(2, 2, 1, 8), (9, 3, 1, 8), (9, 10, 1, 8), (9, 4, 5, 8), (9, 4, 0, 8), (9, 4, 2, 33)],
 )
 def test_invalid_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="Expected"):

@@ -48,7 +48,9 @@ def compiled(query, count, chunk_size, devices):
 
   def total(records):
     sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)
-    return unrounded_cohort_sum(contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh)
+    return unrounded_cohort_sum(
+      contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh
+    )
 
   return jax.jit(total), mesh
 
@@ -64,11 +66,15 @@ def movement(others, query="gaussian", chunk_size=1, devices=1, record=1.0):
   run, mesh = compiled(query, len(others) + 1, chunk_size, devices)
   rows = [np.r_[first, others].astype(np.float32)[:, None] for first in (record, 0.0)]
   with_it, without = (exact(run(replicate(jnp.asarray(x), mesh))) for x in rows)
-  return np.linalg.norm(np.concatenate([np.ravel(a - b) for a, b in zip(with_it, without, strict=True)]))
+  return np.linalg.norm(
+    np.concatenate([np.ravel(a - b) for a, b in zip(with_it, without, strict=True)])
+  )
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("chunk_size", "devices"), [(1, 1), (16, 1), (64, 1), (1000, 1), (1, 2), (64, 2), (16, 4)])
+@pytest.mark.parametrize(
+  ("chunk_size", "devices"), [(1, 1), (16, 1), (64, 1), (1000, 1), (1, 2), (64, 2), (16, 4)]
+)
 def test_no_record_moves_a_sum_by_more_than_its_bound(chunk_size, devices):
   """Plain float32 sums move by up to 1.015, 3.93 and 12."""
   for others in COHORTS.values():
@@ -78,14 +84,18 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(chunk_size, devices):
 @pytest.mark.parametrize("block_size", [1, 3])
 @pytest.mark.parametrize("cohort", ["1,002", "16,097"])  # one block of parts, and several
 def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_size):
-  """Releases that are the values themselves, at most eight of which are added up in float32 at once."""
+  """Releases that are the values themselves, at most eight of which are added up in float32 at
+  once.
+  """
   identity = mechanisms.priv_unit(2, 1.0)._replace(
     privatize_sum=lambda keys, values, weights: jnp.sum(weights[:, None] * values, axis=0)
   )
   rows = np.r_[1.0, COHORTS[cohort]].astype(np.float32)[:, None]
   keys = jax.random.split(jax.random.key(0), len(rows))
   run = jax.jit(functools.partial(unrounded_stream_sum, identity, block_size=block_size))
-  with_it, without = (exact(run(keys, x))[0] for x in (rows, np.r_[np.zeros_like(rows[:1]), rows[1:]]))
+  with_it, without = (
+    exact(run(keys, x))[0] for x in (rows, np.r_[np.zeros_like(rows[:1]), rows[1:]])
+  )
   assert 1 - 3.1e-5 <= with_it[0] - without[0] <= 1 + 3.1e-5
 
 
@@ -99,7 +109,12 @@ def test_no_record_moves_a_sum_over_eight_devices_by_more_than_its_bound():
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
   }
   done = subprocess.run(
-    [sys.executable, script, *chunk_sizes], env=environment, timeout=300, check=False, capture_output=True, text=True
+    [sys.executable, script, *chunk_sizes],
+    env=environment,
+    timeout=300,
+    check=False,
+    capture_output=True,
+    text=True,
   )
   assert done.returncode == 0, done.stderr
   moved = np.array([json.loads(done.stdout)[chunk_size] for chunk_size in chunk_sizes])
@@ -121,12 +136,16 @@ def test_random_records_move_sums_by_what_they_contribute(seed):
   rng = np.random.default_rng(seed)
   others = rng.choice([-1.0, 1.0], 4000) * 2.0 ** rng.uniform(-30, rng.uniform(-20, 0), 4000)
   record = float(2.0 ** rng.uniform(-20, 0))
-  alone = np.float64(QUERY.preprocess(jax.random.key(0), QUERY.init(None), jnp.float32(record), 1.0))
+  alone = np.float64(
+    QUERY.preprocess(jax.random.key(0), QUERY.init(None), jnp.float32(record), 1.0)
+  )
   assert abs(movement(others, record=record) - abs(alone)) <= 1e-9
 
 
 def test_noise_is_added_before_the_sum_is_rounded():
-  """The release is the exact sum and the noise, rounded once: within half a unit in the last place of a float."""
+  """The release is the exact sum and the noise, rounded once: within half a unit in the last place
+  of a float.
+  """
   run, _ = compiled("gaussian", 16_384, 1, 1)
   rows = np.r_[np.ones(16_383), 0.3].astype(np.float32)[:, None]
   total, key, state = run(jnp.asarray(rows)), jax.random.key(7), QUERY.init(jnp.zeros(1))

@@ -1,4 +1,6 @@
-"""Training runs by one call: the rounds of a loop by hand, in memory or in a folder, with keys of their own."""
+"""Training runs by one call: the rounds of a loop by hand, in memory or in a folder, with keys of
+their own.
+"""
 
 import stat
 import subprocess
@@ -12,7 +14,15 @@ import pytest
 
 from jdp import accounting, queries, random, sampling
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
-from jdp.federated import FederatedAlgorithm, RunFolder, add_updates, client_mesh, replicate, rounds, train
+from jdp.federated import (
+  FederatedAlgorithm,
+  RunFolder,
+  add_updates,
+  client_mesh,
+  replicate,
+  rounds,
+  train,
+)
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load
 
@@ -22,7 +32,9 @@ KEYS = {"noise_key": random.seeded_key(5), "data_key": jax.random.key(1)}
 
 
 def averaging(mesh=None, diagnose=True):
-  """Every client sends the way from the server's value to its own, and some noise of its data key."""
+  """Every client sends the way from the server's value to its own, and some noise of its data
+  key.
+  """
   sampler = sampling.poisson(6, 0.5)
 
   def client_fn(keys, value, own):
@@ -31,7 +43,13 @@ def averaging(mesh=None, diagnose=True):
 
   query = queries.average(queries.gaussian_sum(1.0, 2.0), 3.0)
   return rounds(
-    client_fn, query, sampler, add_updates(optax.sgd(0.5)), relation="add_remove", mesh=mesh, diagnose=diagnose
+    client_fn,
+    query,
+    sampler,
+    add_updates(optax.sgd(0.5)),
+    relation="add_remove",
+    mesh=mesh,
+    diagnose=diagnose,
   )
 
 
@@ -79,7 +97,9 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
       "first": float(params[0]),
       "central_epsilon": accounting.epsilon(ledger, DELTA),
     }
-    since = [by_hand[2] for by_hand in BY_HAND[: progress.round]][-3 if progress.round < 7 else -1 :]
+    since = [by_hand[2] for by_hand in BY_HAND[: progress.round]][
+      -3 if progress.round < 7 else -1 :
+    ]
     expected = {name: np.mean([values[name] for values in since]) for name in since[0]}
     assert progress.diagnostics == pytest.approx(expected, rel=1e-6)
   assert (seen[0].round, seen[0].diagnostics, len(seen[0].ledger)) == (0, None, 0)
@@ -100,7 +120,12 @@ class InterruptedRunError(Exception):
 @pytest.mark.parametrize("at", [3, 6])
 def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tmp_path, at):
   """With keys of its own, which the secret folder keeps for their owner alone."""
-  own = {"noise_key": None, "data_key": None, "delta": DELTA, "evaluate": lambda params: {"first": params[0]}}
+  own = {
+    "noise_key": None,
+    "data_key": None,
+    "delta": DELTA,
+    "evaluate": lambda params: {"first": params[0]},
+  }
   released = []
 
   def interrupt(progress):
@@ -111,7 +136,11 @@ def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tm
   with pytest.raises(InterruptedRunError):
     run(**own, workdir=tmp_path / "run", callbacks=[interrupt])
   assert len(load(tmp_path / "run/ledger.jsonl")) == at
-  result = run(**own, workdir=tmp_path / "run", callbacks=[lambda p: released.append((p.round, p.params.tolist()))])
+  result = run(
+    **own,
+    workdir=tmp_path / "run",
+    callbacks=[lambda p: released.append((p.round, p.params.tolist()))],
+  )
   assert len({str(values) for values in released}) == len({number for number, _ in released}) == 4
   assert len(result.ledger) == ROUNDS
   assert load(tmp_path / "run/ledger.jsonl") == result.ledger
@@ -130,7 +159,9 @@ def test_a_run_whose_key_is_lost_or_another_is_not_continued(tmp_path):
   with pytest.raises(ValueError, match="Expected a ledger of run"):
     run(noise_key=random.seeded_key(6), workdir=tmp_path / "run")
   (tmp_path / "run.secret/noise_key").unlink()
-  with pytest.raises(ValueError, match=r"Expected the noise key of the run in .*, got none; it cannot be resumed"):
+  with pytest.raises(
+    ValueError, match=r"Expected the noise key of the run in .*, got none; it cannot be resumed"
+  ):
     run(**own, workdir=tmp_path / "run")
 
 
@@ -146,7 +177,10 @@ def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable, k
   prior = Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 6.0)), count=2)
   spent = prior + (BY_HAND[affordable - 1][1] if affordable else Ledger())
   result = run(
-    max_epsilon=accounting.epsilon(spent, DELTA), delta=DELTA, prior=prior, workdir=tmp_path / "run" if kept else None
+    max_epsilon=accounting.epsilon(spent, DELTA),
+    delta=DELTA,
+    prior=prior,
+    workdir=tmp_path / "run" if kept else None,
   )
   assert (result.ledger, result.stopped) == (spent, affordable < ROUNDS)
   np.testing.assert_array_equal(result.params, BY_HAND[affordable - 1][0] if affordable else START)
@@ -175,7 +209,12 @@ def test_on_a_mesh_the_state_lies_where_the_clients_do():
   mesh = client_mesh()
   seen = []
   result = train(
-    averaging(mesh), START, replicate(CLIENTS, mesh), num_rounds=2, **KEYS, callbacks=[lambda p: seen.append(p.params)]
+    averaging(mesh),
+    START,
+    replicate(CLIENTS, mesh),
+    num_rounds=2,
+    **KEYS,
+    callbacks=[lambda p: seen.append(p.params)],
   )
   assert len(seen[0].sharding.device_set) == 4
   np.testing.assert_allclose(result.params, BY_HAND[1][0], rtol=1e-6)
@@ -192,13 +231,19 @@ def test_a_run_folder_names_the_places(tmp_path):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"num_rounds": None}, "Expected num_rounds, got None: this algorithm plans no number of rounds"),
+    (
+      {"num_rounds": None},
+      "Expected num_rounds, got None: this algorithm plans no number of rounds",
+    ),
     ({"num_rounds": 0}, "num_rounds to be a whole number >= 1"),
     ({"evaluate_every": 0}, "evaluate_every to be a whole number >= 1"),
     ({"max_epsilon": 1.0}, "Expected delta with max_epsilon, got none"),
     ({"max_epsilon": -1.0, "delta": DELTA}, "max_epsilon"),
     ({"delta": 1.0}, "delta"),
-    ({"evaluate": lambda params: {"loss": jnp.nan}}, "Expected finite metrics of the run, got loss = nan"),
+    (
+      {"evaluate": lambda params: {"loss": jnp.nan}},
+      "Expected finite metrics of the run, got loss = nan",
+    ),
   ],
 )
 def test_what_cannot_be_done_is_refused(changes, message):
@@ -226,4 +271,7 @@ except ImportError as error:
 def test_only_a_workdir_needs_orbax_and_nothing_needs_plots_or_bars(tmp_path):
   command = [sys.executable, "-c", WITHOUT, str(tmp_path / "run")]
   done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-  assert "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]'" in done.stdout
+  assert (
+    "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]'"
+    in done.stdout
+  )

@@ -11,7 +11,8 @@ from jdp.federated import client_mesh, replicate, unrounded_cohort_sum
 from jdp.sampling import Sample
 from tests.federated.test_sum_sensitivity import COHORTS, QUERY, exact
 
-SLOTS = 1 + max(map(len, COHORTS.values()))  # one shape for all cohorts: compiled once for each chunk size
+# one shape for all cohorts: compiled once for each chunk size
+SLOTS = 1 + max(map(len, COHORTS.values()))
 
 
 def compiled(chunk_size):
@@ -23,7 +24,9 @@ def compiled(chunk_size):
   def total(records, size):
     indices = jnp.arange(SLOTS, dtype=jnp.int32)
     sample = Sample(indices, (indices < size).astype(jnp.float32), size, SLOTS)
-    return unrounded_cohort_sum(contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh)
+    return unrounded_cohort_sum(
+      contribution, jax.random.key(0), (), sample, records, chunk_size=chunk_size, mesh=mesh
+    )
 
   return jax.jit(total), mesh
 
@@ -39,4 +42,8 @@ def movement(run, mesh, others):
 if __name__ == "__main__":
   assert jax.device_count() == 8
   runs = {chunk_size: compiled(int(chunk_size)) for chunk_size in sys.argv[1:]}
-  print(json.dumps({c: [movement(*run, others) for others in COHORTS.values()] for c, run in runs.items()}))
+  print(
+    json.dumps(
+      {c: [movement(*run, others) for others in COHORTS.values()] for c, run in runs.items()}
+    )
+  )

@@ -1,4 +1,5 @@
-"""Sum queries together with what is true of them, worked out by hand: the noise they add and what a record can move.
+"""Sum queries together with what is true of them, worked out by hand: the noise they add and what a
+record can move.
 
 Records are trees {"a": ., "b": {"v": ., "w": .}}.
 """
@@ -24,7 +25,8 @@ class Case(NamedTuple):
   Attributes:
     query: the query.
     stddevs: the noise of the result, {leaf: standard deviation}.
-    clip_stddevs: the noise of log S of the next round, for each adaptive query, in the order of the state.
+    clip_stddevs: the noise of log S of the next round, for each adaptive query, in the order of the
+      state.
     cost: (S / sigma)^2, summed over groups, under add/remove and zero-out.
     replace_cost: the same under replace-one.
   """
@@ -53,9 +55,15 @@ def clip_norms(state):
 
 
 def gaussian(leaves, clip=1.5, stddev=0.8, schedule=False):
-  bounds = (lambda step: jnp.float32(clip), lambda step: jnp.float32(stddev)) if schedule else (clip, stddev)
+  bounds = (
+    (lambda step: jnp.float32(clip), lambda step: jnp.float32(stddev))
+    if schedule
+    else (clip, stddev)
+  )
   query = queries.gaussian_sum(*bounds)
-  return Case(query, dict.fromkeys(leaves, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2)
+  return Case(
+    query, dict.fromkeys(leaves, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2
+  )
 
 
 def joint(leaves, clip=1.2, stddev=0.5, scales=(2.0, 0.1, 30.0)):
@@ -68,11 +76,15 @@ def joint(leaves, clip=1.2, stddev=0.5, scales=(2.0, 0.1, 30.0)):
 def weighted(leaves, clip=1.5, stddev=0.6, min_total_weight=1.75):
   query = queries.weighted_average(clip, stddev, min_total_weight=min_total_weight)
   moved, replaced = 2 * clip / (min_total_weight + 1), 2 * clip / min_total_weight
-  return Case(query, dict.fromkeys(leaves, stddev), (), (moved / stddev) ** 2, (replaced / stddev) ** 2)
+  return Case(
+    query, dict.fromkeys(leaves, stddev), (), (moved / stddev) ** 2, (replaced / stddev) ** 2
+  )
 
 
 def adaptive(leaves, z=0.8, clip=1.5, count_stddev=0.9):
-  query = queries.adaptive_clipped_sum(z, 4.0, initial_clip_norm=clip, count_stddev=count_stddev, learning_rate=0.3)
+  query = queries.adaptive_clipped_sum(
+    z, 4.0, initial_clip_norm=clip, count_stddev=count_stddev, learning_rate=0.3
+  )
   stddev = clip / math.sqrt(z**-2 - (2 * count_stddev) ** -2)
   return Case(query, dict.fromkeys(leaves, stddev), (0.3 * count_stddev / 4.0,), z**-2, 4 * z**-2)
 
@@ -99,7 +111,9 @@ def grouped(parts, by_function=False):
 
 def per_layer(shapes, clip=1.5, stddev=0.8, shares="equal"):
   query = queries.per_layer(shapes, clip, stddev, shares=shares)
-  return Case(query, dict.fromkeys(LEAVES, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2)
+  return Case(
+    query, dict.fromkeys(LEAVES, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2
+  )
 
 
 def examples(shapes) -> dict[str, Any]:
@@ -138,26 +152,39 @@ def random_cases(draw, leaves=LEAVES, depth=3):
     return adaptive(leaves, stddev, clip, stddev * draw(st.sampled_from([0.6, 2.0])))
   if kind == "averaged":
     return averaged(draw(random_cases(leaves, 0)), draw(st.sampled_from([0.5, 10.0])))
-  names = draw(st.lists(st.sampled_from(["p", "q", "r"]), min_size=len(leaves), max_size=len(leaves)))
-  parts = {name: [leaf for leaf, own in zip(leaves, names, strict=True) if own == name] for name in names}
-  return grouped({n: draw(random_cases(part, depth - 1)) for n, part in parts.items()}, draw(st.booleans()))
+  names = draw(
+    st.lists(st.sampled_from(["p", "q", "r"]), min_size=len(leaves), max_size=len(leaves))
+  )
+  parts = {
+    name: [leaf for leaf, own in zip(leaves, names, strict=True) if own == name] for name in names
+  }
+  return grouped(
+    {n: draw(random_cases(part, depth - 1)) for n, part in parts.items()}, draw(st.booleans())
+  )
 
 
 def contributions(case, records, weights):
   """Every record's contribution in the first round, with a leading axis, as float64 NumPy."""
   state = case.query.init(jax.tree.map(lambda x: x[0], records))
-  rows = jax.vmap(case.query.preprocess, (None, None, 0, 0))(jax.random.key(0), state, records, weights)
+  rows = jax.vmap(case.query.preprocess, (None, None, 0, 0))(
+    jax.random.key(0), state, records, weights
+  )
   return state, jax.tree.map(lambda x: np.asarray(x, np.float64), rows)
 
 
 def releases(case, state, totals):
-  """What the sums `totals` (leading axis: samples) release, each in units of its noise: [samples, coordinates].
+  """What the sums `totals` (leading axis: samples) release, each in units of its noise: [samples,
+  coordinates].
 
   All with the same noise, which cancels in differences.
   """
   totals = jax.tree.map(lambda x: np.asarray(x, np.float32), totals)
-  results, _, states = jax.vmap(case.query.finalize, (None, None, 0))(jax.random.key(1), state, totals)
+  results, _, states = jax.vmap(case.query.finalize, (None, None, 0))(
+    jax.random.key(1), state, totals
+  )
   results = [leaf for leaf in jax.tree.leaves(results) if not isinstance(leaf, optax.MaskedNode)]
   scaled = [np.float64(x) / s for x, s in zip(results, leaf_stddevs(case), strict=True)]
-  scaled += [np.log(np.float64(x)) / s for x, s in zip(clip_norms(states), case.clip_stddevs, strict=True)]
+  scaled += [
+    np.log(np.float64(x)) / s for x, s in zip(clip_norms(states), case.clip_stddevs, strict=True)
+  ]
   return np.concatenate([x.reshape(len(x), -1) for x in scaled], axis=1)

@@ -2,7 +2,8 @@
 
     python -m tests.helpers.random_ledgers --count 10000
 
-checks 10,000 of them, and says how long it took, how much memory, how many were refused, and what is wrong.
+checks 10,000 of them, and says how long it took, how much memory, how many were refused, and what
+is wrong.
 """
 
 import argparse
@@ -94,7 +95,9 @@ QUERIES = {
   ConcentratedRelease: lambda rng: ConcentratedRelease(number(rng)),
   NonPrivate: lambda rng: NonPrivate(),
   GroupedSums: grouped,
-  DistributedGaussianSum: lambda rng: DistributedGaussianSum(positive(rng), number(rng), rng.uniform() < 0.9),
+  DistributedGaussianSum: lambda rng: DistributedGaussianSum(
+    positive(rng), number(rng), rng.uniform() < 0.9
+  ),
   DiscreteGaussianSum: lambda rng: DiscreteGaussianSum(
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, whole(rng)
   ),
@@ -103,7 +106,9 @@ QUERIES = {
 SAMPLINGS = {
   PoissonSampling: lambda rng: PoissonSampling(probability(rng), overflow(rng)),
   FixedSizeSampling: lambda rng: FixedSizeSampling(*sorted((whole(rng), whole(rng)))),
-  ShuffledBatches: lambda rng: ShuffledBatches(whole(rng), bool(rng.integers(2)), bool(rng.integers(2))),
+  ShuffledBatches: lambda rng: ShuffledBatches(
+    whole(rng), bool(rng.integers(2)), bool(rng.integers(2))
+  ),
   BallsInBins: lambda rng: BallsInBins(whole(rng), bool(rng.integers(2)), overflow(rng)),
 }
 
@@ -183,11 +188,17 @@ def more_often(event, count):
 
 
 def with_more_noise(event, count):
-  return (dataclasses.replace(event, query=quieter(event.query)) if isinstance(event, Round) else event), count
+  return (
+    dataclasses.replace(event, query=quieter(event.query)) if isinstance(event, Round) else event
+  ), count
 
 
 def with_smaller_samples(event, count):
-  return (dataclasses.replace(event, sampling=rarer(event.sampling)) if isinstance(event, Round) else event), count
+  return (
+    dataclasses.replace(event, sampling=rarer(event.sampling))
+    if isinstance(event, Round)
+    else event
+  ), count
 
 
 class FaultError(Exception):
@@ -217,9 +228,12 @@ def not_above(small, large, what, absolute=1e-300):
 
 
 def check(ledger, accountant, relation=None):
-  """Raises `FaultError` if an accountant's numbers for the ledger cannot be right. Returns whether it stated any."""
+  """Raises `FaultError` if an accountant's numbers for the ledger cannot be right. Returns whether
+  it stated any.
+  """
   module = accounting.accountant
-  with mock.patch.object(module, "_profile", functools.lru_cache(maxsize=4)(module._profile)):  # composes once
+  # composes once
+  with mock.patch.object(module, "_profile", functools.lru_cache(maxsize=4)(module._profile)):
     return _check(ledger, accountant, relation)
 
 
@@ -248,7 +262,9 @@ def surprise(delta):
 
 
 def search(count, seed, accountants=("rdp", "moments", "pld"), pld_share=0.05):
-  """Faults found in `count` ledgers: (number, accountant, message, ledger); how many gave numbers; the slowest."""
+  """Faults found in `count` ledgers: (number, accountant, message, ledger); how many gave numbers;
+  the slowest.
+  """
   faults, stated_by, slowest = [], collections.Counter(), (0.0, "", 0)
   for i in range(count):
     rng = np.random.default_rng([seed, i])
@@ -271,15 +287,22 @@ def main():
   parser.add_argument("--count", type=int, default=10_000)
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--accountants", default="rdp,moments,pld")
-  parser.add_argument("--pld_share", type=float, default=0.02, help="of the ledgers, which take long with this one")
+  parser.add_argument(
+    "--pld_share", type=float, default=0.02, help="of the ledgers, which take long with this one"
+  )
   parser.add_argument("--show", type=int, default=20, help="how many faults to print")
   options = parser.parse_args()
   warnings.simplefilter("error")
   before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-  faults, stated_by, slowest = search(options.count, options.seed, options.accountants.split(","), options.pld_share)
+  faults, stated_by, slowest = search(
+    options.count, options.seed, options.accountants.split(","), options.pld_share
+  )
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   print(f"{options.count} ledgers in {time.perf_counter() - started:.0f} s, {len(faults)} faults")
-  print(f"ledgers with numbers: {dict(stated_by)}; the slowest took {slowest[0]:.1f} s of the processor: {slowest[1:]}")
+  print(
+    f"ledgers with numbers: {dict(stated_by)}; the slowest took {slowest[0]:.1f} s of the "
+    f"processor: {slowest[1:]}"
+  )
   print(f"memory: {before // 1024} MB before, {peak // 1024} MB at most")
   for i, accountant, message, ledger in faults[: options.show]:
     print(f"\n{i} {accountant}: {message}\n  " + "\n  ".join(map(str, ledger.entries)))

@@ -16,7 +16,8 @@ def _compiled(function):
 def draw(function, value, count, *, seed=0):
   """`count` results of function(key, value), a mechanism's encode or privatize: [count, ...].
 
-  In blocks whose size the value's shape decides: a function is compiled once, however many values and counts follow.
+  In blocks whose size the value's shape decides: a function is compiled once, however many values
+  and counts follow.
   """
   value = jnp.asarray(value, jnp.float32)
   size = max(10, min(10_000, 10**6 // value.size))

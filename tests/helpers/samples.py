@@ -17,11 +17,15 @@ def run(sampler, keys, state=None):
     sample, state = sampler.sample(key, state)
     return state, (sample, event, state)
 
-  return jax.jit(lambda s, k: jax.lax.scan(one_round, s, k)[1])(sampler.init() if state is None else state, keys)
+  return jax.jit(lambda s, k: jax.lax.scan(one_round, s, k)[1])(
+    sampler.init() if state is None else state, keys
+  )
 
 
 def membership(sample, population):
   """How often each record is in each of many samples, int [rounds, population]."""
   rows = np.zeros((len(sample.indices), population), int)
-  np.add.at(rows, (np.arange(len(rows))[:, None], sample.indices), np.asarray(sample.weights).astype(int))
+  np.add.at(
+    rows, (np.arange(len(rows))[:, None], sample.indices), np.asarray(sample.weights).astype(int)
+  )
   return rows

@@ -37,10 +37,19 @@ def main():
   port, number, output = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(f"localhost:{port}", 2, number)
-  first_of_each = [next(d for d in jax.devices() if d.process_index == process) for process in range(2)]
+  first_of_each = [
+    next(d for d in jax.devices() if d.process_index == process) for process in range(2)
+  ]
   two, eight = train(client_mesh(first_of_each), replicate), train(client_mesh(), shard)
   if number == 0:
-    np.savez(output, devices=len(jax.devices()), two_w=two["w"], two_b=two["b"], eight_w=eight["w"], eight_b=eight["b"])
+    np.savez(
+      output,
+      devices=len(jax.devices()),
+      two_w=two["w"],
+      two_b=two["b"],
+      eight_w=eight["w"],
+      eight_b=eight["b"],
+    )
 
 
 if __name__ == "__main__":

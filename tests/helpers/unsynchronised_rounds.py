@@ -1,4 +1,6 @@
-"""Two hundred rounds on simulated devices, none of whose results is looked at: run by test_multiprocess.py."""
+"""Two hundred rounds on simulated devices, none of whose results is looked at: run by
+test_multiprocess.py.
+"""
 
 import sys
 
@@ -36,7 +38,9 @@ def transformed(mesh, clients, sampler, query):
   def step(key, params, state, sampler_state):
     sample_key, sum_key = jax.random.split(jax.random.fold_in(key, state[0].step))
     sample, sampler_state = sampler.sample(sample_key, sampler_state)
-    updates, state = optimizer.update(total(sum_key, state[0].query, params, sample, clients), state, params)
+    updates, state = optimizer.update(
+      total(sum_key, state[0].query, params, sample, clients), state, params
+    )
     return optax.apply_updates(params, updates), state, sampler_state
 
   params = jnp.zeros(DIM)
@@ -52,7 +56,9 @@ def main() -> None:
   mesh = client_mesh()
   clients = replicate(np.ones((CLIENTS, DIM), np.float32), mesh)
   run = {"federated": federated, "transformed": transformed}[sys.argv[1]]
-  jax.block_until_ready(run(mesh, clients, sampling.poisson(CLIENTS, 0.5), queries.gaussian_sum(1.0, 1.0)))
+  jax.block_until_ready(
+    run(mesh, clients, sampling.poisson(CLIENTS, 0.5), queries.gaussian_sum(1.0, 1.0))
+  )
 
 
 if __name__ == "__main__":

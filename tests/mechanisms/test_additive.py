@@ -1,4 +1,6 @@
-"""Laplace, Gaussian and L2-Laplace: exact likelihood ratios, the distributions of their noise, domains kept by force."""
+"""Laplace, Gaussian and L2-Laplace: exact likelihood ratios, the distributions of their noise,
+domains kept by force.
+"""
 
 import math
 
@@ -26,7 +28,9 @@ def exact_delta(z, epsilon):
   """The hockey-stick divergence of two normal distributions 1/z apart, in 60 digits."""
   with mpmath.workdps(60):
     z, epsilon = mpmath.mpf(z), mpmath.mpf(epsilon)
-    return mpmath.ncdf(0.5 / z - epsilon * z) - mpmath.exp(epsilon) * mpmath.ncdf(-0.5 / z - epsilon * z)
+    return mpmath.ncdf(0.5 / z - epsilon * z) - mpmath.exp(epsilon) * mpmath.ncdf(
+      -0.5 / z - epsilon * z
+    )
 
 
 @pytest.mark.parametrize("z", [1e-4, 0.01, 0.3, 1.0, 10.0, 1e4])
@@ -79,7 +83,9 @@ def test_budgets_that_no_noise_multiplier_meets_are_refused():
 
 
 def ball(norm, dim, count=2_000):
-  """Points of the domain of sensitivity 3 (radius 1.5), most on its boundary, the axes' ends among them."""
+  """Points of the domain of sensitivity 3 (radius 1.5), most on its boundary, the axes' ends among
+  them.
+  """
   points = np.random.default_rng(0).normal(size=(count, dim))
   points = np.concatenate([points, np.eye(dim), -np.eye(dim)])
   return 1.5 * points / norm(points)[:, None]
@@ -91,13 +97,17 @@ NORMS = {"l1": lambda x: np.abs(x).sum(axis=-1), "l2": lambda x: np.sqrt((x**2).
 @pytest.mark.parametrize(("factory", "norm"), [(laplace, "l1"), (l2_laplace, "l2")])
 @pytest.mark.parametrize("dim", [1, 3])
 def test_epsilon_is_the_largest_likelihood_ratio(factory, norm, dim):
-  """log density = -||z - x|| / scale + constant, over pairs of inputs and outputs: reached at opposite points."""
+  """log density = -||z - x|| / scale + constant, over pairs of inputs and outputs: reached at
+  opposite points.
+  """
   mechanism = factory(2.5, 3.0, shape=(dim,))
   inputs = ball(NORMS[norm], dim)
   first, second = inputs[-2 * dim :], -inputs[-2 * dim :]
   outputs = np.concatenate([2 * inputs, first])
   losses = NORMS[norm](outputs[:, None] - second) - NORMS[norm](outputs[:, None] - first)
-  assert losses.max() / mechanism.parameters == pytest.approx(mechanism.guarantee.epsilon, rel=1e-12)
+  assert losses.max() / mechanism.parameters == pytest.approx(
+    mechanism.guarantee.epsilon, rel=1e-12
+  )
   others = NORMS[norm](outputs - inputs[0]) - NORMS[norm](outputs - inputs[1])
   assert others.max() / mechanism.parameters <= mechanism.guarantee.epsilon * (1 + 1e-12)
 
@@ -152,7 +162,10 @@ def test_l2_laplace_noise_has_a_gamma_length_and_a_uniform_direction(dim):
   if dim > 1:
     statistical.assert_uncorrelated(directions * math.sqrt(dim), catches=0.03)
     # <direction, e_1> of a uniform direction: (1 + t)/2 is Beta(2, 2) in five dimensions.
-    assert stats.kstest((1 + directions[:, 0]) / 2, stats.beta(2, 2).cdf).pvalue > statistical.FALSE_FAILURE
+    assert (
+      stats.kstest((1 + directions[:, 0]) / 2, stats.beta(2, 2).cdf).pvalue
+      > statistical.FALSE_FAILURE
+    )
 
 
 def test_error_outside_the_domain_is_bounded():
@@ -163,13 +176,17 @@ def test_error_outside_the_domain_is_bounded():
 
 
 @pytest.mark.parametrize("factory", [laplace, l2_laplace])
-@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (1.0, math.inf)])
+@pytest.mark.parametrize(
+  ("epsilon", "sensitivity"), [(0.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (1.0, math.inf)]
+)
 def test_bad_arguments_are_refused(factory, epsilon, sensitivity):
   with pytest.raises(ValueError, match="Expected"):
     factory(epsilon, sensitivity)
 
 
-@pytest.mark.parametrize(("stddev", "sensitivity"), [(0.0, 1.0), (1.0, 0.0), (math.nan, 1.0), (1.0, 1e9)])
+@pytest.mark.parametrize(
+  ("stddev", "sensitivity"), [(0.0, 1.0), (1.0, 0.0), (math.nan, 1.0), (1.0, 1e9)]
+)
 def test_bad_gaussians_are_refused(stddev, sensitivity):
   with pytest.raises(ValueError, match="Expected"):
     gaussian(stddev, sensitivity, 1e-5)

@@ -26,18 +26,24 @@ def reports(mechanism, value, count=100_000):
 @pytest.mark.parametrize("dim", [2, 5, 1000])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_norm_is_the_published_one_and_privunits_at_gamma_0(dim, epsilon):
-  """B = r (e^eps + 1)/(e^eps - 1) sqrt(pi)/2 d Gamma((d-1)/2 + 1) / Gamma(d/2 + 1), arXiv 1604.02390, Section 4.2.3."""
+  """B = r (e^eps + 1)/(e^eps - 1) sqrt(pi)/2 d Gamma((d-1)/2 + 1) / Gamma(d/2 + 1), arXiv
+  1604.02390, Section 4.2.3.
+  """
   ratio = math.exp(special.gammaln((dim + 1) / 2) - special.gammaln(dim / 2 + 1))
   expected = 3.0 / math.tanh(epsilon / 2) * math.sqrt(math.pi) / 2 * dim * ratio
   mechanism = hemisphere(dim, epsilon, radius=3.0)
   assert mechanism.max_norm == pytest.approx(expected, rel=1e-8)
-  assert mechanism.max_norm == pytest.approx(3 * priv_unit(dim, epsilon, gamma=0.0).max_norm, rel=1e-12)
+  assert mechanism.max_norm == pytest.approx(
+    3 * priv_unit(dim, epsilon, gamma=0.0).max_norm, rel=1e-12
+  )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [2.0, 1.0, 0.0])
 def test_the_near_hemisphere_has_the_stated_share(length):
-  """100,000 draws; a share wrong by 3 % is caught. Magnitudes are rounded to the ends of the diameter."""
+  """100,000 draws; a share wrong by 3 % is caught. Magnitudes are rounded to the ends of the
+  diameter.
+  """
   mechanism = made(DIM, 1.5, radius=2.0)
   near = reports(mechanism, length * U) @ np.asarray(U) >= 0
   keep, rounded = special.expit(1.5), 0.5 + length / 4
@@ -48,7 +54,9 @@ def test_the_near_hemisphere_has_the_stated_share(length):
 
 
 def test_reports_are_uniform_within_the_hemispheres():
-  """Unit vectors, with no preference around the axis u and the exact distribution of <V, u>^2, Beta(1/2, (d-1)/2)."""
+  """Unit vectors, with no preference around the axis u and the exact distribution of <V, u>^2,
+  Beta(1/2, (d-1)/2).
+  """
   samples = reports(made(DIM, 2.0), U)
   np.testing.assert_allclose(np.linalg.norm(samples, axis=1), 1, rtol=1e-5)
   squares = (samples @ np.asarray(U)) ** 2
@@ -61,7 +69,9 @@ def test_reports_are_uniform_within_the_hemispheres():
 def test_unusable_vectors_release_as_zero(filling):
   value = jnp.zeros(DIM).at[2].set(filling)
   mechanism = made(DIM, 2.0)
-  np.testing.assert_array_equal(reports(mechanism, value, 50), reports(mechanism, jnp.zeros(DIM), 50))
+  np.testing.assert_array_equal(
+    reports(mechanism, value, 50), reports(mechanism, jnp.zeros(DIM), 50)
+  )
 
 
 def test_longer_vectors_release_as_the_radius():
@@ -69,7 +79,9 @@ def test_longer_vectors_release_as_the_radius():
   np.testing.assert_array_equal(reports(mechanism, 1e20 * U, 50), reports(mechanism, U, 50))
 
 
-@pytest.mark.parametrize("arguments", [(1, 1.0), (5, 0.0), (5, math.nan), (5, 1.0, 0.0), (5, 1.0, math.inf)])
+@pytest.mark.parametrize(
+  "arguments", [(1, 1.0), (5, 0.0), (5, math.nan), (5, 1.0, 0.0), (5, 1.0, math.inf)]
+)
 def test_bad_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="Expected"):
     hemisphere(*arguments)

@@ -55,16 +55,22 @@ def test_to_nearest_moves_no_coordinate_by_more_than_half_the_spacing():
 def test_every_estimate_is_a_multiple_of_the_spacing(unbiased):
   estimates = draw(rounded(MECHANISM, SPACING, unbiased=unbiased), 1000)
   levels = np.rint(estimates / SPACING)
-  np.testing.assert_array_equal(estimates, (levels.astype(np.float32) * np.float32(SPACING)).astype(np.float64))
+  np.testing.assert_array_equal(
+    estimates, (levels.astype(np.float32) * np.float32(SPACING)).astype(np.float64)
+  )
   assert len(np.unique(levels)) > 3
 
 
 @pytest.mark.slow
 def test_random_rounding_is_unbiased_on_a_grid_coarser_than_the_release():
-  """200,000 draws catch a bias of 2 % of the spacing; rounding to nearest would release zeros only."""
+  """200,000 draws catch a bias of 2 % of the spacing; rounding to nearest would release zeros
+  only.
+  """
   samples = draw(on_grid(MECHANISM, COARSE, unbiased=True), 200_000)
   second_moment = MECHANISM.max_norm * COARSE  # E Z^2 <= COARSE E|estimate|
-  statistical.assert_mean(samples, np.asarray(VALUE), stddev=math.sqrt(second_moment), catches=0.02 * COARSE)
+  statistical.assert_mean(
+    samples, np.asarray(VALUE), stddev=math.sqrt(second_moment), catches=0.02 * COARSE
+  )
   assert not np.any(draw(on_grid(MECHANISM, COARSE), 1000))
 
 
@@ -72,7 +78,8 @@ def test_random_rounding_is_unbiased_on_a_grid_coarser_than_the_release():
 def test_mean_squared_error_is_within_the_stated_bound_and_near_it_when_random(unbiased):
   """50,000 draws: standard error below 0.5 % of the error, false-failure rate 1e-6.
 
-  Random rounding adds spacing^2 f (1 - f) for a remainder f; the test catches one that adds nothing, or twice that.
+  Random rounding adds spacing^2 f (1 - f) for a remainder f; the test catches one that adds
+  nothing, or twice that.
   """
   mechanism = rounded(MECHANISM, SPACING, unbiased=unbiased)
   errors = np.sum((draw(mechanism, 50_000) - np.asarray(VALUE)) ** 2, axis=1)
@@ -86,9 +93,12 @@ def test_mean_squared_error_is_within_the_stated_bound_and_near_it_when_random(u
     assert errors.mean() - MECHANISM.mean_squared_error(1.0) == pytest.approx(expected, abs=margin)
 
 
-@pytest.mark.parametrize(("levels", "dtype"), [(127, np.int8), (128, np.int16), (32767, np.int16), (32768, np.int32)])
+@pytest.mark.parametrize(
+  ("levels", "dtype"), [(127, np.int8), (128, np.int16), (32767, np.int16), (32768, np.int32)]
+)
 def test_reports_are_the_narrowest_integers_that_hold_the_bound(levels, dtype):
-  exact = hemisphere(DIM, 6.0)  # has no float digits to hide, so that grids of 2^16 levels are not refused
+  # has no float digits to hide, so that grids of 2^16 levels are not refused
+  exact = hemisphere(DIM, 6.0)
   mechanism = on_grid(exact, exact.max_norm / (levels - 0.5))
   report = jax.eval_shape(mechanism.encode, jax.random.key(0), VALUE)
   assert mechanism.parameters.num_levels == levels
@@ -110,7 +120,9 @@ def test_scalars_and_separated_and_streams():
   keys = jax.random.split(jax.random.key(1), 9)
   values = jnp.tile(VALUE, (9, 1))
   expected = jnp.sum(jax.jit(jax.vmap(mechanism.privatize))(keys, values), axis=0)
-  streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, block_size=4))(jax.random.clone(keys))
+  streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, block_size=4))(
+    jax.random.clone(keys)
+  )
   np.testing.assert_allclose(streamed, expected, atol=1e-4)
 
 
@@ -155,11 +167,17 @@ def ungated(mechanism, spacing):
 
 
 def residue_audits(mechanism, spacing, confidence):
-  """Of all pairs of `INPUTS`, each in every coordinate: the first two coordinates of the reports."""
+  """Of all pairs of `INPUTS`, each in every coordinate: the first two coordinates of the
+  reports.
+  """
   inputs = [jnp.full(mechanism.shape, x, jnp.float32) for x in INPUTS]
-  drawn = draw_scores(jax.random.key(3), mechanism, lambda report: jnp.ravel(report)[:2], AUDITED, *inputs)
+  drawn = draw_scores(
+    jax.random.key(3), mechanism, lambda report: jnp.ravel(report)[:2], AUDITED, *inputs
+  )
   bound = epsilon_bound(confidence, mechanism.guarantee.delta)
-  return [audit_residues(*pair, bound, spacing=spacing) for pair in itertools.combinations(drawn, 2)]
+  return [
+    audit_residues(*pair, bound, spacing=spacing) for pair in itertools.combinations(drawn, 2)
+  ]
 
 
 @pytest.mark.sweep
@@ -172,7 +190,9 @@ def test_residues_refute_nothing_on_the_finest_grid(name):
 
 
 def test_residues_refute_a_grid_as_fine_as_floats():
-  """Of noise that is not dithered: low-order bits of noise near zero are never those of noise near one half."""
+  """Of noise that is not dithered: low-order bits of noise near zero are never those of noise near
+  one half.
+  """
   plain = laplace(1.0, 1.0)._replace(privatize=lambda key, value: value + random.laplace(key))
   found = residue_audits(ungated(plain, 1e-8), 1e-8, 1 - 1e-6)[0]
   assert found.bound > 4.0
@@ -184,9 +204,13 @@ def test_residues_refute_a_grid_as_fine_as_floats():
 def test_grids_finer_than_a_sixteenth_of_the_noise_are_refused(name, unbiased):
   mechanism = NOISY[name]
   for share in (0.999, 1e-3, 1e-8):
-    with pytest.raises(ValueError, match="Expected spacing to be at least 1/16 of the noise's standard deviation"):
+    with pytest.raises(
+      ValueError, match="Expected spacing to be at least 1/16 of the noise's standard deviation"
+    ):
       on_grid(mechanism, share * finest(mechanism), unbiased=unbiased)
-  assert isinstance(on_grid(mechanism, finest(mechanism), unbiased=unbiased).parameters, GridParameters)
+  assert isinstance(
+    on_grid(mechanism, finest(mechanism), unbiased=unbiased).parameters, GridParameters
+  )
 
 
 @pytest.mark.sweep
@@ -194,7 +218,9 @@ def test_grids_finer_than_a_sixteenth_of_the_noise_are_refused(name, unbiased):
 def test_noise_is_the_root_mean_square_of_a_coordinate(name):
   """Of 100,000 estimates of the input that has the largest; a statement off by 5 % is seen."""
   mechanism = NOISY[name]
-  estimates = releases.draw(mechanism.privatize, jnp.zeros(mechanism.shape), AUDITED).astype(np.float64)
+  estimates = releases.draw(mechanism.privatize, jnp.zeros(mechanism.shape), AUDITED).astype(
+    np.float64
+  )
   observed = math.sqrt(np.mean(estimates**2))
   if name == "separated":  # stated for the largest magnitude there is
     magnitude = scalar_dp(1.0, 1.0)
@@ -217,4 +243,5 @@ def test_a_mechanism_that_does_not_state_its_noise_is_refused():
   with pytest.raises(ValueError, match="states its noise"):
     on_grid(MECHANISM._replace(noise=None), SPACING)
   with pytest.raises(ValueError, match="states its noise"):
-    on_grid(separated(MECHANISM, laplace(1.0, 1.0)), SPACING)  # a magnitude with float noise of its own
+    # a magnitude with float noise of its own
+    on_grid(separated(MECHANISM, laplace(1.0, 1.0)), SPACING)

@@ -1,7 +1,7 @@
 """The distribution of PrivUnit's releases.
 
-Each statistical test compares with the exact distribution at a false-failure rate of 1e-6 (on fixed keys: what
-passes once passes always) and is shown to reject a sampler that is wrong by 2 %.
+Each statistical test compares with the exact distribution at a false-failure rate of 1e-6 (on
+fixed keys: what passes once passes always) and is shown to reject a sampler that is wrong by 2 %.
 """
 
 import functools
@@ -45,7 +45,9 @@ def exact_quantiles(cap, tails):
 
 
 def chi_square_p_value(t, cap, *, gamma=None, p=None):
-  """Of heights against the distribution with another gamma or p, in 60 equal bins of the cap's own distribution, cut at its rim."""
+  """Of heights against the distribution with another gamma or p, in 60 equal bins of the cap's own
+  distribution, cut at its rim.
+  """
   rim = cap.gamma * (1 - 1e-6)  # a float32 point of the rim is on one side or the other
   grid = np.sort(np.append(exact_quantiles(cap, np.linspace(0, 1, 61)[1:-1]), rim))
   tail = exact_tail(cap.dim, gamma or cap.gamma, p or cap.p, grid)
@@ -69,7 +71,8 @@ def test_height_has_the_exact_law(dim, epsilon):
   t = draw_heights(cap, 1_000_000)
   assert chi_square_p_value(t, cap) > FALSE_FAILURE_RATE
   assert chi_square_p_value(1.02 * t, cap) < FALSE_FAILURE_RATE  # heights 2 % too large
-  assert chi_square_p_value(t, cap, gamma=min(1.02 * cap.gamma, 0.999)) < FALSE_FAILURE_RATE  # a cap 2 % too low
+  # a cap 2 % too low
+  assert chi_square_p_value(t, cap, gamma=min(1.02 * cap.gamma, 0.999)) < FALSE_FAILURE_RATE
   assert chi_square_p_value(t, cap, p=0.98 * cap.p) < FALSE_FAILURE_RATE  # p 2 % too high
 
 
@@ -92,15 +95,30 @@ def test_far_side_of_the_cap_is_not_lost_at_large_epsilon():
 @pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dim", "epsilon"),
-  [(2, 1.0), (2, 8.0), (3, 4.0), (10, 8.0), (64, 8.0), (65, 8.0), (1000, 16.0), (10**5, 64.0), (10**9, 64.0)],
+  [
+    (2, 1.0),
+    (2, 8.0),
+    (3, 4.0),
+    (10, 8.0),
+    (64, 8.0),
+    (65, 8.0),
+    (1000, 16.0),
+    (10**5, 64.0),
+    (10**9, 64.0),
+  ],
 )
 def test_height_is_accurate_relative_to_its_scale(dim, epsilon):
-  """Within 5e-6 / sqrt(d) of the float64 inverse in both tables, down to the smallest 64-bit uniforms."""
+  """Within 5e-6 / sqrt(d) of the float64 inverse in both tables, down to the smallest 64-bit
+  uniforms.
+  """
   from jdp.mechanisms.draws import cap_height
 
   cap = caps.optimal_cap(dim, epsilon)
   polar = dim <= 64
-  for start, highest, from_pole in ((cap.log_q, 0.0, polar or cap.gamma > 0.5), (0.0, math.log(0.5), polar)):
+  for start, highest, from_pole in (
+    (cap.log_q, 0.0, polar or cap.gamma > 0.5),
+    (0.0, math.log(0.5), polar),
+  ):
     y = np.linspace(highest - 45, highest, 20_011).astype(np.float32)
     y = np.minimum(y, np.float32(highest))
     gamma, _ = caps.quantile(dim, np.minimum(start + y.astype(float), start + highest))
@@ -133,21 +151,25 @@ def test_release_has_norm_one_over_m_and_a_uniform_orthogonal_part(dim, epsilon,
   estimate = mechanism.decode(jnp.asarray(v[0], jnp.float32))
   assert float(jnp.linalg.norm(estimate)) == pytest.approx(1 / mechanism.parameters.m, rel=1e-6)
   # Projections on fixed axes orthogonal to u, over the length of the part of V orthogonal to u,
-  # have the distribution of one coordinate on the sphere of R^(d-1).
-  # Axes among every so-many-th coordinates only: a factorisation in all of 1e5 would take long.
+  # have the distribution of one coordinate on the sphere of R^(d-1). Axes among every so-many-th
+  # coordinates only: a factorisation in all of 1e5 would take long.
   part = slice(None, None, max(1, dim // 2000))
   own = u[part] / np.linalg.norm(u[part])
   axes = np.random.default_rng(5).standard_normal((own.size, min(dim - 1, 256)))
   axes, _ = np.linalg.qr(axes - np.outer(own, own @ axes))
   if dim == 2:  # that distribution is a fair sign
     assert (
-      abs(np.sum(v[:, part] @ axes > 0) - count / 2) < MAX_Z * math.sqrt(count) / 2 < 0.02 * count / 2
+      abs(np.sum(v[:, part] @ axes > 0) - count / 2)
+      < MAX_Z * math.sqrt(count) / 2
+      < 0.02 * count / 2
     )  # 2 % would show
     return
   x = (v[:, part] @ axes / np.sqrt(1 - (v @ u) ** 2)[:, None]).ravel()
   law = stats.beta((dim - 2) / 2, (dim - 2) / 2, loc=-1, scale=2)
   cut = law.ppf(np.linspace(0, 1, 51)[1:-1])
-  assert stats.chisquare(np.bincount(np.searchsorted(cut, x), minlength=50)).pvalue > FALSE_FAILURE_RATE
+  assert (
+    stats.chisquare(np.bincount(np.searchsorted(cut, x), minlength=50)).pvalue > FALSE_FAILURE_RATE
+  )
   assert abs(x.mean()) < MAX_Z * law.std() / math.sqrt(x.size)
 
   def z_of_scale(sample):
@@ -161,13 +183,22 @@ def test_release_has_norm_one_over_m_and_a_uniform_orthogonal_part(dim, epsilon,
 @pytest.mark.sweep
 @pytest.mark.parametrize(
   ("dim", "epsilon", "count"),
-  [(2, 1.0, 400_000), (3, 0.5, 400_000), (10, 8.0, 100_000), (1000, 16.0, 5000), (10**5, 16.0, 300)],
+  [
+    (2, 1.0, 400_000),
+    (3, 0.5, 400_000),
+    (10, 8.0, 100_000),
+    (1000, 16.0, 5000),
+    (10**5, 16.0, 300),
+  ],
 )
 def test_release_is_unbiased(dim, epsilon, count):
-  """Along u the mean is 1 within 5 standard errors; off u its squared length is that of averaged noise."""
+  """Along u the mean is 1 within 5 standard errors; off u its squared length is that of averaged
+  noise.
+  """
   mechanism, u = made(dim, epsilon), unit_vector(dim)
   z = draw(mechanism, u, count) / mechanism.parameters.m
-  per_axis = mechanism.mean_squared_error() / dim / count  # the covariance is isotropic at the optimum
+  # the covariance is isotropic at the optimum
+  per_axis = mechanism.mean_squared_error() / dim / count
   error = z.mean(axis=0) - u
   along = error @ u
   assert abs(along) < MAX_Z * math.sqrt(per_axis)
@@ -182,11 +213,15 @@ def test_mean_squared_error_is_the_stated_one(dim, epsilon):
   mechanism, u = made(dim, epsilon), unit_vector(dim)
   z = draw(mechanism, u, 20_000) / mechanism.parameters.m
   errors = np.sum((z - u) ** 2, axis=1)
-  assert abs(errors.mean() - mechanism.mean_squared_error()) < MAX_Z * errors.std() / math.sqrt(len(errors))
+  assert abs(errors.mean() - mechanism.mean_squared_error()) < MAX_Z * errors.std() / math.sqrt(
+    len(errors)
+  )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dim", "count"), [(2, 5000), (3, 5000), (10, 5000), (1000, 1000), (10**5, 100)])
+@pytest.mark.parametrize(
+  ("dim", "count"), [(2, 5000), (3, 5000), (10, 5000), (1000, 1000), (10**5, 100)]
+)
 def test_basis_vectors_and_their_negatives_are_ordinary_inputs(dim, count):
   mechanism = made(dim, 4.0)
   gamma, p = mechanism.parameters.gamma, mechanism.parameters.p

@@ -1,4 +1,6 @@
-"""The distribution of PrivUnitG's releases: a truncated normal along the input, plain noise orthogonal to it."""
+"""The distribution of PrivUnitG's releases: a truncated normal along the input, plain noise
+orthogonal to it.
+"""
 
 import math
 
@@ -33,10 +35,15 @@ def test_component_along_the_input_has_the_exact_law(epsilon):
   rim = cap.gamma * (1 - 1e-6)  # a float32 point of the rim is on one side or the other
   below = stats.norm.ppf(np.linspace(0, 1, 21)[1:-1] * stats.norm.cdf(cap.gamma))
   edges = np.unique(np.concatenate([below, [rim], above]))
-  less_often, wider = cap._replace(p=0.98 * cap.p), cap._replace(log_q=float(special.log_ndtr(-0.9 * cap.gamma)))
+  less_often, wider = (
+    cap._replace(p=0.98 * cap.p),
+    cap._replace(log_q=float(special.log_ndtr(-0.9 * cap.gamma))),
+  )
   counts = np.bincount(np.searchsorted(edges, t), minlength=len(edges) + 1)
   for wrong in (less_often, wider):
-    assert_frequencies(counts, cell_probabilities(cap, edges), catches=cell_probabilities(wrong, edges))
+    assert_frequencies(
+      counts, cell_probabilities(cap, edges), catches=cell_probabilities(wrong, edges)
+    )
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 4.0, 256.0])
@@ -69,11 +76,16 @@ def test_estimate_is_unbiased_and_noise_orthogonal_to_the_input_is_not_renormali
   estimates = np.asarray(estimates, np.float64)
   assert_mean(estimates, u, stddev=1 / m, catches=0.05)
   orthogonal = m * (estimates - np.outer(estimates @ u, u))
-  axes, _ = np.linalg.qr(np.column_stack([u, np.random.default_rng(5).standard_normal((dim, dim - 1))]))
+  axes, _ = np.linalg.qr(
+    np.column_stack([u, np.random.default_rng(5).standard_normal((dim, dim - 1))])
+  )
   assert_normal_stddev(orthogonal @ axes[:, 1:], 1.0, catches=0.03)
-  squares = np.sum(orthogonal**2, axis=1)  # chi-square with d - 1 degrees: renormalised, it would have no variance
+  # chi-square with d - 1 degrees: renormalised, it would have no variance
+  squares = np.sum(orthogonal**2, axis=1)
   spread = np.std((squares - (dim - 1)) ** 2)
-  assert_mean((squares - (dim - 1)) ** 2, 2 * (dim - 1), stddev=1.1 * spread, catches=0.3 * 2 * (dim - 1))
+  assert_mean(
+    (squares - (dim - 1)) ** 2, 2 * (dim - 1), stddev=1.1 * spread, catches=0.3 * 2 * (dim - 1)
+  )
   errors = np.sum((estimates - u) ** 2, axis=1)
   stated = mechanism.mean_squared_error(1.0)
   assert_mean(errors, stated, stddev=1.1 * errors.std(), catches=0.06 * stated)
@@ -81,7 +93,9 @@ def test_estimate_is_unbiased_and_noise_orthogonal_to_the_input_is_not_renormali
 
 def test_error_approaches_that_of_priv_unit_in_many_dimensions():
   for dim, most in ((100, 1.1), (10**5, 1.0002)):
-    ratio = priv_unit_g(dim, 4.0).mean_squared_error(1.0) / priv_unit(dim, 4.0).mean_squared_error(1.0)
+    ratio = priv_unit_g(dim, 4.0).mean_squared_error(1.0) / priv_unit(dim, 4.0).mean_squared_error(
+      1.0
+    )
     assert 1 < ratio < most
 
 
@@ -89,11 +103,17 @@ def test_error_approaches_that_of_priv_unit_in_many_dimensions():
 @pytest.mark.parametrize("dim", [2, 300])
 def test_streamed_sum_is_that_of_the_releases(dim):
   mechanism, count = priv_unit_g(dim, 8.0), 7
-  values = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32).at[3].set(jnp.nan)
+  values = (
+    jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32)
+    .at[3]
+    .set(jnp.nan)
+  )
   weights = jnp.linspace(-1.0, 2.0, count)
   keys = jax.random.split(jax.random.key(0), count)
   streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, weights, block_size=3))(keys)
-  releases = np.asarray(jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64)
+  releases = np.asarray(
+    jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64
+  )
   tolerance = 1e-5 * np.linalg.norm(releases)
   assert np.linalg.norm(streamed - np.asarray(weights, np.float64) @ releases) < tolerance
 

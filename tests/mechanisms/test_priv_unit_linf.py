@@ -1,4 +1,6 @@
-"""PrivUnit-infinity: constants against exact integers, the channel against its definition, the sampler's exact distributions."""
+"""PrivUnit-infinity: constants against exact integers, the channel against its definition, the
+sampler's exact distributions.
+"""
 
 import itertools
 import math
@@ -33,7 +35,8 @@ def channel(cube):
 
 
 @pytest.mark.parametrize(
-  ("dim", "kappa", "p", "m", "epsilon"), [(11, 2, 0.8, 0.27066859, 2.35863574), (100, 10, 0.9, 0.14222751, 4.04932466)]
+  ("dim", "kappa", "p", "m", "epsilon"),
+  [(11, 2, 0.8, 0.27066859, 2.35863574), (100, 10, 0.9, 0.14222751, 4.04932466)],
 )
 def test_constants_of_a_pair(dim, kappa, p, m, epsilon):
   cube = cubes.cube_of(dim, kappa, p)
@@ -41,7 +44,9 @@ def test_constants_of_a_pair(dim, kappa, p, m, epsilon):
   assert cube.epsilon == pytest.approx(epsilon, abs=6e-9)
 
 
-@pytest.mark.parametrize(("dim", "threshold", "p", "m"), [(11, 8, 0.874610, 0.444099), (100, 58, 0.795753, 0.151643)])
+@pytest.mark.parametrize(
+  ("dim", "threshold", "p", "m"), [(11, 8, 0.874610, 0.444099), (100, 58, 0.795753, 0.151643)]
+)
 def test_optimum_at_epsilon_4(dim, threshold, p, m):
   cube = cubes.optimal_cube(dim, 4.0)
   assert cube.threshold == threshold
@@ -52,7 +57,9 @@ def test_optimum_at_epsilon_4(dim, threshold, p, m):
 def test_share_of_the_cap_against_exact_integers(dim):
   for spread in (0, 0.5, 2, 8, 1e9):
     threshold = min(dim, dim // 2 + 1 + int(spread * math.sqrt(dim) / 2))
-    assert cubes.log_share(dim, threshold) == pytest.approx(exact_log_share(dim, threshold), rel=2e-13, abs=1e-14)
+    assert cubes.log_share(dim, threshold) == pytest.approx(
+      exact_log_share(dim, threshold), rel=2e-13, abs=1e-14
+    )
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 41])
@@ -72,7 +79,9 @@ def test_epsilon_is_spent_and_never_exceeded(dim, epsilon):
     assert cube.logit_p - log_q + math.log1p(-math.exp(log_q)) <= epsilon
 
 
-@pytest.mark.parametrize(("dim", "kappa", "p"), [(1, 0, 0.9), (2, 1, 0.4), (5, 0, 0.6), (5, 2, 0.7), (6, 5, 0.3)])
+@pytest.mark.parametrize(
+  ("dim", "kappa", "p"), [(1, 0, 0.9), (2, 1, 0.4), (5, 0, 0.6), (5, 2, 0.7), (6, 5, 0.3)]
+)
 def test_channel_has_the_stated_loss_and_mean(dim, kappa, p):
   """By enumeration of all inputs and reports; epsilon is the largest log-likelihood ratio."""
   cube = cubes.cube_of(dim, kappa, p)
@@ -86,11 +95,15 @@ def test_channel_has_the_stated_loss_and_mean(dim, kappa, p):
 @pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "kappa"), [(1, 0), (3, 0), (4, 1), (4, 3)])
 def test_reports_have_the_law_of_the_channel(dim, kappa):
-  """100,000 draws at a vertex; the distribution of a p 3 points larger is caught. Bits are packed as documented."""
+  """100,000 draws at a vertex; the distribution of a p 3 points larger is caught. Bits are packed
+  as documented.
+  """
   mechanism = priv_unit_linf(dim, 20.0, kappa=kappa, p=0.7)
   u = vertices(dim)[-2 % 2**dim]
   keys = jax.random.split(jax.random.key(0), 100_000)
-  reports = np.asarray(jax.jit(jax.vmap(mechanism.encode, (0, None)))(keys, jnp.asarray(u, jnp.float32)))
+  reports = np.asarray(
+    jax.jit(jax.vmap(mechanism.encode, (0, None)))(keys, jnp.asarray(u, jnp.float32))
+  )
   assert reports.shape == (100_000, 1)
   assert reports.dtype == np.uint8
   counts = np.bincount(reports[:, 0] >> (8 - dim), minlength=2**dim)
@@ -101,14 +114,18 @@ def test_reports_have_the_law_of_the_channel(dim, kappa):
 @pytest.mark.sweep
 @pytest.mark.parametrize(("dim", "kappa"), [(200, 11), (1_000_000, 900)])
 def test_number_of_agreements_has_the_truncated_binomial_law(dim, kappa):
-  """20,000 counts against their probabilities; a shift by a fifth of a standard deviation is caught."""
+  """20,000 counts against their probabilities; a shift by a fifth of a standard deviation is
+  caught.
+  """
   cube = cubes.cube_of(dim, kappa, 0.5)
   keys = jax.random.split(jax.random.key(1), 20_000)
   counts = np.asarray(jax.jit(jax.vmap(count_sampler(cube)))(keys))
   edges = np.arange(dim + 1)
   log_law = cubes.log_probability(dim, edges)
   weights = np.where(edges >= cube.threshold, 0.5 * np.exp(log_law - cube.log_q), 0.0)
-  weights += np.where(edges < cube.threshold, 0.5 * np.exp(log_law - np.log1p(-np.exp(cube.log_q))), 0.0)
+  weights += np.where(
+    edges < cube.threshold, 0.5 * np.exp(log_law - np.log1p(-np.exp(cube.log_q))), 0.0
+  )
   shift = max(1, round(0.1 * math.sqrt(dim)))
   statistical.assert_frequencies(
     np.bincount(counts, minlength=dim + 1), weights / weights.sum(), catches=np.roll(weights, shift)
@@ -116,7 +133,9 @@ def test_number_of_agreements_has_the_truncated_binomial_law(dim, kappa):
 
 
 def test_every_subset_is_equally_likely():
-  """All 20 subsets of 3 of 6, 50,000 draws; a subset 10 % too frequent at the cost of another is caught."""
+  """All 20 subsets of 3 of 6, 50,000 draws; a subset 10 % too frequent at the cost of another is
+  caught.
+  """
   keys = jax.random.split(jax.random.key(2), 50_000)
   chosen = np.asarray(jax.jit(jax.vmap(lambda key: random_subset(key, 6, 3)))(keys))
   assert np.all(chosen.sum(axis=1) == 3)
@@ -124,28 +143,38 @@ def test_every_subset_is_equally_likely():
   possible = [sum(1 << i for i in subset) for subset in itertools.combinations(range(6), 3)]
   assert counts.sum() == counts[possible].sum()
   law = np.full(20, 1 / 20)
-  statistical.assert_frequencies(counts[possible], law, catches=law * (1 + 0.1 * (-1.0) ** np.arange(20)))
+  statistical.assert_frequencies(
+    counts[possible], law, catches=law * (1 + 0.1 * (-1.0) ** np.arange(20))
+  )
 
 
 def test_things_that_tie_draw_again(monkeypatch):
-  """With words of 1 bit nearly every draw ties; subsets stay of the right size and equally likely."""
+  """With words of 1 bit nearly every draw ties; subsets stay of the right size and equally
+  likely.
+  """
   from jdp.mechanisms.draws import agreement
 
   bits = agreement.random.bits
-  monkeypatch.setattr(agreement.random, "bits", lambda key, shape: bits(key, shape) >> np.uint32(31))
+  monkeypatch.setattr(
+    agreement.random, "bits", lambda key, shape: bits(key, shape) >> np.uint32(31)
+  )
   keys = jax.random.split(jax.random.key(3), 20_000)
   chosen = np.asarray(jax.jit(jax.vmap(lambda key: random_subset(key, 5, 2)))(keys))
   counts = np.bincount(chosen @ (1 << np.arange(5)), minlength=32)
   possible = [sum(1 << i for i in subset) for subset in itertools.combinations(range(5), 2)]
   law = np.full(10, 1 / 10)
   assert counts.sum() == counts[possible].sum()
-  statistical.assert_frequencies(counts[possible], law, catches=law * (1 + 0.1 * (-1.0) ** np.arange(10)))
+  statistical.assert_frequencies(
+    counts[possible], law, catches=law * (1 + 0.1 * (-1.0) ** np.arange(10))
+  )
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("count", [0, 1, 6, 7])
 def test_subsets_of_any_size(count):
-  chosen = jax.vmap(lambda key: random_subset(key, 7, count))(jax.random.split(jax.random.key(4), 5))
+  chosen = jax.vmap(lambda key: random_subset(key, 7, count))(
+    jax.random.split(jax.random.key(4), 5)
+  )
   np.testing.assert_array_equal(np.sum(chosen, axis=1), count)
 
 
@@ -153,10 +182,13 @@ ENCODE_40 = jax.jit(jax.vmap(priv_unit_linf(40, 2.0).encode, (0, None)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hostile", "tame"), [(np.nan, 0.0), (np.inf, 1.0), (-7.0, -1.0), (1e-42, 0.0)])
+@pytest.mark.parametrize(
+  ("hostile", "tame"), [(np.nan, 0.0), (np.inf, 1.0), (-7.0, -1.0), (1e-42, 0.0)]
+)
 def test_coordinates_outside_the_domain_count_as_its_nearest(hostile, tame):
   reports = [
-    ENCODE_40(jax.random.split(jax.random.key(5), 20), jnp.full(40, filling)) for filling in (hostile, tame, 0.3)
+    ENCODE_40(jax.random.split(jax.random.key(5), 20), jnp.full(40, filling))
+    for filling in (hostile, tame, 0.3)
   ]
   np.testing.assert_array_equal(reports[0], reports[1])
   assert np.any(reports[0] != reports[2])

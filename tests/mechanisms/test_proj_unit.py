@@ -17,10 +17,18 @@ KEY = jax.random.key(17)
 
 
 def directions(dim, k=16):
-  """Unit vectors: the all-ones direction and e_1 (which exchange places in Hadamard's basis), a block, random."""
+  """Unit vectors: the all-ones direction and e_1 (which exchange places in Hadamard's basis), a
+  block, random.
+  """
   block = np.arange(dim) < k
   spread = np.arange(dim) % k == 3
-  vectors = [np.ones(dim), np.eye(1, dim)[0], block, spread, np.random.default_rng(2).standard_normal(dim)]
+  vectors = [
+    np.ones(dim),
+    np.eye(1, dim)[0],
+    block,
+    spread,
+    np.random.default_rng(2).standard_normal(dim),
+  ]
   return [jnp.asarray(v / np.linalg.norm(v), jnp.float32) for v in vectors]
 
 
@@ -34,21 +42,32 @@ def seeds(count):
 @pytest.mark.sweep
 @pytest.mark.parametrize(
   ("make", "k"),
-  [("haar", 16), *((make, k) for make in ("own rotation", "shared rotation") for k in (16, 100, 512))],
+  [
+    ("haar", 16),
+    *((make, k) for make in ("own rotation", "shared rotation") for k in (16, 100, 512)),
+  ],
 )
 def test_rows_are_orthogonal_and_the_two_steps_transpose(make, k):
   rotation_key = jax.random.key(1) if make == "shared rotation" else None
   dim = projections.padded_dim(DIM, k)
-  projection = projections.haar(dim, k) if make == "haar" else projections.folded_hadamard(dim, k, rotation_key)
+  projection = (
+    projections.haar(dim, k)
+    if make == "haar"
+    else projections.folded_hadamard(dim, k, rotation_key)
+  )
   seed = seeds(1)[0]
   columns = jax.jit(jax.vmap(lambda v: projection.project(seed, v)))(jnp.eye(dim))
-  transposed = jax.jit(jax.vmap(lambda z: projection.finish(projection.spread(seed, z))))(jnp.eye(k))
+  transposed = jax.jit(jax.vmap(lambda z: projection.finish(projection.spread(seed, z))))(
+    jnp.eye(k)
+  )
   np.testing.assert_allclose(transposed, columns.T, atol=1e-5)
   np.testing.assert_allclose(transposed @ transposed.T, np.eye(k), atol=1e-5)
 
 
 def over(function):
-  """(keys [n], vector) -> results, compiled once, in blocks: a map over all keys at once would need their memory."""
+  """(keys [n], vector) -> results, compiled once, in blocks: a map over all keys at once would need
+  their memory.
+  """
   mapped = jax.jit(lambda keys, u: jax.lax.map(lambda key: function(key, u), keys, batch_size=200))
   return lambda keys, u: np.asarray(mapped(keys, u), np.float64)
 
@@ -71,10 +90,12 @@ def along_and_error(mechanism):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DIRECTIONS)
 def test_fast_projection_has_the_stated_mean_length_and_variance(name):
-  """The length to a relative 0.3/D: the stated offset of 1/(2D) along `spread` shows, and a bias of 1/(4k) by far.
+  """The length to a relative 0.3/D: the stated offset of 1/(2D) along `spread` shows, and a bias of
+  1/(4k) by far.
 
-  What the leading order leaves out, a few k/D^2, is below that: the largest is 0.1/D, along `spread`. The root of X
-  less its quadratic Taylor polynomial, whose mean follows from the stated variance, varies little.
+  What the leading order leaves out, a few k/D^2, is below that: the largest is 0.1/D, along
+  `spread`. The root of X less its quadratic Taylor polynomial, whose mean follows from the stated
+  variance, varies little.
   """
   dim, k = 2048, 64
   u = directions(dim, k)[list(DIRECTIONS).index(name)]
@@ -86,7 +107,9 @@ def test_fast_projection_has_the_stated_mean_length_and_variance(name):
   assert_mean(deviations, stated, stddev=deviations.std(), catches=0.12 * stated)
   rest = np.sqrt(squares) - (1 + (squares - 1) / 2 - deviations / 8)
   c = fast_proj_unit(dim, 4.0, k).parameters.c * math.sqrt(dim / k)
-  assert_mean(rest, c * (1 + collisions / (2 * dim)) - (1 - stated / 8), stddev=rest.std(), catches=0.3 / dim)
+  assert_mean(
+    rest, c * (1 + collisions / (2 * dim)) - (1 - stated / 8), stddev=rest.std(), catches=0.3 / dim
+  )
 
 
 SHARED = {"own": {}, "rotation": {"rotation_key": KEY}, "projection": {"projection_key": KEY}}
@@ -122,14 +145,18 @@ def test_padding_costs_no_error():
   errors = along_and_error(mechanism)(jax.random.split(jax.random.key(7), count), u)[:, 1]
   stated = mechanism.mean_squared_error(1.0)
   assert mechanism.parameters.width == 1024 == K * 2**6
-  assert stated == pytest.approx(fast_proj_unit(1024, 8.0, K).mean_squared_error(1.0) * dim / 1024, rel=0.01)
+  assert stated == pytest.approx(
+    fast_proj_unit(1024, 8.0, K).mean_squared_error(1.0) * dim / 1024, rel=0.01
+  )
   assert_mean(errors, stated, stddev=errors.std(), catches=0.03 * stated)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 10.0, 16.0])
 def test_a_thousand_numbers_cost_little_error(epsilon):
   for make in (proj_unit, fast_proj_unit):
-    ratio = make(2**15, epsilon, 1000).mean_squared_error(1.0) / priv_unit(2**15, epsilon).mean_squared_error(1.0)
+    ratio = make(2**15, epsilon, 1000).mean_squared_error(1.0) / priv_unit(
+      2**15, epsilon
+    ).mean_squared_error(1.0)
     assert 1 < ratio < 1.05
 
 
@@ -138,11 +165,17 @@ def test_a_thousand_numbers_cost_little_error(epsilon):
 def test_streamed_sum_is_that_of_the_releases(shared):
   dim, count = 100, 7  # padded to 128
   mechanism = mechanism_of(fast_proj_unit, shared, dim)
-  values = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32).at[3].set(jnp.nan)
+  values = (
+    jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (count, dim)), jnp.float32)
+    .at[3]
+    .set(jnp.nan)
+  )
   weights = jnp.linspace(-1.0, 2.0, count)
   keys = jax.random.split(jax.random.key(8), count)
   streamed = jax.jit(lambda keys: stream_sum(mechanism, keys, values, weights, block_size=3))(keys)
-  releases = np.asarray(jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64)
+  releases = np.asarray(
+    jax.jit(jax.vmap(mechanism.privatize))(jax.random.clone(keys), values), np.float64
+  )
   tolerance = 1e-5 * np.linalg.norm(releases)
   assert np.linalg.norm(streamed - np.asarray(weights, np.float64) @ releases) < tolerance
 
@@ -150,13 +183,17 @@ def test_streamed_sum_is_that_of_the_releases(shared):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [proj_unit, fast_proj_unit])
 def test_error_of_a_shared_projection_does_not_average_out(make):
-  """Given W, the mean of many estimates of u is off by 1/c^2 - 1; with own projections by next to nothing."""
+  """Given W, the mean of many estimates of u is off by 1/c^2 - 1; with own projections by next to
+  nothing.
+  """
   dim, k, count = 64, 8, 4000
   u = directions(dim)[-1]
   off = {}
   for shared in ("own", "projection"):
     mechanism = mechanism_of(make, shared, dim, k, epsilon=64.0)
-    estimates = jax.jit(jax.vmap(mechanism.privatize, (0, None)))(jax.random.split(jax.random.key(9), count), u)
+    estimates = jax.jit(jax.vmap(mechanism.privatize, (0, None)))(
+      jax.random.split(jax.random.key(9), count), u
+    )
     off[shared] = float(jnp.sum((jnp.mean(estimates, axis=0) - u) ** 2))
   assert off["own"] < 10 * mechanism.mean_squared_error(1.0) / count < 0.1
   assert 0.3 < off["projection"] / (1 / mechanism.parameters.c**2 - 1) < 3
@@ -166,7 +203,9 @@ def test_error_of_a_shared_projection_does_not_average_out(make):
 @pytest.mark.parametrize("make", [proj_unit, fast_proj_unit])
 def test_reports_of_a_shared_projection_are_k_numbers_and_decode_as_a_sum(make):
   mechanism, u = mechanism_of(make, "projection"), DIRECTIONS["random"]
-  reports = jax.jit(jax.vmap(mechanism.encode, (0, None)))(jax.random.split(jax.random.key(10), 5), u)
+  reports = jax.jit(jax.vmap(mechanism.encode, (0, None)))(
+    jax.random.split(jax.random.key(10), 5), u
+  )
   assert sum(leaf.nbytes for leaf in jax.tree.leaves(reports)) == 5 * K * 4
   total = jax.jit(mechanism.decode)(jax.tree.map(lambda x: jnp.sum(x, axis=0), reports))
   estimates = jax.jit(jax.vmap(mechanism.decode))(reports)
@@ -181,7 +220,9 @@ def test_projection_key_may_be_traced():
   u = DIRECTIONS["random"]
   first, second = (release(jax.random.key(i), jax.random.key(0), u) for i in (1, 2))
   assert not np.allclose(first, second)
-  again = fast_proj_unit(DIM, 8.0, K, projection_key=jax.random.key(2)).privatize(jax.random.key(0), u)
+  again = fast_proj_unit(DIM, 8.0, K, projection_key=jax.random.key(2)).privatize(
+    jax.random.key(0), u
+  )
   np.testing.assert_allclose(second, again, rtol=1e-4, atol=1e-4)
 
 

@@ -1,4 +1,6 @@
-"""ScalarDP: constants against brute force, the channel against its definition, no sampling where none is needed."""
+"""ScalarDP: constants against brute force, the channel against its definition, no sampling where
+none is needed.
+"""
 
 import functools
 import math
@@ -17,7 +19,9 @@ FALSE_FAILURE_RATE = 1e-6
 
 
 def exact_moments(epsilon, k, value):
-  """Mean and variance of the estimate for r_max = 1, from the definition of the channel, by enumeration."""
+  """Mean and variance of the estimate for r_max = 1, from the definition of the channel, by
+  enumeration.
+  """
   keep = math.exp(epsilon) / (math.exp(epsilon) + k)
   x = k * value
   low = min(math.floor(x), k - 1)
@@ -52,10 +56,13 @@ def test_worst_variance_is_the_maximum_over_all_values(epsilon, k):
 
 
 @pytest.mark.parametrize(
-  ("epsilon", "k", "variance"), [(2.0, 2, 0.249979593), (4.0, 4, 0.0441734953), (8.0, 16, 0.00278064984)]
+  ("epsilon", "k", "variance"),
+  [(2.0, 2, 0.249979593), (4.0, 4, 0.0441734953), (8.0, 16, 0.00278064984)],
 )
 def test_best_number_of_levels(epsilon, k, variance):
-  """The variances are those that `exact_moments` finds on a fine grid of values, for the best k of all up to 200."""
+  """The variances are those that `exact_moments` finds on a fine grid of values, for the best k of
+  all up to 200.
+  """
   grid = scalar.scalar_grid(epsilon, 1.0)
   assert grid.num_levels == k
   assert grid.worst_variance == pytest.approx(variance, rel=1e-8)
@@ -72,7 +79,9 @@ def test_large_budgets_do_not_overflow(epsilon):
   assert np.all(np.isfinite(grid))
   assert grid.num_levels <= scalar.MAX_LEVELS
   mechanism = scalar_dp(epsilon, 3.0)
-  assert float(mechanism.privatize(jax.random.key(0), jnp.float32(1.5))) == pytest.approx(1.5, abs=2e-3)
+  assert float(mechanism.privatize(jax.random.key(0), jnp.float32(1.5))) == pytest.approx(
+    1.5, abs=2e-3
+  )
 
 
 made = functools.cache(scalar_dp)
@@ -84,7 +93,9 @@ def levels(mechanism, value, count=200_000):
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 1.0])
 def test_levels_have_the_law_of_the_channel(value):
-  """Chi-square on 200,000 draws; rejects a budget 2 % too large, whose levels are kept 0.9 points more often."""
+  """Chi-square on 200,000 draws; rejects a budget 2 % too large, whose levels are kept 0.9 points
+  more often.
+  """
   k = 4
 
   def p_value(epsilon):
@@ -108,7 +119,8 @@ def test_epsilon_is_the_exact_likelihood_ratio():
 
 
 @pytest.mark.parametrize(
-  ("hostile", "tame"), [(np.nan, 0.0), (-3.0, 0.0), (-np.inf, 0.0), (np.inf, 1.0), (1e30, 1.0), (1e-42, 0.0)]
+  ("hostile", "tame"),
+  [(np.nan, 0.0), (-3.0, 0.0), (-np.inf, 0.0), (np.inf, 1.0), (1e30, 1.0), (1e-42, 0.0)],
 )
 def test_values_outside_the_domain_release_as_its_nearest_point(hostile, tame):
   mechanism = made(1.0, 1.0)
@@ -123,7 +135,15 @@ def test_max_norm_bounds_every_estimate_and_is_reached():
 
 @pytest.mark.parametrize(
   "arguments",
-  [(0.0, 1.0), (float("nan"), 1.0), (1.0, 0.0), (1.0, float("inf")), (1.0, 1.0, 0), (1.0, 1.0, 2**17), (1.0, 1.0, 2.5)],
+  [
+    (0.0, 1.0),
+    (float("nan"), 1.0),
+    (1.0, 0.0),
+    (1.0, float("inf")),
+    (1.0, 1.0, 0),
+    (1.0, 1.0, 2**17),
+    (1.0, 1.0, 2.5),
+  ],
 )
 def test_bad_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="Expected"):

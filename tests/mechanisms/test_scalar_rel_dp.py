@@ -28,7 +28,9 @@ def exact_law(epsilon, levels, value):
 @pytest.mark.parametrize(("epsilon", "k"), CASES)
 def test_estimate_is_unbiased_with_the_stated_variance(epsilon, k):
   grid = scalar_dp.relative_grid(epsilon, 3.0, k, 0.02)
-  assert grid.levels == pytest.approx([0, *(0.02 * (3.0 / 0.02) ** (i / (k - 1)) for i in range(k))], rel=1e-12)
+  assert grid.levels == pytest.approx(
+    [0, *(0.02 * (3.0 / 0.02) ** (i / (k - 1)) for i in range(k))], rel=1e-12
+  )
   for value in np.linspace(0, 3, 41):
     law, estimates = exact_law(epsilon, grid.levels, value), np.array(grid.estimates)
     assert law @ estimates == pytest.approx(value, abs=1e-12 * grid.max_norm)
@@ -47,7 +49,9 @@ def test_worst_relative_variance_is_the_maximum_over_all_values(epsilon, k):
 @pytest.mark.parametrize("epsilon", [1.0, 6.0, 12.0])
 def test_best_number_of_levels(epsilon):
   best = scalar_dp.best_num_relative_levels(epsilon, 1.0, 0.05)
-  worst = {k: scalar_dp.relative_grid(epsilon, 1.0, k, 0.05).worst_relative_variance for k in range(2, 200)}
+  worst = {
+    k: scalar_dp.relative_grid(epsilon, 1.0, k, 0.05).worst_relative_variance for k in range(2, 200)
+  }
   assert best == min(worst, key=worst.__getitem__)
 
 
@@ -78,14 +82,17 @@ def test_levels_have_the_law_of_the_channel(value):
 def test_epsilon_is_the_largest_likelihood_ratio():
   """Over pairs of values: reached between two levels."""
   grid = scalar_dp.relative_grid(3.0, 1.0, 6, 0.01)
-  laws = np.array([exact_law(3.0, grid.levels, value) for value in (*grid.levels, *np.linspace(0, 1, 30))])
+  laws = np.array(
+    [exact_law(3.0, grid.levels, value) for value in (*grid.levels, *np.linspace(0, 1, 30))]
+  )
   assert np.log(np.max(laws[:, None] / laws[None])) == pytest.approx(3.0, rel=1e-12)
   keep = math.log1p(-math.exp(grid.log_lie_probability))
   assert keep - grid.log_lie_probability + math.log(6) == pytest.approx(3.0, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-  ("hostile", "tame"), [(np.nan, 0.0), (-3.0, 0.0), (-np.inf, 0.0), (np.inf, 1.0), (1e30, 1.0), (1e-42, 0.0)]
+  ("hostile", "tame"),
+  [(np.nan, 0.0), (-3.0, 0.0), (-np.inf, 0.0), (np.inf, 1.0), (1e30, 1.0), (1e-42, 0.0)],
 )
 def test_values_outside_the_domain_release_as_its_nearest_point(hostile, tame):
   mechanism = made(1.0, 1.0, num_levels=3, min_value=0.1)

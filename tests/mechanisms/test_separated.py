@@ -34,7 +34,9 @@ def test_guarantee_keeps_both_parts(mechanism):
 
 @pytest.mark.parametrize("length", [0.0, 0.3, 1.0, 2.0])
 def test_estimate_is_unbiased_with_the_stated_error(mechanism, length):
-  """400,000 draws: catches a bias of 2 % of the longest vector, and a mean squared error that is 2 % off."""
+  """400,000 draws: catches a bias of 2 % of the longest vector, and a mean squared error that is 2
+  % off.
+  """
   w = np.zeros(20)
   w[3] = length
   z = draw(mechanism, w, 400_000)
@@ -62,7 +64,9 @@ def test_norms_above_the_largest_magnitude_are_clipped(mechanism):
 
 
 def test_direction_in_another_norm_is_that_on_its_own_sphere():
-  """Of a vector well inside the cube: without division by its norm the mean would be a tenth of the vector."""
+  """Of a vector well inside the cube: without division by its norm the mean would be a tenth of the
+  vector.
+  """
   w = 0.1 * np.linspace(-1, 1, 10)
   mechanism = separated(priv_unit_linf(10, 6.0), scalar_dp(6.0, 1.0))
   z = draw(mechanism, w, 100_000)
@@ -76,7 +80,9 @@ def test_report_is_what_is_needed_to_decode(mechanism):
   report = mechanism.encode(key, value)
   assert report.direction.shape == (20,)
   assert report.magnitude.dtype == jnp.int32
-  np.testing.assert_array_equal(mechanism.decode(report), mechanism.privatize(jax.random.clone(key), value))
+  np.testing.assert_array_equal(
+    mechanism.decode(report), mechanism.privatize(jax.random.clone(key), value)
+  )
 
 
 def test_parts_of_different_units_are_refused():

@@ -1,4 +1,6 @@
-"""The streamed sum of releases: their own sum, whatever the block, the keys and the inputs; in little memory."""
+"""The streamed sum of releases: their own sum, whatever the block, the keys and the inputs; in
+little memory.
+"""
 
 import functools
 
@@ -22,7 +24,9 @@ KEYS = {"threefry": jax.random.key, "ChaCha20": random.seeded_key}
 
 
 def values_of(shape, scale=1.0):
-  return jnp.asarray(np.random.default_rng(1).uniform(-0.5, 1, (COUNT, *shape)) * scale, jnp.float32)
+  return jnp.asarray(
+    np.random.default_rng(1).uniform(-0.5, 1, (COUNT, *shape)) * scale, jnp.float32
+  )
 
 
 @functools.cache
@@ -36,7 +40,9 @@ def stream(mechanism, block_size):
 
 
 def assert_is_the_sum_of_releases(mechanism, key, values, weights, block_size=5):
-  """To 1e-5 of the norm of the releases: what float32 rounding explains, and no release in 23 left out or doubled."""
+  """To 1e-5 of the norm of the releases: what float32 rounding explains, and no release in 23 left
+  out or doubled.
+  """
   keys = jax.random.split(key, COUNT)
   releases = np.asarray(released(mechanism)(keys, values), np.float64)
   expected = np.tensordot(np.asarray(weights, np.float64), releases, 1)
@@ -63,7 +69,11 @@ def test_sum_is_that_of_the_releases(name, make_key):
 @pytest.mark.parametrize("block_size", [None, 1, 22])
 def test_no_block_size_leaves_out_or_doubles_a_client(block_size):
   assert_is_the_sum_of_releases(
-    MECHANISMS["priv_unit"][0], jax.random.key(1), values_of((DIM,)), jnp.ones(COUNT), block_size=block_size
+    MECHANISMS["priv_unit"][0],
+    jax.random.key(1),
+    values_of((DIM,)),
+    jnp.ones(COUNT),
+    block_size=block_size,
   )
 
 
@@ -84,7 +94,9 @@ def test_a_client_with_an_unusable_value_counts_as_in_its_own_release(name, fill
 @pytest.mark.slow
 def test_half_precision_values_are_taken():
   values = values_of((DIM,)).astype(jnp.bfloat16)
-  assert_is_the_sum_of_releases(MECHANISMS["separated"][0], jax.random.key(4), values, jnp.ones(COUNT))
+  assert_is_the_sum_of_releases(
+    MECHANISMS["separated"][0], jax.random.key(4), values, jnp.ones(COUNT)
+  )
 
 
 def test_weight_zero_or_nan_leaves_a_client_out_exactly():
@@ -96,7 +108,10 @@ def test_weight_zero_or_nan_leaves_a_client_out_exactly():
     stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), hostile, weights), without
   )
   assert (
-    np.linalg.norm(stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), values, jnp.ones(COUNT)) - without)
+    np.linalg.norm(
+      stream(mechanism, 5)(jax.random.split(jax.random.key(5), COUNT), values, jnp.ones(COUNT))
+      - without
+    )
     > 1
   )
 
@@ -106,7 +121,9 @@ def test_values_by_a_function_of_the_client():
   mechanism, values = MECHANISMS["priv_unit"][0], values_of((DIM,))
   keys = jax.random.split(jax.random.key(6), COUNT)
   whole = stream(mechanism, 5)(jax.random.clone(keys), values, jnp.ones(COUNT))
-  by_number = jax.jit(lambda keys: stream_sum(mechanism, keys, lambda i: values[i], block_size=5))(keys)
+  by_number = jax.jit(lambda keys: stream_sum(mechanism, keys, lambda i: values[i], block_size=5))(
+    keys
+  )
   np.testing.assert_allclose(by_number, whole, rtol=0, atol=1e-5 * np.linalg.norm(whole))
 
 
@@ -120,7 +137,9 @@ def test_a_mesh_changes_only_the_order_of_summation(count, block_size, make_key)
   keys = jax.random.split(make_key(10), count)
   alone = stream(mechanism, 5)(jax.random.clone(keys), values, weights)
   mesh = Mesh(np.reshape(jax.devices(), (2, 2)), ("hosts", "cores"))
-  on_mesh = functools.partial(stream_sum, mechanism, weights=weights, block_size=block_size, mesh=mesh)
+  on_mesh = functools.partial(
+    stream_sum, mechanism, weights=weights, block_size=block_size, mesh=mesh
+  )
   whole = jax.jit(on_mesh)(jax.random.clone(keys), values)
   by_number = jax.jit(lambda keys, values: on_mesh(keys, lambda i: values[i]))(keys, values)
   for shared in (whole, by_number):
@@ -144,7 +163,9 @@ def test_runs_inside_scan():
 
 @pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
 def test_memory_is_bounded_by_the_block(make_key):
-  """10,000 clients at 1e6 coordinates: 40 GB of releases, in buffers of a few vectors, compiled and not run."""
+  """10,000 clients at 1e6 coordinates: 40 GB of releases, in buffers of a few vectors, compiled and
+  not run.
+  """
   dim, count = 1_000_000, 10_000
   mechanism = priv_unit(dim, 64.0)
   direction = jnp.ones(dim)
@@ -172,5 +193,6 @@ def test_bad_arguments_are_refused():
   too_many = jax.ShapeDtypeStruct((2**31 - 1, 2), np.uint32)
   with pytest.raises(ValueError, match="fewer than 2\\^31 clients"):
     jax.eval_shape(
-      lambda data: stream_sum(mechanism, jax.random.wrap_key_data(data), lambda i: jnp.ones(DIM)), too_many
+      lambda data: stream_sum(mechanism, jax.random.wrap_key_data(data), lambda i: jnp.ones(DIM)),
+      too_many,
     )

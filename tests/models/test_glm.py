@@ -23,7 +23,9 @@ HOSTILE = [np.nan, np.inf, -np.inf, 3e38, -3e38]
 
 def compiled(model):
   """The model, with its computations as single programs."""
-  return model._replace(loss=jax.jit(model.loss), gradient=jax.jit(model.gradient), predict=jax.jit(model.predict))
+  return model._replace(
+    loss=jax.jit(model.loss), gradient=jax.jit(model.gradient), predict=jax.jit(model.predict)
+  )
 
 
 @functools.cache
@@ -45,7 +47,10 @@ def test_the_loss_is_the_negative_log_likelihood_up_to_a_function_of_the_respons
   excess = []
   for candidate in (params, 0.5 * params):
     mean = np.asarray(model.predict(candidate, examples.inputs), np.float64)[:, 0]
-    excess.append(model.loss(candidate, examples) + np.mean(LOG_DENSITIES[family](np.asarray(examples.labels), mean)))
+    excess.append(
+      model.loss(candidate, examples)
+      + np.mean(LOG_DENSITIES[family](np.asarray(examples.labels), mean))
+    )
   np.testing.assert_allclose(*excess, rtol=0, atol=1e-6)
 
 
@@ -65,7 +70,9 @@ def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
   padded = Examples(examples.inputs.at[2].set(jnp.nan), examples.labels.at[2].set(99), mask)
   others = jax.tree.map(lambda x: np.delete(x, 2, axis=0), examples)
   gradient = model.gradient(params, padded)
-  np.testing.assert_allclose(gradient, jax.jit(jax.grad(model.loss))(params, padded), rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(
+    gradient, jax.jit(jax.grad(model.loss))(params, padded), rtol=1e-5, atol=1e-7
+  )
   np.testing.assert_allclose(gradient, model.gradient(params, others), rtol=1e-5, atol=1e-7)
   nobody = padded._replace(mask=jnp.zeros(COUNT))
   assert not np.any(model.gradient(params, nobody))
@@ -88,7 +95,11 @@ def test_images_are_flattened_and_float_responses_taken(family):
 def test_hostile_examples_stay_within_the_bounds_of_honest_ones(family, value):
   model, params, examples = make(family)
   inputs = examples.inputs.at[0, 0].set(value).at[1].set(value)
-  labels = examples.labels if family == "multinomial" else examples.labels.astype(jnp.float32).at[2].set(value)
+  labels = (
+    examples.labels
+    if family == "multinomial"
+    else examples.labels.astype(jnp.float32).at[2].set(value)
+  )
   gradient = np.asarray(model.gradient(params, Examples(inputs, labels, examples.mask)))
   assert np.max(np.abs(gradient)) <= 1
   assert np.max(np.abs(gradient).sum(axis=0)) <= 2

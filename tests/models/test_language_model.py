@@ -43,7 +43,9 @@ def examples():
 def test_size_is_the_published_one_with_eleven_layers_and_any_vocabulary():
   for words in (10_000, 20_000, 30_000):
     shapes = jax.eval_shape(language_model(words + 3).init, jax.random.key(0))
-    assert sum(x.size for x in jax.tree.leaves(shapes)) == 1_346_336 + (words - 10_000) * 96 + words + 3
+    assert (
+      sum(x.size for x in jax.tree.leaves(shapes)) == 1_346_336 + (words - 10_000) * 96 + words + 3
+    )
   assert len(set(jax.tree.leaves(queries.layers(shapes)))) == 11
 
 
@@ -52,7 +54,9 @@ def test_logits_are_those_of_flax_with_normalised_tied_words(params, examples):
   words = words / np.linalg.norm(words, axis=1, keepdims=True)
   recurrent = jax.jit(nn.RNN(nn.OptimizedLSTMCell(H)).apply)
   hidden = recurrent({"params": {"cell": params["lstm"]}}, jnp.asarray(words)[examples.inputs])
-  expected = np.asarray(hidden @ params["projection"]["kernel"]) @ words.T + np.asarray(params["output"]["bias"])
+  expected = np.asarray(hidden @ params["projection"]["kernel"]) @ words.T + np.asarray(
+    params["output"]["bias"]
+  )
   np.testing.assert_allclose(jax.jit(MODEL.apply)(params, examples.inputs), expected, atol=1e-5)
 
 
@@ -66,7 +70,9 @@ def test_gradient_of_the_tied_table_is_the_sum_of_both_uses(params, examples):
 
   table = params["words"]["embedding"]
   read, predicted = jax.jit(jax.grad(untied, (0, 1)))(table, table)
-  np.testing.assert_allclose(grad(params, examples)["words"]["embedding"], read + predicted, atol=1e-6)
+  np.testing.assert_allclose(
+    grad(params, examples)["words"]["embedding"], read + predicted, atol=1e-6
+  )
   assert min(np.linalg.norm(read), np.linalg.norm(predicted)) > 1e-3
 
 
@@ -85,7 +91,10 @@ def test_padding_does_not_change_the_gradient(params, examples):
   # A token that does not count, too: the last of the last sequence.
   some, less = (x.labels.copy() for x in (examples, padded))
   some[-1, -1] = less[N - 1, -1] = BOS
-  one, other = grad(params, examples._replace(labels=some)), grad(params, padded._replace(labels=less))
+  one, other = (
+    grad(params, examples._replace(labels=some)),
+    grad(params, padded._replace(labels=less)),
+  )
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), one, other)
   whole = grad(params, examples)
   assert float(jnp.abs(one["output"]["bias"] - whole["output"]["bias"]).max()) > 1e-3
@@ -101,11 +110,18 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
   many = Examples(inputs, labels, np.ones(n, np.float32))
 
   def plain(params):
-    losses = -jax.nn.log_softmax(MODEL.apply(params, inputs))[np.arange(n)[:, None], np.arange(T)[None], labels]
+    losses = -jax.nn.log_softmax(MODEL.apply(params, inputs))[
+      np.arange(n)[:, None], np.arange(T)[None], labels
+    ]
     return jnp.sum(losses, where=labels != BOS) / np.float32((labels != BOS).sum())
 
-  expected, by_pieces = jax.jit(jax.value_and_grad(plain))(params), jax.jit(jax.value_and_grad(LOSS))(params, many)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), by_pieces, expected)
+  expected, by_pieces = (
+    jax.jit(jax.value_and_grad(plain))(params),
+    jax.jit(jax.value_and_grad(LOSS))(params, many),
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), by_pieces, expected
+  )
   jaxpr = str(jax.make_jaxpr(jax.grad(LOSS))(params, many))
   assert f"f32[{TOKENS_AT_ONCE},{V}]" in jaxpr
   assert f"[{n * T},{V}]" not in jaxpr  # no logits of all tokens at once
@@ -125,7 +141,9 @@ def test_local_training_learns_a_sequence():
 
 def _fixed(logits) -> LanguageModel:
   """A model that gives these logits [steps, V] for every sequence."""
-  return LanguageModel(lambda key: None, lambda params, inputs: jnp.stack([jnp.asarray(logits)] * len(inputs)), None)
+  return LanguageModel(
+    lambda key: None, lambda params, inputs: jnp.stack([jnp.asarray(logits)] * len(inputs)), None
+  )
 
 
 def test_metrics_count_words_by_rank_and_never_unk_eos_ties_nan_or_padding():
@@ -133,9 +151,13 @@ def test_metrics_count_words_by_rank_and_never_unk_eos_ties_nan_or_padding():
   best_first[:, [UNK, EOS, 5, 6, 7, 8]] = [6, 5, 4, 3, 2, 1]  # of the words, 5 is the first, ..
   best_first[6:] = [[0.0], [math.nan]]  # all tied, and all NaN
   labels = np.array([[UNK, 5, 6, 8, EOS, BOS, 3, 3]], np.int32)
-  sequences = Examples(np.full((2, 8), 4, np.int32), np.repeat(labels, 2, 0), np.array([1.0, 0.0], np.float32))
+  sequences = Examples(
+    np.full((2, 8), 4, np.int32), np.repeat(labels, 2, 0), np.array([1.0, 0.0], np.float32)
+  )
   metrics = language_metrics(_fixed(best_first), None, sequences, batch_size=2)
-  rights = {name: round(float(value) * 6, 5) for name, value in metrics.items() if name != "perplexity"}
+  rights = {
+    name: round(float(value) * 6, 5) for name, value in metrics.items() if name != "perplexity"
+  }
   assert rights == {"accuracy_top1": 1, "accuracy_top3": 2, "accuracy_top5": 3}
 
 
@@ -160,7 +182,9 @@ def test_head_words_count_the_frequent_among_the_likeliest():
   ]  # of the 4 likeliest: 2 among the first 2 words, 3 among the first 10
   logits[1, [13, 14, 15, 16]] = 5
   pair = Examples(
-    np.zeros((3, 2), np.int32), np.array([[5, 5], [5, BOS], [5, 5]], np.int32), np.array([1, 1, 0], np.float32)
+    np.zeros((3, 2), np.int32),
+    np.array([[5, 5], [5, BOS], [5, 5]], np.int32),
+    np.array([1, 1, 0], np.float32),
   )
   counts = head_words(_fixed(logits), None, pair, heads=(2, 10), predictions=4)
   assert counts.tolist() == [[1, 0, 2, 0, 0], [1, 0, 0, 2, 0]]

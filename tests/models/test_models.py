@@ -9,15 +9,23 @@ import pytest
 from jdp.data import Examples, examples
 from jdp.models import accuracy, cross_entropy, logistic_regression, small_cnn
 
-# The two convolutions and the two dense layers of a CNN by their own sizes, from the architecture by hand.
+# The two convolutions and the two dense layers of a CNN by their own sizes, from the architecture
+# by hand.
 MODELS = {
   "logistic, images": (lambda: logistic_regression((28, 28), 10), (28, 28), 10, 784 * 10 + 10),
   "logistic, vectors": (lambda: logistic_regression((5,), 2), (5,), 2, 12),
   "CNN, MNIST": (lambda: small_cnn((28, 28), 10), (28, 28), 10, 26_010),
-  "CNN, colour": (lambda: small_cnn((32, 32, 3), 10), (32, 32, 3), 10, 3_088 + 8_224 + 25_632 + 330),
+  "CNN, colour": (
+    lambda: small_cnn((32, 32, 3), 10),
+    (32, 32, 3),
+    10,
+    3_088 + 8_224 + 25_632 + 330,
+  ),
   "CNN, smallest": (lambda: small_cnn((16, 16), 2), (16, 16), 2, 1_040 + 8_224 + 1_056 + 66),
 }
-every_model = pytest.mark.parametrize(("make", "shape", "classes", "size"), MODELS.values(), ids=MODELS)
+every_model = pytest.mark.parametrize(
+  ("make", "shape", "classes", "size"), MODELS.values(), ids=MODELS
+)
 LINEAR = logistic_regression((2,), 3)
 PARAMS = {"b": jnp.array([0.0, 1.0, -1.0]), "w": jnp.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])}
 LOSS = cross_entropy(LINEAR)
@@ -42,7 +50,9 @@ def test_examples_do_not_touch_each_other(name, key):
   model = make()
   init_key, data_key = jax.random.split(key)
   params, inputs = jax.jit(model.init)(init_key), jax.random.uniform(data_key, (3, *shape))
-  together, alone = (jax.jit(model.apply)(params, x) for x in (inputs.at[1].set(jnp.nan), inputs[2:]))
+  together, alone = (
+    jax.jit(model.apply)(params, x) for x in (inputs.at[1].set(jnp.nan), inputs[2:])
+  )
   np.testing.assert_allclose(together[2], alone[0], rtol=1e-4, atol=1e-5)
   assert np.all(np.isfinite(together[2]))
 
@@ -69,7 +79,9 @@ def test_the_cnn_is_that_of_flax_with_the_same_parameters_and_gradients(shape, k
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, expected)
 
   def values_and_gradients(apply):
-    return jax.jit(jax.value_and_grad(lambda params: jnp.sum(jnp.sin(apply(params, inputs)))))(params)
+    return jax.jit(jax.value_and_grad(lambda params: jnp.sum(jnp.sin(apply(params, inputs)))))(
+      params
+    )
 
   ours = values_and_gradients(model.apply)
   theirs = values_and_gradients(lambda params, x: reference.apply({"params": params}, x))
@@ -78,7 +90,9 @@ def test_the_cnn_is_that_of_flax_with_the_same_parameters_and_gradients(shape, k
 
 def log_probabilities():
   """Of every class for every example, by the definition."""
-  logits = np.asarray(DATA.inputs, np.float64) @ np.asarray(PARAMS["w"], np.float64).T + np.asarray(PARAMS["b"])
+  logits = np.asarray(DATA.inputs, np.float64) @ np.asarray(PARAMS["w"], np.float64).T + np.asarray(
+    PARAMS["b"]
+  )
   return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -100,9 +114,13 @@ def test_padding_changes_neither_loss_nor_gradient(filling, label):
   def padding(x, value):
     return np.concatenate([x, np.full((3, *x.shape[1:]), value, x.dtype)])
 
-  padded = Examples(padding(DATA.inputs, filling), padding(DATA.labels, label), padding(DATA.mask, 0))
+  padded = Examples(
+    padding(DATA.inputs, filling), padding(DATA.labels, label), padding(DATA.mask, 0)
+  )
   for with_padding, without in zip(
-    jax.tree.leaves(differentiate(PARAMS, padded)), jax.tree.leaves(differentiate(PARAMS, DATA)), strict=True
+    jax.tree.leaves(differentiate(PARAMS, padded)),
+    jax.tree.leaves(differentiate(PARAMS, DATA)),
+    strict=True,
   ):
     np.testing.assert_allclose(with_padding, without, rtol=1e-5, atol=1e-7)
 
@@ -123,7 +141,10 @@ def test_accuracy_is_the_share_of_right_answers_that_count(batch_size):
   [
     (lambda: logistic_regression((3,), 1), "num_classes to be a whole number >= 2"),
     (lambda: small_cnn((28, 28), 1.5), "num_classes to be a whole number >= 2"),
-    (lambda: small_cnn((8, 8), 10), r"at least 16 x 16 pixels, got shape \(8, 8\); use logistic_regression"),
+    (
+      lambda: small_cnn((8, 8), 10),
+      r"at least 16 x 16 pixels, got shape \(8, 8\); use logistic_regression",
+    ),
     (lambda: small_cnn((784,), 10), "at least 16 x 16 pixels"),
   ],
 )

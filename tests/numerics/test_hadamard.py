@@ -12,7 +12,8 @@ transform = jax.jit(hadamard_transform)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("levels", [0, 1, 2, 5, 6, 7, 9, 12])  # with and without loop, odd step and product
+# with and without loop, odd step and product
+@pytest.mark.parametrize("levels", [0, 1, 2, 5, 6, 7, 9, 12])
 def test_transform_is_the_product_with_the_matrix(levels):
   dim = 2**levels
   x = np.random.default_rng(levels).standard_normal((3, dim))

@@ -11,7 +11,22 @@ from hypothesis import strategies as st
 
 from jdp.numerics import vectors
 
-BORDERS = [0.0, 1e-45, 1e-38, 9.9e-31, 1e-30, 1.1e-30, 1e-20, 9e-13, 1e-6, 1.0, 1e6, 1.1e12, 1e30, 3e38]
+BORDERS = [
+  0.0,
+  1e-45,
+  1e-38,
+  9.9e-31,
+  1e-30,
+  1.1e-30,
+  1e-20,
+  9e-13,
+  1e-6,
+  1.0,
+  1e6,
+  1.1e12,
+  1e30,
+  3e38,
+]
 NOT_FINITE = [np.nan, np.inf, -np.inf]
 BOUNDS = [0.0, np.nan, -1.0, 1e-12, 0.1, 1.0, 1e12, 3e38, np.inf]
 
@@ -56,7 +71,9 @@ def expected_clip(x, bound):
   return x * min(1.0, bound / np.linalg.norm(x))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+  "dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64], ids=lambda d: d.__name__
+)
 @hypothesis(max_examples=150)
 @given(values=vectors6, bound=st.sampled_from(BOUNDS))
 def test_clip_is_the_definition_and_its_exact_norm_is_within_the_bound(dtype, values, bound):
@@ -64,8 +81,8 @@ def test_clip_is_the_definition_and_its_exact_norm_is_within_the_bound(dtype, va
   clipped = clip(record, bound)
   expected = expected_clip(flat(jax.tree.map(lambda x: x.astype(np.float32), record)), bound)
   assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(clipped))
-  # 4e-6: the margin of 2e-6 and rounding. Entries may be flushed to zero: below float32's normal numbers, or 1e-20
-  # times smaller than the vector.
+  # 4e-6: the margin of 2e-6 and rounding. Entries may be flushed to zero: below float32's normal
+  # numbers, or 1e-20 times smaller than the vector.
   atol = 1.2e-38 + 1e-20 * np.linalg.norm(expected)
   np.testing.assert_allclose(flat(clipped), expected, rtol=4e-6, atol=atol)
   allowed = bound if bound > 0 else 0.0
@@ -74,7 +91,12 @@ def test_clip_is_the_definition_and_its_exact_norm_is_within_the_bound(dtype, va
 
 
 @hypothesis(max_examples=50)
-@given(values=vectors6, poison=st.sampled_from(NOT_FINITE), place=st.integers(0, 5), bound=st.sampled_from(BOUNDS))
+@given(
+  values=vectors6,
+  poison=st.sampled_from(NOT_FINITE),
+  place=st.integers(0, 5),
+  bound=st.sampled_from(BOUNDS),
+)
 def test_one_entry_that_is_not_finite_makes_a_vector_zero(values, poison, place, bound):
   record = tree([*values[:place], poison, *values[place + 1 :]])
   assert not np.any(flat(clip(record, bound)))
@@ -100,7 +122,8 @@ def test_l2_norm_and_unit_are_the_definition(values):
 @pytest.mark.parametrize("size", [1, 31, 1000, 1025, 10**5, 10**7])
 def test_bound_holds_exactly_however_many_entries(size):
   rng = np.random.default_rng(size)
-  # Equal entries: the rounding errors of a running sum all have one sign; several, as that sign depends on the entry.
+  # Equal entries: the rounding errors of a running sum all have one sign; several, as that sign
+  # depends on the entry.
   constants = [np.full(size, c, np.float32) for c in rng.uniform(1, 2, 1 if size > 1e6 else 20)]
   mixture = (rng.normal(size=size) * 10.0 ** rng.integers(-20, 20, size)).astype(np.float32)
   for x in [*constants, mixture, rng.normal(size=size).astype(np.float32)]:
@@ -111,7 +134,9 @@ def test_bound_holds_exactly_however_many_entries(size):
 
 
 def test_bound_holds_exactly_however_many_leaves():
-  """Squares below half a unit in the last place of the first: added to it one by one, none would count."""
+  """Squares below half a unit in the last place of the first: added to it one by one, none would
+  count.
+  """
   tree = [np.ones(1, np.float32)] + [np.full(1, np.sqrt(5.9e-8), np.float32)] * 300
   assert exact_norm(vectors.clip(tree, 1.000003)) <= 1.000003
   assert exact_norm(tree) > 1.000008  # so that it must be clipped
@@ -132,9 +157,14 @@ def test_a_tree_without_entries_has_norm_zero():
   assert float(vectors.l2_norm({"empty": jnp.zeros((0, 3))})) == 0
 
 
-@pytest.mark.parametrize("function", [vectors.l2_norm, vectors.unit, lambda x: vectors.clip(x, 1.0)])
+@pytest.mark.parametrize(
+  "function", [vectors.l2_norm, vectors.unit, lambda x: vectors.clip(x, 1.0)]
+)
 def test_eager_jit_and_vmap_agree_on_every_row(function):
-  rows = np.array([[0, 0, 0], [3, 4, 0], [3e38, 3e38, 0], [1e-30, 0, 0], [np.nan, 1, 1], [1e-3, 1, np.inf]], np.float32)
+  rows = np.array(
+    [[0, 0, 0], [3, 4, 0], [3e38, 3e38, 0], [1e-30, 0, 0], [np.nan, 1, 1], [1e-3, 1, np.inf]],
+    np.float32,
+  )
   eager = [function(row) for row in jnp.asarray(rows)]
   # A relative 2e-7: the compiler may fuse a product into a sum, which saves one rounding.
   np.testing.assert_allclose([jax.jit(function)(row) for row in rows], eager, rtol=2e-7)
@@ -153,4 +183,6 @@ def test_one_unusable_entry_anywhere_makes_a_row_of_a_batch_zero(length, filling
   assert norms[-1] > 0
   clipped = jax.jit(jax.vmap(vectors.clip, (0, None)))(rows, 1.0)
   np.testing.assert_array_equal(clipped[:-1], 0)
-  np.testing.assert_array_equal(jax.jit(jax.vmap(vectors.unit))(rows)[:-1], np.eye(length)[:1].repeat(len(places), 0))
+  np.testing.assert_array_equal(
+    jax.jit(jax.vmap(vectors.unit))(rows)[:-1], np.eye(length)[:1].repeat(len(places), 0)
+  )

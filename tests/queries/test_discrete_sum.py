@@ -1,4 +1,6 @@
-"""Sums on integers: within their bound, right on average, noised as the event says, wrapping as rarely as promised."""
+"""Sums on integers: within their bound, right on average, noised as the event says, wrapping as
+rarely as promised.
+"""
 
 import functools
 
@@ -18,7 +20,9 @@ LIKE = {"a": jnp.zeros((20, 25)), "b": jnp.zeros(12)}  # 512 coordinates
 
 
 def total_of(query, key, state, records, weights):
-  contributions = compiled(query.preprocess)(jax.random.split(key, len(weights)), state, records, weights)
+  contributions = compiled(query.preprocess)(
+    jax.random.split(key, len(weights)), state, records, weights
+  )
   return jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
 
 
@@ -29,7 +33,9 @@ def compiled(preprocess):
 
 def records_of(number, scale):
   rng = np.random.default_rng(3)
-  return jax.tree.map(lambda x: jnp.asarray(scale * rng.standard_normal((number, *x.shape)), jnp.float32), LIKE)
+  return jax.tree.map(
+    lambda x: jnp.asarray(scale * rng.standard_normal((number, *x.shape)), jnp.float32), LIKE
+  )
 
 
 @pytest.mark.sweep
@@ -49,7 +55,8 @@ def test_the_result_is_the_clipped_sum_with_the_planned_noise(key, noise):
   grid = plan_grid(512, 2.0, 0.5, num_clients=40, modulus_bits=20, noise=noise)
   assert int(event.num_shares) == 40
   assert int(state.step) == 8
-  variance = 0.5**2 + 40 * grid.spacing**2 / 6  # rounding adds at most a quarter, on average a sixth, for each record
+  # rounding adds at most a quarter, on average a sixth, for each record
+  variance = 0.5**2 + 40 * grid.spacing**2 / 6
   statistical.assert_normal_stddev(np.array(results) - truth, variance**0.5, catches=0.1)
 
 
@@ -68,7 +75,9 @@ def test_records_are_clipped_and_nan_is_zero(key):
 def test_rounding_is_unbiased_and_bounded(key):
   x = jnp.asarray(np.random.default_rng(0).uniform(-3, 3, 100), jnp.float32)
   bound = rounded_norm(float(jnp.linalg.norm(x)), 100)
-  draws = np.asarray(jax.jit(jax.vmap(lambda k: rounded(k, x, bound)))(jax.random.split(key, 20_000)))
+  draws = np.asarray(
+    jax.jit(jax.vmap(lambda k: rounded(k, x, bound)))(jax.random.split(key, 20_000))
+  )
   assert np.all(np.linalg.norm(draws, axis=1) <= bound)
   assert np.all(np.abs(draws - np.asarray(x)) < 1)
   statistical.assert_mean(draws, np.asarray(x), stddev=0.5, catches=0.04)
@@ -78,15 +87,20 @@ def test_rounding_is_unbiased_and_bounded(key):
 @pytest.mark.parametrize("fraction", [1.0, 1.02, 1.1])
 def test_rounding_never_leaves_its_bound(key, fraction):
   x = jnp.full(400, 0.5)  # of norm 10; unbiased rounding has a norm of about 14
-  draws = np.asarray(jax.jit(jax.vmap(lambda k: rounded(k, x, 10.0 * fraction)))(jax.random.split(key, 50)))
+  draws = np.asarray(
+    jax.jit(jax.vmap(lambda k: rounded(k, x, 10.0 * fraction)))(jax.random.split(key, 50))
+  )
   assert np.all(np.linalg.norm(draws, axis=1) <= 10.0 * fraction)
   assert not np.any(rounded(jax.random.key(0), jnp.array([jnp.nan, 3.0]), 5.0))
-  assert np.all(rounded(jax.random.key(0), jnp.full(64, 1.5), 8.001) == 1)  # towards zero, if nothing else is short
+  # towards zero, if nothing else is short
+  assert np.all(rounded(jax.random.key(0), jnp.full(64, 1.5), 8.001) == 1)
 
 
 @pytest.mark.slow
 def test_sensitivity_is_that_of_the_integers(key):
-  """Every contribution less its noise is an integer vector of at most S: here by a noise of nearly nothing."""
+  """Every contribution less its noise is an integer vector of at most S: here by a noise of nearly
+  nothing.
+  """
   query = discrete_sum(jnp.zeros(256), 1.0, 0.05, num_clients=1, modulus_bits=10, noise="skellam")
   state = query.init(jnp.zeros(256))
   one = total_of(query, key, state, 50 * jnp.ones((1, 256)), jnp.ones(1))
@@ -105,7 +119,9 @@ def test_sums_wrap_no_more_than_bounded_and_the_bound_says_something(key):
   largest = np.max(np.abs(clients * rotate(jax.random.split(key, 300))), axis=1) / grid.spacing
   assert np.mean(largest > 2**11) < 0.03  # 300 trials of 0.01: more than 9 with probability 1e-3
   assert np.mean(largest > 2**10) > 0.05
-  assert plan_grid(dim, 1.0, 0.2, num_clients=clients, max_sum_norm=3.0).spacing < 0.5 * grid.spacing
+  assert (
+    plan_grid(dim, 1.0, 0.2, num_clients=clients, max_sum_norm=3.0).spacing < 0.5 * grid.spacing
+  )
 
 
 @pytest.mark.slow
@@ -116,12 +132,15 @@ def test_modulus_does_not_change_a_sum_within_range(key):
   total = total_of(query, key, state, record, weights)
   shifted = total._replace(integers=total.integers + jnp.int32(5 * 2**16))
   for a, b in zip(
-    *(jax.tree.leaves(query.finalize(jax.random.key(0), state, t)[0]) for t in (total, shifted)), strict=True
+    *(jax.tree.leaves(query.finalize(jax.random.key(0), state, t)[0]) for t in (total, shifted)),
+    strict=True,
   ):
     assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize(("noise", "kind"), [("gaussian", DiscreteGaussianSum), ("skellam", SkellamSum)])
+@pytest.mark.parametrize(
+  ("noise", "kind"), [("gaussian", DiscreteGaussianSum), ("skellam", SkellamSum)]
+)
 def test_epsilon_is_near_that_of_the_floats(noise, kind):
   query = discrete_sum(jnp.zeros(1000), 1.0, 4.0, num_clients=100, modulus_bits=18, noise=noise)
   state = query.init(jnp.zeros(1000))

@@ -1,4 +1,6 @@
-"""Noise by the clients: what it comes to when clients vanish, in the measured noise, in the events, in the epsilon."""
+"""Noise by the clients: what it comes to when clients vanish, in the measured noise, in the events,
+in the epsilon.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -103,13 +105,17 @@ def test_epsilon_of_1500_rounds(dropout, expected):
 
   def epsilons(scheme):
     counts = counts_of(scheme, n, left, left)
-    _, events = distributed_sum(1.0, multiplier, scheme).finalize(jax.random.key(0), jnp.zeros(1), counts)
+    _, events = distributed_sum(1.0, multiplier, scheme).finalize(
+      jax.random.key(0), jnp.zeros(1), counts
+    )
     run = Ledger()
     for observer in ("server", "model"):
       event = Round(PoissonSampling(1.0), getattr(events, observer), "zero_out", observer=observer)
       run = run.append(event, count=rounds)
     exact = accounting.gaussian_epsilon(float(events.server.stddev) / rounds**0.5, 1e-5)
-    return exact, *(accounting.epsilon(run, 1e-5, accountant="pld", observer=o) for o in ("server", "model"))
+    return exact, *(
+      accounting.epsilon(run, 1e-5, accountant="pld", observer=o) for o in ("server", "model")
+    )
 
   def agree(epsilons, expected):
     np.testing.assert_allclose(epsilons, expected, rtol=2e-4, atol=5e-4)
@@ -149,26 +155,35 @@ def test_a_round_below_the_floor_costs_what_was_opened(name, counts, released):
   expected = np.full(3, float(released[1]))
   half_a_spacing = float(events.model.stddev) / 32 * (1 + 1e-5)
   np.testing.assert_allclose(result, expected, rtol=0, atol=half_a_spacing if released[1] else 0)
-  ledger = Ledger().append(Round(PoissonSampling(1.0), events.server, "zero_out", observer="server"))
+  ledger = Ledger().append(
+    Round(PoissonSampling(1.0), events.server, "zero_out", observer="server")
+  )
   assert (accounting.epsilon(ledger, 1e-5) > 0) == released[0]
 
 
 def test_add_remove_is_refused():
-  _, events = distributed_sum(1.0, 2.0, calibrated()).finalize(jax.random.key(0), jnp.ones(3), jnp.array([9, 9, 9]))
+  _, events = distributed_sum(1.0, 2.0, calibrated()).finalize(
+    jax.random.key(0), jnp.ones(3), jnp.array([9, 9, 9])
+  )
   ledger = Ledger().append(Round(PoissonSampling(1.0), events.model, "zero_out"))
   with pytest.raises(
-    ValueError, match=r"Expected relation zero_out or replace_one .* takes a share of the noise along"
+    ValueError,
+    match=r"Expected relation zero_out or replace_one .* takes a share of the noise along",
   ):
     accounting.epsilon(ledger, 1e-5, relation="add_remove")
-  ratio = accounting.epsilon(ledger, 1e-5, relation="replace_one") / accounting.epsilon(ledger, 1e-5)
+  ratio = accounting.epsilon(ledger, 1e-5, relation="replace_one") / accounting.epsilon(
+    ledger, 1e-5
+  )
   assert ratio > 1.9
 
 
 def test_the_variance_of_a_removed_share_costs_what_the_module_says():
-  # Order 2 between N(0, 1) and N(0, 1 - 1/m): log E (dP/dQ)^2 = -log(1 - e^2) / 2 + ... in closed form
+  # Order 2 between N(0, 1) and N(0, 1 - 1/m): log E (dP/dQ)^2 = -log(1 - e^2) / 2 + ... in closed
+  # form
   ratio = 1 - 1 / 100  # of the variances
   one = -0.5 * np.log(ratio) - 0.5 * np.log((2 - ratio) / 1)  # N(0, ratio) against N(0, 1)
-  other = 0.5 * np.log(ratio) - 0.5 * np.log(2 * ratio - 1) + 0.5 * np.log(ratio)  # N(0, 1) against N(0, ratio)
+  # N(0, 1) against N(0, ratio)
+  other = 0.5 * np.log(ratio) - 0.5 * np.log(2 * ratio - 1) + 0.5 * np.log(ratio)
   assert round(7850 * max(one, other), 2) == 0.40
 
 
@@ -176,7 +191,9 @@ def test_the_variance_of_a_removed_share_costs_what_the_module_says():
 def test_each_client_and_leaf_has_noise_of_its_own(key, share):
   like, counts = {"a": jnp.zeros(40_000), "b": jnp.zeros(40_000)}, jnp.array([4, 2])
   argument = counts[0] if share == "report" else counts
-  draws = jax.vmap(lambda k: getattr(calibrated(), share)(k, like, argument))(jax.random.split(key, 2))
+  draws = jax.vmap(lambda k: getattr(calibrated(), share)(k, like, argument))(
+    jax.random.split(key, 2)
+  )
   columns = np.concatenate(list(draws.values())).T / 0.5  # both shares have variance 1/4 here
   statistical.assert_normal_stddev(columns, 1.0, catches=0.02)
   statistical.assert_uncorrelated(columns, catches=0.05)

@@ -1,4 +1,6 @@
-"""Noised sums on a grid: multiples of the spacing, at the stated cost, under the query's own event."""
+"""Noised sums on a grid: multiples of the spacing, at the stated cost, under the query's own
+event.
+"""
 
 import math
 
@@ -46,7 +48,9 @@ def stated(spacing, at):
   signs = (-1.0) ** k * np.exp(-2 * (math.pi * k * SIGMA / spacing) ** 2)
   angle = 2 * math.pi * k * at / spacing
   bias = spacing / math.pi * np.sum(signs / k * np.sin(angle))
-  return bias, spacing**2 / 12 + np.sum(signs * (4 * SIGMA**2 + (spacing / (math.pi * k)) ** 2) * np.cos(angle))
+  return bias, spacing**2 / 12 + np.sum(
+    signs * (4 * SIGMA**2 + (spacing / (math.pi * k)) ** 2) * np.cos(angle)
+  )
 
 
 @pytest.mark.sweep
@@ -66,9 +70,13 @@ def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("spacing", "at"), [(SIGMA, 0.3), (SIGMA / 4, 5.05), (4 * SIGMA, 0.0), (4 * SIGMA, 1.2)])
+@pytest.mark.parametrize(
+  ("spacing", "at"), [(SIGMA, 0.3), (SIGMA / 4, 5.05), (4 * SIGMA, 0.0), (4 * SIGMA, 1.2)]
+)
 def test_error_is_what_is_stated(spacing, at):
-  """Both moments, on fine grids and coarse: a bias off by 2 % of sigma and a rise off by 3 % of sigma^2 are seen."""
+  """Both moments, on fine grids and coarse: a bias off by 2 % of sigma and a rise off by 3 % of
+  sigma^2 are seen.
+  """
   bias, rise = stated(spacing, at)
   sample = errors(spacing, at)
   total = SIGMA**2 * (1 + 1 / 3072) + rise
@@ -108,7 +116,8 @@ def test_a_grid_on_the_sum_or_on_the_average():
   query, total = gaussian_sum(1.0, SIGMA), jnp.linspace(-3.0, 3.0, 50)
   of_sum = release(average(on_grid(query, 0.5), 8.0), total)
   of_average = release(on_grid(average(query, 8.0), 0.0625), total)
-  np.testing.assert_array_equal(of_sum, of_average)  # both spacings and the denominator are powers of two
+  # both spacings and the denominator are powers of two
+  np.testing.assert_array_equal(of_sum, of_average)
 
 
 @pytest.mark.parametrize("spacing", [0.0, -1.0, math.nan, math.inf, 1e-31])
@@ -124,29 +133,35 @@ def noised(query, at, key):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-  "at", [(0.0, 1.0), (0.0, 0.5), (0.25, 1.25), (0.0, -1.0), (1e7, 1e7 + 1), (2.0**20, 2.0**20 + 0.5)]
+  "at",
+  [(0.0, 1.0), (0.0, 0.5), (0.25, 1.25), (0.0, -1.0), (1e7, 1e7 + 1), (2.0**20, 2.0**20 + 0.5)],
 )
 def test_residues_refute_nothing_on_the_finest_grid(at):
-  """Sums of records of norm 1, small and so large that float32 is coarser than the grid; 99.9 % over all together."""
+  """Sums of records of norm 1, small and so large that float32 is coarser than the grid; 99.9 %
+  over all together.
+  """
   spacing, epsilon = 1 / 16, gaussian_epsilon(1.0, 1e-5)
   drawn = [noised(on_grid(gaussian_sum(1.0, 1.0), spacing), x, key) for key, x in enumerate(at)]
   assert audit_residues(*drawn, epsilon_bound(1 - 1e-3 / 6, 1e-5), spacing=spacing).bound <= epsilon
 
 
 def test_residues_refute_a_grid_as_fine_as_floats():
-  """The audit above can fail: without the dither, on a grid that fine, it proves more than the stated 4.377."""
+  """The audit above can fail: without the dither, on a grid that fine, it proves more than the
+  stated 4.377.
+  """
   spacing = float(np.float32(1e-8))
   plain = gaussian_sum(1.0, 1.0)._replace(
-    noise=0.0, finalize=lambda key, state, total: (total + random.normal(key, total.shape), None, state)
+    noise=0.0,
+    finalize=lambda key, state, total: (total + random.normal(key, total.shape), None, state),
   )
   fine = on_grid(plain, spacing)
   first, second = (
     np.asarray(fine.finalize(jax.random.key(key), fine.init(0.0), jnp.full(200_000, x))[0])
     for key, x in enumerate((np.float32(0), np.float32(1)))
   )
-  assert audit_residues(first, second, epsilon_bound(1 - 1e-6, 1e-5), spacing=spacing).bound > gaussian_epsilon(
-    1.0, 1e-5
-  )
+  assert audit_residues(
+    first, second, epsilon_bound(1 - 1e-6, 1e-5), spacing=spacing
+  ).bound > gaussian_epsilon(1.0, 1e-5)
 
 
 @pytest.mark.parametrize("share", [0.999, 1e-3, 1e-8])
@@ -155,7 +170,13 @@ def test_spacings_below_a_sixteenth_of_the_noise_are_refused(share):
   scaled = joint_clipped_sum({"v": 1.0, "w": 8.0}, 1.0, SIGMA)
   groups = grouped({"v": plain, "w": gaussian_sum(1.0, 8 * SIGMA)}, {"v": "v", "w": "w"})
   weighted = weighted_average(1.0, SIGMA, min_total_weight=2.0)
-  for query, factor in ((plain, 1.0), (average(plain, 4.0), 0.25), (scaled, 8.0), (groups, 8.0), (weighted, 1.0)):
+  for query, factor in (
+    (plain, 1.0),
+    (average(plain, 4.0), 0.25),
+    (scaled, 8.0),
+    (groups, 8.0),
+    (weighted, 1.0),
+  ):
     with pytest.raises(ValueError, match="Expected spacing to be at least 1/16 of the noise"):
       on_grid(query, share * factor * SIGMA / 16)
     on_grid(query, factor * SIGMA / 16)
@@ -174,7 +195,9 @@ def test_queries_without_float_noise_take_any_grid_and_those_that_do_not_state_i
 @pytest.mark.sweep
 @pytest.mark.parametrize("spacing", [1e-3, 0.3, 1.0])
 def test_noise_that_a_round_decides_on_doubles_the_spacing_until_it_is_coarse_enough(spacing):
-  """Schedules and adaptive clip norms: the least multiple 2^j of the spacing, a sixteenth of the noise or more."""
+  """Schedules and adaptive clip norms: the least multiple 2^j of the spacing, a sixteenth of the
+  noise or more.
+  """
   scheduled = gaussian_sum(1.0, lambda step: 2.0 ** (step.astype(jnp.float32) - 2.0))
   total = jnp.zeros(20_000)
   gridded, state = on_grid(scheduled, spacing), scheduled.init(total)
@@ -190,7 +213,9 @@ def test_noise_that_a_round_decides_on_doubles_the_spacing_until_it_is_coarse_en
 
 def test_a_round_without_noise_keeps_the_spacing():
   silent = on_grid(gaussian_sum(1.0, lambda step: 0.0 * step.astype(jnp.float32)), 1e-3)
-  np.testing.assert_array_equal(release(silent, jnp.float32([0.0014, 0.0016])), np.float32([0.001, 0.002]))
+  np.testing.assert_array_equal(
+    release(silent, jnp.float32([0.0014, 0.0016])), np.float32([0.001, 0.002])
+  )
 
 
 def test_adaptive_clipping_on_a_grid():
@@ -210,8 +235,12 @@ RECORD = {"a": jnp.zeros(3), "b": {"v": jnp.zeros(2), "w": jnp.zeros(4)}}
 def test_queries_state_their_noise(name):
   case = query_cases.examples(RECORD)[name]
   noise = case.query.noise
-  stated, largest = float(noise(case.query.init(RECORD)) if callable(noise) else noise), max(case.stddevs.values())
-  if name == "nested":  # a bound: its joint query has a larger scale for vectors that are in other groups
+  stated, largest = (
+    float(noise(case.query.init(RECORD)) if callable(noise) else noise),
+    max(case.stddevs.values()),
+  )
+  # a bound: its joint query has a larger scale for vectors that are in other groups
+  if name == "nested":
     assert stated > largest
   else:
     assert stated == pytest.approx(largest, rel=1e-6)

@@ -22,7 +22,10 @@ from jdp.queries import (
   weighted_average,
 )
 
-RECORD = {"w": jnp.array([3.0, 4.0]), "metrics": {"loss": jnp.array([7.0]), "hits": jnp.array([1.0])}}
+RECORD = {
+  "w": jnp.array([3.0, 4.0]),
+  "metrics": {"loss": jnp.array([7.0]), "hits": jnp.array([1.0])},
+}
 
 
 def one_record(query, record, weight=1.0):
@@ -39,11 +42,15 @@ def assert_trees_close(actual, expected):
 
 
 def test_each_group_is_clipped_by_itself_and_the_result_has_the_records_structure():
-  query = grouped({"m": gaussian_sum(1.0, 0.0), "a": gaussian_sum(5.0, 0.0)}, {"w": "a", "metrics": "m"})
+  query = grouped(
+    {"m": gaussian_sum(1.0, 0.0), "a": gaussian_sum(5.0, 0.0)}, {"w": "a", "metrics": "m"}
+  )
   result, event = one_record(query, RECORD)
   norm = math.sqrt(50)
   expected = {"w": [3.0, 4.0], "metrics": {"loss": [7 / norm], "hits": [1 / norm]}}
-  assert_trees_close(result, jax.tree.map(jnp.array, expected, is_leaf=lambda x: isinstance(x, list)))
+  assert_trees_close(
+    result, jax.tree.map(jnp.array, expected, is_leaf=lambda x: isinstance(x, list))
+  )
   assert event == GroupedSums((GaussianSum(5.0, 0.0), GaussianSum(1.0, 0.0)), ("a", "m"))
 
 
@@ -57,7 +64,9 @@ def test_groups_are_ordered_by_label_however_they_are_given():
 
 
 def test_a_poisoned_group_leaves_the_others_alone():
-  query = grouped({"a": gaussian_sum(9.0, 0.0), "m": gaussian_sum(9.0, 0.0)}, {"w": "a", "metrics": "m"})
+  query = grouped(
+    {"a": gaussian_sum(9.0, 0.0), "m": gaussian_sum(9.0, 0.0)}, {"w": "a", "metrics": "m"}
+  )
   result, _ = one_record(query, {**RECORD, "w": jnp.array([jnp.nan, 1.0])})
   assert_trees_close(result, {**RECORD, "w": jnp.zeros(2)})
 
@@ -85,7 +94,9 @@ def test_nested_groups_see_the_others_masked_as_in_optax():
     return {"w": "never used", "metrics": {"loss": "l", "hits": "h"}}
 
   inner = grouped({"l": gaussian_sum(2.0, 0.0), "h": gaussian_sum(0.5, 0.0)}, inner_labels)
-  result, event = one_record(grouped({"a": gaussian_sum(5.0, 0.0), "m": inner}, {"w": "a", "metrics": "m"}), RECORD)
+  result, event = one_record(
+    grouped({"a": gaussian_sum(5.0, 0.0), "m": inner}, {"w": "a", "metrics": "m"}), RECORD
+  )
   expected = {"w": RECORD["w"], "metrics": {"loss": jnp.array([2.0]), "hits": jnp.array([0.5])}}
   assert_trees_close(result, expected)
   assert event.labels == ("a", "m")
@@ -116,9 +127,13 @@ def test_labels_that_do_not_fit_are_refused_by_name(labels, message):
     query.init(RECORD)
 
 
-@pytest.mark.parametrize("queries", [{}, {1: gaussian_sum(1.0, 1.0)}, {None: gaussian_sum(1.0, 1.0)}])
+@pytest.mark.parametrize(
+  "queries", [{}, {1: gaussian_sum(1.0, 1.0)}, {None: gaussian_sum(1.0, 1.0)}]
+)
 def test_groups_need_names(queries):
-  with pytest.raises(ValueError, match="Expected at least one query, each with a string as its label"):
+  with pytest.raises(
+    ValueError, match="Expected at least one query, each with a string as its label"
+  ):
     grouped(queries, "a")
 
 
@@ -174,7 +189,9 @@ class _Network(nn.Module):
 
 
 def test_a_layer_of_flax_is_one_weight_array_with_its_bias():
-  params = jax.eval_shape(_Network().init, jax.random.key(0), jnp.zeros((2, 6), jnp.int32))["params"]
+  params = jax.eval_shape(_Network().init, jax.random.key(0), jnp.zeros((2, 6), jnp.int32))[
+    "params"
+  ]
   named = jax.tree.leaves_with_path(layers(params))
   names = sorted({name for _, name in named})
   cell = [f"/OptimizedLSTMCell_0/{kind}{gate}" for kind in "hi" for gate in "fgio"]
@@ -188,7 +205,10 @@ def test_a_layer_of_flax_is_one_weight_array_with_its_bias():
 @pytest.mark.parametrize("shares", ["equal", "dimension"])
 @pytest.mark.parametrize("schedule", [False, True])
 def test_layers_share_the_square_of_the_bound_and_each_is_clipped_to_its_own(shares, schedule):
-  params = {"one": {"kernel": jnp.full((3, 4), 1e6), "bias": jnp.zeros(4)}, "two": {"kernel": jnp.full(9, 1e6)}}
+  params = {
+    "one": {"kernel": jnp.full((3, 4), 1e6), "bias": jnp.zeros(4)},
+    "two": {"kernel": jnp.full(9, 1e6)},
+  }
   clip = (lambda step: jnp.float32(5)) if schedule else 5.0
   result, event = one_record(per_layer(params, clip, 0.0, shares=shares), params)
   bounds = {"equal": [5 / math.sqrt(2)] * 2, "dimension": [4.0, 3.0]}[shares]
@@ -204,14 +224,19 @@ def test_every_layer_gets_the_noise_of_the_whole_bound():
   for shares in ("equal", "dimension"):
     _, event = one_record(per_layer(params, 2.0, 3.0, shares=shares), params)
     assert [part.stddev for part in event.parts] == [3.0] * 5
-    assert sum((part.clip_norm / part.stddev) ** 2 for part in event.parts) == pytest.approx((2 / 3) ** 2, rel=1e-12)
+    assert sum((part.clip_norm / part.stddev) ** 2 for part in event.parts) == pytest.approx(
+      (2 / 3) ** 2, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
     ({"shares": "by size"}, "Expected shares to be one of equal, dimension"),
-    ({"record": {"a": {"b": jnp.zeros(0)}, "c": jnp.zeros(2)}, "shares": "dimension"}, "Expected clip_norm to be"),
+    (
+      {"record": {"a": {"b": jnp.zeros(0)}, "c": jnp.zeros(2)}, "shares": "dimension"},
+      "Expected clip_norm to be",
+    ),
   ],
 )
 def test_bad_layers_are_refused(arguments, message):
@@ -234,8 +259,14 @@ def test_noise_shares_meet_the_multiplier_and_their_proportions(z):
   [
     (lambda: proportional_noise({"a": 1.0}, np.nan), "noise_multiplier to be a finite number >= 0"),
     (lambda: proportional_noise({"a": -1.0}, 1.0), r"clip_norms\['a'\] to be a finite number > 0"),
-    (lambda: dimension_adjusted_noise({"a": 1.0}, {"a": 0}, 1.0), r"dimensions\['a'\] to be a whole number >= 1"),
-    (lambda: dimension_adjusted_noise({"a": 1.0}, {"b": 1}, 1.0), r"dimensions of the groups \['a'\], got .*'b'"),
+    (
+      lambda: dimension_adjusted_noise({"a": 1.0}, {"a": 0}, 1.0),
+      r"dimensions\['a'\] to be a whole number >= 1",
+    ),
+    (
+      lambda: dimension_adjusted_noise({"a": 1.0}, {"b": 1}, 1.0),
+      r"dimensions of the groups \['a'\], got .*'b'",
+    ),
   ],
 )
 def test_bad_shares_are_refused_by_name(make, message):

@@ -17,7 +17,9 @@ ADVERSARIAL = [np.nan, np.inf, -np.inf, 3e38, -1e30, 1.0, 1e-30, 0.0]
 QUERIES = {
   "sum": lambda: gaussian_sum(S, 2.0),
   "average": lambda: average(gaussian_sum(S, 2.0), 8.0),
-  "schedules": lambda: gaussian_sum(lambda step: S / (1 + step.astype(jnp.float32)), lambda step: jnp.float32(2.0)),
+  "schedules": lambda: gaussian_sum(
+    lambda step: S / (1 + step.astype(jnp.float32)), lambda step: jnp.float32(2.0)
+  ),
   "no privacy": no_privacy,
 }
 every_query = pytest.mark.parametrize("query", [make() for make in QUERIES.values()], ids=QUERIES)
@@ -70,15 +72,21 @@ def test_weight_scales_and_stops_at_one(query):
 
 def test_sum_clips_to_its_bound_and_no_privacy_does_not():
   record = [3.0, -4.0, 0.0, 12.0]
-  np.testing.assert_allclose(contribution(gaussian_sum(S, 0.0), record, 1.0), np.array(record) * S / 13, rtol=4e-6)
+  np.testing.assert_allclose(
+    contribution(gaussian_sum(S, 0.0), record, 1.0), np.array(record) * S / 13, rtol=4e-6
+  )
   np.testing.assert_array_equal(contribution(gaussian_sum(13.1, 0.0), record, 1.0), record)
   np.testing.assert_array_equal(contribution(no_privacy(), record, 1.0), record)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("denominator", [None, 8.0], ids=["sum", "average"])
-@pytest.mark.parametrize("stddev", [0.3, lambda step: jnp.float32(0.3)], ids=["constant", "schedule"])
-def test_noise_of_zero_gradients_has_exactly_the_stated_stddev_on_every_leaf(key, denominator, stddev):
+@pytest.mark.parametrize(
+  "stddev", [0.3, lambda step: jnp.float32(0.3)], ids=["constant", "schedule"]
+)
+def test_noise_of_zero_gradients_has_exactly_the_stated_stddev_on_every_leaf(
+  key, denominator, stddev
+):
   query = gaussian_sum(S, stddev)
   query = query if denominator is None else average(query, denominator)
   zeros = {"w": jnp.zeros((300, 300)), "b": jnp.zeros(90_000)}
@@ -98,19 +106,26 @@ def test_leaves_rounds_and_keys_never_share_noise():
   zeros = {"a": jnp.zeros(n), "b": jnp.zeros(n)}
   first, _, after = query.finalize(jax.random.key(1), query.init(zeros), zeros)
   second, _, _ = query.finalize(jax.random.key(2), after, zeros)
-  statistical.assert_uncorrelated(np.stack([*first.values(), *second.values()], axis=1), catches=0.07)
+  statistical.assert_uncorrelated(
+    np.stack([*first.values(), *second.values()], axis=1), catches=0.07
+  )
 
 
 def test_noise_is_a_function_of_its_key():
   query, zeros = gaussian_sum(S, 1.0), jnp.zeros(5)
-  draws = [query.finalize(jax.random.key(3), query.init(zeros), zeros)[0].tolist() for _ in range(2)]
+  draws = [
+    query.finalize(jax.random.key(3), query.init(zeros), zeros)[0].tolist() for _ in range(2)
+  ]
   assert draws[0] == draws[1]
 
 
 def test_the_denominator_does_not_move_with_the_cohort():
   query = average(gaussian_sum(S, 0.0), 4.0)
   state = query.init(tree(np.zeros(4)))
-  parts = [query.preprocess(jax.random.key(0), state, tree([1.0, 0, 0, 0]), jnp.float32(1)) for _ in range(3)]
+  parts = [
+    query.preprocess(jax.random.key(0), state, tree([1.0, 0, 0, 0]), jnp.float32(1))
+    for _ in range(3)
+  ]
   for cohort in (parts, parts[:2], parts[:1]):
     total = jax.tree.map(lambda *x: sum(x), *cohort)
     result, _, _ = query.finalize(jax.random.key(0), state, total)
@@ -137,19 +152,27 @@ def test_schedules_are_followed_and_the_event_says_what_was_done_in_that_round(k
   state, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key, 3))
   np.testing.assert_allclose(norms, clips, rtol=4e-6)
   rounds = ledger.unstack(Round(PoissonSampling(0.1), events))
-  assert [(e.query.clip_norm, e.query.stddev) for e in rounds] == [(4.0, 0.0), (2.0, 0.5), (1.0, 8.0)]
+  assert [(e.query.clip_norm, e.query.stddev) for e in rounds] == [
+    (4.0, 0.0),
+    (2.0, 0.5),
+    (1.0, 8.0),
+  ]
   assert int(state.step) == 3
 
 
 @pytest.mark.parametrize("clip", [np.nan, 0.0, -1.0])
 def test_a_schedule_that_gives_no_bound_lets_nothing_through(clip):
-  assert not np.any(contribution(gaussian_sum(lambda step: jnp.float32(clip), 1.0), [1.0, 2.0, 3.0, 4.0], 1.0))
+  assert not np.any(
+    contribution(gaussian_sum(lambda step: jnp.float32(clip), 1.0), [1.0, 2.0, 3.0, 4.0], 1.0)
+  )
 
 
 @private_query
 def test_as_many_noise_draws_as_events(query, key, monkeypatch):
   draws, normal = [], random.normal
-  monkeypatch.setattr(random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments))
+  monkeypatch.setattr(
+    random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments)
+  )
   state, events, total = query.init(jnp.zeros(3)), ledger.Ledger(), jnp.zeros(3)
   for round_key in jax.random.split(key, 5):
     _, event, state = query.finalize(round_key, state, total)

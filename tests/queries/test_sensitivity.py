@@ -1,4 +1,6 @@
-"""No record moves any query's release by more than its event says: brute force over neighbouring samples."""
+"""No record moves any query's release by more than its event says: brute force over neighbouring
+samples.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -31,17 +33,23 @@ def stacked(rows):
 
 
 def neighbours(n):
-  """Which of n records and one more, the last, are in: all n; all but one, for each; the last for one, for each."""
+  """Which of n records and one more, the last, are in: all n; all but one, for each; the last for
+  one, for each.
+  """
   everyone = np.append(np.ones(n), 0.0)
   dropped = everyone - np.eye(n, n + 1)
   return np.stack([everyone, *dropped, *(dropped + np.eye(1, n + 1, n))])
 
 
 def distances(case, records, weights):
-  """How far dropping, and how far replacing each record by the last moves the release, in units of the noise."""
+  """How far dropping, and how far replacing each record by the last moves the release, in units of
+  the noise.
+  """
   state, rows = query_cases.contributions(case, records, jnp.asarray(weights, jnp.float32))
   members = neighbours(len(weights) - 1)
-  released = query_cases.releases(case, state, jax.tree.map(lambda x: np.tensordot(members, x, 1), rows))
+  released = query_cases.releases(
+    case, state, jax.tree.map(lambda x: np.tensordot(members, x, 1), rows)
+  )
   moved = np.linalg.norm(released[1:] - released[0], axis=1)
   return np.split(moved, 2)
 
@@ -70,7 +78,8 @@ def test_every_kind_of_query_moves_by_at_most_its_bound(case, sample):
   assert_bounded(case, stacked(rows), weights)
 
 
-# Records that are just not clipped where the query counts that: then the count moves together with the sum.
+# Records that are just not clipped where the query counts that: then the count moves together with
+# the sum.
 UNCLIPPED = {"adaptive": np.full(6, 1.49 / np.sqrt(6)), "nested": [1e3, 1e3, 1e3, 1.49, 1e3, 1e3]}
 
 
@@ -80,7 +89,8 @@ def test_the_bounds_are_attained_and_kept(name):
   """Two records pull every group one way, one pulls the other way, and one more replaces it."""
   case, large, ratios = EXAMPLES[name], np.full(6, 1e3), []
   rows = [large, large, np.multiply(UNCLIPPED.get(name, large), -1), large]
-  for weights in ([0.25, 0.5, 1.0, 1.0], [0.75, 1.0, 1.0, 1.0]):  # total weight without the one: 0.75, and the least
+  # total weight without the one: 0.75, and the least
+  for weights in ([0.25, 0.5, 1.0, 1.0], [0.75, 1.0, 1.0, 1.0]):
     dropped, replaced = distances(case, stacked(rows), weights)
     ratios.append((dropped.max() / np.sqrt(case.cost), replaced.max() / np.sqrt(case.replace_cost)))
   assert np.all(np.max(ratios, axis=0) > 0.99)
@@ -93,7 +103,9 @@ def test_padding_changes_no_bit_whatever_it_holds(case):
   rng = np.random.default_rng(0)
   rows = rng.normal(size=(4, 6))
   padding = np.array([[np.nan] * 6, [np.inf] * 6, [3e38] * 6, [1.0] * 6])
-  _, parts = query_cases.contributions(case, stacked([*rows, *padding]), jnp.array([1.0, 0.5, 1, 1, 0, 0, np.nan, -1]))
+  _, parts = query_cases.contributions(
+    case, stacked([*rows, *padding]), jnp.array([1.0, 0.5, 1, 1, 0, 0, np.nan, -1])
+  )
   for leaf in jax.tree.leaves(parts):
     assert not np.any(leaf[4:])
     assert np.any(leaf[:4])
@@ -125,7 +137,8 @@ def test_noise_of_the_adaptive_count_has_exactly_the_stated_stddev(key):
   case = EXAMPLES["adaptive"]
   state, total = zero_total(case, SHAPES)
   finalize = jax.jit(jax.vmap(lambda k: case.query.finalize(k, state, total)[2].clip_norm))
-  steps = np.log(np.float64(finalize(jax.random.split(key, 90_000))) / 1.5)  # share 1/2 = quantile: no drift
+  # share 1/2 = quantile: no drift
+  steps = np.log(np.float64(finalize(jax.random.split(key, 90_000))) / 1.5)
   statistical.assert_normal_stddev(steps, case.clip_stddevs[0], catches=0.02)
 
 
@@ -168,7 +181,9 @@ def test_the_event_says_what_was_worked_out_by_hand(case, key):
 
 
 def epsilon(event):
-  return accounting.epsilon(ledger.Ledger().append(Round(PoissonSampling(0.1), event), count=20), 1e-5)
+  return accounting.epsilon(
+    ledger.Ledger().append(Round(PoissonSampling(0.1), event), count=20), 1e-5
+  )
 
 
 @every_case
@@ -186,8 +201,13 @@ def test_the_accountant_composes_the_parts_to_the_cost_worked_out_by_hand(case, 
     queries.weighted_average(1.0, 0.0, min_total_weight=2.0),
     queries.adaptive_clipped_sum(0.0, 100.0),
     queries.per_layer(SHAPES, 1.0, 0.0),
-    queries.grouped({"x": queries.gaussian_sum(1.0, 0.0), "y": queries.gaussian_sum(1.0, 9.0)}, {"a": "x", "b": "y"}),
-    queries.grouped({"x": queries.no_privacy(), "y": queries.gaussian_sum(1.0, 9.0)}, {"a": "x", "b": "y"}),
+    queries.grouped(
+      {"x": queries.gaussian_sum(1.0, 0.0), "y": queries.gaussian_sum(1.0, 9.0)},
+      {"a": "x", "b": "y"},
+    ),
+    queries.grouped(
+      {"x": queries.no_privacy(), "y": queries.gaussian_sum(1.0, 9.0)}, {"a": "x", "b": "y"}
+    ),
   ],
 )
 def test_without_noise_in_any_part_epsilon_is_infinite(query, key):
@@ -199,7 +219,9 @@ def test_without_noise_in_any_part_epsilon_is_infinite(query, key):
 @every_case
 def test_as_many_noise_keys_as_leaves_and_none_twice(case, key, monkeypatch):
   keys, normal = [], random.normal
-  monkeypatch.setattr(random, "normal", lambda key, shape: keys.append(jax.random.key_data(key)) or normal(key, shape))
+  monkeypatch.setattr(
+    random, "normal", lambda key, shape: keys.append(jax.random.key_data(key)) or normal(key, shape)
+  )
   state, total = zero_total(case, SHAPES)
   for round_key in jax.random.split(key, 3):
     _, _, state = case.query.finalize(round_key, state, total)
@@ -209,10 +231,14 @@ def test_as_many_noise_keys_as_leaves_and_none_twice(case, key, monkeypatch):
 
 def test_as_many_events_as_noise_draws(key, monkeypatch):
   """With one vector in each group, and one more draw for each adaptive query's count."""
-  parts = {leaf: query_cases.gaussian([leaf]) for leaf in ("a", "v")} | {"w": query_cases.adaptive(["w"])}
+  parts = {leaf: query_cases.gaussian([leaf]) for leaf in ("a", "v")} | {
+    "w": query_cases.adaptive(["w"])
+  }
   case = query_cases.grouped(parts)
   draws, normal = [], random.normal
-  monkeypatch.setattr(random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments))
+  monkeypatch.setattr(
+    random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments)
+  )
   state, total = zero_total(case, SHAPES)
   _, event, _ = case.query.finalize(key, state, total)
   assert count(event) == len(draws) == 4

@@ -19,7 +19,9 @@ def totals(query, state, records, weights):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [[0.25, 0.5, 1.0], [0.1, 0.0, 0.2], [0.0, 0.0, 0.0], [9.0, -1.0, np.nan]])
+@pytest.mark.parametrize(
+  "weights", [[0.25, 0.5, 1.0], [0.1, 0.0, 0.2], [0.0, 0.0, 0.0], [9.0, -1.0, np.nan]]
+)
 def test_weighted_average_is_its_definition(weights):
   query = weighted_average(2.0, 0.0, min_total_weight=0.5)
   records = np.array([[0.5, 0.5], [6.0, 8.0], [-1.0, 1.0]], np.float32)
@@ -35,7 +37,9 @@ def test_weighted_average_is_its_definition(weights):
 
 def test_weighted_average_follows_schedules(key):
   clips, stddevs = jnp.array([4.0, 2.0]), jnp.array([0.0, 0.5])
-  query = weighted_average(lambda step: clips[step], lambda step: stddevs[step], min_total_weight=1.0)
+  query = weighted_average(
+    lambda step: clips[step], lambda step: stddevs[step], min_total_weight=1.0
+  )
   record = jnp.array([3.0, 4.0])
 
   def one_round(state, key):
@@ -68,9 +72,16 @@ def test_without_noise_the_clip_norm_settles_at_the_quantile(key):
 
 
 def test_the_update_is_the_papers(key):
-  """S exp(-learning_rate (share of unclipped records - quantile)), the share over the expected size."""
-  query = adaptive_clipped_sum(0.0, 8.0, initial_clip_norm=2.0, quantile=0.25, learning_rate=0.3, count_stddev=1e-6)
-  records, weights = jnp.array([[1.0], [3.0], [1.5], [9.0], [0.1]]), jnp.array([1.0, 1.0, 1.0, 0.5, 0.0])
+  """S exp(-learning_rate (share of unclipped records - quantile)), the share over the expected
+  size.
+  """
+  query = adaptive_clipped_sum(
+    0.0, 8.0, initial_clip_norm=2.0, quantile=0.25, learning_rate=0.3, count_stddev=1e-6
+  )
+  records, weights = (
+    jnp.array([[1.0], [3.0], [1.5], [9.0], [0.1]]),
+    jnp.array([1.0, 1.0, 1.0, 0.5, 0.0]),
+  )
   state = query.init(records[0])
   result, event, after = query.finalize(key, state, totals(query, state, records, weights))
   share = 0.5 + (0.5 - 0.5 + 0.5 - 0.25) / 8
@@ -89,7 +100,10 @@ def test_sum_and_count_cost_together_as_much_as_one_gaussian(z, count_stddev, ke
   assert isinstance(event, GroupedSums)
   assert event.labels == ("count", "sum")
   assert event.parts[0] == GaussianSum(0.5, count_stddev)
-  costs = [math.inf if part.stddev == 0 else (float(part.clip_norm) / float(part.stddev)) ** 2 for part in event.parts]
+  costs = [
+    math.inf if part.stddev == 0 else (float(part.clip_norm) / float(part.stddev)) ** 2
+    for part in event.parts
+  ]
   assert sum(costs) ** -0.5 == pytest.approx(z, rel=3e-7)
 
 
@@ -102,7 +116,9 @@ def test_the_event_holds_the_clip_norm_of_its_own_round(key):
     _, event, after = query.finalize(key, state, total)
     return after, (state.clip_norm, jnp.linalg.norm(total.vector), event)
 
-  _, (clips, norms, events) = jax.lax.scan(one_round, query.init(records[0]), jax.random.split(key, 5))
+  _, (clips, norms, events) = jax.lax.scan(
+    one_round, query.init(records[0]), jax.random.split(key, 5)
+  )
   assert len(set(clips.tolist())) == 5
   np.testing.assert_allclose(norms, 4 * clips, rtol=4e-6)
   rounds = [event.query for event in ledger.unstack(Round(PoissonSampling(0.1), events))]
@@ -114,14 +130,18 @@ def test_the_event_holds_the_clip_norm_of_its_own_round(key):
 def test_the_clip_norm_never_leaves_its_range(count, key):
   query = adaptive_clipped_sum(1.0, 1.0, count_stddev=1.0)
   state = query.init(jnp.zeros(2))
-  total = totals(query, state, jnp.zeros((1, 2)), jnp.zeros(1))._replace(unclipped=jnp.float32(count))
+  total = totals(query, state, jnp.zeros((1, 2)), jnp.zeros(1))._replace(
+    unclipped=jnp.float32(count)
+  )
   _, _, after = query.finalize(key, state, total)
   assert float(after.clip_norm) == pytest.approx(1e-15 if count > 0 else 1e15)
 
 
 @pytest.mark.parametrize("count_stddev", [0.5, 0.49, 0.0, -1.0, np.nan, np.inf])
 def test_a_count_that_costs_more_than_the_whole_is_refused(count_stddev):
-  with pytest.raises(ValueError, match=r"Expected a finite count_stddev > noise_multiplier / 2 = 0.5, got"):
+  with pytest.raises(
+    ValueError, match=r"Expected a finite count_stddev > noise_multiplier / 2 = 0.5, got"
+  ):
     adaptive_clipped_sum(1.0, 100.0, count_stddev=count_stddev)
 
 

@@ -1,4 +1,6 @@
-"""Draws on the integers have the distribution that is named: the tables exactly, the draws by chi-square."""
+"""Draws on the integers have the distribution that is named: the tables exactly, the draws by
+chi-square.
+"""
 
 from fractions import Fraction
 
@@ -26,8 +28,16 @@ def skellam_weight(variance, x):
 
 
 LAWS = {
-  "discrete_gaussian": (discrete.discrete_gaussian, integer_distributions.discrete_gaussian, gaussian_weight),
-  "discrete_laplace": (discrete.discrete_laplace, integer_distributions.discrete_laplace, laplace_weight),
+  "discrete_gaussian": (
+    discrete.discrete_gaussian,
+    integer_distributions.discrete_gaussian,
+    gaussian_weight,
+  ),
+  "discrete_laplace": (
+    discrete.discrete_laplace,
+    integer_distributions.discrete_laplace,
+    laplace_weight,
+  ),
   "skellam": (discrete.skellam, integer_distributions.skellam, skellam_weight),
 }
 CASES = [

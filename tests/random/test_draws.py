@@ -29,7 +29,11 @@ TILED = 2 * TILE + 5  # in two tiles of pairs of normals, or three of others, wi
 
 
 def make_key(impl, seed=20181204):
-  return jdp.random.seeded_key(seed, impl) if impl in jdp.random.IMPLS else jax.random.key(seed, impl=impl)
+  return (
+    jdp.random.seeded_key(seed, impl)
+    if impl in jdp.random.IMPLS
+    else jax.random.key(seed, impl=impl)
+  )
 
 
 def assert_equal(a, b):
@@ -52,7 +56,9 @@ def test_normal(impl):
   scaled = np.diff(stats.norm.cdf(edges / 1.008), prepend=0, append=1)
 
   def check(sample):
-    statistical.assert_frequencies(counts_between(sample, edges), np.full(64, 1 / 64), catches=scaled)
+    statistical.assert_frequencies(
+      counts_between(sample, edges), np.full(64, 1 / 64), catches=scaled
+    )
 
   check(sample)
   for scale in (0.98, 1.02):
@@ -60,7 +66,8 @@ def test_normal(impl):
       check(sample * np.float32(scale))
   statistical.assert_mean(sample, 0.0, stddev=1.0, catches=0.01)
   statistical.assert_normal_stddev(sample, 1.0, catches=0.005)
-  statistical.assert_uncorrelated(sample.reshape(2, -1).T, catches=0.01)  # ChaCha's halves: sines and cosines
+  # ChaCha's halves: sines and cosines
+  statistical.assert_uncorrelated(sample.reshape(2, -1).T, catches=0.01)
   statistical.assert_mean(sample.astype(np.float64) ** 4, 3.0, stddev=math.sqrt(96), catches=0.1)
 
 
@@ -81,7 +88,8 @@ def test_normal_tails(impl):
     assert stats.binom.cdf(upper, 100 * MILLION, probability * (1 + catches)) < statistical.MISS
     if catches < 1:
       statistical.assert_proportion(count, 100 * MILLION, probability, catches=catches)
-  # too few values beyond 5.5 to see a tail that is cut there; one that is ten times too heavy is seen
+  # too few values beyond 5.5 to see a tail that is cut there; one that is ten times too heavy is
+  # seen
   upper = stats.poisson.isf(statistical.FALSE_FAILURE, 1e8 * expected[3])
   assert counts[3] <= upper
   assert stats.poisson.cdf(upper, 1e9 * expected[3]) < statistical.MISS
@@ -89,15 +97,20 @@ def test_normal_tails(impl):
 
 def test_radius_and_angle_are_exact_out_to_the_last_bits():
   """Against float64, for words at both ends: radii from 0 to 7.45 and both zeros of the sine."""
-  ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(np.uint32)
+  ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(
+    np.uint32
+  )
   high, low = (x.reshape(-1) for x in np.meshgrid(ends, ends))
   u = (high.astype(np.float64) + ((low & 0x7F) + 0.5) / 128) / 2**32
   radius = np.asarray(draws._radius(high, low), np.float64)
-  np.testing.assert_allclose(radius**2, -2 * np.log(u), rtol=6e-7, atol=2**-23)  # u next to 1 is rounded to float32
+  # u next to 1 is rounded to float32
+  np.testing.assert_allclose(radius**2, -2 * np.log(u), rtol=6e-7, atol=2**-23)
   assert radius.max() == pytest.approx(math.sqrt(80 * math.log(2)), rel=1e-6)
   angle = ((low >> 8).astype(np.int32) << 8).astype(np.float64) + 128
   exact = np.sin(np.pi * angle / 2**32)
-  np.testing.assert_allclose(draws._sin_pi(draws._angle(jnp.asarray(low))), exact, rtol=4e-7, atol=0)
+  np.testing.assert_allclose(
+    draws._sin_pi(draws._angle(jnp.asarray(low))), exact, rtol=4e-7, atol=0
+  )
 
 
 def test_the_two_normals_of_a_word_pair_are_independent():
@@ -120,13 +133,17 @@ def test_exponential_and_laplace(name, impl):
   scaled = np.diff(law.cdf(edges / 1.02), prepend=0, append=1)
   statistical.assert_frequencies(counts_between(sample, edges), expected, catches=scaled)
   with pytest.raises(AssertionError, match="chi-square"):
-    statistical.assert_frequencies(counts_between(sample * np.float32(1.02), edges), expected, catches=scaled)
+    statistical.assert_frequencies(
+      counts_between(sample * np.float32(1.02), edges), expected, catches=scaled
+    )
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS)
 def test_log_uniforms_are_uniform_in_both_tails(impl):
-  log_u, log_1mu = (np.asarray(x, np.float64) for x in jdp.random.log_uniforms(make_key(impl), (MILLION,)))
+  log_u, log_1mu = (
+    np.asarray(x, np.float64) for x in jdp.random.log_uniforms(make_key(impl), (MILLION,))
+  )
   np.testing.assert_allclose(np.exp(log_u) + np.exp(log_1mu), 1, rtol=2e-7)
   edges = -np.arange(16, 0, -1) * math.log(2)  # U in [2^-k-1, 2^-k]
   expected = np.diff(np.exp(edges), prepend=0, append=1)
@@ -136,7 +153,9 @@ def test_log_uniforms_are_uniform_in_both_tails(impl):
 
 
 def test_log_uniforms_are_accurate_however_close_to_an_end():
-  near = [2**k + j for k in range(64) for j in (-1, 0, 1)] + [int(x * 2**64) for x in np.linspace(0.01, 0.99, 99)]
+  near = [2**k + j for k in range(64) for j in (-1, 0, 1)] + [
+    int(x * 2**64) for x in np.linspace(0.01, 0.99, 99)
+  ]
   near += [int(math.sqrt(0.5) * 2**64) + j * 2**40 for j in range(-50, 51)]
   w = sorted({x for k in near for x in (k, 2**64 - 1 - k) if 0 <= x < 2**64})
   words = np.array([[x >> 32 for x in w], [x % 2**32 for x in w]], np.uint32)
@@ -159,7 +178,9 @@ def test_bernoulli_compares_with_the_exact_threshold(monkeypatch, p):
   w = np.array([x for x in around if 0 <= x < 2**64], object)
   words = (jnp.asarray((w >> 32).astype(np.uint32)), jnp.asarray((w % 2**32).astype(np.uint32)))
   monkeypatch.setattr(draws, "words", lambda key, shape: words)
-  np.testing.assert_array_equal(draws.bernoulli.__wrapped__(None, p, w.shape), (w < threshold).astype(bool))
+  np.testing.assert_array_equal(
+    draws.bernoulli.__wrapped__(None, p, w.shape), (w < threshold).astype(bool)
+  )
 
 
 def test_bernoulli_frequency(key):
@@ -174,11 +195,15 @@ SECURE = [
   ("normal", shape, "chacha20") for shape in [(), (0,), (2, 3), (30_000,), (TILED,)]
 ]  # 30,000: three keys make two groups
 ONE_OF_EACH = [*((name, IMPLS[0]) for name in DRAWS), ("normal", "chacha20")]
-SECURE += [(name, (2, 3), "chacha20") for name in ("bits", "log_uniforms")] + [("log_uniforms", (TILED,), "chacha20")]
+SECURE += [(name, (2, 3), "chacha20") for name in ("bits", "log_uniforms")] + [
+  ("log_uniforms", (TILED,), "chacha20")
+]
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("name", "shape", "impl"), [*((name, (2, 3), IMPLS[0]) for name in DRAWS), *SECURE])
+@pytest.mark.parametrize(
+  ("name", "shape", "impl"), [*((name, (2, 3), IMPLS[0]) for name in DRAWS), *SECURE]
+)
 def test_vmap_and_scan_are_loops(name, shape, impl):
   def draw(key):
     return DRAWS[name](key, shape)
@@ -188,7 +213,9 @@ def test_vmap_and_scan_are_loops(name, shape, impl):
   assert jax.tree.leaves(loop)[0].shape == (3, *shape)
   assert_equal(loop, jax.jit(jax.vmap(draw))(jax.random.clone(keys)))
   data, kind = jax.random.key_data(keys), jax.random.key_impl(keys)
-  scanned = jax.lax.scan(lambda _, x: (None, draw(jax.random.wrap_key_data(x, impl=kind))), None, data)[1]
+  scanned = jax.lax.scan(
+    lambda _, x: (None, draw(jax.random.wrap_key_data(x, impl=kind))), None, data
+  )[1]
   assert_equal(loop, scanned)
 
 
@@ -197,7 +224,10 @@ def test_a_batch_of_batches_and_an_empty_one():
   keys = jax.random.split(make_key("chacha20"), (2, 3))
   nested = jax.vmap(jax.vmap(lambda k: jdp.random.normal(k, (100,))))(jax.random.clone(keys))
   np.testing.assert_array_equal(nested[1, 2], jdp.random.normal(keys[1, 2], (100,)))
-  assert jax.vmap(lambda k: jdp.random.normal(k, (3,)))(jax.random.clone(keys)[0][:0]).shape == (0, 3)
+  assert jax.vmap(lambda k: jdp.random.normal(k, (3,)))(jax.random.clone(keys)[0][:0]).shape == (
+    0,
+    3,
+  )
 
 
 @pytest.mark.sweep
@@ -209,7 +239,9 @@ def test_devices_do_not_change_the_draws(impl):
   keys = jax.random.split(make_key(impl), 8)
   mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
   spec = jax.sharding.PartitionSpec("clients")
-  sharded = jax.jit(shard_map(jax.vmap(client), mesh=mesh, in_specs=spec, out_specs=spec))(jax.random.clone(keys))
+  sharded = jax.jit(shard_map(jax.vmap(client), mesh=mesh, in_specs=spec, out_specs=spec))(
+    jax.random.clone(keys)
+  )
   assert_equal(sharded, jax.vmap(client)(keys))
 
 
@@ -282,7 +314,9 @@ def test_a_threefry_key_refuses_more_values_than_it_has_counters(key):
 
 @pytest.mark.parametrize("log_p", [0.0, -1e-9, -0.5, -20.0, -40.0, -1e4])
 def test_rare_coins_are_as_rare_as_they_should_be(log_p):
-  """The words that must be zero and the last coin's threshold multiply to e^log_p, to a relative 2^-32."""
+  """The words that must be zero and the last coin's threshold multiply to e^log_p, to a relative
+  2^-32.
+  """
   num_words = int(-log_p / (32 * math.log(2)))
   rest = jdp.random.realised_probability(min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
   assert math.log(rest) - num_words * 32 * math.log(2) == pytest.approx(log_p, abs=3e-10)
@@ -291,12 +325,16 @@ def test_rare_coins_are_as_rare_as_they_should_be(log_p):
 
 @pytest.mark.slow
 def test_rare_coins_fall_as_often_as_they_should():
-  """2 million coins of probability 1e-3: 5 standard errors are 0.11 of it; and none at all of probability 2^-80."""
+  """2 million coins of probability 1e-3: 5 standard errors are 0.11 of it; and none at all of
+  probability 2^-80.
+  """
   keys = jax.random.split(jax.random.key(5), 2_000_000)
   hits = jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, math.log(1e-3))))(keys)
   assert abs(int(hits.sum()) - 2000) < 5 * math.sqrt(2000)
   assert not np.any(
-    jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, -55.0)))(jax.random.split(jax.random.key(6), 1000))
+    jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, -55.0)))(
+      jax.random.split(jax.random.key(6), 1000)
+    )
   )
 
 

@@ -80,11 +80,17 @@ def test_block_function_agrees_with_rfc_8439(vector):
 
 @pytest.mark.parametrize("rounds", FEWER_ROUNDS)
 def test_fewer_rounds(rounds):
-  np.testing.assert_array_equal(one_block(ZERO_KEY, "00" * 16, rounds), little_endian(FEWER_ROUNDS[rounds]))
+  np.testing.assert_array_equal(
+    one_block(ZERO_KEY, "00" * 16, rounds), little_endian(FEWER_ROUNDS[rounds])
+  )
 
 
 def test_unrolled_threefry_is_jax_threefry():
-  key, high, low = jnp.array([1, 2], np.uint32), jnp.arange(9, dtype=np.uint32), jnp.arange(9, 18, dtype=np.uint32)
+  key, high, low = (
+    jnp.array([1, 2], np.uint32),
+    jnp.arange(9, dtype=np.uint32),
+    jnp.arange(9, 18, dtype=np.uint32),
+  )
   expected = jax.extend.random.threefry_2x32(key, jnp.concatenate([high, low]))
   np.testing.assert_array_equal(jnp.concatenate(threefry_2x32(key, high, low)), expected)
 
@@ -94,7 +100,9 @@ def expected_words(key, domain, counters):
   counters = np.asarray(counters, np.uint64)
   tails = [counters % 2**32, counters >> 32, 0 * counters, 0 * counters + domain]
   keys = np.broadcast_to(np.asarray(jax.random.key_data(key))[:, None], (8, len(counters)))
-  return np.asarray(chacha.blocks(jnp.asarray(keys), jnp.asarray(np.stack(tails).astype(np.uint32)), 20)).T
+  return np.asarray(
+    chacha.blocks(jnp.asarray(keys), jnp.asarray(np.stack(tails).astype(np.uint32)), 20)
+  ).T
 
 
 @pytest.mark.slow
@@ -103,7 +111,9 @@ def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size
   key, count = jdp.random.seeded_key(1), pieces * size
   counters = (chacha.PIECE * np.arange(pieces)[:, None] + np.arange(size)).reshape(-1)
   bits = jax.random.bits(jax.random.clone(key), (16 * count - 3,))
-  word_by_word = expected_words(key, 0, counters).reshape(pieces, size, 16).swapaxes(1, 2).reshape(-1)
+  word_by_word = (
+    expected_words(key, 0, counters).reshape(pieces, size, 16).swapaxes(1, 2).reshape(-1)
+  )
   np.testing.assert_array_equal(bits, word_by_word[:-3])
   children = jax.random.key_data(jax.random.split(jax.random.clone(key), 2 * count - 1))
   np.testing.assert_array_equal(children, expected_words(key, 1, counters).reshape(-1, 8)[:-1])
@@ -117,19 +127,24 @@ def test_counters_do_not_wrap():
   piece = 2**32 // chacha.PIECE * 1000 + 3
   low, high = chacha.counters(jnp.zeros(1, np.uint32), jnp.array([piece], np.uint32), chacha.PIECE)
   counters = (np.asarray(high, np.uint64) << 32 | np.asarray(low, np.uint64))[0]
-  np.testing.assert_array_equal(counters, piece * chacha.PIECE + np.arange(chacha.PIECE, dtype=np.uint64))
+  np.testing.assert_array_equal(
+    counters, piece * chacha.PIECE + np.arange(chacha.PIECE, dtype=np.uint64)
+  )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("impl", ["chacha20", "threefry2x32"])
 def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
-  """Rounds by fold_in, clients by split, two draws each. Chance repeats among 64-bit pairs: probability below 1e-8."""
+  """Rounds by fold_in, clients by split, two draws each. Chance repeats among 64-bit pairs:
+  probability below 1e-8.
+  """
   key = jax.random.key(3) if impl == "threefry2x32" else jdp.random.seeded_key(3, impl)
   rounds = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(8, dtype=np.uint32))
   clients = jax.vmap(lambda k: jax.random.split(k, 50))(rounds)
   uses = jax.vmap(jax.vmap(lambda k: jax.random.split(k, 3)))(jax.random.clone(clients))
   draws = jax.vmap(jax.vmap(jax.vmap(lambda k: jdp.random.bits(k, (32,)))))(jax.random.clone(uses))
-  own = jax.vmap(jax.vmap(lambda k: jdp.random.bits(k, (32,))))(jax.random.clone(clients))  # beside their own children
+  # beside their own children
+  own = jax.vmap(jax.vmap(lambda k: jdp.random.bits(k, (32,))))(jax.random.clone(clients))
   data = [*map(jax.random.key_data, (rounds, clients, uses)), draws, own]
   pairs = np.concatenate([np.asarray(x).reshape(-1, 2) for x in data])
   assert len(np.unique(pairs, axis=0)) == len(pairs)
@@ -149,7 +164,9 @@ def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatc
   keys = jax.random.key_data(jax.random.split(jax.random.clone(key), 7))
 
   def drawn():
-    streams = chacha._streams(keys, jnp.zeros(7, np.uint32), domain=0, count=chacha.PIECE + 3, rounds=8)
+    streams = chacha._streams(
+      keys, jnp.zeros(7, np.uint32), domain=0, count=chacha.PIECE + 3, rounds=8
+    )
     return streams, *in_tiles(lambda k, size: words(k, (size,)), jax.random.clone(key), (count,))
 
   one_after_the_other = drawn()
@@ -161,7 +178,12 @@ def test_what_an_accelerator_computes_side_by_side_are_the_same_words(monkeypatc
 def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all(key):
   """The default key too: jdp's draws keep away from the counters of JAX's split and fold_in."""
   for k in (key, jdp.random.seeded_key(0)):
-    first = {int(k) for k in np.asarray(jax.random.key_data(jax.random.split(jax.random.clone(k), 500))).reshape(-1)}
+    first = {
+      int(k)
+      for k in np.asarray(jax.random.key_data(jax.random.split(jax.random.clone(k), 500))).reshape(
+        -1
+      )
+    }
     second = {int(word) for word in np.asarray(jdp.random.bits(jax.random.clone(k), (2000,)))}
     # words of 32 bits meet by chance: at most 8000 * 2000 / 2^32 = 0.004 expected a key
     assert len(first & second) <= 2
@@ -216,7 +238,9 @@ def test_jax_samplers_take_these_keys():
 def test_key_data_restores_a_key():
   key = jdp.random.secure_key("chacha12")
   assert jax.random.key_data(key).shape == (8,)
-  again = jax.random.wrap_key_data(np.array(jax.random.key_data(key)), impl=jdp.random.IMPLS["chacha12"])
+  again = jax.random.wrap_key_data(
+    np.array(jax.random.key_data(key)), impl=jdp.random.IMPLS["chacha12"]
+  )
   np.testing.assert_array_equal(jax.random.bits(key, (5,)), jax.random.bits(again, (5,)))
 
 
@@ -228,7 +252,10 @@ def test_secure_keys_differ():
 
 
 def test_seeded_keys_are_repeatable_and_differ():
-  data = {seed: tuple(map(int, jax.random.key_data(jdp.random.seeded_key(seed)))) for seed in (0, 1, 2**32, 2**100)}
+  data = {
+    seed: tuple(map(int, jax.random.key_data(jdp.random.seeded_key(seed))))
+    for seed in (0, 1, 2**32, 2**100)
+  }
   assert len(set(data.values())) == 4
   assert data[1] == tuple(map(int, jax.random.key_data(jdp.random.seeded_key(1))))
 
@@ -241,7 +268,9 @@ def test_seed_of_a_jax_key_does_not_depend_on_x64():
       np.testing.assert_array_equal(narrow, jax.random.key_data(jax.random.key(seed, impl=impl)))
 
 
-@pytest.mark.parametrize("make", [jdp.random.secure_key, lambda impl: jdp.random.seeded_key(0, impl)])
+@pytest.mark.parametrize(
+  "make", [jdp.random.secure_key, lambda impl: jdp.random.seeded_key(0, impl)]
+)
 def test_unknown_kind_of_key_is_refused(make):
   with pytest.raises(ValueError, match="one of chacha20, chacha12, chacha8, got 'chacha7'"):
     make("chacha7")

@@ -14,13 +14,20 @@ from jdp.sampling import balls_in_bins, epochs, shuffled
 from tests.helpers import statistical
 from tests.helpers.samples import membership, run
 
-SAMPLERS = [shuffled(10, 4), shuffled(10, 4, keep_partial=True), shuffled(8, 4), balls_in_bins(10, 3, capacity=10)]
+SAMPLERS = [
+  shuffled(10, 4),
+  shuffled(10, 4, keep_partial=True),
+  shuffled(8, 4),
+  balls_in_bins(10, 3, capacity=10),
+]
 NAMES = ["dropped", "kept", "whole", "bins"]
 
 
 def assignments(sampler, keys):
   """The assignment of the first epoch for each key."""
-  return np.asarray(jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[1].assignment))(keys))
+  return np.asarray(
+    jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[1].assignment))(keys)
+  )
 
 
 @pytest.mark.sweep
@@ -47,11 +54,15 @@ def test_a_run_resumes_at_any_round(sampler):
   samples, _, states = rest_after(0, None)
   for done in (1, 4):  # within the first epoch and in another
     resumed, _, _ = rest_after(done, jax.tree.map(lambda x, done=done: x[done - 1], states))
-    jax.tree.map(np.testing.assert_array_equal, resumed, jax.tree.map(lambda x, done=done: x[done:], samples))
+    jax.tree.map(
+      np.testing.assert_array_equal, resumed, jax.tree.map(lambda x, done=done: x[done:], samples)
+    )
 
 
 def test_batches_filled_exactly_are_charged_for_the_one_that_a_removed_record_leaves_short():
-  """Records +1 and -1 in batches of one, in either order, against -1 and an empty batch: exactly, on a grid."""
+  """Records +1 and -1 in batches of one, in either order, against -1 and an empty batch: exactly,
+  on a grid.
+  """
   grid = np.linspace(-4, 4, 801)
   sampler, stddev = shuffled(2, 1), 0.3
 
@@ -60,7 +71,9 @@ def test_batches_filled_exactly_are_charged_for_the_one_that_a_removed_record_le
     return np.outer(x / x.sum(), y / y.sum())
 
   both, one = (law(1, -1) + law(-1, 1)) / 2, law(-1, 0)
-  ledger = Ledger().append(Round(sampler.event(sampler.init()), GaussianSum(1.0, stddev), "add_remove"))
+  ledger = Ledger().append(
+    Round(sampler.event(sampler.init()), GaussianSum(1.0, stddev), "add_remove")
+  )
   for epsilon in (35.0, 50.0, 60.0):
     truth = np.maximum(both - np.exp(epsilon) * one, 0).sum()
     assert truth <= accounting.delta(ledger, epsilon) < 1
@@ -74,14 +87,20 @@ def test_events_tell_where_epochs_start(key, sampler):
     event = Round(sampler.event(state), GaussianSum(1.0, 1.0))
     return sampler.sample(key, state)[1], event
 
-  _, events = jax.jit(lambda keys: jax.lax.scan(step, sampler.init(), keys))(jax.random.split(key, 7))
+  _, events = jax.jit(lambda keys: jax.lax.scan(step, sampler.init(), keys))(
+    jax.random.split(key, 7)
+  )
   sampled = [event.sampling for event in Ledger().append(events)]
-  assert [event.starts_epoch for event in sampled] == [n % sampled[0].num_batches == 0 for n in range(7)]
+  assert [event.starts_epoch for event in sampled] == [
+    n % sampled[0].num_batches == 0 for n in range(7)
+  ]
 
 
 def test_events_hold_what_is_public():
   assert shuffled(10, 4).event(epochs.EpochState(None, 1)) == ShuffledBatches(2, False, False, 10)
-  assert shuffled(10, 4, keep_partial=True).event(epochs.EpochState(None, 0)) == ShuffledBatches(3, True, True, 10)
+  assert shuffled(10, 4, keep_partial=True).event(epochs.EpochState(None, 0)) == ShuffledBatches(
+    3, True, True, 10
+  )
   event = balls_in_bins(10, 3, capacity=4).event(epochs.EpochState(None, 0))
   assert event == BallsInBins(3, True, stats.binom(10, 1 / 3).sf(4), 10)
 
@@ -121,18 +140,24 @@ def test_orders_stay_uniform_where_words_are_often_equal(key, monkeypatch):
 def test_picks_are_uniform_and_independent(key):
   picks = assignments(balls_in_bins(6, 5), jax.random.split(key, 20_000))
   counts = np.bincount(picks.ravel(), minlength=5)
-  statistical.assert_frequencies(counts, np.full(5, 1 / 5), catches=np.array([0.19, 0.2025, 0.2025, 0.2025, 0.2025]))
+  statistical.assert_frequencies(
+    counts, np.full(5, 1 / 5), catches=np.array([0.19, 0.2025, 0.2025, 0.2025, 0.2025])
+  )
   for bin_number in (0, 4):
     statistical.assert_uncorrelated(((picks == bin_number) - 0.2) / 0.4, catches=0.07)
 
 
 def test_sizes_of_bins_are_binomial_and_overflow_as_often_as_the_event_says(key):
   sampler = balls_in_bins(50, 4, capacity=16)
-  sizes = jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[0].size))(jax.random.split(key, 20_000))
+  sizes = jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[0].size))(
+    jax.random.split(key, 20_000)
+  )
   law = stats.binom(50, 1 / 4)
   assert sampler.event(sampler.init()).overflow_probability == pytest.approx(law.sf(16), rel=1e-9)
   expected = law.pmf(np.arange(17)) + (np.arange(17) == 16) * law.sf(16)
-  wrong = stats.binom(50, 0.26).pmf(np.arange(17)) + (np.arange(17) == 16) * stats.binom(50, 0.26).sf(16)
+  wrong = stats.binom(50, 0.26).pmf(np.arange(17)) + (np.arange(17) == 16) * stats.binom(
+    50, 0.26
+  ).sf(16)
   statistical.assert_frequencies(np.bincount(sizes, minlength=17), expected, catches=wrong)
 
 
@@ -153,11 +178,16 @@ def test_empty_bins_are_ordinary(key):
   ],
 )
 def test_public_sizes(sampler, capacity, expected_size):
-  assert (sampler.capacity, sampler.expected_size) == (capacity, pytest.approx(expected_size, rel=1e-15))
+  assert (sampler.capacity, sampler.expected_size) == (
+    capacity,
+    pytest.approx(expected_size, rel=1e-15),
+  )
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("sampler", [shuffled(10**6, 1000), balls_in_bins(10**6, 1000)], ids=["shuffled", "bins"])
+@pytest.mark.parametrize(
+  "sampler", [shuffled(10**6, 1000), balls_in_bins(10**6, 1000)], ids=["shuffled", "bins"]
+)
 def test_a_million_users_in_one_program_for_all_rounds(key, sampler):
   samples, _, states = run(sampler, jax.random.split(key, 3))
   members = np.asarray(samples.indices)[np.asarray(samples.weights) > 0]

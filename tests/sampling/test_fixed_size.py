@@ -17,7 +17,9 @@ POPULATION, SIZE, ROUNDS = 20, 7, 20_000
 
 @pytest.fixture(scope="module")
 def members():
-  return membership(draw(fixed_size(POPULATION, SIZE), jax.random.split(jax.random.key(1), ROUNDS)), POPULATION)
+  return membership(
+    draw(fixed_size(POPULATION, SIZE), jax.random.split(jax.random.key(1), ROUNDS)), POPULATION
+  )
 
 
 def test_samples_hold_as_many_distinct_records_as_asked_for(members):
@@ -27,16 +29,21 @@ def test_samples_hold_as_many_distinct_records_as_asked_for(members):
 
 def test_every_record_takes_part_with_the_same_probability(members):
   p = SIZE / POPULATION
-  statistical.assert_mean(members, np.full(POPULATION, p), stddev=np.sqrt(p * (1 - p)), catches=0.1 * p)
+  statistical.assert_mean(
+    members, np.full(POPULATION, p), stddev=np.sqrt(p * (1 - p)), catches=0.1 * p
+  )
 
 
 def test_every_pair_takes_part_with_the_same_probability(members):
   first, second = np.triu_indices(POPULATION, 1)
-  p = SIZE * (SIZE - 1) / (POPULATION * (POPULATION - 1))  # independent records would have it 9 % higher
+  # independent records would have it 9 % higher
+  p = SIZE * (SIZE - 1) / (POPULATION * (POPULATION - 1))
   stddev = np.sqrt(p * (1 - p))
   pairs = members[:, first] * members[:, second]
   statistical.assert_mean(pairs, np.full(len(first), p), stddev=stddev, catches=0.25 * p)
-  statistical.assert_mean(members[:, 0] * members[:, 1:].sum(axis=1), (POPULATION - 1) * p, stddev=3, catches=0.2)
+  statistical.assert_mean(
+    members[:, 0] * members[:, 1:].sum(axis=1), (POPULATION - 1) * p, stddev=3, catches=0.2
+  )
 
 
 @pytest.mark.sweep
@@ -44,7 +51,9 @@ def test_every_pair_takes_part_with_the_same_probability(members):
 def test_every_subset_is_as_likely_as_any_other(key, size):
   sample = draw(fixed_size(6, size), jax.random.split(key, ROUNDS))
   subsets = {subset: place for place, subset in enumerate(itertools.combinations(range(6), size))}
-  counts = np.bincount([subsets[tuple(row)] for row in np.asarray(sample.indices).tolist()], minlength=len(subsets))
+  counts = np.bincount(
+    [subsets[tuple(row)] for row in np.asarray(sample.indices).tolist()], minlength=len(subsets)
+  )
   wrong = np.full(len(subsets), 0.955 / (len(subsets) - 1))
   wrong[0] = 0.045  # instead of 0.067
   statistical.assert_frequencies(counts, np.full(len(subsets), 1 / len(subsets)), catches=wrong)
@@ -65,11 +74,17 @@ def test_marked_integers_are_drawn_again(key):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("population", "size"), [(1, 1), (5, 5), (2, 1), (10**6, 1), (10**6, 1000)])
+@pytest.mark.parametrize(
+  ("population", "size"), [(1, 1), (5, 5), (2, 1), (10**6, 1), (10**6, 1000)]
+)
 def test_form_of_a_sample(key, population, size):
   sampler = fixed_size(population, size)
   sample, state = jax.jit(sampler.sample)(key, sampler.init())
-  assert (sample.indices.dtype, sample.weights.dtype, sample.size.dtype) == (jnp.int32, jnp.float32, jnp.int32)
+  assert (sample.indices.dtype, sample.weights.dtype, sample.size.dtype) == (
+    jnp.int32,
+    jnp.float32,
+    jnp.int32,
+  )
   assert sample.indices.shape == sample.weights.shape == (size,) == (sampler.capacity,)
   assert sampler.expected_size == size == int(sample.size) == float(sample.weights.sum())
   assert len(set(sample.indices.tolist())) == size

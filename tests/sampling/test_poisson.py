@@ -1,4 +1,6 @@
-"""Poisson samples follow their distribution, keep their form, and say in their event what was realised."""
+"""Poisson samples follow their distribution, keep their form, and say in their event what was
+realised.
+"""
 
 import fractions
 
@@ -33,7 +35,9 @@ def test_probability_of_taking_part(members):
 
 def test_every_record_takes_part_with_the_same_probability(members):
   stddev = np.sqrt(PROBABILITY * (1 - PROBABILITY))
-  statistical.assert_mean(members, np.full(POPULATION, PROBABILITY), stddev=stddev, catches=0.1 * PROBABILITY)
+  statistical.assert_mean(
+    members, np.full(POPULATION, PROBABILITY), stddev=stddev, catches=0.1 * PROBABILITY
+  )
 
 
 def test_records_take_part_independently_of_each_other(members):
@@ -60,7 +64,9 @@ def test_sizes_are_binomial(members, wrong):
 def test_event_holds_the_realised_probability_to_64_bits(probability):
   event = poisson(1000, probability).event(())
   assert isinstance(event, PoissonSampling)
-  assert abs(fractions.Fraction(event.probability) - fractions.Fraction(probability)) <= fractions.Fraction(1, 2**64)
+  assert abs(
+    fractions.Fraction(event.probability) - fractions.Fraction(probability)
+  ) <= fractions.Fraction(1, 2**64)
   assert poisson(1000, probability).expected_size == 1000 * probability
 
 
@@ -83,11 +89,19 @@ def test_empty_samples_have_slots_of_weight_zero(key, population, probability):
   assert np.all((sample.indices >= 0) & (sample.indices < population))
 
 
-@pytest.mark.parametrize(("population", "probability", "capacity"), [(60_000, 0.01, 779), (10**6, 0.001, 1230)])
-def test_default_capacity_is_the_least_that_overflows_in_1e12_rounds(population, probability, capacity):
+@pytest.mark.parametrize(
+  ("population", "probability", "capacity"), [(60_000, 0.01, 779), (10**6, 0.001, 1230)]
+)
+def test_default_capacity_is_the_least_that_overflows_in_1e12_rounds(
+  population, probability, capacity
+):
   sampler = poisson(population, probability)
   assert sampler.capacity == capacity
-  assert sampler.event(()).overflow_probability < 1e-12 <= stats.binom(population, probability).sf(capacity - 1)
+  assert (
+    sampler.event(()).overflow_probability
+    < 1e-12
+    <= stats.binom(population, probability).sf(capacity - 1)
+  )
 
 
 def test_overflow_happens_as_often_as_the_event_says(key):
@@ -99,14 +113,22 @@ def test_overflow_happens_as_often_as_the_event_says(key):
   assert np.all(np.asarray(sample.size) <= capacity)
   assert membership(sample, POPULATION).max() == 1
   # A full sample is one that overflowed or fitted exactly.
-  statistical.assert_proportion(np.sum(sample.size == capacity), rounds, LAW.sf(capacity - 1), catches=0.15)
+  statistical.assert_proportion(
+    np.sum(sample.size == capacity), rounds, LAW.sf(capacity - 1), catches=0.15
+  )
 
 
 def test_members_come_first_and_padding_has_weight_zero(key):
   sample = draw(poisson(POPULATION, PROBABILITY), jax.random.split(key, 200))
   places = np.arange(sample.weights.shape[1])
-  np.testing.assert_array_equal(sample.weights, (places < np.asarray(sample.size)[:, None]).astype(np.float32))
-  assert (sample.indices.dtype, sample.weights.dtype, sample.size.dtype) == (jnp.int32, jnp.float32, jnp.int32)
+  np.testing.assert_array_equal(
+    sample.weights, (places < np.asarray(sample.size)[:, None]).astype(np.float32)
+  )
+  assert (sample.indices.dtype, sample.weights.dtype, sample.size.dtype) == (
+    jnp.int32,
+    jnp.float32,
+    jnp.int32,
+  )
   assert np.all((sample.indices >= 0) & (sample.indices < POPULATION))
 
 
@@ -143,20 +165,26 @@ def test_no_record_exceeds_the_participation_cap(key):
   taken = membership(samples, population)
   np.testing.assert_array_equal(np.cumsum(taken, axis=0), states)
   assert taken.sum(axis=0).max() == cap == int(final.max())
-  # Until its cap a record takes part as often as ever: with 20 rounds expected, nobody is left below it.
+  # Until its cap a record takes part as often as ever: with 20 rounds expected, nobody is left
+  # below it.
   assert taken.sum(axis=0).min() == cap
   assert sampler.max_participations == cap
 
 
 def test_the_cap_does_not_touch_those_below_it():
-  samplers = poisson(POPULATION, PROBABILITY, max_participations=1), poisson(POPULATION, PROBABILITY)
+  samplers = (
+    poisson(POPULATION, PROBABILITY, max_participations=1),
+    poisson(POPULATION, PROBABILITY),
+  )
   capped, free = (sampler.sample(jax.random.key(1), sampler.init())[0] for sampler in samplers)
   np.testing.assert_array_equal(capped.indices, free.indices)
 
 
 def test_rounds_differ_and_repeat_with_their_key():
   sampler = poisson(1000, 0.1)
-  first, again, other = (sampler.sample(jax.random.key(seed), sampler.init())[0] for seed in (1, 1, 2))
+  first, again, other = (
+    sampler.sample(jax.random.key(seed), sampler.init())[0] for seed in (1, 1, 2)
+  )
   np.testing.assert_array_equal(first.indices, again.indices)
   assert first.indices.tolist() != other.indices.tolist()
 

@@ -1,4 +1,6 @@
-"""Steps of DP-SGD in jax_privacy: python -m experiments.benchmarks.peers.jax_privacy_sgd example MODEL."""
+"""Steps of DP-SGD in jax_privacy: python -m experiments.benchmarks.peers.jax_privacy_sgd example
+MODEL.
+"""
 
 import sys
 
@@ -10,7 +12,8 @@ import optax
 from experiments.benchmarks.peers import networks, serve
 
 _STEPS = 10
-_MICROBATCHES = {"logistic": 16, "mlp": 1, "cnn": 16}  # the fastest that we found for each, on 2 cores
+# the fastest that we found for each, on 2 cores
+_MICROBATCHES = {"logistic": 16, "mlp": 1, "cnn": 16}
 
 
 def main() -> None:
@@ -23,15 +26,22 @@ def main() -> None:
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
   gradient = jax_privacy.clipped_grad(
-    loss, l2_clip_norm=serve.CLIP_NORM, batch_argnums=(1, 2), microbatch_size=_MICROBATCHES[sys.argv[2]]
+    loss,
+    l2_clip_norm=serve.CLIP_NORM,
+    batch_argnums=(1, 2),
+    microbatch_size=_MICROBATCHES[sys.argv[2]],
   )
-  noise = jax_privacy.noise_addition.gaussian_privatizer(stddev=serve.CLIP_NORM * serve.NOISE_MULTIPLIER)
+  noise = jax_privacy.noise_addition.gaussian_privatizer(
+    stddev=serve.CLIP_NORM * serve.NOISE_MULTIPLIER
+  )
 
   @jax.jit
   def step(carry):
     params, state = carry
     total, state = noise.update(gradient(params, inputs, labels), state)
-    return jax.tree.map(lambda p, g: p - serve.LEARNING_RATE / serve.BATCH * g, params, total), state
+    return jax.tree.map(
+      lambda p, g: p - serve.LEARNING_RATE / serve.BATCH * g, params, total
+    ), state
 
   params = networks.init(network, jax.random.key(0))
   carry = (params, noise.init(params))

@@ -1,4 +1,6 @@
-"""Rounds of DP-FedAvg in pfl-research: python -m experiments.benchmarks.peers.pfl_research federated MODEL."""
+"""Rounds of DP-FedAvg in pfl-research: python -m experiments.benchmarks.peers.pfl_research
+federated MODEL.
+"""
 
 import sys
 
@@ -48,7 +50,9 @@ def main() -> None:
   )
   datasets = {number: Dataset(tuple(user)) for number, user in enumerate(users)}
   data = FederatedDataset(datasets.__getitem__, get_user_sampler("random", list(datasets)))
-  mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(serve.CLIP_NORM, serve.NOISE_MULTIPLIER))
+  mechanism = CentrallyAppliedPrivacyMechanism(
+    GaussianMechanism(serve.CLIP_NORM, serve.NOISE_MULTIPLIER)
+  )
   backend = SimulatedBackend(data, data, postprocessors=[mechanism])
   network = _Classifier(MODELS[sys.argv[2]]())
   model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
@@ -56,7 +60,9 @@ def main() -> None:
   train = NNTrainHyperParams(serve.EXAMPLES, 1, serve.LEARNING_RATE)
 
   def run():
-    FederatedAveraging().run(algorithm_params, backend, model, train, NNEvalHyperParams(serve.EXAMPLES))
+    FederatedAveraging().run(
+      algorithm_params, backend, model, train, NNEvalHyperParams(serve.EXAMPLES)
+    )
 
   serve.serve(run, _ROUNDS * serve.COHORT)
 

@@ -13,9 +13,10 @@ from jdp import _validate
 
 _IMAGES = {"dataset": ("digits", "mnist")}
 
-# The options that decide who the users are, what each has, and who is public. Of runs that differ in one of them, one
-# user may be several of the other run's, or have been public there: what was released about the ones says nothing of
-# the others. The folder is one of them, as other files may have the same names.
+# The options that decide who the users are, what each has, and who is public. Of runs that differ
+# in one of them, one user may be several of the other run's, or have been public there: what was
+# released about the ones says nothing of the others. The folder is one of them, as other files may
+# have the same names.
 USERS = (
   "dataset",
   "data_dir",
@@ -41,10 +42,15 @@ class ProblemOptions(ClassificationOptions, TextOptions):
     choices=("digits", "mnist", *TEXT),
   )
   data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": ("mnist", "movies", "movies_small", "shakespeare")}
+    None,
+    "The folder with the data's files.",
+    when={"dataset": ("mnist", "movies", "movies_small", "shakespeare")},
   )
   partition: str = option(
-    "iid", "Users: random images, two labels each, or the writers.", choices=("iid", "label", "writer"), when=_IMAGES
+    "iid",
+    "Users: random images, two labels each, or the writers.",
+    choices=("iid", "label", "writer"),
+    when=_IMAGES,
   )
   examples_per_user: int | None = option(
     None,
@@ -62,13 +68,13 @@ def load_problem(options: Any) -> LearningProblem:
     options: `ProblemOptions` and `TrainingOptions` in one.
 
   Raises:
-    ValueError: if the model does not fit the data, the data has no writers, there is too little text, or the clients'
-      text would be public.
+    ValueError: if the model does not fit the data, the data has no writers, there is too little
+      text, or the clients' text would be public.
     FileNotFoundError: if a file is missing.
   """
   if options.dataset == options.public_text:
     raise ValueError(
-      f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: the text of the "
-      "clients themselves; leave it out."
+      f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: "
+      "the text of the clients themselves; leave it out."
     )
   return text_problem(options) if options.dataset in TEXT else image_problem(options)

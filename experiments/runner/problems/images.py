@@ -23,9 +23,13 @@ class ClassificationOptions:
   """The options that say what is learnt, and from whom."""
 
   dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(None, "The folder with the data's files.", when={"dataset": ("mnist",)})
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
+  )
   partition: str = option(
-    "iid", "Users: random examples, two labels each, or the writers.", choices=("iid", "label", "writer")
+    "iid",
+    "Users: random examples, two labels each, or the writers.",
+    choices=("iid", "label", "writer"),
   )
   examples_per_user: int | None = option(
     None,

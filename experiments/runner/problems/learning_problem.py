@@ -22,17 +22,20 @@ class LearningProblem(NamedTuple):
     init: key -> parameters.
     loss: (parameters, a client's examples) -> mean loss, for local training.
     evaluate: parameters -> name -> scalar, jitted, on data of nobody in `clients`.
-    clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the largest user]. A
-      client's `mask` has one axis, of examples; an example is what a local batch is made of (an image, a sequence of
-      words).
+    clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the
+      largest user]. A client's `mask` has one axis, of examples; an example is what a local batch
+      is made of (an image, a sequence of words).
     sizes: int [users], n_k: how many examples each user has.
     headline: name of the metric that tables and plots are about, a share in [0, 1].
     facts: what the report says about data and model, name -> value.
-    parts: (label of a row -> the last parameters of its first repetition) -> further parts of the report; None: none.
+    parts: (label of a row -> the last parameters of its first repetition) -> further parts of the
+      report; None: none.
     prior: what is released about the users before the first round.
-    begin: what waits for the work directory, which keeps it: work directory -> the task as it is run, of the same
-      shapes, with a private vocabulary or parameters trained on public text. None: nothing waits.
-    equal: whether all users have as many examples by construction, so that sizes tell nothing about anybody.
+    begin: what waits for the work directory, which keeps it: work directory -> the task as it is
+      run, of the same shapes, with a private vocabulary or parameters trained on public text. None:
+      nothing waits.
+    equal: whether all users have as many examples by construction, so that sizes tell nothing about
+      anybody.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -61,7 +64,9 @@ class LearningProblem(NamedTuple):
     return int(self.sizes.sum()) if unit == Unit.EXAMPLE else self.num_users
 
   def public(self, unit: Unit) -> str:
-    """What every run takes as public though it is computed from the protected data: numbers, and padded shapes."""
+    """What every run takes as public though it is computed from the protected data: numbers, and
+    padded shapes.
+    """
     largest = "" if self.equal else f", n = {self.sizes.max()}, the examples of the largest user"
     return f"N = {self.num_records(unit)} {unit}s{largest}"
 

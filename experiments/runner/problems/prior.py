@@ -1,4 +1,6 @@
-"""What was released about the users before the first round: an earlier run's parameters, and what they cost."""
+"""What was released about the users before the first round: an earlier run's parameters, and what
+they cost.
+"""
 
 import dataclasses
 import math
@@ -23,13 +25,15 @@ PyTree = Any
 
 
 def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
-  """The parameters that an earlier run ended with, and what was released about this run's users until then.
+  """The parameters that an earlier run ended with, and what was released about this run's users
+  until then.
 
-  The earlier run's ledger counts for this run's users if they were the earlier run's: if all options agree that decide
-  who they are (`catalogue.USERS`). With `--warm_start_public`, which says that none of this run's users was among those
-  of the earlier run, nothing is counted. A run whose flags gave its noise away (`not_private`), or whose ledger
-  says that its key may be known (`Ledger.caveats`), released all in the clear. A language model's words go by their
-  position: either way they are the same.
+  The earlier run's ledger counts for this run's users if they were the earlier run's: if all
+  options agree that decide who they are (`catalogue.USERS`). With `--warm_start_public`, which says
+  that none of this run's users was among those of the earlier run, nothing is counted. A run whose
+  flags gave its noise away (`not_private`), or whose ledger says that its key may be known
+  (`Ledger.caveats`), released all in the clear. A language model's words go by their position:
+  either way they are the same.
 
   Args:
     path: the run's `params.npz`, with its ledger beside it, in its folder with `flags.json`.
@@ -37,8 +41,9 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
     options: `TaskOptions` and `TrainingOptions` in one, and `warm_start_public`.
 
   Raises:
-    ValueError: if the file holds other parameters, or of other words; if they are said to be public and come from the
-      same data; if they are not, and there is no ledger, or no flags, or the users are others.
+    ValueError: if the file holds other parameters, or of other words; if they are said to be public
+      and come from the same data; if they are not, and there is no ledger, or no flags, or the
+      users are others.
     FileNotFoundError: if there is no file.
   """
   params, file = load_params(path, like), pathlib.Path(path).resolve()
@@ -50,8 +55,9 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   for needed in (file.with_name(LEDGER), flags):
     if not needed.exists():
       raise ValueError(
-        f"Expected {needed.name} of the run that made --warm_start={path}, to count what these parameters cost, got "
-        "none; name a file in its run's folder, or add --warm_start_public if nobody of this run was among its users."
+        f"Expected {needed.name} of the run that made --warm_start={path}, to count what these "
+        "parameters cost, got none; name a file in its run's folder, or add --warm_start_public if "
+        "nobody of this run was among its users."
       )
   _check_same_users(path, earlier, options)
   spent = load(file.with_name(LEDGER))
@@ -60,34 +66,48 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
 
 
 def _check_same_users(path, earlier, options):
-  """Refuses a run of other users, or, as the same users' public text has the same words, of words counted privately."""
+  """Refuses a run of other users, or, as the same users' public text has the same words, of words
+  counted privately.
+  """
   other = [name for name in (*USERS, "vocabulary") if earlier.get(name) != getattr(options, name)]
   if other:
-    given, got = (", ".join(f"--{name}={of(name)}" for name in other) for of in (vars(options).get, earlier.get))
+    given, got = (
+      ", ".join(f"--{name}={of(name)}" for name in other) for of in (vars(options).get, earlier.get)
+    )
     raise ValueError(
-      f"Expected an earlier run of the same users and words, {given}, got {got} in {path}: what its users were "
-      "promised says nothing of this run's; begin with another model, or give the same flags."
+      f"Expected an earlier run of the same users and words, {given}, got {got} in {path}: what "
+      "its users were promised says nothing of this run's; begin with another model, or give the "
+      "same flags."
     )
 
 
 def _check_others(path, earlier, options):
-  """Refuses a run that cannot be of other users, or, as other users' text has other words, not of the same words."""
-  if earlier and all(earlier.get(name) == getattr(options, name) for name in ("dataset", "data_dir")):
+  """Refuses a run that cannot be of other users, or, as other users' text has other words, not of
+  the same words.
+  """
+  if earlier and all(
+    earlier.get(name) == getattr(options, name) for name in ("dataset", "data_dir")
+  ):
     raise ValueError(
-      f"Expected --warm_start_public with a model of other users' data, got {path}, of a run on {options.dataset} "
-      "too; leave it out, and what it cost is counted."
+      f"Expected --warm_start_public with a model of other users' data, got {path}, of a run on "
+      f"{options.dataset} too; leave it out, and what it cost is counted."
     )
   words = (options.public_text, earlier.get("public_text"), earlier.get("vocabulary"))
   if options.dataset in TEXT and words != ("modules", "modules", "public"):
     raise ValueError(
-      f"Expected words of Python's docstrings here and in the run that made --warm_start={path}, as those of two data "
-      "sets differ, got others; give --public_text=modules to both, and --vocabulary=public."
+      f"Expected words of Python's docstrings here and in the run that made --warm_start={path}, "
+      "as those of two data sets differ, got others; give --public_text=modules to both, and "
+      "--vocabulary=public."
     )
 
 
 def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
   """What was released if the noise of these events is known."""
-  return [(dataclasses.replace(event, query=NonPrivate()), n) for event, n in spent.entries if isinstance(event, Round)]
+  return [
+    (dataclasses.replace(event, query=NonPrivate()), n)
+    for event, n in spent.entries
+    if isinstance(event, Round)
+  ]
 
 
 def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | None) -> None:
@@ -100,21 +120,24 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
     max_epsilon: the budget, or None.
 
   Raises:
-    ValueError: if a release is about another unit, relation or observer, or if they cost more than the budget.
+    ValueError: if a release is about another unit, relation or observer, or if they cost more than
+      the budget.
   """
   for event, _ in prior.entries:
-    in_the_clear = isinstance(event, Round) and isinstance(event.query, NonPrivate)  # Infinite under every relation.
+    # Infinite under every relation.
+    in_the_clear = isinstance(event, Round) and isinstance(event.query, NonPrivate)
     relation = Relation.ADD_REMOVE if in_the_clear else event.relation
     if (event.unit, relation, event.observer) != (unit, Relation.ADD_REMOVE, Observer.MODEL):
       raise ValueError(
-        f"Expected earlier releases per {unit} (add/remove) to whoever sees the models, as those of the runs to come, "
-        f"got {type(event).__name__} per {event.unit} ({event.relation.label}) to the {event.observer}; begin with "
-        "another model, or leave out the runs about another unit."
+        f"Expected earlier releases per {unit} (add/remove) to whoever sees the models, as those "
+        f"of the runs to come, got {type(event).__name__} per {event.unit} "
+        f"({event.relation.label}) to the {event.observer}; begin with another model, or leave out "
+        "the runs about another unit."
       )
   if max_epsilon is not None and (spent := central_epsilon(prior, delta)) > max_epsilon:
     raise ValueError(
-      f"Expected --max_epsilon of at least the {rounded_up(spent)} that was spent before the first round, "
-      f"got {max_epsilon}."
+      f"Expected --max_epsilon of at least the {rounded_up(spent)} that was spent before the first "
+      f"round, got {max_epsilon}."
     )
 
 
@@ -122,7 +145,9 @@ def describe_start(path: str, task: LearningProblem, options: Any) -> str:
   """What a report says of the parameters, or the words, that its runs begin with."""
   if options.warm_start_public:
     return f"Not counted: what {path} was trained on, said to be public or of other users (`--warm_start_public`)."
-  records = max((task.num_records(event.unit) for event, _ in task.prior.entries), default=task.num_users)
+  records = max(
+    (task.num_records(event.unit) for event, _ in task.prior.entries), default=task.num_users
+  )
   cost = central_epsilon(task.prior, central_delta(options, records))
   if math.isinf(cost):
     return f"**{path} was trained on these users without privacy: no run that begins with it has a guarantee.**"

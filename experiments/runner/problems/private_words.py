@@ -1,4 +1,6 @@
-"""A vocabulary counted among the users of a run: one noised release, whatever was killed in between."""
+"""A vocabulary counted among the users of a run: one noised release, whatever was killed in
+between.
+"""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -20,8 +22,8 @@ def private_words(
 ) -> Vocabulary:
   """The words in `vocabulary/words.json`, counted first if they are not there.
 
-  A resumed run counts with the same noise: that is one release, not two. Beside the words, and before them, the
-  folder gets the ledger of what they cost.
+  A resumed run counts with the same noise: that is one release, not two. Beside the words, and
+  before them, the folder gets the ledger of what they cost.
 
   Args:
     workdir: held.

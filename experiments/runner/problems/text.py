@@ -1,4 +1,6 @@
-"""Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's modules."""
+"""Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's
+modules.
+"""
 
 import pathlib
 import sys
@@ -48,11 +50,12 @@ class Split(NamedTuple):
 def text_problem(options: Any) -> LearningProblem:
   """Reads the texts and makes the model.
 
-  With a private vocabulary, the words are those of the public text until the task is begun: the count needs the run's
-  noise key. Sizes and shapes are the same.
+  With a private vocabulary, the words are those of the public text until the task is begun: the
+  count needs the run's noise key. Sizes and shapes are the same.
 
   Raises:
-    ValueError: if a share of the users is empty, no user has enough text, or the public text has too few words.
+    ValueError: if a share of the users is empty, no user has enough text, or the public text has
+      too few words.
     FileNotFoundError: if a file is missing.
   """
   users = read(options.dataset, options.data_dir)
@@ -62,14 +65,17 @@ def text_problem(options: Any) -> LearningProblem:
   size = options.vocabulary_size or min(_MOST_WORDS, len(candidates))
   if not size <= len(candidates):
     raise ValueError(
-      f"Expected --vocabulary_size of at most the {len(candidates)} words of the public text, got {size}; "
-      "take fewer, or leave it out."
+      f"Expected --vocabulary_size of at most the {len(candidates)} words of the public text, got "
+      f"{size}; take fewer, or leave it out."
     )
   vocabulary = Vocabulary(candidates[:size])
   make = partial(_make_task, options, split, public)
   if options.vocabulary == "public":
     return make(vocabulary, Ledger())
-  noise = {"words_per_user": options.vocabulary_words_per_user, "noise_multiplier": options.vocabulary_noise_multiplier}
+  noise = {
+    "words_per_user": options.vocabulary_words_per_user,
+    "noise_multiplier": options.vocabulary_noise_multiplier,
+  }
   prior = Ledger().append(data.vocabulary_event(**noise))
 
   def begin(workdir):
@@ -111,14 +117,18 @@ def _make_task(
     return task
 
   def begin(workdir):
-    start = _start(options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz")
+    start = _start(
+      options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz"
+    )
     return task._replace(init=lambda key: start)
 
   return task._replace(complete=begin)
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
-  """The first tokens of each user, as many of each: the next words of a few users would say little about others."""
+  """The first tokens of each user, as many of each: the next words of a few users would say little
+  about others.
+  """
   windows = max(1, options.test_tokens // (len(users) * options.unroll))
   parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]
   return Examples(*map(np.concatenate, zip(*parts, strict=True)))
@@ -134,7 +144,9 @@ def read(dataset: str, data_dir: str | None) -> list[UserText]:
   if dataset == "modules":
     return data.python_modules()
   if data_dir is None:
-    raise ValueError(f"Expected --data_dir for {dataset}, got none; name the folder with text/{dataset}.jsonl.gz.")
+    raise ValueError(
+      f"Expected --data_dir for {dataset}, got none; name the folder with text/{dataset}.jsonl.gz."
+    )
   return data.read_users(f"{data_dir}/text/{dataset}.jsonl.gz")
 
 
@@ -150,13 +162,15 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
   split = Split(*([users[i] for i in part] for part in np.split(order, [public, public + test])))
   if not split.test or not (split.public or options.public_text == "modules"):
     raise ValueError(
-      f"Expected users for the test and for --public_text={options.public_text}, got {len(split.test)} and "
-      f"{len(split.public)}; raise --test_share or --public_share."
+      f"Expected users for the test and for --public_text={options.public_text}, got "
+      f"{len(split.test)} and {len(split.public)}; raise --test_share or --public_share."
     )
   return split
 
 
-def _start(options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path) -> PyTree:
+def _start(
+  options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path
+) -> PyTree:
   """The parameters in a file, trained on the public text if there is none."""
   params = model.init(jax.random.key(options.init_seed))
   if path.exists():
@@ -167,7 +181,9 @@ def _start(options: Any, model: models.LanguageModel, public: Callable[[], Examp
     num_epochs=options.public_passes,
     batch_size=_PUBLIC_BATCH,
   )
-  difference = jax.jit(train)(jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public()))
+  difference = jax.jit(train)(
+    jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public())
+  )
   trained = jax.tree.map(jnp.add, params, difference)
   save_params(path, trained)
   return trained
@@ -181,11 +197,18 @@ def _facts(
   num_tested: int,
   clients: data.PackedUsers,
 ) -> dict[str, Any]:
-  source = "Python's docstrings" if options.public_text == "modules" else f"{options.public_share:.0%} of the users"
+  source = (
+    "Python's docstrings"
+    if options.public_text == "modules"
+    else f"{options.public_share:.0%} of the users"
+  )
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
-  length = "" if options.equal_users else "up to "  # Nothing that is known from the clients' text alone.
-  start = f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
+  # Nothing that is known from the clients' text alone.
+  length = "" if options.equal_users else "up to "
+  start = (
+    f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
+  )
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   return {
     "data": f"{options.dataset}: {len(clients.counts):,} users of {length}{options.tokens_per_user:,} tokens; "
@@ -202,14 +225,24 @@ def _parts(
   """What the models predict: how frequent their words are, and examples."""
   yield head_words(model, test, params_of)
   rows = [
-    [label, *(", ".join(word for word, _ in models.next_words(model, params, vocabulary, text)) for text in _PROMPTS)]
+    [
+      label,
+      *(
+        ", ".join(word for word, _ in models.next_words(model, params, vocabulary, text))
+        for text in _PROMPTS
+      ),
+    ]
     for label, params in params_of.items()
   ]
-  yield Part("The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows))
+  yield Part(
+    "The three likeliest next words", table(["run", *(f"{text} …" for text in _PROMPTS)], rows)
+  )
 
 
 def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
-  """Of ten predicted words, how many are among the most frequent: the share of tokens for each number."""
+  """Of ten predicted words, how many are among the most frequent: the share of tokens for each
+  number.
+  """
   apart = max(1, test.labels.size // _HEAD_TOKENS)
   sample = jax.tree.map(lambda x: x[::apart], test)
   count = jax.jit(partial(models.head_words, model, heads=_HEADS))
@@ -222,4 +255,8 @@ def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str,
     for head, axes, row in zip(_HEADS, panels, shares, strict=True):
       axes.plot(row, marker="o", label=label)
       rows.append([label, f"{head}", *(f"{share:.1%}" for share in row)])
-  return Part("Head words", table(["run", "most frequent", *map(str, range(11))], rows), {"head_words": figure})
+  return Part(
+    "Head words",
+    table(["run", "most frequent", *map(str, range(11))], rows),
+    {"head_words": figure},
+  )

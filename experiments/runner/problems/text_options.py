@@ -19,7 +19,8 @@ class TextOptions:
 
   public_text: str | None = option(
     "users",
-    "What vocabulary and warm start come from: users of the data declared public, or Python's own docstrings.",
+    "What vocabulary and warm start come from: users of the data declared public, or Python's own "
+    "docstrings.",
     choices=("users", "modules"),
     when=_TEXT,
   )
@@ -29,31 +30,48 @@ class TextOptions:
     check=_share,
     when={**_TEXT, "public_text": ("users",)},
   )
-  test_share: float | None = option(0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT)
+  test_share: float | None = option(
+    0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT
+  )
   test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)
   vocabulary_size: int | None = option(
-    None, "Words. Default: 10,000, or all of the public text if it has fewer.", check=_count, when=_TEXT
+    None,
+    "Words. Default: 10,000, or all of the public text if it has fewer.",
+    check=_count,
+    when=_TEXT,
   )
   vocabulary: str | None = option(
     "public",
-    "Which words: the most frequent of the public text; or, of all its words, those that most users use, by a count "
-    "with noise that is part of each run's cost.",
+    "Which words: the most frequent of the public text; or, of all its words, those that most "
+    "users use, by a count with noise that is part of each run's cost.",
     choices=("public", "private"),
     when=_TEXT,
   )
   vocabulary_noise_multiplier: float | None = option(
-    3.0, "z of that count: its noise over the bound of a user.", check=_validate.positive, when=_PRIVATE
+    3.0,
+    "z of that count: its noise over the bound of a user.",
+    check=_validate.positive,
+    when=_PRIVATE,
   )
   vocabulary_words_per_user: int | None = option(
     100, "Words that a user counts for, at most.", check=_count, when=_PRIVATE
   )
-  tokens_per_user: int | None = option(1600, "A user's tokens beyond these are left out.", check=_count, when=_TEXT)
-  equal_users: bool | None = option(True, "Whether users with fewer tokens are left out.", when=_TEXT)
-  unroll: int | None = option(10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT)
+  tokens_per_user: int | None = option(
+    1600, "A user's tokens beyond these are left out.", check=_count, when=_TEXT
+  )
+  equal_users: bool | None = option(
+    True, "Whether users with fewer tokens are left out.", when=_TEXT
+  )
+  unroll: int | None = option(
+    10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
+  )
   public_passes: int | None = option(
     0, "Passes over the public text, without privacy, before the first round.", check=partial(_validate.integer, 0),
     when=_TEXT,
   )  # fmt: skip
   public_learning_rate: float | None = option(
-    6.0, "Learning rate of these passes, in batches of 8 sequences.", check=_validate.positive, when=_TEXT
+    6.0,
+    "Learning rate of these passes, in batches of 8 sequences.",
+    check=_validate.positive,
+    when=_TEXT,
   )

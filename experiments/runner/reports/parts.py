@@ -1,4 +1,6 @@
-"""The report of every experiment: parts, each a text with tables and perhaps plots, and how to repeat it."""
+"""The report of every experiment: parts, each a text with tables and perhaps plots, and how to
+repeat it.
+"""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -63,7 +65,9 @@ def write_report(
   print(f"Report and plots: {report}")
 
 
-def write_sweep_report(workdir: Workdir, experiment: str, title: str, options: Any, parts: Iterable[Part]) -> None:
+def write_sweep_report(
+  workdir: Workdir, experiment: str, title: str, options: Any, parts: Iterable[Part]
+) -> None:
   """Writes the report of a sweep with such `TrainingOptions`: see `write_report`."""
   remark = f"{statements.randomness(options)}\n{_SWEEP_FILES}"
   notice = statements.notice(options)

@@ -26,7 +26,9 @@ def figure(xlabel: str, ylabel: str, title: str) -> tuple[Figure, Axes]:
 
 def panels(xlabel: str, ylabel: str, titles: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
   """Empty plots side by side, with one scale."""
-  made, all_axes = plt.subplots(1, len(titles), figsize=(4 * len(titles), 4), sharey=True, layout="constrained")
+  made, all_axes = plt.subplots(
+    1, len(titles), figsize=(4 * len(titles), 4), sharey=True, layout="constrained"
+  )
   for axes, title in zip(all_axes, titles, strict=True):
     axes.set(xlabel=xlabel, title=title)
     axes.grid(alpha=0.3)
@@ -42,7 +44,9 @@ def save(made: Figure, path: pathlib.Path) -> None:
   plt.close(made)
 
 
-def curves(axes: Axes, repetitions: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str) -> None:
+def curves(
+  axes: Axes, repetitions: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str
+) -> None:
   """For each label, the mean of a metric over rounds, with 95 % t intervals."""
   for label, rows in repetitions.items():
     rounds, intervals = merge(rows, metric)
@@ -50,7 +54,9 @@ def curves(axes: Axes, repetitions: Mapping[str, Sequence[Sequence[Mapping[str, 
     axes.fill_between(rounds, *_bounds(intervals), color=line.get_color(), alpha=0.15)
 
 
-def merge(repetitions: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> tuple[list[int], list[Interval]]:
+def merge(
+  repetitions: Sequence[Sequence[Mapping[str, Any]]], metric: str
+) -> tuple[list[int], list[Interval]]:
   """(rounds, mean and interval of the metric there) for the rounds that all repetitions reached."""
   values = [{row["round"]: row[metric] for row in rows} for rows in repetitions]
   rounds = sorted(set.intersection(*(set(v) for v in values)))

@@ -15,7 +15,10 @@ def not_private(options: Any) -> list[str]:
   """
   reasons = []
   if options.noise_seed is not None:
-    reasons.append(f"sampling and noise came from --noise_seed={options.noise_seed}: whoever knows it can undo them")
+    reasons.append(
+      f"sampling and noise came from --noise_seed={options.noise_seed}: whoever knows it can undo "
+      "them"
+    )
   if options.diagnostics:
     reasons.append("--diagnostics wrote diagnostics.jsonl, which tells what is not noised")
   return reasons
@@ -53,7 +56,9 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
     return "∞"
   value = from_json(guarantee)
   if isinstance(value, SeparatedDP):
-    whole, *parts = (rounded_up(part, 4) for part in (value.epsilon, value.direction, value.magnitude))
+    whole, *parts = (
+      rounded_up(part, 4) for part in (value.epsilon, value.direction, value.magnitude)
+    )
     return f"{whole} ({' + '.join(parts)})"
   if isinstance(value, ApproxDP):
     return f"{epsilon(value.epsilon)} (δ = {rounded_up(value.delta, 3)})"

@@ -37,4 +37,6 @@ def _central(ledger: Ledger, delta: float) -> ApproxDP | None:
   epsilon = central_epsilon(ledger, delta)
   if not rounds or not math.isfinite(epsilon):
     return None
-  return ApproxDP(epsilon, delta, relation=rounds[0].relation, unit=rounds[0].unit, observer=Observer.MODEL)
+  return ApproxDP(
+    epsilon, delta, relation=rounds[0].relation, unit=rounds[0].unit, observer=Observer.MODEL
+  )

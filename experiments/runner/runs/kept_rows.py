@@ -9,7 +9,9 @@ from experiments.runner import files
 Case = TypeVar("Case")
 
 
-def kept_rows(cases: Sequence[Case], compute: Callable[[Case], Any], path: pathlib.Path) -> Iterator[Any]:
+def kept_rows(
+  cases: Sequence[Case], compute: Callable[[Case], Any], path: pathlib.Path
+) -> Iterator[Any]:
   """The results of all cases, in order: those in the file, then the others, each put there.
 
   Args:

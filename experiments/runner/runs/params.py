@@ -37,8 +37,12 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
   expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
   got = {name: array.shape for name, array in arrays.items()}
   if got != expected:
-    raise ValueError(f"Expected parameters {expected} in {path}, got {got}; name a run of the same model.")
-  return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected])
+    raise ValueError(
+      f"Expected parameters {expected} in {path}, got {got}; name a run of the same model."
+    )
+  return jax.tree.unflatten(
+    jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in expected]
+  )
 
 
 def _by_name(tree: PyTree) -> dict[str, Any]:

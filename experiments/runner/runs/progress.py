@@ -1,7 +1,8 @@
 """Progress: a bar on a terminal, plain lines in a pipe.
 
-How long a round took says how many users were in its sample, which is private. So no time is printed in a pipe,
-whose lines may be kept; the bar's throughput, in expected clients per second, vanishes with the bar.
+How long a round took says how many users were in its sample, which is private. So no time is
+printed in a pipe, whose lines may be kept; the bar's throughput, in expected clients per second,
+vanishes with the bar.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ def progress(num_rounds: int, cohort_size: float) -> Iterator[Report]:
     return
   from tqdm import tqdm  # Not needed in a pipe.
 
-  with tqdm(total=num_rounds, unit=" clients", unit_scale=cohort_size, leave=False, dynamic_ncols=True) as bar:
+  with tqdm(
+    total=num_rounds, unit=" clients", unit_scale=cohort_size, leave=False, dynamic_ncols=True
+  ) as bar:
 
     def report(rounds, message):
       bar.update(rounds)

@@ -31,7 +31,8 @@ class Setting(NamedTuple):
     algorithm: what is run.
     private: False for a baseline that no privacy budget can stop.
     delta: of its central guarantee. None: the sweep's.
-    public: what the central guarantee takes as public though it was computed from the protected data.
+    public: what the central guarantee takes as public though it was computed from the protected
+      data.
   """
 
   name: str
@@ -67,7 +68,9 @@ class Sweep(NamedTuple):
 
 
 def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
-  """The algorithm on one part of a sweep's clients, which are a dict: its runs may be about different units."""
+  """The algorithm on one part of a sweep's clients, which are a dict: its runs may be about
+  different units.
+  """
 
   def round_fn(noise_key, data_key, state, clients):
     return algorithm.round(noise_key, data_key, state, clients[name])
@@ -78,16 +81,18 @@ def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
 def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
   """Runs what is not finished yet.
 
-  Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and `result.json`. No two
-  runs share noise: each has a key of its own.
+  Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and
+  `result.json`. No two runs share noise: each has a key of its own.
 
   Returns:
-    The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its budget), its last
-    "metrics", "not_private" (its ledger's caveats), and as JSON data or null the guarantees "central", "release" and
-    "local" (`Costs`).
+    The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its
+    budget), its last "metrics", "not_private" (its ledger's caveats), and as JSON data or null the
+    guarantees "central", "release" and "local" (`Costs`).
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
-  pending = [number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()]
+  pending = [
+    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()
+  ]
   if pending:
     key = noise_key(workdir, options.noise_seed)
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
@@ -100,7 +105,9 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
   """A key for what no guarantee rests on; different purposes of one seed share nothing."""
-  return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition)
+  return jax.random.fold_in(
+    jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition
+  )
 
 
 def _folder(workdir: Workdir, setting: Setting, seed: int) -> pathlib.Path:
@@ -111,7 +118,9 @@ def _delta(sweep: Sweep, setting: Setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
-def _make_run(sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options: TrainingOptions) -> Run:
+def _make_run(
+  sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options: TrainingOptions
+) -> Run:
   return Run(
     name=f"{setting.name}/{seed}",
     algorithm=setting.algorithm,
@@ -127,7 +136,13 @@ def _make_run(sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options
 
 
 def _finish(
-  run: Run, setting: Setting, seed: int, delta: float, workdir: Workdir, options: TrainingOptions, report: Report
+  run: Run,
+  setting: Setting,
+  seed: int,
+  delta: float,
+  workdir: Workdir,
+  options: TrainingOptions,
+  report: Report,
 ) -> None:
   """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
   folder = _folder(workdir, setting, seed)

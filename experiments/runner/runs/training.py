@@ -1,4 +1,6 @@
-"""Training runs of experiments: `jdp.federated.train` in the folders of a work directory, with news and diagnostics."""
+"""Training runs of experiments: `jdp.federated.train` in the folders of a work directory, with news
+and diagnostics.
+"""
 
 import dataclasses
 import pathlib
@@ -30,17 +32,26 @@ class TrainingOptions:
   eval_every: int = option(10, "Rounds between evaluations, each with a checkpoint.", check=_count)
   seeds: int = option(1, "Repetitions of every setting.", check=_count)
   init_seed: int = option(0, "Seed of the initial model.", check=_seed)
-  data_seed: int = option(0, "Seed of the partition into users and of the order of local training.", check=_seed)
+  data_seed: int = option(
+    0, "Seed of the partition into users and of the order of local training.", check=_seed
+  )
   noise_seed: int | None = option(
-    None, "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private.", check=_seed
+    None,
+    "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private.",
+    check=_seed,
   )
   max_epsilon: float | None = option(
-    None, "Stop each run before the round that would take its central epsilon above this.", check=_validate.positive
+    None,
+    "Stop each run before the round that would take its central epsilon above this.",
+    check=_validate.positive,
   )
   diagnostics: bool = option(
-    False, "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private."
+    False,
+    "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private.",
   )
-  chunk_size: int = option(16, "Clients computed side by side: few on a CPU, hundreds on a GPU.", check=_count)
+  chunk_size: int = option(
+    16, "Clients computed side by side: few on a CPU, hundreds on a GPU.", check=_count
+  )
 
 
 class Run(NamedTuple):
@@ -56,7 +67,8 @@ class Run(NamedTuple):
     evaluate: parameters -> name -> scalar.
     delta: of its central guarantee.
     max_epsilon: the budget, or None.
-    prior: what was released about the same users before the first round: part of the cost, and of the ledger.
+    prior: what was released about the same users before the first round: part of the cost, and of
+      the ledger.
   """
 
   name: str
@@ -71,13 +83,15 @@ class Run(NamedTuple):
   prior: Ledger = Ledger()
 
 
-def train_run(run: Run, folder: pathlib.Path, secret: pathlib.Path, options: TrainingOptions, report: Report) -> Result:
+def train_run(
+  run: Run, folder: pathlib.Path, secret: pathlib.Path, options: TrainingOptions, report: Report
+) -> Result:
   """Trains from wherever an earlier process was killed.
 
   Args:
     run: what to train.
-    folder: gets `ledger.jsonl`, `metrics.jsonl` and, if asked for, `diagnostics.jsonl` (means over the rounds since the
-      last row).
+    folder: gets `ledger.jsonl`, `metrics.jsonl` and, if asked for, `diagnostics.jsonl` (means over
+      the rounds since the last row).
     secret: gets the checkpoints.
     options: number of rounds, of rounds between evaluations, diagnostics.
     report: told of the progress.
@@ -131,9 +145,15 @@ class _Teller:
 
   def _news(self, progress: Progress) -> str:
     name = f"{self._name} (NOT PRIVATE)" if progress.ledger.caveats else self._name
-    values = ((key, value) for key, value in progress.metrics.items() if key != "round" and value is not None)
+    values = (
+      (key, value)
+      for key, value in progress.metrics.items()
+      if key != "round" and value is not None
+    )
     printed = {"central_epsilon": partial(rounded_up, digits=4)}
-    words = (f"{key.replace('_', ' ')} {printed.get(key, _measured)(value)}" for key, value in values)
+    words = (
+      f"{key.replace('_', ' ')} {printed.get(key, _measured)(value)}" for key, value in values
+    )
     return f"{name}: round {progress.round}/{progress.num_rounds}, {', '.join(words)}"
 
 

@@ -1,10 +1,11 @@
 """Where an experiment keeps its files: the work directory, and its secret sibling.
 
-The work directory is what one would publish, as far as its runs are private: `results.json` names those that are
-not (baselines among them) under "not_private".
+The work directory is what one would publish, as far as its runs are private: `results.json` names
+those that are not (baselines among them) under "not_private".
 
-`<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can take the noise off, or see who took
-part. It is readable by its owner alone, and removed when the experiment is finished.
+`<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can take the noise off,
+or see who took part. It is readable by its owner alone, and removed when the experiment is
+finished.
 """
 
 import fcntl
@@ -60,11 +61,20 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     path = tempfile.mkdtemp(prefix=time.strftime(f"{experiment}-%Y%m%d-%H%M%S-"), dir="runs")
   workdir = Workdir(pathlib.Path(path).resolve())
   if workdir.path.exists() and any(workdir.path.iterdir()):
-    raise ValueError(f"Expected a missing or empty --workdir, got {workdir.path}; add --resume to continue there.")
+    raise ValueError(
+      f"Expected a missing or empty --workdir, got {workdir.path}; add --resume to continue there."
+    )
   if workdir.secret.exists():
-    raise ValueError(f"Expected no {workdir.secret}, got one left by another run; remove it if that run is over.")
+    raise ValueError(
+      f"Expected no {workdir.secret}, got one left by another run; remove it if that run is over."
+    )
   workdir.path.mkdir(parents=True, exist_ok=True)
-  content = {"experiment": experiment, "preset": preset, "flags": flags, "environment": environment()}
+  content = {
+    "experiment": experiment,
+    "preset": preset,
+    "flags": flags,
+    "environment": environment(),
+  }
   files.write_json(workdir.path / FLAGS, content)
   return workdir
 
@@ -73,27 +83,32 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
   """(work directory, preset, flags) of a run to be resumed.
 
   Raises:
-    ValueError: if there is none, or if it was made by another experiment or under another environment, in which
-      the same rounds need not have the same bits.
+    ValueError: if there is none, or if it was made by another experiment or under another
+      environment, in which the same rounds need not have the same bits.
   """
   if path is None:
-    raise ValueError("Expected --workdir with --resume, got none; name the folder of the run to continue.")
+    raise ValueError(
+      "Expected --workdir with --resume, got none; name the folder of the run to continue."
+    )
   workdir = Workdir(pathlib.Path(path).resolve())
   if not (workdir.path / FLAGS).exists():
-    raise ValueError(f"Expected {FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume.")
+    raise ValueError(
+      f"Expected {FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume."
+    )
   saved = files.read_json(workdir.path / FLAGS)
   expected = {"experiment": saved["experiment"], **saved["environment"]}
   for name, value in {"experiment": experiment, **environment()}.items():
     if expected.get(name) != value:
       raise ValueError(
-        f"Expected to resume with {name} {expected.get(name)}, as {workdir.path} was begun, got {value}; "
-        "a repeated round could differ in its bits."
+        f"Expected to resume with {name} {expected.get(name)}, as {workdir.path} was begun, got "
+        f"{value}; a repeated round could differ in its bits."
       )
   return workdir, saved["preset"], saved["flags"]
 
 
 def lock(workdir: Workdir) -> IO[str]:
-  """Makes the secret folder, and keeps other processes out until the file returned is closed or the process ends.
+  """Makes the secret folder, and keeps other processes out until the file returned is closed or the
+  process ends.
 
   Raises:
     ValueError: if another process holds the lock.
@@ -104,7 +119,9 @@ def lock(workdir: Workdir) -> IO[str]:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as error:
     file.close()
-    raise ValueError(f"Expected no other process in {workdir.path}, got one; wait for it to end.") from error
+    raise ValueError(
+      f"Expected no other process in {workdir.path}, got one; wait for it to end."
+    ) from error
   return file
 
 
@@ -118,11 +135,12 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
 
   Args:
     workdir: held.
-    seed: makes the key reproducible, and the run NOT private. None: 256 bits from the operating system.
+    seed: makes the key reproducible, and the run NOT private. None: 256 bits from the operating
+      system.
 
   Raises:
-    ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be a second
-      release of them, while the ledger would hold one.
+    ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be
+      a second release of them, while the ledger would hold one.
   """
   if seed is not None:
     return random.seeded_key(seed)

@@ -2,10 +2,14 @@
 
 Three kinds of numbers, which must not be mixed:
 
-* **guarantees**: the epsilon and delta of every `Statement`, proved in `jdp.accounting.draw_and_discard.one_update` (adversaries I
-  and II) and `jdp.accounting.draw_and_discard.later_updates` (adversary III), where neighbours and units are defined too;
-* **published** numbers that are no guarantee: `published_average`, `published_lemma`, and a statement's `published`;
-* **diagnostics** of one run: `internal_ratios`. They are computed from private gradients: never release them.
+* **guarantees**: the epsilon and delta of every `Statement`, proved in
+  `jdp.accounting.draw_and_discard.one_update` (adversaries I and II) and
+  `jdp.accounting.draw_and_discard.later_updates` (adversary III), where neighbours and units are
+  defined too;
+* **published** numbers that are no guarantee: `published_average`, `published_lemma`, and a
+  statement's `published`;
+* **diagnostics** of one run: `internal_ratios`. They are computed from private gradients: never
+  release them.
 """
 
 import math
@@ -30,8 +34,8 @@ class Statement(NamedTuple):
     unit: what is hidden from it.
     epsilon: proved, with `delta`.
     delta: of the guarantee.
-    published: the publication's epsilon for one report and one coordinate with Laplace noise, where it differs; no
-      guarantee.
+    published: the publication's epsilon for one report and one coordinate with Laplace noise, where
+      it differs; no guarantee.
 
   >>> print(internal_threat(1.0, 20))
   II (internal threat), sees all instances, at any time: (1, 0)-DP per coordinate; published, no guarantee: 0.95
@@ -47,11 +51,16 @@ class Statement(NamedTuple):
   def __str__(self) -> str:
     cost = f"({rounded_up(self.epsilon, 4)}, {rounded_up(self.delta, 3)})-DP per {self.unit}"
     proved = f"{self.adversary}, sees {self.sees}: {cost}"
-    return proved if self.published is None else f"{proved}; published, no guarantee: {rounded_up(self.published, 4)}"
+    return (
+      proved
+      if self.published is None
+      else f"{proved}; published, no guarantee: {rounded_up(self.published, 4)}"
+    )
 
 
 def channel_listener(epsilon: float, **reports) -> Statement:
-  """Adversary I, who sees the model a client draws and the one it returns; arguments as for `channel_guarantee`.
+  """Adversary I, who sees the model a client draws and the one it returns; arguments as for
+  `channel_guarantee`.
 
   >>> print(channel_listener(1.0, coordinates=10))
   I (channel listener), sees every report and its pre-image: (10, 0)-DP per user; published, no guarantee: 1
@@ -60,16 +69,23 @@ def channel_listener(epsilon: float, **reports) -> Statement:
   differs = (proved.unit, proved.epsilon) != (Unit.COORDINATE, epsilon) and _is_laplace(reports)
   published = epsilon if differs else None
   return Statement(
-    "I (channel listener)", "every report and its pre-image", proved.unit, proved.epsilon, proved.delta, published
+    "I (channel listener)",
+    "every report and its pre-image",
+    proved.unit,
+    proved.epsilon,
+    proved.delta,
+    published,
   )
 
 
 def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
-  """Adversary II, who sees the k instances, before and after an update too, but not which one was drawn (Section 4.3).
+  """Adversary II, who sees the k instances, before and after an update too, but not which one was
+  drawn (Section 4.3).
 
-  The guarantee is adversary I's: what is seen is computed from the report without the data. Nothing less is true
-  while instances may be equal: the loss is then that of a report whose pre-image is known. "At any time" includes
-  instances that others made from the report: for one coordinate, neighbours differ in that coordinate alone.
+  The guarantee is adversary I's: what is seen is computed from the report without the data. Nothing
+  less is true while instances may be equal: the loss is then that of a report whose pre-image is
+  known. "At any time" includes instances that others made from the report: for one coordinate,
+  neighbours differ in that coordinate alone.
 
   Args:
     epsilon: of each coordinate of one report, seen alone.
@@ -94,7 +110,8 @@ def _is_laplace(reports: dict[str, Any]) -> bool:
 def opportunistic_threat(
   epsilon: float, delta: float, num_instances: int, updates: int, *, seen: int = 1, **line
 ) -> Statement:
-  """Adversary III, who sees instances once, T server updates after a user's single report (Section 4.4).
+  """Adversary III, who sees instances once, T server updates after a user's single report (Section
+  4.4).
 
   Args:
     epsilon: of each coordinate of one report, seen alone.
@@ -105,7 +122,8 @@ def opportunistic_threat(
     **line: `later`, `coordinates` and `dimension`, as for `later_updates.snapshot_epsilon`.
 
   Returns:
-    The statement; `published` is the smaller of epsilon and Lemma 4.3 at the mean number of updates on a line, T/k.
+    The statement; `published` is the smaller of epsilon and Lemma 4.3 at the mean number of updates
+    on a line, T/k.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -124,7 +142,8 @@ def opportunistic_threat(
 
 
 def published_average(epsilon: float, num_instances: int) -> float:
-  """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins. No guarantee.
+  """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins. No
+  guarantee.
 
   >>> published_average(1.0, 20)
   0.95
@@ -135,12 +154,13 @@ def published_average(epsilon: float, num_instances: int) -> float:
 
 
 def published_lemma(epsilon: float, delta: float, updates: float) -> float:
-  """Lemma 4.3: the epsilon at `delta` after `updates` updates along the line, their noise taken as Gaussian.
+  """Lemma 4.3: the epsilon at `delta` after `updates` updates along the line, their noise taken as
+  Gaussian.
 
       epsilon^2 / (2T) * (1 + sqrt(1 + 4 T log(1/(2 delta)) / epsilon^2)).
 
-  No guarantee: the central limit theorem says nothing about tails of probability delta at a finite T. Infinite for
-  T = 0 or delta = 0; above epsilon for small T.
+  No guarantee: the central limit theorem says nothing about tails of probability delta at a finite
+  T. Infinite for T = 0 or delta = 0; above epsilon for small T.
 
   >>> print([round(published_lemma(1.0, 1e-6, t), 4) for t in (10, 100, 1000)])
   [1.1966, 0.3673, 0.1151]
@@ -152,7 +172,9 @@ def published_lemma(epsilon: float, delta: float, updates: float) -> float:
     return math.inf
   tail = max(0.0, -math.log(2 * delta))
   if not 0 < epsilon * epsilon / updates < math.inf:
-    raise ValueError(f"Expected epsilon and updates of ordinary size, got {epsilon} and {updates}; choose others.")
+    raise ValueError(
+      f"Expected epsilon and updates of ordinary size, got {epsilon} and {updates}; choose others."
+    )
   return epsilon**2 / (2 * updates) * (1 + math.sqrt(1 + 4 * updates * tail / epsilon**2))
 
 
@@ -162,7 +184,8 @@ class InternalRatios(NamedTuple):
   Attributes:
     joint: of the whole gradient against the whole other one, float64 [...].
     coordinates: of the gradient against itself with one coordinate replaced, float64 [..., d].
-    alone: the same for an adversary who sees that coordinate alone, float64 [..., d]; it understates.
+    alone: the same for an adversary who sees that coordinate alone, float64 [..., d]; it
+      understates.
   """
 
   joint: np.ndarray
@@ -171,15 +194,22 @@ class InternalRatios(NamedTuple):
 
 
 def internal_ratios(
-  instances: ArrayLike, released: ArrayLike, move: ArrayLike, other_move: ArrayLike, scale: ArrayLike
+  instances: ArrayLike,
+  released: ArrayLike,
+  move: ArrayLike,
+  other_move: ArrayLike,
+  scale: ArrayLike,
 ) -> InternalRatios:
-  """A diagnostic, no guarantee: what adversary II learns from one update, knowing the instances before it.
+  """A diagnostic, no guarantee: what adversary II learns from one update, knowing the instances
+  before it.
 
-  The likelihood of the released model is (1/k) sum_i prod_c Lap(released_c - instance_ic + move_c). The weights of the
-  candidate pre-images i come from all coordinates together, also where one coordinate alone is changed: many
-  coordinates tell the pre-image, and the loss is then nearly that of a report whose pre-image is known.
+  The likelihood of the released model is (1/k) sum_i prod_c Lap(released_c - instance_ic + move_c).
+  The weights of the candidate pre-images i come from all coordinates together, also where one
+  coordinate alone is changed: many coordinates tell the pre-image, and the loss is then nearly that
+  of a report whose pre-image is known.
 
-  Every |loss| is bounded by what changes, whatever the instances: |joint| by sum_c |move_c - other_c| / scale,
+  Every |loss| is bounded by what changes, whatever the instances: |joint| by sum_c |move_c -
+  other_c| / scale,
   |coordinates| and |alone| by |move_c - other_c| / scale, at most the epsilon of a coordinate. Equal instances reach
   a coordinate's bound in at least half of all updates.
 
@@ -197,7 +227,9 @@ def internal_ratios(
   noise = np.asarray(released, float)[..., None, :] - np.asarray(instances, float)
   scale = np.asarray(scale, float)
   scale = scale[..., None] if scale.ndim else scale
-  likely, other = (-np.abs(noise + np.asarray(m, float)[..., None, :]) / scale for m in (move, other_move))
+  likely, other = (
+    -np.abs(noise + np.asarray(m, float)[..., None, :]) / scale for m in (move, other_move)
+  )
   pair, other_pair = likely.sum(axis=-1), other.sum(axis=-1)
   total = special.logsumexp(pair, axis=-1)
   weights = (pair - total[..., None])[..., None]

@@ -1,18 +1,21 @@
-"""What later Laplace noise hides: the sum of n Laplace draws against the same sum shifted, and iterations of the two.
+"""What later Laplace noise hides: the sum of n Laplace draws against the same sum shifted, and
+iterations of the two.
 
 All lengths are in units of the noise's scale: one draw hides a shift of s with epsilon = s.
 
-**The sum.** S = X_1 + ... + X_n is a difference of two Gamma(n) variables, the n-th arrival times of two Poisson
-processes A and B of rate 1. When B's n-th arrival comes, A has had n - m, each of the 2n - m - 1 arrivals before it
-having been A's or B's by a fair coin; then A needs m more. Arrivals have no memory, so
+**The sum.** S = X_1 + ... + X_n is a difference of two Gamma(n) variables, the n-th arrival times
+of two Poisson processes A and B of rate 1. When B's n-th arrival comes, A has had n - m, each of
+the 2n - m - 1 arrivals before it having been A's or B's by a fair coin; then A needs m more.
+Arrivals have no memory, so
 
     P(S > x) = sum_{m=1}^n w_m P(Gamma(m) > x),   w_m = C(2n-m-1, n-1) 2^-(2n-m),   x >= 0,
 
 a sum of non-negative terms, and so is the density p: both are accurate however far out x lies.
 
-**The hockey stick.** delta(e) = sup_A P(S + s in A) - e^e P(S in A) is the least delta for which S + s and S are
-(e, delta)-indistinguishable. S has a log-concave density (a convolution of such), hence its loss log p(x-s)/p(x)
-grows with x, the best A is a half-line from where the loss is e on, and by symmetry both directions cost the same.
+**The hockey stick.** delta(e) = sup_A P(S + s in A) - e^e P(S in A) is the least delta for which S
++ s and S are (e, delta)-indistinguishable. S has a log-concave density (a convolution of such),
+hence its loss log p(x-s)/p(x) grows with x, the best A is a half-line from where the loss is e on,
+and by symmetry both directions cost the same.
 
 **Iterations** whose steps move two states no further apart: arXiv 1808.06651.
 """
@@ -37,11 +40,13 @@ _LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # of order - 1, where the best 
 
 
 def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
-  """The exact delta at `epsilon` of the sum of `draws` Laplace variables, shifted or not (module's docstring).
+  """The exact delta at `epsilon` of the sum of `draws` Laplace variables, shifted or not (module's
+  docstring).
 
-  The hockey-stick divergence between S + shift and S. Exact up to rounding: a relative error below 1e-8 for up to
-  10,000 draws, wherever the result is at least 1e-200; where it is smaller, an upper bound or zero. More than
-  2^14 draws count as so many, an upper bound: noise that is added later hides no less.
+  The hockey-stick divergence between S + shift and S. Exact up to rounding: a relative error below
+  1e-8 for up to 10,000 draws, wherever the result is at least 1e-200; where it is smaller, an upper
+  bound or zero. More than 2^14 draws count as so many, an upper bound: noise that is added later
+  hides no less.
 
   Args:
     draws: n >= 1.
@@ -68,20 +73,23 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
     if _log_tail(draws, high) < _LOG_TINY:  # The half-line begins even farther out.
       return math.exp(_log_tail(draws, high - shift))
     high *= 2
-  start = optimize.brentq(missing, shift / 2, high, xtol=1e-9, rtol=1e-9)  # An error here is one of second order below.
+  # An error here is one of second order below.
+  start = optimize.brentq(missing, shift / 2, high, xtol=1e-9, rtol=1e-9)
   with_shift, without = _log_tail(draws, start - shift), _log_tail(draws, start)
   return float(np.maximum(0.0, -math.exp(with_shift) * math.expm1(epsilon + without - with_shift)))
 
 
 def laplace_rdp(shift: float, orders: ArrayLike) -> np.ndarray:
-  """Renyi divergence of each order a > 1 between one Laplace draw shifted by `shift` scales and the draw itself.
+  """Renyi divergence of each order a > 1 between one Laplace draw shifted by `shift` scales and the
+  draw itself.
 
   Closed form (arXiv 1702.07476, Proposition 6):
 
       log((a e^((a-1) s) + (a-1) e^(-a s)) / (2a-1)) / (a-1).
 
-  It is at most a s^2 / 2 (an s-DP release is s^2/2-zCDP, arXiv 1605.02065, Proposition 3.3); that is returned below
-  s = 1e-4, where the closed form would cancel and the two agree to 1 part in 10,000.
+  It is at most a s^2 / 2 (an s-DP release is s^2/2-zCDP, arXiv 1605.02065, Proposition 3.3); that
+  is returned below s = 1e-4, where the closed form would cancel and the two agree to 1 part in
+  10,000.
 
   >>> print(laplace_rdp(1.0, [2.0, 8.0]).round(6))
   [0.619124 0.910199]
@@ -96,17 +104,19 @@ def laplace_rdp(shift: float, orders: ArrayLike) -> np.ndarray:
 
 
 def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) -> np.ndarray:
-  """Renyi divergence after `draws` noisy steps, the first of which moved the state by at most `shift` in L2 norm.
+  """Renyi divergence after `draws` noisy steps, the first of which moved the state by at most
+  `shift` in L2 norm.
 
-  Each step adds Laplace noise to every coordinate; the steps after the first apply maps that are non-expansive in the
-  L2 norm and do not depend on the shifted input (a gradient step on a smooth convex loss, unclipped: arXiv
-  1808.06651, Proposition 18). A bound, by Theorem 22 there: the shift may be paid in parts a_1 + ... + a_n = shift,
-  one to each step, and costs the sum of what the noise needs to hide each part. Equal parts are best, since that
-  cost is convex in the part.
+  Each step adds Laplace noise to every coordinate; the steps after the first apply maps that are
+  non-expansive in the L2 norm and do not depend on the shifted input (a gradient step on a smooth
+  convex loss, unclipped: arXiv 1808.06651, Proposition 18). A bound, by Theorem 22 there: the shift
+  may be paid in parts a_1 + ... + a_n = shift, one to each step, and costs the sum of what the
+  noise needs to hide each part. Equal parts are best, since that cost is convex in the part.
 
-  What hides a part is the sum over coordinates of `laplace_rdp` f(v_j), at its largest over ||v|| <= shift / n. f' is
-  concave (it is a sigmoid to the right of its centre) and f'(0) = 0, so f is concave in v_j^2 and the largest value is
-  that of equal coordinates: dimension * f(shift / (n sqrt(dimension))), at most a (shift/n)^2 / 2 in any dimension.
+  What hides a part is the sum over coordinates of `laplace_rdp` f(v_j), at its largest over ||v||
+  <= shift / n. f' is concave (it is a sigmoid to the right of its centre) and f'(0) = 0, so f is
+  concave in v_j^2 and the largest value is that of equal coordinates: dimension * f(shift / (n
+  sqrt(dimension))), at most a (shift/n)^2 / 2 in any dimension.
 
   Args:
     draws: n >= 1, the first step included.
@@ -125,7 +135,8 @@ def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) 
 
 
 def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
-  """A delta at `epsilon` from a curve of Renyi divergences over orders: the least over all real orders.
+  """A delta at `epsilon` from a curve of Renyi divergences over orders: the least over all real
+  orders.
 
   Every order's bound holds, so a search that stopped early would still be right.
   """
@@ -138,7 +149,8 @@ def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
 
 
 def rdp_epsilon(rdp: Callable[[np.ndarray], np.ndarray], delta: float) -> float:
-  """An epsilon at `delta` > 0 from a curve of Renyi divergences over orders: the least over all real orders.
+  """An epsilon at `delta` > 0 from a curve of Renyi divergences over orders: the least over all
+  real orders.
 
   >>> round(rdp_epsilon(lambda orders: iterated_rdp(101, 1.0, 1, orders), 1e-6), 3)
   0.419
@@ -174,7 +186,8 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
 
 
 def _least(bound: Callable[[float], float]) -> float:
-  """The smallest value of a bound that falls, then rises, with the logarithm of order - 1; infinity if none is less.
+  """The smallest value of a bound that falls, then rises, with the logarithm of order - 1; infinity
+  if none is less.
 
   Raises:
     ValueError: if the search meets NaN.
@@ -187,7 +200,11 @@ def _least(bound: Callable[[float], float]) -> float:
     return min(max(value, -_HUGE), _HUGE)  # The search fits parabolas, which infinity would spoil.
 
   with np.errstate(over="ignore"):
-    least = float(optimize.minimize_scalar(finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}).fun)
+    least = float(
+      optimize.minimize_scalar(
+        finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}
+      ).fun
+    )
   return least if least < _HUGE else math.inf
 
 
@@ -196,7 +213,9 @@ _LOG_FACTORIALS = special.gammaln(_POWERS + 1)
 
 
 class _Terms(NamedTuple):
-  """For the terms i = m - 1 = 0..n-1 of the sums: i, log i!, log w_m, and log of w_m + ... + w_n."""
+  """For the terms i = m - 1 = 0..n-1 of the sums: i, log i!, log w_m, and log of w_m + ... +
+  w_n.
+  """
 
   power: np.ndarray
   log_factorials: np.ndarray
@@ -207,13 +226,19 @@ class _Terms(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _terms(draws: int) -> _Terms:
   i = _POWERS[:draws]
-  log_choose = special.gammaln(2 * draws - 1 - i) - special.gammaln(draws) - special.gammaln(draws - i)
+  log_choose = (
+    special.gammaln(2 * draws - 1 - i) - special.gammaln(draws) - special.gammaln(draws - i)
+  )
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
-  return _Terms(i, _LOG_FACTORIALS[:draws], log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1])
+  return _Terms(
+    i, _LOG_FACTORIALS[:draws], log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1]
+  )
 
 
 def _log_poisson_mixture(terms: _Terms, log_weights: np.ndarray, x: float) -> float:
-  """log sum_i weight_i e^-x x^i / i!; that power is Gamma(i+1)'s density at x, and the i-th term of its tails."""
+  """log sum_i weight_i e^-x x^i / i!; that power is Gamma(i+1)'s density at x, and the i-th term of
+  its tails.
+  """
   log_terms = log_weights + special.xlogy(terms.power, x) - terms.log_factorials
   top = log_terms.max()
   return float(top + math.log(np.exp(log_terms - top).sum())) - x

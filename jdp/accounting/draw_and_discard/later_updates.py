@@ -1,13 +1,16 @@
-"""What one noisy model update still reveals after others have followed it (arXiv 1807.04369, Section 4.4).
+"""What one noisy model update still reveals after others have followed it (arXiv 1807.04369,
+Section 4.4).
 
-Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are covered by "any" alone,
-which does without later noise). On one instance's line of descent the noises of later updates pile up over a user's
-own; how much that hides depends on what those updates do to a difference. On the server's clock the line may also have
-died out: `snapshot_epsilon` combines the two.
+Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are
+covered by "any" alone, which does without later noise). On one instance's line of descent the
+noises of later updates pile up over a user's own; how much that hides depends on what those updates
+do to a difference. On the server's clock the line may also have died out: `snapshot_epsilon`
+combines the two.
 
-All epsilons are guarantees for one report. Neighbours differ in so many coordinates of its gradient, not in the model
-it started from, nor in what later clients hold. One coordinate of gradients that differ anywhere is another matter:
-later updates mix coordinates, and epsilon does not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
+All epsilons are guarantees for one report. Neighbours differ in so many coordinates of its
+gradient, not in the model it started from, nor in what later clients hold. One coordinate of
+gradients that differ anywhere is another matter: later updates mix coordinates, and epsilon does
+not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
 """
 
 import enum
@@ -29,10 +32,16 @@ from jdp.accounting.draw_and_discard.one_update import joint_epsilon
 
 
 class LaterUpdates(enum.StrEnum):
-  """What is known of the updates that follow a user's own along its line; each adds fresh noise of the same scale."""
+  """What is known of the updates that follow a user's own along its line; each adds fresh noise of
+  the same scale.
+  """
 
-  DATA_INDEPENDENT = "data_independent"  #: their gradients do not depend on the model they start from
-  NON_EXPANSIVE = "non_expansive"  #: gradient steps on convex b-smooth losses, unclipped, of size at most 2/b
+  DATA_INDEPENDENT = (
+    "data_independent"  #: their gradients do not depend on the model they start from
+  )
+  NON_EXPANSIVE = (
+    "non_expansive"  #: gradient steps on convex b-smooth losses, unclipped, of size at most 2/b
+  )
   ANY = "any"  #: nothing
 
 
@@ -45,15 +54,17 @@ def line_epsilon(
   coordinates: int = 1,
   dimension: float = math.inf,
 ) -> float:
-  """The epsilon at `delta` that one report keeps after exactly `updates` further updates along its line.
+  """The epsilon at `delta` that one report keeps after exactly `updates` further updates along its
+  line.
 
-  * data-independent: the sum of the T + 1 noises, the report's own included, against its shift: exact for one
-    coordinate (`hockey_stick`); for more, the smaller of basic composition and of the next bound;
+  * data-independent: the sum of the T + 1 noises, the report's own included, against its shift:
+    exact for one coordinate (`hockey_stick`); for more, the smaller of basic composition and of the
+    next bound;
   * non-expansive: amplification by iteration (`iterated_rdp`, arXiv 1808.06651);
   * any: the report's own loss, since what follows is computed from it.
 
-  The last bounds the others too. An average gradient that clients clip is not the gradient of a convex loss in
-  general: then only "any" is known.
+  The last bounds the others too. An average gradient that clients clip is not the gradient of a
+  convex loss in general: then only "any" is known.
 
   Args:
     epsilon: of each coordinate of one report, seen alone.
@@ -61,8 +72,8 @@ def line_epsilon(
     updates: T >= 0, along the line.
     later: a `LaterUpdates`.
     coordinates: in how many coordinates neighbours differ.
-    dimension: coordinates of the model, at least `coordinates`; infinity: unknown. Matters to non-expansive updates
-      alone, which may turn a difference in one coordinate into one in all.
+    dimension: coordinates of the model, at least `coordinates`; infinity: unknown. Matters to
+      non-expansive updates alone, which may turn a difference in one coordinate into one in all.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -93,17 +104,18 @@ def snapshot_epsilon(
 ) -> float:
   """The epsilon at `delta` of one report against who sees instances once, T server updates later.
 
-  The server's coins do not depend on data. Given them, the user's data reaches what is seen only through the stem of
-  its line, with n further updates (`lineage.updates_along_line`), and not at all without descent. The hockey-stick
-  divergence is jointly convex: that of a mixture whose weights are the same on both sides is at most the mixture of
-  the components'. Hence
+  The server's coins do not depend on data. Given them, the user's data reaches what is seen only
+  through the stem of its line, with n further updates (`lineage.updates_along_line`), and not at
+  all without descent. The hockey-stick divergence is jointly convex: that of a mixture whose
+  weights are the same on both sides is at most the mixture of the components'. Hence
 
       delta(e) <= sum_n P(an instance seen descends, stem of n updates) delta_n(e),
 
-  with delta_n as for `line_epsilon`; the result is the least e for which the right side is at most `delta`. The
-  observer may know everything up to the report, and the coins, but no instance between the report and the snapshot;
-  one who picks what to look at by the coins is covered by seen = k.
-  Clients that hold a drawn instance while others update, and checks that reject updates, are not covered.
+  with delta_n as for `line_epsilon`; the result is the least e for which the right side is at most
+  `delta`. The observer may know everything up to the report, and the coins, but no instance between
+  the report and the snapshot; one who picks what to look at by the coins is covered by seen = k.
+  Clients that hold a drawn instance while others update, and checks that reject updates, are not
+  covered.
 
   Args:
     epsilon: of each coordinate of one report, seen alone.
@@ -118,7 +130,9 @@ def snapshot_epsilon(
   Raises:
     ValueError: if an argument is out of range or NaN.
 
-  >>> one, every = (snapshot_epsilon(1.0, 1e-6, 20, 400, later="data_independent", seen=v) for v in (1, 20))
+  >>> one, every = (
+  ...   snapshot_epsilon(1.0, 1e-6, 20, 400, later="data_independent", seen=v) for v in (1, 20)
+  ... )
   >>> print(round(one, 3), round(every, 3))
   0.48 0.999
   """
@@ -136,7 +150,9 @@ def snapshot_epsilon(
   return least_epsilon(mixture, delta, coordinates * epsilon)
 
 
-def _delta_after(epsilon: float, later: str, coordinates: int, dimension: float) -> Callable[[int, float], float]:
+def _delta_after(
+  epsilon: float, later: str, coordinates: int, dimension: float
+) -> Callable[[int, float], float]:
   """(n, e) -> a delta at e for one report followed by n updates; non-increasing in both."""
   joint = joint_epsilon(epsilon, coordinates)
   _validate.one_of(list(LaterUpdates), later=later)

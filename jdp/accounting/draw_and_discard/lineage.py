@@ -1,10 +1,13 @@
-"""The k instances of a Draw-and-Discard server as a population: who descends from whom, and how far apart they lie.
+"""The k instances of a Draw-and-Discard server as a population: who descends from whom, and how far
+apart they lie.
 
-Every server update draws one of k instances and overwrites one of k with its updated copy, both uniformly,
-independently of each other and of all data (arXiv 1807.04369, Algorithm 2). All results here are exact for that
-sequential process without rejected updates; delays of clients are not covered.
+Every server update draws one of k instances and overwrites one of k with its updated copy, both
+uniformly, independently of each other and of all data (arXiv 1807.04369, Algorithm 2). All results
+here are exact for that sequential process without rejected updates; delays of clients are not
+covered.
 
-Two clocks: T server updates, and the updates along one instance's line of descent, of which there are fewer.
+Two clocks: T server updates, and the updates along one instance's line of descent, of which there
+are fewer.
 """
 
 import math
@@ -19,11 +22,12 @@ _MOST_ON_LINE, _MOST_WORK = 2**20, 10**10
 
 
 def num_descendants(num_instances: int, updates: int) -> np.ndarray:
-  """The distribution of the number of instances that descend from one user's update, `updates` server updates later.
+  """The distribution of the number of instances that descend from one user's update, `updates`
+  server updates later.
 
-  A birth-death chain that starts at 1: with i descendants, an update draws one of them and overwrites another
-  instance, or the reverse, each with probability i (k-i) / k^2. Exact, where Lemma 4.2 of arXiv 1807.04369 bounds
-  the probability of 0 from below.
+  A birth-death chain that starts at 1: with i descendants, an update draws one of them and
+  overwrites another instance, or the reverse, each with probability i (k-i) / k^2. Exact, where
+  Lemma 4.2 of arXiv 1807.04369 bounds the probability of 0 from below.
 
   Args:
     num_instances: k, in [1, 2048]: takes a matrix of k^2 numbers.
@@ -49,12 +53,13 @@ def num_descendants(num_instances: int, updates: int) -> np.ndarray:
 
 
 def probability_gone(num_instances: int, updates: float) -> float:
-  """The probability that no instance descends from one user's update any more, `updates` server updates later.
+  """The probability that no instance descends from one user's update any more, `updates` server
+  updates later.
 
   Args:
     num_instances: k >= 1.
-    updates: T >= 0 server updates after the user's own; math.inf gives the limit 1 - 1/k (the mean number of
-      descendants stays 1, and in the end it is 0 or k).
+    updates: T >= 0 server updates after the user's own; math.inf gives the limit 1 - 1/k (the mean
+      number of descendants stays 1, and in the end it is 0 or k).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -69,17 +74,20 @@ def probability_gone(num_instances: int, updates: float) -> float:
 
 
 def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np.ndarray:
-  """How many further updates hide one user's update from who sees `seen` instances T server updates later.
+  """How many further updates hide one user's update from who sees `seen` instances T server updates
+  later.
 
-  The lines of the instances that descend from the user's update share a stem: from that update to their last common
-  ancestor (for a single descendant, to itself). All of them are made from the stem's end with noise that is
-  independent of the user, so the number n of updates on the stem is what counts.
+  The lines of the instances that descend from the user's update share a stem: from that update to
+  their last common ancestor (for a single descendant, to itself). All of them are made from the
+  stem's end with noise that is independent of the user, so the number n of updates on the stem is
+  what counts.
 
-  Followed backward from what is seen, a lines remain. An update overwrote the end of a given one with probability
-  1/k, and was then drawn from another of the a lines (the two meet: the stem ends there) with probability (a-1)/k.
-  The user's update lies on each line with probability 1/k, since its slot is uniform and independent of all that
-  follows. The code carries E[1{a lines are left} number of them whose stem has n updates so far], a linear recursion.
-  For one instance seen it is solved by the binomial distribution: given descent, n ~ Bin(T, 1/k). For more it takes time
+  Followed backward from what is seen, a lines remain. An update overwrote the end of a given one
+  with probability 1/k, and was then drawn from another of the a lines (the two meet: the stem ends
+  there) with probability (a-1)/k. The user's update lies on each line with probability 1/k, since
+  its slot is uniform and independent of all that follows. The code carries E[1{a lines are left}
+  number of them whose stem has n updates so far], a linear recursion. For one instance seen it is
+  solved by the binomial distribution: given descent, n ~ Bin(T, 1/k). For more it takes time
   proportional to T.
 
   Args:
@@ -88,9 +96,9 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
     seen: instances seen, in 1..k, which ones chosen independently of their history.
 
   Returns:
-    P(some instance seen descends from the user's update, and the stem has n further updates), float64 [n], for
-    n = 0, 1, ...; counts beyond 12 standard deviations and 50, together rarer than 1e-20, are left out. The sum is 1/k
-    for one instance, 1 - `probability_gone` for all.
+    P(some instance seen descends from the user's update, and the stem has n further updates),
+    float64 [n], for n = 0, 1, ...; counts beyond 12 standard deviations and 50, together rarer than
+    1e-20, are left out. The sum is 1/k for one instance, 1 - `probability_gone` for all.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -98,7 +106,10 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   >>> one, every = updates_along_line(20, 400), updates_along_line(20, 400, seen=20)
   >>> print(one.sum().round(4), every.sum().round(4), (1 - probability_gone(20, 400)))
   0.05 0.0687 0.0687...
-  >>> print((np.arange(one.size) @ one / one.sum()).round(2), (np.arange(every.size) @ every / every.sum()).round(2))
+  >>> print(
+  ...   (np.arange(one.size) @ one / one.sum()).round(2),
+  ...   (np.arange(every.size) @ every / every.sum()).round(2),
+  ... )
   20.0 ...
   """
   _validate.integer(1, num_instances=num_instances, seen=seen)
@@ -113,8 +124,8 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
     return law / num_instances
   if updates * seen * size > _MOST_WORK:
     raise ValueError(
-      f"Expected at most {_MOST_WORK:.0e} steps for {seen} instances seen, got {updates * seen * size:.0e}; ask for "
-      "fewer updates or instances."
+      f"Expected at most {_MOST_WORK:.0e} steps for {seen} instances seen, got "
+      f"{updates * seen * size:.0e}; ask for fewer updates or instances."
     )
   lines = np.zeros((seen, size))
   lines[-1, 0] = seen
@@ -130,26 +141,29 @@ def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
   earlier = (1 - extended - meeting) * lines
   earlier[:, 1:] += (extended * lines)[:, :-1]
   earlier[:-1] += ((a - 1) * (a - 2) / k**2 * lines)[1:]  # two others met
-  earlier[:-1, 0] += (meeting[:, 0] * lines.sum(axis=1) / a[:, 0])[1:]  # the line that two became: a new stem
+  # the line that two became: a new stem
+  earlier[:-1, 0] += (meeting[:, 0] * lines.sum(axis=1) / a[:, 0])[1:]
   return earlier
 
 
 def instance_variance(
   num_instances: int, noise_variance: float, *, updates: int = 0, initial: float | None = None
 ) -> float:
-  """The expected sample variance (ddof=1) of one weight over the k instances after `updates` server updates.
+  """The expected sample variance (ddof=1) of one weight over the k instances after `updates` server
+  updates.
 
-  For updates that add noise of variance s2 alone (arXiv 1807.04369, Theorem 3.1): an update that overwrites its own
-  pre-image, probability 1/k, adds s2/k on average, one that overwrites another adds (s2 - 2V/(k-1))/k. So V becomes
-  (1 - 2/k^2) V + s2/k on average, whose fixed point is k s2 / 2; from any other start the gap shrinks by
-  1 - 2/k^2 per update.
+  For updates that add noise of variance s2 alone (arXiv 1807.04369, Theorem 3.1): an update that
+  overwrites its own pre-image, probability 1/k, adds s2/k on average, one that overwrites another
+  adds (s2 - 2V/(k-1))/k. So V becomes (1 - 2/k^2) V + s2/k on average, whose fixed point is k s2 /
+  2; from any other start the gap shrinks by 1 - 2/k^2 per update.
 
   Args:
     num_instances: k >= 1; a single instance has no spread.
     noise_variance: s2 >= 0 per coordinate; of Laplace noise, twice its scale squared.
     updates: T >= 0.
-    initial: the sample variance at the start; None: the stationary one, which the initial instances must have
-      (they are drawn around one mean with this variance, and no update changes it on average).
+    initial: the sample variance at the start; None: the stationary one, which the initial instances
+      must have (they are drawn around one mean with this variance, and no update changes it on
+      average).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -163,7 +177,9 @@ def instance_variance(
   _validate.in_range(0, MOST_UPDATES, updates=updates)
   stationary = num_instances * noise_variance / 2 if num_instances > 1 else 0.0
   initial = stationary if initial is None else initial
-  _validate.non_negative(noise_variance=noise_variance, initial=initial, stationary_variance=stationary)
+  _validate.non_negative(
+    noise_variance=noise_variance, initial=initial, stationary_variance=stationary
+  )
   if num_instances == 1:
     return 0.0
   return stationary + (initial - stationary) * (1 - 2 / num_instances**2) ** updates

@@ -1,22 +1,24 @@
-"""What a client's noisy model updates cost against who sees them (arXiv 1807.04369, Sections 3.2 and 4.2).
+"""What a client's noisy model updates cost against who sees them (arXiv 1807.04369, Sections 3.2
+and 4.2).
 
-A client moves the model it drew by -eta g plus Laplace (or Gaussian) noise on every coordinate, where its average
-gradient g has coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients of one update; the model it starts
-from is the same.
+A client moves the model it drew by -eta g plus Laplace (or Gaussian) noise on every coordinate,
+where its average gradient g has coordinates in [-c, c] (Algorithm 1). Neighbours are two gradients
+of one update; the model it starts from is the same.
 
-* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of the releases (reports
-  less their pre-images) is seen alone. The second is not so for who sees a model that others made from a report: each
-  of its coordinates depends on all of the report's, through their gradients. One that is seen alone can then
-  cost more than epsilon; against adversaries II and III, and against I over several reports, neighbours differ in
-  one coordinate.
+* *Per coordinate*: they differ in one coordinate; or they differ anywhere, and one coordinate of
+  the releases (reports less their pre-images) is seen alone. The second is not so for who sees a
+  model that others made from a report: each of its coordinates depends on all of the report's,
+  through their gradients. One that is seen alone can then cost more than epsilon; against
+  adversaries II and III, and against I over several reports, neighbours differ in one coordinate.
 * *Per user*: they differ anywhere, and all released coordinates are seen together.
 
-The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does not hide a feature
-of a client: one feature moves the residual, and with it every coordinate of g.
+The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does
+not hide a feature of a client: one feature moves the residual, and with it every coordinate of g.
 
-Noise is taken as real-valued. Releases with floats are dithered (`jdp.federated.draw_and_discard.client_updates`), and
-what floats add then is bounded by `jdp.accounting.grid_surcharge`, over all coordinates of all releases
-whose noise a statement rests on.
+Noise is taken as real-valued. Releases with floats are dithered
+(`jdp.federated.draw_and_discard.client_updates`), and what floats add then is bounded by
+`jdp.accounting.grid_surcharge`, over all coordinates of all releases whose noise a statement rests
+on.
 """
 
 import math
@@ -32,8 +34,9 @@ _MOST_COORDINATES = 2**53
 def noise_scale(epsilon: float, norm: float, step: float) -> float:
   """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
 
-  With `norm` = c, the bound of each coordinate of g, every coordinate is epsilon-DP (Algorithm 1). With `norm` an L1
-  bound of the whole of g the whole update is: two such gradients are at most 2 norm apart in L1.
+  With `norm` = c, the bound of each coordinate of g, every coordinate is epsilon-DP (Algorithm 1).
+  With `norm` an L1 bound of the whole of g the whole update is: two such gradients are at most 2
+  norm apart in L1.
 
   >>> noise_scale(1.0, 0.1, 0.5), noise_scale(1.0, 20.0, 0.5)
   (0.1, 20.0)
@@ -42,16 +45,20 @@ def noise_scale(epsilon: float, norm: float, step: float) -> float:
   return 2 * norm * step / epsilon
 
 
-def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_norm: float = math.inf) -> float:
-  """The epsilon of one update whose `coordinates` released coordinates are seen together, each epsilon-DP alone.
+def joint_epsilon(
+  epsilon: float, coordinates: int, *, clip: float = 1.0, l1_norm: float = math.inf
+) -> float:
+  """The epsilon of one update whose `coordinates` released coordinates are seen together, each
+  epsilon-DP alone.
 
-  The log density ratio is at most ||eta g - eta g'||_1 / scale <= epsilon / (2c) * ||g - g'||_1. Each of the
-  coordinates contributes at most 2c to that norm, and all together at most 2 `l1_norm`: the result is
-  epsilon * min(coordinates, l1_norm / c), which is sharp.
+  The log density ratio is at most ||eta g - eta g'||_1 / scale <= epsilon / (2c) * ||g - g'||_1.
+  Each of the coordinates contributes at most 2c to that norm, and all together at most 2 `l1_norm`:
+  the result is epsilon * min(coordinates, l1_norm / c), which is sharp.
 
-  Multinomial regression, features in [0, 1]: the gradient's row of feature x_j is (p - e_y) x_j for predicted
-  probabilities p and label y; its L1 norm is 2 (1 - p_y) x_j <= 2, averages over examples and clipped rows included.
-  With c = 1 a feature's row therefore costs 2 epsilon, for any number of outputs.
+  Multinomial regression, features in [0, 1]: the gradient's row of feature x_j is (p - e_y) x_j for
+  predicted probabilities p and label y; its L1 norm is 2 (1 - p_y) x_j <= 2, averages over examples
+  and clipped rows included. With c = 1 a feature's row therefore costs 2 epsilon, for any number of
+  outputs.
 
   Args:
     epsilon: of each coordinate seen alone.
@@ -69,11 +76,15 @@ def joint_epsilon(epsilon: float, coordinates: int, *, clip: float = 1.0, l1_nor
   _validate.integer(1, coordinates=coordinates)
   _validate.in_range(0, math.inf, l1_norm=l1_norm)
   _validate.in_range(1, _MOST_COORDINATES, coordinates=coordinates)
-  return _finite("epsilon of the coordinates together", epsilon * min(float(coordinates), l1_norm / clip))
+  return _finite(
+    "epsilon of the coordinates together", epsilon * min(float(coordinates), l1_norm / clip)
+  )
 
 
 def _finite(name: str, value: float) -> float:
-  """A product of finite numbers, refused where it overflows: what is computed from infinity would be NaN."""
+  """A product of finite numbers, refused where it overflows: what is computed from infinity would
+  be NaN.
+  """
   if not value < math.inf:
     raise ValueError(f"Expected a finite {name}, got {value}; choose less extreme parameters.")
   return value
@@ -90,16 +101,19 @@ def channel_guarantee(
   delta: float = 0.0,
   noise: str = "laplace",
 ) -> PureDP | ApproxDP:
-  """What holds for all reports of a user against who sees them, and the models they started from (Section 4.2).
+  """What holds for all reports of a user against who sees them, and the models they started from
+  (Section 4.2).
 
-  Relation replace one, observer server; the unit is a coordinate for `coordinates=1`, else the user (all coordinates
-  together). Without a delta epsilons add up. With one, the smaller of that sum and the epsilon of the composed
-  Renyi divergences: reports * sum_j f(v_j), f that of a Laplace draw (`laplace_rdp`). f is convex and the
-  shifts v_j, at most epsilon each, add up to at most `joint_epsilon`: the worst v has whole epsilons and one rest.
+  Relation replace one, observer server; the unit is a coordinate for `coordinates=1`, else the user
+  (all coordinates together). Without a delta epsilons add up. With one, the smaller of that sum and
+  the epsilon of the composed Renyi divergences: reports * sum_j f(v_j), f that of a Laplace draw
+  (`laplace_rdp`). f is convex and the shifts v_j, at most epsilon each, add up to at most
+  `joint_epsilon`: the worst v has whole epsilons and one rest.
 
-  Gaussian noise: a shift of w_j times 2c in coordinate j, |w_j| <= 1, costs what one release with the noise multiplier
-  of (epsilon, delta) divided by ||w||_2 costs, and the squares of reports add up. ||w||_2^2 is at most
-  min(sum |w_j|, (`l2_norm` / c)^2), and sum |w_j| at most `joint_epsilon` / epsilon. Exact for the worst w.
+  Gaussian noise: a shift of w_j times 2c in coordinate j, |w_j| <= 1, costs what one release with
+  the noise multiplier of (epsilon, delta) divided by ||w||_2 costs, and the squares of reports add
+  up. ||w||_2^2 is at most min(sum |w_j|, (`l2_norm` / c)^2), and sum |w_j| at most `joint_epsilon`
+  / epsilon. Exact for the worst w.
 
   Args:
     epsilon: of each coordinate of one report, seen alone; for Gaussian noise, at `delta`.

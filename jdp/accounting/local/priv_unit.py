@@ -1,18 +1,17 @@
 """Closed forms of the spherical-cap mechanism PrivUnit (arXiv 1812.00984, Algorithm 1).
 
-For V uniform on the unit sphere of R^d, T = <V, u> has density
-c_d (1 - t^2)^((d-3)/2), and with a = (d-1)/2
+For V uniform on the unit sphere of R^d, T = <V, u> has density c_d (1 - t^2)^((d-3)/2), and with a
+= (d-1)/2
 
     q(gamma) = P(T >= gamma) = I_h(a, a),        h = (1 - gamma) / 2,
     f(gamma) = E[T; T >= gamma] = c_d (1 - gamma^2)^a / (2 a).
 
-Drawing V from the cap {T >= gamma} with probability p, else from its
-complement, costs exactly epsilon = logit p - logit q and gives
-E[V] = m u with m = f (p/q - (1-p)/(1-q)).
+Drawing V from the cap {T >= gamma} with probability p, else from its complement, costs exactly
+epsilon = logit p - logit q and gives E[V] = m u with m = f (p/q - (1-p)/(1-q)).
 
-Everything is float64 on the host and in logarithms: q is 3e-109 at
-(d=1e5, epsilon=256), and at epsilon=1e4 not even gamma and p can be told from 1,
-so the height of the cap is carried as log h and p as its logit.
+Everything is float64 on the host and in logarithms: q is 3e-109 at (d=1e5, epsilon=256), and at
+epsilon=1e4 not even gamma and p can be told from 1, so the height of the cap is carried as log h
+and p as its logit.
 """
 
 import math
@@ -96,11 +95,15 @@ def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), a series of positive terms with ratio below 2h < 1/2."""
+  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), a series of positive terms with ratio below 2h <
+  1/2.
+  """
   a, h = (dim - 1) / 2, np.exp(log_height)
   n = np.arange(64).reshape(-1, *[1] * h.ndim)
   excess = np.sum(np.cumprod((2 * a + n) / (a + 1 + n) * h, axis=0), axis=0)
-  log_f = log_density_constant(dim) - math.log(2 * a) + a * (math.log(4) + log_height + np.log1p(-h))
+  log_f = (
+    log_density_constant(dim) - math.log(2 * a) + a * (math.log(4) + log_height + np.log1p(-h))
+  )
   return log_f + np.log1p(excess), np.log1p(excess)
 
 
@@ -110,17 +113,23 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """For gamma <= 1/2: q = c_d times the integral of sin^(d-2) from 0 to Theta = acos(gamma).
 
-  With theta = Theta - x the integrand, relative to its value at Theta, is
-  (1 - 2 sin^2(x/2) - cot(Theta) sin x)^(d-2): nothing cancels, and Gauss's rule on the range where it
-  exceeds e^-50 is exact to rounding.
+  With theta = Theta - x the integrand, relative to its value at Theta, is (1 - 2 sin^2(x/2) -
+  cot(Theta) sin x)^(d-2): nothing cancels, and Gauss's rule on the range where it exceeds e^-50 is
+  exact to rounding.
   """
   power, sine = dim - 2, np.sqrt((1 - gamma) * (1 + gamma))
   cot, angle = gamma / sine, np.arccos(gamma)
   # The root of power * (cot x + x^2/2) = 50, beyond which the integrand is below e^-50.
-  reach = np.minimum(angle, 100 / (np.sqrt((power * cot) ** 2 + 100 * power) + power * cot + 1e-300))
+  reach = np.minimum(
+    angle, 100 / (np.sqrt((power * cot) ** 2 + 100 * power) + power * cot + 1e-300)
+  )
   x = 0.5 * reach[..., None] * (1 + _NODES)
   drop = 2 * np.sin(x / 2) ** 2 + cot[..., None] * np.sin(x)
-  integral = 0.5 * reach * np.sum(_WEIGHTS * np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300))), axis=-1)
+  integral = (
+    0.5
+    * reach
+    * np.sum(_WEIGHTS * np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300))), axis=-1)
+  )
   log_sine_squared = np.log1p(-(gamma**2))
   log_q = log_density_constant(dim) + 0.5 * power * log_sine_squared + np.log(integral)
   # q/f = 2a * integral / sin(Theta), as f = c_d sin^(2a)(Theta) / (2a).
@@ -130,8 +139,8 @@ def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
   """The height gamma >= 0 of the cap with a given share of the sphere: the inverse of `log_share`.
 
-  Newton's method on log q as a function of log h, where it is concave, so that
-  the iteration converges from one side; it starts from a normal approximation.
+  Newton's method on log q as a function of log h, where it is concave, so that the iteration
+  converges from one side; it starts from a normal approximation.
 
   Args:
     dim: d >= 2.
@@ -189,7 +198,8 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
     log_q, log_ratio = log_share(dim, gamma, _log_height(gamma))
     return log_gamma + log_ratio + np.logaddexp(0.0, -(log_odds + log_q))
 
-  def surplus_high(log_height):  # log log(gamma f/q)^-1 - log log(m f/q)^-1, increasing through its root
+  # log log(gamma f/q)^-1 - log log(m f/q)^-1, increasing through its root
+  def surplus_high(log_height):
     log_q, log_ratio = log_share(dim, _gamma(log_height), log_height)
     gap = -np.log1p(-2 * np.exp(log_height)) - log_ratio
     log_gap = math.log(gap) if log_height > -40 else log_height + math.log(4 / (dim + 1))
@@ -197,7 +207,9 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
     return log_gap - (math.log(np.logaddexp(0.0, -x)) if x < 40 else -x)
 
   if surplus_low(math.log(0.5)) >= 0:
-    gamma = math.exp(optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15))
+    gamma = math.exp(
+      optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15)
+    )
     return _spend(dim, gamma, _log_height(gamma), epsilon)
   lowest = -2 * (epsilon + 100) / (dim - 1) - 100
   log_height = optimize.brentq(surplus_high, lowest, math.log(0.25), xtol=1e-15, rtol=1e-15)
@@ -222,7 +234,9 @@ def cap_of(dim: int, gamma: float, p: float) -> Cap:
   _check_gamma(gamma)
   cap = _make(dim, gamma, _log_height(gamma), logit_of(p))
   if not cap.epsilon > 0:
-    raise ValueError(f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}.")
+    raise ValueError(
+      f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}."
+    )
   return cap
 
 
@@ -238,7 +252,10 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
   logit_p = logit_of(p)
   logit_q = logit_p - epsilon * (1 - _SAFETY)
   if not logit_q <= 0:
-    raise ValueError(f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with {rounded_up(logit_p)}.")
+    raise ValueError(
+      f"Expected p with log(p/(1-p)) <= epsilon = {epsilon}, got p = {p} with "
+      f"{rounded_up(logit_p)}."
+    )
   gamma, log_height = quantile(dim, -np.logaddexp(0.0, -logit_q))
   return _make(dim, float(gamma), float(log_height), logit_p)
 
@@ -249,7 +266,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   The larger gamma of conditions (a) and (b) of arXiv 1812.00984, Section 4.1.1:
 
       (a) gamma <= tanh(epsilon1/2) sqrt(pi / (2(d-1)))
-      (b) epsilon1 >= log(d)/2 + log 6 - (d-1)/2 log(1-gamma^2) + log gamma,  gamma >= sqrt(2/d)
+      (b) epsilon1 >= log(d)/2 + log 6 - (d-1)/2 log(1-gamma^2) + log gamma, gamma >= sqrt(2/d)
 
   Both leave part of epsilon1 unused; the cap's `epsilon` says what it really costs.
 
@@ -271,17 +288,26 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   _validate.positive(epsilon1=epsilon1)
 
   def slack_b(gamma):
-    needed = 0.5 * math.log(dim) + math.log(6) - 0.5 * (dim - 1) * math.log1p(-(gamma**2)) + math.log(gamma)
+    needed = (
+      0.5 * math.log(dim)
+      + math.log(6)
+      - 0.5 * (dim - 1) * math.log1p(-(gamma**2))
+      + math.log(gamma)
+    )
     return epsilon1 - needed
 
   gamma = min(math.tanh(epsilon1 / 2) * math.sqrt(math.pi / (2 * (dim - 1))), 1 - 1e-12)
   least_b = math.sqrt(2 / dim)
   if slack_b(least_b) >= 0:
-    largest_b = 1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else optimize.brentq(slack_b, least_b, 1 - 1e-12)
+    largest_b = (
+      1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else optimize.brentq(slack_b, least_b, 1 - 1e-12)
+    )
     gamma = max(gamma, largest_b)
   cap = _make(dim, gamma, _log_height(gamma), epsilon0)
   if not cap.epsilon <= epsilon0 + epsilon1:
-    raise ValueError(f"Expected the published gamma to cost at most {epsilon0 + epsilon1}, got {cap.epsilon}.")
+    raise ValueError(
+      f"Expected the published gamma to cost at most {epsilon0 + epsilon1}, got {cap.epsilon}."
+    )
   return cap
 
 
@@ -308,7 +334,10 @@ def _log_height(gamma: float) -> float:
 
 def _check(dim: int, epsilon: float = 1.0) -> None:
   if not (isinstance(dim, int | np.integer) and 2 <= dim <= MAX_DIM):
-    raise ValueError(f"Expected dim to be a whole number in [2, {MAX_DIM}], got {dim!r}; a scalar has no direction.")
+    raise ValueError(
+      f"Expected dim to be a whole number in [2, {MAX_DIM}], got {dim!r}; a scalar has no "
+      "direction."
+    )
   check_epsilon(epsilon)
 
 

@@ -5,9 +5,9 @@ For V from N(0, I) in R^d and a unit vector u, T = <V, u> is standard normal in 
     q(gamma) = P(T >= gamma) = Phi(-gamma),
     f(gamma) = E[T; T >= gamma] = phi(gamma).
 
-Drawing V from the half-space {T >= gamma} with probability p, else from the
-other one, costs exactly epsilon = logit p - logit q and gives E[V] = m u with
-m = f (p/q - (1-p)/(1-q)), and E[T^2] = 1 + gamma m. The part of V orthogonal to u is N(0, I), so
+Drawing V from the half-space {T >= gamma} with probability p, else from the other one, costs
+exactly epsilon = logit p - logit q and gives E[V] = m u with m = f (p/q - (1-p)/(1-q)), and E[T^2]
+= 1 + gamma m. The part of V orthogonal to u is N(0, I), so
 
     E||V/m - u||^2 = (d + gamma m) / m^2 - 1.
 
@@ -22,15 +22,18 @@ from scipy import optimize, special
 
 from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost, spend
 
-# A mechanism's epsilon is this much (relatively) below the one asked for, well above the error of the formulas here.
+# A mechanism's epsilon is this much (relatively) below the one asked for, well above the error of
+# the formulas here.
 _SAFETY = 1e-11
 
 
 class GaussianCap(NamedTuple):
-  """A half-space and the probability of drawing from it, all that defines PrivUnitG in every dimension.
+  """A half-space and the probability of drawing from it, all that defines PrivUnitG in every
+  dimension.
 
   Attributes:
-    gamma: the least <v, u> of the half-space's points, for noise of stddev 1; the paper's, times sqrt(d).
+    gamma: the least <v, u> of the half-space's points, for noise of stddev 1; the paper's, times
+      sqrt(d).
     p: the probability of drawing from the half-space.
     logit_p: log(p / (1-p)).
     log_q: log of the half-space's probability, Phi(-gamma).
@@ -53,10 +56,10 @@ class GaussianCap(NamedTuple):
 def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
   """The half-space and probability with the largest m among all that cost epsilon.
 
-  For given gamma the best p spends all of epsilon, which leaves m = f / (q + 1/(e^epsilon - 1)) to
-  maximise: d log m / d gamma = m - gamma, so the maximum is where gamma = m, and nowhere else. There the covariance
-  of V/m is exactly I/m^2, and its mean squared error d/m^2. (The least error is at a gamma smaller by about m/(2d);
-  it is less by about 1/(4d), and not isotropic.)
+  For given gamma the best p spends all of epsilon, which leaves m = f / (q + 1/(e^epsilon - 1))
+  to maximise: d log m / d gamma = m - gamma, so the maximum is where gamma = m, and nowhere else.
+  There the covariance of V/m is exactly I/m^2, and its mean squared error d/m^2. (The least error
+  is at a gamma smaller by about m/(2d); it is less by about 1/(4d), and not isotropic.)
 
   Args:
     epsilon: 1e-3 <= epsilon <= 1e4.

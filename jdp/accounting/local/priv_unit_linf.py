@@ -1,12 +1,12 @@
 """Closed forms of the hypercube mechanism PrivUnit-infinity (arXiv 1812.00984, Algorithm 2).
 
-A vector of [-1, 1]^d is rounded to a vertex of the cube, without bias, and N is the number of coordinates in which
-a uniform vertex V agrees with it: Binomial(d, 1/2). With
+A vector of [-1, 1]^d is rounded to a vertex of the cube, without bias, and N is the number of
+coordinates in which a uniform vertex V agrees with it: Binomial(d, 1/2). With
 
     Q = P(N >= L),    f = E[2N/d - 1; N >= L] = C(d-1, L-1) / 2^d
 
-drawing V from {N >= L} with probability p, else from {N < L}, costs exactly
-epsilon = logit p - logit Q and gives E[V] = m u with m = f (p/Q - (1-p)/(1-Q)).
+drawing V from {N >= L} with probability p, else from {N < L}, costs exactly epsilon = logit p -
+logit Q and gives E[V] = m u with m = f (p/Q - (1-p)/(1-Q)).
 
 Everything is float64 on the host and in logarithms: Q is 2^-d at L = d.
 """
@@ -22,7 +22,8 @@ from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of,
 
 MAX_DIM = 10**7
 
-# A mechanism's epsilon is this much (relatively) below the one asked for, far more than the error of the formulas.
+# A mechanism's epsilon is this much (relatively) below the one asked for, far more than the error
+# of the formulas.
 _SAFETY = 5e-10
 
 
@@ -31,7 +32,8 @@ class Cube(NamedTuple):
 
   Attributes:
     dim: d.
-    kappa: the paper's threshold: the cap holds the V with <V, rounded input> > kappa; 2 threshold - dim - 1.
+    kappa: the paper's threshold: the cap holds the V with <V, rounded input> > kappa; 2 threshold -
+      dim - 1.
     threshold: L, the least number of agreeing coordinates in the cap.
     p: the probability of drawing from the cap.
     logit_p: log(p / (1-p)), accurate where p rounds to 1.
@@ -58,9 +60,9 @@ class Cube(NamedTuple):
 def optimal_cube(dim: int, epsilon: float) -> Cube:
   """The threshold and probability with the least mean squared error among all that cost epsilon.
 
-  For given L the best p spends all of epsilon, and m = f / (Q + 1/(e^epsilon - 1)). From L to L + 1, f and Q lose
-  C(d, L) / 2^d times (2L - d)/d and 1, so m grows exactly as long as (2L - d)/d < m: the optimum is the first L
-  where it does not.
+  For given L the best p spends all of epsilon, and m = f / (Q + 1/(e^epsilon - 1)). From L to L +
+  1, f and Q lose C(d, L) / 2^d times (2L - d)/d and 1, so m grows exactly as long as (2L - d)/d
+  < m: the optimum is the first L where it does not.
 
   Args:
     dim: d, 1 <= d <= 1e7.
@@ -97,8 +99,8 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
   """The cube of a given (kappa, p), with its exact epsilon.
 
   Raises:
-    ValueError: if kappa is not in [0, d-1], p not in (0, 1), or p below the cap's own share Q, where
-      the mechanism would point away from its input.
+    ValueError: if kappa is not in [0, d-1], p not in (0, 1), or p below the cap's own share Q,
+      where the mechanism would point away from its input.
 
   >>> cube = cube_of(11, 2, 0.8)
   >>> round(cube.m, 8), round(cube.epsilon, 8)
@@ -107,30 +109,40 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
   _check(dim)
   cube = _make(dim, _threshold(dim, kappa), logit_of(p))
   if not cube.epsilon > 0:
-    raise ValueError(f"Expected p above the cap's share of the vertices, {math.exp(cube.log_q):.6g}, got {p}.")
+    raise ValueError(
+      f"Expected p above the cap's share of the vertices, {math.exp(cube.log_q):.6g}, got {p}."
+    )
   return cube
 
 
 def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
-  """The best threshold for a given p: m and the cost grow with L, so it is the largest within epsilon.
+  """The best threshold for a given p: m and the cost grow with L, so it is the largest within
+  epsilon.
 
   Raises:
-    ValueError: if an argument is out of range, p alone costs more than epsilon, or is too small for any threshold.
+    ValueError: if an argument is out of range, p alone costs more than epsilon, or is too small for
+      any threshold.
   """
   _check(dim, epsilon)
   logit_p, lowest = logit_of(p), _least_threshold(dim)
   if not _make(dim, lowest, logit_p).epsilon <= epsilon:
-    raise ValueError(f"Expected p to cost at most epsilon = {epsilon} at kappa = 0, got p = {p}; take a smaller one.")
+    raise ValueError(
+      f"Expected p to cost at most epsilon = {epsilon} at kappa = 0, got p = {p}; take a smaller "
+      "one."
+    )
   low, high = lowest, dim
   while low < high:
     middle = (low + high + 1) // 2
-    low, high = (middle, high) if _make(dim, middle, logit_p).epsilon <= epsilon else (low, middle - 1)
+    low, high = (
+      (middle, high) if _make(dim, middle, logit_p).epsilon <= epsilon else (low, middle - 1)
+    )
   return cube_of(dim, _kappa(dim, low), p)
 
 
 def log_share(dim: int, threshold: int) -> float:
   """log P(N >= L) for L > d/2: the term at L, and the sum of the later ones relative to it."""
-  later = np.arange(min(dim - threshold, 8 * math.isqrt(dim) + 8))  # terms below e^-128 are left out
+  # terms below e^-128 are left out
+  later = np.arange(min(dim - threshold, 8 * math.isqrt(dim) + 8))
   series = np.sum(np.cumprod((dim - threshold - later) / (threshold + 1.0 + later)))
   return float(log_probability(dim, np.array(threshold)) + np.log1p(series))
 
@@ -138,13 +150,18 @@ def log_share(dim: int, threshold: int) -> float:
 def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   """log P(N = count), to an absolute 1e-13 sqrt(d / 1e6) near the middle.
 
-  As C. Loader, "Fast and accurate computation of binomial probabilities" (2000): the deviance, and what Stirling's
-  formula leaves; a difference of lgamma would lose 1e-9 at d = 1e6.
+  As C. Loader, "Fast and accurate computation of binomial probabilities" (2000): the deviance, and
+  what Stirling's formula leaves; a difference of lgamma would lose 1e-9 at d = 1e6.
   """
   count = np.asarray(count, float)
   x = (2 * count - dim) / dim
   deviance = 0.5 * dim * (special.xlog1py(1 + x, x) + special.xlog1py(1 - x, -x))
-  return _log_stirling(np.array(float(dim))) - _log_stirling(count) - _log_stirling(dim - count) - deviance
+  return (
+    _log_stirling(np.array(float(dim)))
+    - _log_stirling(count)
+    - _log_stirling(dim - count)
+    - deviance
+  )
 
 
 def _log_stirling(n: np.ndarray) -> np.ndarray:
@@ -165,7 +182,9 @@ def _make(dim: int, threshold: int, logit_p: float) -> Cube:
   log_q = log_share(dim, threshold)
   log_f = float(log_probability(dim, np.array(threshold))) + math.log(threshold / dim)
   made = cost(logit_p, logit(log_q), log_f - log_q)
-  return Cube(dim, _kappa(dim, threshold), threshold, made.p, logit_p, log_q, made.log_m, made.epsilon)
+  return Cube(
+    dim, _kappa(dim, threshold), threshold, made.p, logit_p, log_q, made.log_m, made.epsilon
+  )
 
 
 def _kappa(dim: int, threshold: int) -> int:

@@ -1,10 +1,12 @@
-"""Protection against reconstruction: what a local guarantee says to an attacker who knows little (arXiv 1812.00984, 2).
+"""Protection against reconstruction: what a local guarantee says to an attacker who knows little
+(arXiv 1812.00984, 2).
 
-An attacker who sees only a release, and has a prior, names a value and succeeds if the target is close to it. Let p be
-the largest chance of success of any guess from the prior alone. After a release that is epsilon-DP the chance is at
-most e^epsilon p, whatever the attack: for every realised release, not only on average. So an epsilon that would be no
-protection where p = 1/2 may be a lot where p is 1e-30, as it is for directions in many dimensions. Against an attacker
-who already knows a good part of the data there is no such protection.
+An attacker who sees only a release, and has a prior, names a value and succeeds if the target is
+close to it. Let p be the largest chance of success of any guess from the prior alone. After a
+release that is epsilon-DP the chance is at most e^epsilon p, whatever the attack: for every
+realised release, not only on average. So an epsilon that would be no protection where p = 1/2 may
+be a lot where p is 1e-30, as it is for directions in many dimensions. Against an attacker who
+already knows a good part of the data there is no such protection.
 
 Everything is float64 on the host and in logarithms: in many dimensions p underflows.
 """
@@ -24,15 +26,16 @@ _MOST_EPSILON = 1e150
 def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   """log p of naming a direction in R^dim to within a distance alpha, from the prior alone.
 
-  If the prior has at most `density_ratio` times the density of the uniform distribution on the unit sphere, then for every unit
-  vector v
+  If the prior has at most `density_ratio` times the density of the uniform distribution on the unit
+  sphere, then for every unit vector v
 
       P(||U - v|| <= alpha) <= density_ratio * P(<U', v> >= 1 - alpha^2 / 2),  U' uniform,
 
-  with equality for a prior that is uniform on a part of the sphere, if the ball lies in that part. Guesses are unit
-  vectors; one inside the sphere would be close to more of it.
+  with equality for a prior that is uniform on a part of the sphere, if the ball lies in that part.
+  Guesses are unit vectors; one inside the sphere would be close to more of it.
 
-  Source: arXiv 1812.00984, Section 2.3, with the exact share of the sphere in place of the proposition's bound on it.
+  Source: arXiv 1812.00984, Section 2.3, with the exact share of the sphere in place of the
+  proposition's bound on it.
 
   Args:
     dim: k of the k-dimensional projection that is to be reconstructed, 2 <= k <= 1e9.
@@ -45,23 +48,32 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   Raises:
     ValueError: if an argument is out of range.
 
-  >>> [float(f"{math.exp(log_guess(dim, alpha)):.6g}") for dim, alpha in ((3, 1.0), (10, 0.5), (50, 1.0))]
+  >>> [
+  ...   float(f"{math.exp(log_guess(dim, alpha)):.6g}")
+  ...   for dim, alpha in ((3, 1.0), (10, 0.5), (50, 1.0))
+  ... ]
   [0.25, 0.000210321, 9.35316e-05]
   """
   _check(dim, density_ratio)
   if not 0 < alpha <= math.sqrt(2):
-    raise ValueError(f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart.")
-  log_share, _ = priv_unit.log_share(dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2)))
+    raise ValueError(
+      f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart."
+    )
+  log_share, _ = priv_unit.log_share(
+    dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2))
+  )
   return min(0.0, math.log(density_ratio) + float(log_share))
 
 
 def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> float:
-  """log of min(1, e^epsilon p + delta): the most that a release can make of a chance p = e^log_guess.
+  """log of min(1, e^epsilon p + delta): the most that a release can make of a chance p =
+  e^log_guess.
 
-  With delta = 0 it holds for every realised release of a mechanism that is epsilon-DP under replace one, for every
-  prior, target, measure of closeness and attack (arXiv 1812.00984, Lemma 2.3). With delta > 0 it holds on average over
-  the releases: a few of them may give the target away. Several releases of one value count with their epsilons added
-  up, and whatever is computed from releases (a sum, a model) is no better than they are.
+  With delta = 0 it holds for every realised release of a mechanism that is epsilon-DP under replace
+  one, for every prior, target, measure of closeness and attack (arXiv 1812.00984, Lemma 2.3). With
+  delta > 0 it holds on average over the releases: a few of them may give the target away. Several
+  releases of one value count with their epsilons added up, and whatever is computed from releases
+  (a sum, a model) is no better than they are.
 
   Args:
     log_guess: log of the largest chance of success of a guess from the prior, <= 0.
@@ -71,7 +83,9 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
   Raises:
     ValueError: if an argument is out of range.
 
-  >>> round(math.exp(log_success(math.log(1e-6), 3.0)), 9)  # one of a million values: e^3 times as likely
+  >>> round(
+  ...   math.exp(log_success(math.log(1e-6), 3.0)), 9
+  ... )  # one of a million values: e^3 times as likely
   2.0086e-05
   """
   _check_log("log_guess", log_guess)
@@ -79,15 +93,18 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
   _validate.probability(delta=delta)
   if math.isinf(epsilon):
     return 0.0
-  return float(np.minimum(0.0, np.logaddexp(log_guess + epsilon, math.log(delta) if delta else -math.inf)))
+  return float(
+    np.minimum(0.0, np.logaddexp(log_guess + epsilon, math.log(delta) if delta else -math.inf))
+  )
 
 
 def log_success_exact(log_guess: float, epsilon: float) -> float:
   """log of the largest posterior chance of all: its odds are e^epsilon times those of the guess.
 
-  Sharper than `log_success` where that is not small, and attained: a release may be e^epsilon times as likely under
-  the values close to the guess as under all others. Holds for every realised release of an epsilon-DP mechanism
-  (replace one), as Bayes' rule shows. Arguments and errors as `log_success`.
+  Sharper than `log_success` where that is not small, and attained: a release may be e^epsilon times
+  as likely under the values close to the guess as under all others. Holds for every realised
+  release of an epsilon-DP mechanism (replace one), as Bayes' rule shows. Arguments and errors as
+  `log_success`.
 
   >>> math.exp(log_success_exact(math.log(0.5), math.log(3.0)))
   0.75
@@ -101,16 +118,18 @@ def log_success_exact(log_guess: float, epsilon: float) -> float:
 
 
 def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
-  """log Phi(Phi^-1(p) + 1/z): the most that Gaussian noise can make of a chance p, on average over the releases.
+  """log Phi(Phi^-1(p) + 1/z): the most that Gaussian noise can make of a chance p, on average over
+  the releases.
 
-  For every prior, target and attack. No attack on a release can tell a value from another better than the
-  Neyman-Pearson test of N(0, z^2) against N(1, z^2) (arXiv 1905.02383, Theorem 2.7); averaged over the prior this
-  bounds its success, as the trade-off curve is concave.
+  For every prior, target and attack. No attack on a release can tell a value from another better
+  than the Neyman-Pearson test of N(0, z^2) against N(1, z^2) (arXiv 1905.02383, Theorem 2.7);
+  averaged over the prior this bounds its success, as the trade-off curve is concave.
 
   Args:
     log_guess: log of the largest chance of success of a guess from the prior, <= 0.
-    noise_multiplier: z > 0, the noise's standard deviation over the L2 distance of the farthest two values: of a
-      local release, or of what one user can change in a sum (replace one). n releases count as z / sqrt(n).
+    noise_multiplier: z > 0, the noise's standard deviation over the L2 distance of the farthest
+      two values: of a local release, or of what one user can change in a sum (replace one). n
+      releases count as z / sqrt(n).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -128,14 +147,16 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
 
 
 def largest_epsilon(log_guess: float, probability: float) -> float:
-  """The epsilon at which `log_success` reaches log of `probability`: all that releases may cost to stay below it.
+  """The epsilon at which `log_success` reaches log of `probability`: all that releases may cost to
+  stay below it.
 
   Args:
     log_guess: log of the largest chance of success of a guess from the prior, <= 0.
     probability: the chance of success that is accepted, in (0, 1).
 
   Raises:
-    ValueError: if an argument is out of range, or a guess from the prior alone does better than `probability`.
+    ValueError: if an argument is out of range, or a guess from the prior alone does better than
+      `probability`.
 
   >>> [round(largest_epsilon(log_guess(dim, 1.0), 1e-3), 4) for dim in (100, 784)]
   [9.8862, 109.2812]
@@ -145,13 +166,15 @@ def largest_epsilon(log_guess: float, probability: float) -> float:
   epsilon = math.log(probability) - log_guess
   if not epsilon >= 0:
     raise ValueError(
-      f"Expected a probability of at least {rounded_up(math.exp(log_guess))}, that of a guess without any release, "
-      f"got {probability}."
+      f"Expected a probability of at least {rounded_up(math.exp(log_guess))}, that of a guess "
+      f"without any release, got {probability}."
     )
   return epsilon
 
 
-def closest_alpha(dim: int, epsilon: float, probability: float, density_ratio: float = 1.0) -> float:
+def closest_alpha(
+  dim: int, epsilon: float, probability: float, density_ratio: float = 1.0
+) -> float:
   """The alpha for which an alpha-good reconstruction of a direction has at most this probability.
 
   The inverse of `log_success(log_guess(dim, alpha, density_ratio), epsilon)` in alpha.
@@ -163,7 +186,8 @@ def closest_alpha(dim: int, epsilon: float, probability: float, density_ratio: f
     density_ratio: rho_0 >= 1.
 
   Returns:
-    alpha in (0, sqrt 2]; sqrt 2 also where still farther reconstructions have no more than this probability.
+    alpha in (0, sqrt 2]; sqrt 2 also where still farther reconstructions have no more than this
+    probability.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -185,7 +209,9 @@ def _check(dim: int, density_ratio: float) -> None:
   _validate.integer(2, dim=dim)
   _validate.in_range(2, priv_unit.MAX_DIM, dim=dim)
   if not 1 <= density_ratio < math.inf:
-    raise ValueError(f"Expected density_ratio to be a finite number >= 1, got {density_ratio}; 1 is uniform.")
+    raise ValueError(
+      f"Expected density_ratio to be a finite number >= 1, got {density_ratio}; 1 is uniform."
+    )
 
 
 def _check_log(name: str, value: float) -> None:

@@ -1,19 +1,20 @@
-"""Closed forms of k-ary randomised response on a grid: ScalarDP and ScalarRelDP (arXiv 1812.00984, Algorithms 3, 4).
+"""Closed forms of k-ary randomised response on a grid: ScalarDP and ScalarRelDP (arXiv 1812.00984,
+Algorithms 3, 4).
 
-A number r in [0, r_max] is rounded without bias to one of the levels 0..k, the
-level is kept with probability e^epsilon / (e^epsilon + k) and otherwise
-replaced by one of the k others; a (level - b) is unbiased. In units of
-r_max/k, and with x = k r / r_max, j = floor(x), f = x - j, the variance is
+A number r in [0, r_max] is rounded without bias to one of the levels 0..k, the level is kept with
+probability e^epsilon / (e^epsilon + k) and otherwise replaced by one of the k others; a (level - b)
+is unbiased. In units of r_max/k, and with x = k r / r_max, j = floor(x), f = x - j, the variance is
 
     (1/A - 1)(j^2 + (2j+1) f) + f(1-f) + C - 2 x B - B^2
 
-where A = (e^epsilon - 1)/(e^epsilon + k) is the slope of E[level kept],
-B = b/A and C = k(k+1)(2k+1)/(6 (e^epsilon + k)) / A^2. For fixed f it is convex
-in j, for fixed j a concave parabola in f: the worst r lies in the first or the
-last interval. Everything is written in e^-epsilon, which cannot overflow.
+where A = (e^epsilon - 1)/(e^epsilon + k) is the slope of E[level kept], B = b/A and C =
+k(k+1)(2k+1)/(6 (e^epsilon + k)) / A^2. For fixed f it is convex in j, for fixed j a concave
+parabola in f: the worst r lies in the first or the last interval. Everything is written in
+e^-epsilon, which cannot overflow.
 
-ScalarRelDP does the same on levels e_0 = 0 and e_1..e_k in geometric progression, with
-variance E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2, where now B = (sum_i e_i)/(e^epsilon - 1).
+ScalarRelDP does the same on levels e_0 = 0 and e_1..e_k in geometric progression, with variance
+E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2, where now B = (sum_i e_i)/(e^epsilon -
+1).
 """
 
 import math
@@ -23,7 +24,8 @@ import numpy as np
 
 from jdp import _validate
 
-MAX_LEVELS = 2**16  # beyond it the rounding to levels is float32's own, and k-ary draws need wider words
+# beyond it the rounding to levels is float32's own, and k-ary draws need wider words
+MAX_LEVELS = 2**16
 
 
 class ScalarGrid(NamedTuple):
@@ -54,7 +56,10 @@ class ScalarGrid(NamedTuple):
     """E(estimate - value)^2 for a value in [0, max_value]."""
     x = self.num_levels * value / self.max_value
     j = min(math.floor(x), self.num_levels - 1)
-    return float(level_variance(self.epsilon, self.num_levels, j, x - j)) * (self.max_value / self.num_levels) ** 2
+    return (
+      float(level_variance(self.epsilon, self.num_levels, j, x - j))
+      * (self.max_value / self.num_levels) ** 2
+    )
 
   @property
   def worst_variance(self) -> float:
@@ -66,7 +71,8 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   """The constants for `num_levels` = k, by default the k with the least worst-case variance.
 
   Raises:
-    ValueError: if epsilon is below 1e-12 or infinite, max_value not in [1e-150, 1e150], or num_levels not in [1, 2^16].
+    ValueError: if epsilon is below 1e-12 or infinite, max_value not in [1e-150, 1e150], or
+      num_levels not in [1, 2^16].
 
   >>> grid = scalar_grid(4.0, 1.0)
   >>> grid.num_levels, round(grid.worst_variance, 7)
@@ -77,7 +83,9 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   _validate.integer(1, num_levels=k)
   _validate.in_range(1, MAX_LEVELS, num_levels=k)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
-  return ScalarGrid(epsilon, max_value, int(k), _log_lie(epsilon, k), max_value / k / slope, shift * slope)
+  return ScalarGrid(
+    epsilon, max_value, int(k), _log_lie(epsilon, k), max_value / k / slope, shift * slope
+  )
 
 
 def best_num_levels(epsilon: float) -> int:
@@ -135,10 +143,14 @@ class RelativeGrid(NamedTuple):
     return float(max(np.max(c_0 / r**2 + c_1 / r - 1) for r in (low, high, vertex)))
 
   def _interval(self, value: float) -> int:
-    return min(max(int(np.searchsorted(self.levels, value, side="right")) - 1, 0), len(self.levels) - 2)
+    return min(
+      max(int(np.searchsorted(self.levels, value, side="right")) - 1, 0), len(self.levels) - 2
+    )
 
   def _intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Each interval's ends, and the variance at them; what rounding adds to a line between them is (high-r)(r-low)."""
+    """Each interval's ends, and the variance at them; what rounding adds to a line between them is
+    (high-r)(r-low).
+    """
     levels = np.array(self.levels)
     k, rest = len(levels) - 1, math.exp(-self.epsilon)
     slope, shift = _slope(self.epsilon, k), np.sum(levels) * rest / -math.expm1(-self.epsilon)
@@ -147,11 +159,14 @@ class RelativeGrid(NamedTuple):
     return levels[:-1], levels[1:], variances[:-1], variances[1:]
 
 
-def relative_grid(epsilon: float, max_value: float, num_levels: int, min_value: float) -> RelativeGrid:
+def relative_grid(
+  epsilon: float, max_value: float, num_levels: int, min_value: float
+) -> RelativeGrid:
   """The constants for levels 0, min_value, ..., max_value, k = num_levels of them above 0.
 
   Raises:
-    ValueError: if epsilon is not positive, 0 < min_value < max_value does not hold or num_levels is not in [2, 2^16].
+    ValueError: if epsilon is not positive, 0 < min_value < max_value does not hold or num_levels is
+      not in [2, 2^16].
 
   >>> grid = relative_grid(8.0, 1.0, num_levels=4, min_value=0.125)
   >>> [round(level, 12) for level in grid.levels], round(grid.variance(0.25), 4)
@@ -166,11 +181,14 @@ def relative_grid(epsilon: float, max_value: float, num_levels: int, min_value: 
   levels = np.concatenate([[0.0], np.geomspace(min_value, max_value, num_levels)])
   shift = np.sum(levels) * math.exp(-epsilon) / -math.expm1(-epsilon)
   estimates = levels / _slope(epsilon, num_levels) - shift
-  return RelativeGrid(epsilon, tuple(levels.tolist()), _log_lie(epsilon, num_levels), tuple(estimates.tolist()))
+  return RelativeGrid(
+    epsilon, tuple(levels.tolist()), _log_lie(epsilon, num_levels), tuple(estimates.tolist())
+  )
 
 
 def best_num_relative_levels(epsilon: float, max_value: float, min_value: float) -> int:
-  """The k >= 2 of ScalarRelDP, up to 1024, with the least worst-case relative variance over [min_value, max_value].
+  """The k >= 2 of ScalarRelDP, up to 1024, with the least worst-case relative variance over
+  [min_value, max_value].
 
   >>> [best_num_relative_levels(epsilon, 1.0, 0.01) for epsilon in (4.0, 8.0, 12.0)]
   [2, 4, 12]
@@ -178,7 +196,10 @@ def best_num_relative_levels(epsilon: float, max_value: float, min_value: float)
   _validate.positive(epsilon=epsilon)
   largest = min(1024, math.ceil(8 * math.exp(min(epsilon / 3, 20))))
   candidates = range(2, max(largest, 2) + 1)
-  return min(candidates, key=lambda k: relative_grid(epsilon, max_value, k, min_value).worst_relative_variance)
+  return min(
+    candidates,
+    key=lambda k: relative_grid(epsilon, max_value, k, min_value).worst_relative_variance,
+  )
 
 
 def _check(epsilon: float, max_value: float) -> None:
@@ -200,11 +221,19 @@ def _worst_in_interval(epsilon: float, k: np.ndarray, j: np.ndarray) -> np.ndarr
 
 
 def level_variance(epsilon: float, k, j, f):
-  """ScalarDP's variance at x = j + f, elementwise, in units of (r_max/k)^2, with k - 1 >= j and f in [0, 1]."""
+  """ScalarDP's variance at x = j + f, elementwise, in units of (r_max/k)^2, with k - 1 >= j and f
+  in [0, 1].
+  """
   rest = math.exp(-epsilon)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
   second = k * (k + 1) * (2 * k + 1) / 6 * rest / (1 + k * rest) / slope**2
-  return _excess(epsilon, k) * (j**2 + (2 * j + 1) * f) + f * (1 - f) + second - 2 * (j + f) * shift - shift**2
+  return (
+    _excess(epsilon, k) * (j**2 + (2 * j + 1) * f)
+    + f * (1 - f)
+    + second
+    - 2 * (j + f) * shift
+    - shift**2
+  )
 
 
 def _slope(epsilon: float, k: Any) -> Any:

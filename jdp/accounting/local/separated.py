@@ -1,7 +1,8 @@
-"""How to split a budget between the direction and the magnitude of a vector (arXiv 1812.00984, Definition 1).
+"""How to split a budget between the direction and the magnitude of a vector (arXiv 1812.00984,
+Definition 1).
 
-The product of PrivUnit's and ScalarDP's estimates has, for a vector of norm r, the error
-(r^2 + Var(r))/m^2 - r^2: the direction's 1/m^2 and the magnitude's variance Var(r) multiply.
+The product of PrivUnit's and ScalarDP's estimates has, for a vector of norm r, the error (r^2 +
+Var(r))/m^2 - r^2: the direction's 1/m^2 and the magnitude's variance Var(r) multiply.
 """
 
 from typing import NamedTuple
@@ -30,19 +31,22 @@ class Split(NamedTuple):
   mean_squared_error: float
 
 
-def best_split(dim: int, epsilon: float, max_value: float, norms: np.ndarray | float | None = None) -> Split:
+def best_split(
+  dim: int, epsilon: float, max_value: float, norms: np.ndarray | float | None = None
+) -> Split:
   """The split of epsilon with the least error of `separated(priv_unit(...), scalar_dp(...))`.
 
-  The best number of levels jumps as the magnitude's share grows, and so does the error, so the search is a grid of 256
-  shares and then ever finer ones around the best. It may settle in the second-best of two dips, with an error
-  some 0.1 % above the least.
+  The best number of levels jumps as the magnitude's share grows, and so does the error, so the
+  search is a grid of 256 shares and then ever finer ones around the best. It may settle in the
+  second-best of two dips, with an error some 0.1 % above the least.
 
   Args:
     dim: d >= 2.
     epsilon: the whole budget, in [0.01, 1e4].
     max_value: r_max of `scalar_dp`, > 0.
-    norms: the vectors' norms, of any shape, within [0, max_value]: one, or a sample of a *public* distribution, over
-      which the error is averaged. None: the worst error of all norms in [0, max_value], exactly.
+    norms: the vectors' norms, of any shape, within [0, max_value]: one, or a sample of a *public*
+      distribution, over which the error is averaged. None: the worst error of all norms in [0,
+      max_value], exactly.
 
   Returns:
     A `Split`.
@@ -59,7 +63,9 @@ def best_split(dim: int, epsilon: float, max_value: float, norms: np.ndarray | f
   if norms is not None:
     norms = np.atleast_1d(np.asarray(norms, float))
     if not (norms.size and np.all((norms >= 0) & (norms <= max_value))):
-      raise ValueError(f"Expected at least one norm, all in [0, max_value = {max_value}]; clip them first.")
+      raise ValueError(
+        f"Expected at least one norm, all in [0, max_value = {max_value}]; clip them first."
+      )
 
   def error(magnitude):
     return _error(dim, epsilon - magnitude, scalar_grid(magnitude, max_value), norms)
@@ -76,9 +82,11 @@ def best_split(dim: int, epsilon: float, max_value: float, norms: np.ndarray | f
 
 
 def worst_error(dim: int, epsilon: float, grid: ScalarGrid) -> float:
-  """The largest error over all norms in [0, max_value], of the best direction at epsilon with this magnitude.
+  """The largest error over all norms in [0, max_value], of the best direction at epsilon with this
+  magnitude.
 
-  Between two levels r^2 + Var(r) is a line, so the error is a concave parabola: largest at an end or at its vertex.
+  Between two levels r^2 + Var(r) is a line, so the error is a concave parabola: largest at an end
+  or at its vertex.
 
   >>> round(worst_error(1000, 8.0, scalar_grid(2.0, 1.0)), 1)
   163.3
@@ -89,7 +97,9 @@ def worst_error(dim: int, epsilon: float, grid: ScalarGrid) -> float:
 def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None) -> float:
   inflation, unit = np.exp(-2 * optimal_cap(dim, epsilon).log_m), grid.max_value / grid.num_levels
   if norms is not None:
-    return float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
+    return (
+      float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
+    )
   moments = _second_moment(grid, np.arange(grid.num_levels + 1.0)) * inflation
   level, rise = np.arange(grid.num_levels), np.diff(moments)
   vertex = np.clip(rise / 2 - level, 0.0, 1.0)

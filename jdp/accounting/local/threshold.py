@@ -1,8 +1,10 @@
-"""What the mechanisms that draw from either side of a threshold share: PrivUnit, PrivUnitG, PrivUnit-infinity.
+"""What the mechanisms that draw from either side of a threshold share: PrivUnit, PrivUnitG,
+PrivUnit-infinity.
 
-V has a distribution that looks the same in all directions, and T is its component along the input's direction u. The
-cap is where T exceeds a threshold: of probability q, with f = E[T; cap]. Drawing V from the cap with probability p,
-else from the rest, costs exactly epsilon = logit p - logit q and gives E[V] = m u with
+V has a distribution that looks the same in all directions, and T is its component along the input's
+direction u. The cap is where T exceeds a threshold: of probability q, with f = E[T; cap]. Drawing V
+from the cap with probability p, else from the rest, costs exactly epsilon = logit p - logit q and
+gives E[V] = m u with
 
     m = f (p/q - (1-p)/(1-q)) = f (p/q) (1 - e^-epsilon),
 
@@ -34,7 +36,9 @@ class Cost(NamedTuple):
 
 
 def cost(logit_p: float, logit_q: float, log_mean: float) -> Cost:
-  """The cost of drawing with probability p from a cap of probability q, in which T has the mean f/q = e^log_mean."""
+  """The cost of drawing with probability p from a cap of probability q, in which T has the mean f/q
+  = e^log_mean.
+  """
   epsilon = logit_p - logit_q
   log_p = -float(np.logaddexp(0.0, -logit_p))
   log_m = log_p + log_mean + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf

@@ -7,14 +7,22 @@ from typing import Any
 import numpy as np
 
 from jdp.accounting.composition import Composition
-from jdp.accounting.pair_families import GAUSSIAN, LAPLACE, NON_PRIVATE, PURE, RANDOMIZED_RESPONSE, PairFamily
+from jdp.accounting.pair_families import (
+  GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  PairFamily,
+)
 from jdp.accounting.profiles import PrivacyProfile, names_of, rdp_profile
 from jdp.accounting.renyi.closed_forms import response_epsilon
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 
 _INTERVAL = 1e-4
 _LARGEST = 700.0  # the largest loss whose exponential the package can take
-# Of a single loss's grid, for each of which the package takes 10 microseconds and some 500 bytes; of a composition's.
+# Of a single loss's grid, for each of which the package takes 10 microseconds and some 500 bytes;
+# of a composition's.
 _MOST_SINGLE, _MOST_POINTS = 2**19, 2**21
 _MOST_ROUNDS = 10**6  # the package counts them one by one
 _TAIL = 10.0  # standard deviations of noise outside of which the package moves the mass to infinity
@@ -22,10 +30,11 @@ _LOG_TRUNCATED = 35.2  # log of twice the reciprocal of the mass that a composit
 
 
 def pld_profile(composed: Composition) -> PrivacyProfile:
-  """Privacy loss distributions on a grid of 1e-4, rounded pessimistically; Renyi divergences where it is too large.
+  """Privacy loss distributions on a grid of 1e-4, rounded pessimistically; Renyi divergences where
+  it is too large.
 
-  Too large is a grid of losses that spread over more than 50 (of a noise multiplier below about 0.3), or over more
-  than 200 together; more than a million equal rounds are too many as well.
+  Too large is a grid of losses that spread over more than 50 (of a noise multiplier below about
+  0.3), or over more than 200 together; more than a million equal rounds are too many as well.
 
   Raises:
     ValueError: if a kind of loss has no distribution: fixed-size samples, concentrated releases.
@@ -34,13 +43,15 @@ def pld_profile(composed: Composition) -> PrivacyProfile:
   if others := composed.groups.keys() - {*_DISTRIBUTIONS, NON_PRIVATE}:
     known = names_of(_DISTRIBUTIONS)
     raise ValueError(
-      f"Expected losses with a distribution for accountant='pld' ({known}), got {names_of(others)}; "
-      "pass accountant='rdp'."
+      f"Expected losses with a distribution for accountant='pld' ({known}), got "
+      f"{names_of(others)}; pass accountant='rdp'."
     )
   try:
     from dp_accounting import pld
   except ImportError as error:
-    raise ImportError("Expected the package dp_accounting for accountant='pld'; pip install 'jdp[pld]'.") from error
+    raise ImportError(
+      "Expected the package dp_accounting for accountant='pld'; pip install 'jdp[pld]'."
+    ) from error
   package = pld.privacy_loss_distribution
   merged = _merged_pairs(composed)
   if any(_is_unbounded(kind, parameters) for kind, parameters, _ in merged):
@@ -69,7 +80,10 @@ def _merged_pairs(composed: Composition) -> list[tuple[PairFamily, tuple[float, 
 def _fits(merged: list[tuple[PairFamily, tuple[float, ...], int]]) -> bool:
   """Whether the package has time and memory for the grids."""
   single = max((_single_width(kind, parameters) for kind, parameters, _ in merged), default=0.0)
-  if not single <= _INTERVAL * _MOST_SINGLE or max((count for *_, count in merged), default=0) > _MOST_ROUNDS:
+  if (
+    not single <= _INTERVAL * _MOST_SINGLE
+    or max((count for *_, count in merged), default=0) > _MOST_ROUNDS
+  ):
     return False
   return sum(_width(*item) for item in merged) <= _INTERVAL * _MOST_POINTS
 
@@ -77,9 +91,9 @@ def _fits(merged: list[tuple[PairFamily, tuple[float, ...], int]]) -> bool:
 def _width(kind: PairFamily, parameters: tuple[float, ...], count: int) -> float:
   """About how wide the composition's grid becomes, in units of the loss.
 
-  For a single loss's grid of width w, the package bounds the mass outside by Chernoff's inequality at the
-  orders +-k / w, k = 1..20. That is about from -35 w / k to D count + 35 w / k, with D the divergence of order
-  1 + k / w, and some more for the rounding to the grid.
+  For a single loss's grid of width w, the package bounds the mass outside by Chernoff's inequality
+  at the orders +-k / w, k = 1..20. That is about from -35 w / k to D count + 35 w / k, with D the
+  divergence of order 1 + k / w, and some more for the rounding to the grid.
   """
   single = max(_single_width(kind, parameters), 2 * _INTERVAL)
   if count == 1:
@@ -115,7 +129,9 @@ def _is_unbounded(kind: PairFamily, parameters: tuple[float, ...]) -> bool:
 
 
 def _gaussian(package: Any, q: float, z: float) -> Any:
-  return package.from_gaussian_mechanism(z, value_discretization_interval=_INTERVAL, sampling_prob=q)
+  return package.from_gaussian_mechanism(
+    z, value_discretization_interval=_INTERVAL, sampling_prob=q
+  )
 
 
 def _laplace(package: Any, epsilon: float) -> Any:
@@ -123,7 +139,9 @@ def _laplace(package: Any, epsilon: float) -> Any:
 
 
 def _randomized_response(package: Any, noise: float, num_values: float) -> Any:
-  return package.from_randomized_response(noise, int(num_values), value_discretization_interval=_INTERVAL)
+  return package.from_randomized_response(
+    noise, int(num_values), value_discretization_interval=_INTERVAL
+  )
 
 
 def _pure(package: Any, epsilon: float) -> Any:

@@ -1,4 +1,6 @@
-"""Sums over the terms of binomials, for many events and orders at once, in logarithms and in bounded memory."""
+"""Sums over the terms of binomials, for many events and orders at once, in logarithms and in
+bounded memory.
+"""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -11,7 +13,10 @@ CHUNK = 2**16
 
 
 def log_binomial_sum(
-  log_q: np.ndarray, log_p: np.ndarray, gain: Callable[[np.ndarray, np.ndarray], np.ndarray], orders: np.ndarray
+  log_q: np.ndarray,
+  log_p: np.ndarray,
+  gain: Callable[[np.ndarray, np.ndarray], np.ndarray],
+  orders: np.ndarray,
 ) -> np.ndarray:
   """log of sum_{k=2}^a C(a, k) p^(a-k) q^k e^(gain_k), for each event and order, [E, A].
 
@@ -25,13 +30,17 @@ def log_binomial_sum(
   distinct = np.arange(2, k.max() + 1)
   result = np.empty((log_q.size, orders.size))
   for rows in chunks(np.full(log_q.size, k.size)):
-    terms = log_choose + k * log_q[rows, None] + rest * log_p[rows, None] + gain(rows, distinct)[:, k - 2]
+    terms = (
+      log_choose + k * log_q[rows, None] + rest * log_p[rows, None] + gain(rows, distinct)[:, k - 2]
+    )
     result[rows] = _log_sum_exp(terms, starts)
   return result
 
 
 def chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
-  """Splits rows into index arrays, rows of similar length together, that fill at most `CHUNK` elements."""
+  """Splits rows into index arrays, rows of similar length together, that fill at most `CHUNK`
+  elements.
+  """
   rows, start = np.argsort(lengths), 0
   while start < rows.size:
     window = rows[start : start + 1 + int(CHUNK // lengths[rows[start]])]
@@ -43,12 +52,16 @@ def chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
 
 def log_expm1(t: np.ndarray) -> np.ndarray:
   """log(e^t - 1) for t >= 0, accurate for small and for large t."""
-  return np.where(t > 1, t + np.log1p(-np.exp(-np.maximum(t, 1))), np.log(np.expm1(np.minimum(t, 1))))
+  return np.where(
+    t > 1, t + np.log1p(-np.exp(-np.maximum(t, 1))), np.log(np.expm1(np.minimum(t, 1)))
+  )
 
 
 @functools.lru_cache(maxsize=16)
 def _terms(orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """The terms k = 2..a of every order, one after another: where each order starts, k, a - k, log C(a, k)."""
+  """The terms k = 2..a of every order, one after another: where each order starts, k, a - k, log
+  C(a, k).
+  """
   a = np.repeat(orders, np.array(orders) - 1)
   k = np.concatenate([np.arange(2, order + 1) for order in orders])
   starts = np.cumsum([0, *(order - 1 for order in orders[:-1])])

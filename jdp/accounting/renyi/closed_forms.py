@@ -1,8 +1,9 @@
-"""Renyi divergences in closed form: pure differential privacy, randomised response, Laplace noise, zCDP.
+"""Renyi divergences in closed form: pure differential privacy, randomised response, Laplace noise,
+zCDP.
 
-With A = E_Q (P/Q)^a the divergence of order a is log(A) / (a - 1). A - 1 may be far smaller than A, so every
-function below computes it as a sum or product of non-negative terms. All are float64, [E] and [A] to [E, A], and
-take infinite parameters: their divergence is infinite.
+With A = E_Q (P/Q)^a the divergence of order a is log(A) / (a - 1). A - 1 may be far smaller than A,
+so every function below computes it as a sum or product of non-negative terms. All are float64, [E]
+and [A] to [E, A], and take infinite parameters: their divergence is infinite.
 """
 
 import numpy as np
@@ -14,8 +15,9 @@ from jdp.accounting.renyi.binomial_sums import log_expm1
 def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
   """The largest divergence of any epsilon-DP release: that of randomised response on one bit.
 
-  Every pair of distributions whose likelihood ratios lie in [e^-epsilon, e^epsilon] is a post-processing of that
-  response's (arXiv 1311.0776); its divergence is that of arXiv 1605.02065, Proposition 3.3.
+  Every pair of distributions whose likelihood ratios lie in [e^-epsilon, e^epsilon] is a
+  post-processing of that response's (arXiv 1311.0776); its divergence is that of arXiv 1605.02065,
+  Proposition 3.3.
 
   >>> print(pure(np.array([1.0, 1e-6]), np.array([2.0, 1e9])))
   [[7.35325664e-01 1.00000000e+00]
@@ -24,8 +26,12 @@ def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
   return _binary(epsilon[:, None], special.log_expit(epsilon)[:, None], orders)
 
 
-def randomized_response(noise: np.ndarray, num_values: np.ndarray, orders: np.ndarray) -> np.ndarray:
-  """The divergence between the responses to two of `num_values` values; `noise` as in `RandomizedResponse`."""
+def randomized_response(
+  noise: np.ndarray, num_values: np.ndarray, orders: np.ndarray
+) -> np.ndarray:
+  """The divergence between the responses to two of `num_values` values; `noise` as in
+  `RandomizedResponse`.
+  """
   with np.errstate(divide="ignore"):
     log_kept = np.log1p(-noise * (1 - 1 / num_values))
   return _binary(response_epsilon(noise, num_values)[:, None], log_kept[:, None], orders)
@@ -38,11 +44,12 @@ def response_epsilon(noise: np.ndarray, num_values: np.ndarray) -> np.ndarray:
 
 
 def laplace(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
-  """The divergence between Laplace distributions whose centres are `epsilon` scales apart (arXiv 1702.07476, Proposition 6).
+  """The divergence between Laplace distributions whose centres are `epsilon` scales apart (arXiv
+  1702.07476, Proposition 6).
 
-  It bounds that of a vector which moves by an L1 distance of `epsilon` scales: the divergence of one coordinate is
-  convex in its share of the distance and zero at zero, so the coordinates together have no more than all of the
-  distance in one of them.
+  It bounds that of a vector which moves by an L1 distance of `epsilon` scales: the divergence of
+  one coordinate is convex in its share of the distance and zero at zero, so the coordinates
+  together have no more than all of the distance in one of them.
   """
   with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
     e, a = epsilon[:, None], orders
@@ -57,7 +64,8 @@ def concentrated(rho: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _binary(loss: np.ndarray, log_kept: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """For distributions equal but for two outputs, whose probabilities u and u e^-loss change places; log_kept is log u.
+  """For distributions equal but for two outputs, whose probabilities u and u e^-loss change places;
+  log_kept is log u.
 
   A - 1 = u (e^((a-1) loss) - 1) (1 - e^(-a loss)).
   """

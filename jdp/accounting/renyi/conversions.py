@@ -3,8 +3,8 @@
 Every order's bound holds, so the smallest is the answer. Two conversions:
 
 * `IMPROVED`: arXiv 2004.00010, Proposition 12;
-* `CLASSIC`: arXiv 1702.07476, Proposition 3, with which the tables of the
-  moments accountant were published (arXiv 1607.00133, Theorem 2).
+* `CLASSIC`: arXiv 1702.07476, Proposition 3, with which the tables of the moments accountant were
+  published (arXiv 1607.00133, Theorem 2).
 """
 
 import math
@@ -49,7 +49,8 @@ CLASSIC = Conversion(_classic_epsilon, _classic_log_delta)
 
 
 def total_variation(rdp: float) -> float:
-  """A delta for epsilon = 0, from the divergence of any order (Kullback and Leibler's is not larger).
+  """A delta for epsilon = 0, from the divergence of any order (Kullback and Leibler's is not
+  larger).
 
   The smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp).
   """

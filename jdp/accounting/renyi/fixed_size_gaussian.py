@@ -1,18 +1,21 @@
-"""Renyi differential privacy of a Gaussian sum over a sample of fixed size, drawn without replacement.
+"""Renyi differential privacy of a Gaussian sum over a sample of fixed size, drawn without
+replacement.
 
-arXiv 1808.00087 (Wang, Balle and Kasiviswanathan). The relation is replace-one: with a sample of a share q of the
-records, and noise multiplier z of the sum when one record in the sample is replaced, the divergence of a whole order
-a is at most log(A) / (a - 1) with
+arXiv 1808.00087 (Wang, Balle and Kasiviswanathan). The relation is replace-one: with a sample of a
+share q of the records, and noise multiplier z of the sum when one record in the sample is replaced,
+the divergence of a whole order a is at most log(A) / (a - 1) with
 
     A = 1 + sum_{j=2}^a C(a, j) q^j c_j,      c_j = min(2 e^(j(j-1)/(2z^2)), 4 m_j)
 
-(Theorem 9), where m_j bounds E |L - 1|^j for the likelihood ratio L of N(1, z^2) to N(0, z^2): the moment itself at
-even j, the geometric mean of its neighbours at odd j (Theorem 27). Between whole orders (a - 1) rdp(a), being
-convex in a, lies below its chord (Corollary 10). Nor does a sample cost more than the whole: a / (2z^2).
+(Theorem 9), where m_j bounds E |L - 1|^j for the likelihood ratio L of N(1, z^2) to N(0, z^2): the
+moment itself at even j, the geometric mean of its neighbours at odd j (Theorem 27). Between whole
+orders (a - 1) rdp(a), being convex in a, lies below its chord (Corollary 10). Nor does a sample
+cost more than the whole: a / (2z^2).
 
-For z <= 1/2 the first term of c_j is the smaller one, and no moments are computed: with n_j = (E L^j)^(1/j) =
-e^((j-1)/(2z^2)), Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 - 1/n_j)^j, and the last factor is at least
-(1 - e^-2)^2 > 1/2 then (at odd j too, as moments are log-convex in j).
+For z <= 1/2 the first term of c_j is the smaller one, and no moments are computed: with n_j = (E
+L^j)^(1/j) = e^((j-1)/(2z^2)), Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 -
+1/n_j)^j, and the last factor is at least (1 - e^-2)^2 > 1/2 then (at odd j too, as moments are
+log-convex in j).
 """
 
 import functools
@@ -23,17 +26,19 @@ import numpy as np
 
 from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
 
-_MAX_MOMENT = 256  # moments of higher order are left at the other bound, which then is the smaller one
+# moments of higher order are left at the other bound, which then is the smaller one
+_MAX_MOMENT = 256
 _MAX_ORDER = 2**14  # the sum of a higher order has too many terms; it is left at that of the whole
 _LEAST_FOR_MOMENTS = 0.5  # of z; the quadrature's nodes, too, number about 1/z
 _LARGEST = 1e100  # a larger z counts as this
 
 
 def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) -> np.ndarray:
-  """The bound for shares q [E] in [0, 1] and multipliers z [E] >= 0 at real orders a > 1 [A], float64 [E, A].
+  """The bound for shares q [E] in [0, 1] and multipliers z [E] >= 0 at real orders a > 1 [A],
+  float64 [E, A].
 
-  With a relative error below 1e-9. The multiplier is stddev / (2 clip norm) for a clipped sum: a replaced
-  record moves it by twice the clip norm.
+  With a relative error below 1e-9. The multiplier is stddev / (2 clip norm) for a clipped sum: a
+  replaced record moves it by twice the clip norm.
 
   >>> print(rdp_fixed_size_gaussian(np.array([0.01]), np.array([1.0]), np.array([2.0, 6.0, 6.5])))
   [[0.00054351 0.0018142  0.00202305]]
@@ -54,7 +59,9 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   with np.errstate(invalid="ignore"):
     chord = np.where(share > 0, (1 - share) * below + share * above, below)
   least = sys.float_info.min + 0 * q[:, None]  # NaN stays
-  return np.where(q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least))
+  return np.where(
+    q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least)
+  )
 
 
 def _log_moment(q: np.ndarray, z: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -91,14 +98,17 @@ def _log_coefficients(z: float, top: int) -> np.ndarray:
 def _log_even_moments(z: float, top: int) -> np.ndarray:
   """log E (L - 1)^j for j = 2, 4, ... up to the even number from `top` on.
 
-  The trapezoidal rule over x ~ N(0, z^2). The integrand is a sum of Gaussians of width z with centres 0..j, so the
-  step below errs by less than e^-190 of the result for j <= 256 (Poisson summation); the range leaves out less.
+  The trapezoidal rule over x ~ N(0, z^2). The integrand is a sum of Gaussians of width z with
+  centres 0..j, so the step below errs by less than e^-190 of the result for j <= 256 (Poisson
+  summation); the range leaves out less.
   """
   j = np.arange(2, top + 2, 2)[:, None]
   reach = math.sqrt(top + 1) + 10
   x = np.arange(-reach * z, top + 1 + reach * z, 0.2 * z)
   u = (2 * x - 1) / (2 * z**2)
-  log_distance = np.where(u > 0, log_expm1(np.maximum(u, 0.0)), np.log(-np.expm1(np.minimum(u, 0.0))))
+  log_distance = np.where(
+    u > 0, log_expm1(np.maximum(u, 0.0)), np.log(-np.expm1(np.minimum(u, 0.0)))
+  )
   exponent = j * log_distance - (x / z) ** 2 / 2
   top_exponent = exponent.max(axis=1)
   total = np.exp(exponent - top_exponent[:, None]).sum(axis=1)

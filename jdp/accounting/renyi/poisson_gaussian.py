@@ -1,16 +1,17 @@
 """Renyi differential privacy of the Poisson-subsampled Gaussian mechanism, in vectorised float64.
 
-With sampling probability q, noise multiplier z and x ~ N(0, z^2), the
-likelihood ratio of the two neighbouring outputs is 1 + y, where
+With sampling probability q, noise multiplier z and x ~ N(0, z^2), the likelihood ratio of the two
+neighbouring outputs is 1 + y, where
 
     y = q (exp((2x - 1) / (2 z^2)) - 1),         E y = 0,
 
-and the Renyi divergence of order a is log A / (a - 1) with A = E (1 + y)^a
-(arXiv 1908.10530, Section 3, which also proves that this direction is the
-larger of the two). A - 1 can be as small as 1e-15 while its epsilon over a
-million rounds matters, so both ways to it below are sums of non-negative terms:
+and the Renyi divergence of order a is log A / (a - 1) with A = E (1 + y)^a (arXiv 1908.10530,
+Section 3, which also proves that this direction is the larger of the two). A - 1 can be as small as
+1e-15 while its epsilon over a million rounds matters, so both ways to it below are sums of
+non-negative terms:
 
-* whole orders: the binomial sum A - 1 = sum_{k=2}^a C(a,k) (1-q)^(a-k) q^k (e^((k^2-k)/(2z^2)) - 1),
+* whole orders: the binomial sum A - 1 = sum_{k=2}^a C(a,k) (1-q)^(a-k) q^k (e^((k^2-k)/(2z^2)) -
+  1),
 * any order: quadrature of E[(1 + y)^a - 1 - a y].
 """
 
@@ -28,21 +29,22 @@ _MAX_BINOMIAL_ORDER = 1024  # beyond it a whole order's sum has more terms than 
 def rdp_subsampled_gaussian(
   sampling_probability: ArrayLike, noise_multiplier: ArrayLike, orders: ArrayLike
 ) -> np.ndarray:
-  """Renyi divergence of each order between neighbouring runs of one Poisson-subsampled Gaussian sum.
+  """Renyi divergence of each order between neighbouring runs of one Poisson-subsampled Gaussian
+  sum.
 
-  The relation is add/remove or zero-out of one record (both give the same
-  pair of distributions); the divergence is the larger of the two directions.
-  Divergences of several rounds add up.
+  The relation is add/remove or zero-out of one record (both give the same pair of distributions);
+  the divergence is the larger of the two directions. Divergences of several rounds add up.
 
   Args:
     sampling_probability: q in [0, 1], any shape.
-    noise_multiplier: z >= 0, stddev of the noise over the clip norm, of a shape that broadcasts with q's.
+    noise_multiplier: z >= 0, stddev of the noise over the clip norm, of a shape that broadcasts
+      with q's.
     orders: a > 1, finite, shape [A]; or one order, shape [].
 
   Returns:
-    float64 of the broadcast shape followed by the shape of `orders`, with a
-    relative error below 1e-10; where a / z^2 exceeds about 1e4, an upper bound
-    for fractional orders. q = 0 costs 0, z = 0 infinity.
+    float64 of the broadcast shape followed by the shape of `orders`, with a relative error below
+    1e-10; where a / z^2 exceeds about 1e4, an upper bound for fractional orders. q = 0 costs 0, z =
+    0 infinity.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -51,7 +53,9 @@ def rdp_subsampled_gaussian(
   >>> print(rdp_subsampled_gaussian(0.01, 1.0, [1.25, 2.0, 32.5]))
   [1.05398005e-04 1.71813422e-04 1.14986339e+01]
   """
-  q, z = np.broadcast_arrays(np.asarray(sampling_probability, float), np.asarray(noise_multiplier, float))
+  q, z = np.broadcast_arrays(
+    np.asarray(sampling_probability, float), np.asarray(noise_multiplier, float)
+  )
   a = np.asarray(orders, float)
   _check("sampling_probability in [0, 1]", (q >= 0) & (q <= 1), q)
   _check("noise_multiplier >= 0", z >= 0, z)
@@ -60,7 +64,9 @@ def rdp_subsampled_gaussian(
 
 
 def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """The divergences [E, A] of pairs q [E], z [E] at orders a [A]: `rdp_subsampled_gaussian` of valid arguments."""
+  """The divergences [E, A] of pairs q [E], z [E] at orders a [A]: `rdp_subsampled_gaussian` of
+  valid arguments.
+  """
   q = np.where(q == 0, 0.0, np.maximum(q, _LEAST_PROBABILITY))
   with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
     precision = (1 / z) ** 2
@@ -96,15 +102,19 @@ def _by_binomial_sum(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   return log_binomial_sum(np.log(q), np.log1p(-q), gain, a)
 
 
-# The trapezoidal rule with step h errs by about e^(-2 pi d / h) times the integral of |integrand| along Im x = d
-# (Trefethen and Weideman, SIAM Review 56(3), 2014, Theorem 5.1). Ours is analytic for d < pi z^2, and grows there by a
-# factor of at most e^(d^2 / (2 z^2)): this gives the step for an error of e^-_LOG_ACCURACY. The range leaves out less.
+# The trapezoidal rule with step h errs by about e^(-2 pi d / h) times the integral of |integrand|
+# along Im x = d (Trefethen and Weideman, SIAM Review 56(3), 2014, Theorem 5.1). Ours is analytic
+# for d < pi z^2, and grows there by a factor of at most e^(d^2 / (2 z^2)): this gives the step for
+# an error of e^-_LOG_ACCURACY. The range leaves out less.
 _LOG_ACCURACY = 34
 
 
 def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """log(A - 1) of P triples (q, z, a), each [P]."""
-  wide, narrow = math.pi * math.sqrt(2 / _LOG_ACCURACY) * z, 2 / (_LOG_ACCURACY / (math.pi * z) ** 2 + 0.5)
+  wide, narrow = (
+    math.pi * math.sqrt(2 / _LOG_ACCURACY) * z,
+    2 / (_LOG_ACCURACY / (math.pi * z) ** 2 + 0.5),
+  )
   step = np.where(wide > 2, wide, narrow)
   num_nodes = np.ceil((np.maximum(a, 2) + 16 * z) / step) + 1  # from -8z to max(a, 2) + 8z
   result = np.empty(q.size)
@@ -113,12 +123,16 @@ def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
       result[rows] = _by_triangle_inequality(q[rows], z[rows], a[rows])
     else:
       x = -8 * z[rows, None] + step[rows, None] * np.arange(num_nodes[rows[-1]])
-      result[rows] = np.log(step[rows] / z[rows]) + _log_sum(x, q[rows, None], z[rows, None], a[rows, None])
+      result[rows] = np.log(step[rows] / z[rows]) + _log_sum(
+        x, q[rows, None], z[rows, None], a[rows, None]
+      )
   return result
 
 
 def _log_sum(x: np.ndarray, q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """log of the sum over the nodes x [P, N] of ((1+y)^a - 1 - a y) times the standard normal density at x/z, [P]."""
+  """log of the sum over the nodes x [P, N] of ((1+y)^a - 1 - a y) times the standard normal density
+  at x/z, [P].
+  """
   s = log_mixture(q, (x - 0.5) / z**2)
   # Terms are scaled by e^-t where t = a s > 0, so that nothing overflows.
   t, y, up = a * s, np.expm1(np.minimum(s, 1.0)), np.maximum(s, 0.0)
@@ -145,7 +159,9 @@ def log_mixture(q, u):
   """log(1 - q + q e^u), accurate where it is small and without overflow where it is large."""
   log_large = np.log(q) + u
   small = np.log1p(q * np.expm1(np.minimum(u, -np.log(q))))
-  return np.where(log_large > 0, log_large + np.log1p((1 - q) * np.exp(-np.maximum(log_large, 0.0))), small)
+  return np.where(
+    log_large > 0, log_large + np.log1p((1 - q) * np.exp(-np.maximum(log_large, 0.0))), small
+  )
 
 
 def _check(expected: str, accepted: np.ndarray, values: np.ndarray) -> None:

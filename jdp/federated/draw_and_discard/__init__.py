@@ -1,7 +1,14 @@
-"""Draw and Discard: a server of k model instances, and clients who send noisy models (arXiv 1807.04369)."""
+"""Draw and Discard: a server of k model instances, and clients who send noisy models (arXiv
+1807.04369).
+"""
 
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, exact_update, gaussian_update, laplace_update
+from jdp.federated.draw_and_discard.client_updates import (
+  ClientUpdate,
+  exact_update,
+  gaussian_update,
+  laplace_update,
+)
 from jdp.federated.draw_and_discard.instance_server import (
   InstancesState,
   average_model,

@@ -1,4 +1,6 @@
-"""Batching on the server (FedSGD), what Draw and Discard is compared with (arXiv 1807.04369, Section 5)."""
+"""Batching on the server (FedSGD), what Draw and Discard is compared with (arXiv 1807.04369,
+Section 5).
+"""
 
 from typing import Any, NamedTuple
 
@@ -30,10 +32,11 @@ class BatchingState(NamedTuple):
 def server_batching(
   update: ClientUpdate, batch_size: int, schedule: Passes, *, block_size: int | None = None
 ) -> FederatedAlgorithm:
-  """The baseline: one model, and a step by the average of every `batch_size` clients' releases (FedSGD).
+  """The baseline: one model, and a step by the average of every `batch_size` clients' releases
+  (FedSGD).
 
-  Clients and their guarantee are those of `draw_and_discard`; they compute at the model of the last whole batch. A
-  schedule of learning rates counts batches.
+  Clients and their guarantee are those of `draw_and_discard`; they compute at the model of the last
+  whole batch. A schedule of learning rates counts batches.
 
   Args:
     update: what clients do.
@@ -50,7 +53,9 @@ def server_batching(
   return in_rounds(server_batching_process(update, batch_size, block_size=block_size), schedule)
 
 
-def server_batching_process(update: ClientUpdate, batch_size: int, *, block_size: int | None = None) -> Process:
+def server_batching_process(
+  update: ClientUpdate, batch_size: int, *, block_size: int | None = None
+) -> Process:
   """The process of `server_batching`, update by update.
 
   Args:
@@ -72,7 +77,9 @@ def server_batching_process(update: ClientUpdate, batch_size: int, *, block_size
   >>> process = server_batching_process(update, batch_size=2)
   >>> state = process.init(jnp.zeros((1, 1, 1)))
   >>> clients = Examples(jnp.ones((2, 1, 1)), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)))
-  >>> process.run(jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, update.settings).params.item()
+  >>> process.run(
+  ...   jax.random.key(1), state, arrivals(jnp.arange(2), 2), clients, update.settings
+  ... ).params.item()
   0.5
   """
   _validate.integer(1, batch_size=batch_size)
@@ -96,6 +103,8 @@ def server_batching_process(update: ClientUpdate, batch_size: int, *, block_size
 
   def run(key, state, arrivals, clients, settings):
     inputs = (arrivals, clients, settings)
-    return scan_updates(update, lambda key: None, advance, key, state, state.params, inputs, block_size)
+    return scan_updates(
+      update, lambda key: None, advance, key, state, state.params, inputs, block_size
+    )
 
   return Process(init, run, lambda state: jax.tree.map(lambda x: x[None], state.params), update)

@@ -1,8 +1,10 @@
-"""What a Draw and Discard client sends back: the model it was given, moved by a noisy gradient (arXiv 1807.04369).
+"""What a Draw and Discard client sends back: the model it was given, moved by a noisy gradient
+(arXiv 1807.04369).
 
-theta - eta (clip(g) + noise), with g the average gradient over the client's examples (Algorithm 1 there). The noise
-scales with the step, so the clipped gradient with its noise is the release, and the step is post-processing of
-it: learning rates and schedules cost no privacy. Whoever knows theta (the server, who sent it) sees the release.
+theta - eta (clip(g) + noise), with g the average gradient over the client's examples (Algorithm 1
+there). The noise scales with the step, so the clipped gradient with its noise is the release, and
+the step is post-processing of it: learning rates and schedules cost no privacy. Whoever knows theta
+(the server, who sent it) sees the release.
 
 Low-order bits of float noise would tell more (I. Mironov, CCS 2012), so releases are dithered
 (`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s, with a
@@ -28,20 +30,25 @@ from jdp.numerics import vectors
 from jdp.numerics.dither import on_shifted_grid
 
 PyTree = Any
-Gradient = Callable[[PyTree, Examples], PyTree]  # (parameters, client's examples) -> average gradient
-Schedule = Callable[[jax.Array], jax.Array]  # the update's number, float32 -> factor of the learning rate
+# (parameters, client's examples) -> average gradient
+Gradient = Callable[[PyTree, Examples], PyTree]
+# the update's number, float32 -> factor of the learning rate
+Schedule = Callable[[jax.Array], jax.Array]
 
-# Of the float32 sum of up to 1e9 magnitudes, as XLA orders it, less than half of this is lost to rounding.
+# Of the float32 sum of up to 1e9 magnitudes, as XLA orders it, less than half of this is lost to
+# rounding.
 _ROUNDING = 2e-6
 
 
 class Settings(NamedTuple):
-  """The numbers of an update that may be traced: those of many updates, stacked, run under one vmap.
+  """The numbers of an update that may be traced: those of many updates, stacked, run under one
+  vmap.
 
   Attributes:
     learning_rate: eta, of the first update.
     clip: c, in the unit's norm.
-    noise_scale: of the noise on each coordinate of the clipped gradient: b of Laplace, sigma of Gaussian noise.
+    noise_scale: of the noise on each coordinate of the clipped gradient: b of Laplace, sigma of
+      Gaussian noise.
   """
 
   learning_rate: jax.typing.ArrayLike
@@ -64,18 +71,19 @@ class Noise(NamedTuple):
 class ClientUpdate(NamedTuple):
   """One client's update as pure functions, with what it costs.
 
-  Updates of one factory and unit that differ in numbers alone have the same functions but for their
-  settings: stack the settings, and run them all with the functions of one.
+  Updates of one factory and unit that differ in numbers alone have the same functions but for
+  their settings: stack the settings, and run them all with the functions of one.
 
   Attributes:
     settings: the numbers, float32.
-    draw: (key, parameters) -> `Noise`, from the parameters' shapes; None without noise. Consumes the key. Apart from
-      `release` so that the noise of many updates is drawn at once.
+    draw: (key, parameters) -> `Noise`, from the parameters' shapes; None without noise. Consumes
+      the key. Apart from `release` so that the noise of many updates is drawn at once.
     clipped: (settings, parameters, client) -> the clipped gradient, private.
-    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered: all that depends on private
-      data.
+    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered: all
+      that depends on private data.
     rate: (settings, number) -> eta of the update of that number, counted from 0.
-    noise_variance: s2, the variance of noise and dither on each weight of the updated model in update 0, float64.
+    noise_variance: s2, the variance of noise and dither on each weight of the updated model in
+      update 0, float64.
     event: what one update costs, for the ledger: append it once for each update.
   """
 
@@ -89,10 +97,17 @@ class ClientUpdate(NamedTuple):
 
 
 def step(
-  update: ClientUpdate, settings: Settings, noise: Noise | None, params: PyTree, client: Examples, number: jax.Array
+  update: ClientUpdate,
+  settings: Settings,
+  noise: Noise | None,
+  params: PyTree,
+  client: Examples,
+  number: jax.Array,
 ) -> PyTree:
   """The updated model: the parameters less eta times the release."""
-  return descend(params, update.release(settings, noise, params, client), update.rate(settings, number))
+  return descend(
+    params, update.release(settings, noise, params, client), update.rate(settings, number)
+  )
 
 
 def descend(params: PyTree, gradient: PyTree, rate: jax.Array) -> PyTree:
@@ -112,27 +127,31 @@ def laplace_update(
 ) -> ClientUpdate:
   """A gradient step with Laplace noise of scale 2 c eta / epsilon on each weight.
 
-  Formal guarantee of one update, for all of the client's examples (replace one: any two data sets), against the
-  server, which knows the model it sent, and for any model, example, NaN or infinity:
+  Formal guarantee of one update, for all of the client's examples (replace one: any two data sets),
+  against the server, which knows the model it sent, and for any model, example, NaN or infinity:
 
-  * unit "coordinate": each coordinate of the gradient is clipped to [-c, c], and each coordinate of the release, *seen
-    alone*, is epsilon-DP. Jointly the update is only (epsilon times the number of weights)-DP: one changed
-    feature moves the residual, and with it every coordinate. It is what arXiv 1807.04369 calls feature-level privacy.
-    Models that are made from the update later mix its coordinates (see `jdp.accounting.draw_and_discard.one_update`).
-  * unit "user": the gradient is scaled down to an L1 norm of at most c, and the whole update is epsilon-DP.
+  * unit "coordinate": each coordinate of the gradient is clipped to [-c, c], and each coordinate of
+    the release, *seen alone*, is epsilon-DP. Jointly the update is only (epsilon times the number
+    of weights)-DP: one changed feature moves the residual, and with it every coordinate. It is what
+    arXiv 1807.04369 calls feature-level privacy. Models that are made from the update later mix its
+    coordinates (see `jdp.accounting.draw_and_discard.one_update`).
+  * unit "user": the gradient is scaled down to an L1 norm of at most c, and the whole update is
+    epsilon-DP.
 
   The noise scale is rounded up to float32. What floats add to epsilon is at most
   `jdp.accounting.grid_surcharge(s / 16, s, ...)`: at delta = 1e-10 1.1e-3 for one coordinate.
 
   Args:
-    gradient: (parameters, examples) -> average gradient, a pytree like the parameters: `glm(...).gradient`, or
-      `jax.grad(loss)` of any model.
+    gradient: (parameters, examples) -> average gradient, a pytree like the parameters:
+      `glm(...).gradient`, or `jax.grad(loss)` of any model.
     epsilon: of one update, > 0.
     learning_rate: eta > 0.
     clip: c > 0.
     unit: "coordinate" or "user".
-    schedule: (number of the update, counted from 0 over all clients, float32) -> factor of eta. None: always 1.
-    max_releases: the most updates that one user makes over the run, for the event. None: as many as there are.
+    schedule: (number of the update, counted from 0 over all clients, float32) -> factor of
+      eta. None: always 1.
+    max_releases: the most updates that one user makes over the run, for the event. None: as many as
+      there are.
 
   Returns:
     A `ClientUpdate`. Its event holds a `PureDP`.
@@ -149,7 +168,9 @@ def laplace_update(
   kind, clip_to = _unit(unit, _clip_l1)
   scale = _round_up(2 * _clip_bound(clip) / epsilon)
   event = LocalRelease(PureDP(epsilon, unit=kind), max_releases)
-  return _noisy_update(gradient, clip_to, random.laplace, (learning_rate, clip, scale), 2.0, schedule, event)
+  return _noisy_update(
+    gradient, clip_to, random.laplace, (learning_rate, clip, scale), 2.0, schedule, event
+  )
 
 
 def gaussian_update(
@@ -165,12 +186,14 @@ def gaussian_update(
 ) -> ClientUpdate:
   """A gradient step with Gaussian noise (arXiv 1807.04369, Section 4.2).
 
-  Formal guarantee of one update, as for `laplace_update`, with (epsilon, delta)-DP in place of epsilon-DP, and for the
-  unit "user" an *L2* norm of at most c. The standard deviation is 2 c times the least noise multiplier of an
-  (epsilon, delta)-DP Gaussian release (arXiv 1805.06530, Theorem 8).
+  Formal guarantee of one update, as for `laplace_update`, with (epsilon, delta)-DP in place of
+  epsilon-DP, and for the unit "user" an *L2* norm of at most c. The standard deviation is 2 c times
+  the least noise multiplier of an (epsilon, delta)-DP Gaussian release (arXiv 1805.06530, Theorem
+  8).
 
   Args:
-    gradient: see `laplace_update`; so too `learning_rate`, `clip`, `unit`, `schedule` and `max_releases`.
+    gradient: see `laplace_update`; so too `learning_rate`, `clip`, `unit`, `schedule` and
+      `max_releases`.
     epsilon: of one update, > 0.
     delta: in (0, 1).
     learning_rate: eta > 0.
@@ -193,13 +216,17 @@ def gaussian_update(
   kind, clip_to = _unit(unit, vectors.clip)
   scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
   event = LocalRelease(ApproxDP(epsilon, delta, unit=kind), max_releases)
-  return _noisy_update(gradient, clip_to, random.normal, (learning_rate, clip, scale), 1.0, schedule, event)
+  return _noisy_update(
+    gradient, clip_to, random.normal, (learning_rate, clip, scale), 1.0, schedule, event
+  )
 
 
 def exact_update(
   gradient: Gradient, learning_rate: float, *, clip: float = 1.0, schedule: Schedule | None = None
 ) -> ClientUpdate:
-  """A gradient step without noise, clipped by coordinate: for comparison. Its event says that epsilon is infinite."""
+  """A gradient step without noise, clipped by coordinate: for comparison. Its event says that
+  epsilon is infinite.
+  """
   _clip_bound(clip)
   clipped = _clipped(gradient, _clip_coordinates)
 
@@ -209,7 +236,9 @@ def exact_update(
 
   settings = _settings(learning_rate, clip, np.float32(0))
   event = LocalRelease(PureDP(math.inf, unit=Unit.USER))
-  return ClientUpdate(settings, lambda key, params: None, clipped, release, _rate(schedule), 0.0, event)
+  return ClientUpdate(
+    settings, lambda key, params: None, clipped, release, _rate(schedule), 0.0, event
+  )
 
 
 def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule, event):
@@ -221,7 +250,9 @@ def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule
     *keys, shift_key = jax.random.split(key, len(leaves) + 1)
     draws = [draw_unit(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
     shift_keys = jax.random.split(shift_key, len(leaves))
-    shifts = [jax.random.uniform(k, x.shape, jnp.float32) for k, x in zip(shift_keys, leaves, strict=True)]
+    shifts = [
+      jax.random.uniform(k, x.shape, jnp.float32) for k, x in zip(shift_keys, leaves, strict=True)
+    ]
     return Noise(jax.tree.unflatten(structure, draws), jax.tree.unflatten(structure, shifts))
 
   def release(settings, noise, params, client):
@@ -283,11 +314,14 @@ def _clip_coordinates(gradient, bound):
 
 
 def _clip_l1(gradient, bound):
-  """Scaled down to an L1 norm of at most `bound`, by rounding's width less; zero if a coordinate is NaN or infinite."""
+  """Scaled down to an L1 norm of at most `bound`, by rounding's width less; zero if a coordinate is
+  NaN or infinite.
+  """
   leaves = jax.tree.leaves(gradient)
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=1e-30) for g in leaves]))
   scaled = jax.tree.map(lambda g: g / largest, gradient)  # in [-1, 1]: its norm cannot overflow
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than _ROUNDING allows.
+  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # _ROUNDING allows.
   norm = jnp.sum(jnp.stack([jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(scaled)]))
   bound = bound * (1 - _ROUNDING)
   factor = bound / jnp.maximum(norm, 1.0)

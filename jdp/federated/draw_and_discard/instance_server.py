@@ -1,7 +1,7 @@
 """Draw and Discard: a server of k model instances (arXiv 1807.04369, Section 3.3).
 
-A client's request draws one instance at random; the client's updated model overwrites one at random, drawn
-independently of the first. Predictions average the instances.
+A client's request draws one instance at random; the client's updated model overwrites one at
+random, drawn independently of the first. Predictions average the instances.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ Accept = Callable[[PyTree, PyTree], jax.Array]  # (instances, submitted model) -
 class InstancesState(NamedTuple):
   """What the server holds, and what clients hold. `instances` reads the server's part.
 
-  A model stays in the row that it was written to. What changes hands is the number of its row, so that an update
-  writes one model, however many clients are at work.
+  A model stays in the row that it was written to. What changes hands is the number of its row, so
+  that an update writes one model, however many clients are at work.
 
   Attributes:
     number: int32 scalar, the number of updates drawn so far.
@@ -48,8 +48,9 @@ def draw_and_discard(
 ) -> FederatedAlgorithm:
   """Training by arXiv 1807.04369, Algorithm 2, with k instances.
 
-  Formal guarantee, from the ledger: that of each update, `update.event`, against the server, of which a user makes
-  `schedule.max_releases` at most. What the draws hide from weaker observers is no part of it.
+  Formal guarantee, from the ledger: that of each update, `update.event`, against the server, of
+  which a user makes `schedule.max_releases` at most. What the draws hide from weaker observers is
+  no part of it.
 
   Args:
     update: what clients do.
@@ -58,7 +59,8 @@ def draw_and_discard(
     **options: of `draw_and_discard_process`.
 
   Returns:
-    A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...], begun with `spread_instances`.
+    A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...], begun with
+    `spread_instances`.
 
   Raises:
     ValueError: if a number is out of range.
@@ -70,9 +72,18 @@ def draw_and_discard(
   >>> model = glm("logistic", (2,))
   >>> update = laplace_update(model.gradient, epsilon=5.0, learning_rate=0.1)
   >>> algorithm = draw_and_discard(update, 5, passes(3, num_rounds=100))
-  >>> start = spread_instances(jax.random.key(0), model.init(jax.random.key(1)), 5, update.noise_variance)
+  >>> start = spread_instances(
+  ...   jax.random.key(0), model.init(jax.random.key(1)), 5, update.noise_variance
+  ... )
   >>> clients = Examples(jnp.ones((3, 10, 2)), jnp.ones((3, 10)), jnp.ones((3, 10)))
-  >>> result = train(algorithm, start, clients, num_rounds=100, noise_key=jax.random.key(2), data_key=jax.random.key(3))
+  >>> result = train(
+  ...   algorithm,
+  ...   start,
+  ...   clients,
+  ...   num_rounds=100,
+  ...   noise_key=jax.random.key(2),
+  ...   data_key=jax.random.key(3),
+  ... )
   >>> result.params.shape, bool(jnp.all(average_model(result.params) > 0.5))
   ((5, 1, 2), True)
   >>> len(result.ledger), result.ledger.entries[0][0].max_releases
@@ -84,25 +95,33 @@ def draw_and_discard(
 def spread_instances(
   key: jax.Array, params: PyTree, num_instances: int, update_variance: jax.typing.ArrayLike
 ) -> PyTree:
-  """The instances to begin with: normal noise of variance (k/2) s2 around the parameters; one instance is not spread.
+  """The instances to begin with: normal noise of variance (k/2) s2 around the parameters; one
+  instance is not spread.
 
-  Then the sample variance (ddof=1) of the instances is k s2 / 2 in expectation at every time (Theorem 3.1), as long as
-  noise is all that differs between them; from another value the gap shrinks by 1 - 2/k^2 with each update.
+  Then the sample variance (ddof=1) of the instances is k s2 / 2 in expectation at every time
+  (Theorem 3.1), as long as noise is all that differs between them; from another value the gap
+  shrinks by 1 - 2/k^2 with each update.
 
   Args:
     key: of the noise; consumed.
     params: a model.
     num_instances: k.
-    update_variance: s2, the noise that an update adds to each weight (`update.noise_variance`; any, to spread the
-      instances of a process without noise).
+    update_variance: s2, the noise that an update adds to each weight (`update.noise_variance`; any,
+      to spread the instances of a process without noise).
 
   Returns:
     A pytree of [k, ...].
   """
   leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
-  stddev = jnp.sqrt(num_instances / 2 * jnp.asarray(update_variance, jnp.float32)) if num_instances > 1 else 0.0
+  stddev = (
+    jnp.sqrt(num_instances / 2 * jnp.asarray(update_variance, jnp.float32))
+    if num_instances > 1
+    else 0.0
+  )
   keys = jax.random.split(key, len(leaves))
-  noise = [jax.random.normal(keys[i], (num_instances, *leaf.shape)) for i, leaf in enumerate(leaves)]
+  noise = [
+    jax.random.normal(keys[i], (num_instances, *leaf.shape)) for i, leaf in enumerate(leaves)
+  ]
   spread = [leaf[None] + stddev * z for leaf, z in zip(leaves, noise, strict=True)]
   return jax.tree.unflatten(structure, spread)
 
@@ -116,23 +135,24 @@ def draw_and_discard_process(
   accept: Accept | None = None,
   block_size: int | None = None,
 ) -> Process:
-  """The process of arXiv 1807.04369, Algorithm 2, update by update; `draw_and_discard` runs it in rounds.
+  """The process of arXiv 1807.04369, Algorithm 2, update by update; `draw_and_discard` runs it in
+  rounds.
 
-  Formal guarantee: that of each update, `update.event`, against the server; append the event to the ledger once for
-  each update of `run`, before its result is used.
+  Formal guarantee: that of each update, `update.event`, against the server; append the event to the
+  ledger once for each update of `run`, before its result is used.
 
-  Many clients at once: with `in_flight` = W > 0, a client returns its model only after W others have drawn theirs
-  (or, with `random_returns`, after a geometric number with that mean: whenever one draws, one of the W that hold
-  a model, at random, returns it). The first W updates return nothing; the last W stay with their clients. With 0 the
-  process is exactly sequential.
+  Many clients at once: with `in_flight` = W > 0, a client returns its model only after W others
+  have drawn theirs (or, with `random_returns`, after a geometric number with that mean: whenever
+  one draws, one of the W that hold a model, at random, returns it). The first W updates return
+  nothing; the last W stay with their clients. With 0 the process is exactly sequential.
 
   Args:
     update: what clients do.
     num_instances: k >= 1.
     in_flight: W >= 0.
     random_returns: whether clients return in random order; else in that of their draws.
-    accept: whether a returned model overwrites an instance (see `jdp.attacks.spam`). It sees what the server has.
-      None: always.
+    accept: whether a returned model overwrites an instance (see `jdp.attacks.spam`). It sees what
+      the server has. None: always.
     block_size: updates whose noise is drawn at once; a matter of speed and memory only.
 
   Returns:
@@ -170,7 +190,8 @@ def draw_and_discard_process(
     taken = arrived & accepted
     rows = state.rows.at[discarded].set(jnp.where(taken, returned, victim))
     held = state.held.at[client_slot].set(jnp.where(taken, victim, returned))
-    # A client that holds its model gets the row that the return has freed; one that returns at once wrote it before.
+    # A client that holds its model gets the row that the return has freed; one that returns at once
+    # wrote it before.
     row = held[client_slot] if in_flight else returned
     models = jax.tree.map(lambda x, new: x.at[row].set(new), state.models, model)
     rejected = state.rejected + (arrived & ~accepted).astype(jnp.int32)
@@ -178,7 +199,9 @@ def draw_and_discard_process(
 
   def run(key, state, arrivals, clients, settings):
     inputs = (arrivals, clients, settings)
-    return scan_updates(update, choose, advance, key, state, _row(state.models, 0), inputs, block_size)
+    return scan_updates(
+      update, choose, advance, key, state, _row(state.models, 0), inputs, block_size
+    )
 
   return Process(init, run, instances, update)
 
@@ -196,7 +219,9 @@ def average_model(instances: PyTree) -> PyTree:
 def average_predictions(
   predict: Callable[[PyTree, jax.Array], jax.Array], instances: PyTree, inputs: jax.Array
 ) -> jax.Array:
-  """The average of the instances' predictions (arXiv 1807.04369, Section 3.3), where `average_model` averages weights."""
+  """The average of the instances' predictions (arXiv 1807.04369, Section 3.3), where
+  `average_model` averages weights.
+  """
   return jnp.mean(jax.vmap(predict, (0, None))(instances, inputs), axis=0)
 
 
@@ -204,7 +229,8 @@ def _check_instances(models: PyTree, num_instances: int) -> None:
   counts = {jnp.shape(x)[:1] for x in jax.tree.leaves(models)}
   if counts != {(num_instances,)}:
     raise ValueError(
-      f"Expected {num_instances} models along a leading axis, got leading axes {sorted(counts)}; use spread_instances."
+      f"Expected {num_instances} models along a leading axis, got leading axes {sorted(counts)}; "
+      "use spread_instances."
     )
 
 

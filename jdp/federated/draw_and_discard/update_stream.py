@@ -1,8 +1,9 @@
-"""A stream of client updates: one compiled scan, whatever the server does with them; in rounds, a training procedure.
+"""A stream of client updates: one compiled scan, whatever the server does with them; in rounds, a
+training procedure.
 
-Noise is drawn for a block of updates at once, as many small draws are slow. Update number t (counted from 0 over
-the whole run) has keys of its own, folded in from t: neither the blocks, nor where a run is cut, nor
-which users come before, change a bit of what it draws.
+Noise is drawn for a block of updates at once, as many small draws are slow. Update number t
+(counted from 0 over the whole run) has keys of its own, folded in from t: neither the blocks, nor
+where a run is cut, nor which users come before, change a bit of what it draws.
 """
 
 import dataclasses
@@ -25,7 +26,8 @@ from jdp.sampling.base import check_population
 
 PyTree = Any
 
-# Numbers of noise in a block, and updates: the noise stays close to the cache, and the cost of a block is shared.
+# Numbers of noise in a block, and updates: the noise stays close to the cache, and the cost of a
+# block is shared.
 _BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
 
 
@@ -36,8 +38,8 @@ class Arrivals:
 
   Attributes:
     users: int32 [T], the number of the user that makes each update, below `population`.
-    population: how many users there are, public and static. A process refuses data of more or
-      fewer: a number past the end would be taken for the last user, who would release more often
+    population: how many users there are, public and static. A process refuses data of more
+      or fewer: a number past the end would be taken for the last user, who would release more often
       than its guarantee says.
   """
 
@@ -62,18 +64,23 @@ def arrivals(users: Array, population: int) -> Arrivals:
   if not isinstance(users, jax.core.Tracer):
     numbers = np.asarray(users)
     if not np.all((numbers >= 0) & (numbers < population)):
-      raise ValueError(f"Expected numbers of users from 0 to {population - 1}, got others; count all users there are.")
+      raise ValueError(
+        f"Expected numbers of users from 0 to {population - 1}, got others; count all users there "
+        "are."
+      )
   return Arrivals(jnp.asarray(users), population)
 
 
 class Process(NamedTuple):
-  """A stream of client updates as pure functions: jit them, or vmap them over keys, states and settings.
+  """A stream of client updates as pure functions: jit them, or vmap them over keys, states and
+  settings.
 
   Attributes:
     init: models -> state: what the server begins with, a pytree of [k, ...] of its k models.
-    run: (key, state, arrivals, clients, settings) -> state after one update of each user of the `Arrivals`, in order.
-      `clients` are the data, with one leading axis of all users; other data is refused when traced. `key` is that of
-      the whole run, the same in every call, and one that is used for nothing else. `settings`: as `update.settings`.
+    run: (key, state, arrivals, clients, settings) -> state after one update of each user of the
+      `Arrivals`, in order. `clients` are the data, with one leading axis of all users; other data
+      is refused when traced. `key` is that of the whole run, the same in every call, and one that
+      is used for nothing else. `settings`: as `update.settings`.
     models: state -> the server's models, a pytree of [k, ...].
     update: what clients do.
   """
@@ -87,8 +94,8 @@ class Process(NamedTuple):
 class Passes(NamedTuple):
   """Who reports when: passes over all users, each in rounds.
 
-  Every pass is a random permutation of the users, cut into rounds of equal size; the users left over sit that pass
-  out. So a user reports at most once in a round, and at most once in a pass.
+  Every pass is a random permutation of the users, cut into rounds of equal size; the users left
+  over sit that pass out. So a user reports at most once in a round, and at most once in a pass.
 
   Attributes:
     num_users: N.
@@ -116,10 +123,14 @@ class Passes(NamedTuple):
     return -(-self.num_rounds // self.rounds_per_pass)
 
   def users(self, data_key: jax.Array, number: jax.Array) -> jax.Array:
-    """The users of round `number`, int32 [round_size], all different. The key is that of the whole run's data."""
+    """The users of round `number`, int32 [round_size], all different. The key is that of the whole
+    run's data.
+    """
     key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
     order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
-    return jax.lax.dynamic_slice_in_dim(order, number % self.rounds_per_pass * self.round_size, self.round_size)
+    return jax.lax.dynamic_slice_in_dim(
+      order, number % self.rounds_per_pass * self.round_size, self.round_size
+    )
 
 
 def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Passes:
@@ -138,15 +149,18 @@ def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Pass
   """
   _validate.integer(1, num_users=num_users, num_rounds=num_rounds, rounds_per_pass=rounds_per_pass)
   if rounds_per_pass > num_users:
-    raise ValueError(f"Expected rounds_per_pass of at most {num_users} users, got {rounds_per_pass}.")
+    raise ValueError(
+      f"Expected rounds_per_pass of at most {num_users} users, got {rounds_per_pass}."
+    )
   return Passes(num_users, rounds_per_pass, num_rounds)
 
 
 def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
-  """The process as a training procedure: a round is the updates of the users that the schedule names.
+  """The process as a training procedure: a round is the updates of the users that the schedule
+  names.
 
-  Formal guarantee: that of the update's event, which every round returns once: each of its users released one value,
-  and `schedule.max_releases` at most over the run's rounds.
+  Formal guarantee: that of the update's event, which every round returns once: each of its users
+  released one value, and `schedule.max_releases` at most over the run's rounds.
 
   Args:
     process: what is run.
@@ -163,7 +177,9 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
   def round_fn(noise_key, data_key, state, clients):
     coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
     after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
-    released = dataclasses.replace(event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key))
+    released = dataclasses.replace(
+      event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key)
+    )
     return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
 
   return FederatedAlgorithm(init, round_fn)
@@ -192,11 +208,14 @@ def scan_updates(
     block_size: see `draw_and_discard`.
 
   Raises:
-    ValueError: if the arrivals are of another population than the clients, or block_size is not positive.
+    ValueError: if the arrivals are of another population than the clients, or block_size is not
+      positive.
   """
   coming, clients, settings = inputs
   if not isinstance(coming, Arrivals):
-    raise ValueError(f"Expected Arrivals, got {type(coming).__name__}; use arrivals(users, population).")
+    raise ValueError(
+      f"Expected Arrivals, got {type(coming).__name__}; use arrivals(users, population)."
+    )
   check_clients(coming.population, clients)
   users = coming.users
   if block_size is None:

@@ -1,4 +1,6 @@
-"""Training with noise by the clients, some of whom vanish: who vanishes, the procedure, its masked sums."""
+"""Training with noise by the clients, some of whom vanish: who vanishes, the procedure, its masked
+sums.
+"""
 
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.dropout_models import (

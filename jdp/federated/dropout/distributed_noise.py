@@ -1,11 +1,14 @@
-"""Federated averaging with noise by the clients, some of whom vanish (after the IEEE Access 2021 paper on calibration).
+"""Federated averaging with noise by the clients, some of whom vanish (after the IEEE Access 2021
+paper on calibration).
 
-A round: all clients are announced; each trains on its own data from the server's model, its update clipped to C
-after every local batch, adds its share of the noise, and reports. Those who report are told how many they are, and
-calibrate. The server steps by the sum over the number of reports; it sees sums only (`jdp.queries.distributed.float_sums`).
+A round: all clients are announced; each trains on its own data from the server's model, its update
+clipped to C after every local batch, adds its share of the noise, and reports. Those who report are
+told how many they are, and calibrate. The server steps by the sum over the number of reports; it
+sees sums only (`jdp.queries.distributed.float_sums`).
 
-All clients are announced in every round, and no sampling amplifies: the numbers of clients at each stage are public,
-and given them a client's chance to be in a drawn cohort is another than the one it was drawn with.
+All clients are announced in every round, and no sampling amplifies: the numbers of clients at each
+stage are public, and given them a client's chance to be in a drawn cohort is another than the one
+it was drawn with.
 """
 
 import dataclasses
@@ -48,7 +51,9 @@ class QueryState(NamedTuple):
 
 
 class _Adapted(NamedTuple):
-  """A sum query of (update, who answered which calibration), and the server's event by (counts, model's event)."""
+  """A sum query of (update, who answered which calibration), and the server's event by (counts,
+  model's event).
+  """
 
   query: SumQuery
   server_event: Callable
@@ -70,37 +75,41 @@ def client_dropout(
 ) -> FederatedAlgorithm:
   """Federated averaging of all clients' updates, with distributed noise under dropout.
 
-  Formal guarantee, from the ledger: per `unit`, under zero_out with the client still adding its noise, that of one sum
-  a round with the multiplier that was realised: one event for the observer "server" (that follows the protocol and
-  sees sums), one for the observer "model". It is given who took part when. An abandoned round's model event says that
-  nothing was released, and the average is zero then: the optimiser steps with it.
+  Formal guarantee, from the ledger: per `unit`, under zero_out with the client still adding its
+  noise, that of one sum a round with the multiplier that was realised: one event for the observer
+  "server" (that follows the protocol and sees sums), one for the observer "model". It is given who
+  took part when. An abandoned round's model event says that nothing was released, and the average
+  is zero then: the optimiser steps with it.
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).
-    query: a `distributed_sum`, whose noise is calibrated as its scheme says, or a `discrete_sum` for `num_clients`:
-      integers with one share each, whose events count the shares that arrived.
-    dropout: who vanishes; a model of these clients, with as many calibrations as the query's scheme has. It is a
-      simulation's, not a secret: drawn from `data_key`, and its first state from a fixed key.
-    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average, as published.
+    query: a `distributed_sum`, whose noise is calibrated as its scheme says, or a `discrete_sum`
+      for `num_clients`: integers with one share each, whose events count the shares that arrived.
+    dropout: who vanishes; a model of these clients, with as many calibrations as the query's scheme
+      has. It is a simulation's, not a secret: drawn from `data_key`, and its first state from a
+      fixed key.
+    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average,
+      as published.
     num_clients: n.
-    local_clip_norm: C, to which the update is clipped after every local batch, as published; None: once, at the
-      end, by the query. Privacy rests on the query's bound alone.
-    draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is drawn at once, from
-      the exact distribution of the sum: the same distribution, for a fraction of the time. Integers always draw shares.
+    local_clip_norm: C, to which the update is clipped after every local batch, as published; None:
+      once, at the end, by the query. Privacy rests on the query's bound alone.
+    draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is
+      drawn at once, from the exact distribution of the sum: the same distribution, for a fraction
+      of the time. Integers always draw shares.
     unit: what one client is.
     chunk_size: see `cohort_sum`; so too `mesh`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the cohort's size;
-      they break the guarantee if shown.
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
+      cohort's size; they break the guarantee if shown.
 
   Returns:
-    A `FederatedAlgorithm` whose clients are a pytree of arrays with one leading axis of all n. One compilation serves
-    all numbers of survivors.
+    A `FederatedAlgorithm` whose clients are a pytree of arrays with one leading axis of all n. One
+    compilation serves all numbers of survivors.
 
   Raises:
-    ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive; when the round is first
-      traced, if the dropout model has other stages or clients than the query, or there is data of another number of
-      clients.
+    ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive; when the
+      round is first traced, if the dropout model has other stages or clients than the query, or
+      there is data of another number of clients.
 
   >>> import numpy as np
   >>> from jdp import data, models
@@ -113,17 +122,26 @@ def client_dropout(
   >>> model = models.logistic_regression((3,), 2)
   >>> lost = dropout_models.with_calibrations(dropout_models.independent(10, 0.3), [0.0])
   >>> algorithm = client_dropout(
-  ...   local_sgd(models.cross_entropy(model), 0.5, batch_size=2), distributed_sum(0.1, 4.0, calibrated()), lost,
-  ...   optax.sgd(1.0), num_clients=10, local_clip_norm=0.1)
+  ...   local_sgd(models.cross_entropy(model), 0.5, batch_size=2),
+  ...   distributed_sum(0.1, 4.0, calibrated()),
+  ...   lost,
+  ...   optax.sgd(1.0),
+  ...   num_clients=10,
+  ...   local_clip_norm=0.1,
+  ... )
   >>> state = algorithm.init(model.init(jax.random.key(2)))
-  >>> state, (of_model, of_server), _ = jax.jit(algorithm.round)(jax.random.key(0), jax.random.key(1), state, clients)
+  >>> state, (of_model, of_server), _ = jax.jit(algorithm.round)(
+  ...   jax.random.key(0), jax.random.key(1), state, clients
+  ... )
   >>> f"{of_server.query.stddev / of_server.query.clip_norm:.3f}"  # nobody vanished during the calibration
   '4.000'
   """
   _validate.integer(1, num_clients=num_clients)
   if local_clip_norm is not None:
     _validate.positive(local_clip_norm=local_clip_norm)
-  project = no_projection if local_clip_norm is None else partial(vectors.clip, max_norm=local_clip_norm)
+  project = (
+    no_projection if local_clip_norm is None else partial(vectors.clip, max_norm=local_clip_norm)
+  )
   stages = 1 + (query.scheme.num_calibrations if isinstance(query, DistributedSum) else 0)
   adapted = _floats(query, draw_shares) if isinstance(query, DistributedSum) else _integers(query)
 
@@ -152,13 +170,15 @@ def client_dropout(
     present, left = dropout.sample(dropout_key, state.sampler)
     if present.shape != (stages, num_clients):
       raise ValueError(
-        f"Expected a dropout model of {stages} stages and {num_clients} clients, got {present.shape}; "
-        "set with_calibrations as the scheme has them."
+        f"Expected a dropout model of {stages} stages and {num_clients} clients, got "
+        f"{present.shape}; set with_calibrations as the scheme has them."
       )
     check_clients(num_clients, clients)
     numbers = stage_counts(present)
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])
-    done, events, diagnostics = algorithm.round(noise_key, data_key, begun, (clients, present[1:].T))
+    done, events, diagnostics = algorithm.round(
+      noise_key, data_key, begun, (clients, present[1:].T)
+    )
     event: Any = events[0]
     server_query = adapted.server_event(numbers, event.query)
     server_event = dataclasses.replace(event, query=server_query, observer=Observer.SERVER)
@@ -168,7 +188,9 @@ def client_dropout(
 
 
 def _reporting(dropout, num_clients) -> sampling.Sampler:
-  """The sampler of those who report: its state is who they are, or between rounds that of the dropout model."""
+  """The sampler of those who report: its state is who they are, or between rounds that of the
+  dropout model.
+  """
   return sampling.Sampler(
     init=lambda: dropout.init(jax.random.key(0)),
     sample=lambda key, present: (pack(present, num_clients), present),
@@ -191,7 +213,9 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
     total = query.share(jax.random.clone(key), update, state.counts[0])
     for stage in range(calibrations):
       more = query.calibrate(jax.random.clone(key), update, state.counts[: 2 + stage])
-      total = jax.tree.map(lambda t, x, there=answered[stage]: t + jnp.where(there, x, 0.0), total, more)
+      total = jax.tree.map(
+        lambda t, x, there=answered[stage]: t + jnp.where(there, x, 0.0), total, more
+      )
     return jax.tree.map(lambda x: weight * x, total)
 
   def finalize(key, state, total):
@@ -213,7 +237,9 @@ def _integers(query: SumQuery) -> _Adapted:
     result, event, inner = query.finalize(key, state.query, total)
     return _mean(result, state.counts), event, state._replace(query=inner)
 
-  return _Adapted(SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event)
+  return _Adapted(
+    SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
+  )
 
 
 def _mean(total, numbers):

@@ -1,6 +1,7 @@
 """Who vanishes from a round: models of client dropout, for simulations.
 
-A round has stages: the report, then each calibration. Whoever is lost at one stage is lost for the later ones.
+A round has stages: the report, then each calibration. Whoever is lost at one stage is lost for the
+later ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ class DropoutModel(NamedTuple):
 
   Attributes:
     init: key -> the state before the first round.
-    sample: (key, state) -> (present, state): bool [stages, n], who of the n announced clients answers at each stage.
+    sample: (key, state) -> (present, state): bool [stages, n], who of the n announced clients
+      answers at each stage.
   """
 
   init: Callable[[jax.Array], Any]
@@ -26,7 +28,8 @@ class DropoutModel(NamedTuple):
 
 
 def stage_counts(present: jax.Array) -> jax.Array:
-  """The numbers that `jdp.queries.distributed.float_sums` works with: clients announced, and those there at each stage.
+  """The numbers that `jdp.queries.distributed.float_sums` works with: clients announced, and those
+  there at each stage.
 
   >>> stage_counts(jnp.array([[True, True, False], [True, False, False]])).tolist()
   [3, 2, 1]
@@ -52,12 +55,14 @@ def independent(num_clients: int, rate: float) -> DropoutModel:
 
 
 def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> DropoutModel:
-  """Clients with more data are lost more often: with probability proportional to size^strength, `rate` on average.
+  """Clients with more data are lost more often: with probability proportional to size^strength,
+  `rate` on average.
 
   Losing a client then tells about its data, which noise on the sum does not hide.
 
   Raises:
-    ValueError: if a size is not positive, or a client would have to be lost with a probability above 1.
+    ValueError: if a size is not positive, or a client would have to be lost with a probability
+      above 1.
   """
   _validate.probability(rate=rate)
   weights = np.asarray(sizes, float)
@@ -66,14 +71,19 @@ def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> Drop
   weights = weights**strength
   rates = rate * weights / weights.mean()
   if not rates.max() <= 1:
-    raise ValueError(f"Expected rates of at most 1, got {rates.max():.3g} for the largest client; lower the strength.")
+    raise ValueError(
+      f"Expected rates of at most 1, got {rates.max():.3g} for the largest client; lower the "
+      "strength."
+    )
   return _independent(rates)
 
 
 def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
-  """Each client is away for a geometric number of rounds, `mean_rounds` on average, a fraction `rate` of all rounds.
+  """Each client is away for a geometric number of rounds, `mean_rounds` on average, a fraction
+  `rate` of all rounds.
 
-  A stationary Markov chain for each client, all independent; mean_rounds = 1 / (1 - rate) is `independent`.
+  A stationary Markov chain for each client, all independent; mean_rounds = 1 / (1 - rate) is
+  `independent`.
 
   Raises:
     ValueError: if the rate is not in [0, 1), or mean_rounds below 1 or too short for the rate.
@@ -82,24 +92,31 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
   _validate.in_range(1, 1e9, mean_rounds=mean_rounds)
   leave = rate / (1 - rate) / mean_rounds if 0 <= rate < 1 else np.inf
   if not leave <= 1:
-    raise ValueError(f"Expected a rate in [0, mean_rounds / (1 + mean_rounds)], got {rate} with {mean_rounds} rounds.")
+    raise ValueError(
+      f"Expected a rate in [0, mean_rounds / (1 + mean_rounds)], got {rate} with {mean_rounds} "
+      "rounds."
+    )
 
   def init(key):
     return jax.random.bernoulli(key, rate, (num_clients,))
 
   def sample(key, away):
-    away = jax.random.bernoulli(key, jnp.where(away, jnp.float32(1 - 1 / mean_rounds), jnp.float32(leave)))
+    away = jax.random.bernoulli(
+      key, jnp.where(away, jnp.float32(1 - 1 / mean_rounds), jnp.float32(leave))
+    )
     return ~away[None], away
 
   return DropoutModel(init, sample)
 
 
 def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutModel:
-  """The model's rounds, with further losses between the announcement of who is left and each calibration.
+  """The model's rounds, with further losses between the announcement of who is left and each
+  calibration.
 
   Args:
     model: who reports.
-    rates: for each calibration, the probability that one who was there at the stage before is lost, independently.
+    rates: for each calibration, the probability that one who was there at the stage before is lost,
+      independently.
 
   Raises:
     ValueError: if a rate is no probability.
@@ -114,7 +131,9 @@ def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutMod
   def sample(key, state):
     report_key, key = jax.random.split(key)
     present, state = model.sample(report_key, state)
-    kept = jax.random.bernoulli(key, 1 - jnp.asarray(rates, jnp.float32)[:, None], (len(rates), present.shape[1]))
+    kept = jax.random.bernoulli(
+      key, 1 - jnp.asarray(rates, jnp.float32)[:, None], (len(rates), present.shape[1])
+    )
     later = present[-1:] & (jnp.cumsum(~kept, axis=0) == 0)
     return jnp.concatenate([present, later]), state
 

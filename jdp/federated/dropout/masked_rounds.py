@@ -1,9 +1,11 @@
-"""A round of distributed integer noise under secure aggregation, its calibration included, message by message.
+"""A round of distributed integer noise under secure aggregation, its calibration included, message
+by message.
 
-Each client's clipped, rotated and rounded vector, with its share of Skellam noise, is masked; survivors are told how
-many they are, and mask fresh Skellam noise in place of what was lost (`calibrated` of `jdp.queries.distributed.noise_schemes`;
-sums of Skellam noise are Skellam noise); then one sum of all messages opens. The host drives the stages, as a server
-would: how much noise a calibration takes is known once the stage before it is over.
+Each client's clipped, rotated and rounded vector, with its share of Skellam noise, is masked;
+survivors are told how many they are, and mask fresh Skellam noise in place of what was lost
+(`calibrated` of `jdp.queries.distributed.noise_schemes`; sums of Skellam noise are Skellam noise);
+then one sum of all messages opens. The host drives the stages, as a server would: how much noise a
+calibration takes is known once the stage before it is over.
 """
 
 import math
@@ -43,41 +45,50 @@ class Opened(NamedTuple):
 
 
 MaskedRound = Callable[[jax.Array, DiscreteState, PyTree, np.ndarray], Opened | None]
-"""(key, query state, records [n, ...], who answers at each stage, bool [1 + calibrations, n]) -> what opened, or None
-if the round was abandoned: then nothing opened, which costs nothing."""
+"""(key, query state, records [n, ...], who answers at each stage, bool [1 + calibrations, n]) ->
+what opened, or None if the round was abandoned: then nothing opened, which costs nothing.
+"""
 
 
-def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: int = 1) -> MaskedRound:
+def masked_round(
+  query: SumQuery, protocol: SecureAggregation, *, min_clients: int = 1
+) -> MaskedRound:
   """A round among the clients of a secure aggregation, who all take part.
 
-  Formal guarantee, under zero_out with the client still adding its noise, against a server that follows the protocol
-  and sees all masked messages: that of one Skellam sum with the variance of all noise that arrived, which the event
-  holds, if all clients are honest. It rests on the masks as `jdp.federated.secure_aggregation` says.
+  Formal guarantee, under zero_out with the client still adding its noise, against a server that
+  follows the protocol and sees all masked messages: that of one Skellam sum with the variance of
+  all noise that arrived, which the event holds, if all clients are honest. It rests on the masks as
+  `jdp.federated.secure_aggregation` says.
 
-  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing; the event does not
-  count it.
+  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing;
+  the event does not count it.
 
-  A round is abandoned, before any secret is revealed, if fewer than `min_clients` answer a stage, if the secrets of
-  some client are lost, or if the graph of those who answered a stage falls apart: the sums of its parts would open,
-  each with less noise than the event would claim.
+  A round is abandoned, before any secret is revealed, if fewer than `min_clients` answer a stage,
+  if the secrets of some client are lost, or if the graph of those who answered a stage falls apart:
+  the sums of its parts would open, each with less noise than the event would claim.
 
   Args:
-    query: a `discrete_sum` with noise="skellam", for as many clients and the modulus of the protocol.
+    query: a `discrete_sum` with noise="skellam", for as many clients and the modulus of the
+      protocol.
     protocol: a `secure_aggregation`.
     min_clients: the floor, >= 1.
 
   Returns:
-    A function of the host; its compiled parts serve all rounds. Memory: all clients' integers at once.
+    A function of the host; its compiled parts serve all rounds. Memory: all clients' integers at
+    once.
 
   Raises:
-    ValueError: if min_clients is no whole number >= 1; in a round, before anything is sent, if the query's noise is not
-      Skellam noise, records or answers are not those of the protocol's clients, a client that was lost answers again,
-      or min_clients could not make up for the others' noise by exact draws.
+    ValueError: if min_clients is no whole number >= 1; in a round, before anything is sent, if the
+      query's noise is not Skellam noise, records or answers are not those of the protocol's
+      clients, a client that was lost answers again, or min_clients could not make up for the
+      others' noise by exact draws.
 
   >>> from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
   >>> from jdp.queries import discrete_sum
   >>> query = discrete_sum(jnp.zeros(2), 1.0, 0.01, num_clients=6, noise="skellam")
-  >>> run = masked_round(query, secure_aggregation(6, degree=4, threshold=1, modulus_bits=16), min_clients=5)
+  >>> run = masked_round(
+  ...   query, secure_aggregation(6, degree=4, threshold=1, modulus_bits=16), min_clients=5
+  ... )
   >>> present = np.arange(6)[None] < 4  # two clients are lost, and nobody calibrates
   >>> opened = run(jax.random.key(0), query.init(jnp.zeros(2)), jnp.full((6, 2), 0.1), present)
   >>> opened is None  # of five, opened.result would be near [0.5, 0.5]
@@ -102,20 +113,25 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
     numbers = stage_counts(jnp.asarray(present)).tolist()
     if min(numbers) < min_clients or not all(protocol.connected(setup, row) for row in present):
       return None
-    integers = report(jax.random.split(keys[0], numbers[0]), state, records, jnp.float32(1)).integers
+    integers = report(
+      jax.random.split(keys[0], numbers[0]), state, records, jnp.float32(1)
+    ).integers
     planned = _planned(query, state, integers[0])
     if len(present) > 1:
       _check_floor(min_clients, numbers[0] * planned.share_variance)
     each = [planned.share_variance, *calibrations(numbers, planned.share_variance)]
     total = arrived(setup, integers, present[0], stage=0)
     for stage, stage_key in enumerate(keys[1:], start=1):
-      integers = skellam(stage_key, each[stage], integers.shape) if each[stage] else jnp.zeros_like(integers)
+      integers = (
+        skellam(stage_key, each[stage], integers.shape) if each[stage] else jnp.zeros_like(integers)
+      )
       total += arrived(setup, integers, present[stage], stage=stage)
     total, recovered = unmask(setup, total, jnp.asarray(present))
     if not recovered:
       return None
     contribution = DiscreteContribution(total.astype(jnp.int32), jnp.int32(numbers[1]))
-    result, *_ = query.finalize(jax.random.key(0), state, contribution)  # which adds no noise of its own
+    # which adds no noise of its own
+    result, *_ = query.finalize(jax.random.key(0), state, contribution)
     variance = total_variance(numbers[1:], each)
     event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, key_exposed=is_exposed(key))
     return Opened(result, event)
@@ -124,7 +140,8 @@ def masked_round(query: SumQuery, protocol: SecureAggregation, *, min_clients: i
 
 
 def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
-  """The variance of what a client that is asked adds at each calibration: 0 where no draw is so small.
+  """The variance of what a client that is asked adds at each calibration: 0 where no draw is so
+  small.
 
   Of k clients asked, each adds a k-th of what is missing. The share of those who do not answer is
   missing still: a product of shares of clients, that no rounding takes below zero.
@@ -133,7 +150,9 @@ def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
     numbers: clients announced, clients that reported, clients that answered each calibration.
     share_variance: of the noise in one client's report.
 
-  >>> calibrations([12, 8, 4, 3], 2.0)  # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
+  >>> calibrations(
+  ...   [12, 8, 4, 3], 2.0
+  ... )  # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
   [1.0, 1.0]
   """
   missing, each = share_variance * (numbers[0] - numbers[1]), []
@@ -145,28 +164,43 @@ def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
 
 
 def total_variance(answered: Sequence[int], each: Sequence[float]) -> float:
-  """The variance of all noise that arrived, exact and then rounded down: what each who answered at a stage added."""
+  """The variance of all noise that arrived, exact and then rounded down: what each who answered at
+  a stage added.
+  """
   exact = sum(number * Fraction(variance) for number, variance in zip(answered, each, strict=True))
   return math.nextafter(float(exact), 0.0)
 
 
 def _check_answers(present: np.ndarray, num_clients: int) -> None:
   if present.ndim != 2 or present.shape[1] != num_clients:
-    raise ValueError(f"Expected who answers of the protocol's {num_clients} clients, got shape {present.shape}.")
+    raise ValueError(
+      f"Expected who answers of the protocol's {num_clients} clients, got shape {present.shape}."
+    )
   if np.any(present[1:] & ~present[:-1]):
-    raise ValueError("Expected clients that are lost at a stage to stay lost, got one that answers again.")
+    raise ValueError(
+      "Expected clients that are lost at a stage to stay lost, got one that answers again."
+    )
 
 
 def _check_floor(min_clients: int, variance: float) -> None:
-  """Few survivors of many clients would have to add more noise each than a table of exact draws holds."""
+  """Few survivors of many clients would have to add more noise each than a table of exact draws
+  holds.
+  """
   needed = math.ceil(variance / _VARIANCES[1])
   if min_clients < needed:
-    raise ValueError(f"Expected min_clients of at least {needed}, to make up for the others' noise, got {min_clients}.")
+    raise ValueError(
+      f"Expected min_clients of at least {needed}, to make up for the others' noise, got "
+      f"{min_clients}."
+    )
 
 
 def _planned(query, state, integers) -> SkellamSum:
   """The query's own statement about one client's report: bounds and share of the noise."""
-  _, event, _ = query.finalize(jax.random.key(0), state, DiscreteContribution(jnp.zeros_like(integers), jnp.int32(1)))
+  _, event, _ = query.finalize(
+    jax.random.key(0), state, DiscreteContribution(jnp.zeros_like(integers), jnp.int32(1))
+  )
   if not isinstance(event, SkellamSum):
-    raise ValueError(f"Expected a discrete_sum with noise='skellam', got one of {type(event).__name__}.")
+    raise ValueError(
+      f"Expected a discrete_sum with noise='skellam', got one of {type(event).__name__}."
+    )
   return event

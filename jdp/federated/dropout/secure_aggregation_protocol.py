@@ -1,39 +1,45 @@
-"""A simulation of secure aggregation: sums of integers modulo 2^b, opened without opening what is summed.
+"""A simulation of secure aggregation: sums of integers modulo 2^b, opened without opening what is
+summed.
 
-It follows J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint and M. Raykova, "Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead" (CCS 2020), against a server that follows the protocol. Clients sit on a circle in random
-order, each a neighbour of the k/2 before and the k/2 after it. Two neighbours share a mask, which one adds and the
-other subtracts; each client adds a mask of its own too. When reports are in, every client's neighbours reveal, for
-those who reported, the own mask, and for those who did not, the masks shared with them: the server subtracts both, and
-is left with the sum over those who reported. It never learns both of one client.
+It follows J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint and M. Raykova, "Secure Single-Server
+Aggregation with (Poly)Logarithmic Overhead" (CCS 2020), against a server that follows the protocol.
+Clients sit on a circle in random order, each a neighbour of the k/2 before and the k/2 after it.
+Two neighbours share a mask, which one adds and the other subtracts; each client adds a mask of its
+own too. When reports are in, every client's neighbours reveal, for those who reported, the own
+mask, and for those who did not, the masks shared with them: the server subtracts both, and is left
+with the sum over those who reported. It never learns both of one client.
 
-Where survivors are asked again (calibration of noise), a round has several stages and still opens once. What a client
-sends at a later stage is masked as its report was, by masks of that stage, and it takes off its own mask of the stage
-before. So only the own mask of the *last* stage that a client answered is ever revealed; the sum of the reports alone
-keeps the own masks of all who answered later.
+Where survivors are asked again (calibration of noise), a round has several stages and still opens
+once. What a client sends at a later stage is masked as its report was, by masks of that stage, and
+it takes off its own mask of the stage before. So only the own mask of the *last* stage that a
+client answered is ever revealed; the sum of the reports alone keeps the own masks of all who
+answered later.
 
-**Why a report tells nothing.** Let H be the honest clients that reported, and let the server know all else: every mask
-that was revealed and all that dishonest clients know. What remains unknown to it are the masks m_e, uniform and
-independent, of the pairs within H. The reports of H are x_i + (sum of +-m_e over the pairs of i) + known. If the graph
-of those pairs is connected, take a spanning tree and remove it leaf by leaf: given all else, the leaf's report is
-uniform, by its one edge of the tree, and independent of what is left, until one client remains whose report is fixed by
-the sum of all. So the server's view is uniform on the vectors with that sum, whatever the x_i: it can be made from the
-sum alone. With several stages this holds of each, given the own masks of the one before; these being uniform themselves
-as long as one honest client answers later, only the sum over all stages is left. `connected` says whether a graph is.
-If it is not, the sums of its components open (two of them are seen by the server in the same way), no more: a sum that
-is to carry everybody's noise must not be opened then. For clients lost at random, a degree of O(log n) suffices (their
-Theorem 3.10). The masks are of a stream cipher in place of uniform ones: then the view is indistinguishable by whoever
-cannot break ChaCha, not independent.
+**Why a report tells nothing.** Let H be the honest clients that reported, and let the server know
+all else: every mask that was revealed and all that dishonest clients know. What remains unknown to
+it are the masks m_e, uniform and independent, of the pairs within H. The reports of H are x_i +
+(sum of +-m_e over the pairs of i) + known. If the graph of those pairs is connected, take a
+spanning tree and remove it leaf by leaf: given all else, the leaf's report is uniform, by its one
+edge of the tree, and independent of what is left, until one client remains whose report is fixed by
+the sum of all. So the server's view is uniform on the vectors with that sum, whatever the x_i: it
+can be made from the sum alone. With several stages this holds of each, given the own masks of the
+one before; these being uniform themselves as long as one honest client answers later, only the sum
+over all stages is left. `connected` says whether a graph is. If it is not, the sums of its
+components open (two of them are seen by the server in the same way), no more: a sum that is to
+carry everybody's noise must not be opened then. For clients lost at random, a degree of O(log n)
+suffices (their Theorem 3.10). The masks are of a stream cipher in place of uniform ones: then the
+view is indistinguishable by whoever cannot break ChaCha, not independent.
 
-**What is simulated and what a deployment needs beyond it.** Here one key stands for all secrets: `mask` and `unmask`
-derive any pair's mask from it. In a deployment each pair agrees on its key (Diffie-Hellman over a public-key
-infrastructure that the server cannot forge), another for each stage, or else the secrets revealed of who vanished
-before the second stage would open its report at the first; each client splits its two secrets of a stage among its
-neighbours with Shamir's scheme, encrypted for each, so that `threshold` of them together reveal a secret and fewer
-learn nothing (here: it is only *counted* whether enough neighbours reported); reports travel on authenticated channels;
-a server that does not follow the protocol, and tells some that a client vanished and others that it did not, is met by
-signatures on the list of survivors. Timing, retries, bandwidth and the choice of a random graph that the server cannot
-bias are left out too.
+**What is simulated and what a deployment needs beyond it.** Here one key stands for all secrets:
+`mask` and `unmask` derive any pair's mask from it. In a deployment each pair agrees on its key
+(Diffie-Hellman over a public-key infrastructure that the server cannot forge), another for each
+stage, or else the secrets revealed of who vanished before the second stage would open its report at
+the first; each client splits its two secrets of a stage among its neighbours with Shamir's scheme,
+encrypted for each, so that `threshold` of them together reveal a secret and fewer learn nothing
+(here: it is only *counted* whether enough neighbours reported); reports travel on authenticated
+channels; a server that does not follow the protocol, and tells some that a client vanished and
+others that it did not, is met by signatures on the list of survivors. Timing, retries, bandwidth
+and the choice of a random graph that the server cannot bias are left out too.
 """
 
 from collections.abc import Callable
@@ -66,14 +72,16 @@ class SecureAggregation(NamedTuple):
   """One round of the protocol, as pure functions.
 
   Attributes:
-    setup: (key) -> `Setup`, anew for every round; takes a key of `jdp.random.secure_key`. Consumes the key.
-    mask: (setup, client, integers, stage=0) -> the masked report of a client, uint32 in [0, 2^b), shaped as the
-      integers (int32 or uint32).
-    unmask: (setup, total, present) -> (sum, recovered): from the sum of all that arrived modulo 2^32 or 2^b, and who
-      answered at each stage, bool [stages, n] (nobody comes back), the sum of their integers, uint32 modulo 2^b
-      (`jdp.numerics.modular_arithmetic.centred` gives it a sign), and whether the secrets could be recovered. If not, the sum is
-      zero: nothing opens.
-    connected: (setup, reported) -> whether the graph of those clients, bool [n], is connected, on the host.
+    setup: (key) -> `Setup`, anew for every round; takes a key of `jdp.random.secure_key`. Consumes
+      the key.
+    mask: (setup, client, integers, stage=0) -> the masked report of a client, uint32 in [0, 2^b),
+      shaped as the integers (int32 or uint32).
+    unmask: (setup, total, present) -> (sum, recovered): from the sum of all that arrived modulo
+      2^32 or 2^b, and who answered at each stage, bool [stages, n] (nobody comes back), the sum of
+      their integers, uint32 modulo 2^b (`jdp.numerics.modular_arithmetic.centred` gives it a sign),
+      and whether the secrets could be recovered. If not, the sum is zero: nothing opens.
+    connected: (setup, reported) -> whether the graph of those clients, bool [n], is connected, on
+      the host.
   """
 
   setup: Callable[[jax.Array], Setup]
@@ -82,12 +90,16 @@ class SecureAggregation(NamedTuple):
   connected: Callable[[Setup, np.ndarray], bool]
 
 
-def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bits: int) -> SecureAggregation:
-  """A round of secure aggregation among n clients (see the module for the protocol and what it hides).
+def secure_aggregation(
+  num_clients: int, degree: int, threshold: int, modulus_bits: int
+) -> SecureAggregation:
+  """A round of secure aggregation among n clients (see the module for the protocol and what it
+  hides).
 
-  The unmasked sum is exact modulo 2^b. It opens if at least `threshold` of the neighbours of *every* client answered at
-  the last stage; a server with fewer than `threshold` dishonest neighbours of a client recovers its secrets by nobody
-  but them. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
+  The unmasked sum is exact modulo 2^b. It opens if at least `threshold` of the neighbours of
+  *every* client answered at the last stage; a server with fewer than `threshold` dishonest
+  neighbours of a client recovers its secrets by nobody but them. The cost of a report is k + 1
+  masks of its size, and of a later stage k + 2.
 
   Args:
     num_clients: n >= 3.
@@ -103,7 +115,9 @@ def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bi
   >>> setup = protocol.setup(jax.random.key(0))  # a deployment's is secret: jdp.random.secure_key()
   >>> mask = jax.jit(jax.vmap(protocol.mask, (None, 0, 0)))
   >>> reports = mask(setup, jnp.arange(6), jnp.arange(12).reshape(6, 2))
-  >>> total, recovered = jax.jit(protocol.unmask)(setup, jnp.sum(reports[:4], axis=0), jnp.arange(6)[None] < 4)
+  >>> total, recovered = jax.jit(protocol.unmask)(
+  ...   setup, jnp.sum(reports[:4], axis=0), jnp.arange(6)[None] < 4
+  ... )
   >>> centred(total, 8).tolist(), bool(recovered)
   ([12, 16], True)
   """
@@ -113,7 +127,8 @@ def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bi
   if degree % 2 or degree >= num_clients or threshold > degree or modulus_bits > 32:
     raise ValueError(
       "Expected an even degree < num_clients, threshold <= degree and modulus_bits <= 32, got "
-      f"degree {degree} of {num_clients} clients, threshold {threshold}, modulus_bits {modulus_bits}."
+      f"degree {degree} of {num_clients} clients, threshold {threshold}, modulus_bits "
+      f"{modulus_bits}."
     )
   half = degree // 2
   offsets = np.arange(1, half + 1, dtype=np.int32)
@@ -127,7 +142,9 @@ def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bi
     return random.bits(jax.random.fold_in(key, index), shape)
 
   def pair_mask(setup, stage, seat, offset, shape):
-    """That of the clients on `seat` (who adds it) and `offset` seats further on (who subtracts it)."""
+    """That of the clients on `seat` (who adds it) and `offset` seats further on (who subtracts
+    it).
+    """
     return drawn(setup, stage, _PAIR, seat * half + offset - 1, shape)
 
   def mask(setup, client, integers, stage=0):
@@ -144,7 +161,8 @@ def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bi
 
   def unmask(setup, total, present):
     seated = jnp.zeros(present.shape, bool).at[:, setup.seats].set(present)
-    last = jnp.sum(seated, axis=0, dtype=jnp.int32) - 1  # the stage whose own mask is left; -1: none
+    # the stage whose own mask is left; -1: none
+    last = jnp.sum(seated, axis=0, dtype=jnp.int32) - 1
     turned = jnp.stack([jnp.roll(seated[-1], shift) for shift in (*-offsets, *offsets)])
     recovered = jnp.all(jnp.sum(turned, axis=0) >= threshold)
 
@@ -173,7 +191,9 @@ def secure_aggregation(num_clients: int, degree: int, threshold: int, modulus_bi
     first = np.repeat(np.arange(num_clients), half)
     second = (first + np.tile(offsets, num_clients)) % num_clients
     kept = present[first] & present[second]
-    edges = sparse.coo_array((np.ones(kept.sum()), (first[kept], second[kept])), (num_clients, num_clients))
+    edges = sparse.coo_array(
+      (np.ones(kept.sum()), (first[kept], second[kept])), (num_clients, num_clients)
+    )
     _, labels = sparse.csgraph.connected_components(edges, directed=False)
     return len(np.unique(labels[present])) == 1
 

@@ -1,4 +1,6 @@
-"""What a client of a round does: it computes a record, and the query bounds what of it enters the sum."""
+"""What a client of a round does: it computes a record, and the query bounds what of it enters the
+sum.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +17,9 @@ PyTree = Any
 
 
 class ClientKeys(NamedTuple):
-  """A client's keys of one round: `noise` for local mechanisms and queries, `data` for local training."""
+  """A client's keys of one round: `noise` for local mechanisms and queries, `data` for local
+  training.
+  """
 
   noise: jax.Array
   data: jax.Array
@@ -24,7 +28,8 @@ class ClientKeys(NamedTuple):
 class Factored(NamedTuple):
   """A record whose matrices are not multiplied out, for queries that scale a record by one factor.
 
-  The query is shown the norm alone. A chunk's records are then summed by one product for each matrix.
+  The query is shown the norm alone. A chunk's records are then summed by one product for each
+  matrix.
 
   Attributes:
     norm: an upper bound of the record's L2 norm, float32 scalar.
@@ -40,8 +45,8 @@ class Factored(NamedTuple):
 ClientFn = Callable[[ClientKeys, PyTree, PyTree], tuple[PyTree, dict[str, jax.Array]]]
 """(keys, what the server sent, client) -> (the client's record, scalars to diagnose by name).
 
-A record is a pytree of float arrays, or `Factored`. What a client learns by training is sent as *after minus before*,
-which the server adds.
+A record is a pytree of float arrays, or `Factored`. What a client learns by training is sent as
+*after minus before*, which the server adds.
 """
 
 
@@ -60,8 +65,8 @@ def contribution(
     diagnose: whether scalars are summed.
 
   Returns:
-    (keys, (what the server sent, query state), client, membership) -> (contribution, the scalars times the
-    membership, and it as "cohort_size"). The keys are a key for noise and one for data.
+    (keys, (what the server sent, query state), client, membership) -> (contribution, the scalars
+    times the membership, and it as "cohort_size"). The keys are a key for noise and one for data.
   """
 
   def add(keys, shared, client, membership):
@@ -71,12 +76,16 @@ def contribution(
     record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
     own_weight = membership if weight is None else membership * weight(client)
     bounded = _bounded(query, query_key, query_state, record, own_weight)
-    return bounded, weighted({**scalars, "cohort_size": jnp.float32(1)}, membership) if diagnose else None
+    return bounded, weighted(
+      {**scalars, "cohort_size": jnp.float32(1)}, membership
+    ) if diagnose else None
 
   return add
 
 
-def _bounded(query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array) -> Contribution:
+def _bounded(
+  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array
+) -> Contribution:
   """The query's contribution of a record."""
   if not isinstance(record, Factored):
     return query.preprocess(key, state, record, weight)
@@ -91,8 +100,8 @@ def _vector(contribution: Contribution) -> jax.Array:
   vector = getattr(contribution, "vector", contribution)
   if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
     raise ValueError(
-      "Expected a query that scales a record by one factor, such as gaussian_sum, got contributions of structure "
-      f"{jax.tree.structure(contribution)}; set ghost_norms=False."
+      "Expected a query that scales a record by one factor, such as gaussian_sum, got "
+      f"contributions of structure {jax.tree.structure(contribution)}; set ghost_norms=False."
     )
   return vector
 

@@ -1,7 +1,8 @@
 """The fastest way to compute a cohort on this machine, found by trying.
 
-How many clients to compute side by side, and whether to make their gradients, depends on the processor, its caches,
-the model and the size of the clients; no rule of thumb holds for all of them.
+How many clients to compute side by side, and whether to make their gradients, depends on the
+processor, its caches, the model and the size of the clients; no rule of thumb holds for all of
+them.
 """
 
 import statistics
@@ -22,7 +23,8 @@ PyTree = Any
 
 
 class CohortLayout(NamedTuple):
-  """How a cohort is computed: options of `federated_averaging` that change its speed and rounding, not its meaning.
+  """How a cohort is computed: options of `federated_averaging` that change its speed and rounding,
+  not its meaning.
 
   Attributes:
     chunk_size: clients computed side by side.
@@ -34,7 +36,9 @@ class CohortLayout(NamedTuple):
 
 
 def candidates(mesh: Mesh | None = None) -> tuple[CohortLayout, ...]:
-  """What `fastest` tries unless told otherwise: chunks of 1 to 64 on a CPU, of 16 to 1,024 elsewhere, in both ways."""
+  """What `fastest` tries unless told otherwise: chunks of 1 to 64 on a CPU, of 16 to 1,024
+  elsewhere, in both ways.
+  """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   sizes = (1, 4, 16, 64) if platform == "cpu" else (16, 64, 256, 1024)
   return tuple(CohortLayout(size, ghost) for ghost in (False, True) for size in sizes)
@@ -51,22 +55,23 @@ def fastest(
   repeats: int = 5,
   clock: Callable[[], float] = time.perf_counter,
 ) -> CohortLayout:
-  """The layout whose rounds take the least time, by median; all take turns, after a first round that compiles.
+  """The layout whose rounds take the least time, by median; all take turns, after a first round
+  that compiles.
 
-  Nothing private is looked at: the clients are made up of ones and zeros, of the given shapes, and all of them are in
-  the cohort. So the choice costs no privacy. It is one of this machine and moment: to repeat a run bit for bit, record
-  it and pass it on. Several processes must be given the same one: choose beforehand, in one of them, with a mesh of
-  its own devices.
+  Nothing private is looked at: the clients are made up of ones and zeros, of the given shapes, and
+  all of them are in the cohort. So the choice costs no privacy. It is one of this machine
+  and moment: to repeat a run bit for bit, record it and pass it on. Several processes must be given
+  the same one: choose beforehand, in one of them, with a mesh of its own devices.
 
   Args:
     make: (sampler, layout) -> the procedure.
     params: the model's parameters, or public ones of the same shapes.
-    client: the shapes of one client, a pytree of arrays or of `jax.ShapeDtypeStruct`; of users of unequal size those
-      of the largest.
+    client: the shapes of one client, a pytree of arrays or of `jax.ShapeDtypeStruct`; of users of
+      unequal size those of the largest.
     cohort_size: how many clients a round has.
     mesh: the procedure's.
-    tried: the layouts to choose from; by default `candidates(mesh)`. One that the procedure refuses by a
-      ValueError is left out, such as ghost norms of a model that has none.
+    tried: the layouts to choose from; by default `candidates(mesh)`. One that the procedure refuses
+      by a ValueError is left out, such as ghost norms of a model that has none.
     repeats: how often each is timed.
     clock: () -> seconds.
 
@@ -82,10 +87,16 @@ def fastest(
   >>> from jdp.federated import federated_averaging, fixed_denominator, flat_clipping, gradient_step
   >>> model = models.logistic_regression((4,), 2)
   >>> def make(sampler, layout):
-  ...   update, query = gradient_step(models.cross_entropy(model), 0.1), fixed_denominator(flat_clipping(1.0), 1.0, 8.0)
+  ...   update, query = (
+  ...     gradient_step(models.cross_entropy(model), 0.1),
+  ...     fixed_denominator(flat_clipping(1.0), 1.0, 8.0),
+  ...   )
   ...   return federated_averaging(update, query, sampler, optax.sgd(1.0), **layout._asdict())
   >>> client = Examples(jnp.zeros((10, 4)), jnp.zeros(10, jnp.int32), jnp.zeros(10))
-  >>> tried = (CohortLayout(1), CohortLayout(8, ghost_norms=True))  # logistic_regression is not a flax network
+  >>> tried = (
+  ...   CohortLayout(1),
+  ...   CohortLayout(8, ghost_norms=True),
+  ... )  # logistic_regression is not a flax network
   >>> fastest(make, model.init(jax.random.key(0)), client, 8, tried=tried, repeats=1)
   CohortLayout(chunk_size=1, ghost_norms=False)
   """
@@ -94,11 +105,15 @@ def fastest(
   runs, refused = {}, None
   for layout in candidates(mesh) if tried is None else tried:
     try:
-      runs[layout] = _run(make(poisson(cohort_size, 1.0), layout), replicate(params, mesh), clients, mesh)
+      runs[layout] = _run(
+        make(poisson(cohort_size, 1.0), layout), replicate(params, mesh), clients, mesh
+      )
     except ValueError as error:
       refused = error
   if not runs:
-    raise ValueError("Expected a layout that the procedure accepts, got none; name others in tried.") from refused
+    raise ValueError(
+      "Expected a layout that the procedure accepts, got none; name others in tried."
+    ) from refused
   seconds: dict[CohortLayout, list[float]] = {layout: [] for layout in runs}
   for _ in range(repeats):
     for layout, run in runs.items():
@@ -109,7 +124,9 @@ def fastest(
 
 
 def _synthetic(client, count):
-  """Clients of the given shapes: full of ones, their whole numbers zero, which any label or place may be."""
+  """Clients of the given shapes: full of ones, their whole numbers zero, which any label or place
+  may be.
+  """
 
   def made(x):
     fill = jnp.ones if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.zeros

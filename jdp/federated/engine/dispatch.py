@@ -5,8 +5,9 @@ for each device. A loop that runs ahead of its results fills the pool with waiti
 first part of an earlier round finds no thread, the others wait for it in their all-to-all, and
 after 40 seconds the process is aborted. So a state that goes from round to round waits for itself
 before it is used again. On one device, and on accelerators, nothing waits. Sums that nothing
-carries from call to call (`cohort_sum` or `stream_sum` in a jitted function) cannot wait for each
-other: look at a result every few calls. Outside of jit no call runs ahead, as each compiles first.
+carries from call to call (`cohort_sum` or `stream_sum` in a jitted function) cannot wait for
+each other: look at a result every few calls. Outside of jit no call runs ahead, as each compiles
+first.
 """
 
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +19,9 @@ S = TypeVar("S", bound=type[NamedTuple])
 
 
 def waits_for(field: str):
-  """Registers a NamedTuple that waits for its array `field` when jit, or anything else, takes it apart."""
+  """Registers a NamedTuple that waits for its array `field` when jit, or anything else, takes it
+  apart.
+  """
 
   def register(kind: S) -> S:
     keys = tuple(map(GetAttrKey, kind._fields))
@@ -37,7 +40,11 @@ def waits_for(field: str):
 
 
 def _wait(array: Any) -> None:
-  if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and not array.is_deleted():
+  if (
+    isinstance(array, jax.Array)
+    and not isinstance(array, jax.core.Tracer)
+    and not array.is_deleted()
+  ):
     devices: Any = array.sharding.device_set
     if len(devices) > 1 and next(iter(devices)).platform == "cpu":
       array.block_until_ready()

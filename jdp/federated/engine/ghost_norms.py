@@ -1,10 +1,11 @@
 """Clipping by exact norms of gradients that are never computed one by one (ghost norms).
 
-In a dense layer with inputs a_r and derivatives b_r of a client's loss by its outputs (row r: an example, a place in a
-sequence, one of several uses of the layer), the client's gradient is sum_r a_r b_r^T, whose squared norm is
-sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4): two small Gram matrices in place of a matrix of weights. And
-the sum of all clients' clipped gradients is one product of matrices, each client's rows scaled by its clipping factor
-(arXiv 2210.00038). All uses of shared weights are rows of one layer, so that the norm is that of the *summed* gradient;
+In a dense layer with inputs a_r and derivatives b_r of a client's loss by its outputs (row r: an
+example, a place in a sequence, one of several uses of the layer), the client's gradient is sum_r
+a_r b_r^T, whose squared norm is sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4): two
+small Gram matrices in place of a matrix of weights. And the sum of all clients' clipped gradients
+is one product of matrices, each client's rows scaled by its clipping factor (arXiv 2210.00038). All
+uses of shared weights are rows of one layer, so that the norm is that of the *summed* gradient;
 tied embeddings too.
 """
 
@@ -26,13 +27,19 @@ PyTree = Any
 Path = tuple[str, ...]
 
 _UNIT_ROUNDOFF = 2.0**-24
-_REDUCTION = 4e-6  # relative error of long float32 sums of positive numbers, as XLA orders them, twice over
+# relative error of long float32 sums of positive numbers, as XLA orders them, twice over
+_REDUCTION = 4e-6
 _matmul = partial(jnp.matmul, precision="highest")  # accelerators' default would exceed the bound
-_METHODS: Mapping[type, tuple[str, ...]] = {nn.Dense: ("__call__",), nn.Embed: ("__call__", "attend")}
+_METHODS: Mapping[type, tuple[str, ...]] = {
+  nn.Dense: ("__call__",),
+  nn.Embed: ("__call__", "attend"),
+}
 
 
 class _Use(NamedTuple):
-  """One call of a layer: its module's path, the method called, and the shape and type of what came out."""
+  """One call of a layer: its module's path, the method called, and the shape and type of what came
+  out.
+  """
 
   path: Path
   method: str
@@ -49,29 +56,35 @@ class _Factors(NamedTuple):
 def ghost_client(step: LocalUpdate) -> ClientFn:
   """A client that takes one gradient step, clipped by its ghost norm.
 
-  The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and `nn.Embed` layers,
-  each as often as it likes, but not inside `jax.jit`, `nn.scan` or another lifted transformation.
+  The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and
+  `nn.Embed` layers, each as often as it likes, but not inside `jax.jit`, `nn.scan` or another
+  lifted transformation.
 
-  Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper bound of its norm:
-  the float32 value plus the most that rounding can take from it, so that no update is longer than the clip norm
-  in real numbers. That makes clipped updates shorter than `jdp.numerics.vectors.clip` does, by about 1e-4 of their length;
-  more where the client's gradients nearly cancel. A client whose gradient holds NaN or infinity, or
-  is longer than 1e18, adds zero. A chunk's sum is made in
-  float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
+  Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper
+  bound of its norm: the float32 value plus the most that rounding can take from it, so that no
+  update is longer than the clip norm in real numbers. That makes clipped updates shorter than
+  `jdp.numerics.vectors.clip` does, by about 1e-4 of their length; more where the client's gradients
+  nearly cancel. A client whose gradient holds NaN or infinity, or is longer than 1e18, adds zero. A
+  chunk's sum is made in float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum`
+  says.
 
   Args:
     step: a `gradient_step`.
 
   Returns:
-    The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient; "update_norm" is the upper
-    bound of its norm. It expects to be sent a tuple that begins with the parameters, a dict.
+    The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient;
+    "update_norm" is the upper bound of its norm. It expects to be sent a tuple that begins with the
+    parameters, a dict.
 
   Raises:
-    ValueError: if it is another update; when tracing, if parameters are used outside of such layers; when the query
-      meets a record, if it does not bound it by one factor for all of its vectors.
+    ValueError: if it is another update; when tracing, if parameters are used outside of such
+      layers; when the query meets a record, if it does not bound it by one factor for all of its
+      vectors.
   """
   if not isinstance(step, GradientStep):
-    raise ValueError(f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False.")
+    raise ValueError(
+      f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False."
+    )
 
   def client_fn(keys, sent, client):
     del keys
@@ -86,13 +99,17 @@ def ghost_client(step: LocalUpdate) -> ClientFn:
 def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
   """The gradient, each matrix as a `Product`; zeros for parameters that the loss does not use."""
   leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
-  products = {path: Product(left, right, leaves[path].shape) for path, (left, right) in factors.items()}
+  products = {
+    path: Product(left, right, leaves[path].shape) for path, (left, right) in factors.items()
+  }
   return traverse_util.unflatten_dict(leaves | products)
 
 
 def _gradient_factors(loss, params, client) -> dict[Path, _Factors]:
   """The factors of a client's gradient, by the parameters' paths."""
-  uses = _survey(loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), client))
+  uses = _survey(
+    loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), client)
+  )
 
   def value(added):
     inputs: list[jax.Array] = []
@@ -118,7 +135,8 @@ def _survey(loss, params, client) -> list[_Use]:
   uses: list[_Use] = []
 
   def without_layers(params, client):
-    def cut(use, layer_input, output):  # what comes out still follows from what went in, but from no parameter
+    # what comes out still follows from what went in, but from no parameter
+    def cut(use, layer_input, output):
       uses.append(use)
       return jnp.full_like(output, jnp.sum(layer_input).astype(output.dtype))
 
@@ -130,11 +148,13 @@ def _survey(loss, params, client) -> list[_Use]:
     if needed.intersection(equation.outvars):
       needed.update(v for v in equation.invars if not isinstance(v, Literal))
   paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-  outside = [path for path, variable in zip(paths, jaxpr.invars, strict=False) if variable in needed]
+  outside = [
+    path for path, variable in zip(paths, jaxpr.invars, strict=False) if variable in needed
+  ]
   if outside:
     raise ValueError(
-      f"Expected parameters of nn.Dense and nn.Embed layers alone, got {', '.join(outside)} used outside of them; "
-      "set ghost_norms=False."
+      f"Expected parameters of nn.Dense and nn.Embed layers alone, got {', '.join(outside)} used "
+      "outside of them; set ghost_norms=False."
     )
   return uses
 
@@ -154,7 +174,9 @@ def _watched(loss, params, client, change):
 
 
 def _parts(method, x, derivative, flat_params, path) -> dict[str, _Factors]:
-  """One use's factors by the name of the layer's parameter. The table of an embedding is [words, features]."""
+  """One use's factors by the name of the layer's parameter. The table of an embedding is [words,
+  features].
+  """
   derivative = _as_rows(derivative)
   if (*path, "embedding") in flat_params:
     if method == "attend":
@@ -175,7 +197,8 @@ def _as_rows(x):
 def _squared_norm(factors: _Factors) -> jax.Array:
   """An upper bound of the squared norm of one client's left^T right, tight but for rounding.
 
-  With T = sum_r |a_r| |b_r|, products of length n are rounded by at most n u T^2 together, whatever their order.
+  With T = sum_r |a_r| |b_r|, products of length n are rounded by at most n u T^2 together, whatever
+  their order.
   """
   left, right = factors
   (rows, a), b = left.shape, right.shape[1]

@@ -1,4 +1,6 @@
-"""What a client computes: its locally trained model less the server's (arXiv 1710.06963, Algorithm 1)."""
+"""What a client computes: its locally trained model less the server's (arXiv 1710.06963, Algorithm
+1).
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,26 +26,32 @@ def no_projection(difference: PyTree) -> PyTree:
 class LocalUpdate(Protocol):
   """What a client computes, as a pure function."""
 
-  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection) -> PyTree:
+  def __call__(
+    self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection
+  ) -> PyTree:
     """The client's model after training less the server's.
 
     Args:
       key: drives the order of the examples; consumed.
       params: the server's model.
       client: the client's examples.
-      project: brings the difference back within its bound between local steps. What is returned need not be
-        projected: the query clips it.
+      project: brings the difference back within its bound between local steps. What is returned
+        need not be projected: the query clips it.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientStep:
-  """The `LocalUpdate` of one gradient step; a value, so that an engine may compute it in other ways."""
+  """The `LocalUpdate` of one gradient step; a value, so that an engine may compute it in other
+  ways.
+  """
 
   loss: Loss
   learning_rate: float
 
-  def __call__(self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection) -> PyTree:
+  def __call__(
+    self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection
+  ) -> PyTree:
     """-learning_rate * gradient."""
     del key, project
     return jax.tree.map(lambda g: -self.learning_rate * g, jax.grad(self.loss)(params, client))
@@ -55,11 +63,14 @@ def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
   return GradientStep(loss, learning_rate)
 
 
-def local_sgd(loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int) -> LocalUpdate:
+def local_sgd(
+  loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int
+) -> LocalUpdate:
   """Several epochs of SGD over the client's examples, in random batches (FedAvg).
 
-  Batches are filled with the client's own examples, padding comes last and takes no steps: how far a client is padded
-  changes nothing, and where clients are computed one by one it costs no steps either.
+  Batches are filled with the client's own examples, padding comes last and takes no steps: how far
+  a client is padded changes nothing, and where clients are computed one by one it costs no steps
+  either.
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
@@ -90,13 +101,15 @@ def local_sgd(loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_si
 def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10) -> LocalUpdate:
   """A stochastic proximal-point step: the minimiser of loss(x) + ||x - x_0||^2 / (2 learning_rate).
 
-  Approximated by gradient descent with backtracking, started at x_0; unlike a gradient
-  step it never overshoots, whatever the learning rate.
+  Approximated by gradient descent with backtracking, started at x_0; unlike a gradient step it
+  never overshoots, whatever the learning rate.
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_iterations=num_iterations)
   # 40 halvings find a descending step for gradients up to 1e12 times too steep.
-  search = optax.scale_by_backtracking_linesearch(40, decrease_factor=0.5, max_learning_rate=learning_rate)
+  search = optax.scale_by_backtracking_linesearch(
+    40, decrease_factor=0.5, max_learning_rate=learning_rate
+  )
   optimizer = optax.chain(optax.sgd(1.0), search)
 
   def update(key, params, client, project=no_projection):
@@ -109,7 +122,9 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
     def step(carry, _):
       current, state = carry
       value, gradient = jax.value_and_grad(objective)(current)
-      updates, state = optimizer.update(gradient, state, current, value=value, grad=gradient, value_fn=objective)
+      updates, state = optimizer.update(
+        gradient, state, current, value=value, grad=gradient, value_fn=objective
+      )
       return (optax.apply_updates(current, updates), state), None
 
     (trained, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=num_iterations)

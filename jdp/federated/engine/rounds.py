@@ -1,8 +1,10 @@
-"""A round of private training, whatever is trained: sample, compute, sum privately, step, and say what it cost.
+"""A round of private training, whatever is trained: sample, compute, sum privately, step, and say
+what it cost.
 
-The procedure of arXiv 1812.06210, Sections 1 and 2: records are sampled, each becomes a collection of vectors at the
-server's current values, a query makes their sum private, and the server takes a step with the result. A training
-procedure supplies what a record becomes and what the step is; nothing here knows of either.
+The procedure of arXiv 1812.06210, Sections 1 and 2: records are sampled, each becomes a collection
+of vectors at the server's current values, a query makes their sum private, and the server takes a
+step with the result. A training procedure supplies what a record becomes and what the step is;
+nothing here knows of either.
 """
 
 import dataclasses
@@ -54,12 +56,12 @@ class FederatedAlgorithm(NamedTuple):
   Attributes:
     init: parameters -> ServerState.
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics). All randomness
-      that the guarantee rests on comes from `noise_key`; `data_key` drives local
-      training. Both are keys of the whole run, the same in every round: the round's number is folded in, so a
-      round computed twice is the same twice. Events must be in the ledger before the state is used; they bear the
-      round's number, and a mark if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
-      Diagnostics are what nobody could observe in a deployment: name -> mean over the cohort, and "cohort_size".
-      Not private, never a result; None unless asked for.
+      that the guarantee rests on comes from `noise_key`; `data_key` drives local training. Both are
+      keys of the whole run, the same in every round: the round's number is folded in, so a round
+      computed twice is the same twice. Events must be in the ledger before the state is used; they
+      bear the round's number, and a mark if `noise_key` is not of `jdp.random.secure_key` or is the
+      data's key. Diagnostics are what nobody could observe in a deployment: name -> mean over the
+      cohort, and "cohort_size". Not private, never a result; None unless asked for.
   """
 
   init: Callable[[PyTree], ServerState]
@@ -106,9 +108,10 @@ def rounds(
 ) -> FederatedAlgorithm:
   """Private training from its parts.
 
-  Formal guarantee: that of the events, which every round returns: a `Round` of the sampler's and the query's event
-  under `relation`, for a `unit`, to whoever sees the parameters; and `releases`. `client_fn` and `weight` may depend
-  on the client's own data, `client_fn` on what the server sent and the keys too, on nothing else.
+  Formal guarantee: that of the events, which every round returns: a `Round` of the sampler's and
+  the query's event under `relation`, for a `unit`, to whoever sees the parameters; and `releases`.
+  `client_fn` and `weight` may depend on the client's own data, `client_fn` on what the server sent
+  and the keys too, on nothing else.
 
   Args:
     client_fn: what a client's record is (`jdp.federated.engine.client.ClientFn`).
@@ -128,23 +131,33 @@ def rounds(
 
   def init(params):
     record = jax.eval_shape(server.record, params)
-    return ServerState(jnp.int32(0), params, server.init(params), query.init(record), sampler.init())
+    return ServerState(
+      jnp.int32(0), params, server.init(params), query.init(record), sampler.init()
+    )
 
   summand = contribution(client_fn, query, weight, diagnose)
 
   def round_fn(noise_key, data_key, state, clients):
-    sampling_key, clients_key, server_key = jax.random.split(jax.random.fold_in(noise_key, state.round), 3)
+    sampling_key, clients_key, server_key = jax.random.split(
+      jax.random.fold_in(noise_key, state.round), 3
+    )
     keys = (clients_key, jax.random.fold_in(data_key, state.round))
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     shared = (send(state.params, state.query), state.query)
-    total, diagnostics = unrounded_cohort_sum(summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh)
+    total, diagnostics = unrounded_cohort_sum(
+      summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh
+    )
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
     mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
     released = (Round(event, query_event, relation, unit), *releases)
     events = tuple(dataclasses.replace(event, **mark) for event in released)
-    return ServerState(state.round + 1, params, carried, query_state, sampler_state), events, _means(diagnostics)
+    return (
+      ServerState(state.round + 1, params, carried, query_state, sampler_state),
+      events,
+      _means(diagnostics),
+    )
 
   return FederatedAlgorithm(init, round_fn)
 
@@ -153,7 +166,8 @@ def add_updates(optimizer: optax.GradientTransformation) -> Server:
   """The server that adds the query's result, an update of the parameters, through an optimiser.
 
   Args:
-    optimizer: applied to minus the update, in the place of a gradient: `optax.sgd(1.0)` adds the update as it is.
+    optimizer: applied to minus the update, in the place of a gradient: `optax.sgd(1.0)` adds the
+      update as it is.
   """
 
   def step(update, carried, params):
@@ -163,12 +177,15 @@ def add_updates(optimizer: optax.GradientTransformation) -> Server:
   return Server(lambda params: params, optimizer.init, step)
 
 
-def block(algorithm: FederatedAlgorithm, num_rounds: int) -> Callable[..., tuple[ServerState, Any, Any]]:
+def block(
+  algorithm: FederatedAlgorithm, num_rounds: int
+) -> Callable[..., tuple[ServerState, Any, Any]]:
   """The function of `algorithm.round` that does several rounds, compiled as one scan.
 
-  (noise_key, data_key, state, clients) -> (state, events, diagnostics), the latter two with a leading axis of rounds.
-  `events_by_round` makes ledger entries of such events. Keys and data are those of single rounds, and so are the
-  results, bit for bit: put all the block's events in the ledger before its state is used.
+  (noise_key, data_key, state, clients) -> (state, events, diagnostics), the latter two with a
+  leading axis of rounds. `events_by_round` makes ledger entries of such events. Keys and data are
+  those of single rounds, and so are the results, bit for bit: put all the block's events in the
+  ledger before its state is used.
 
   Raises:
     ValueError: if num_rounds is not positive.

@@ -1,4 +1,6 @@
-"""Clients' data dealt out over the devices of a mesh: each device holds its share, and computes its own clients."""
+"""Clients' data dealt out over the devices of a mesh: each device holds its share, and computes its
+own clients.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -44,7 +46,9 @@ class ShardedClients:
     return client_data(jax.tree.map(lambda x: x[0], self.shares), number % self.clients_per_device)
 
   def own(self, sample: Sample, device: jax.Array) -> Sample:
-    """The members that live on a device, in the sample's order; the slots of all others weigh nothing."""
+    """The members that live on a device, in the sample's order; the slots of all others weigh
+    nothing.
+    """
     slots = jnp.arange(sample.indices.shape[0], dtype=jnp.int32)
     own = (sample.indices // self.clients_per_device == device) & (slots < sample.size)
     order = jnp.argsort(~own, stable=True)
@@ -101,13 +105,13 @@ def check_clients(population: int, data: PyTree) -> None:
 def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   """The clients' data, a share on each device of the mesh; `replicate` puts all of it on every one.
 
-  Every client is computed where its data is, so no data ever moves. A round takes as long as the device that most of
-  the sample lives on: of n members on D devices about sqrt(2 n ln(D) / D) more than n / D, where clients are dealt out
-  in random order.
+  Every client is computed where its data is, so no data ever moves. A round takes as long as the
+  device that most of the sample lives on: of n members on D devices about sqrt(2 n ln(D) / D) more
+  than n / D, where clients are dealt out in random order.
 
   Args:
-    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`, on the host. Of several processes
-      each reads the shares of its own devices only (a `numpy.memmap` will do).
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`, on the host. Of
+      several processes each reads the shares of its own devices only (a `numpy.memmap` will do).
     mesh: devices along an axis named "clients".
 
   Raises:
@@ -154,14 +158,19 @@ def _packed_share(data: PackedUsers, ranges) -> Callable[[int, int, int], Packed
   """The same of packed users, whose examples are padded to those of the device that has most."""
   starts, counts = np.asarray(data.starts), np.asarray(data.counts)
   ends = starts + counts
-  rows = {first: slice(starts[first], ends[last - 1]) if last > first else slice(0, 0) for first, last in ranges}
+  rows = {
+    first: slice(starts[first], ends[last - 1]) if last > first else slice(0, 0)
+    for first, last in ranges
+  }
   most = max(own.stop - own.start for own in rows.values()) + data.width
 
   def share(first, last, count):
     own = rows[first]
     examples = Examples(*(_lengthened(x[own], most) for x in data.examples))
     own_starts, own_counts = starts[first:last] - own.start, counts[first:last]
-    return PackedUsers(examples, _lengthened(own_starts, count), _lengthened(own_counts, count), data.width)
+    return PackedUsers(
+      examples, _lengthened(own_starts, count), _lengthened(own_counts, count), data.width
+    )
 
   return share
 
@@ -169,4 +178,6 @@ def _packed_share(data: PackedUsers, ranges) -> Callable[[int, int, int], Packed
 def _lengthened(x, count):
   """`x` with rows of zeros at its end, `count` in all."""
   x = np.asarray(x)
-  return np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) if len(x) < count else x
+  return (
+    np.concatenate([x, np.zeros((count - len(x), *x.shape[1:]), x.dtype)]) if len(x) < count else x
+  )

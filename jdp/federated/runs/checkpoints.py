@@ -1,4 +1,6 @@
-"""Checkpoints of a run's state, by orbax. They are private: a sampler's state counts each user's participations."""
+"""Checkpoints of a run's state, by orbax. They are private: a sampler's state counts each user's
+participations.
+"""
 
 import pathlib
 from typing import Any
@@ -14,8 +16,8 @@ PyTree = Any
 class Checkpoints:
   """The latest state of a run, in a folder.
 
-  A state is saved leaf by leaf as plain arrays, random keys as their key data. A save is whole or absent,
-  whenever the process is killed.
+  A state is saved leaf by leaf as plain arrays, random keys as their key data. A save is whole or
+  absent, whenever the process is killed.
 
   Args:
     folder: made if missing.
@@ -26,7 +28,9 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(folder, options=options)
 
   def save(self, step: int, state: PyTree) -> None:
-    """Saves the state after `step` rounds; returns when it is on disk, and removes the one before."""
+    """Saves the state after `step` rounds; returns when it is on disk, and removes the one
+    before.
+    """
     leaves = [np.asarray(_to_data(leaf)) for leaf in jax.tree.leaves(state)]
     self._manager.save(step, args=ocp.args.StandardSave({"leaves": leaves}))
 

@@ -1,7 +1,8 @@
 """The files of a training run: what one would publish, and apart from it what must stay secret.
 
-The run's folder holds its ledger and its metrics. The secret folder holds the noise key and the checkpoints: whoever
-has them can take the noise off, or see who took part. Remove it when the run is over and its result is saved.
+The run's folder holds its ledger and its metrics. The secret folder holds the noise key and
+the checkpoints: whoever has them can take the noise off, or see who took part. Remove it when the
+run is over and its result is saved.
 """
 
 import hashlib
@@ -35,7 +36,9 @@ class RunFolder(NamedTuple):
 
 
 def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
-  """The folders of a run in `workdir`, made if missing: itself, and `<workdir>.secret` for its owner alone."""
+  """The folders of a run in `workdir`, made if missing: itself, and `<workdir>.secret` for its
+  owner alone.
+  """
   if not isinstance(workdir, RunFolder):
     path = pathlib.Path(workdir).resolve()
     workdir = RunFolder(path, path.with_name(path.name + ".secret"), path.name)
@@ -45,21 +48,24 @@ def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
 
 
 def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
-  """The key in a file of mode 0600; a new one of 256 bits from the operating system, if the run has not begun.
+  """The key in a file of mode 0600; a new one of 256 bits from the operating system, if the run has
+  not begun.
 
   Args:
     path: the file.
     begun: whether rounds were done.
 
   Raises:
-    ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be a second
-      release of them, while the ledger would hold one.
+    ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be
+      a second release of them, while the ledger would hold one.
   """
   if path.exists():
     return random.restore_key(np.frombuffer(path.read_bytes(), np.uint32))
   if begun:
     name = path.name.replace("_", " ")
-    raise ValueError(f"Expected the {name} of the run in {path}, got none; it cannot be resumed, start anew.")
+    raise ValueError(
+      f"Expected the {name} of the run in {path}, got none; it cannot be resumed, start anew."
+    )
   key = random.secure_key()
   write(path, np.asarray(jax.random.key_data(key)).tobytes(), mode=0o600)
   return key
@@ -67,7 +73,9 @@ def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
 
 def fingerprint(key: jax.Array) -> str:
   """Tells keys of 256 bits apart, and says nothing else about them."""
-  return hashlib.sha256(b"fingerprint" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:16]
+  return hashlib.sha256(
+    b"fingerprint" + np.asarray(jax.random.key_data(key)).tobytes()
+  ).hexdigest()[:16]
 
 
 def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:

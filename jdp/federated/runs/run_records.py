@@ -1,4 +1,6 @@
-"""What a training run records as it goes: its ledger, its metrics and its last state, in memory or in a folder."""
+"""What a training run records as it goes: its ledger, its metrics and its last state, in memory or
+in a folder.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -64,7 +66,9 @@ class MemoryRecords:
     """Records the events of round `first_round` and of those that follow it."""
     del first_round
     rounds = list(rounds)
-    self._own = self._own.extend((event, 1) for events in rounds for one in events for event in unstack(one))
+    self._own = self._own.extend(
+      (event, 1) for events in rounds for one in events for event in unstack(one)
+    )
     self.last_round += len(rounds)
 
   def append_row(self, row: dict[str, Any]) -> None:
@@ -96,12 +100,15 @@ class FolderRecords:
       from jdp.federated.runs.checkpoints import Checkpoints
     except ModuleNotFoundError as error:
       raise ImportError(
-        "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or leave workdir out."
+        "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or "
+        "leave workdir out."
       ) from error
     self._folder = folder
     self._checkpoints = Checkpoints(folder.secret / "checkpoints")
     try:
-      self._ledger = DurableLedger(folder.path / LEDGER, f"{folder.name} {fingerprint(noise_key)}", prior)
+      self._ledger = DurableLedger(
+        folder.path / LEDGER, f"{folder.name} {fingerprint(noise_key)}", prior
+      )
     except BaseException:
       self._checkpoints.close()
       raise
@@ -122,13 +129,17 @@ class FolderRecords:
     return self._metrics.rows
 
   def restore(self, state: PyTree) -> tuple[int, PyTree]:
-    """(rounds done, state) of the last save; (0, the state given) if there is none. Later metrics are dropped."""
+    """(rounds done, state) of the last save; (0, the state given) if there is none. Later metrics
+    are dropped.
+    """
     done, state = self._checkpoints.restore(state)
     self._metrics = RowFile(self._folder.path / METRICS, done)
     return done, state
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
-    """Records the events of round `first_round` and of those that follow it, in one write to disk."""
+    """Records the events of round `first_round` and of those that follow it, in one write to
+    disk.
+    """
     self._ledger.append(first_round, *rounds)
 
   def append_row(self, row: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Training runs: rounds, ledger, evaluations, checkpoints, and a budget.
 
-The order within a block of rounds keeps the run's claims true at every moment: the rounds are computed, their
-events are recorded, and only then is the model evaluated, shown, saved or built on. In a folder, rounds after the last
-checkpoint are computed again, with the same keys and so to the same bits, and are not recorded twice.
+The order within a block of rounds keeps the run's claims true at every moment: the rounds are
+computed, their events are recorded, and only then is the model evaluated, shown, saved or built on.
+In a folder, rounds after the last checkpoint are computed again, with the same keys and so to the
+same bits, and are not recorded twice.
 """
 
 import bisect
@@ -57,8 +58,8 @@ class Result(NamedTuple):
   Attributes:
     params: the last parameters.
     ledger: what they cost, with what was released before the run.
-    metrics: a row for each evaluation: "round", what `evaluate` returned, and with a delta "central_epsilon", which is
-      None where there is no guarantee.
+    metrics: a row for each evaluation: "round", what `evaluate` returned, and with a delta
+      "central_epsilon", which is None where there is no guarantee.
     stopped: whether the budget ended the run.
   """
 
@@ -106,36 +107,44 @@ def train(
 ) -> Result:
   """Trains for a number of rounds, or until a budget is spent.
 
-  Formal guarantee: that of the ledger, which holds every round's events before the round's result is evaluated, saved,
-  shown to a callback or returned. It begins with `prior`. With a workdir it is on disk by then, and a run that is
-  killed and started again with the same arguments goes on to the same bits, without releasing anything twice. Rounds
-  beyond the budget are never released.
+  Formal guarantee: that of the ledger, which holds every round's events before the round's result
+  is evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is
+  on disk by then, and a run that is killed and started again with the same arguments goes on to the
+  same bits, without releasing anything twice. Rounds beyond the budget are never released.
 
   Args:
     algorithm: what is trained.
     params: what it begins with.
-    clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the state.
+    clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
+      state.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans.
-    noise_key: key of sampling and noise, of this run alone. None: one from the operating system; with a workdir it is
-      kept in a file of mode 0600 of `<workdir>.secret`. Any other key of `jdp.random.secure_key` will do; with a seeded
-      one the run is not private, and its ledger says so (`Ledger.caveats`).
-    data_key: key of local training, another than `noise_key`. None: one from the operating system, kept likewise.
+    noise_key: key of sampling and noise, of this run alone. None: one from the operating system;
+      with a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
+      `jdp.random.secure_key` will do; with a seeded one the run is not private, and its ledger says
+      so (`Ledger.caveats`).
+    data_key: key of local training, another than `noise_key`. None: one from the operating system,
+      kept likewise.
     evaluate: parameters -> name -> scalar. What it computes from protected data is not private.
-    evaluate_every: rounds between evaluations, each with a checkpoint; memory holds the events of so many rounds.
-    max_epsilon: the run stops before the round that would take the epsilon of its released models above this.
+    evaluate_every: rounds between evaluations, each with a checkpoint; memory holds the events of
+      so many rounds.
+    max_epsilon: the run stops before the round that would take the epsilon of its released models
+      above this.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
     prior: what was released about the same clients before the first round.
-    workdir: a folder for `ledger.jsonl` and `metrics.jsonl`, with the secret sibling `<workdir>.secret` for the key and
-      the checkpoints: remove that when the result is saved. A `RunFolder` names other places. None: nothing is kept.
+    workdir: a folder for `ledger.jsonl` and `metrics.jsonl`, with the secret sibling
+      `<workdir>.secret` for the key and the checkpoints: remove that when the result is saved. A
+      `RunFolder` names other places. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
 
   Returns:
     The `Result`.
 
   Raises:
-    ValueError: if num_rounds is None and the algorithm plans none, a number is out of range, there is a budget without
-      a delta, a metric is not finite, or the workdir is of a run with other keys, rounds or earlier releases.
-    ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra "checkpoints").
+    ValueError: if num_rounds is None and the algorithm plans none, a number is out of range, there
+      is a budget without a delta, a metric is not finite, or the workdir is of a run with other
+      keys, rounds or earlier releases.
+    ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
+      "checkpoints").
 
   >>> import jax.numpy as jnp, optax
   >>> from jdp import queries, sampling
@@ -143,17 +152,30 @@ def train(
   >>> sampler = sampling.poisson(100, 0.5)
   >>> mean = queries.average(queries.gaussian_sum(clip_norm=1.0, stddev=4.0), sampler.expected_size)
   >>> algorithm = rounds(  # every client sends the way from the server's value to its own
-  ...   lambda keys, value, own: (own - value, {}), mean, sampler, add_updates(optax.sgd(0.5)), relation="add_remove")
+  ...   lambda keys, value, own: (own - value, {}),
+  ...   mean,
+  ...   sampler,
+  ...   add_updates(optax.sgd(0.5)),
+  ...   relation="add_remove",
+  ... )
   >>> result = train(
-  ...   algorithm, jnp.float32(0), jnp.full(100, 0.7), num_rounds=1000, delta=1e-5, max_epsilon=2.0,
-  ...   evaluate=lambda value: {"error": abs(value - 0.7)})
+  ...   algorithm,
+  ...   jnp.float32(0),
+  ...   jnp.full(100, 0.7),
+  ...   num_rounds=1000,
+  ...   delta=1e-5,
+  ...   max_epsilon=2.0,
+  ...   evaluate=lambda value: {"error": abs(value - 0.7)},
+  ... )
   >>> result.stopped, result.metrics[-1]["round"], round(result.metrics[-1]["central_epsilon"], 2)
   (True, 11, 1.92)
   >>> bool(result.metrics[-1]["error"] < 0.5), len(result.ledger)
   (True, 11)
   """
   if num_rounds is None:
-    raise ValueError("Expected num_rounds, got None: this algorithm plans no number of rounds; give one.")
+    raise ValueError(
+      "Expected num_rounds, got None: this algorithm plans no number of rounds; give one."
+    )
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
@@ -162,16 +184,20 @@ def train(
   name = "the run" if folder is None else folder.name
   evaluate = evaluate or (lambda params: {})
   run = _Run(name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
-  records: Records = MemoryRecords(prior) if folder is None else FolderRecords(folder, keys[0], prior)
+  records: Records = (
+    MemoryRecords(prior) if folder is None else FolderRecords(folder, keys[0], prior)
+  )
   with contextlib.closing(records):
     start = replicate(algorithm.init(params), _mesh(clients))
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
 
 def central_epsilon(ledger: Ledger, delta: float) -> float:
-  """Epsilon of a run to whoever sees the released models; infinite if a sum, or clients' releases alone, made them.
+  """Epsilon of a run to whoever sees the released models; infinite if a sum, or clients' releases
+  alone, made them.
 
-  Local releases hide as much from whoever sees the models as from the server, which their own guarantee says.
+  Local releases hide as much from whoever sees the models as from the server, which their own
+  guarantee says.
   """
   if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
     return math.inf
@@ -193,7 +219,9 @@ def _train(
     records.append_row({"round": 0, **_measure(run, state.params, prior)})
 
   def tell(diagnostics):
-    progress = Progress(done, num_rounds, state.params, records.rows[-1], records.ledger, diagnostics)
+    progress = Progress(
+      done, num_rounds, state.params, records.rows[-1], records.ledger, diagnostics
+    )
     for callback in callbacks:
       callback(progress)
 
@@ -253,13 +281,19 @@ def _advance(run: _Run, state: ServerState, count: int) -> _Block:
 
 
 def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[Event, ...]]) -> int:
-  """How many of the rounds after round `done` the budget allows; those on record are spent already."""
+  """How many of the rounds after round `done` the budget allows; those on record are spent
+  already.
+  """
   if run.max_epsilon is None:
     return len(events)
   spent = records.last_round + 1 - done
 
   def epsilon(count: int) -> float:
-    new = ((event, 1) for released in itertools.chain(*events[spent:count]) for event in unstack(released))
+    new = (
+      (event, 1)
+      for released in itertools.chain(*events[spent:count])
+      for event in unstack(released)
+    )
     return central_epsilon(records.ledger.extend(new), run.delta)  # type: ignore[arg-type]
 
   counts = range(spent + 1, len(events) + 1)
@@ -268,12 +302,14 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
 
 def _measure(run: _Run, params: PyTree, ledger: Ledger) -> dict[str, Any]:
   """The metrics of a row, and what the ledger has cost."""
-  metrics: dict[str, Any] = {name: float(value) for name, value in jax.device_get(run.evaluate(params)).items()}
+  metrics: dict[str, Any] = {
+    name: float(value) for name, value in jax.device_get(run.evaluate(params)).items()
+  }
   for name, value in metrics.items():
     if not math.isfinite(value):
       raise ValueError(
-        f"Expected finite metrics of {run.name}, got {name} = {value}: its model has diverged; lower a learning rate, "
-        "or leave that value out."
+        f"Expected finite metrics of {run.name}, got {name} = {value}: its model has diverged; "
+        "lower a learning rate, or leave that value out."
       )
   if run.delta is not None:
     epsilon = central_epsilon(ledger, run.delta)

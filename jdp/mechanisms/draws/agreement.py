@@ -1,7 +1,9 @@
-"""Sampling the coordinates in which a random vertex of the cube agrees with a given one, inside jit.
+"""Sampling the coordinates in which a random vertex of the cube agrees with a given one, inside
+jit.
 
-How many: by inversion of a table of 64-bit integers, which no float32 could hold: at d = 1e6 one count has a
-probability of 1e-3 or less. Which: a uniformly random subset, exactly, by selection instead of sorting.
+How many: by inversion of a table of 64-bit integers, which no float32 could hold: at d = 1e6 one
+count has a probability of 1e-3 or less. Which: a uniformly random subset, exactly, by selection
+instead of sorting.
 """
 
 import itertools
@@ -21,7 +23,9 @@ _TOP_BIT = 31
 
 
 class _Counts(NamedTuple):
-  """A distribution on start, start + 1, ...: the probability below each, in units of 2^-64, as two words."""
+  """A distribution on start, start + 1, ...: the probability below each, in units of 2^-64, as two
+  words.
+  """
 
   start: int
   high: np.ndarray
@@ -58,7 +62,9 @@ def _counts(dim: int, low: int, high: int) -> _Counts:
 
 
 def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
-  """The sampler key -> N, int32 scalar: Binomial(d, 1/2) given N >= L with probability p, else given N < L."""
+  """The sampler key -> N, int32 scalar: Binomial(d, 1/2) given N >= L with probability p, else
+  given N < L.
+  """
   top, rest = _counts(cube.dim, cube.threshold, cube.dim), _counts(cube.dim, 0, cube.threshold - 1)
   log_outside = -float(np.logaddexp(0.0, cube.logit_p))  # log(1 - p), also where p rounds to 1
 
@@ -74,8 +80,9 @@ def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
 def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
   """A uniformly random subset of `count` of `size` things, as bool [size].
 
-  Those with the smallest of `size` random words of 32 bits. If things tie for the last places, those tied draw again,
-  for as long as it takes: no order of theirs matters, and every subset is equally likely, exactly.
+  Those with the smallest of `size` random words of 32 bits. If things tie for the last places,
+  those tied draw again, for as long as it takes: no order of theirs matters, and every subset is
+  equally likely, exactly.
   """
 
   def undecided(state):
@@ -95,7 +102,9 @@ def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
 
 
 def _largest_bound(words, candidates, count):
-  """(b, n): b the largest with at most `count` candidates below it, n their number; any b if n is `count`."""
+  """(b, n): b the largest with at most `count` candidates below it, n their number; any b if n is
+  `count`.
+  """
 
   def unfinished(state):
     bit, _, below = state
@@ -108,5 +117,7 @@ def _largest_bound(words, candidates, count):
     fits = under <= count
     return bit - 1, jnp.where(fits, trial, bound), jnp.where(fits, under, below)
 
-  _, bound, below = lax.while_loop(unfinished, set_bit, (jnp.int32(_TOP_BIT), jnp.uint32(0), jnp.int32(0)))
+  _, bound, below = lax.while_loop(
+    unfinished, set_bit, (jnp.int32(_TOP_BIT), jnp.uint32(0), jnp.int32(0))
+  )
   return bound, below

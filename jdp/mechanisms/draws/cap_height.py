@@ -1,8 +1,9 @@
-"""Sampling <V, u> for V uniform on a spherical cap or its complement, inside jit and to float32's accuracy.
+"""Sampling <V, u> for V uniform on a spherical cap or its complement, inside jit and to float32's
+accuracy.
 
-The inverse of the tail probability is an incomplete beta function's, which
-float32 cannot evaluate (bisection on it is wrong by 0.2 / sqrt(d) at d = 1e5). The table in its place leaves an error
-of 2.4e-6 / sqrt(d) at every dimension, most of it float32's own.
+The inverse of the tail probability is an incomplete beta function's, which float32 cannot evaluate
+(bisection on it is wrong by 0.2 / sqrt(d) at d = 1e5). The table in its place leaves an error of
+2.4e-6 / sqrt(d) at every dimension, most of it float32's own.
 """
 
 from collections.abc import Callable
@@ -18,17 +19,25 @@ _POLAR_DIM = 64
 
 
 def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """The sampler key -> (t, 1 - t) of t = <V, u>, for V from the cap w.p. p and else from its complement."""
+  """The sampler key -> (t, 1 - t) of t = <V, u>, for V from the cap w.p. p and else from its
+  complement.
+  """
   small = cap.dim <= _POLAR_DIM
   in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
   in_half = _quantiles(cap.dim, 0.0, HALF, small)
-  return two_sided(cap.log_q, cap.logit_p, in_cap, in_half, mirror=lambda height: (-height[0], 2 - height[1]))
+  return two_sided(
+    cap.log_q, cap.logit_p, in_cap, in_half, mirror=lambda height: (-height[0], 2 - height[1])
+  )
 
 
-def _quantiles(dim, log_tail_start, highest, from_pole) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """y -> (t, 1 - t), t >= 0 of the cap with the log share log_tail_start + y, for y in [highest - 45.1, highest].
+def _quantiles(
+  dim, log_tail_start, highest, from_pole
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+  """y -> (t, 1 - t), t >= 0 of the cap with the log share log_tail_start + y, for y in [highest -
+  45.1, highest].
 
-  Tabulates 1 - t where t comes close to 1 (`from_pole`), else t: whichever float32 holds to 1e-7 of its own scale.
+  Tabulates 1 - t where t comes close to 1 (`from_pole`), else t: whichever float32 holds to 1e-7 of
+  its own scale.
   """
 
   def height(y):

@@ -17,10 +17,11 @@ Seed = jax.Array
 
 
 class Projection(NamedTuple):
-  """A distribution of k x d matrices W, the first columns of orthonormal rows with E||W u||^2 = k/D; W^T in two steps.
+  """A distribution of k x d matrices W, the first columns of orthonormal rows with E||W u||^2 =
+  k/D; W^T in two steps.
 
-  W^T = finish spread, linear both: what follows from a client's own seed, and what all clients share. So a sum of
-  many W_i^T z_i is `finish` of the sum of `spread`s.
+  W^T = finish spread, linear both: what follows from a client's own seed, and what all clients
+  share. So a sum of many W_i^T z_i is `finish` of the sum of `spread`s.
 
   Attributes:
     seed_words: the length of a seed.
@@ -39,7 +40,8 @@ def haar(dim: int, num_projections: int) -> Projection:
   """Orthonormal rows that span a uniformly random subspace; O(dim k^2) operations for each seed."""
 
   def draw(seed):
-    # Normals, whose distribution no rotation changes: of their factorisation the span alone matters, not the signs.
+    # Normals, whose distribution no rotation changes: of their factorisation the span alone
+    # matters, not the signs.
     return jnp.linalg.qr(random.normal(_key(seed), (dim, num_projections)))[0]
 
   return Projection(
@@ -53,9 +55,10 @@ def haar(dim: int, num_projections: int) -> Projection:
 def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | None) -> Projection:
   """F H S of vectors padded with zeros to D = `padded_dim(dim, k)` and cut into blocks of k.
 
-  S flips signs at random, H is the Hadamard transform across the blocks (of the first entries, of the second, ...).
-  F flips signs again, shifts each block around by a random amount and adds the blocks up, over sqrt(D/k).
-  With a `rotation_key` all seeds have the same S, and `spread` costs no transform.
+  S flips signs at random, H is the Hadamard transform across the blocks (of the first entries, of
+  the second, ...). F flips signs again, shifts each block around by a random amount and adds the
+  blocks up, over sqrt(D/k). With a `rotation_key` all seeds have the same S, and `spread` costs no
+  transform.
   """
   k, width = num_projections, padded_dim(dim, num_projections)
   num_blocks = width // k
@@ -65,7 +68,11 @@ def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | No
   def draw(seed):
     rotation_key, sign_key, shift_key = jax.random.split(_key(seed), 3)
     rotation = _sign_bits(rotation_key, num_blocks, k) if shared is None else shared
-    return rotation, _sign_bits(sign_key, num_blocks, k), jax.random.randint(shift_key, (num_blocks,), 0, k)
+    return (
+      rotation,
+      _sign_bits(sign_key, num_blocks, k),
+      jax.random.randint(shift_key, (num_blocks,), 0, k),
+    )
 
   def project(seed, vector):
     rotation, signs, shifts = draw(seed)
@@ -75,7 +82,8 @@ def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | No
 
   def unfold(seed, z):
     rotation, signs, shifts = draw(seed)
-    # As a product, which XLA computes on its own; else the noise in z would be drawn again for each of its copies.
+    # As a product, which XLA computes on its own; else the noise in z would be drawn again for each
+    # of its copies.
     scaled = precise_dot(jnp.array([scale, 0.0]), jnp.stack([z, jnp.zeros_like(z)]))
     twice = jnp.broadcast_to(jnp.concatenate([scaled, scaled]), (num_blocks, 2 * k))
     return rotation, _flip(_windows(twice, shifts), signs)
@@ -84,8 +92,12 @@ def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | No
     return _flip(transform_rows(blocks), rotation).reshape(-1)[:dim]
 
   if shared is None:
-    return Projection(2, project, lambda seed, z: rotate_back(*unfold(seed, z)), lambda vector: vector)
-  return Projection(2, project, lambda seed, z: unfold(seed, z)[1], lambda total: rotate_back(shared, total))
+    return Projection(
+      2, project, lambda seed, z: rotate_back(*unfold(seed, z)), lambda vector: vector
+    )
+  return Projection(
+    2, project, lambda seed, z: unfold(seed, z)[1], lambda total: rotate_back(shared, total)
+  )
 
 
 def share(projection: Projection, key: jax.Array) -> Projection:
@@ -114,13 +126,17 @@ def _key(seed):
 
 
 def _windows(rows, starts):
-  """Half of each row of [n, 2k], from its start on: a contiguous piece, which is copied faster than entries."""
+  """Half of each row of [n, 2k], from its start on: a contiguous piece, which is copied faster than
+  entries.
+  """
   size = rows.shape[1] // 2
   return jax.vmap(lambda row, start: lax.dynamic_slice_in_dim(row, start, size))(rows, starts)
 
 
 def _sign_bits(key, num_blocks, size):
-  """Words that hold a bit for each entry of [num_blocks, size]: of 32 blocks side by side, and of their entries."""
+  """Words that hold a bit for each entry of [num_blocks, size]: of 32 blocks side by side, and of
+  their entries.
+  """
   return jax.random.bits(key, (-(-num_blocks // 32), size), np.uint32)
 
 

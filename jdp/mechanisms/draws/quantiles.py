@@ -1,9 +1,10 @@
-"""Sampling a truncated distribution on either side of a threshold: by inversion, inside jit, to float32's accuracy.
+"""Sampling a truncated distribution on either side of a threshold: by inversion, inside jit, to
+float32's accuracy.
 
 The inverse of a tail probability is mostly beyond float32's special functions. So it is tabulated
-once on the host in float64, as a function of the *log* of the tail, which is smooth:
-1,024 cubic Hermite pieces are as good as float32's own rounding. Uniforms have 64 bits, so both tails reach to a
-probability of 2^-65.
+once on the host in float64, as a function of the *log* of the tail, which is smooth: 1,024 cubic
+Hermite pieces are as good as float32's own rounding. Uniforms have 64 bits, so both tails reach to
+a probability of 2^-65.
 """
 
 import math
@@ -26,10 +27,10 @@ HALF = math.log(0.5)  # where the tables of `two_sided` for the rest begin
 def tabulate(
   function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], highest: float
 ) -> Callable[[jax.Array], jax.Array]:
-  """A function of y, a log probability in [highest - 45.1, highest], as cubic Hermite pieces between equidistant knots.
+  """A function of y, a log probability in [highest - 45.1, highest], as cubic Hermite pieces
+  between equidistant knots.
 
-  Positions count from the highest y, where most of the probability lies and
-  float32 is finest.
+  Positions count from the highest y, where most of the probability lies and float32 is finest.
 
   Args:
     function: y -> (value, derivative), float64.
@@ -64,11 +65,13 @@ def two_sided(
 ) -> Callable[[jax.Array], Any]:
   """The sampler key -> T, for T from its upper tail of probability q w.p. p and else from the rest.
 
-  By inversion: in the tail, log S(t) = log q + log U. In the rest S(t) = q + (1-q) U, and where that exceeds 1/2
-  the lower tail 1 - S = (1-q)(1-U) is inverted instead, so that both tails keep their full depth.
+  By inversion: in the tail, log S(t) = log q + log U. In the rest S(t) = q + (1-q) U, and where
+  that exceeds 1/2 the lower tail 1 - S = (1-q)(1-U) is inverted instead, so that both tails keep
+  their full depth.
 
   Args:
-    log_q: log of the upper tail's probability, at most log(1/2), under a distribution symmetric about 0.
+    log_q: log of the upper tail's probability, at most log(1/2), under a distribution symmetric
+      about 0.
     logit_p: log(p / (1-p)).
     in_top: log U -> the t, a pytree, whose upper tail is q U.
     in_half: log of an upper tail of at most 1/2 -> t.

@@ -1,16 +1,18 @@
-"""The sum as integers: clip, rotate, round to a grid, discrete noise by the clients, modular sums (arXiv 2102.06387).
+"""The sum as integers: clip, rotate, round to a grid, discrete noise by the clients, modular sums
+(arXiv 2102.06387).
 
-In units of the grid's spacing g a record is a vector of L2 norm at most C / g, rounded to integers of norm at most
+In units of the grid's spacing g a record is a vector of L2 norm at most C / g, rounded to integers
+of norm at most
 
     S = sqrt(C^2 / g^2 + d / 4 + sqrt(2 log(1 / beta)) (C / g + sqrt(d) / 2)), at most C / g + sqrt(d),
 
-for which unbiased rounding is repeated until it holds, which it does with a probability of at least 1 - beta. It
-holds *always* here: after 8 failures (probability beta^8) a record is rounded towards zero. So S is the sensitivity,
-exactly: integers, not floats, are noised, added and released.
+for which unbiased rounding is repeated until it holds, which it does with a probability of at least
+1 - beta. It holds *always* here: after 8 failures (probability beta^8) a record is rounded towards
+zero. So S is the sensitivity, exactly: integers, not floats, are noised, added and released.
 
-Sums are modulo 2^b. They come out right unless a coordinate leaves [-g 2^(b-1), g 2^(b-1)). `Grid.wrap_probability`
-bounds the probability of that, over rotation, rounding and noise, for any n records whose sum is not longer than
-planned for; wrapping costs accuracy, never privacy.
+Sums are modulo 2^b. They come out right unless a coordinate leaves [-g 2^(b-1), g 2^(b-1)).
+`Grid.wrap_probability` bounds the probability of that, over rotation, rounding and noise, for any n
+records whose sum is not longer than planned for; wrapping costs accuracy, never privacy.
 """
 
 import math
@@ -44,8 +46,8 @@ class Grid(NamedTuple):
     spacing: g, of the grid.
     l2_norm: S, L2 bound on one record's integers.
     l1_norm: min(sqrt(d), S) S, L1 bound on them.
-    wrap_probability: bound on the probability that any coordinate of a sum of n records wraps around, if the sum is
-      not longer than planned for.
+    wrap_probability: bound on the probability that any coordinate of a sum of n records wraps
+      around, if the sum is not longer than planned for.
   """
 
   spacing: float
@@ -70,7 +72,8 @@ class DiscreteContribution(NamedTuple):
   """What a record adds to the sum.
 
   Attributes:
-    integers: int32 [padded dimension], with its share of the noise; addition of int32 wraps modulo 2^32.
+    integers: int32 [padded dimension], with its share of the noise; addition of int32 wraps modulo
+      2^32.
     shares: int32 scalar, 1; 0 for padding.
   """
 
@@ -91,14 +94,14 @@ def discrete_sum(
 ) -> SumQuery:
   """The sum of vectors as by `gaussian_sum`, computed on integers with noise by the clients.
 
-  Formal guarantee: that of its event, under zero-out or replace-one with the client still adding its noise, to
-  whoever sees the sum: the `DiscreteGaussianSum` or `SkellamSum` of *as many shares as there were*. Each client's
-  share has a variance of stddev^2 / num_clients; fewer clients mean less noise, and the event says so. No
-  floating-point number is released or noised: clipping and rotation are float32, but the integers' norm is at most S
-  whatever they do (it is checked on the integers, in float32 with a margin of 1e-5, which S includes). The draws are
-  within 2^-64 of their distributions, each (`jdp.random.discrete`). Weights are 0 (padding) or 1; any other weight > 0 counts
-  as 1. A record
-  that holds NaN or infinity is a zero vector, with its noise.
+  Formal guarantee: that of its event, under zero-out or replace-one with the client still adding
+  its noise, to whoever sees the sum: the `DiscreteGaussianSum` or `SkellamSum` of *as many shares
+  as there were*. Each client's share has a variance of stddev^2 / num_clients; fewer clients mean
+  less noise, and the event says so. No floating-point number is released or noised: clipping and
+  rotation are float32, but the integers' norm is at most S whatever they do (it is checked on the
+  integers, in float32 with a margin of 1e-5, which S includes). The draws are within 2^-64 of their
+  distributions, each (`jdp.random.discrete`). Weights are 0 (padding) or 1; any other weight > 0
+  counts as 1. A record that holds NaN or infinity is a zero vector, with its noise.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
@@ -106,9 +109,11 @@ def discrete_sum(
     stddev: sigma > 0, on each coordinate of the sum of all num_clients.
     num_clients: n, how many clients are expected, at most: noise and grid are planned for them.
     modulus_bits: b in [2, 31], bits for each coordinate.
-    max_wrap_probability: sets the grid: the finest for which `Grid.wrap_probability` is at most this.
-    max_sum_norm: the L2 norm of sums for which that is to hold, public. Default: n C, the most there can be. Records
-      that do not all point one way have shorter sums; the grid may be finer, S smaller, if less is enough.
+    max_wrap_probability: sets the grid: the finest for which `Grid.wrap_probability` is at most
+      this.
+    max_sum_norm: the L2 norm of sums for which that is to hold, public. Default: n C, the most
+      there can be. Records that do not all point one way have shorter sums; the grid may be finer,
+      S smaller, if less is enough.
     noise: "gaussian" or "skellam" (whose shares add up to one distribution exactly).
 
   Returns:
@@ -116,12 +121,14 @@ def discrete_sum(
     `init` takes any record: the state's first rotation is from a fixed public key.
 
   Raises:
-    ValueError: if an argument is out of range, no grid has so little wrapping, or the shares of noise are too small
-      (below 1/2 of a grid's unit) or too large for exact draws.
+    ValueError: if an argument is out of range, no grid has so little wrapping, or the shares of
+      noise are too small (below 1/2 of a grid's unit) or too large for exact draws.
 
   >>> query = discrete_sum(jnp.zeros(3), 1.0, 0.01, num_clients=2)
   >>> state = query.init(jnp.zeros(3))
-  >>> one = jax.jit(query.preprocess)(jax.random.key(0), state, jnp.array([0.6, 0.0, -0.8]), jnp.float32(1))
+  >>> one = jax.jit(query.preprocess)(
+  ...   jax.random.key(0), state, jnp.array([0.6, 0.0, -0.8]), jnp.float32(1)
+  ... )
   >>> result, event, _ = query.finalize(jax.random.key(1), state, one)
   >>> bool(jnp.all(jnp.abs(result - jnp.array([0.6, 0.0, -0.8])) < 0.06)), int(event.num_shares)
   (True, 1)
@@ -136,8 +143,8 @@ def discrete_sum(
   share_stddev = stddev / grid.spacing / math.sqrt(num_clients)
   if noise == "gaussian" and num_clients > 1 and share_stddev < 0.5:
     raise ValueError(
-      f"Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got {share_stddev:g}; raise "
-      "modulus_bits or stddev, or take noise='skellam'."
+      "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
+      f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
   # A share that no table holds is refused here, not in the first round.
   _ = (
@@ -168,15 +175,20 @@ def discrete_sum(
   def finalize(key, state, total):
     del key
     integers = centred(reduce(total.integers, modulus_bits), modulus_bits)
-    result = rotation.invert(rotation_key(state), integers.astype(jnp.float32) * np.float32(grid.spacing))
+    result = rotation.invert(
+      rotation_key(state), integers.astype(jnp.float32) * np.float32(grid.spacing)
+    )
     event: DiscreteGaussianSum | SkellamSum
     if noise == "gaussian":
-      event = DiscreteGaussianSum(grid.l2_norm, grid.l1_norm, share_stddev, total.shares, rotation.dim)
+      event = DiscreteGaussianSum(
+        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, rotation.dim
+      )
     else:
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares)
     return unravel(result), event, state._replace(step=state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)  # integers were noised, not floats
+  # integers were noised, not floats
+  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
 def plan_grid(
@@ -221,36 +233,47 @@ def plan_grid(
     return _log_wrap(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)
 
   target = math.log(max_wrap_probability)
-  # Without rounding and noise the sums' spread alone needs the smallest of these; rounding alone limits the largest.
+  # Without rounding and noise the sums' spread alone needs the smallest of these; rounding alone
+  # limits the largest.
   smallest = longest / math.sqrt(dim) / 2**modulus_bits
   largest = 1e6 * (smallest + stddev / 2**modulus_bits)
   if not log_bound(largest) < target:
     raise ValueError(
-      f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for {num_clients} clients "
-      f"and {modulus_bits} bits; raise modulus_bits."
+      f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for "
+      f"{num_clients} clients and {modulus_bits} bits; raise modulus_bits."
     )
   spacing = math.exp(
-    optimize.brentq(lambda x: log_bound(math.exp(x)) - target, math.log(smallest / 10), math.log(largest), xtol=1e-6)
+    optimize.brentq(
+      lambda x: log_bound(math.exp(x)) - target,
+      math.log(smallest / 10),
+      math.log(largest),
+      xtol=1e-6,
+    )
   ) * (1 + 1e-5)
   l2 = rounded_norm(clip_norm * (1 + _ROUNDING) / spacing, dim) * (1 + _ROUNDING)
   return Grid(spacing, l2, l2 * min(l2, math.sqrt(dim)), math.exp(log_bound(spacing)))
 
 
 def rounded_norm(norm: float, dim: int) -> float:
-  """S: the L2 norm that unbiased rounding of a [dim] vector of norm `norm` exceeds with probability at most 1e-10."""
+  """S: the L2 norm that unbiased rounding of a [dim] vector of norm `norm` exceeds with probability
+  at most 1e-10.
+  """
   by_variance = norm**2 + dim / 4 + math.sqrt(-2 * math.log(_BETA)) * (norm + math.sqrt(dim) / 2)
   return min(norm + math.sqrt(dim), math.sqrt(by_variance))
 
 
 def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
-  """Integers next to x, unbiased but for an L2 norm of at most max_norm, int32 [d]; x [d] float32, |x| <= max_norm.
+  """Integers next to x, unbiased but for an L2 norm of at most max_norm, int32 [d]; x [d]
+  float32, |x| <= max_norm.
 
   In float32 the probabilities of rounding up are multiples of 2^-24. Where x is not finite, zero.
   """
   floor = jnp.floor(x)
 
   def attempt(key):
-    up = jax.lax.convert_element_type(random.bits(key, x.shape) >> np.uint32(8), np.float32) * np.float32(2.0**-24)
+    up = jax.lax.convert_element_type(
+      random.bits(key, x.shape) >> np.uint32(8), np.float32
+    ) * np.float32(2.0**-24)
     return floor + (up < x - floor).astype(np.float32)
 
   def too_long(integers):
@@ -261,18 +284,21 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
     return attempts + 1, attempt(jax.random.fold_in(key, attempts))
 
   start = (jnp.int32(1), attempt(jax.random.fold_in(key, 0)))
-  _, integers = jax.lax.while_loop(lambda carry: (carry[0] < _ATTEMPTS) & too_long(carry[1]), again, start)
+  _, integers = jax.lax.while_loop(
+    lambda carry: (carry[0] < _ATTEMPTS) & too_long(carry[1]), again, start
+  )
   integers = jnp.where(too_long(integers), jnp.trunc(x), integers)
   return jnp.where(too_long(integers), np.float32(0), integers).astype(np.int32)
 
 
 def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
-  """log of a bound on P(some coordinate of the sum of n records is outside the range), by Chernoff's bound.
+  """log of a bound on P(some coordinate of the sum of n records is outside the range), by
+  Chernoff's bound.
 
-  In units of the spacing, over the signs a coordinate of the rotated sum is subgaussian with proxy (|sum| / g)^2 / d,
-  its rounding errors with n / 4 (Hoeffding) before those too long are drawn again, which makes no event more likely
-  than by a factor of (1 - beta)^-n; discrete Gaussian noise with its variance (arXiv 2004.00010), Skellam noise has the
-  cumulants v (cosh t - 1).
+  In units of the spacing, over the signs a coordinate of the rotated sum is subgaussian with proxy
+  (|sum| / g)^2 / d, its rounding errors with n / 4 (Hoeffding) before those too long are drawn
+  again, which makes no event more likely than by a factor of (1 - beta)^-n; discrete Gaussian noise
+  with its variance (arXiv 2004.00010), Skellam noise has the cumulants v (cosh t - 1).
   """
   proxy, variance = (longest / spacing) ** 2 / dim + n / 4, (stddev / spacing) ** 2
   limit = 2.0 ** (modulus_bits - 1) - 1
@@ -282,5 +308,7 @@ def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
     return proxy * t * t / 2 + cumulant - t * limit
 
   # The optimum is below that of the Gaussian parts alone.
-  best = optimize.minimize_scalar(exponent, bounds=(0.0, min(limit / (proxy + variance), 100.0)), method="bounded")
+  best = optimize.minimize_scalar(
+    exponent, bounds=(0.0, min(limit / (proxy + variance), 100.0)), method="bounded"
+  )
   return math.log(2 * dim) + float(best.fun) - n * math.log1p(-_BETA)

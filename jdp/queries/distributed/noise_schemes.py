@@ -1,8 +1,9 @@
 """Who adds the noise of a distributed sum, and how much of it there is when clients vanish.
 
-Each of n announced clients clips its vector to C and adds a share of the planned noise N(0, z^2 C^2). Some vanish, and
-take their shares with them. A *scheme* says who adds what, and what noise a round ends up with, as a fraction v of the
-planned variance; the realised multiplier z sqrt(v) is what the ledger holds.
+Each of n announced clients clips its vector to C and adds a share of the planned noise N(0, z^2
+C^2). Some vanish, and take their shares with them. A *scheme* says who adds what, and what noise a
+round ends up with, as a fraction v of the planned variance; the realised multiplier z sqrt(v) is
+what the ledger holds.
 
 | scheme | noise of the sum, if m report and a answer | against whoever sees the model | against the server |
 | --- | --- | --- | --- |
@@ -12,7 +13,8 @@ planned variance; the realised multiplier z sqrt(v) is what the ledger holds.
 | `excess` (at most t lost) | v = a / max(m, n - t) + (m - a) / (n - t) | v | v |
 | `central` | v = 1 | 1 | no protection: it sees the sum without noise |
 
-(`jdp.queries.distributed.float_sums` says who "the server" is, and under which relation these hold.)
+(`jdp.queries.distributed.float_sums` says who "the server" is, and under which relation these
+hold.)
 """
 
 from collections.abc import Callable
@@ -24,11 +26,13 @@ import jax.numpy as jnp
 from jdp import _validate, random
 from jdp.queries.base import PyTree
 
-Counts = jax.Array  # int32 [2 + calibrations]: clients announced, clients that reported, clients that answered each
+# int32 [2 + calibrations]: clients announced, clients that reported, clients that answered each
+Counts = jax.Array
 
 
 class Realised(NamedTuple):
-  """Fractions of the planned variance, float32 scalars: of the noise that an observer cannot subtract.
+  """Fractions of the planned variance, float32 scalars: of the noise that an observer cannot
+  subtract.
 
   Attributes:
     server: against the server.
@@ -46,8 +50,8 @@ class NoiseScheme(NamedTuple):
     num_calibrations: how often survivors are asked again after their report.
     opens_at: the stage at which the server first sees a sum, an index of the counts: 1 or the last.
     report: (key, like, n) -> the noise of one client's report, float32, shaped as the tree `like`.
-    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is that of the
-      client's report; the stage is folded in.
+    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is
+      that of the client's report; the stage is folded in.
     central: whether the server adds noise of the whole planned variance, and the clients none.
     realised: (counts, honest counts) -> `Realised`, the variance of the honest clients' noise.
   """
@@ -72,12 +76,14 @@ def uncalibrated() -> NoiseScheme:
 def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme:
   """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
 
-  Whenever k clients are asked while a fraction v of the planned variance is there, each adds (1 - v) / k. The first
-  time that is 1/m - 1/n for each of m. With a of the k answering, the deficit 1 - v shrinks by the factor 1 - a / k.
+  Whenever k clients are asked while a fraction v of the planned variance is there, each adds (1 -
+  v) / k. The first time that is 1/m - 1/n for each of m. With a of the k answering, the deficit 1 -
+  v shrinks by the factor 1 - a / k.
 
   Args:
     num_calibrations: how often survivors are asked, >= 0.
-    inside: whether reports and calibrations are summed under one secure aggregation, which opens once.
+    inside: whether reports and calibrations are summed under one secure aggregation, which opens
+      once.
 
   Raises:
     ValueError: if num_calibrations is no whole number >= 0.
@@ -107,13 +113,15 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
 def excess(max_dropout: float) -> NoiseScheme:
   """Noise for the worst case first, and what was not needed removed (arXiv 2209.12528, Section 3).
 
-  Shares of 1 / (n - t), t = floor(n max_dropout), as sums of independent components: one of 1/n, and one of
-  1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D <= t clients are lost, each survivor
-  names its components k > D (their seeds), and the server subtracts them: each share is 1 / (n - D) then. The noise
-  that remains is independent of what was named, so it counts against the server as well. Who vanishes before
-  naming leaves noise that is not needed; nobody's absence makes the noise smaller than planned, as long as D <= t.
+  Shares of 1 / (n - t), t = floor(n max_dropout), as sums of independent components: one of 1/n,
+  and one of 1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D <= t clients are lost, each survivor
+  names its components k > D (their seeds), and the server subtracts them: each share is 1 / (n - D)
+  then. The noise that remains is independent of what was named, so it counts against the server as
+  well. Who vanishes before naming leaves noise that is not needed; nobody's absence makes the noise
+  smaller than planned, as long as D <= t.
 
-  A simulation draws t + 1 vectors a client; `DistributedSum.noise` has the distribution of the sum for one.
+  A simulation draws t + 1 vectors a client; `DistributedSum.noise` has the distribution of the sum
+  for one.
 
   Args:
     max_dropout: the largest fraction of lost clients for which the noise suffices, in [0, 1).
@@ -190,7 +198,9 @@ def normal_like(key: jax.Array, like: PyTree, variance: jax.Array) -> PyTree:
   """N(0, variance) on each coordinate, each leaf with a key of its own, float32."""
   leaves, treedef = jax.tree.flatten(like)
   keys = jax.random.split(key, len(leaves))
-  drawn = [jnp.sqrt(variance) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  drawn = [
+    jnp.sqrt(variance) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
+  ]
   return jax.tree.unflatten(treedef, drawn)
 
 

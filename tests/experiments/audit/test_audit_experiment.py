@@ -1,4 +1,6 @@
-"""The audit's binary: its tables hold the mechanisms and runs asked for, and nothing stated is refuted."""
+"""The audit's binary: its tables hold the mechanisms and runs asked for, and nothing stated is
+refuted.
+"""
 
 import re
 
@@ -25,12 +27,17 @@ def run(tmp_path, **given):
 
 def rows(report):
   """The cells of every table row, headers too."""
-  return [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", report, re.M)]
+  return [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in re.findall(r"^\|.*\|$", report, re.M)
+  ]
 
 
 def test_mechanisms_are_below_what_they_state(tmp_path):
   names = ("laplace", "gaussian")
-  report = run(tmp_path, task=("local",), mechanisms=names, epsilons=(1.0, 2.0), dim=6, num_samples=4000)
+  report = run(
+    tmp_path, task=("local",), mechanisms=names, epsilons=(1.0, 2.0), dim=6, num_samples=4000
+  )
   table = rows(report)[2:]
   assert [row[0] for row in table] == 2 * list(names)
   for _, stated, bound, *_, trials in table:
@@ -41,7 +48,9 @@ def test_mechanisms_are_below_what_they_state(tmp_path):
 
 
 def test_broken_mechanisms_are_found_out_and_others_named(tmp_path):
-  """All at an epsilon of 2; of too few reports only the late clipping comes out, and the report says so."""
+  """All at an epsilon of 2; of too few reports only the late clipping comes out, and the report
+  says so.
+  """
   report = run(tmp_path, task=("broken",), epsilons=(2.0,), dim=6, num_samples=1500)
   bounds = {row[0]: float(row[2]) for row in rows(report)[2:]}
   assert list(bounds) == list(binary.BROKEN)
@@ -52,8 +61,15 @@ def test_broken_mechanisms_are_found_out_and_others_named(tmp_path):
 
 
 def test_canaries_in_a_run(tmp_path):
-  """64 right guesses are left without what is known of the users; all are right if everybody is in all rounds."""
-  given = {"noise_multipliers": (1.0,), "participations": (0.5,), "num_guesses": 100, "examples_per_user": 1}
+  """64 right guesses are left without what is known of the users; all are right if everybody is in
+  all rounds.
+  """
+  given = {
+    "noise_multipliers": (1.0,),
+    "participations": (0.5,),
+    "num_guesses": 100,
+    "examples_per_user": 1,
+  }
   report = run(tmp_path, task=("central",), num_rounds=20, num_canaries=200, **given)
   ((z, q, stated, bound, right, *estimates),) = rows(report)[2:]
   assert (z, q) == ("1.0", "0.5")
@@ -64,7 +80,9 @@ def test_canaries_in_a_run(tmp_path):
 
 def test_runs_share_the_confidence(monkeypatch):
   monkeypatch.setattr(binary, "audit_run", lambda options, task, *case: case)
-  options = binary.AuditOptions(noise_multipliers=(1.0, 2.0), participations=(0.5, 1.0), central_confidence=0.96)
+  options = binary.AuditOptions(
+    noise_multipliers=(1.0, 2.0), participations=(0.5, 1.0), central_confidence=0.96
+  )
   runs = binary.audit_runs(options, None)
   assert [run[:2] for run in runs] == [(1.0, 0.5), (2.0, 0.5), (1.0, 1.0), (2.0, 1.0)]
   assert [run[2] for run in runs] == pytest.approx([0.99] * 4)

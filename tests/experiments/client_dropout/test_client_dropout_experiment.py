@@ -1,4 +1,6 @@
-"""The client-dropout experiment: its tables against known values, its noise, and a run from end to end."""
+"""The client-dropout experiment: its tables against known values, its noise, and a run from end to
+end.
+"""
 
 import contextlib
 import io
@@ -17,7 +19,13 @@ from jdp import accounting, ledger
 from jdp.federated.runs.run_folder import LEDGER
 
 EXPERIMENT = client_dropout.EXPERIMENT
-TINY = {"num_rounds": 3, "eval_every": 3, "examples_per_user": 20, "local_batch_size": 20, "chunk_size": 1}
+TINY = {
+  "num_rounds": 3,
+  "eval_every": 3,
+  "examples_per_user": 20,
+  "local_batch_size": 20,
+  "chunk_size": 1,
+}
 
 
 def run(path, **given):
@@ -31,21 +39,29 @@ def row_of(results, name):
   return next(row for row in results["runs"] if row["setting"] == name)
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(0.0, 1.000), (0.1, 1.060), (0.2, 1.1305), (0.3, 1.217), (0.5, 1.465)])
+@pytest.mark.parametrize(
+  ("rate", "expected"), [(0.0, 1.000), (0.1, 1.060), (0.2, 1.1305), (0.3, 1.217), (0.5, 1.465)]
+)
 def test_epsilons_of_the_published_setting(rate, expected):
-  assert privacy.epsilon("no calibration", "server", rate) == pytest.approx(expected, rel=2e-4, abs=5e-4)
+  assert privacy.epsilon("no calibration", "server", rate) == pytest.approx(
+    expected, rel=2e-4, abs=5e-4
+  )
   assert privacy.possible_rounds("no calibration", "server", rate) == round(1500 * (1 - rate))
   for name, observer in (("calibration inside", "server"), ("calibration outside", "model")):
     assert privacy.epsilon(name, observer, rate) == pytest.approx(1.0, abs=5e-4)
     assert privacy.possible_rounds(name, observer, rate) == 1500
-  assert privacy.epsilon("calibration outside", "server", rate) == privacy.epsilon("no calibration", "server", rate)
+  assert privacy.epsilon("calibration outside", "server", rate) == privacy.epsilon(
+    "no calibration", "server", rate
+  )
   assert privacy.epsilon("central noise", "server", rate) == math.inf
 
 
 def test_losses_during_the_calibration_and_dishonest_clients():
   during = privacy.epsilon("calibration inside", "server", 0.3, later=0.5)
   multiplier = privacy.Z * (0.7 + 350 * (1 / 700 - 1 / 1000)) ** 0.5
-  assert during == pytest.approx(accounting.gaussian_epsilon(multiplier / 1500**0.5, 1e-5), rel=1e-6)
+  assert during == pytest.approx(
+    accounting.gaussian_epsilon(multiplier / 1500**0.5, 1e-5), rel=1e-6
+  )
   dishonest = privacy.epsilon("calibration inside", "server", 0.3, dishonest=0.5)
   assert dishonest == pytest.approx(privacy.epsilon("no calibration", "server", 0.5), rel=1e-6)
 
@@ -62,7 +78,11 @@ def test_integers_get_the_noise_that_makes_them_cost_as_much():
 def test_a_run_of_every_scheme(tmp_path):
   path = tmp_path / "run"
   printed = run(
-    path, schemes=("uncalibrated", "outside", "integers"), dropouts=(0.3,), modulus_bits=20, max_epsilon=4.2
+    path,
+    schemes=("uncalibrated", "outside", "integers"),
+    dropouts=(0.3,),
+    modulus_bits=20,
+    max_epsilon=4.2,
   )
   assert str(path / "report.md") in printed
   results = json.loads((path / "results.json").read_text())

@@ -1,4 +1,6 @@
-"""The experiment of federated averaging: its noise, its rows, and a run from end to end, whole and resumed."""
+"""The experiment of federated averaging: its noise, its rows, and a run from end to end, whole and
+resumed.
+"""
 
 import contextlib
 import dataclasses
@@ -30,9 +32,18 @@ from jdp.guarantees import Unit, rounded_up
 from tests.helpers import statistical
 
 EXPERIMENT = dp_fedavg.EXPERIMENT
-TINY = {"num_rounds": 4, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "noise_multiplier": 1.3}
+TINY = {
+  "num_rounds": 4,
+  "eval_every": 2,
+  "cohort_size": 20,
+  "examples_per_user": 10,
+  "noise_multiplier": 1.3,
+}
 ONCE = {**TINY, "vary": (), "values": (), "seeds": 1, "noise_seed": 3, "local_training": "gradient"}
-START = {"b": np.zeros(10, np.float32), "w": np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32)}
+START = {
+  "b": np.zeros(10, np.float32),
+  "w": np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32),
+}
 PLAN = {"noise_cohort_size": 2000, "noise_population": 100_000}
 
 
@@ -66,8 +77,14 @@ S, Z, C = 0.5, 1.3, 2000 * 0.75  # of the plan, with users who weigh 3/4 on aver
     ({}, Z * S / C),
     ({"estimator": "clipped", "min_weight": 0.8}, 2 * Z * S / (0.8 * C + 1)),
     ({"clipping": "per_layer", "layer_shares": "dimension"}, Z * S / C),
-    ({"clipping": "per_layer", "estimator": "clipped", "min_weight": 0.8}, 2 * Z * S / (0.8 * C + 1)),
-    ({"clipping": "adaptive", "clip_quantile": 0.5}, Z / math.sqrt(1 - (Z / (2 * C / 20)) ** 2) * S / C),
+    (
+      {"clipping": "per_layer", "estimator": "clipped", "min_weight": 0.8},
+      2 * Z * S / (0.8 * C + 1),
+    ),
+    (
+      {"clipping": "adaptive", "clip_quantile": 0.5},
+      Z / math.sqrt(1 - (Z / (2 * C / 20)) ** 2) * S / C,
+    ),
   ],
   ids=["fixed", "clipped", "per layer", "per layer clipped", "adaptive"],
 )
@@ -75,7 +92,9 @@ def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
   chosen = options(clip_norm=S, weights="examples", weight_cap=10.0, **PLAN, **given)
   federation = make_federation(chosen, np.array([5, 10, 40, 5] * 50))
   params = {"a": {"w": jnp.zeros(20_000)}, "b": {"w": jnp.zeros(10_000)}}
-  average = make_average(chosen, params, federation.actual.noise_multiplier, federation.expected_weight)
+  average = make_average(
+    chosen, params, federation.actual.noise_multiplier, federation.expected_weight
+  )
   result, (event,) = finalized(average, params)
   statistical.assert_normal_stddev(
     np.concatenate(jax.tree.leaves(jax.tree.map(np.ravel, result))), stddev, catches=0.04
@@ -87,7 +106,9 @@ def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
 
 
 def weighed(**given):
-  """The expected weight of 20 of 200 users who weigh 3/4 on average, and what the guarantee takes as public."""
+  """The expected weight of 20 of 200 users who weigh 3/4 on average, and what the guarantee takes
+  as public.
+  """
   chosen = options(weights="examples", weight_cap=10.0, **given)
   sizes = np.array([5, 10, 40, 5] * 50)
   task = LearningProblem(None, None, None, None, sizes, "", {})
@@ -101,7 +122,9 @@ def test_weights_of_the_users_are_said_to_be_public_where_no_flag_fixes_them():
   assert taken_as_public(options(), task) == "N = 2 users, n = 10, the examples of the largest user"
 
 
-@pytest.mark.parametrize("given", [{"weights": "equal"}, {"weights": "examples", "mean_weight": 2.0}])
+@pytest.mark.parametrize(
+  "given", [{"weights": "equal"}, {"weights": "examples", "mean_weight": 2.0}]
+)
 def test_a_mean_weight_without_weights_or_above_one_is_refused(given):
   with pytest.raises(ValueError, match="Expected --mean_weight"):
     options(**{"mean_weight": 0.5, **given})
@@ -111,7 +134,9 @@ def test_a_target_is_met_by_the_plan():
   chosen = options(target_epsilon=2.0, **PLAN)
   federation = make_federation(chosen, np.full(200, 10))
   z, delta = federation.planned.noise_multiplier, federation.planned.delta
-  assert accounting.epsilon(ledger.subsampled_gaussian(0.02, z, 4), delta) == pytest.approx(2.0, rel=1e-3)
+  assert accounting.epsilon(ledger.subsampled_gaussian(0.02, z, 4), delta) == pytest.approx(
+    2.0, rel=1e-3
+  )
   assert federation.actual.noise_multiplier == pytest.approx(z * 20 / 2000)
 
 
@@ -129,17 +154,31 @@ def task():
 
 
 def test_rows_say_what_their_guarantees_take_as_public(task):
-  chosen = options(runs=("none", "private", "dp_sgd"), weights="examples", vary=("mean_weight",), values=("0.1", "0.5"))
+  chosen = options(
+    runs=("none", "private", "dp_sgd"),
+    weights="examples",
+    vary=("mean_weight",),
+    values=("0.1", "0.5"),
+  )
   said = {row.setting.name: row.setting.public for row in dp_fedavg.make_rows(chosen, task, None)}
   users = "N = 143 users"
-  assert said == {"none": "", "private_0.1": users, "private_0.5": users, "dp_sgd": "N = 1430 examples"}
+  assert said == {
+    "none": "",
+    "private_0.1": users,
+    "private_0.5": users,
+    "dp_sgd": "N = 1430 examples",
+  }
   (row,) = dp_fedavg.make_rows(options(runs=("private",), weights="examples"), task, None)
-  assert row.setting.public == f"{users}, W = 14.3, the users' total weight"  # 10 of 100 examples each
+  # 10 of 100 examples each
+  assert row.setting.public == f"{users}, W = 14.3, the users' total weight"
 
 
 def test_values_make_rows_of_what_they_concern(task):
   def names(**given):
-    return [row.setting.name for row in dp_fedavg.make_rows(options(runs=("none", "private"), **given), task, None)]
+    return [
+      row.setting.name
+      for row in dp_fedavg.make_rows(options(runs=("none", "private"), **given), task, None)
+    ]
 
   assert names() == ["none", "private"]
   assert names(vary=("clip_norm",), values=("1", "0.5")) == ["none", "private_1", "private_0.5"]
@@ -147,7 +186,11 @@ def test_values_make_rows_of_what_they_concern(task):
   chosen = options(vary=("estimator", "target_epsilon"), values=("clipped:2",), **PLAN)
   (_, row) = dp_fedavg.make_rows(chosen, task, None)
   assert row.setting.label == "private, estimator clipped, target epsilon 2"
-  assert (row.options.min_weight, row.options.noise_multiplier, row.options.target_epsilon) == (1.0, None, 2.0)
+  assert (row.options.min_weight, row.options.noise_multiplier, row.options.target_epsilon) == (
+    1.0,
+    None,
+    2.0,
+  )
   assert row.options.noise_population == PLAN["noise_population"]
 
 
@@ -169,7 +212,9 @@ SIZES, SLOPES = np.array([1, 2, 3, 4]), np.array([0.2, 1.0, 1.8])
 
 
 def uneven(params, examples):
-  """A bowl around the mean of a client's examples, with steep and shallow sides; padding is zero."""
+  """A bowl around the mean of a client's examples, with steep and shallow sides; padding is
+  zero.
+  """
   mean = jnp.sum(examples.inputs, axis=0) / jnp.maximum(jnp.sum(examples.mask), 1.0)
   return 0.5 * jnp.sum(jnp.asarray(SLOPES, jnp.float32) * (params - mean) ** 2)
 
@@ -179,14 +224,30 @@ def test_a_round_is_the_published_algorithm(projection, weights):
   inputs = np.random.default_rng(0).normal(size=(SIZES.sum(), 3))
   parts = np.split(np.arange(len(inputs)), np.cumsum(SIZES)[:-1])
   clients = data.pack(data.examples(inputs, np.zeros(len(inputs))), parts)
-  task = LearningProblem(lambda key: jnp.ones(3), uneven, lambda params: {}, clients, SIZES, "accuracy", {})
-  local = {"local_training": "sgd", "local_epochs": 3, "local_batch_size": 4, "local_learning_rate": 0.9}
-  averaged = {"projection": projection, "weights": weights, "clip_norm": 0.5, "noise_multiplier": 0.0}
+  task = LearningProblem(
+    lambda key: jnp.ones(3), uneven, lambda params: {}, clients, SIZES, "accuracy", {}
+  )
+  local = {
+    "local_training": "sgd",
+    "local_epochs": 3,
+    "local_batch_size": 4,
+    "local_learning_rate": 0.9,
+  }
+  averaged = {
+    "projection": projection,
+    "weights": weights,
+    "clip_norm": 0.5,
+    "noise_multiplier": 0.0,
+  }
   capped = {"weight_cap": 3.0} if weights == "examples" else {}
-  (row,) = dp_fedavg.make_rows(options(runs=("private",), cohort_size=4, **local, **averaged, **capped), task, None)
+  (row,) = dp_fedavg.make_rows(
+    options(runs=("private",), cohort_size=4, **local, **averaged, **capped), task, None
+  )
   algorithm = row.setting.algorithm
   start = algorithm.init(task.init(jax.random.key(0)))
-  state, _, _ = jax.jit(algorithm.round)(jax.random.key(1), jax.random.key(2), start, {"user": clients})
+  state, _, _ = jax.jit(algorithm.round)(
+    jax.random.key(1), jax.random.key(2), start, {"user": clients}
+  )
 
   def clipped(x):
     return x / max(1.0, np.linalg.norm(x) / 0.5)
@@ -209,7 +270,10 @@ def keeping_lines(save):
 
   def keep(made, path):
     axes = made.axes[0]
-    lines = {line.get_label(): np.transpose([line.get_xdata(), line.get_ydata()]).tolist() for line in axes.lines}
+    lines = {
+      line.get_label(): np.transpose([line.get_xdata(), line.get_ydata()]).tolist()
+      for line in axes.lines
+    }
     DRAWN[path.stem] = axes.get_ylabel(), lines
     save(made, path)
 
@@ -228,7 +292,9 @@ def finished(tmp_path_factory):
 
 
 def metrics_of(path, setting):
-  return [json.loads(line) for line in (path / setting / "0/metrics.jsonl").read_text().splitlines()]
+  return [
+    json.loads(line) for line in (path / setting / "0/metrics.jsonl").read_text().splitlines()
+  ]
 
 
 def test_what_the_plot_draws_is_in_the_metrics_files(finished):
@@ -238,7 +304,10 @@ def test_what_the_plot_draws_is_in_the_metrics_files(finished):
   assert ylabel == "test accuracy"
   summary = json.loads((path / "results.json").read_text())["summary"]
   measured = {row["label"]: metrics_of(path, row["setting"]) for row in summary}
-  assert lines == {label: [[row["round"], row["test_accuracy"]] for row in rows] for label, rows in measured.items()}
+  assert lines == {
+    label: [[row["round"], row["test_accuracy"]] for row in rows]
+    for label, rows in measured.items()
+  }
   assert all(rows[0]["round"] == 0 for rows in measured.values())
 
 
@@ -249,18 +318,30 @@ def test_a_smoothed_end_never_reaches_over_round_0(finished):
     assert len(values) == 3  # no more than are smoothed
     assert row["smoothed"]["mean"] == pytest.approx(np.mean(values[1:]))
   assert "mean of the last 3 evaluations" in out
-  assert dp_fedavg_report.smoothed_end([{"round": 0, "x": 0.1}], "x", 3) == 0.1  # stopped before it was trained
+  # stopped before it was trained
+  assert dp_fedavg_report.smoothed_end([{"round": 0, "x": 0.1}], "x", 3) == 0.1
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
   path, _ = finished
   private, none, sgd = json.loads((path / "results.json").read_text())["summary"]
-  spent = {row["setting"]: ledger.load(path / row["setting"] / "0" / "ledger.jsonl") for row in (private, none, sgd)}
-  for row, unit, delta in ((private, "user", 143**-1.1), (sgd, "example", 1430**-1.1)):  # Of what each protects.
+  spent = {
+    row["setting"]: ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
+    for row in (private, none, sgd)
+  }
+  # Of what each protects.
+  for row, unit, delta in ((private, "user", 143**-1.1), (sgd, "example", 1430**-1.1)):
     assert {type(event.query) for event in spent[row["setting"]]} == {GaussianSum}
     epsilon = accounting.epsilon(spent[row["setting"]], delta)
-    assert (row["central"]["epsilon"], row["central"]["delta"], row["central"]["unit"]) == (epsilon, delta, unit)
-    metrics = [json.loads(line) for line in (path / row["setting"] / "0/metrics.jsonl").read_text().splitlines()]
+    assert (row["central"]["epsilon"], row["central"]["delta"], row["central"]["unit"]) == (
+      epsilon,
+      delta,
+      unit,
+    )
+    metrics = [
+      json.loads(line)
+      for line in (path / row["setting"] / "0/metrics.jsonl").read_text().splitlines()
+    ]
     assert metrics[-1]["central_epsilon"] == epsilon
   (event,) = set(spent["private"])
   assert event.query.stddev == pytest.approx(1.3 * 20 / 2000)
@@ -290,7 +371,13 @@ def test_both_guarantees_are_side_by_side(finished):
   assert cells[6].startswith(epsilon(private["central"]["epsilon"]))
   assert cells[7:10] == ["100000", "2000", f"{epsilon(plan)} (δ = 3.17e-06)"]
   report = (path / "report.md").read_text()
-  for text in (line, "NOT PRIVATE", "per user (add/remove)", "per example (add/remove)", "and nobody was"):
+  for text in (
+    line,
+    "NOT PRIVATE",
+    "per user (add/remove)",
+    "per example (add/remove)",
+    "and nobody was",
+  ):
     assert text in report
   for unit, number in (("user", 143), ("example", 1430)):
     stated = rf"DP per {unit} \(add/remove\), against whoever sees the models, taking .*: N = {number} {unit}s\."
@@ -306,8 +393,13 @@ def test_runs_begin_with_an_earlier_ones_parameters(finished, task):
   for setting in ("private", "none", "dp_sgd"):
     before = json.loads((path / setting / "0" / "metrics.jsonl").read_text().splitlines()[0])
     assert (before["round"], before["test_accuracy"]) == (0, pytest.approx(float(accuracy)))
-  assert f"Not counted: what {path.parent / 'params.npz'} was trained on" in (path / "report.md").read_text()
-  with pytest.raises(ValueError, match=r"Expected parameters .*'w': \(2, 3\).* in .*params.npz, got"):
+  assert (
+    f"Not counted: what {path.parent / 'params.npz'} was trained on"
+    in (path / "report.md").read_text()
+  )
+  with pytest.raises(
+    ValueError, match=r"Expected parameters .*'w': \(2, 3\).* in .*params.npz, got"
+  ):
     load_params(path.parent / "params.npz", {"b": jnp.zeros(10), "w": jnp.zeros((2, 3))})
 
 
@@ -318,7 +410,9 @@ def copy_with_secret_noise(run, path, setting):
   """A run's first repetition as if nobody knew the seed of its noise."""
   shutil.copytree(run / setting / "0", path / setting / "0")
   marked = ledger.load(run / setting / "0" / "ledger.jsonl")
-  secret = ((dataclasses.replace(event, key_exposed=False), count) for event, count in marked.entries)
+  secret = (
+    (dataclasses.replace(event, key_exposed=False), count) for event, count in marked.entries
+  )
   ledger.Ledger().extend(secret).save(path / setting / "0" / "ledger.jsonl")
   made = json.loads((run / "flags.json").read_text())
   made["flags"]["noise_seed"] = None
@@ -328,7 +422,9 @@ def copy_with_secret_noise(run, path, setting):
 def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
   path = tmp_path / "earlier"
   copy_with_secret_noise(finished[0], path, "private")
-  out = run(tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN)
+  out = run(
+    tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN
+  )
   (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
   earlier = ledger.load(path / "private/0/ledger.jsonl")
   book = ledger.load(tmp_path / "run/private/0/ledger.jsonl")
@@ -337,18 +433,29 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
   assert {float(event.query.stddev) for event in own} == {1.3}
   assert len(own) == 2
   delta = 143**-1.1
-  assert private["central"]["epsilon"] == accounting.epsilon(earlier + own, delta) > accounting.epsilon(earlier, delta)
-  rows = [json.loads(line) for line in (tmp_path / "run/private/0/metrics.jsonl").read_text().splitlines()]
+  assert (
+    private["central"]["epsilon"]
+    == accounting.epsilon(earlier + own, delta)
+    > accounting.epsilon(earlier, delta)
+  )
+  rows = [
+    json.loads(line) for line in (tmp_path / "run/private/0/metrics.jsonl").read_text().splitlines()
+  ]
   assert rows[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
   (line,) = (line for line in out.splitlines() if line.startswith("| private"))
-  assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]  # of its own rounds: z S / C
-  assert "and its ledger and ε with what that cost: alone ε =" in (tmp_path / "run/report.md").read_text()
+  # of its own rounds: z S / C
+  assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]
+  assert (
+    "and its ledger and ε with what that cost: alone ε ="
+    in (tmp_path / "run/report.md").read_text()
+  )
 
 
 @pytest.mark.parametrize("setting", ["private", "none"])
 def test_what_was_released_in_the_clear_costs_everything(finished, setting):
   path, _ = finished
-  _, spent = load_start(str(path / setting / "0/params.npz"), START, options())  # of seeded noise, or of none
+  # of seeded noise, or of none
+  _, spent = load_start(str(path / setting / "0/params.npz"), START, options())
   assert len(spent) > 0
   assert accounting.epsilon(spent, 1e-5) == math.inf
 
@@ -366,15 +473,32 @@ def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finish
   [
     ("../params.npz", {}, "Expected ledger.jsonl of the run that made --warm_start"),
     (None, {"warm_start_public": True}, "Expected --warm_start_public with --warm_start"),
-    ("private/0/params.npz", {"runs": ("dp_sgd",)}, "Expected earlier releases per example .* got Round per user"),
+    (
+      "private/0/params.npz",
+      {"runs": ("dp_sgd",)},
+      "Expected earlier releases per example .* got Round per user",
+    ),
     ("dp_sgd/0/params.npz", {}, "Expected earlier releases per user .* got Round per example"),
     ("none/0/params.npz", {"max_epsilon": 1e6}, "Expected --max_epsilon of at least the inf "),
-    ("private/0/params.npz", {"data_seed": 1}, "Expected an earlier run of the same users .*--data_seed=1, got"),
-    ("private/0/params.npz", {"warm_start_public": True}, "Expected --warm_start_public with a model of other users'"),
+    (
+      "private/0/params.npz",
+      {"data_seed": 1},
+      "Expected an earlier run of the same users .*--data_seed=1, got",
+    ),
+    (
+      "private/0/params.npz",
+      {"warm_start_public": True},
+      "Expected --warm_start_public with a model of other users'",
+    ),
   ],
 )
 def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, given, message):
-  given = {**AGAIN, "runs": ("private",), **given, **({"warm_start": str(finished[0] / start)} if start else {})}
+  given = {
+    **AGAIN,
+    "runs": ("private",),
+    **given,
+    **({"warm_start": str(finished[0] / start)} if start else {}),
+  }
   with pytest.raises(ValueError, match=message):
     run(tmp_path / "run", **given)
   assert list(tmp_path.iterdir()) == []
@@ -386,7 +510,11 @@ def test_a_budget_for_examples_is_at_their_delta(finished, tmp_path):
   of_users, of_examples = (accounting.epsilon(spent, records**-1.1) for records in (143, 1430))
   given = {"runs": ("dp_sgd",), "max_epsilon": (of_users + of_examples) / 2}
   with pytest.raises(ValueError, match=f"at least the {rounded_up(of_examples)} that was spent"):
-    run(tmp_path / "run", warm_start=str(tmp_path / "earlier/dp_sgd/0/params.npz"), **{**AGAIN, **given})
+    run(
+      tmp_path / "run",
+      warm_start=str(tmp_path / "earlier/dp_sgd/0/params.npz"),
+      **{**AGAIN, **given},
+    )
 
 
 def test_a_target_is_for_earlier_releases_too():
@@ -395,7 +523,9 @@ def test_a_target_is_for_earlier_releases_too():
   plan = make_federation(chosen, np.full(200, 10), prior).actual
   spent = prior + ledger.subsampled_gaussian(0.1, plan.noise_multiplier, 4)
   assert accounting.epsilon(spent, plan.delta) == pytest.approx(2.0, rel=1e-3)
-  assert plan.noise_multiplier > 1.05 * make_federation(chosen, np.full(200, 10)).actual.noise_multiplier
+  assert (
+    plan.noise_multiplier > 1.05 * make_federation(chosen, np.full(200, 10)).actual.noise_multiplier
+  )
 
 
 def test_examples_have_a_delta_of_their_own(task):
@@ -410,23 +540,37 @@ def test_examples_have_a_delta_of_their_own(task):
 def test_what_a_start_cost_is_said_at_the_delta_of_its_unit(task, unit, delta):
   prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5), unit=unit))
   cost = accounting.epsilon(prior, delta)
-  assert f"alone ε = {rounded_up(cost)}" in describe_start("params.npz", task._replace(prior=prior), options())
+  assert f"alone ε = {rounded_up(cost)}" in describe_start(
+    "params.npz", task._replace(prior=prior), options()
+  )
 
 
 @pytest.mark.parametrize(
   ("given", "message"),
   [
     ({"runs": ()}, "Expected something to run"),
-    ({"noise_cohort_size": 50}, "Expected --noise_cohort_size and --noise_population together, got 50 and None"),
-    ({"noise_cohort_size": 50, "noise_population": 40}, "Expected --noise_cohort_size of at most 40 users, got 50"),
+    (
+      {"noise_cohort_size": 50},
+      "Expected --noise_cohort_size and --noise_population together, got 50 and None",
+    ),
+    (
+      {"noise_cohort_size": 50, "noise_population": 40},
+      "Expected --noise_cohort_size of at most 40 users, got 50",
+    ),
     ({"cohort_size": 200}, "Expected --cohort_size of at most 143 users, got 200"),
-    ({"clipping": "adaptive", "estimator": "clipped"}, "Expected --estimator=fixed and --clip_decay=1"),
+    (
+      {"clipping": "adaptive", "estimator": "clipped"},
+      "Expected --estimator=fixed and --clip_decay=1",
+    ),
     ({"vary": ("clip_norm",)}, "Expected both --vary and --values, got clip_norm and none"),
     (
       {"vary": ("clip_norm",), "values": ("1:2",)},
       "Expected 1 --values joined by colons for --vary=clip_norm, got 1:2",
     ),
-    ({"vary": ("clip_norm",), "values": ("one",)}, "Expected --values that --clip_norm can take, got one"),
+    (
+      {"vary": ("clip_norm",), "values": ("one",)},
+      "Expected --values that --clip_norm can take, got one",
+    ),
     ({"vary": ("clip_norm",), "values": ("-1",)}, "Expected --clip_norm to be a finite number > 0"),
     ({"warm_start": "/no/params.npz"}, "No such file"),
   ],

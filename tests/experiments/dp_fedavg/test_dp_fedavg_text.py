@@ -1,4 +1,6 @@
-"""Text as a task of DP-FedAvg: who is public, the words, the warm start, the report's parts, the published table."""
+"""Text as a task of DP-FedAvg: who is public, the words, the warm start, the report's parts, the
+published table.
+"""
 
 import dataclasses
 import json
@@ -31,7 +33,9 @@ def folder(tmp_path_factory):
 
 def options(folder, **given):
   movies = {"dataset": "movies_small", "data_dir": folder, "tokens_per_user": 60}
-  return launch.options.resolve(dp_fedavg.DPFedAvgOptions, {**movies, "noise_multiplier": 1.0, **given})
+  return launch.options.resolve(
+    dp_fedavg.DPFedAvgOptions, {**movies, "noise_multiplier": 1.0, **given}
+  )
 
 
 def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
@@ -63,11 +67,14 @@ def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_
   assert words == 2 + len(WORDS)  # UNK for everybody's own word, BOS
   before, after = (warm.evaluate(task.init(jax.random.key(0))) for task in (cold, warm))
   assert warm.headline in after
-  assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)  # 8 common words, 2 own ones, and 3 special ones
+  # 8 common words, 2 own ones, and 3 special ones
+  assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)
   assert float(after["perplexity"]) < 7
   monkeypatch.setattr(text, "local_sgd", None)  # A resumed run does not train again.
   resumed = text.text_problem(options(folder, public_passes=8)).completed(Workdir(tmp_path))
-  for first, second in zip(*(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True):
+  for first, second in zip(
+    *(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True
+  ):
     np.testing.assert_array_equal(first, second)
 
 
@@ -80,7 +87,9 @@ def test_models_are_evaluated_on_the_words_of_the_tests_users(folder, monkeypatc
       users[number] = UserText(str(number), (says[part],) * 30)
   monkeypatch.setattr(text, "read", lambda *_: users)
   task = text.text_problem(chosen)
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(task.init, jax.random.key(0)))
+  params = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(task.init, jax.random.key(0))
+  )
   words = data.public_vocabulary(says.values(), 2)
   for word, expected in (("yours", 1.0), ("mine", 0.0)):
     (number,) = words.encode(word)
@@ -89,7 +98,9 @@ def test_models_are_evaluated_on_the_words_of_the_tests_users(folder, monkeypatc
 
 
 def test_users_with_little_text_are_clients_unless_all_must_be_equal(folder):
-  sizes = {equal: text.text_problem(options(folder, equal_users=equal)).sizes for equal in (True, False)}
+  sizes = {
+    equal: text.text_problem(options(folder, equal_users=equal)).sizes for equal in (True, False)
+  }
   assert set(sizes[True].tolist()) == {6}
   assert len(sizes[False]) == 16 > len(sizes[True])  # all but two public and two test users
   assert sizes[False].min() < 6
@@ -118,7 +129,9 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
-  """(A run with a private vocabulary, killed after the count and resumed; the words of the first count)."""
+  """(A run with a private vocabulary, killed after the count and resumed; the words of the first
+  count).
+  """
   path = tmp_path_factory.mktemp("counted") / "run"
   words = path / "vocabulary" / "words.json"
 
@@ -153,7 +166,8 @@ def test_counted_words_and_a_public_start_are_both_kept(folder, tmp_path, monkey
 
 def test_other_noise_counts_other_words(folder, tmp_path):
   drawn = set()
-  for seed in range(2):  # Noise of 24 on counts of 16 at most: 10 words in an order of its own, of which 8 are taken.
+  # Noise of 24 on counts of 16 at most: 10 words in an order of its own, of which 8 are taken.
+  for seed in range(2):
     workdir = Workdir(tmp_path / str(seed))
     workdir.path.mkdir()
     text.text_problem(options(folder, noise_seed=seed, **COUNTED)).completed(workdir)
@@ -170,7 +184,11 @@ def test_the_words_are_part_of_a_runs_cost(finished, folder):
   assert len(book) == 2
   (private,) = json.loads((path / "results.json").read_text())["summary"]
   delta = text.text_problem(options(folder)).num_users ** -1.1
-  assert private["central"]["epsilon"] == accounting.epsilon(book, delta) > accounting.epsilon(words, delta)
+  assert (
+    private["central"]["epsilon"]
+    == accounting.epsilon(book, delta)
+    > accounting.epsilon(words, delta)
+  )
   plan = words + ledger.subsampled_gaussian(0.03, 1.0, 1)
   assert private["planned"]["rdp"] == accounting.epsilon(plan, 10_000**-1.1)
 
@@ -183,8 +201,14 @@ def test_a_warm_start_is_not_trained_on_public_text(folder):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"runs": ("dp_sgd",)}, "Expected --runs of none and private with --dataset=movies_small, got dp_sgd"),
-    ({"max_epsilon": 0.01}, "Expected --max_epsilon of at least the .* spent before the first round"),
+    (
+      {"runs": ("dp_sgd",)},
+      "Expected --runs of none and private with --dataset=movies_small, got dp_sgd",
+    ),
+    (
+      {"max_epsilon": 0.01},
+      "Expected --max_epsilon of at least the .* spent before the first round",
+    ),
     ({"warm_start": "params.npz"}, "Expected --vocabulary=public with --warm_start"),
     ({"vocabulary": "public"}, "Expected --vocabulary_.* only with --vocabulary=private"),
   ],
@@ -196,14 +220,23 @@ def test_words_that_cannot_be_counted_are_refused_before_they_are(folder, tmp_pa
 
 
 def test_a_server_that_is_not_trusted_counts_no_words(folder):
-  chosen = {name: value for name, value in private_run(folder).items() if name in OTHER and name != "chunk_size"}
+  chosen = {
+    name: value
+    for name, value in private_run(folder).items()
+    if name in OTHER and name != "chunk_size"
+  }
   with pytest.raises(ValueError, match="the server, not trusted here"):
-    private_federated.prepare(launch.options.resolve(private_federated.PrivateFederatedOptions, chosen))
+    private_federated.prepare(
+      launch.options.resolve(private_federated.PrivateFederatedOptions, chosen)
+    )
 
 
 def test_more_words_than_the_public_text_has_are_refused(folder):
   assert text.text_problem(options(folder)).facts["vocabulary"].startswith("10 words")
-  with pytest.raises(ValueError, match="Expected --vocabulary_size of at most the 10 words of the public text, got 11"):
+  with pytest.raises(
+    ValueError,
+    match="Expected --vocabulary_size of at most the 10 words of the public text, got 11",
+  ):
     text.text_problem(options(folder, vocabulary_size=11))
 
 
@@ -215,17 +248,23 @@ def test_head_words_share_out_all_tokens():
     def apply(params, inputs):
       return jax.nn.one_hot(inputs, 200)
 
-  sequences = Examples(np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32))
+  sequences = Examples(
+    np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32)
+  )
   rows = text.head_words(Model, sequences, {"run": None}).text.splitlines()[2:]
-  # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores are tied.
+  # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores
+  # are tied.
   shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0%") for row in rows]
   assert shares == [9, 9, 9]
 
 
 def test_published_epsilons_are_reproduced():
   rows = published_table().splitlines()[2:8]
-  published, moments, now = zip(*([cell.strip() for cell in row.split("|")][5:8] for row in rows), strict=True)
-  assert published == tuple(f"{float(epsilon):.3f}" for epsilon in moments)  # ours have four digits, rounded up
+  published, moments, now = zip(
+    *([cell.strip() for cell in row.split("|")][5:8] for row in rows), strict=True
+  )
+  # ours have four digits, rounded up
+  assert published == tuple(f"{float(epsilon):.3f}" for epsilon in moments)
   assert all(float(new) < float(old) for new, old in zip(now, moments, strict=True))
 
 

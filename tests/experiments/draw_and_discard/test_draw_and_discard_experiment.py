@@ -1,4 +1,6 @@
-"""The experiments with Draw and Discard from end to end: training, interrupted too; the variance; spam."""
+"""The experiments with Draw and Discard from end to end: training, interrupted too; the variance;
+spam.
+"""
 
 import contextlib
 import io
@@ -63,14 +65,18 @@ def rows(path, name, file="metrics"):
 
 @pytest.mark.parametrize(("users", "per_pass", "rounds"), [(7, 1, 3), (7, 3, 7), (6, 6, 8)])
 def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
-  """A process that counts its users: none twice in a round or in a pass, and none above the event's cap."""
+  """A process that counts its users: none twice in a round or in a pass, and none above the event's
+  cap.
+  """
 
   def count(key, counts, arrivals, clients, settings):
     return counts.at[arrivals.users].add(1)
 
   update = laplace_update(lambda params, client: params, 1.0, 1.0)
   schedule = passes(users, rounds, rounds_per_pass=per_pass)
-  made = in_rounds(Process(lambda models: jnp.zeros(users, jnp.int32), count, lambda x: x, update), schedule)
+  made = in_rounds(
+    Process(lambda models: jnp.zeros(users, jnp.int32), count, lambda x: x, update), schedule
+  )
   noise_key, data_key = jax.random.key(0), jax.random.key(1)
   state, step = made.init(jnp.zeros(1)), jax.jit(made.round)
   history = [np.zeros(users, int)]
@@ -100,7 +106,9 @@ def test_ledgers_hold_every_round_once(finished, name, seed):
 
 def test_results_follow_from_ledgers_and_metrics(finished):
   content = results(finished[0])
-  assert content["not_private"] == [f"the models of {name!r} were trained without noise" for name in NAMES[:2]]
+  assert content["not_private"] == [
+    f"the models of {name!r} were trained without noise" for name in NAMES[:2]
+  ]
   for result in content["runs"]:
     name = f"{result['setting']}/{result['seed']}"
     history = rows(finished[0], name)
@@ -122,9 +130,13 @@ def test_metrics_are_those_of_the_average_model(finished):
     assert models.shape == (k, 10, 64)
     last = rows(finished[0], f"{name}/1")[-1]
     scores = np.asarray(task.test.inputs).reshape(-1, 64) @ models.astype(np.float64).mean(axis=0).T
-    assert last["test_accuracy"] == pytest.approx(np.mean(scores.argmax(axis=1) == task.test.labels))
+    assert last["test_accuracy"] == pytest.approx(
+      np.mean(scores.argmax(axis=1) == task.test.labels)
+    )
     chances = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    assert last["test_loss"] == pytest.approx(-np.mean(chances[np.arange(360), task.test.labels]), rel=1e-4)
+    assert last["test_loss"] == pytest.approx(
+      -np.mean(chances[np.arange(360), task.test.labels]), rel=1e-4
+    )
     spread = models.astype(np.float64).var(axis=0, ddof=1).mean() if k > 1 else 0.0
     assert last["instance_variance"] == pytest.approx(spread, rel=1e-4)
 
@@ -139,8 +151,12 @@ def test_distances_between_instances_and_batches(finished):
     ][1:]
     for s in (0, 1)
   ]
-  assert row["difference"] == pytest.approx(mean_interval([float(np.mean(gap)) for gap in gaps])._asdict())
-  assert row["distance"] == pytest.approx(mean_interval([float(np.mean(np.abs(gap))) for gap in gaps])._asdict())
+  assert row["difference"] == pytest.approx(
+    mean_interval([float(np.mean(gap)) for gap in gaps])._asdict()
+  )
+  assert row["distance"] == pytest.approx(
+    mean_interval([float(np.mean(np.abs(gap))) for gap in gaps])._asdict()
+  )
 
 
 def test_the_report_says_what_each_adversary_learns(finished):
@@ -159,7 +175,9 @@ def test_the_report_says_what_each_adversary_learns(finished):
   ]
   guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
   assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
-  (published,) = (line for line in report.splitlines() if line.startswith("Published, **no guarantees**"))
+  (published,) = (
+    line for line in report.splitlines() if line.startswith("Published, **no guarantees**")
+  )
   assert "II 3.334 (an average" in published
   for line in report.splitlines():
     assert ("DP" in line) + ("ublished, **no" in line) < 2  # Never in one breath.
@@ -171,10 +189,14 @@ def test_the_report_says_what_each_adversary_learns(finished):
 
 
 def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
-  options = resolve(draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)})
+  options = resolve(
+    draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)}
+  )
   task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
-  ((hidden, made),) = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5)).items()
+  ((hidden, made),) = draw_and_discard_privacy.adversary_statements(
+    options, task, LocalRelease(guarantee, 5)
+  ).items()
   assert hidden.startswith("the user")
   one, every, internal = (statement.epsilon for statement in made)
   assert (one, internal) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -185,7 +207,8 @@ def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
 def test_statements_about_gaussian_noise(unit, shifts):
   """128: two units of L1 norm for each of 64 features. Nothing is stated of adversary III."""
   options = resolve(
-    draw_and_discard.DrawAndDiscardOptions, {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5}
+    draw_and_discard.DrawAndDiscardOptions,
+    {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5},
   )
   task = draw_and_discard.load_stream_task(options)
   guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
@@ -193,10 +216,15 @@ def test_statements_about_gaussian_noise(unit, shifts):
   made = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5))
   found = [(s.unit, s.epsilon, s.delta, s.published) for group in made.values() for s in group]
   multiplier = accounting.gaussian_noise_multiplier(2.0, 1e-5)
-  squares = {"coordinate": [1.0, 2 * shifts], "user": [shifts]}[unit]  # The clip is half of what bounds a residual.
+  # The clip is half of what bounds a residual.
+  squares = {"coordinate": [1.0, 2 * shifts], "user": [shifts]}[unit]
   expected = []
-  for name, square in zip(("coordinate", "user") if unit == "coordinate" else ("user",), squares, strict=True):
-    one, five = (accounting.gaussian_epsilon(multiplier / (n * square) ** 0.5, 1e-5) for n in (1, 5))
+  for name, square in zip(
+    ("coordinate", "user") if unit == "coordinate" else ("user",), squares, strict=True
+  ):
+    one, five = (
+      accounting.gaussian_epsilon(multiplier / (n * square) ** 0.5, 1e-5) for n in (1, 5)
+    )
     expected += [(name, pytest.approx(e, rel=1e-6), 1e-5, None) for e in (one, five, one)]
   assert found == expected
 
@@ -237,7 +265,8 @@ class KilledError(Exception):
 
 
 def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
-  """With diagnostics, which a seeded run may have: these too are the same, and adversary II's stay below epsilon.
+  """With diagnostics, which a seeded run may have: these too are the same, and adversary II's stay
+  below epsilon.
 
   And with clients that hold their models while the run is interrupted, and steps that decrease.
   """
@@ -255,11 +284,14 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoints.Checkpoints, "save", save_and_die)
   with pytest.raises(KilledError):
     run(tmp_path / "killed", **flags)
-  assert len(ledger.load(tmp_path / "killed" / NAMES[2] / "0" / "ledger.jsonl")) == 4  # Two rounds beyond the save.
+  # Two rounds beyond the save.
+  assert len(ledger.load(tmp_path / "killed" / NAMES[2] / "0" / "ledger.jsonl")) == 4
   monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
   run(tmp_path / "killed", resume=True)
   for name in ("params.npz", "metrics.jsonl", "diagnostics.jsonl", "ledger.jsonl", "result.json"):
-    one, other = ((tmp_path / which / NAMES[2] / "0" / name).read_bytes() for which in ("whole", "killed"))
+    one, other = (
+      (tmp_path / which / NAMES[2] / "0" / name).read_bytes() for which in ("whole", "killed")
+    )
     assert one == other, name
   report = (tmp_path / "killed" / "report.md").read_text()
   assert report.count("NOT PRIVATE") == 2
@@ -290,10 +322,14 @@ def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
   assert found["updates"] == [0, 30, 60, 90, 120]
   np.testing.assert_allclose(found["spread"]["expected"], 2.5 * s2)
   np.testing.assert_allclose(found["alone"]["expected"], np.array(found["updates"]) * s2)
-  np.testing.assert_allclose(found["equal"]["expected"], 2.5 * s2 * (1 - 0.92 ** np.array(found["updates"])))
+  np.testing.assert_allclose(
+    found["equal"]["expected"], 2.5 * s2 * (1 - 0.92 ** np.array(found["updates"]))
+  )
   for name in ("spread", "equal", "alone"):
     # Servers of 20 weights that share their lineages: a standard error of about 5 %.
-    np.testing.assert_allclose(found[name]["measured"], found[name]["expected"], rtol=0.2, atol=1e-9)
+    np.testing.assert_allclose(
+      found[name]["measured"], found[name]["expected"], rtol=0.2, atol=1e-9
+    )
   assert "**NOT PRIVATE" in (path / "report.md").read_text()
 
 
@@ -302,7 +338,8 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
   monkeypatch.setattr(draw_and_discard_simulations, "_HONEST", 1000)
   path, _ = run(tmp_path / "run", task="spam", num_rounds=5, epsilons=(10.0,), learning_rate=0.03)
   rates = results(path)["spam"]["rates"]
-  assert rates["honest"] < 0.006  # Of 2,500 one expects 2 or 3; a test that rejects 2 % passes with probability 1e-9.
+  # Of 2,500 one expects 2 or 3; a test that rejects 2 % passes with probability 1e-9.
+  assert rates["honest"] < 0.006
   for name in ("honest update x 30", "random model, weights of 10 s"):
     assert rates[name] > 0.99
   for name in ("sign flip", "ten weights moved by s"):
@@ -316,7 +353,10 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
     ({"max_epsilon": 3.0}, "Expected no --max_epsilon"),
     ({"instances": (), "batch_sizes": (), "epsilons": ()}, "Expected something to run"),
     ({"task": "spam", "epsilons": ()}, "Expected an epsilon with --task=spam"),
-    ({"task": "variance", "dataset": "mnist"}, "Expected --dataset only with --task=training or spam"),
+    (
+      {"task": "variance", "dataset": "mnist"},
+      "Expected --dataset only with --task=training or spam",
+    ),
     ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or phishing"),
     ({"dataset": "phishing"}, "Expected --data_dir for phishing"),
     ({"rounds_per_pass": 144}, "Expected --rounds_per_pass of at most 143 users, got 144"),
@@ -332,6 +372,8 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
 def test_every_preset_can_be_read():
   for name, path in EXPERIMENT.presets.items():
     options = resolve(
-      draw_and_discard.DrawAndDiscardOptions, {}, read_flagfile(draw_and_discard.DrawAndDiscardOptions, path)
+      draw_and_discard.DrawAndDiscardOptions,
+      {},
+      read_flagfile(draw_and_discard.DrawAndDiscardOptions, path),
     )
     assert options.task == {"figure1": "variance", "spam": "spam"}.get(name, "training")

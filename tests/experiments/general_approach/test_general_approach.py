@@ -1,4 +1,6 @@
-"""The experiment of the general approach: its queries, its samplers, and a run from end to end, whole and resumed."""
+"""The experiment of the general approach: its queries, its samplers, and a run from end to end,
+whole and resumed.
+"""
 
 import contextlib
 import io
@@ -62,16 +64,27 @@ def test_every_query_has_the_noise_multiplier_asked_for(name, layers):
   plan = ledger.Ledger().append(Round(sampling, GaussianSum(1.0, Z)), count=50)
   assert spent == pytest.approx(accounting.epsilon(plan, 1e-5), rel=1e-6)
   if name != "joint":
-    assert 1 / math.hypot(*(part.clip_norm / part.stddev for part in event.parts)) == pytest.approx(Z)
+    assert 1 / math.hypot(*(part.clip_norm / part.stddev for part in event.parts)) == pytest.approx(
+      Z
+    )
 
 
 def test_noise_is_divided_as_the_runs_say():
   options, _, groups, record = prepared(given_stddevs=(1.0, 3.0, 2.0))
   assert list(groups.clip_norms) == ["convolutions", "dense layers", "metrics", "moments"]
-  assert math.hypot(groups.clip_norms["convolutions"], groups.clip_norms["dense layers"]) == pytest.approx(1.0)
-  assert groups.dimensions == {"convolutions": 304, "dense layers": 8618, "metrics": 2, "moments": 96}
+  assert math.hypot(
+    groups.clip_norms["convolutions"], groups.clip_norms["dense layers"]
+  ) == pytest.approx(1.0)
+  assert groups.dimensions == {
+    "convolutions": 304,
+    "dense layers": 8618,
+    "metrics": 2,
+    "moments": 96,
+  }
   stddevs = {
-    name: np.array([part.stddev for part in event_of(make_query(options, groups, name), record).parts])
+    name: np.array(
+      [part.stddev for part in event_of(make_query(options, groups, name), record).parts]
+    )
     for name in SEPARATE
   }
   bounds = np.array(list(groups.clip_norms.values()))
@@ -80,12 +93,15 @@ def test_noise_is_divided_as_the_runs_say():
   np.testing.assert_allclose(stddevs["dimension"], Z * bounds * np.sqrt(sizes.sum() / sizes))
   np.testing.assert_allclose(stddevs["given"] / stddevs["given"][0], [1.0, 1.0, 2.0, 3.0])
   joint = event_of(make_query(options, groups, "joint"), record)
-  assert joint == GaussianSum(2.0, 2 * Z)  # by default, nothing that separate clipping leaves alone is clipped
+  # by default, nothing that separate clipping leaves alone is clipped
+  assert joint == GaussianSum(2.0, 2 * Z)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "shuffled", "balls_in_bins"])
 def test_every_sampling_policy_has_an_epsilon_under_its_relation(sampling):
-  options, task, groups, record = prepared(sampling=sampling, runs=("proportional", "microbatch", "user"))
+  options, task, groups, record = prepared(
+    sampling=sampling, runs=("proportional", "microbatch", "user")
+  )
   assert [(kind, str(records.unit)) for kind, records in task.records.items()] == [
     (kind, kind) for kind in ("example", "microbatch", "user")
   ]
@@ -105,20 +121,28 @@ def test_members_of_a_record_are_fixed_and_in_no_other():
   for kind, records in task.records.items():
     np.testing.assert_array_equal(records.examples.inputs, again.records[kind].examples.inputs)
     assert records.examples.labels.shape[1] == options.record_size
-    assert len(set(map(bytes, records.examples.inputs.reshape(-1, 64)))) > 0.99 * records.examples.mask.sum()
+    assert (
+      len(set(map(bytes, records.examples.inputs.reshape(-1, 64))))
+      > 0.99 * records.examples.mask.sum()
+    )
   labels = task.records["user"].examples.labels
-  assert max(len(set(user)) for user in labels.tolist()) <= 4  # two shards, each of neighbouring labels
+  # two shards, each of neighbouring labels
+  assert max(len(set(user)) for user in labels.tolist()) <= 4
 
 
 def test_the_tutorials_presets_are_the_published_rows():
   """TensorFlow Privacy's MNIST tutorial: epsilons 1.19 and 3.01 at delta 1e-5."""
   for preset, published in (("tutorial_1", 1.19), ("tutorial_2", 3.01)):
-    flags = launch.options.read_flagfile(general_approach.GeneralApproachOptions, EXPERIMENT.presets[preset])
+    flags = launch.options.read_flagfile(
+      general_approach.GeneralApproachOptions, EXPERIMENT.presets[preset]
+    )
     q, z = flags["batch_size"] / 60_000, flags["noise_multiplier"]
     spent = ledger.subsampled_gaussian(q, z, flags["num_rounds"])
     # The tutorial converts from RDP as the moments accountant did, over fewer orders.
     assert accounting.epsilon(spent, 1e-5) < published
-    assert accounting.epsilon(spent, 1e-5, accountant="moments") == pytest.approx(published, rel=0.02)
+    assert accounting.epsilon(spent, 1e-5, accountant="moments") == pytest.approx(
+      published, rel=0.02
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +166,15 @@ def test_results_follow_from_ledgers_and_metrics(finished):
     spent = ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
     assert len(spent) == TINY["num_rounds"]
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5)
-    assert row["pld"] == accounting.epsilon(spent, 1e-5, accountant="pld") < row["central"]["epsilon"]
+    assert (
+      row["pld"] == accounting.epsilon(spent, 1e-5, accountant="pld") < row["central"]["epsilon"]
+    )
     assert epsilon(row["central"]["epsilon"]) in out
-  assert [row["central"] and row["central"]["unit"] for row in content["summary"]] == ["example", None, "user"]
+  assert [row["central"] and row["central"]["unit"] for row in content["summary"]] == [
+    "example",
+    None,
+    "user",
+  ]
   (event,) = {type(event.query) for event in ledger.load(path / "user/0/ledger.jsonl")}
   assert event is GroupedSums
 
@@ -152,9 +182,17 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 def test_the_report_says_what_was_guaranteed_and_how_noise_was_divided(finished):
   path, _ = finished
   report = (path / "report.md").read_text()
-  for text in ("per user (add/remove), against whoever sees the models", "per example (add/remove)", "no guarantee"):
+  for text in (
+    "per user (add/remove), against whoever sees the models",
+    "per example (add/remove)",
+    "no guarantee",
+  ):
     assert text in report
-  (line,) = (line for line in report.splitlines() if line.startswith("| proportional, users") and "1.41" in line)
+  (line,) = (
+    line
+    for line in report.splitlines()
+    if line.startswith("| proportional, users") and "1.41" in line
+  )
   assert line.rstrip(" |").endswith(f"{Z}")
   assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
 
@@ -183,15 +221,22 @@ def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeyp
   monkeypatch.undo()
   assert len(ledger.load(path / "joint/0/ledger.jsonl")) == 2
   run(path, resume=True)
-  for name in ("params.npz", "metrics.jsonl", "ledger.jsonl"):  # also the first run of the whole sweep
+  # also the first run of the whole sweep
+  for name in ("params.npz", "metrics.jsonl", "ledger.jsonl"):
     assert (path / "joint/0" / name).read_bytes() == (whole / "joint/0" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"given_stddevs": (1.0,)}, "Expected --given_stddevs of gradients, moments, metrics, got 1 numbers"),
-    ({"batch_size": 2000}, "Expected --batch_size to be from one record to all 1437, got 2000 records"),
+    (
+      {"given_stddevs": (1.0,)},
+      "Expected --given_stddevs of gradients, moments, metrics, got 1 numbers",
+    ),
+    (
+      {"batch_size": 2000},
+      "Expected --batch_size to be from one record to all 1437, got 2000 records",
+    ),
     ({"batch_size": 5, "runs": ("user",)}, "got 0.5 records"),
     ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist"),
     ({"model": "cnn"}, "Expected images of at least 16 x 16"),

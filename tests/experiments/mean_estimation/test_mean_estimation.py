@@ -1,4 +1,6 @@
-"""The mean estimation experiment: every estimator beside its closed form, the split, averaged SGD, reports."""
+"""The mean estimation experiment: every estimator beside its closed form, the split, averaged SGD,
+reports.
+"""
 
 import dataclasses
 import math
@@ -22,7 +24,13 @@ from jdp.accounting.local.separated import best_split
 from jdp.mechanisms.registry import Setting
 
 EXPERIMENT = binary.EXPERIMENT
-SMALL = {"epsilons": (4.0,), "num_projections": (16,), "dims": (64,), "cohorts": (20,), "repetitions": 30}
+SMALL = {
+  "epsilons": (4.0,),
+  "num_projections": (16,),
+  "dims": (64,),
+  "cohorts": (20,),
+  "repetitions": 30,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,11 +45,15 @@ def run(tmp_path, *, resume=False, **given):
 
 
 def options(**changes):
-  return dataclasses.replace(binary.MeanEstimationOptions(dims=SMALL["dims"]), **{**SMALL, **changes})
+  return dataclasses.replace(
+    binary.MeanEstimationOptions(dims=SMALL["dims"]), **{**SMALL, **changes}
+  )
 
 
 def assert_mean_is(errors, theory, *, catches):
-  """A right closed form fails with probability 1e-6 (Student's t); one wrong by a relative `catches` is refused."""
+  """A right closed form fails with probability 1e-6 (Student's t); one wrong by a relative
+  `catches` is refused.
+  """
   standard_error = np.std(errors, ddof=1) / math.sqrt(len(errors))
   threshold = stats.t.isf(5e-7, len(errors) - 1) * standard_error
   assert threshold + 3.1 * standard_error < catches * theory
@@ -66,17 +78,23 @@ def test_every_estimator_takes_unit_vectors_and_says_what_it_sends():
 
 
 def test_a_shared_projection_has_an_error_that_does_not_average_out():
-  """The closed form of 200 clients, of which the term without 1/n is most; it is not that of independent ones."""
+  """The closed form of 200 clients, of which the term without 1/n is most; it is not that of
+  independent ones.
+  """
   own = options(cohorts=(200,), repetitions=150)
   row = binary.measure(own, binary.Point("one_projection", 64, 4.0, 200, 16))
   assert_mean_is(row["errors"], row["theory"], catches=0.2)
   independent = ESTIMATORS["fast_proj_unit"]
   mechanism = independent.make(Setting(64, 4.0, 16))
-  assert row["theory"] > 2 * 200 * expected_error(independent, mechanism, binary.unit_vectors(own, 64, 200))
+  assert row["theory"] > 2 * 200 * expected_error(
+    independent, mechanism, binary.unit_vectors(own, 64, 200)
+  )
 
 
 def test_signs_cost_the_linf_mechanism_what_directions_cost():
-  row = binary.measure(options(values="signs", repetitions=150), binary.Point("priv_unit_linf", 64, 4.0, 5, None))
+  row = binary.measure(
+    options(values="signs", repetitions=150), binary.Point("priv_unit_linf", 64, 4.0, 5, None)
+  )
   assert_mean_is(row["errors"], row["theory"], catches=0.12)
   direction = ESTIMATORS["priv_unit"].make(Setting(64, 4.0)).mean_squared_error(1.0)
   assert row["theory"] == pytest.approx(direction, rel=0.1)
@@ -97,19 +115,28 @@ def test_values_are_unit_vectors_and_synthetic_ones_have_a_mean(kind):
 def test_the_report_states_guarantees_theory_and_bytes(tmp_path):
   names = ("priv_unit", "fast_proj_unit", "gaussian")
   report, rows = run(tmp_path, mechanisms=names, **(SMALL | {"dims": (64, 128), "cohorts": (5,)}))
-  assert [(row["mechanism"], row["dim"]) for row in rows] == [(name, dim) for name in names for dim in (64, 128)]
+  assert [(row["mechanism"], row["dim"]) for row in rows] == [
+    (name, dim) for name in names for dim in (64, 128)
+  ]
   assert "6 of 6 intervals hold the theory" in report
   assert "- priv_unit, fast_proj_unit: 4-DP per value (replace one), against the server." in report
   assert "- gaussian: (4, 1e-06)-DP per value" in report
   assert "unit vectors, N(v, I/d) normalised" in report
-  ratio = re.search(r"\| fast_proj_unit +\| 64 +\| 4 +\| 5 +\| 16 +\| ([\d.]+) +\| ([\d.]+) +\|$", report, re.M)
+  ratio = re.search(
+    r"\| fast_proj_unit +\| 64 +\| 4 +\| 5 +\| 16 +\| ([\d.]+) +\| ([\d.]+) +\|$", report, re.M
+  )
   theory = {row["mechanism"]: row["theory"] for row in rows if row["dim"] == 64}
   assert float(ratio[2]) == pytest.approx(theory["fast_proj_unit"] / theory["priv_unit"], abs=1e-4)
   assert (tmp_path / "run" / "error_dim.png").stat().st_size > 10_000
 
 
 def test_an_interrupted_run_continues_with_the_same_bits(tmp_path, monkeypatch):
-  given = SMALL | {"mechanisms": ("gaussian", "laplace"), "dims": (8, 16), "cohorts": (2,), "repetitions": 3}
+  given = SMALL | {
+    "mechanisms": ("gaussian", "laplace"),
+    "dims": (8, 16),
+    "cohorts": (2,),
+    "repetitions": 3,
+  }
   whole = run(tmp_path / "whole", **given)[1]
   measure, calls = binary.measure, []
 
@@ -156,7 +183,11 @@ def test_refusals_come_before_anything_is_written(tmp_path, given, message):
 
 def test_the_best_split_is_the_best_of_the_table_and_as_measured():
   part = split_part(binary.MeanEstimationOptions(budgets=(8.0,)))
-  cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.text.splitlines() if line[:1] == "|"]
+  cells = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in part.text.splitlines()
+    if line[:1] == "|"
+  ]
   best, worst_case, halves = cells[2:]
   norms = np.linalg.norm(gradients("test"), axis=1)
   expected = best_split(650, 8.0, math.ceil(10 * norms.max()) / 10, norms)
@@ -164,18 +195,24 @@ def test_the_best_split_is_the_best_of_the_table_and_as_measured():
   assert float(best[4]) < min(float(worst_case[4]), float(halves[4]))
   measured, half_width = map(float, best[5].split(" +- "))
   assert half_width < 0.1 * measured
-  assert abs(measured - float(best[4])) <= 2.5 * half_width  # 1e-6 for normal means: 4.9 standard errors
+  # 1e-6 for normal means: 4.9 standard errors
+  assert abs(measured - float(best[4])) <= 2.5 * half_width
 
 
 def test_averaged_sgd_has_the_covariance_of_the_theory():
   """1,500 runs: variances 30 % too large, or without the mechanism's part, are told apart."""
-  release, steps, count = sgd_asymptotics.releases()["PrivUnit 4 + ScalarDP 4"], sgd_asymptotics.Steps(1000), 1500
+  release, steps, count = (
+    sgd_asymptotics.releases()["PrivUnit 4 + ScalarDP 4"],
+    sgd_asymptotics.Steps(1000),
+    1500,
+  )
   run = jax.jit(lambda key: sgd_asymptotics.averages(key, release.mechanism, steps, count))
   squares = np.asarray(run(jax.random.key(0)), float) ** 2
   expected = sgd_asymptotics.covariance(release.noise(), steps)
   low, high = stats.chi2.ppf([1e-6 / 6, 1 - 1e-6 / 6], count) / count
   ratios = squares.mean(axis=0) / expected
-  assert np.all((low * 0.99 <= ratios) & (ratios <= high * 1.06))  # iterates are not at x*: more noise
+  # iterates are not at x*: more noise
+  assert np.all((low * 0.99 <= ratios) & (ratios <= high * 1.06))
   assert high * 1.06 < 1.3
   without_privacy = sgd_asymptotics.covariance(sgd_asymptotics.CURVATURES, steps)
   assert np.all(squares.mean(axis=0) > 1.5 * without_privacy)

@@ -1,10 +1,12 @@
-"""Runs an experiment in processes that are killed, one after the other, at a commit to disk; then to its end.
+"""Runs an experiment in processes that are killed, one after the other, at a commit to disk; then
+to its end.
 
     python killed.py <workdir> <flag>...
 
-The first process starts the run, later ones resume it, each killed a few commits later than the one before.
-After the first kill the work directory and its secrets are copied to `<workdir>_whole`, and resumed there without
-a kill. Prints how many were killed. Processes are forked, so that the imports are paid for once.
+The first process starts the run, later ones resume it, each killed a few commits later than the one
+before. After the first kill the work directory and its secrets are copied to `<workdir>_whole`, and
+resumed there without a kill. Prints how many were killed. Processes are forked, so that the imports
+are paid for once.
 """
 
 import os
@@ -15,7 +17,8 @@ import sys
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
 
-FIRST, LATER = 8, 5  # The first process gets as far as the first run; a later one further by so many commits.
+# The first process gets as far as the first run; a later one further by so many commits.
+FIRST, LATER = 8, 5
 
 
 def die_at(number):
@@ -35,7 +38,9 @@ def die_at(number):
 
 
 def run(arguments, number=None):
-  """Whether a process with these flags was killed at its `number`-th commit; else it must succeed."""
+  """Whether a process with these flags was killed at its `number`-th commit; else it must
+  succeed.
+  """
   child = os.fork()
   if not child:
     if number:

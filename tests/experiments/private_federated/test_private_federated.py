@@ -1,4 +1,6 @@
-"""The experiment of private federated learning from end to end: on four devices; then killed and resumed, on one."""
+"""The experiment of private federated learning from end to end: on four devices; then killed and
+resumed, on one.
+"""
 
 import contextlib
 import io
@@ -27,7 +29,13 @@ from jdp.guarantees import ApproxDP
 
 ROOT = pathlib.Path(__file__).parents[3]
 EXPERIMENT = private_federated.EXPERIMENT
-TINY = {"num_rounds": 5, "eval_every": 2, "cohort_size": 20, "examples_per_user": 10, "chunk_size": 8}
+TINY = {
+  "num_rounds": 5,
+  "eval_every": 2,
+  "cohort_size": 20,
+  "examples_per_user": 10,
+  "chunk_size": 8,
+}
 DELTA = 143**-1.1
 LINE = r"\S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
 
@@ -40,7 +48,9 @@ class Finished(NamedTuple):
 
 
 def resolve(**given):
-  return launch.options.resolve(private_federated.PrivateFederatedOptions, {"noise_multiplier": 1.0, **given})
+  return launch.options.resolve(
+    private_federated.PrivateFederatedOptions, {"noise_multiplier": 1.0, **given}
+  )
 
 
 def run(path, *, resume=False, **given):
@@ -86,7 +96,8 @@ def test_rounds_are_compiled_once_for_a_setting(finished):
 
 
 @pytest.mark.parametrize(
-  ("setting", "kinds"), [("none", [Round]), ("central", [Round]), ("local_8", [Round, LocalRelease])]
+  ("setting", "kinds"),
+  [("none", [Round]), ("central", [Round]), ("local_8", [Round, LocalRelease])],
 )
 @pytest.mark.parametrize("seed", "01")
 def test_ledgers_hold_every_round_once(finished, setting, kinds, seed):
@@ -107,7 +118,9 @@ def test_results_follow_from_ledgers_and_metrics(finished):
     name = f"{result['setting']}/{result['seed']}"
     assert [row["round"] for row in rows(finished.path, name)] == [0, 2, 4, 5]
     assert result["metrics"] == rows(finished.path, name)[-1]
-    spent = accounting.epsilon(ledger.load(finished.path / name / "ledger.jsonl"), DELTA, observer="model")
+    spent = accounting.epsilon(
+      ledger.load(finished.path / name / "ledger.jsonl"), DELTA, observer="model"
+    )
     assert (result["central"] is None) == (result["setting"] == "none")
     if result["central"]:
       assert (result["central"]["epsilon"], result["central"]["delta"]) == (spent, DELTA)
@@ -122,7 +135,9 @@ def test_the_parameters_are_the_last_rows(finished):
     with np.load(finished.path / setting / "1" / "params.npz") as file:
       params = {name: jax.numpy.asarray(file[name]) for name in file.files}
     accuracy = float(task.evaluate(params)["test_accuracy"])
-    assert accuracy == pytest.approx(rows(finished.path, f"{setting}/1")[-1]["test_accuracy"], abs=1e-6)
+    assert accuracy == pytest.approx(
+      rows(finished.path, f"{setting}/1")[-1]["test_accuracy"], abs=1e-6
+    )
 
 
 def test_repetitions_differ(finished):
@@ -134,7 +149,8 @@ def test_repetitions_differ(finished):
 def test_no_two_runs_share_noise(finished):
   """A ledger's header names the run and a fingerprint of its noise key."""
   headers = [
-    json.loads(path.read_text().split("\n")[0].split(" ", 1)[1]) for path in finished.path.rglob("ledger.jsonl")
+    json.loads(path.read_text().split("\n")[0].split(" ", 1)[1])
+    for path in finished.path.rglob("ledger.jsonl")
   ]
   fingerprints = {header["run"].split(" ")[-1] for header in headers}
   assert len(fingerprints) == len(headers) == 6
@@ -143,9 +159,13 @@ def test_no_two_runs_share_noise(finished):
 def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_options_say(monkeypatch):
   made = {}
   monkeypatch.setattr(private_federated, "average", lambda query, denominator: (query, denominator))
-  monkeypatch.setattr(private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs))
+  monkeypatch.setattr(
+    private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs)
+  )
   for radius in (None, 0.25):
-    options = resolve(noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius)
+    options = resolve(
+      noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=radius
+    )
     task = private_federated.load_problem(options)
     plan = private_federated.make_plan(options, task.num_users)
     for row in private_federated.make_rows(options, task, plan, None):
@@ -162,19 +182,24 @@ def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_option
       assert event == GaussianSum(clip_norm, 2.0 * clip_norm)
 
 
-@pytest.mark.parametrize(("noise_multiplier", "baselines"), [(1e-6, ()), (0.2, ("central",))], ids=["local", "central"])
+@pytest.mark.parametrize(
+  ("noise_multiplier", "baselines"), [(1e-6, ()), (0.2, ("central",))], ids=["local", "central"]
+)
 def test_errors_are_those_of_an_average(noise_multiplier, baselines):
   """Everybody's update is the same, of the largest norm: whatever else the model moves by is error.
 
-  The squared error over 650 weights and 8 rounds has a relative standard deviation of 2 %, so that a tenth is exceeded
-  with probability 1e-6, and an error stated 8 % too large or too small is caught with probability .99.
+  The squared error over 650 weights and 8 rounds has a relative standard deviation of 2 %, so that
+  a tenth is exceeded with probability 1e-6, and an error stated 8 % too large or too small is
+  caught with probability .99.
   """
   options = resolve(
     noise_multiplier=noise_multiplier, examples_per_user=10, cohort_size=143, num_rounds=8,
     max_update_norm=0.5, epsilon_directions=(8.0,), baselines=baselines, chunk_size=143,
   )  # fmt: skip
   task = private_federated.load_problem(options)
-  task = task._replace(loss=lambda params, _: 100.0 * sum(map(jax.numpy.sum, jax.tree.leaves(params))))
+  task = task._replace(
+    loss=lambda params, _: 100.0 * sum(map(jax.numpy.sum, jax.tree.leaves(params)))
+  )
   plan = private_federated.make_plan(options, task.num_users)
   for row in private_federated.make_rows(options, task, plan, None):
     algorithm, key = row.setting.algorithm, jax.random.key(1)
@@ -182,10 +207,14 @@ def test_errors_are_those_of_an_average(noise_multiplier, baselines):
     step, moves = jax.jit(algorithm.round), []
     for _ in range(8):
       before, (state, *_) = state, step(key, key, state, task.clients)
-      moves.append(jax.flatten_util.ravel_pytree(jax.tree.map(np.subtract, state.params, before.params))[0])
+      moves.append(
+        jax.flatten_util.ravel_pytree(jax.tree.map(np.subtract, state.params, before.params))[0]
+      )
     expected = -0.5 / np.sqrt(650)
     squared = np.mean(np.sum((np.array(moves) - expected) ** 2, axis=1))
-    assert squared == pytest.approx(row.local_error**2 + row.central_error**2, rel=0.1), row.setting.name
+    assert squared == pytest.approx(row.local_error**2 + row.central_error**2, rel=0.1), (
+      row.setting.name
+    )
 
 
 def test_the_report_says_what_was_guaranteed_to_whom(finished):
@@ -195,7 +224,9 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
   public = "taking as public what was computed from the protected data: N = 143 users"
   for text in (report, finished.out):
-    assert f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}, {public}." in text
+    assert (
+      f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}, {public}." in text
+    )
   release = next(event for event in book if isinstance(event, LocalRelease))
   assert (release.relation, release.unit, release.observer) == ("replace_one", "user", "server")
   for part, asked in (("direction", 8.0), ("magnitude", 10.0)):
@@ -223,7 +254,15 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
 def test_what_lies_in_the_work_directory(finished):
   names = {path.name for path in finished.path.iterdir()}
   plots = {"accuracy_over_rounds.png", "accuracy_against_epsilon.png"}
-  assert names == plots | {"none", "central", "local_8", "flags.json", "run.flags", "results.json", "report.md"}
+  assert names == plots | {
+    "none",
+    "central",
+    "local_8",
+    "flags.json",
+    "run.flags",
+    "results.json",
+    "report.md",
+  }
   for plot in plots:
     assert (finished.path / plot).read_bytes().startswith(b"\x89PNG")
     assert f"({plot})" in (finished.path / "report.md").read_text()
@@ -246,9 +285,13 @@ def test_a_finished_run_is_not_computed_again(finished, monkeypatch):
 
 
 def test_changed_flags_are_refused(finished):
-  with pytest.raises(ValueError, match="Expected --num_rounds=5, with which the run was begun, got 6"):
+  with pytest.raises(
+    ValueError, match="Expected --num_rounds=5, with which the run was begun, got 6"
+  ):
     run(finished.path, resume=True, num_rounds=6)
-  with pytest.raises(ValueError, match="Expected --preset=smoke, with which the run was begun, got mnist_cnn_1"):
+  with pytest.raises(
+    ValueError, match="Expected --preset=smoke, with which the run was begun, got mnist_cnn_1"
+  ):
     launch.prepare(EXPERIMENT, {}, Location("mnist_cnn_1", str(finished.path), resume=True))
 
 
@@ -259,9 +302,15 @@ def test_changed_flags_are_refused(finished):
       {"local_batch_size": 3},
       "Expected --local_batch_size only with --local_training=sgd, got --local_training=gradient",
     ),
-    ({"proximal_iterations": 3}, "Expected --proximal_iterations only with --local_training=proximal"),
+    (
+      {"proximal_iterations": 3},
+      "Expected --proximal_iterations only with --local_training=proximal",
+    ),
     ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist"),
-    ({"noise_multiplier": 1.0, "target_epsilon": 1.0}, "Expected exactly one of --noise_multiplier and --target_eps"),
+    (
+      {"noise_multiplier": 1.0, "target_epsilon": 1.0},
+      "Expected exactly one of --noise_multiplier and --target_eps",
+    ),
     ({"cohort_size": 2000}, "Expected --cohort_size of at most 1437 users, got 2000"),
     ({"epsilon_directions": (2.0, -1.0)}, "Expected --epsilon_directions to be a number in"),
     ({"baselines": (), "epsilon_directions": ()}, "Expected something to run"),
@@ -285,21 +334,33 @@ def test_runs_that_are_not_private_say_so(tmp_path):
   for made in results(tmp_path / "a")["runs"]:
     (caveat,) = ledger.load(tmp_path / f"a/central/{made['seed']}/ledger.jsonl").caveats
     assert made["not_private"] == [caveat]
-  (row,) = (json.loads(line) for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines())
+  (row,) = (
+    json.loads(line)
+    for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines()
+  )
   assert set(row) == {"round", "cohort_size", "update_norm", "release_norm"}
   run(tmp_path / "b", noise_seed=3, diagnostics=True, **flags)
-  assert (tmp_path / "a/central/0/params.npz").read_bytes() == (tmp_path / "b/central/0/params.npz").read_bytes()
+  assert (tmp_path / "a/central/0/params.npz").read_bytes() == (
+    tmp_path / "b/central/0/params.npz"
+  ).read_bytes()
 
 
 def test_mirror_descent_with_releases_bounded_by_coordinate(tmp_path):
   """Each coordinate of an average is then of one size at most, and steps move few weights far."""
   flags = {**TINY, "num_rounds": 2, "baselines": (), "epsilon_directions": (8.0,), "seeds": 1}
-  run(tmp_path / "run", direction_mechanism="priv_unit_linf", server_optimizer="mirror", noise_seed=3, **flags)
+  run(
+    tmp_path / "run",
+    direction_mechanism="priv_unit_linf",
+    server_optimizer="mirror",
+    noise_seed=3,
+    **flags,
+  )
   (row,) = results(tmp_path / "run")["runs"]
   assert row["rounds"] == 2
   with np.load(tmp_path / "run/local_8/0/params.npz") as arrays:
     moved = np.sort(np.abs(np.concatenate([arrays[name].ravel() for name in arrays])))[::-1]
-  assert np.sum(moved[: len(moved) // 10]) > 0.8 * np.sum(moved) > 0  # of normal entries a tenth have 0.2 of the sum
+  # of normal entries a tenth have 0.2 of the sum
+  assert np.sum(moved[: len(moved) // 10]) > 0.8 * np.sum(moved) > 0
 
 
 def test_a_budget_stops_private_runs_only(tmp_path):
@@ -328,12 +389,18 @@ def test_killed_processes_leave_what_a_whole_one_does(tmp_path):
   script = pathlib.Path(__file__).with_name("killed.py")
   killed, whole = tmp_path / "run", tmp_path / "run_whole"
   done = subprocess.run(
-    [sys.executable, script, killed, *flags], env=environment(tmp_path), text=True, capture_output=True, timeout=300
+    [sys.executable, script, killed, *flags],
+    env=environment(tmp_path),
+    text=True,
+    capture_output=True,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert int(re.search(r"killed (\d+) times", done.stdout)[1]) >= 4
   kept = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
-  assert sorted(kept) == sorted(path.relative_to(killed) for path in killed.rglob("*") if path.is_file())
+  assert sorted(kept) == sorted(
+    path.relative_to(killed) for path in killed.rglob("*") if path.is_file()
+  )
   for path in kept:
     assert (killed / path).read_bytes() == (whole / path).read_bytes(), path
   assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"run", "run_whole"}
@@ -343,13 +410,27 @@ def test_the_command_line(finished, tmp_path):
   def call(*flags):
     command = [sys.executable, "-m", "experiments.private_federated", *flags]
     return subprocess.run(
-      command, env=environment(tmp_path), cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False
+      command,
+      env=environment(tmp_path),
+      cwd=tmp_path,
+      text=True,
+      capture_output=True,
+      timeout=120,
+      check=False,
     )
 
   refused = call(f"--flagfile={finished.path / 'run.flags'}", "--cohort_size=99999")
   assert refused.returncode != 0
-  assert refused.stderr.endswith("private_federated: Expected --cohort_size of at most 143 users, got 99999.\n")
+  assert refused.stderr.endswith(
+    "private_federated: Expected --cohort_size of at most 143 users, got 99999.\n"
+  )
   shown = call("--help")
-  for name in ("--preset: <language_model|", "--workdir", "--[no]resume", "--epsilon_directions", "--target_epsilon"):
+  for name in (
+    "--preset: <language_model|",
+    "--workdir",
+    "--[no]resume",
+    "--epsilon_directions",
+    "--target_epsilon",
+  ):
     assert name in shown.stdout
   assert {path.name for path in tmp_path.iterdir()} <= {"cache"}  # No run was begun.

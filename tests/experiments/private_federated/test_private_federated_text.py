@@ -1,4 +1,6 @@
-"""Private federated learning of a language model, from public text: a run from end to end, and what is refused."""
+"""Private federated learning of a language model, from public text: a run from end to end, and what
+is refused.
+"""
 
 import json
 
@@ -15,7 +17,13 @@ from tests.experiments.texts import WORDS, write_users
 
 EXPERIMENT = private_federated.EXPERIMENT
 TINY = {"dataset": "movies_small", "tokens_per_user": 60, "public_passes": 8, "cohort_size": 4}
-TINY |= {"num_rounds": 1, "seeds": 1, "noise_multiplier": 1e-3, "local_training": "sgd", "local_batch_size": 8}
+TINY |= {
+  "num_rounds": 1,
+  "seeds": 1,
+  "noise_multiplier": 1e-3,
+  "local_training": "sgd",
+  "local_batch_size": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +40,30 @@ def finished(folder, tmp_path_factory):
 
 
 def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
-  options = launch.options.resolve(private_federated.PrivateFederatedOptions, {**TINY, "data_dir": folder})
-  task = private_federated.load_problem(options).completed(Workdir(finished))  # The start that the run has kept.
+  options = launch.options.resolve(
+    private_federated.PrivateFederatedOptions, {**TINY, "data_dir": folder}
+  )
+  # The start that the run has kept.
+  task = private_federated.load_problem(options).completed(Workdir(finished))
   start = float(task.evaluate(task.init(jax.random.key(0)))["accuracy_top1"])
   assert start > 2 / len(WORDS)  # more than the two likeliest words
   for setting in ("none", "local_500"):
-    first, last = (json.loads(line) for line in (finished / setting / "0/metrics.jsonl").read_text().splitlines())
+    first, last = (
+      json.loads(line) for line in (finished / setting / "0/metrics.jsonl").read_text().splitlines()
+    )
     assert (first["round"], first["accuracy_top1"]) == (0, pytest.approx(start))
     assert last["round"] == 1
   lines = (finished / "report.md").read_text().splitlines()
   header, before = (
-    next(line for line in lines if line.startswith(f"| {name}")).split("|") for name in ("run", "before")
+    next(line for line in lines if line.startswith(f"| {name}")).split("|")
+    for name in ("run", "before")
   )
   cells = {name.strip(): cell.strip() for name, cell in zip(header, before, strict=True)}
   assert (cells["run"], cells["central ε"]) == ("before the first round", "")
-  assert (cells["accuracy top1"], cells["perplexity"]) == (f"{100 * start:.1f} %", f"{first['perplexity']:.4g}")
+  assert (cells["accuracy top1"], cells["perplexity"]) == (
+    f"{100 * start:.1f} %",
+    f"{first['perplexity']:.4g}",
+  )
 
 
 def test_a_language_model_is_released_as_a_classifier_is(finished):
@@ -73,9 +90,18 @@ def test_the_report_is_about_words(finished):
   ("given", "message"),
   [
     ({"dataset": "movies"}, "Expected --data_dir for movies, got none"),
-    ({"dataset": "modules", "model": "cnn"}, "Expected --model only with --dataset=digits or mnist"),
-    ({"dataset": "digits", "public_passes": 1}, "Expected --public_passes only with --dataset=modules or movies"),
-    ({"dataset": "modules", "public_text": "modules"}, "Expected --public_text=users with --dataset=modules"),
+    (
+      {"dataset": "modules", "model": "cnn"},
+      "Expected --model only with --dataset=digits or mnist",
+    ),
+    (
+      {"dataset": "digits", "public_passes": 1},
+      "Expected --public_passes only with --dataset=modules or movies",
+    ),
+    (
+      {"dataset": "modules", "public_text": "modules"},
+      "Expected --public_text=users with --dataset=modules",
+    ),
     (
       {"dataset": "movies", "public_text": "modules", "public_share": 0.2},
       "Expected --public_share only with .*=users",

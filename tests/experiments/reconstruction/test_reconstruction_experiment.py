@@ -1,4 +1,6 @@
-"""The reconstruction experiment: attacks stay below the bound where it holds, and would not if a mechanism lied."""
+"""The reconstruction experiment: attacks stay below the bound where it holds, and would not if a
+mechanism lied.
+"""
 
 import math
 import re
@@ -39,7 +41,9 @@ def _quiet():
   ids=lambda case: case.mechanism,
 )
 def test_attacks_stay_below_both_bounds(case):
-  """Lower limits of 99.9 %: were a mechanism on the bound at both alphas, it would fail for 2 of 1,000 seeds."""
+  """Lower limits of 99.9 %: were a mechanism on the bound at both alphas, it would fail for 2 of
+  1,000 seeds.
+  """
   for row in measure(case, (1.0, 0.5), TRIALS, seed=1):
     assert row["successes"] > 0
     assert row["lower"] <= min(row["bound"], row["sharp"])
@@ -47,7 +51,9 @@ def test_attacks_stay_below_both_bounds(case):
 
 def test_a_mechanism_that_spends_more_than_it_says_is_caught(monkeypatch):
   def liar(setting):
-    return mechanisms.priv_unit(setting.dim, setting.epsilon)._replace(guarantee=PureDP(setting.epsilon / 4))
+    return mechanisms.priv_unit(setting.dim, setting.epsilon)._replace(
+      guarantee=PureDP(setting.epsilon / 4)
+    )
 
   monkeypatch.setitem(ESTIMATORS, "priv_unit", ESTIMATORS["priv_unit"]._replace(make=liar))
   (row,) = measure(Case("priv_unit", 4.0, 3, 3), (0.5,), TRIALS, seed=1)
@@ -55,7 +61,9 @@ def test_a_mechanism_that_spends_more_than_it_says_is_caught(monkeypatch):
 
 
 def test_priv_units_chance_of_success_in_closed_form():
-  """The ball of success lies in the mechanism's cap, so it holds p times its share of the cap; 10 % off is caught."""
+  """The ball of success lies in the mechanism's cap, so it holds p times its share of the cap; 10 %
+  off is caught.
+  """
   case, alpha = Case("priv_unit", 4.0, 3, 3), 0.5
   own = priv_unit.optimal_cap(3, 4.0)
   assert 1 - alpha**2 / 2 > own.gamma
@@ -98,11 +106,17 @@ def test_the_whole_report(tmp_path):
   lines = [re.split(r" *\| *", row) for row in report.splitlines()]
   cells = {(line[1], line[3], line[4]): line[5:] for line in lines if len(line) == 9}
   assert cells["no privacy", "one release", "none"][0].startswith("1.000")
-  shares = [float(cells["separated", view, "none"][2]) for view in ("sum of 20", "one release", "3 releases")]
+  shares = [
+    float(cells["separated", view, "none"][2])
+    for view in ("sum of 20", "one release", "3 releases")
+  ]
   assert shares == sorted(shares)  # cosines: more is seen of a user alone, and of more releases
-  cosines = {line[1]: float(line[2]) for line in lines if len(line) == 6 and re.match("∞|500", line[1])}
+  cosines = {
+    line[1]: float(line[2]) for line in lines if len(line) == 6 and re.match("∞|500", line[1])
+  }
   assert list(cosines) == ["∞", "∞, no prior", "500", "500, no prior", "500, 3 releases"]
-  # In two steps an attack hardly leaves its start: the public image of the nearest gradient, or grey.
+  # In two steps an attack hardly leaves its start: the public image of the nearest gradient, or
+  # grey.
   assert cosines["∞"] > 0.9 > 0.8 > cosines["∞, no prior"]
   for name in ("protection", "spheres", "images", "pictures", "cnn"):
     assert (tmp_path / "run" / f"{name}.png").stat().st_size > 5000

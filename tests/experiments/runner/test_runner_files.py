@@ -71,7 +71,9 @@ def create(path, **flags):
 
 def test_a_work_directory_must_be_new(tmp_path):
   create(tmp_path / "new")
-  with pytest.raises(ValueError, match=r"Expected a missing or empty --workdir, got .*; add --resume"):
+  with pytest.raises(
+    ValueError, match=r"Expected a missing or empty --workdir, got .*; add --resume"
+  ):
     create(tmp_path / "new")
   (tmp_path / "other.secret").mkdir()
   with pytest.raises(ValueError, match=r"Expected no .*other\.secret, got one left by another run"):
@@ -88,7 +90,11 @@ def test_the_default_is_a_new_folder(tmp_path, monkeypatch):
 
 def test_what_can_be_resumed(tmp_path, monkeypatch):
   create(tmp_path / "run", rounds=3)
-  assert workdir.reopen(str(tmp_path / "run"), "example") == (Workdir(tmp_path / "run"), "smoke", {"rounds": 3})
+  assert workdir.reopen(str(tmp_path / "run"), "example") == (
+    Workdir(tmp_path / "run"),
+    "smoke",
+    {"rounds": 3},
+  )
   with pytest.raises(ValueError, match="Expected --workdir with --resume, got none"):
     workdir.reopen(None, "example")
   with pytest.raises(ValueError, match="got none: no run was started there"):
@@ -163,7 +169,9 @@ def test_checkpoints_restore_every_bit(tmp_path):
   assert jax.tree.structure(restored) == jax.tree.structure(state)
   for name in ("key", "legacy"):
     assert restored[name].dtype == state[name].dtype
-    np.testing.assert_array_equal(jax.random.key_data(restored[name]), jax.random.key_data(state[name]))
+    np.testing.assert_array_equal(
+      jax.random.key_data(restored[name]), jax.random.key_data(state[name])
+    )
   for name in ("counts", "nan"):
     assert restored[name].dtype == state[name].dtype
     assert np.asarray(restored[name]).tobytes() == np.asarray(state[name]).tobytes()

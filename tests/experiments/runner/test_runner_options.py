@@ -17,8 +17,12 @@ from jdp import _validate
 class Example:
   shape: str = option("round", "The shape.", choices=("round", "square"))
   size: float = option(1.0, "In metres.", check=_validate.positive)
-  corner: float | None = option(0.5, "Of a square.", check=_validate.positive, when={"shape": ("square",)})
-  edge: str | None = option("sharp", "Of a corner.", choices=("sharp", "soft"), when={"shape": ("square",)})
+  corner: float | None = option(
+    0.5, "Of a square.", check=_validate.positive, when={"shape": ("square",)}
+  )
+  edge: str | None = option(
+    "sharp", "Of a corner.", choices=("sharp", "soft"), when={"shape": ("square",)}
+  )
   radius: float | None = option(0.1, "Of a sharp one, too.", when={"edge": ("sharp",)})
   weights: tuple[float, ...] = option((1.0, 2.0), "Weights.", check=_validate.positive)
   colours: tuple[str, ...] = option(("red",), "Colours.", choices=("red", "blue"))
@@ -36,9 +40,22 @@ def parse(*arguments):
 
 def test_flags_become_options():
   given = parse("--shape=square", "--weights=3,4.5", "--colours=", "--price=2", "--loud")
-  assert given == {"shape": "square", "weights": (3.0, 4.5), "colours": (), "price": 2.0, "loud": True}
+  assert given == {
+    "shape": "square",
+    "weights": (3.0, 4.5),
+    "colours": (),
+    "price": 2.0,
+    "loud": True,
+  }
   expected = Example(
-    shape="square", corner=0.5, edge="sharp", radius=0.1, weights=(3.0, 4.5), colours=(), price=2.0, loud=True
+    shape="square",
+    corner=0.5,
+    edge="sharp",
+    radius=0.1,
+    weights=(3.0, 4.5),
+    colours=(),
+    price=2.0,
+    loud=True,
   )
   assert options.resolve(Example, given) == expected
 
@@ -46,7 +63,10 @@ def test_flags_become_options():
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"corner": 1.0, "price": 1.0}, r"Expected --corner only with --shape=square, got --shape=round; leave it out"),
+    (
+      {"corner": 1.0, "price": 1.0},
+      r"Expected --corner only with --shape=square, got --shape=round; leave it out",
+    ),
     (
       {"radius": 1.0, "shape": "square", "edge": "soft", "price": 1.0},
       r"Expected --radius only with --edge=sharp, got --edge=soft",
@@ -56,9 +76,15 @@ def test_flags_become_options():
     ({}, r"Expected exactly one of --price and --discount, got none"),
     ({"size": -1.0, "price": 1.0}, r"Expected --size to be a finite number > 0, got -1.0"),
     ({"size": math.nan, "price": 1.0}, r"Expected --size to be a finite number > 0, got nan"),
-    ({"weights": (1.0, math.nan), "price": 1.0}, r"Expected --weights to be a finite number > 0, got nan"),
+    (
+      {"weights": (1.0, math.nan), "price": 1.0},
+      r"Expected --weights to be a finite number > 0, got nan",
+    ),
     ({"weights": (1.0, 1.0), "price": 1.0}, r"Expected --weights without repetitions, got 1.0,1.0"),
-    ({"colours": ("red", "green"), "price": 1.0}, r"Expected --colours to be one of red, blue, got 'green'"),
+    (
+      {"colours": ("red", "green"), "price": 1.0},
+      r"Expected --colours to be one of red, blue, got 'green'",
+    ),
   ],
 )
 def test_bad_options_are_refused(given, message):
@@ -67,7 +93,9 @@ def test_bad_options_are_refused(given, message):
 
 
 def test_a_list_of_no_numbers_is_refused():
-  with pytest.raises(ValueError, match="Expected --weights to be a list of numbers such as 2,8, got 1,x"):
+  with pytest.raises(
+    ValueError, match="Expected --weights to be a list of numbers such as 2,8, got 1,x"
+  ):
     parse("--weights=1,x")
 
 
@@ -79,7 +107,9 @@ def test_given_options_go_before_the_preset():
 
 
 def test_options_survive_files(tmp_path):
-  chosen = options.resolve(Example, {"shape": "square", "weights": (0.1, 1e-7), "price": 1 / 3, "loud": True})
+  chosen = options.resolve(
+    Example, {"shape": "square", "weights": (0.1, 1e-7), "price": 1 / 3, "loud": True}
+  )
   (tmp_path / "run.flags").write_text(options.to_flagfile(chosen))
   assert options.resolve(Example, options.read_flagfile(Example, tmp_path / "run.flags")) == chosen
   assert options.from_json(Example, json.loads(json.dumps(vars(chosen)))) == chosen

@@ -25,10 +25,14 @@ from jdp.ledger import Ledger, to_json
 
 
 def resolve(**given):
-  return options.resolve(private_federated.PrivateFederatedOptions, given, {"noise_multiplier": 1.0})
+  return options.resolve(
+    private_federated.PrivateFederatedOptions, given, {"noise_multiplier": 1.0}
+  )
 
 
-@pytest.mark.parametrize(("num_rounds", "probability"), [(1, 0.5), (7, 0.3), (200, 0.1), (1000, 0.001), (5, 1.0)])
+@pytest.mark.parametrize(
+  ("num_rounds", "probability"), [(1, 0.5), (7, 0.3), (200, 0.1), (1000, 0.001), (5, 1.0)]
+)
 def test_the_participation_cap_loses_a_thousandth(num_rounds, probability):
   counts = np.arange(num_rounds + 1)
   law = stats.binom.pmf(counts, num_rounds, probability)
@@ -68,7 +72,11 @@ def test_calibrated_noise_meets_the_target(target):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_server_optimizers(optimizer):
-  expected = {"sgd": optax.sgd(0.1), "momentum": optax.sgd(0.1, momentum=0.9), "adam": optax.adam(0.1)}[optimizer]
+  expected = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adam": optax.adam(0.1),
+  }[optimizer]
   made = federation.server_optimizer(resolve(server_optimizer=optimizer, server_learning_rate=0.1))
   params, gradient = jnp.ones(2), jnp.array([1.0, -2.0])
   state, theirs = made.init(params), expected.init(params)
@@ -81,7 +89,9 @@ def test_server_optimizers(optimizer):
 
 @pytest.mark.parametrize("kind", ["gradient", "sgd", "proximal"])
 def test_local_training(kind):
-  """Each moves a quadratic towards its minimum, 3: a gradient step by half the way at learning rate 1/2."""
+  """Each moves a quadratic towards its minimum, 3: a gradient step by half the way at learning rate
+  1/2.
+  """
   chosen = resolve(local_training=kind, local_learning_rate=0.5)
   client = data.Examples(jnp.full((1, 1), 3.0), jnp.zeros(1, jnp.int32), jnp.ones(1))
 
@@ -96,12 +106,15 @@ def test_local_training(kind):
 def test_a_task_of_digits():
   task = images.image_problem(resolve(examples_per_user=10), arrange=data.group)
   assert (task.num_users, task.dim, task.clients.inputs.shape) == (143, 650, (143, 10, 8, 8))
-  again, other = (images.image_problem(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1))
+  again, other = (
+    images.image_problem(resolve(examples_per_user=10, data_seed=seed)) for seed in (0, 1)
+  )
   np.testing.assert_array_equal(task.clients.labels.ravel(), again.clients.examples.labels[:1430])
   assert np.any(np.asarray(again.clients.examples.labels != other.clients.examples.labels))
   by_label = resolve(partition="label", examples_per_user=10)
   labels = images.image_problem(by_label, arrange=data.group).clients.labels
-  assert np.mean([len(set(user)) for user in labels.tolist()]) < 3  # Two shards may touch a third label.
+  # Two shards may touch a third label.
+  assert np.mean([len(set(user)) for user in labels.tolist()]) < 3
 
 
 @pytest.mark.parametrize(
@@ -118,7 +131,9 @@ def test_tasks_that_cannot_be(given, message):
 
 
 def test_intervals_are_students():
-  """95 % of 4,000 intervals from 3 normal values hold the mean; off by 1.6 % (5 standard errors) would be caught."""
+  """95 % of 4,000 intervals from 3 normal values hold the mean; off by 1.6 % (5 standard errors)
+  would be caught.
+  """
   samples = np.random.default_rng(0).normal(7.0, 2.0, (4000, 3))
   intervals = [statistics.mean_interval(row) for row in samples]
   covered = np.mean([abs(interval.mean - 7.0) <= interval.half_width for interval in intervals])
@@ -152,7 +167,9 @@ def test_costs_are_the_ledgers():
 def test_guarantees_in_reports():
   guarantee = ApproxDP(2.0, 1e-5, relation="add_remove", unit="user", observer="model")
   central = to_json(guarantee)
-  rows = [{"label": label, "central": central} for label in ("a", "b")] + [{"label": "c", "central": None}]
+  rows = [{"label": label, "central": central} for label in ("a", "b")] + [
+    {"label": "c", "central": None}
+  ]
   assert statements.guarantees(rows, "central") == f"- a, b: {guarantee}.\n- c: no guarantee."
   twice = f"All 2 such runs together, by basic composition: {guarantee.repeat(2)}."
   assert statements.together(rows, "central") == twice
@@ -166,14 +183,19 @@ def test_guarantees_in_reports():
 
 def test_a_guarantee_says_what_it_takes_as_public():
   guarantee = ApproxDP(2.0, 1e-5, relation="add_remove", unit="user", observer="model")
-  rows = [{"label": n, "central": to_json(guarantee), "public": f"N = {n} users"} for n in ("7", "8")]
+  rows = [
+    {"label": n, "central": to_json(guarantee), "public": f"N = {n} users"} for n in ("7", "8")
+  ]
   said = "taking as public what was computed from the protected data"
   assert statements.guarantees(rows, "central") == "\n".join(
     f"- {n}: {guarantee}, {said}: N = {n} users." for n in "78"
   )
-  assert statements.together(rows, "central").endswith(f"{guarantee.repeat(2)}, {said}: N = 7 users; N = 8 users.")
+  assert statements.together(rows, "central").endswith(
+    f"{guarantee.repeat(2)}, {said}: N = 7 users; N = 8 users."
+  )
   local = [{**row, "local": row["central"]} for row in rows]
-  assert statements.guarantees(local, "local") == f"- 7, 8: {guarantee}."  # of one's own releases alone
+  # of one's own releases alone
+  assert statements.guarantees(local, "local") == f"- 7, 8: {guarantee}."
 
 
 def test_not_private():

@@ -33,7 +33,8 @@ OTHER = {
   "equal_users": False,
   "unroll": 20,
 }
-NOT_ABOUT_USERS = {  # The model, the words, the test's length, and what is learnt from public users' text.
+# The model, the words, the test's length, and what is learnt from public users' text.
+NOT_ABOUT_USERS = {
   "model",
   "vocabulary",
   "vocabulary_size",
@@ -80,7 +81,9 @@ def test_a_run_whose_ledger_says_that_its_key_is_known_released_in_the_clear(tmp
   """Whatever its flags say: it need not have been made by a binary."""
   path = earlier_run(tmp_path, IMAGES)
   (event, count), *_ = SPENT.entries
-  Ledger().append(dataclasses.replace(event, key_exposed=True), count=count).save(f"{path[:-10]}ledger.jsonl")
+  Ledger().append(dataclasses.replace(event, key_exposed=True), count=count).save(
+    f"{path[:-10]}ledger.jsonl"
+  )
   _, spent = load(path, IMAGES)
   assert spent.caveats
   assert accounting.epsilon(spent, 1e-5) == math.inf > accounting.epsilon(SPENT, 1e-5)
@@ -93,13 +96,17 @@ def test_a_run_of_other_users_is_refused(tmp_path, name):
   then = {**now, name: OTHER[name]}
   if name == "dataset":
     del then["data_dir"]  # digits have none
-  with pytest.raises(ValueError, match=f"same users and words, .*--{name}=.*, got .*--{name}={OTHER[name]}"):
+  with pytest.raises(
+    ValueError, match=f"same users and words, .*--{name}=.*, got .*--{name}={OTHER[name]}"
+  ):
     load(earlier_run(tmp_path, then), now)
 
 
 def test_words_that_were_counted_privately_are_not_taken_for_public_ones(tmp_path):
   path = earlier_run(tmp_path, {**TEXT, "vocabulary": "private"})
-  with pytest.raises(ValueError, match="same users and words, --vocabulary=public, got --vocabulary=private in"):
+  with pytest.raises(
+    ValueError, match="same users and words, --vocabulary=public, got --vocabulary=private in"
+  ):
     load(path, TEXT)
 
 
@@ -134,7 +141,11 @@ def test_of_other_users_nothing_is_counted(tmp_path, then, now):
 @pytest.mark.parametrize(
   ("then", "now", "message"),
   [
-    ({**IMAGES, "data_seed": 1}, IMAGES, "a model of other users' data, got .*, of a run on mnist too"),
+    (
+      {**IMAGES, "data_seed": 1},
+      IMAGES,
+      "a model of other users' data, got .*, of a run on mnist too",
+    ),
     ({"dataset": "modules"}, TEXT, "Expected words of Python's docstrings"),
     ({"dataset": "modules", **MODULES}, TEXT, "Expected words of Python's docstrings"),
     ({"dataset": "modules"}, {**TEXT, **MODULES}, "Expected words of Python's docstrings"),
@@ -144,7 +155,13 @@ def test_of_other_users_nothing_is_counted(tmp_path, then, now):
       "Expected words of Python's docstrings",
     ),
   ],
-  ids=["same data", "words of users", "other words here", "other words there", "words counted privately"],
+  ids=[
+    "same data",
+    "words of users",
+    "other words here",
+    "other words there",
+    "words counted privately",
+  ],
 )
 def test_a_public_start_that_cannot_be_one_is_refused(tmp_path, then, now, message):
   with pytest.raises(ValueError, match=message):

@@ -1,4 +1,6 @@
-"""Runs that survive interruption, and keep to their budget: with a trivial algorithm whose events change."""
+"""Runs that survive interruption, and keep to their budget: with a trivial algorithm whose events
+change.
+"""
 
 import dataclasses
 import itertools
@@ -57,12 +59,20 @@ def go(tmp_path, run, options=OPTIONS, report=lambda *_: None):
 
 
 def rows(tmp_path, name="metrics"):
-  return [json.loads(line) for line in (tmp_path / "run" / f"{name}.jsonl").read_text().splitlines()]
+  return [
+    json.loads(line) for line in (tmp_path / "run" / f"{name}.jsonl").read_text().splitlines()
+  ]
 
 
 def everything(tmp_path, outcome):
   files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-  return files, np.asarray(outcome.params).tobytes(), outcome.ledger, outcome.metrics, outcome.stopped
+  return (
+    files,
+    np.asarray(outcome.params).tobytes(),
+    outcome.ledger,
+    outcome.metrics,
+    outcome.stopped,
+  )
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +85,22 @@ def test_what_a_run_leaves(tmp_path):
   news = []
   outcome = go(tmp_path, make_run(), report=lambda rounds, message: news.append((rounds, message)))
   assert [row["round"] for row in rows(tmp_path)] == [0, 3, 6, 7]
-  assert [float(event.query.clip_norm) for event in outcome.ledger] == [float(np.float32(1) / n) for n in range(1, 8)]
+  assert [float(event.query.clip_norm) for event in outcome.ledger] == [
+    float(np.float32(1) / n) for n in range(1, 8)
+  ]
   assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
   for row in rows(tmp_path):
-    spent = ledger.Ledger().extend((event, 1) for event in itertools.islice(outcome.ledger, row["round"]))
+    spent = ledger.Ledger().extend(
+      (event, 1) for event in itertools.islice(outcome.ledger, row["round"])
+    )
     assert row["central_epsilon"] == central_epsilon(spent, DELTA)
   assert rows(tmp_path) == outcome.metrics
   assert outcome.metrics[-1]["mean"] == float(outcome.params.mean())
-  assert rows(tmp_path, "diagnostics") == [{"round": 3, "size": 1}, {"round": 6, "size": 4}, {"round": 7, "size": 6}]
+  assert rows(tmp_path, "diagnostics") == [
+    {"round": 3, "size": 1},
+    {"round": 6, "size": 4},
+    {"round": 7, "size": 6},
+  ]
   assert [rounds for rounds, _ in news] == [0, 3, 3, 1]
   assert news[1][1].startswith("example/0: round 3/7, mean ")
 
@@ -95,8 +113,12 @@ def test_what_was_released_before_is_counted_from_the_first_row(tmp_path):
   assert list(outcome.ledger)[:2] == list(PRIOR)
   assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
   for row in rows(tmp_path):
-    spent = ledger.Ledger().extend((event, 1) for event in itertools.islice(outcome.ledger, 2 + row["round"]))
-    assert row["central_epsilon"] == central_epsilon(spent, DELTA) >= central_epsilon(PRIOR, DELTA) > 0
+    spent = ledger.Ledger().extend(
+      (event, 1) for event in itertools.islice(outcome.ledger, 2 + row["round"])
+    )
+    assert (
+      row["central_epsilon"] == central_epsilon(spent, DELTA) >= central_epsilon(PRIOR, DELTA) > 0
+    )
 
 
 def test_what_was_released_before_is_on_disk_before_anything(tmp_path):
@@ -114,7 +136,11 @@ def test_what_was_released_before_is_on_disk_before_anything(tmp_path):
 def test_a_budget_counts_what_was_released_before(tmp_path, affordable, uninterrupted):
   spent = PRIOR.extend((event, 1) for event in list(uninterrupted[2])[:affordable])
   outcome = go(tmp_path, make_run(prior=PRIOR, max_epsilon=central_epsilon(spent, DELTA)))
-  assert (outcome.ledger, outcome.metrics[-1]["round"], outcome.stopped) == (spent, affordable, True)
+  assert (outcome.ledger, outcome.metrics[-1]["round"], outcome.stopped) == (
+    spent,
+    affordable,
+    True,
+  )
 
 
 def test_diagnostics_are_off_unless_asked_for(tmp_path):
@@ -134,7 +160,9 @@ def test_no_guarantee_is_null(tmp_path):
 
 def test_a_diverged_model_is_named(tmp_path):
   run = make_run(evaluate=lambda params: {"perplexity": jnp.inf})
-  with pytest.raises(ValueError, match=f"Expected finite metrics of {run.name}, got perplexity = inf: .* diverged"):
+  with pytest.raises(
+    ValueError, match=f"Expected finite metrics of {run.name}, got perplexity = inf: .* diverged"
+  ):
     go(tmp_path, run)
 
 
@@ -192,7 +220,8 @@ def test_a_run_interrupted_at_any_commit_ends_the_same(tmp_path, monkeypatch):
       except Interrupted:
         pass
     assert everything(folder, go(folder, run)) == uninterrupted
-  # A commit of the ledger's header, 4 rows and 3 blocks, 3 rows of diagnostics and 3 checkpoints, at the least.
+  # A commit of the ledger's header, 4 rows and 3 blocks, 3 rows of diagnostics and 3 checkpoints,
+  # at the least.
   assert number > 1 + 2 * 4 + 3 + 2 * 3 + 3
   assert next(left) >= 1
 
@@ -215,7 +244,9 @@ def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("affordable", range(8))
 def test_the_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable, uninterrupted):
   events = list(uninterrupted[2])
-  costs = [central_epsilon(ledger.Ledger().extend((e, 1) for e in events[:n]), DELTA) for n in range(9)]
+  costs = [
+    central_epsilon(ledger.Ledger().extend((e, 1) for e in events[:n]), DELTA) for n in range(9)
+  ]
   run = make_run(max_epsilon=costs[affordable])
   outcome = go(tmp_path, run)
   assert list(outcome.ledger) == events[:affordable]
@@ -223,14 +254,18 @@ def test_the_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable,
   assert outcome.stopped == (affordable < 7)
   assert outcome.metrics[-1]["round"] == affordable
   assert outcome.metrics[-1]["central_epsilon"] <= costs[affordable]
-  shorter = go(tmp_path / "shorter", make_run(), dataclasses.replace(OPTIONS, num_rounds=max(affordable, 1)))
+  shorter = go(
+    tmp_path / "shorter", make_run(), dataclasses.replace(OPTIONS, num_rounds=max(affordable, 1))
+  )
   if affordable:
     np.testing.assert_array_equal(outcome.params, shorter.params)
   assert everything(tmp_path, go(tmp_path, run)) == everything(tmp_path, outcome)
 
 
 @leaves_files_open
-def test_a_budget_holds_when_the_ledger_is_ahead_of_the_checkpoint(tmp_path, monkeypatch, uninterrupted):
+def test_a_budget_holds_when_the_ledger_is_ahead_of_the_checkpoint(
+  tmp_path, monkeypatch, uninterrupted
+):
   events = list(uninterrupted[2])
   budget = central_epsilon(ledger.Ledger().extend((e, 1) for e in events[:5]), DELTA)
   run = make_run(max_epsilon=budget)
