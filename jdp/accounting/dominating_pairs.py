@@ -101,7 +101,7 @@ def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
   """
   relation = Relation(relation)
   cost = dominating_pair(query, relation, relation)
-  if cost.kind is not GAUSSIAN:
+  if cost.family is not GAUSSIAN:
     raise ValueError(
       f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon."
     )

@@ -144,7 +144,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return random.seeded_key(seed)
-  return kept_key(workdir.secret / _KEY, completed=any(workdir.path.rglob(LEDGER)))
+  return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
 
 
 @functools.cache
