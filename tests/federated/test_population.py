@@ -50,9 +50,8 @@ def examples(count, shape=(3,)):
 
 def a_round(algorithm, params, clients):
   """Traces a round; nothing is computed."""
-  return jax.eval_shape(
-    algorithm.round, jax.random.key(0), jax.random.key(1), algorithm.init(params), clients
-  )
+  state = jax.eval_shape(algorithm.init, params)
+  return jax.eval_shape(algorithm.round, jax.random.key(0), jax.random.key(1), state, clients)
 
 
 def rounds(sampler):
@@ -87,9 +86,8 @@ def iterative_training(sampler):
   model = batch_norm_cnn((4, 4), 2)
   query = average(gaussian_sum(1.0, 1.0), sampler.expected_size)
   algorithm = federated.iterative_training(model, query, sampler, optax.sgd(1.0))
-  return a_round(
-    algorithm, federated.initial_values(model, jax.random.key(0)), examples(CLIENTS, (4, 4))
-  )
+  values = jax.eval_shape(lambda key: federated.initial_values(model, key), jax.random.key(0))
+  return a_round(algorithm, values, examples(CLIENTS, (4, 4)))
 
 
 def one_sample(sampler):
@@ -110,12 +108,14 @@ def cohort_sum(sampler, data=None, total_of=federated.cohort_sum):
 def contribution_sum(sampler):
   query = gaussian_sum(1.0, 1.0)
   total = transforms.contribution_sum(lambda params, record: record - params, query)
-  sample, data = one_sample(sampler), jnp.ones((CLIENTS, 3))
+  sample, data = jax.eval_shape(lambda: one_sample(sampler)), jnp.ones((CLIENTS, 3))
   return jax.eval_shape(total, jax.random.key(0), query.init(PARAMS), PARAMS, sample, data)
 
 
 def members(sampler):
-  return jax.eval_shape(transforms.members, one_sample(sampler), jnp.ones((CLIENTS, 3)))
+  return jax.eval_shape(
+    lambda data: transforms.members(one_sample(sampler), data), jnp.ones((CLIENTS, 3))
+  )
 
 
 # Every entry point that takes a sampler, a sample, or a number of clients: population -> a trace of
