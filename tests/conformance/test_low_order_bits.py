@@ -67,6 +67,7 @@ def of_update(update):
   return lambda key, value: update.release(update.settings, update.draw(key, value), value, value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("name", PURE)
 def test_residues_of_pure_releases_tell_no_more_than_real_noise(name, epsilon):
@@ -131,6 +132,7 @@ def test_what_adaptive_clipping_learns_is_dithered():
   np.testing.assert_allclose(moved, np.round(moved), atol=1e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_residues_of_gaussian_releases_tell_no_more_than_real_noise(name):
   """They move by at most one standard deviation: mu-GDP with mu = 1, which speaks of every delta at
@@ -139,6 +141,7 @@ def test_residues_of_gaussian_releases_tell_no_more_than_real_noise(name):
   assert loss_by_residues(GAUSSIAN[name], gaussian_bound(CONFIDENCE), (0.0, 0.5)) <= 1.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_who_knows_the_shift_sees_no_more(scale):
   """One shift for all releases, then their places on its grid, in units of the spacing."""
@@ -157,6 +160,7 @@ def test_who_knows_the_shift_sees_no_more(scale):
   assert max(own.bound for own in found) <= 0.5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [0.0, 0.125, -0.3, 77.25])
 def test_the_rounding_error_is_uniform_whatever_the_number(number):
   """Kolmogorov and Smirnov's test on 200,000 shifts; a bias of 0.006 spacings and errors of 2 %
@@ -194,6 +198,7 @@ def grid():
   return jax.jit(on_shifted_grid)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("doublings", "least"), [(11, 0.97), (15, 0.97), (18, 0.25), (21, 0.25), (22, 0.25)]
 )

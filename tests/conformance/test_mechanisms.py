@@ -287,6 +287,7 @@ def _residues_of(mechanism, epsilon, key):
   )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("make", [priv_unit, priv_unit_g])
 def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon):

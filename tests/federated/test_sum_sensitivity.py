@@ -81,6 +81,7 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(chunk_size, devices):
     assert 1 - 1e-5 < movement(others, chunk_size=chunk_size, devices=devices) <= 1 + 1e-6
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_size", [1, 3])
 @pytest.mark.parametrize("cohort", ["1,002", "16,097"])  # one block of parts, and several
 def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_size):
@@ -99,6 +100,7 @@ def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_si
   assert 1 - 3.1e-5 <= with_it[0] - without[0] <= 1 + 3.1e-5
 
 
+@pytest.mark.slow
 def test_no_record_moves_a_sum_over_eight_devices_by_more_than_its_bound():
   """In a process of its own, as this one has four; plain float32 sums move by up to 1.003."""
   root, chunk_sizes = pathlib.Path(__file__).parents[2], ["1", "16", "64"]

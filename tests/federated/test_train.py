@@ -117,6 +117,7 @@ class InterruptedRunError(Exception):
   pass
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("at", [3, 6])
 def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tmp_path, at):
   """With keys of its own, which the secret folder keeps for their owner alone."""
@@ -171,6 +172,7 @@ def test_keys_are_of_the_operating_system_and_never_the_same_twice():
   assert not np.array_equal(one.params, two.params)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("affordable", [0, 1, 4, 6, 7])
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
 def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable, kept):
