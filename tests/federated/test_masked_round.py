@@ -106,7 +106,7 @@ def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(
   assert float(exact) == pytest.approx(clients * share * (1 - lost), rel=1e-12)
 
 
-def test_no_calibration_asks_for_a_variance_that_cannot_be_drawn_and_no_event_states_more_than_was_drawn():
+def test_calibration_asks_for_variances_that_can_be_drawn_and_events_state_no_more():
   """10,000 rounds of up to 10,000 clients and six calibrations, with all patterns of survivors."""
   rng = np.random.default_rng(0)
   for _ in range(10_000):

@@ -260,8 +260,8 @@ for name in ("orbax", "orbax.checkpoint", "tqdm", "matplotlib"):
 import jax.numpy as jnp, optax
 from jdp import queries, sampling
 from jdp.federated import add_updates, rounds, train
-made = rounds(lambda keys, value, own: (own - value, {}), queries.gaussian_sum(1.0, 1.0), sampling.poisson(3, 1.0),
-              add_updates(optax.sgd(1.0)), relation="add_remove")
+made = rounds(lambda keys, value, own: (own - value, {}), queries.gaussian_sum(1.0, 1.0),
+              sampling.poisson(3, 1.0), add_updates(optax.sgd(1.0)), relation="add_remove")
 train(made, jnp.float32(0), jnp.ones(3), num_rounds=1)
 try:
   train(made, jnp.float32(0), jnp.ones(3), num_rounds=1, workdir=sys.argv[1])

@@ -19,8 +19,8 @@ ROUNDS, CLIENTS, DIM = 200, 32, 1000
 def federated(mesh, clients, sampler, query):
   """Runs `rounds` and returns the state."""
   made = rounds(
-    lambda keys, params, client: (client - params, {}), query, sampler, add_updates(optax.sgd(1e-3)),
-    relation="add_remove", mesh=mesh,
+    lambda keys, params, client: (client - params, {}), query, sampler,
+    add_updates(optax.sgd(1e-3)), relation="add_remove", mesh=mesh,
   )  # fmt: skip
   state = replicate(made.init(jnp.zeros(DIM)), mesh)
   keys, step = replicate((random.secure_key(), random.secure_key()), mesh), jax.jit(made.round)

@@ -380,7 +380,10 @@ def test_both_guarantees_are_side_by_side(finished):
   ):
     assert text in report
   for unit, number in (("user", 143), ("example", 1430)):
-    stated = rf"DP per {unit} \(add/remove\), against whoever sees the models, taking .*: N = {number} {unit}s\."
+    stated = (
+      rf"DP per {unit} \(add/remove\), against whoever sees the models, "
+      rf"taking .*: N = {number} {unit}s\."
+    )
     assert re.search(stated, out)
     assert re.search(stated, report)
   assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
