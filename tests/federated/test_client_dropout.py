@@ -115,8 +115,8 @@ def test_whoever_is_lost_is_not_in_the_average():
   own = data.Examples(jnp.arange(20.0).reshape(N, 1, 1), jnp.zeros((N, 1)), jnp.ones((N, 1)))
   query = distributed_sum(1000.0, 0.0, uncalibrated())
   algorithm = client_dropout(
-    gradient_step(lambda params, examples: -params[0] * examples.inputs[0, 0], 1.0), query, fixed(5),
-    optax.sgd(1.0), num_clients=N, local_clip_norm=None,
+    gradient_step(lambda params, examples: -params[0] * examples.inputs[0, 0], 1.0), query,
+    fixed(5), optax.sgd(1.0), num_clients=N, local_clip_norm=None,
   )  # fmt: skip
   state, *_ = jax.jit(algorithm.round)(
     jax.random.key(0), jax.random.key(1), algorithm.init(jnp.zeros(1)), own
