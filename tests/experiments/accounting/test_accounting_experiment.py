@@ -95,7 +95,7 @@ def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, caps
     report = run(folder, **given)
     printed = capsys.readouterr().out
     for text in (report, printed):
-      parts = text.split("\n## ")[1:]
+      parts = text.partition("\n## How to repeat it")[0].split("\n## ")[1:]
       assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [labels // 4] * 2
       assert [part.split("\n")[0].count("(NOT PRIVATE)") for part in parts] == [labels // 4] * 2
       assert all(part.index("**NOT PRIVATE") < part.index("| ") for part in parts if exposed)
