@@ -1,7 +1,6 @@
 """The accounting command: plans, calibration, published tables, and a run's ledger."""
 
 import dataclasses
-import re
 
 import absl.logging
 import pytest
@@ -14,6 +13,7 @@ from jdp import accounting
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import SeparatedDP, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
+from tests.experiments.report_tables import rows
 
 EXPERIMENT = binary.EXPERIMENT
 RELEASE = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
@@ -27,14 +27,6 @@ def _quiet():
 def run(tmp_path, **given):
   launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
   return (tmp_path / "run" / "report.md").read_text()
-
-
-def rows(report):
-  """The cells of every table row, headers too."""
-  return [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in re.findall(r"^\|.*\|$", report, re.M)
-  ]
 
 
 def test_a_plan_by_every_accountant(tmp_path):
@@ -131,7 +123,7 @@ def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, caps
     report = run(folder, **given)
     printed = capsys.readouterr().out
     for text in (report, printed):
-      parts = text.split("\n## ")[1:]
+      parts = text.partition("\n## How to repeat it")[0].split("\n## ")[1:]
       assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [
         labels // 4
       ] * 2

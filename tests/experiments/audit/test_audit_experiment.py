@@ -11,6 +11,7 @@ from experiments.audit import __main__ as binary
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from jdp.mechanisms import registry
+from tests.experiments.report_tables import rows
 
 EXPERIMENT = binary.EXPERIMENT
 
@@ -23,14 +24,6 @@ def _quiet():
 def run(tmp_path, **given):
   launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
   return (tmp_path / "run" / "report.md").read_text()
-
-
-def rows(report):
-  """The cells of every table row, headers too."""
-  return [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in re.findall(r"^\|.*\|$", report, re.M)
-  ]
 
 
 def test_mechanisms_are_below_what_they_state(tmp_path):
