@@ -67,8 +67,8 @@ def epsilon(
     The bound. It is 0 for an empty ledger, and infinity if no bound holds.
 
   Raises:
-    ValueError: if an argument is invalid, leaves a choice among relations or observers, or names an
-      observer who saw nothing. Also if units differ, or an event has no analysis under the
+    ValueError: if an argument is invalid or names an observer who saw nothing. Also if None leaves
+      a choice among relations or observers, units differ or an event has no analysis under the
       relation.
 
   >>> from jdp import ledger

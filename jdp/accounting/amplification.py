@@ -16,9 +16,9 @@ what they cost unsampled. The same holds for any query that is not named here.
 
 **Samples of fixed size**, replace-one:
 
-* Gaussian sums: arXiv 1808.00087, Theorem 9.
-* Pure releases: as above with q = m/N (arXiv 1807.01647, Theorem 9).
-* Concentrated releases: as unsampled.
+* Gaussian sums have the bound of arXiv 1808.00087 (Theorem 9).
+* Pure releases are amplified as above with q = m/N (arXiv 1807.01647, Theorem 9).
+* Concentrated releases cost what they cost unsampled.
 * At m = N nothing is sampled. Zero-out is then analysed as well.
 
 **Shuffled batches** are not amplified. A record is in at most one batch of an epoch. Under zero-out

@@ -12,7 +12,7 @@ that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
 * Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
   abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`. Add/remove
   is refused. A removed record takes its noise along, so neighbours differ in the variance of their
-  noise, for which no analysis is given.
+  noise. No analysis is given for that.
 * Pure and concentrated releases: what they state, for the relation of their round and no other.
 * Grouped sums of one sample: see below.
 

@@ -1,10 +1,10 @@
 """Exchange with the package dp_accounting: a ledger as a `DpEvent`, and a `DpEvent` as a ledger.
 
 A `DpEvent` knows no relation. Its noise multipliers are noise over sensitivity, for the relation
-that its accountant is told. So a ledger is exported, and an event imported, for one relation. jdp's
-add_remove, zero_out and replace_one are dp_accounting's ADD_OR_REMOVE_ONE, REPLACE_SPECIAL and
-REPLACE_ONE. Under REPLACE_ONE, its `PLDAccountant` alone doubles the sensitivity once more. What it
-says of an export is an upper bound there.
+that its accountant is told. So a ledger is exported, and an event imported, for one relation. The
+relations add_remove, zero_out and replace_one are dp_accounting's ADD_OR_REMOVE_ONE,
+REPLACE_SPECIAL and REPLACE_ONE. Under REPLACE_ONE, its `PLDAccountant` alone doubles the
+sensitivity once more. What it says of an export is an upper bound there.
 """
 
 import math
