@@ -1,17 +1,18 @@
-"""What a run cost: epsilon and delta of a ledger, and the closed forms that mechanisms state their
-guarantees with.
+"""Privacy accounting: the epsilon and delta of a ledger, and closed forms of mechanisms'
+guarantees.
 
-| what | where |
+| subject | module |
 |---|---|
-| from a ledger to epsilon and back | `accountant`, `calibration` |
-| what an event costs: the pair of distributions that dominates it | `dominating_pairs`, of the families in `pair_families` |
-| what sampling, or shuffling, does to that | `amplification`, `shuffling` |
-| what many events cost together | `composition`; of a unit's local releases `local_releases` |
-| from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/`; one Gaussian: `analytic_gaussian` |
-| what float noise on a grid may add | `float_noise` |
+| from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
+| the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
+| amplification by sampling and by shuffling | `amplification`, `shuffling` |
+| composition of rounds, of a unit's local releases | `composition`, `local_releases` |
+| from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/` |
+| one Gaussian release, exactly | `analytic_gaussian` |
+| the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
-| other packages' events | `dp_events` |
+| events of other packages | `dp_events` |
 """
 
 from jdp.accounting.accountant import delta, epsilon

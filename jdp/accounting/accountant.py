@@ -38,33 +38,38 @@ def epsilon(
 ) -> float:
   """The epsilon of (epsilon, delta)-differential privacy that a ledger's events guarantee together.
 
-  It holds for one observer, who sees all results of that observer's events, under one neighbouring
-  relation. Which pairings of sampling, query and relation are analysed, and how, is said in
-  `jdp.accounting.amplification` and `jdp.accounting.dominating_pairs`; any other is refused by
-  name.
+  The bound holds for one observer, who sees all results of that observer's events, and under one
+  neighbouring relation. `jdp.accounting.amplification` and `jdp.accounting.dominating_pairs` say
+  which combinations of sampling, query and relation are analysed, and how. Any other combination is
+  refused by name.
 
   Rounds and local releases of one observer are composed. That observer sees who takes part, so
-  sampling then amplifies nothing. Of the local releases a unit's `max_releases` most expensive
+  sampling then amplifies nothing. Of a unit's local releases, the `max_releases` most expensive
   count.
+
+  There are three accountants. None exceeds basic composition.
+
+  * "rdp": Renyi divergences, minimised over all orders. It takes every event.
+  * "moments": orders 2..33 and the classic conversion, as in published tables. It takes Gaussian
+    sums of Poisson samples. Local releases are added by the basic theorem.
+  * "pld": privacy loss distributions by the package dp_accounting, on its grid of 1e-4 in the
+    privacy loss. It takes Gaussian and Laplace sums, randomised response and pure releases. It is
+    slow, and the tightest unless epsilon is small against the grid.
 
   Args:
     ledger: what was done.
-    delta: in [0, 1]; it includes what sample overflows cost.
-    accountant: "rdp": Renyi divergences, minimised over all orders, for every event; "moments":
-      orders 2..33 and the classic conversion, as published tables have it, for Gaussian sums of
-      Poisson samples (local releases are added by the basic theorem); "pld": privacy loss
-      distributions by the package dp_accounting, on its grid of 1e-4 in the loss (tightest, unless
-      epsilon is small against the grid; slow), for Gaussian and Laplace sums, randomised response
-      and pure releases. None exceeds basic composition.
-    relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
-    observer: server, clients or model; None: the ledger's only one.
+    delta: in [0, 1]. It includes what sample overflows cost.
+    accountant: "rdp", "moments" or "pld".
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+    observer: server, clients or model. None: the ledger's only one.
 
   Returns:
-    The bound; 0 for an empty ledger, infinity if there is none.
+    The bound. It is 0 for an empty ledger, and infinity if no bound holds.
 
   Raises:
-    ValueError: if an argument is invalid, leaves a choice among relations or observers, or names an
-      observer who saw nothing; if units differ; or if an event has no analysis under the relation.
+    ValueError: if an argument is invalid or names an observer who saw nothing. Also if None leaves
+      a choice among relations or observers, units differ or an event has no analysis under the
+      relation.
 
   >>> from jdp import ledger
   >>> run = ledger.subsampled_gaussian(
@@ -74,7 +79,7 @@ def epsilon(
   (1.712, 2.087)
   """
   _validate.probability(delta=delta)
-  with np.errstate(all="ignore"):  # What overflows is infinite, an upper bound.
+  with np.errstate(all="ignore"):  # Overflow gives infinity, an upper bound.
     return _number("epsilon", _profile(ledger, accountant, relation, observer).epsilon(delta))
 
 
@@ -88,17 +93,17 @@ def delta(
 ) -> float:
   """The delta of (epsilon, delta)-differential privacy that a ledger's events guarantee together.
 
-  The reverse of `epsilon`; arguments, relations, observers and errors are the same.
+  This is the inverse of `epsilon`. Accountants, relations, observers and errors are the same.
 
   Args:
     ledger: what was done.
     epsilon: >= 0, finite.
     accountant: "rdp", "moments" or "pld".
-    relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
-    observer: server, clients or model; None: the ledger's only one.
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+    observer: server, clients or model. None: the ledger's only one.
 
   Returns:
-    The bound, in [0, 1]; 0 for an empty ledger.
+    The bound, in [0, 1]. It is 0 for an empty ledger.
   """
   _validate.non_negative(epsilon=epsilon)
   with np.errstate(all="ignore"):
@@ -106,7 +111,7 @@ def delta(
 
 
 def _number(name: str, value: float) -> float:
-  """The value; NaN, and what is negative, is refused rather than printed."""
+  """The value as a float. NaN and negative numbers are refused rather than printed."""
   if not value >= 0:
     raise ValueError(
       f"Expected {name} to be a number >= 0, got {value}; pass another accountant, or a shorter "
@@ -118,18 +123,20 @@ def _number(name: str, value: float) -> float:
 def _profile(
   ledger: Ledger, accountant: str, relation: str | None, observer: str | None
 ) -> PrivacyProfile:
+  """The profile of all that one observer saw, sample overflows included."""
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
   events, chosen = events_seen(ledger, relation, observer)
   rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
-  # Whoever sees a user's reports sees that the user is in the sample: it hides nobody from that
-  # observer.
+  # An observer of a user's reports knows that the user is in the sample. Sampling then hides
+  # nobody.
   composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
   profile = _composed_profile(composed, accountant)
   if releases:
     guarantee = local_releases.total_guarantee(releases)
     _check_local_relation(guarantee.relation, chosen, bool(rounds))
+    # Two bounds of the same run: the parts added by basic composition, and all composed jointly.
     basic = with_release(profile, guarantee.epsilon, guarantee.delta)
     if accountant == "moments":
       profile = basic
@@ -142,12 +149,14 @@ def _profile(
 
 
 def _composed_profile(composed: Composition, accountant: str) -> PrivacyProfile:
+  """The accountant's profile of a composition, or basic composition where that is better."""
   return smaller(_ACCOUNTANTS[accountant](composed), pure_profile(composed.max_loss()))
 
 
 def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:
-  """Refuses a relation that local releases do not cover. The null record is a value, so replace-one
-  covers zero-out.
+  """Refuses a relation that local releases do not cover.
+
+  The null record is a value, so replace-one covers zero-out.
   """
   if chosen not in {stated, Relation.ZERO_OUT if stated is Relation.REPLACE_ONE else stated}:
     raise ValueError(

@@ -1,38 +1,49 @@
-"""What drawing a sample does to the loss of a release, by sampling and neighbouring relation.
+"""Amplification by sampling: the dominating pairs that a round is charged.
 
-* A sample amplifies only what looks the same whether the record sits out or is null. Sums with
-  noise by the records' owners do not (see below): under every sampling they cost what they cost
-  unsampled. So does any query that is not named here.
-* Poisson sampling, add/remove or zero-out. Gaussian sums and weighted averages: the pair of arXiv
-  1908.10530, Section 3 (a null record contributes what an absent one does, to an average no weight
-  either). Laplace sums, and under add/remove every pure release: log(1 + q (e^eps - 1)) for eps
-  (arXiv 1807.01647, Theorem 8). Other releases cost what they cost unsampled: given the sample, the
-  two runs are equal or neighbours, and divergences are jointly quasi-convex. At q = 1 nothing is
-  sampled.
-* Samples of fixed size, replace-one. Gaussian sums: arXiv 1808.00087, Theorem 9. Pure releases: as
-  above with q = m/N (arXiv 1807.01647, Theorem 9). Concentrated ones: as unsampled. At m = N
-  nothing is sampled; then zero-out as well.
-* Shuffled batches: no amplification. A record is in at most one batch of an epoch, so under
-  zero-out and replace-one, with the same permutation on both sides, one round of an epoch differs,
-  by one release. Under add/remove the permutation must be uniform and fresh: put the last record in
-  the place of the one that is removed, and the others are permuted uniformly again. If the last
-  record was left over, one batch differs, by a replaced record. That needs a public number of
-  batches, which both data sets fill. If the last batch is kept, partial, it loses a record, so that
-  an epoch is charged a replacement *and* a removal.
-* Balls in bins: give the bins away; the record's choice is the same on both sides: one release an
-  epoch.
+A sample amplifies a release only if the release looks the same whether the record sits out or is
+null. Sums with noise from the records' owners do not (see below). Under every sampling they cost
+what they cost unsampled. The same holds for any query that is not named here.
 
-**Noise by the records' owners**, under zero-out or replace-one. Let the release be distributed as P
-on one side and P' on the other if the record takes part, and as A if it sits out. Runs that sample
-it with probability q are (1 - q) A + q P against (1 - q) A + q P'. The pair of arXiv 1908.10530
-bounds them if A = P', as for a null record in a central sum. But a zeroed record leaves its share
-of the noise, and the event says how many shares there were, m. Let all other records contribute -S,
-and the one in question S or nothing. It comes with m - 1 others, or m others come without it: A is
-centred S below P'. For q = 0.01, a multiplier of 1 and epsilon = 1 the pair has delta = 2.7e-9, and
-these runs have 1.7e-4. Nor is q the probability of taking part once it is known how many answered:
-a client that never drops out is more often among few. What holds is the release's own cost: given
-who took part, the runs are equal or neighbours with equal noise, and divergences are jointly
-quasi-convex.
+**Poisson sampling**, add/remove or zero-out:
+
+* Gaussian sums and weighted averages have the pair of arXiv 1908.10530, Section 3. A null record
+  contributes what an absent one does. To an average it adds no weight either.
+* Laplace sums, and under add/remove every pure release, have log(1 + q (e^eps - 1)) for eps (arXiv
+  1807.01647, Theorem 8).
+* Other releases cost what they cost unsampled. Given the sample, the two runs are equal or
+  neighbours, and divergences are jointly quasi-convex.
+* At q = 1 nothing is sampled.
+
+**Samples of fixed size**, replace-one:
+
+* Gaussian sums have the bound of arXiv 1808.00087 (Theorem 9).
+* Pure releases are amplified as above with q = m/N (arXiv 1807.01647, Theorem 9).
+* Concentrated releases cost what they cost unsampled.
+* At m = N nothing is sampled. Zero-out is then analysed as well.
+
+**Shuffled batches** are not amplified. A record is in at most one batch of an epoch. Under zero-out
+and replace-one, take the same permutation on both sides. One round of an epoch then differs, by one
+release. Under add/remove the permutation must be uniform and fresh. Put the last record in the
+place of the removed one: the others are then permuted uniformly again. If the last record was left
+over, one batch differs, by a replaced record. That needs a public number of batches, which both
+data sets fill. If a partial last batch is kept, it loses a record. An epoch is then charged a
+replacement *and* a removal.
+
+**Balls in bins**: reveal the bins. The record's choice is the same on both sides, so an epoch costs
+one release.
+
+**Noise by the records' owners**, under zero-out or replace-one. If the record takes part, let the
+release have the distribution P on one side and P' on the other. If it sits out, let it have A. Runs
+that sample the record with probability q are (1 - q) A + q P against (1 - q) A + q P'. The pair of
+arXiv 1908.10530 bounds them if A = P', as for a null record in a central sum. Here A differs. A
+zeroed record leaves its share of the noise, and the event says how many shares there were, m. Let
+all other records contribute -S, and the one in question S or nothing. It comes with m - 1 others,
+or m others come without it. So A is centred S below P'. For q = 0.01, a multiplier of 1 and epsilon
+= 1, the pair has delta = 2.7e-9, and these runs have 1.7e-4.
+
+Nor is q the probability of taking part once it is known how many answered. A client that never
+drops out is more often among few. What holds is the release's own cost. Given who took part, the
+runs are equal or neighbours with equal noise, and divergences are jointly quasi-convex.
 """
 
 import math
@@ -72,7 +83,7 @@ EPOCHS = (ShuffledBatches, BallsInBins)
 """Samplings under which a record takes part in at most one round of an epoch."""
 
 _PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE)
-# Queries whose noise is the same whoever takes part: the others are never amplified.
+# Queries whose noise is the same whoever takes part. No other query is amplified.
 _CENTRAL = (
   GaussianSum,
   LaplaceSum,
@@ -87,41 +98,42 @@ _CENTRAL = (
 def amplified_pairs(
   event: Round, relation: Relation, *, sample_known: bool = False
 ) -> tuple[DominatingPair, ...]:
-  """What is charged for a record: per round, or per epoch for the samplings of `EPOCHS`.
+  """The pairs that a record is charged: per round, or per epoch for the samplings of `EPOCHS`.
 
   Args:
     event: the round.
     relation: add_remove, zero_out or replace_one.
-    sample_known: the observer sees who takes part (because it sees their reports), so that no
-      sampling amplifies.
+    sample_known: the observer sees who takes part (because it sees their reports). No sampling
+      amplifies then.
 
   Raises:
-    ValueError: if the pairing of sampling, query and relation has no analysis; it names those that
-      have.
+    ValueError: if the combination of sampling, query and relation has no analysis. The message
+      names combinations that have one.
   """
-  kind = type(event.sampling)
-  if kind not in _SAMPLINGS:
+  sampling_type = type(event.sampling)
+  if sampling_type not in _SAMPLINGS:
     raise ValueError(
-      f"Expected a sampling that has an analysis, got {kind.__name__}; record the round as a "
-      "PoissonSampling of probability 1, which amplifies nothing."
+      f"Expected a sampling that has an analysis, got {sampling_type.__name__}; record the round "
+      "as a PoissonSampling of probability 1, which amplifies nothing."
     )
   if isinstance(event.query, NonPrivate):
-    # Under a relation, too, for which its sampling has no analysis.
+    # Infinite under every relation, so the sampling's own analysis is not asked.
     return (DominatingPair(NON_PRIVATE, ()),)
   charged = tuple(
     dominating_pair(event.query, r, event.relation)
-    for r in _SAMPLINGS[kind](event.sampling, relation)
+    for r in _SAMPLINGS[sampling_type](event.sampling, relation)
   )
+  # An epoch is charged for the record's one release in it, unamplified.
   if sample_known or isinstance(event.sampling, EPOCHS) or not is_central(event.query):
     return charged
-  return tuple(_amplified(event, loss, relation) for loss in charged)
+  return tuple(_amplified(event, pair, relation) for pair in charged)
 
 
 def is_central(query: SumQueryEvent) -> bool:
   """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
   if type(query) is GroupedSums:
     return all(map(is_central, query.parts))
-  return type(query) in _CENTRAL  # A subclass's noise may be another.
+  return type(query) in _CENTRAL  # A subclass may have other noise.
 
 
 def _poisson(sampling: PoissonSampling, relation: Relation) -> tuple[Relation, ...]:
@@ -152,6 +164,7 @@ def _balls_in_bins(sampling: BallsInBins, relation: Relation) -> tuple[Relation,
   return (relation,)
 
 
+# For each sampling: the relations under which the releases of one record are charged.
 _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
   PoissonSampling: _poisson,
   FixedSizeSampling: _fixed_size,
@@ -160,13 +173,13 @@ _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
 }
 
 
-def _amplified(event: Round, loss: DominatingPair, relation: Relation) -> DominatingPair:
-  """The loss of a release when the record is in the sample with probability q only."""
+def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> DominatingPair:
+  """The pair of a release that the record takes part in with probability q only."""
   sampling: Any = event.sampling
   poisson = isinstance(sampling, PoissonSampling)
   q = sampling.probability if poisson else sampling.sample_size / sampling.population
-  if q == 1 or loss.family is NON_PRIVATE:
-    return loss
+  if q == 1 or pair.family is NON_PRIVATE:
+    return pair
   if poisson and relation is Relation.REPLACE_ONE:
     raise ValueError(
       "Expected relation add_remove or zero_out for PoissonSampling with "
@@ -180,12 +193,12 @@ def _amplified(event: Round, loss: DominatingPair, relation: Relation) -> Domina
       "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
       "ShuffledBatches or BallsInBins."
     )
-  if loss.family is GAUSSIAN:
-    return DominatingPair(GAUSSIAN if poisson else FIXED_SIZE_GAUSSIAN, (q, loss.parameters[1]))
-  # Under zero-out the null record may cost more than an absent one, but in a sum.
-  if loss.family in _PURE and (loss.family is LAPLACE or relation is not Relation.ZERO_OUT):
-    return DominatingPair(PURE, (_log_mixture(q, pure_epsilon(loss)),))
-  return loss
+  if pair.family is GAUSSIAN:
+    return DominatingPair(GAUSSIAN if poisson else FIXED_SIZE_GAUSSIAN, (q, pair.parameters[1]))
+  # Under zero-out a null record may cost more than an absent one, except in a sum.
+  if pair.family in _PURE and (pair.family is LAPLACE or relation is not Relation.ZERO_OUT):
+    return DominatingPair(PURE, (_log_mixture(q, pure_epsilon(pair)),))
+  return pair
 
 
 def _log_mixture(q: float, epsilon: float) -> float:

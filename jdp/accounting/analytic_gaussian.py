@@ -1,10 +1,12 @@
-"""The Gaussian mechanism's exact privacy, for every epsilon (Balle and Wang, arXiv 1805.06530,
-Theorem 8).
+"""The exact privacy of one Gaussian release, for every epsilon.
 
-One release of noise multiplier z = stddev / sensitivity is (epsilon, delta)-DP if and only if delta
->= Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z). With x = epsilon z - 1/(2z),
-Mills's ratio R(x) = Phi(-x)/phi(x) and phi the normal density, the right side is phi(x) (R(x) - R(x
-+ 1/z)): nothing overflows.
+One release of noise multiplier z = stddev / sensitivity is (epsilon, delta)-DP if and only if
+
+    delta >= Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z)
+
+(Balle and Wang, arXiv 1805.06530, Theorem 8). Let x = epsilon z - 1/(2z), phi the normal density
+and R(x) = Phi(-x)/phi(x) Mills's ratio. Then the right side is phi(x) (R(x) - R(x + 1/z)). Nothing
+overflows in this form.
 """
 
 import math
@@ -13,19 +15,20 @@ from scipy import optimize, special
 
 from jdp import _validate
 
-# Results are this much (relatively) on the safe side, more than the error of the formulas here.
+# Relative safety margin of the results. It exceeds the error of the formulas here.
 _SAFETY = 1e-9
-# What z may be: beyond, differences of Mills's ratio lose what the safety margin covers.
+# The range of z. Outside it, differences of Mills's ratio lose more than the margin covers.
 _LEAST, _LARGEST = 1e-4, 1e4
-_FAR = 40.0
+_FAR = 40.0  # x from which the normal density underflows
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-  """The least delta of one Gaussian release at a given epsilon, to a relative 1e-9; 0 where it
-  underflows.
+  """The least delta of one Gaussian release at a given epsilon.
+
+  The relative error is at most 1e-9. The result is 0 where it underflows.
 
   Args:
-    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]; the sensitivity is in the L2 norm.
+    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]. The sensitivity is in the L2 norm.
     epsilon: >= 0.
 
   Raises:
@@ -40,15 +43,15 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-  """The least epsilon of one Gaussian release at a given delta, and at most a relative 1e-9 above
-  it.
+  """The least epsilon of one Gaussian release at a given delta.
 
   Args:
     noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4].
-    delta: in (0, 1), at least 1e-100.
+    delta: in [1e-100, 1).
 
   Returns:
-    epsilon >= 0; 0 if delta covers the whole distance between the two normal distributions.
+    epsilon >= 0, at most a relative 1e-9 above the least. It is 0 if delta covers the whole
+    distance between the two normal distributions.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -60,7 +63,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   log_delta = _log(delta)
   if _log_delta(noise_multiplier, 0.0) <= log_delta:
     return 0.0
-  # At this epsilon P(loss > epsilon) is already below delta.
+  # At this epsilon P(privacy loss > epsilon) is already below delta.
   highest = (0.5 / noise_multiplier - special.ndtri_exp(log_delta)) / noise_multiplier
   epsilon = optimize.brentq(
     lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta,
@@ -73,18 +76,19 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-  """The least noise multiplier whose release is (epsilon, delta)-DP: multiply it by the sensitivity
-  for the stddev.
+  """The least noise multiplier whose Gaussian release is (epsilon, delta)-DP.
+
+  Multiply it by the sensitivity to get the standard deviation.
 
   Args:
-    epsilon: > 0, for example 0.1 or 1000: no bound such as epsilon <= 1 is needed.
-    delta: in (0, 1), at least 1e-100.
+    epsilon: > 0, for example 0.1 or 1000. No bound such as epsilon <= 1 is needed.
+    delta: in [1e-100, 1).
 
   Returns:
     z, at most a relative 1e-9 above the least.
 
   Raises:
-    ValueError: if an argument is out of range, or z would be outside [1e-4, 1e4].
+    ValueError: if an argument is out of range or z would be outside [1e-4, 1e4].
 
   >>> z = gaussian_noise_multiplier(2.0, 1e-6)
   >>> print(f"{z:.6f}", gaussian_epsilon(z, 1e-6) <= 2.0)
@@ -93,7 +97,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   _validate.positive(epsilon=epsilon)
   log_delta = _log(delta)
 
-  def surplus(log_z):
+  def surplus(log_z: float) -> float:
     return _log_delta(math.exp(log_z), epsilon) - log_delta
 
   lowest, highest = math.log(_LEAST), math.log(_LARGEST)
@@ -106,13 +110,14 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(z: float, epsilon: float) -> float:
+  """log of the least delta, for z in the range above and epsilon >= 0."""
   x = epsilon * z - 0.5 / z
   if x > _FAR:
     # An upper bound that underflows; the difference below would lose all its digits.
     return -0.5 * x * x
   if x < -1:
-    # There Mills's ratio may overflow, and the two terms differ by much: 1 - Phi(x) - phi(x) R(x +
-    # 1/z).
+    # Mills's ratio may overflow here. The two terms differ by much, so their plain difference 1 -
+    # Phi(x) - phi(x) R(x + 1/z) is accurate.
     return math.log1p(
       -float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
     )
@@ -125,6 +130,7 @@ def _mills(x: float) -> float:
 
 
 def _log(delta: float) -> float:
+  """log(delta) of a delta in the accepted range."""
   if not 1e-100 <= delta < 1:
     raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
   return math.log(delta)

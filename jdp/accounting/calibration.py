@@ -1,8 +1,7 @@
-"""The best choice that meets a privacy target: noise, clip norm, sampling probability, rounds,
-cohort.
+"""The best noise, clip norm, sampling probability, rounds or cohort that meets a privacy target.
 
-Each search takes a plan, a function from the number that it looks for to the ledger of the run: any
-ledger, with schedules, groups or local releases. Epsilon must be monotone in that number.
+Each search takes a plan, a function from the searched number to the ledger of the run. The ledger
+may hold anything: schedules, groups, local releases. Epsilon must be monotone in the number.
 """
 
 import bisect
@@ -20,7 +19,7 @@ from jdp.ledger import Ledger, subsampled_gaussian
 
 # Real numbers are searched on a logarithmic scale.
 _LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
-_MOST = 2**40  # whole numbers
+_MOST = 2**40  # the largest whole number that is tried
 
 
 def calibrate_noise_multiplier(
@@ -32,8 +31,7 @@ def calibrate_noise_multiplier(
   prior: Ledger = Ledger(),
   accountant: str = "rdp",
 ) -> float:
-  """The least noise multiplier with which a run of Poisson-subsampled Gaussian sums meets a privacy
-  target.
+  """The least noise multiplier with which Poisson-subsampled Gaussian sums meet a privacy target.
 
   The run is (target_epsilon, delta)-DP under add/remove and under zero-out. The z returned meets
   the target, and 0.999 z does not.
@@ -43,15 +41,16 @@ def calibrate_noise_multiplier(
     delta: in (0, 1).
     sampling_probability: q in (0, 1].
     num_rounds: whole, >= 1.
-    prior: what was released about the same records before: the target is for both together.
+    prior: what was released about the same records before. The target is for both together.
     accountant: as for `epsilon`.
 
   Returns:
     z = stddev / clip norm of each round's sum.
 
   Raises:
-    ValueError: if an argument is out of range; if the accountant cannot prove so small an epsilon
-      at this delta, however large the noise; or if delta is so large that no noise is needed.
+    ValueError: if an argument is out of range. Also if the accountant cannot prove so small an
+      epsilon at this delta, however large the noise. Also if delta is so large that no noise is
+      needed.
 
   >>> round(calibrate_noise_multiplier(2.0, 1e-6, sampling_probability=0.001, num_rounds=5000), 3)
   0.735
@@ -61,12 +60,13 @@ def calibrate_noise_multiplier(
   _validate.probability(sampling_probability=sampling_probability)
   _validate.integer(1, num_rounds=num_rounds)
 
-  def plan(noise_multiplier):
+  def plan(noise_multiplier: float) -> Ledger:
     return prior + subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
 
   sampled = (
     -math.expm1(num_rounds * math.log1p(-sampling_probability)) if sampling_probability < 1 else 1.0
   )
+  # Then no noise is needed. This error names the cause, which the search below cannot know.
   if delta >= sampled and epsilon(plan(0.25), delta, accountant=accountant) <= target_epsilon:
     raise ValueError(
       f"Expected delta below {rounded_down(sampled, 3)}, the probability that a record is ever "
@@ -85,8 +85,8 @@ def calibrate_noise(
   Args:
     target_epsilon: > 0, finite.
     delta: in (0, 1).
-    plan: noise > 0 (its stddev, its multiplier, its scale: whatever the plan makes of it) -> the
-      run's ledger.
+    plan: noise > 0 -> the run's ledger. The number is whatever the plan makes of it: a stddev, a
+      multiplier, a scale.
     **accounting: accountant, relation and observer, as for `epsilon`.
 
   Raises:
@@ -107,11 +107,10 @@ def calibrate_noise(
 def calibrate_clip_norm(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
-  """The largest clip norm, for noise that is given, with which a planned run meets a privacy
-  target.
+  """The largest clip norm with which a planned run, whose noise is given, meets a privacy target.
 
   The number returned meets the target, and 1.001 of it does not. Arguments and errors are as for
-  `calibrate_noise`; `plan` takes a clip norm.
+  `calibrate_noise`. `plan` takes a clip norm.
 
   >>> from jdp.events import GaussianSum, PoissonSampling, Round
   >>> def plan(clip_norm):
@@ -127,11 +126,11 @@ def calibrate_clip_norm(
 def calibrate_sampling_probability(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
-  """The largest sampling probability with which a planned run meets a privacy target; 1 if that
-  does.
+  """The largest sampling probability with which a planned run meets a privacy target.
 
-  The number returned meets the target, and 1.001 of it does not, or is above 1. Arguments and
-  errors are as for `calibrate_noise`; `plan` takes a probability in (0, 1].
+  The number returned meets the target, and 1.001 of it does not, or is above 1. The result is 1 if
+  that meets the target. Arguments and errors are as for `calibrate_noise`. `plan` takes a
+  probability in (0, 1].
 
   >>> from jdp import ledger
   >>> round(
@@ -185,11 +184,11 @@ def calibrate_cohort(
   population: int,
   **accounting: Any,
 ) -> int:
-  """The largest cohort (the sample's size, or its expectation) with which a planned run meets a
-  privacy target.
+  """The largest cohort with which a planned run meets a privacy target.
 
-  The number returned meets the target, and one more does not, or is above `population`. Arguments
-  and errors are as for `calibrate_rounds`; `plan` takes a cohort of 1 to `population` records.
+  A cohort is the sample's size, or its expectation. The number returned meets the target, and one
+  more does not, or is above `population`. Arguments and errors are as for `calibrate_rounds`.
+  `plan` takes a cohort of 1 to `population` records.
 
   >>> from jdp.events import FixedSizeSampling, GaussianSum, Round
   >>> def plan(size):
@@ -203,6 +202,7 @@ def calibrate_cohort(
 
 
 def _check_target(target_epsilon: float, delta: float) -> None:
+  """Refuses a target outside of epsilon > 0, 0 < delta <= 1."""
   _validate.positive(target_epsilon=target_epsilon, delta=delta)
   _validate.probability(delta=delta)
 
@@ -215,14 +215,16 @@ def _largest(
   accounting: dict[str, Any],
   high: float | None = None,
 ) -> float:
-  """The largest x, up to a factor of 1.001, whose plan meets the target; the target is missed at
-  e^high.
+  """The largest x, up to a factor of 1.001, whose plan meets the target.
+
+  If `high` is given, the target is known to be missed at x = e^high.
   """
   _check_target(target_epsilon, delta)
 
   @functools.cache
-  def surplus(log_x):
+  def surplus(log_x: float) -> float:
     value = epsilon(plan(math.exp(log_x)), delta, **accounting)
+    # Limited, as the root finder needs finite values.
     return math.log(min(max(value / target_epsilon, 1e-3), 1e3))
 
   low = 0.0
@@ -242,7 +244,7 @@ def _largest(
         f"at delta={delta} with any; choose a smaller delta, or look at the plan."
       )
   log_x = optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
-  while surplus(log_x) > 0:  # The search over orders leaves a ripple.
+  while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
     log_x -= _STEP
   return math.exp(log_x)
 
@@ -255,11 +257,12 @@ def _largest_whole(
   what: str,
   accounting: dict[str, Any],
 ) -> int:
+  """The largest whole number, at most `maximum`, whose plan meets the target."""
   _check_target(target_epsilon, delta)
   _validate.integer(1, maximum=maximum)
 
   @functools.cache
-  def value(number):
+  def value(number: int) -> float:
     return epsilon(plan(number), delta, **accounting)
 
   if value(1) > target_epsilon:
@@ -270,5 +273,5 @@ def _largest_whole(
   high = 1
   while high < maximum and value(high) <= target_epsilon:
     high = min(4 * high, maximum)
-  # Of 1..high, as many meet the target as come before the first that does not.
+  # Epsilon is monotone, so the largest number that meets the target is how many numbers do.
   return bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)

@@ -1,30 +1,42 @@
-"""What a query's release costs when the record is in the sample for certain, by query and
-neighbouring relation.
+"""The dominating pair of a query's release that a record takes part in for certain.
 
-S bounds a record's contribution. A record that is added, removed or zeroed moves a sum by S, a
-replaced one by 2S.
+It depends on the query and on the neighbouring relation. S bounds a record's contribution. A record
+that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
 
 * Gaussian sum: a Gaussian of multiplier sigma / S, or sigma / (2S).
-* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart; one coordinate is
-  the worst case, because the overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1)
-  min(p2, e^t q2), integrates to at least that of one coordinate with the whole distance.
-* Weighted average sum_k w_k D_k / max(W, sum_k w_k), with f = S: it moves by at most 2S/W when a
-  record is replaced, max(S/W, 2S/(W+1)) when one is added, removed or zeroed. With A and s the sums
-  over the others, |A| <= S s: a removed record moves it by S w/W if s + w <= W; by |s w D - w A| /
-  (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s; between, by at most S (1 - 2s/(s+1) + s/W), convex
-  in s and at its ends one of the two. For a replaced record with w >= w' the denominators M >= M'
-  give S ((s+w')/M' + (w-s)/M), which is (w+w')/W below W, 2w/(s+w) above it, and at most 2/W where
-  W lies between.
+* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart. One coordinate is
+  the worst case. The overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t
+  q2), integrates to at least that of one coordinate with the whole distance.
+* Weighted average: a Gaussian of the sensitivity derived below.
 * Randomised response: any two values, under every relation.
-* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. One that
-  is removed takes its noise along, so that neighbours differ in the variance of their noise, for
-  which no analysis is given: refused. An abandoned round costs nothing. Discrete noise:
-  `jdp.accounting.renyi.discrete_noise`.
+* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
+  abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`. Add/remove
+  is refused. A removed record takes its noise along, so neighbours differ in the variance of their
+  noise. No analysis is given for that.
 * Pure and concentrated releases: what they state, for the relation of their round and no other.
-* Grouped sums of one sample: Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2; pure releases
-  (Laplace sums and randomised responses too) one pure release of the sum of their epsilons;
-  concentrated ones, with Gaussians or without, one concentrated release of the sum of their rho,
-  where a Gaussian's is 1/(2z^2). Other mixtures are refused.
+* Grouped sums of one sample: see below.
+
+**Weighted average** sum_k w_k D_k / max(W, sum_k w_k), with norms of D_k up to S and weights up to
+1. It moves by at most 2S/W when a record is replaced, and by at most max(S/W, 2S/(W+1)) when one is
+added, removed or zeroed. Let A and s be the sums of w_k D_k and w_k over the others, so |A| <= S s.
+A removed record of weight w moves the average
+
+* by at most S w/W if s + w <= W;
+* by |s w D - w A| / (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s;
+* by at most S (1 - 2s/(s+1) + s/W) between the two. This is convex in s, and at its ends one of
+  them.
+
+For a replaced record with w >= w', the denominators M >= M' give S ((s+w')/M' + (w-s)/M). In units
+of S this is (w+w')/W below W and 2w/(s+w) above it. Where W lies between, it is at most 2/W.
+
+**Grouped sums** of one sample:
+
+* Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2.
+* Pure releases (Laplace sums and randomised responses too) are one pure release of the sum of their
+  epsilons.
+* Concentrated releases, with Gaussians or without, are one concentrated release of the sum of their
+  rho. A Gaussian's rho is 1/(2z^2).
+* Other mixtures are refused.
 """
 
 import math
@@ -65,12 +77,12 @@ _TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100
 
 
 def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation) -> DominatingPair:
-  """The loss of one release that the record takes part in.
+  """The dominating pair of one release that the record takes part in.
 
   Args:
     query: what was released.
     relation: what is asked for.
-    declared: the relation of the round, for which pure and concentrated releases are stated.
+    declared: the relation of the round. Pure and concentrated releases are stated for it.
 
   Raises:
     ValueError: if the query has no analysis under the relation, or its groups none together.
@@ -84,12 +96,11 @@ def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation
 
 
 def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
-  """The noise multiplier of a Gaussian release under a relation: its standard deviation over its
-  sensitivity.
+  """The noise multiplier of a Gaussian release: its standard deviation over its sensitivity.
 
   Args:
-    query: what is released, or is to be.
-    relation: the neighbouring relation.
+    query: what is released or is to be.
+    relation: the neighbouring relation. The sensitivity depends on it.
 
   Raises:
     ValueError: if the release is not Gaussian, or has no analysis under the relation.
@@ -100,22 +111,25 @@ def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
   0.25
   """
   relation = Relation(relation)
-  cost = dominating_pair(query, relation, relation)
-  if cost.family is not GAUSSIAN:
+  pair = dominating_pair(query, relation, relation)
+  if pair.family is not GAUSSIAN:
     raise ValueError(
       f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon."
     )
-  return cost.parameters[1]
+  return pair.parameters[1]
 
 
 def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
+  """How far one record moves a sum."""
   return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
 
 
 def _gaussian(stddev: float, sensitivity: float) -> DominatingPair:
-  """The loss of Gaussian noise. A multiplier beyond 1e100 counts as that: its divergences would
-  round to zero.
+  """The pair of Gaussian noise.
+
+  A multiplier beyond 1e100 counts as 1e100: its divergences would round to zero.
   """
+  # Sampling probability 1: what sampling does comes later.
   return DominatingPair(GAUSSIAN, (1.0, min(stddev / max(sensitivity, _TINY), _LARGEST_MULTIPLIER)))
 
 
@@ -127,6 +141,7 @@ def _weighted_average(
   query: WeightedAverage, relation: Relation, declared: Relation
 ) -> DominatingPair:
   least = query.min_total_weight
+  # Derived in the module's docstring.
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
   return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
 
@@ -150,28 +165,28 @@ def _distributed_gaussian_sum(
   if not query.released:
     return DominatingPair(PURE, (0.0,))
   return _gaussian(
-    float(query.stddev), float(query.clip_norm) * _distance_in_bounds(query, relation)
+    float(query.stddev), float(query.clip_norm) * _relative_sensitivity(query, relation)
   )
 
 
 def _discrete_gaussian_sum(
   query: DiscreteGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
-  moved = _distance_in_bounds(query, relation)
+  factor = _relative_sensitivity(query, relation)
   shares = query.share_stddev, int(query.num_shares), query.dim
   return DominatingPair(
-    CONCENTRATED, (discrete_gaussian_rho(moved * query.l2_norm, moved * query.l1_norm, *shares),)
+    CONCENTRATED, (discrete_gaussian_rho(factor * query.l2_norm, factor * query.l1_norm, *shares),)
   )
 
 
 def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> DominatingPair:
-  moved = _distance_in_bounds(query, relation)
+  factor = _relative_sensitivity(query, relation)
   variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
-  return DominatingPair(SKELLAM, (moved * query.l2_norm, moved * query.l1_norm, variance))
+  return DominatingPair(SKELLAM, (factor * query.l2_norm, factor * query.l1_norm, variance))
 
 
-def _distance_in_bounds(query: SumQueryEvent, relation: Relation) -> int:
-  """How far a sum moves whose noise the records' owners add, in units of the bound on a record."""
+def _relative_sensitivity(query: SumQueryEvent, relation: Relation) -> int:
+  """How far a sum with noise by its owners moves, in units of the bound on a record."""
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(query).__name__}, got add_remove: a "
@@ -182,33 +197,36 @@ def _distance_in_bounds(query: SumQueryEvent, relation: Relation) -> int:
 
 
 def _stated(
-  kind: PairFamily, parameter: str
+  family: PairFamily, parameter: str
 ) -> Callable[[Any, Relation, Relation], DominatingPair]:
-  def loss(query, relation, declared):
+  """The analysis of releases that state their own cost, in an attribute named `parameter`."""
+
+  def analysis(query: Any, relation: Relation, declared: Relation) -> DominatingPair:
     if relation is not declared:
       raise ValueError(
         f"Expected relation {declared}, for which the round's {type(query).__name__} is stated, "
         f"got {relation}; ask for that relation, or state the release for the other one."
       )
-    return DominatingPair(kind, (getattr(query, parameter),))
+    return DominatingPair(family, (getattr(query, parameter),))
 
-  return loss
+  return analysis
 
 
 def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) -> DominatingPair:
   parts = [dominating_pair(part, relation, declared) for part in query.parts]
-  kinds = {part.family for part in parts}
-  if NON_PRIVATE in kinds:
+  families = {part.family for part in parts}
+  if NON_PRIVATE in families:
     return DominatingPair(NON_PRIVATE, ())
-  if kinds == {GAUSSIAN}:
+  if families == {GAUSSIAN}:
+    # 1/z^2 = sum_g 1/z_g^2, by `hypot`, which does not overflow on the way.
     return DominatingPair(
       GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts))))
     )
-  if kinds <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
+  if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
     return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
-  if kinds <= {CONCENTRATED, GAUSSIAN}:
+  if families <= {CONCENTRATED, GAUSSIAN}:
     return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))
-  names = ", ".join(sorted(kind.name for kind in kinds))
+  names = ", ".join(sorted(family.name for family in families))
   raise ValueError(
     "Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got "
     f"{names}; record the others as a PureRelease or ConcentratedRelease of that kind, or as "
@@ -217,14 +235,16 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
 
 
 def _inverse(multiplier: float) -> float:
+  """1 / multiplier, infinity at 0."""
   return 1 / multiplier if multiplier else math.inf
 
 
-def _rho(loss: DominatingPair) -> float:
-  if loss.family is CONCENTRATED:
-    return loss.parameters[0]
-  precision = _inverse(loss.parameters[1])
-  return precision * precision / 2  # which overflows to infinity, where a power raises
+def _rho(pair: DominatingPair) -> float:
+  """The rho of zero-concentrated differential privacy of a Gaussian or concentrated pair."""
+  if pair.family is CONCENTRATED:
+    return pair.parameters[0]
+  precision = _inverse(pair.parameters[1])
+  return precision * precision / 2  # a product overflows to infinity, a power raises
 
 
 def _real(number: int) -> float:
@@ -250,14 +270,16 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
 def register_analysis(
   event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]
 ) -> None:
-  """Makes ledgers that hold a registered event accountable: the public call for code outside the
-  package.
+  """Makes ledgers that hold a registered event accountable.
+
+  This is the public call for code outside the package.
 
   Args:
-    event_type: of a query's event, made by `jdp.events.register`.
+    event_type: of a query's event. It was made by `jdp.events.register`.
     analysis: (event, relation asked for, relation that its round declares) -> the `DominatingPair`
-      of one release that the record takes part in, of a kind of `jdp.accounting.pair_families`. It
-      raises ValueError for relations under which it is not proved.
+      of one release that the record takes part in. Its family is one of
+      `jdp.accounting.pair_families`. It raises ValueError for relations under which it is not
+      proved.
 
   Raises:
     ValueError: if the type is no registered query event, or has an analysis.
@@ -265,7 +287,7 @@ def register_analysis(
   >>> register_analysis(GaussianSum, lambda event, relation, declared: DominatingPair(PURE, (0.0,)))
   Traceback (most recent call last):
   ...
-  ValueError: Expected a query event without an analysis, got GaussianSum; a new meaning is a new event.
+  ValueError: Expected a query event without an analysis, got GaussianSum; make it a new event.
   """
   if event_type not in query_event_types():
     raise ValueError(
@@ -274,8 +296,7 @@ def register_analysis(
     )
   if event_type in _RELEASES:
     raise ValueError(
-      f"Expected a query event without an analysis, got {event_type.__name__}; a new meaning is a "
-      "new event."
+      f"Expected a query event without an analysis, got {event_type.__name__}; make it a new event."
     )
   _RELEASES[event_type] = analysis
 

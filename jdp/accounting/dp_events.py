@@ -1,10 +1,10 @@
 """Exchange with the package dp_accounting: a ledger as a `DpEvent`, and a `DpEvent` as a ledger.
 
-A `DpEvent` knows no relation: its noise multipliers are noise over sensitivity, for the relation
-that its accountant is told. So a ledger is exported, and an event imported, for one relation. jdp's
-relations are dp_accounting's ADD_OR_REMOVE_ONE, REPLACE_SPECIAL (zero-out) and REPLACE_ONE. Its
-`PLDAccountant` alone doubles the sensitivity under REPLACE_ONE once more: what it says of an export
-is an upper bound there.
+A `DpEvent` knows no relation. Its noise multipliers are noise over sensitivity, for the relation
+that its accountant is told. So a ledger is exported, and an event imported, for one relation. The
+relations add_remove, zero_out and replace_one are dp_accounting's ADD_OR_REMOVE_ONE,
+REPLACE_SPECIAL and REPLACE_ONE. Under REPLACE_ONE, its `PLDAccountant` alone doubles the
+sensitivity once more. What it says of an export is an upper bound there.
 """
 
 import math
@@ -51,9 +51,9 @@ class Export(NamedTuple):
 
   Attributes:
     event: a `dp_accounting.ComposedDpEvent`.
-    overflow_probability: what a `DpEvent` has no place for: the probabilities that samples outgrew
-      their capacity, over all rounds. At epsilon, add `(1 + e^epsilon)` times it to the delta that
-      dp_accounting computes.
+    overflow_probability: the sum over all rounds of the probability that a sample outgrew its
+      capacity. A `DpEvent` has no place for it. At epsilon, add `(1 + e^epsilon)` times it to the
+      delta that dp_accounting computes.
   """
 
   event: "DpEvent"
@@ -65,26 +65,26 @@ def to_dp_event(
 ) -> Export:
   """What one observer saw, under one relation, as a `dp_accounting.DpEvent`.
 
-  Rounds keep their order; equal ones in a row become a `SelfComposedDpEvent`. A release of grouped
-  sums is exported as the one Gaussian (or other release) that it is analysed as, pure releases and
-  local ones as the randomised response of two values that every epsilon-DP mechanism is a
-  post-processing of. Rounds by epochs have no `DpEvent`: they are exported, last, as the unsampled
-  releases that their epochs cost under the relation.
+  Rounds keep their order, and equal ones in a row become a `SelfComposedDpEvent`. Grouped sums are
+  exported as the one Gaussian (or other release) that they are analysed as. Pure and local releases
+  are exported as randomised response of two values, of which every epsilon-DP mechanism is a
+  post-processing. Rounds by epochs have no `DpEvent`. They come last, as the unsampled releases
+  that their epochs cost under the relation.
 
   Args:
     ledger: what was done.
-    relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
-    observer: server, clients or model; None: the ledger's only one.
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+    observer: server, clients or model. None: the ledger's only one.
 
   Returns:
     The event, and the probability of overflows that belongs to it.
 
   Raises:
     ImportError: if dp_accounting is not installed.
-    ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`); if
-      a local release has a delta; or if there is a pure release, local release or randomised
-      response and the relation is not replace_one, under which alone dp_accounting means by its
-      event what jdp does.
+    ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`) or a
+      local release has a delta. Also if the relation is not replace_one and there is a pure
+      release, local release or randomised response. Only under replace_one does dp_accounting mean
+      by its event what jdp does.
 
   >>> from jdp import ledger
   >>> run = ledger.subsampled_gaussian(
@@ -130,9 +130,9 @@ def from_dp_event(
 ) -> Ledger:
   """The ledger of what a `dp_accounting.DpEvent` says, its noise multipliers taken for `relation`.
 
-  An event that is not sampled becomes a Poisson sample of probability 1; several events of one
+  An event that is not sampled becomes a Poisson sample of probability 1. Several events of one
   sample become `GroupedSums`. `to_dp_event` of the result, for the same relation, gives back an
-  equal event (up to rounding), but for compositions within compositions, which are flattened.
+  equal event (up to rounding). Only compositions within compositions are flattened.
 
   Args:
     event: any but those named in the error below.
@@ -146,7 +146,7 @@ def from_dp_event(
 
   Raises:
     ImportError: if dp_accounting is not installed.
-    ValueError: if part of the event has no counterpart in `jdp.events`, by the name of its type.
+    ValueError: if part of the event has no counterpart in `jdp.events`. The message names its type.
 
   >>> import dp_accounting
   >>> event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 10)
@@ -162,9 +162,9 @@ def from_dp_event(
 
 
 def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
-  """A round whose sampling, if any, is drawn anew."""
+  """The event of a round whose sampling, if any, draws each sample anew."""
   dp = _dp_accounting()
-  # refuses pairings that have no analysis
+  # Called for its errors only: it refuses combinations that have no analysis.
   amplified_pairs(event, relation, sample_known=sample_known)
   inner = _release(dominating_pair(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
@@ -183,37 +183,40 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
+  """The events of a composition's pairs, each with its count."""
   return [
-    (_release(DominatingPair(kind, tuple(parameters)), relation), int(count))
-    for kind, group in total.groups.items()
+    (_release(DominatingPair(family, tuple(parameters)), relation), int(count))
+    for family, group in total.groups.items()
     for parameters, count in zip(*group, strict=True)
   ]
 
 
-def _release(loss: DominatingPair, relation: Relation) -> "DpEvent":
+def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
   """The event of a release that the record takes part in for certain."""
   dp = _dp_accounting()
-  parameters = tuple(map(float, loss.parameters))
-  if loss.family is NON_PRIVATE or math.inf in parameters:
+  parameters = tuple(map(float, pair.parameters))
+  if pair.family is NON_PRIVATE or math.inf in parameters:
     return dp.NonPrivateDpEvent()
-  if loss.family is GAUSSIAN:
+  if pair.family is GAUSSIAN:
     return dp.GaussianDpEvent(parameters[1]) if parameters[1] else dp.NonPrivateDpEvent()
-  if loss.family is LAPLACE:
+  if pair.family is LAPLACE:
     return dp.LaplaceDpEvent(1 / parameters[0])
-  if loss.family is CONCENTRATED:
+  if pair.family is CONCENTRATED:
     return dp.ZCDpEvent(*parameters)
-  if loss.family is SKELLAM:
+  if pair.family is SKELLAM:
     raise ValueError(
       "Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event "
       "out."
     )
+  # What is left is pure. dp_accounting's randomised response means what jdp's does only here.
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(
-      f"Expected relation replace_one to export {loss.family.name}, got {relation}; leave that "
+      f"Expected relation replace_one to export {pair.family.name}, got {relation}; leave that "
       "event out."
     )
+
   noise, num_values = (
-    parameters if loss.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
+    parameters if pair.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
   )
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 
@@ -236,6 +239,7 @@ def _rounds(event: Any, count: int, relation: Relation) -> Iterator[tuple[tuple[
 
 
 def _query(event: Any, relation: Relation) -> SumQueryEvent:
+  """The query of an event that one sample goes through."""
   dp = _dp_accounting()
   clip_norm = 0.5 if relation is Relation.REPLACE_ONE else 1.0
   if isinstance(event, dp.GaussianDpEvent):
@@ -262,8 +266,9 @@ def _query(event: Any, relation: Relation) -> SumQueryEvent:
 
 
 def _dp_accounting() -> Any:
+  """The package, or an error that says how to install it."""
   try:
-    import dp_accounting  # lazily: it takes a second
+    import dp_accounting  # Here, as it takes a second to import.
   except ImportError as error:
     raise ImportError(
       "Expected the package dp_accounting for DpEvents; pip install 'jdp[pld]'."

@@ -1,6 +1,4 @@
-"""What a unit's local releases cost together: by basic composition, and as losses for an
-accountant.
-"""
+"""The cost of a unit's local releases: by basic composition, and as dominating pairs."""
 
 import dataclasses
 from collections import Counter
@@ -23,20 +21,21 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
   """The guarantee of all local releases that one observer saw of one unit.
 
   Epsilons add up (and deltas, and the parts of a separated guarantee). A unit makes at most
-  `max_releases` releases, so only that many count, the most expensive ones, part by part: which of
-  the rounds the unit took part in must not matter. Rounds of central mechanisms are not counted.
+  `max_releases` releases, so only that many count. The most expensive ones count, part by part:
+  which of the rounds the unit took part in must not matter. Rounds of central mechanisms are not
+  counted.
 
   Args:
     ledger: holds at least one `LocalRelease`.
-    observer: whose view; None: that of the only observer of local releases.
+    observer: whose view. None: that of the only observer of local releases.
 
   Returns:
     A `SeparatedDP` if every release is separated, a `PureDP` if none has a delta, else an
-    `ApproxDP`; for the releases' relation, unit and observer.
+    `ApproxDP`. It is for the releases' relation, unit and observer.
 
   Raises:
-    ValueError: if there is no local release, or if observers (None given), relations, units or caps
-      differ.
+    ValueError: if there is no local release. Also if observers (None given), relations, units or
+      caps differ.
 
   >>> from jdp.guarantees import SeparatedDP
   >>> event = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
@@ -53,10 +52,10 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
 
 
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:
-  """The losses of the most expensive releases that a unit may make, apart from their deltas.
+  """The pairs of the most expensive releases that a unit may make, apart from their deltas.
 
   An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv
-  1311.0776), so the releases together have these losses but for an event of the sum of the deltas,
+  1311.0776). So the releases together have these pairs, but for an event of the sum of the deltas,
   that of `total_guarantee`.
   """
   table: Counter[tuple[float, ...]] = Counter()
@@ -67,7 +66,7 @@ def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:
 
 
 def total_guarantee(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
-  """The guarantee of counted releases, of which a unit makes no more than the cap they agree on."""
+  """The guarantee of counted releases, of which a unit makes no more than their common cap."""
   caps = {release.max_releases for release in releases}
   if len(caps) > 1:
     raise ValueError(
@@ -78,6 +77,7 @@ def total_guarantee(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
   cap = caps.pop()
   if cap is None:
     return everything
+  # The cap holds for each part (epsilon, delta, ...) alone: the largest values of each add up.
   parts = {f.name for f in dataclasses.fields(everything)} - {
     f.name for f in dataclasses.fields(Guarantee)
   }

@@ -1,10 +1,9 @@
-"""The kinds of privacy loss that accountants compose: families of pairs of distributions, with
-their divergences.
+"""Families of dominating pairs that accountants compose, with their divergences.
 
-A loss is a pair of output distributions that dominates what a round can do to neighbours; a kind is
-a family of them, such as "Gaussian sum of a Poisson sample, (q, z)". Kinds compose by their Renyi
-divergences, which each has. `jdp.accounting.pld.loss_distributions` says which have a privacy loss
-distribution as well.
+A dominating pair is a pair of output distributions that dominates what a round can do to
+neighbours. A family holds such pairs by their parameters, for example "Gaussian sum of a Poisson
+sample, (q, z)". Pairs compose by their Renyi divergences, which each family has.
+`jdp.accounting.pld.loss_distributions` says which have a privacy pair distribution as well.
 """
 
 import math
@@ -20,15 +19,15 @@ from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 
 
 class PairFamily(NamedTuple):
-  """A family of losses, each given by P numbers.
+  """A family of dominating pairs, each given by P numbers.
 
   Attributes:
     name: as it is called in messages.
-    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64, the larger of both
-      directions.
-    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy, infinite where
-      there is none.
-    severity: parameters -> a number; of two losses, that with the larger number dominates the other
+    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64. Each is the larger of
+      both directions.
+    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
+      where there is none.
+    severity: parameters -> a number. Of two pairs, that with the larger number dominates the other
       (for every accountant). None: the family is not ordered.
   """
 
@@ -39,13 +38,14 @@ class PairFamily(NamedTuple):
 
 
 class DominatingPair(NamedTuple):
-  """One loss: a kind and its parameters."""
+  """One dominating pair: a family and its parameters."""
 
   family: PairFamily
   parameters: tuple[float, ...]
 
 
 def _unbounded(parameters: np.ndarray) -> np.ndarray:
+  """The epsilons of pairs that have no pure differential privacy."""
   return np.full(len(parameters), math.inf)
 
 
@@ -103,6 +103,6 @@ NON_PRIVATE = PairFamily(
 )
 
 
-def pure_epsilon(loss: DominatingPair) -> float:
-  """The epsilon of pure differential privacy of one loss; infinite if it has none."""
-  return float(loss.family.max_loss(np.array([loss.parameters]))[0])
+def pure_epsilon(pair: DominatingPair) -> float:
+  """The epsilon of pure differential privacy of one pair; infinite if it has none."""
+  return float(pair.family.max_loss(np.array([pair.parameters]))[0])

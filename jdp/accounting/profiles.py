@@ -1,4 +1,4 @@
-"""Accountants: from composed losses to epsilon as a function of delta, and the reverse.
+"""Accountants: from a composition to epsilon as a function of delta, and the reverse.
 
 Each result is an upper bound on the truth. Minima and maxima are NumPy's, which keep NaN: Python's
 `max(0.0, nan)` is 0.
@@ -16,17 +16,19 @@ from jdp.accounting.composition import Composition
 from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, PairFamily
 from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
 
-# The search for the best order starts from these; it goes on doubling order - 1 while that helps.
+# The search for the best order starts from these. It doubles order - 1 beyond while that helps.
 _GRID = (1.01, 1.04, 1.16, 1.64, 2, 3, 5, 9, 17, 33, 65, 129)
 _MAX_ORDER = 1 + 2**20
-# It ends where orders differ by _CLOSE in log(order - 1), or their bounds by a share _FLAT: then a
+# It ends where orders differ by _CLOSE in log(order - 1), or their bounds by a share _FLAT. Then a
 # parabola fits.
 _CLOSE, _FLAT = 3e-4, 3e-4
 
 
 class PrivacyProfile(NamedTuple):
-  """What is guaranteed: (epsilon(delta), delta)-DP for every delta, (epsilon, delta(epsilon))-DP
-  for every epsilon.
+  """The guarantee of a run, as two functions.
+
+  The run is (epsilon(delta), delta)-DP for every delta, and (epsilon, delta(epsilon))-DP for every
+  epsilon.
   """
 
   epsilon: Callable[[float], float]
@@ -34,16 +36,16 @@ class PrivacyProfile(NamedTuple):
 
 
 def rdp_profile(composed: Composition) -> PrivacyProfile:
-  """Renyi divergences, with the best of all real orders from 1.01 to 2^20 + 1.
+  """The profile by Renyi divergences, with the best of all real orders from 1.01 to 2^20 + 1.
 
-  There is no list of orders to choose: the result is within 0.02 % of the least over all orders.
+  There is no list of orders to choose. The result is within 0.02 % of the least over all orders.
   Large epsilons have their best order near 1, ordinary ones between 2 and 50, tiny ones in the
   hundreds or thousands.
   """
   curve = functools.cache(composed.rdp)
   distance = total_variation(float(curve(_GRID)[0]))
 
-  def epsilon(delta):
+  def epsilon(delta: float) -> float:
     if distance <= delta:
       return 0.0
     return float(
@@ -52,7 +54,7 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
       )
     )
 
-  def delta(epsilon):
+  def delta(epsilon: float) -> float:
     least = _least_over_orders(curve, lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
     return float(np.minimum(distance, _probability(least)))
 
@@ -65,14 +67,14 @@ def _least_over_orders(
 ) -> float:
   """The smallest bound over all orders.
 
-  (a - 1) rdp(a) is convex in the order a, being a cumulant generating function. That makes both
-  bounds quasi-convex in a: the best order lies between the neighbours of the best order of the
-  grid. Halving finds it, and where the bound is flat a parabola; but at some order it may rise as
-  steeply as a cliff.
+  (a - 1) rdp(a) is a cumulant generating function, so it is convex in the order a. That makes both
+  bounds quasi-convex in a. The best order lies between the neighbours of the best order of the
+  grid. Halving finds it. Where the bound is flat, a parabola does. A parabola alone would not do:
+  at some order the bound may rise as steeply as a cliff.
   """
   orders, values = list(_GRID), list(bound(np.array(_GRID), curve(_GRID)))
 
-  def value(log_excess):
+  def value(log_excess: np.ndarray) -> np.ndarray:
     order = 1 + np.exp(log_excess)
     return bound(order, curve(tuple(order.tolist())))
 
@@ -82,6 +84,7 @@ def _least_over_orders(
   if math.isinf(values[best]):
     return float(values[best])
   best = min(max(best, 1), len(orders) - 2)
+  # Three points around the least; each step halves both gaps and keeps the three around the least.
   points = [math.log(order - 1) for order in orders[best - 1 : best + 2]]
   around = [float(v) for v in values[best - 1 : best + 2]]
   while points[2] - points[0] > _CLOSE and max(around) - around[1] > _FLAT * abs(around[1]):
@@ -111,8 +114,9 @@ def _vertex(x: list[float], y: list[float]) -> float:
 
 
 def moments_profile(composed: Composition) -> PrivacyProfile:
-  """The moments accountant as published (arXiv 1607.00133): Gaussian sums, orders 2..33, the
-  classic conversion.
+  """The profile of the moments accountant as published (arXiv 1607.00133).
+
+  It takes Gaussian sums, orders 2..33 and the classic conversion.
   """
   if others := composed.groups.keys() - {GAUSSIAN, NON_PRIVATE}:
     raise ValueError(
@@ -127,13 +131,13 @@ def moments_profile(composed: Composition) -> PrivacyProfile:
   )
 
 
-def names_of(kinds: Iterable[PairFamily]) -> str:
-  """What kinds of loss are called in a message."""
-  return ", ".join(sorted(kind.name for kind in kinds))
+def names_of(families: Iterable[PairFamily]) -> str:
+  """The names of families, as messages list them."""
+  return ", ".join(sorted(family.name for family in families))
 
 
 def pure_profile(epsilon: float) -> PrivacyProfile:
-  """Pure differential privacy."""
+  """The profile of pure differential privacy."""
   return PrivacyProfile(
     lambda delta: epsilon if delta < 1 else 0.0, lambda bound: 0.0 if epsilon <= bound else 1.0
   )
@@ -165,13 +169,13 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
   if overflow == 0:
     return profile
 
-  def surcharge(epsilon):
-    # Above 1 it no longer matters by how much.
+  def surcharge(epsilon: float) -> float:
+    # Capped, so that nothing overflows: a delta above 1 says nothing.
     return overflow + math.exp(min(epsilon + math.log(overflow), 1.0))
 
-  def smallest_epsilon(delta):
-    # What epsilon needs grows with the surcharge it causes: from 0 up to just past the first that
-    # suffices. Where the two run nearly side by side, the steps grow.
+  def smallest_epsilon(delta: float) -> float:
+    # A larger epsilon has a larger surcharge, which takes a larger epsilon. So epsilon rises from 0
+    # to just past the first that suffices. The steps grow, as the two may run nearly side by side.
     epsilon = 0.0
     for step in itertools.count():
       if not (rest := delta - surcharge(epsilon)) > 0:
@@ -181,11 +185,12 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
       epsilon = needed * (1 + 1e-7 * 2.0 ** max(0, step - 50))
     return math.inf
 
-  def smallest_delta(epsilon):
+  def smallest_delta(epsilon: float) -> float:
     own = float(np.minimum(1.0, profile.delta(epsilon) + surcharge(epsilon)))
     if surcharge(epsilon) < _CLOSE * own:
       return own
-    # What holds at a smaller epsilon, with its smaller surcharge, holds here too.
+    # A guarantee at a smaller epsilon holds here too, and its surcharge is smaller. So bisect for
+    # the least delta that some epsilon up to this one reaches.
     low, high = math.log(overflow), math.log(own)
     while high - low > _CLOSE:
       middle = (low + high) / 2

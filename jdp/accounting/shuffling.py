@@ -1,28 +1,30 @@
-"""Privacy amplification by shuffling: from local reports to those who see them only in a random
-order.
+"""Privacy amplification by shuffling: local reports that others see only in a random order.
 
 Each of n users sends one report of an epsilon_0-DP local randomiser R, and a shuffler removes who
-sent what. A user whose value changes from x to x' hides among the others: with probability r
-another user's report is a *clone*, a draw of the same two distributions Q and Q' that the changed
-user's report mixes,
+sent what. A user whose value changes from x to x' hides among the others. With probability r
+another user's report is a *clone*. That is a draw of the same two distributions Q and Q' that the
+changed user's report mixes,
 
-    R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1),
+    R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1).
 
-Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), which is a distribution as R is epsilon_0-DP,
-and Q' likewise. All else about the reports does not depend on the changed value. So what is seen is
-a post-processing of the number of draws from each of the two distributions,
+Here Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), and Q' likewise. They are distributions, as
+R is epsilon_0-DP. All else about the reports does not depend on the changed value. So what is seen
+is a post-processing of the number of draws from each of the two distributions,
 
-    (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),    C ~ Bin(n - 1, r), A ~ Bin(C, 1/2), D ~ Bern(w)
+    (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),
+    C ~ Bin(n - 1, r),  A ~ Bin(C, 1/2),  D ~ Bern(w)
 
-(arXiv 2012.12803, Theorem 3.1 and its proof), and delta is the hockey-stick divergence of these
-two, which is computed here. The two are mirror images, so that both directions cost the same. How
-likely clones are:
+(arXiv 2012.12803, Theorem 3.1 and its proof). This module computes delta, the hockey-stick
+divergence of these two. They are mirror images, so both directions cost the same.
+
+The probability of a clone is
 
 * of any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q +
   Q') / 2;
-* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1): there even R(x'') >= (R(x) + R(x')) /
-  (e^epsilon_0 + 1), as no output is the likelier one of two inputs. arXiv 2208.04591 had stated
-  this r for every randomiser; its erratum withdraws that.
+* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1). There even R(x'') >= (R(x) + R(x')) /
+  (e^epsilon_0 + 1), as no output is the likelier one of two inputs.
+
+arXiv 2208.04591 had stated the second r for every randomiser. Its erratum withdraws that.
 """
 
 import functools
@@ -35,10 +37,11 @@ from scipy import optimize, special
 
 from jdp import _validate
 
-# counts of clones that e^-80 of the mass lies beyond are not summed over, but added to delta
+# Numbers of clones beyond which e^-80 of the mass lies are not summed over. That mass is added to
+# delta.
 _LOG_TAIL = 80.0
-_MAX_GROUPS = 4096  # of such counts
-_MOST_REPORTS = 10**9  # which have nearly a million likely counts
+_MAX_GROUPS = 4096  # of numbers of clones, for the sum over them
+_MOST_REPORTS = 10**9  # these have nearly a million likely numbers of clones
 _ROUNDING = 1e-10  # relative error allowed for in the binomial tails
 _TOLERANCE = 1e-9  # of a search in epsilon
 _MAX_EPSILON = 500.0  # e^epsilon is finite; no number of reports amplifies so much
@@ -55,15 +58,15 @@ def shuffled_delta(
 ) -> float:
   """The delta of (epsilon, delta)-differential privacy of shuffled local reports.
 
-  Formal guarantee: replace-one, per user (one report each), against whoever sees the reports only
-  after they were shuffled. It holds for users that share a randomiser; and for randomisers that
-  each depend on the reports before (arXiv 2012.12803, Theorem 3.1), if the users were put in a
-  uniform order first. The server that receives reports with their senders sees epsilon_0 as ever.
-  Computed in float64, with an allowance for rounding: the value is an upper bound.
+  Formal guarantee: replace-one, per user (one report each), against observers who see the reports
+  only after shuffling. It holds for users that share a randomiser. It also holds for randomisers
+  that each depend on the reports before (arXiv 2012.12803, Theorem 3.1), if the users were put in a
+  uniform order first. The server that receives reports with their senders still sees epsilon_0. The
+  value is computed in float64, with an allowance for rounding. It is an upper bound.
 
   Args:
-    local_epsilon: epsilon_0 of one report, pure DP under replace-one, in [0, 500].
-    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9: others
+    local_epsilon: epsilon_0 of one report, in [0, 500]. It is pure DP under replace-one.
+    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9, as others
       only help.
     epsilon: >= 0.
     randomizer: "any", or "randomized_response" (of any number of values), for which more is proved.
@@ -82,19 +85,20 @@ def shuffled_delta(
   if epsilon >= local_epsilon:
     return 0.0
   clones, mass = _clones(min(num_reports, _MOST_REPORTS) - 1, _CLONES[randomizer](local_epsilon))
-  # The likelihood ratio of the first count, k of c + 1, grows with k: it exceeds e^epsilon from a
-  # fixed share on.
+  # The likelihood ratio of the first count, k of c + 1, grows with k. It exceeds e^epsilon from a
+  # fixed share of c + 1 on.
   share = math.expm1(-epsilon - local_epsilon) / (
     math.expm1(-local_epsilon) * (1 + math.exp(-epsilon))
   )
   least = np.ceil(share * (clones + 1))
   half = _binomial()(clones, 0.5)
   above, at = half.sf(least - 1), half.pmf(least - 1)
+  # The hockey-stick divergence of that event: a term at its border, less one of the tail beyond.
   gain = -math.expm1(epsilon - local_epsilon) * float(special.expit(local_epsilon)) * at
-  loss = math.expm1(epsilon) * above
+  lost = math.expm1(epsilon) * above
   return min(
     1.0,
-    float(mass @ (np.maximum(gain - loss, 0) + _ROUNDING * (gain + loss)))
+    float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
     + 2 * math.exp(-_LOG_TAIL),
   )
 
@@ -102,11 +106,12 @@ def shuffled_delta(
 def shuffled_epsilon(
   local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:
-  """The epsilon of (epsilon, delta)-differential privacy of shuffled local reports:
-  `shuffled_delta` reversed.
+  """The epsilon of shuffled local reports at a given delta: the inverse of `shuffled_delta`.
+
+  The guarantee is that of `shuffled_delta`.
 
   Args:
-    local_epsilon: as for `shuffled_delta`, and so are the guarantee and the other arguments.
+    local_epsilon: epsilon_0 of one report, in [0, 500].
     num_reports: n.
     delta: in [0, 1].
     randomizer: see `shuffled_delta`.
@@ -124,7 +129,7 @@ def shuffled_epsilon(
   _check(local_epsilon, num_reports, randomizer)
   _validate.probability(delta=delta)
 
-  def delta_of(epsilon):
+  def delta_of(epsilon: float) -> float:
     return shuffled_delta(local_epsilon, num_reports, epsilon, randomizer=randomizer)
 
   return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
@@ -133,11 +138,12 @@ def shuffled_epsilon(
 def largest_local_epsilon(
   target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:
-  """The largest local epsilon whose reports, shuffled, are (target_epsilon, delta)-differentially
-  private.
+  """The largest local epsilon whose shuffled reports are (target_epsilon, delta)-DP.
+
+  The guarantee is that of `shuffled_delta`.
 
   Args:
-    target_epsilon: > 0, at most 500; the guarantee is that of `shuffled_delta`.
+    target_epsilon: > 0, at most 500.
     num_reports: n.
     delta: in [0, 1].
     randomizer: see `shuffled_delta`.
@@ -156,25 +162,25 @@ def largest_local_epsilon(
   _validate.in_range(0, _MAX_EPSILON, target_epsilon=target_epsilon)
   _validate.probability(delta=delta)
 
-  def delta_of(local_epsilon):
+  def delta_of(local_epsilon: float) -> float:
     return shuffled_delta(local_epsilon, num_reports, target_epsilon, randomizer=randomizer)
 
   return _search(delta_of, delta, feasible=target_epsilon, infeasible=_MAX_EPSILON)
 
 
 def _binomial() -> Any:
-  from scipy import stats  # A quarter of a second to import.
+  """SciPy's binomial distribution."""
+  from scipy import stats  # Here, as it takes a quarter of a second to import.
 
   return stats.binom
 
 
 @functools.lru_cache(maxsize=4)
 def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
-  """Numbers of clones and their probabilities, by Bernstein's inequality all but 2 e^-_LOG_TAIL of
-  the mass.
+  """Numbers of clones and their probabilities: all but 2 e^-_LOG_TAIL of the mass.
 
-  Many numbers are taken in groups, each for its smallest: a clone less never hides better, as
-  whoever sees the counts could add one.
+  The range follows from Bernstein's inequality. Many numbers are taken in groups, each for its
+  smallest. A clone less never hides better, as an observer of the counts could add one.
   """
   mean, variance = others * probability, others * probability * (1 - probability)
   reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)
@@ -186,11 +192,12 @@ def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
 def _search(
   delta_of: Callable[[float], float], delta: float, *, feasible: float, infeasible: float
 ) -> float:
-  """Where the monotone `delta_of` reaches `delta`, on the feasible side; the other end if it stays
-  below.
+  """Where the monotone `delta_of` reaches `delta`, on the feasible side.
+
+  It is the infeasible end if `delta_of` stays below `delta` up to there.
   """
 
-  def excess(x):
+  def excess(x: float) -> float:
     return math.log(max(delta_of(x), _TINY)) - math.log(max(delta, _TINY))
 
   if excess(infeasible) <= 0:
@@ -198,6 +205,7 @@ def _search(
   if excess(feasible) == 0:
     return feasible
   found = float(optimize.brentq(excess, feasible, infeasible, xtol=_TOLERANCE / 4))
+  # The root may lie a rounding error on the infeasible side: step back until the bound holds.
   while excess(found) > 0:
     found += math.copysign(_TOLERANCE / 4, feasible - infeasible)
   return min(found, feasible) if infeasible < feasible else max(found, feasible)

@@ -1,4 +1,4 @@
-"""Renyi divergences of the pairs that rounds are dominated by, and what they say about epsilon.
+"""Renyi divergences of dominating pairs, and what they say about epsilon.
 
 | what | where |
 |---|---|

@@ -1,5 +1,6 @@
-"""Sums over the terms of binomials, for many events and orders at once, in logarithms and in
-bounded memory.
+"""Sums over the terms of binomials in logarithms, for many events and orders at once.
+
+The memory is bounded: events are taken in chunks.
 """
 
 import functools
@@ -9,7 +10,7 @@ import numpy as np
 from scipy import special
 
 CHUNK = 2**16
-"""Array elements at a time: bounds the memory, and stays in the cache."""
+"""Array elements at a time. It bounds the memory, and the arrays stay in the cache."""
 
 
 def log_binomial_sum(
@@ -26,6 +27,7 @@ def log_binomial_sum(
     gain: (events [R], k [K]) -> gain_k of those events, [R, K].
     orders: a, whole, >= 2, [A].
   """
+  # All orders' terms lie side by side on one axis; the gain is evaluated once for each k.
   starts, k, rest, log_choose = _terms(tuple(orders.astype(int)))
   distinct = np.arange(2, k.max() + 1)
   result = np.empty((log_q.size, orders.size))
@@ -38,8 +40,9 @@ def log_binomial_sum(
 
 
 def chunks(lengths: np.ndarray) -> Iterator[np.ndarray]:
-  """Splits rows into index arrays, rows of similar length together, that fill at most `CHUNK`
-  elements.
+  """Splits rows into index arrays that fill at most `CHUNK` elements.
+
+  Rows of similar length come together, as each chunk is as wide as its longest row.
   """
   rows, start = np.argsort(lengths), 0
   while start < rows.size:
@@ -59,8 +62,10 @@ def log_expm1(t: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _terms(orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """The terms k = 2..a of every order, one after another: where each order starts, k, a - k, log
-  C(a, k).
+  """The terms k = 2..a of every order, one order after another.
+
+  Returns:
+    The index where each order starts, k, a - k and log C(a, k).
   """
   a = np.repeat(orders, np.array(orders) - 1)
   k = np.concatenate([np.arange(2, order + 1) for order in orders])
@@ -73,5 +78,6 @@ def _log_sum_exp(terms: np.ndarray, starts: np.ndarray) -> np.ndarray:
   """log of the sum of exp(terms) over the segments of the last axis that begin at `starts`."""
   top = np.maximum.reduceat(terms, starts, axis=1)
   lengths = np.diff(starts, append=terms.shape[1])
+  # In place, as the terms are the largest array here.
   terms -= np.repeat(top, lengths, axis=1)
   return top + np.log(np.add.reduceat(np.exp(terms, out=terms), starts, axis=1))

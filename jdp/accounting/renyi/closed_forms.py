@@ -1,9 +1,8 @@
-"""Renyi divergences in closed form: pure differential privacy, randomised response, Laplace noise,
-zCDP.
+"""Renyi divergences in closed form, for pure DP, randomised response, Laplace noise and zCDP.
 
 With A = E_Q (P/Q)^a the divergence of order a is log(A) / (a - 1). A - 1 may be far smaller than A,
-so every function below computes it as a sum or product of non-negative terms. All are float64, [E]
-and [A] to [E, A], and take infinite parameters: their divergence is infinite.
+so every function below computes it as a sum or product of non-negative terms. All take parameters
+[E] and orders [A] to float64 [E, A]. An infinite parameter has an infinite divergence.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
   """The largest divergence of any epsilon-DP release: that of randomised response on one bit.
 
   Every pair of distributions whose likelihood ratios lie in [e^-epsilon, e^epsilon] is a
-  post-processing of that response's (arXiv 1311.0776); its divergence is that of arXiv 1605.02065,
+  post-processing of that response's (arXiv 1311.0776). Its divergence is that of arXiv 1605.02065,
   Proposition 3.3.
 
   >>> print(pure(np.array([1.0, 1e-6]), np.array([2.0, 1e9])))
@@ -29,8 +28,9 @@ def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
 def randomized_response(
   noise: np.ndarray, num_values: np.ndarray, orders: np.ndarray
 ) -> np.ndarray:
-  """The divergence between the responses to two of `num_values` values; `noise` as in
-  `RandomizedResponse`.
+  """The divergence between the responses to two of `num_values` values.
+
+  `noise` is that of `RandomizedResponse`.
   """
   with np.errstate(divide="ignore"):
     log_kept = np.log1p(-noise * (1 - 1 / num_values))
@@ -44,12 +44,12 @@ def response_epsilon(noise: np.ndarray, num_values: np.ndarray) -> np.ndarray:
 
 
 def laplace(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
-  """The divergence between Laplace distributions whose centres are `epsilon` scales apart (arXiv
-  1702.07476, Proposition 6).
+  """The divergence between Laplace distributions whose centres are `epsilon` scales apart.
 
-  It bounds that of a vector which moves by an L1 distance of `epsilon` scales: the divergence of
-  one coordinate is convex in its share of the distance and zero at zero, so the coordinates
-  together have no more than all of the distance in one of them.
+  Source: arXiv 1702.07476, Proposition 6. It also bounds the divergence of a vector that moves by
+  an L1 distance of `epsilon` scales. The divergence of one coordinate is convex in its share of the
+  distance, and zero at zero. So the coordinates together have no more than one coordinate that
+  moves by the whole distance.
   """
   with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
     e, a = epsilon[:, None], orders
@@ -63,22 +63,24 @@ def concentrated(rho: np.ndarray, orders: np.ndarray) -> np.ndarray:
   return rho[:, None] * orders
 
 
-def _binary(loss: np.ndarray, log_kept: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """For distributions equal but for two outputs, whose probabilities u and u e^-loss change places;
-  log_kept is log u.
+def _binary(epsilon: np.ndarray, log_kept: np.ndarray, a: np.ndarray) -> np.ndarray:
+  """The divergence of distributions that are equal but for two outputs.
 
-  A - 1 = u (e^((a-1) loss) - 1) (1 - e^(-a loss)).
+  The probabilities of these two, u and u e^-epsilon, change places. log_kept is log u.
+
+      A - 1 = u (e^((a-1) epsilon) - 1) (1 - e^(-a epsilon))
   """
   with np.errstate(over="ignore", divide="ignore"):
-    log_excess = log_kept + log_expm1((a - 1) * loss) + np.log(-np.expm1(-a * loss))
+    log_excess = log_kept + log_expm1((a - 1) * epsilon) + np.log(-np.expm1(-a * epsilon))
     return np.logaddexp(0.0, log_excess) / (a - 1)
 
 
 def _log_second_order(x: np.ndarray) -> np.ndarray:
   """log(e^x - 1 - x), which is log(x^2/2) + log 1F1(1; 3; x)."""
+  # e^x - 1 - x cancels near zero, its series does not. Clipping keeps branches finite elsewhere.
   near = np.clip(x, -1.0, 1.0)
   small = 2 * np.log(np.abs(x)) - np.log(2) + np.log(special.hyp1f1(1, 3, near))
-  far = np.clip(x, 1.0, 700.0)  # beyond, the logarithm below is zero
+  far = np.clip(x, 1.0, 700.0)  # beyond 700 the logarithm below is zero
   large = x + np.log1p(-(1 + far) * np.exp(-far))
   negative = np.log(np.expm1(x) - x)
   return np.where(np.abs(x) <= 1, small, np.where(x > 0, large, negative))

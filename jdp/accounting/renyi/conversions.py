@@ -1,10 +1,10 @@
 """From Renyi differential privacy of one order to epsilon or delta, order by order.
 
-Every order's bound holds, so the smallest is the answer. Two conversions:
+Every order's bound holds, so the smallest is the answer. There are two conversions:
 
-* `IMPROVED`: arXiv 2004.00010, Proposition 12;
-* `CLASSIC`: arXiv 1702.07476, Proposition 3, with which the tables of the moments accountant were
-  published (arXiv 1607.00133, Theorem 2).
+* `IMPROVED`: arXiv 2004.00010, Proposition 12.
+* `CLASSIC`: arXiv 1702.07476, Proposition 3. The tables of the moments accountant were published
+  with it (arXiv 1607.00133, Theorem 2).
 """
 
 import math
@@ -17,7 +17,8 @@ import numpy as np
 class Conversion(NamedTuple):
   """A pair of bounds that belong together.
 
-  A negative epsilon, or a positive log delta, is left as it is: both are smooth in the order.
+  A negative epsilon, or a positive log delta, is left as it is, so that both are smooth in the
+  order.
 
   Attributes:
     epsilon: (orders [A] > 1, rdp [A], delta) -> the epsilon [A] of (epsilon, delta)-DP.
@@ -49,13 +50,14 @@ CLASSIC = Conversion(_classic_epsilon, _classic_log_delta)
 
 
 def total_variation(rdp: float) -> float:
-  """A delta for epsilon = 0, from the divergence of any order (Kullback and Leibler's is not
-  larger).
+  """A delta for epsilon = 0, from the divergence of any order.
 
-  The smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp).
+  It is the smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp). Both
+  take Kullback and Leibler's divergence, which is not larger than that of any order above 1.
   """
   return float(np.sqrt(np.minimum(rdp / 2, -np.expm1(-rdp))))
 
 
 def _log(delta: float) -> float:
+  """log(delta), -infinity at 0."""
   return math.log(delta) if delta > 0 else -math.inf

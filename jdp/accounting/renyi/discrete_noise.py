@@ -1,4 +1,4 @@
-"""What sums of integer vectors with discrete noise cost.
+"""The cost of sums of integer vectors with discrete noise.
 
 A record moves the sum by an integer vector of L2 norm at most S and L1 norm at most s. Integers x
 have |x| <= x^2, so s <= min(sqrt(d), S) S. Reducing a released sum modulo 2^b, or unwrapping it, is
@@ -17,23 +17,28 @@ _LARGEST_VARIANCE = 1e150  # more noise counts as this: its divergences would ro
 def discrete_gaussian_rho(
   l2: float, l1: float, share_stddev: float, num_shares: int, dim: int
 ) -> float:
-  """The rho of zCDP of a sum with the noise of `num_shares` independent discrete Gaussians on each
-  coordinate.
+  """The rho of zCDP of a sum with `num_shares` independent discrete Gaussians on each coordinate.
 
-  With one share it is S^2 / (2 sigma^2) (arXiv 2004.00010, Theorem 4, for each coordinate, and
-  composition). A sum of n is no discrete Gaussian, but is within a factor of e^tau of the one of
-  variance n sigma^2 everywhere, with tau = 10 sum_{k=1}^{n-1} e^(-2 pi^2 sigma^2 k / (k+1)); then
-  rho is half of the least of S^2 / (n sigma^2) + 2 tau s / (sqrt(n) sigma) + tau^2 d and (S /
-  (sqrt(n) sigma) + tau sqrt(d))^2 (arXiv 2102.06387, Proposition 14, for sigma >= 1/2). tau is
-  below 1e-15 n from sigma = 2 on.
+  With one share, rho is S^2 / (2 sigma^2) (arXiv 2004.00010, Theorem 4, for each coordinate, and
+  composition). A sum of n is no discrete Gaussian. It is within a factor of e^tau of the one of
+  variance n sigma^2 everywhere, with
+
+      tau = 10 sum_{k=1}^{n-1} e^(-2 pi^2 sigma^2 k / (k+1)).
+
+  Then rho is half of the smaller of
+
+      S^2 / (n sigma^2) + 2 tau s / (sqrt(n) sigma) + tau^2 d,
+      (S / (sqrt(n) sigma) + tau sqrt(d))^2
+
+  (arXiv 2102.06387, Proposition 14, for sigma >= 1/2). From sigma = 2 on, tau is below 1e-15 n.
 
   Args:
     l2: S >= 0.
     l1: s >= 0.
-    share_stddev: sigma >= 0 of one share; infinite rho at 0, and below 1/2 if there are several
-      shares.
-    num_shares: n >= 0; without any rho is infinite, and beyond 2^53.
-    dim: d >= 1; beyond 2^53 rho is infinite.
+    share_stddev: sigma >= 0 of one share. At 0 rho is infinite. Below 1/2 it is infinite if there
+      are several shares.
+    num_shares: n >= 0. At 0, and beyond 2^53, rho is infinite.
+    dim: d >= 1. Beyond 2^53 rho is infinite.
 
   >>> print(f"{discrete_gaussian_rho(10.0, 100.0, 5.0, 100, 1000):.6f}")
   0.020000
@@ -50,12 +55,14 @@ def discrete_gaussian_rho(
   distance, spread = l2 / scale, tau * math.sqrt(dim)
   apart = distance * distance + 2 * tau * (l1 / scale if tau else 0.0) + spread * spread
   least = min(apart, (distance + spread) * (distance + spread)) / 2
+  # A release that moves is never free, even where its cost underflows.
   return max(least, sys.float_info.min) if l2 else least
 
 
 def inflation(share_stddev: float, num_shares: int) -> float:
-  """tau of `discrete_gaussian_rho`; at most 1e5 terms are added, and the others bounded by the last
-  of them.
+  """tau of `discrete_gaussian_rho`.
+
+  At most 1e5 terms are added. The others are bounded by the last of them.
   """
   terms = min(num_shares - 1, 10**5)
   k = np.arange(1, terms + 1)
@@ -67,12 +74,14 @@ def inflation(share_stddev: float, num_shares: int) -> float:
 def skellam_rdp(
   l2: np.ndarray, l1: np.ndarray, variance: np.ndarray, orders: np.ndarray
 ) -> np.ndarray:
-  """The Renyi divergences of sums with Skellam noise, of variance v on each coordinate, [E] and [A]
-  to [E, A].
+  """The Renyi divergences of sums with Skellam noise, [E] and [A] to [E, A].
 
-  At whole orders a: a S^2 / (2 v) + min(((2a - 1) S^2 + 6 s) / (4 v^2), 3 s / (2 v)) (arXiv
-  2110.04995, Corollary 4.1 with scale 1). Between whole orders (a - 1) times the divergence is
-  convex in a (arXiv 1206.2459, Corollary 2), and is zero at 1: the chord is above it.
+  The noise has variance v on each coordinate. At whole orders a the divergence is at most
+
+      a S^2 / (2 v) + min(((2a - 1) S^2 + 6 s) / (4 v^2), 3 s / (2 v))
+
+  (arXiv 2110.04995, Corollary 4.1 with scale 1). Between whole orders, (a - 1) times the divergence
+  is convex in a (arXiv 1206.2459, Corollary 2), and is zero at 1. So the chord is above it.
 
   Args:
     l2: S >= 0 of each sum.
@@ -85,7 +94,7 @@ def skellam_rdp(
   l2, l1, v = l2[:, None], l1[:, None], np.minimum(variance[:, None], _LARGEST_VARIANCE)
   with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
     at_low = _skellam_log_moment(l2, l1, v, low)
-    # A share of zero of an infinite end is nothing.
+    # At a whole order `part` is 0, and 0 times an infinite end would be NaN.
     chord = np.where(
       part > 0, (1 - part) * at_low + part * _skellam_log_moment(l2, l1, v, high), at_low
     )
@@ -94,10 +103,9 @@ def skellam_rdp(
 
 
 def _skellam_log_moment(l2: np.ndarray, l1: np.ndarray, v: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """(a - 1) times the divergence at whole orders a >= 1; zero at 1, where a first factor of zero
-  meets infinity.
-  """
-  # so that nothing overflows but what is infinite
+  """(a - 1) times the divergence at whole orders a >= 1; zero at 1."""
+  # In this form nothing overflows but what is infinite.
   squared, absolute = np.square(l2 / np.sqrt(v)), l1 / v
   second = np.minimum(((2 * a - 1) * squared / v + 6 * absolute / v) / 4, 1.5 * absolute)
+  # At order 1 a factor of zero may meet infinity.
   return np.where(a > 1, (a - 1) * (a * squared / 2 + second), 0.0)

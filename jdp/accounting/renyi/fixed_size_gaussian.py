@@ -1,21 +1,20 @@
-"""Renyi differential privacy of a Gaussian sum over a sample of fixed size, drawn without
-replacement.
+"""Renyi differential privacy of a Gaussian sum over a sample of fixed size without replacement.
 
-arXiv 1808.00087 (Wang, Balle and Kasiviswanathan). The relation is replace-one: with a sample of a
-share q of the records, and noise multiplier z of the sum when one record in the sample is replaced,
-the divergence of a whole order a is at most log(A) / (a - 1) with
+Source: arXiv 1808.00087 (Wang, Balle and Kasiviswanathan). The relation is replace-one. The sample
+holds a share q of the records. The noise multiplier z is that of the sum when one record in the
+sample is replaced. The divergence of a whole order a is at most log(A) / (a - 1) with
 
     A = 1 + sum_{j=2}^a C(a, j) q^j c_j,      c_j = min(2 e^(j(j-1)/(2z^2)), 4 m_j)
 
-(Theorem 9), where m_j bounds E |L - 1|^j for the likelihood ratio L of N(1, z^2) to N(0, z^2): the
-moment itself at even j, the geometric mean of its neighbours at odd j (Theorem 27). Between whole
-orders (a - 1) rdp(a), being convex in a, lies below its chord (Corollary 10). Nor does a sample
-cost more than the whole: a / (2z^2).
+(Theorem 9). Here m_j bounds E |L - 1|^j for the likelihood ratio L of N(1, z^2) to N(0, z^2). At
+even j it is the moment itself, at odd j the geometric mean of its neighbours (Theorem 27). Between
+whole orders (a - 1) rdp(a) is convex in a, so it lies below its chord (Corollary 10). Nor does a
+sample cost more than the whole: a / (2z^2).
 
-For z <= 1/2 the first term of c_j is the smaller one, and no moments are computed: with n_j = (E
-L^j)^(1/j) = e^((j-1)/(2z^2)), Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 -
-1/n_j)^j, and the last factor is at least (1 - e^-2)^2 > 1/2 then (at odd j too, as moments are
-log-convex in j).
+For z <= 1/2 the first term of c_j is the smaller one, and no moments are computed. To see this, let
+n_j = (E L^j)^(1/j) = e^((j-1)/(2z^2)). Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 -
+1/n_j)^j. The last factor is then at least (1 - e^-2)^2 > 1/2. That holds at odd j too, as moments
+are log-convex in j.
 """
 
 import functools
@@ -26,19 +25,19 @@ import numpy as np
 
 from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
 
-# moments of higher order are left at the other bound, which then is the smaller one
+# For higher orders the other bound is the smaller one, so their moments are not computed.
 _MAX_MOMENT = 256
-_MAX_ORDER = 2**14  # the sum of a higher order has too many terms; it is left at that of the whole
-_LEAST_FOR_MOMENTS = 0.5  # of z; the quadrature's nodes, too, number about 1/z
+_MAX_ORDER = 2**14  # above it the sum has too many terms, and the bound of the whole stands
+_LEAST_FOR_MOMENTS = 0.5  # of z; a smaller z needs no moments, and about 1/z nodes for them
 _LARGEST = 1e100  # a larger z counts as this
 
 
 def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) -> np.ndarray:
-  """The bound for shares q [E] in [0, 1] and multipliers z [E] >= 0 at real orders a > 1 [A],
-  float64 [E, A].
+  """The bound for shares q [E] and multipliers z [E] at real orders a [A], float64 [E, A].
 
-  With a relative error below 1e-9. The multiplier is stddev / (2 clip norm) for a clipped sum: a
-  replaced record moves it by twice the clip norm.
+  Shares lie in [0, 1], multipliers are >= 0 and orders > 1. The relative error is below 1e-9. For a
+  clipped sum the multiplier is stddev / (2 clip norm), as a replaced record moves it by twice the
+  clip norm.
 
   >>> print(rdp_fixed_size_gaussian(np.array([0.01]), np.array([1.0]), np.array([2.0, 6.0, 6.5])))
   [[0.00054351 0.0018142  0.00202305]]
@@ -71,7 +70,7 @@ def _log_moment(q: np.ndarray, z: np.ndarray, whole: np.ndarray) -> np.ndarray:
   within = whole <= _MAX_ORDER
   if events.size and within.any():
 
-    def gain(rows, j):
+    def gain(rows: np.ndarray, j: np.ndarray) -> np.ndarray:
       return np.stack([_log_coefficients(float(z[event]), int(j[-1])) for event in events[rows]])
 
     log_q = np.log(q[events])
@@ -85,6 +84,7 @@ def _log_moment(q: np.ndarray, z: np.ndarray, whole: np.ndarray) -> np.ndarray:
 def _log_coefficients(z: float, top: int) -> np.ndarray:
   """log c_j for j = 2..top."""
   j = np.arange(2, top + 1)
+  # The two bounds of the module's docstring, 2 e^(j(j-1)/(2z^2)) and 4 m_j.
   crude = math.log(2) + j * (j - 1) / 2 / z**2
   if z <= _LEAST_FOR_MOMENTS:
     return crude
@@ -98,9 +98,9 @@ def _log_coefficients(z: float, top: int) -> np.ndarray:
 def _log_even_moments(z: float, top: int) -> np.ndarray:
   """log E (L - 1)^j for j = 2, 4, ... up to the even number from `top` on.
 
-  The trapezoidal rule over x ~ N(0, z^2). The integrand is a sum of Gaussians of width z with
-  centres 0..j, so the step below errs by less than e^-190 of the result for j <= 256 (Poisson
-  summation); the range leaves out less.
+  It uses the trapezoidal rule over x ~ N(0, z^2). The integrand is a sum of Gaussians of width z
+  with centres 0..j. So the step below errs by less than e^-190 of the result for j <= 256 (Poisson
+  summation). The range leaves out less.
   """
   j = np.arange(2, top + 2, 2)[:, None]
   reach = math.sqrt(top + 1) + 10

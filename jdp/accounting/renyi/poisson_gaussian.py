@@ -3,16 +3,16 @@
 With sampling probability q, noise multiplier z and x ~ N(0, z^2), the likelihood ratio of the two
 neighbouring outputs is 1 + y, where
 
-    y = q (exp((2x - 1) / (2 z^2)) - 1),         E y = 0,
+    y = q (exp((2x - 1) / (2 z^2)) - 1),         E y = 0.
 
-and the Renyi divergence of order a is log A / (a - 1) with A = E (1 + y)^a (arXiv 1908.10530,
-Section 3, which also proves that this direction is the larger of the two). A - 1 can be as small as
-1e-15 while its epsilon over a million rounds matters, so both ways to it below are sums of
+The Renyi divergence of order a is log A / (a - 1) with A = E (1 + y)^a (arXiv 1908.10530, Section
+3, which also proves that this direction is the larger of the two). A - 1 can be as small as 1e-15
+while its epsilon over a million rounds matters. So both ways to it below are sums of
 non-negative terms:
 
-* whole orders: the binomial sum A - 1 = sum_{k=2}^a C(a,k) (1-q)^(a-k) q^k (e^((k^2-k)/(2z^2)) -
-  1),
-* any order: quadrature of E[(1 + y)^a - 1 - a y].
+* Whole orders: the binomial sum A - 1 = sum_{k=2}^a C(a,k) (1-q)^(a-k) q^k (e^((k^2-k)/(2z^2)) -
+  1).
+* Any order: quadrature of E[(1 + y)^a - 1 - a y].
 """
 
 import math
@@ -29,22 +29,20 @@ _MAX_BINOMIAL_ORDER = 1024  # beyond it a whole order's sum has more terms than 
 def rdp_subsampled_gaussian(
   sampling_probability: ArrayLike, noise_multiplier: ArrayLike, orders: ArrayLike
 ) -> np.ndarray:
-  """Renyi divergence of each order between neighbouring runs of one Poisson-subsampled Gaussian
-  sum.
+  """The Renyi divergence of each order of one Poisson-subsampled Gaussian sum.
 
-  The relation is add/remove or zero-out of one record (both give the same pair of distributions);
-  the divergence is the larger of the two directions. Divergences of several rounds add up.
+  The relation is add/remove or zero-out of one record (both give the same pair of distributions).
+  The divergence is the larger of the two directions. Divergences of several rounds add up.
 
   Args:
     sampling_probability: q in [0, 1], any shape.
-    noise_multiplier: z >= 0, stddev of the noise over the clip norm, of a shape that broadcasts
-      with q's.
-    orders: a > 1, finite, shape [A]; or one order, shape [].
+    noise_multiplier: z >= 0, stddev of the noise over the clip norm. Its shape broadcasts with q's.
+    orders: a > 1, finite, shape [A]. Or one order, shape [].
 
   Returns:
-    float64 of the broadcast shape followed by the shape of `orders`, with a relative error below
-    1e-10; where a / z^2 exceeds about 1e4, an upper bound for fractional orders. q = 0 costs 0, z =
-    0 infinity.
+    float64 of the broadcast shape followed by the shape of `orders`. The relative error is below
+    1e-10. Where a / z^2 exceeds about 1e4, it is an upper bound for fractional orders. q = 0 costs
+    0, z = 0 infinity.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -64,8 +62,9 @@ def rdp_subsampled_gaussian(
 
 
 def rdp_of_pairs(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """The divergences [E, A] of pairs q [E], z [E] at orders a [A]: `rdp_subsampled_gaussian` of
-  valid arguments.
+  """The divergences [E, A] of pairs q [E], z [E] at orders a [A].
+
+  This is `rdp_subsampled_gaussian` of valid arguments.
   """
   q = np.where(q == 0, 0.0, np.maximum(q, _LEAST_PROBABILITY))
   with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -96,7 +95,9 @@ def _log_excess(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 
 def _by_binomial_sum(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
-  def gain(rows, k):
+  """log(A - 1) at whole orders, [E, A]."""
+
+  def gain(rows: np.ndarray, k: np.ndarray) -> np.ndarray:
     return log_expm1(k * (k - 1) / 2 * (1 / z[rows, None]) ** 2)
 
   return log_binomial_sum(np.log(q), np.log1p(-q), gain, a)
@@ -104,7 +105,7 @@ def _by_binomial_sum(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 # The trapezoidal rule with step h errs by about e^(-2 pi d / h) times the integral of |integrand|
 # along Im x = d (Trefethen and Weideman, SIAM Review 56(3), 2014, Theorem 5.1). Ours is analytic
-# for d < pi z^2, and grows there by a factor of at most e^(d^2 / (2 z^2)): this gives the step for
+# for d < pi z^2, and grows there by a factor of at most e^(d^2 / (2 z^2)). This gives the step for
 # an error of e^-_LOG_ACCURACY. The range leaves out less.
 _LOG_ACCURACY = 34
 
@@ -119,7 +120,7 @@ def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   num_nodes = np.ceil((np.maximum(a, 2) + 16 * z) / step) + 1  # from -8z to max(a, 2) + 8z
   result = np.empty(q.size)
   for rows in chunks(num_nodes):
-    if num_nodes[rows[-1]] > CHUNK:  # Where that many would be needed, a closed form is as good.
+    if num_nodes[rows[-1]] > CHUNK:  # Where so many would be needed, a closed form is as good.
       result[rows] = _by_triangle_inequality(q[rows], z[rows], a[rows])
     else:
       x = -8 * z[rows, None] + step[rows, None] * np.arange(num_nodes[rows[-1]])
@@ -130,8 +131,9 @@ def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 
 def _log_sum(x: np.ndarray, q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """log of the sum over the nodes x [P, N] of ((1+y)^a - 1 - a y) times the standard normal density
-  at x/z, [P].
+  """log of the sum over the nodes x [P, N] of the integrand, [P].
+
+  The integrand is (1+y)^a - 1 - a y times the standard normal density at x/z.
   """
   s = log_mixture(q, (x - 0.5) / z**2)
   # Terms are scaled by e^-t where t = a s > 0, so that nothing overflows.
@@ -141,6 +143,7 @@ def _log_sum(x: np.ndarray, q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.n
   c2 = a * (a - 1) / 2
   c3 = c2 * (a - 2) / 3
   c4 = c3 * (a - 3) / 4
+  # At small |t| the differences above cancel; four terms of the series in y are exact enough.
   taylor = y * y * (c2 + y * (c3 + y * (c4 + y * (c4 * (a - 4) / 5))))
   small = np.abs(t) < 0.005
   scaled = np.where(small, taylor, np.where(t > 0, rising, falling))
@@ -155,7 +158,7 @@ def _by_triangle_inequality(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.n
   return log_expm1(a * log_mixture(q, (a - 1) / (2 * z**2)))
 
 
-def log_mixture(q, u):
+def log_mixture(q: np.ndarray | float, u: np.ndarray) -> np.ndarray:
   """log(1 - q + q e^u), accurate where it is small and without overflow where it is large."""
   log_large = np.log(q) + u
   small = np.log1p(q * np.expm1(np.minimum(u, -np.log(q))))
