@@ -115,9 +115,9 @@ def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) 
   are best, since that cost is convex in the part.
 
   A part costs the sum over coordinates of `laplace_rdp` f(v_j), at its largest over ||v|| <= shift
-  / n. f' is concave (it is a sigmoid to the right of its centre) and f'(0) = 0, so f is concave in
-  v_j^2. The largest value is therefore that of equal coordinates: dimension * f(shift / (n
-  sqrt(dimension))). It is at most a (shift/n)^2 / 2 in any dimension.
+  / n. Here f' is concave (it is a sigmoid to the right of its centre) and f'(0) = 0. So f is
+  concave in v_j^2. The largest value is therefore that of equal coordinates: dimension * f(shift /
+  (n sqrt(dimension))). It is at most a (shift/n)^2 / 2 in any dimension.
 
   Args:
     draws: The number n of steps, the first one included. At least 1.
