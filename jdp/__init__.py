@@ -1,8 +1,12 @@
 """jdp: differentially private federated learning in JAX.
 
-Three concerns that never know of each other: the training procedure (`jdp.federated`), the privacy
-mechanism (`jdp.mechanisms` for one client's value, `jdp.queries` for one sample's sum), and the
-accounting (`jdp.accounting`), done afterwards from a ledger (`jdp.ledger`) of what was done.
+Three concerns never know of each other:
+
+* the training procedure (`jdp.federated`);
+* the privacy mechanism (`jdp.mechanisms` for one client's value, `jdp.queries` for one sample's
+  sum);
+* the accounting (`jdp.accounting`), which comes afterwards, from a ledger (`jdp.ledger`) of what
+  was done.
 """
 
 from jdp import (

@@ -5,43 +5,46 @@ Every check states the accepting condition and negates it, so NaN never passes.
 
 import math
 import operator
+from collections.abc import Callable, Collection
+from typing import Any
 
 
 def positive(**values: float) -> None:
-  """Each value is a finite number above zero."""
+  """Requires each value to be a finite number above zero."""
   _require("a finite number > 0", lambda v: 0 < v < math.inf, values)
 
 
 def non_negative(**values: float) -> None:
-  """Each value is a finite number, at least zero."""
+  """Requires each value to be a finite number, at least zero."""
   _require("a finite number >= 0", lambda v: 0 <= v < math.inf, values)
 
 
 def probability(**values: float) -> None:
-  """Each value lies in [0, 1]."""
+  """Requires each value to lie in [0, 1]."""
   _require("a probability in [0, 1]", lambda v: 0 <= v <= 1, values)
 
 
 def in_range(low: float, high: float, **values: float) -> None:
-  """Each value lies in [low, high]."""
+  """Requires each value to lie in [low, high]."""
   _require(f"a number in [{low:g}, {high:g}]", lambda v: low <= v <= high, values)
 
 
 def integer(minimum: int, **values: int) -> None:
-  """Each value is a whole number, at least `minimum`."""
+  """Requires each value to be a whole number, at least `minimum`."""
   _require(f"a whole number >= {minimum}", lambda v: operator.index(v) >= minimum, values)
 
 
-def one_of(choices, **values) -> None:
-  """Each value is one of `choices`."""
+def one_of(choices: Collection[Any], **values: Any) -> None:
+  """Requires each value to be one of `choices`."""
   _require("one of " + ", ".join(map(str, choices)), lambda v: v in choices, values)
 
 
-def _require(expected, accepts, values):
+def _require(expected: str, accepts: Callable[[Any], bool], values: dict[str, Any]) -> None:
+  """Raises a ValueError that says what was expected, for the first value that is not accepted."""
   for name, value in values.items():
     try:
       accepted = bool(accepts(value))
-    except TypeError:
+    except TypeError:  # a value of another type
       accepted = False
     if not accepted:
       raise ValueError(f"Expected {name} to be {expected}, got {value!r}.")

@@ -1,17 +1,20 @@
-"""What a run did with private data: the vocabulary of the ledger.
+"""Events: what a run did with private data, as the ledger records it.
 
-An event is a frozen value whose docstring is its mathematical definition: somebody who writes an
-accountant needs to know nothing else. An event never changes its meaning; a new meaning is a new
+An event is a frozen value, and its docstring is its mathematical definition. Somebody who writes an
+accountant needs to know nothing else. An event never changes its meaning: a new meaning is a new
 class. Events are checked when they are made.
 
 Events are pytrees, so a jitted step can return them and a scan can stack them. Fields that hold
-arrays are leaves (a clip norm that follows a schedule); everything else is static: names, policies
-and constants, which therefore stay float64 on their way through jit. One leaf is always there, the
-event's number: so the events of a scan have an axis, and a ledger cannot take them for one.
+arrays are leaves, such as a clip norm that follows a schedule. Everything else is static: names,
+policies and constants. Static values therefore stay float64 on their way through jit.
+
+One leaf always exists, the event's number. So the events of a scan always have an axis, and a
+ledger cannot take them for one event.
 """
 
 import dataclasses
 import typing
+from collections.abc import Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -22,26 +25,27 @@ from jdp import _validate
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 
 EVENT_TYPES: dict[str, type] = {}
-"""Every event type by its name, as the ledger's file has it."""
+"""Every event type, by the name that ledger files use for it."""
 
 NO_NUMBER = np.int32(-1)
-"""The number of an event that nobody gave one."""
+"""The number of an event that was given none."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EventBase:
-  """What every event has beside what happened. It is no part of equality: rounds that cost the same
-  are equal.
+  """The fields that every event has beside what happened.
+
+  They take no part in equality: rounds that cost the same are equal.
 
   Attributes:
-    number: of the event's round, an int32 scalar, or -1; a `Round` without one has its query's.
-      Always a leaf of the pytree, so that a scan stacks every event that is returned from it, the
-      constant ones too.
-    key_exposed: whether the release's noise came from a key that `jdp.random.secure_key` did not
-      make, or that drew something else too. Then the event's guarantee does not hold against
-      whoever knows or guesses that key.
+    number: The number of the event's round, an int32 scalar, or -1. A `Round` without one has its
+      query's. It is always a leaf of the pytree. So a scan stacks every event that is returned from
+      it, the constant ones too.
+    key_exposed: Whether the release's noise came from a key that `jdp.random.secure_key` did not
+      make, or that drew something else too. Then the event's guarantee does not hold against anyone
+      who knows or guesses that key.
   """
 
   number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
@@ -53,25 +57,27 @@ def _event(cls: type[T]) -> type[T]:
   """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
   if not issubclass(cls, EventBase):
     raise ValueError(
-      f"Expected a subclass of EventBase, got {cls.__name__}; derive it: without a number a scan "
-      "loses its events."
+      f"Expected a subclass of EventBase, got {cls.__name__}; derive it from EventBase, as a scan "
+      "loses events without a number."
     )
   kind: Any = dataclasses.dataclass(frozen=True)(cls)
   names = tuple(f.name for f in dataclasses.fields(kind))
 
-  def is_leaf(name, value):
+  def is_leaf(name: str, value: Any) -> bool:
     return name == "number" or isinstance(value, jax.Array | np.ndarray) or _holds_events(value)
 
-  def flatten(event):
+  def flatten(event: Any) -> tuple[list[Any], tuple[Any, Any]]:
     values = [getattr(event, name) for name in names]
+    # Decided for each value, as a field may hold a constant in one run and a schedule in another.
     traced = [is_leaf(name, value) for name, value in zip(names, values, strict=True)]
     leaves = [v for v, t in zip(values, traced, strict=True) if t]
     static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
     dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
     return leaves, (dynamic, static)
 
-  def unflatten(names_and_static, leaves):
+  def unflatten(names_and_static: tuple[Any, Any], leaves: Iterable[Any]) -> Any:
     dynamic, static = names_and_static
+    # Not by the constructor: its checks would meet tracers, and the placeholders that JAX puts in.
     event = object.__new__(kind)
     for name, value in (*zip(dynamic, leaves, strict=True), *static):
       object.__setattr__(event, name, value)
@@ -93,12 +99,12 @@ class PoissonSampling(EventBase):
   """Each record takes part independently with probability `probability`.
 
   Attributes:
-    probability: q, as realised by the sampler (its integer threshold divided by the range), in [0,
-      1].
-    overflow_probability: the probability that a sample outgrew the public capacity and surplus
+    probability: The rate q, in `[0, 1]`, as realised by the sampler. That is its integer threshold
+      divided by the range.
+    overflow_probability: The probability that a sample outgrew the public capacity and surplus
       records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
       of it over rounds to delta.
-    population: N, the public number of records; None in a plan that names none.
+    population: N, the public number of records. None in a plan that names none.
   """
 
   probability: float
@@ -115,11 +121,12 @@ class PoissonSampling(EventBase):
 
 @_event
 class FixedSizeSampling(EventBase):
-  """A uniformly random subset of fixed size takes part, drawn without replacement, anew for each
-  round.
+  """A uniformly random subset of fixed size takes part, drawn anew for each round.
+
+  It is drawn without replacement.
 
   Attributes:
-    sample_size: m, the number of records in the sample, in [1, population].
+    sample_size: The number m of records in the sample, in `[1, population]`.
     population: N, the public number of records.
   """
 
@@ -136,17 +143,17 @@ class FixedSizeSampling(EventBase):
 
 @_event
 class ShuffledBatches(EventBase):
-  """The round's records are the next batch of an epoch: the records in a fresh uniform permutation,
-  cut in pieces.
+  """The round's records are the next batch of an epoch.
 
-  Each record is in at most one batch of an epoch.
+  An epoch is the records in a fresh uniform permutation, cut in pieces. Each record is in at most
+  one batch of an epoch.
 
   Attributes:
-    num_batches: rounds of a whole epoch, public.
-    starts_epoch: whether this round is the first after a new permutation.
-    keeps_partial: whether the last batch of an epoch is smaller than the others when the batch size
-      does not divide the population; False: the records left over sit that epoch out.
-    population: N, the public number of records; None in a plan that names none.
+    num_batches: The rounds of a whole epoch. Public.
+    starts_epoch: Whether this round is the first after a new permutation.
+    keeps_partial: Whether the last batch of an epoch is smaller than the others when the batch size
+      does not divide the population. If False, the records left over sit that epoch out.
+    population: N, the public number of records. None in a plan that names none.
   """
 
   num_batches: int
@@ -162,14 +169,15 @@ class ShuffledBatches(EventBase):
 
 @_event
 class BallsInBins(EventBase):
-  """The round's records are those that picked it: each picks one round of every epoch, uniformly,
-  independently.
+  """The round's records are those that picked it.
+
+  Each record picks one round of every epoch, uniformly and independently.
 
   Attributes:
-    num_batches: rounds of a whole epoch, public.
-    starts_epoch: whether this round is the first after the records picked anew.
-    overflow_probability: as for `PoissonSampling`.
-    population: N, the public number of records; None in a plan that names none.
+    num_batches: The rounds of a whole epoch. Public.
+    starts_epoch: Whether this round is the first after the records picked anew.
+    overflow_probability: As for `PoissonSampling`.
+    population: N, the public number of records. None in a plan that names none.
   """
 
   num_batches: int
@@ -186,13 +194,14 @@ class BallsInBins(EventBase):
 
 @_event
 class GaussianSum(EventBase):
-  """A sum of vectors was released with Gaussian noise: the privacy tuple (S, sigma) of arXiv
-  1812.06210.
+  """A sum of vectors was released with Gaussian noise.
+
+  It is the privacy tuple (S, sigma) of arXiv 1812.06210.
 
   Attributes:
-    clip_norm: S, L2 bound on what one record contributes to the sum.
-    stddev: sigma, standard deviation of the noise on each coordinate of the sum. `stddev /
-      clip_norm` is the noise multiplier z; zero means no privacy.
+    clip_norm: S, the L2 bound on what one record contributes to the sum.
+    stddev: The standard deviation sigma of the noise on each coordinate of the sum. `stddev /
+      clip_norm` is the noise multiplier z. Zero means no privacy.
   """
 
   clip_norm: float | jax.Array
@@ -211,8 +220,8 @@ class LaplaceSum(EventBase):
   """A sum of vectors was released with Laplace noise.
 
   Attributes:
-    clip_norm: L1 bound on what one record contributes to the sum.
-    scale: of the noise on each coordinate of the sum; zero means no privacy.
+    clip_norm: The L1 bound on what one record contributes to the sum.
+    scale: The scale of the noise on each coordinate of the sum. Zero means no privacy.
   """
 
   clip_norm: float
@@ -225,15 +234,15 @@ class LaplaceSum(EventBase):
 
 @_event
 class WeightedAverage(EventBase):
-  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise, weights w_k in [0,
-  1], ||D_k|| <= S.
+  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise.
 
-  The clipped-denominator estimator of arXiv 1710.06963, Section 3.2.
+  The weights w_k lie in [0, 1], and ||D_k|| <= S. It is the clipped-denominator estimator of arXiv
+  1710.06963, Section 3.2.
 
   Attributes:
-    clip_norm: S, L2 bound on one record's vector.
-    stddev: standard deviation of the noise on each coordinate of the *average*.
-    min_total_weight: W_min, the least value of the denominator, public.
+    clip_norm: S, the L2 bound on one record's vector.
+    stddev: The standard deviation of the noise on each coordinate of the *average*.
+    min_total_weight: W_min, the least value of the denominator. Public.
   """
 
   clip_norm: float | jax.Array
@@ -250,13 +259,12 @@ class WeightedAverage(EventBase):
 
 @_event
 class RandomizedResponse(EventBase):
-  """One of `num_values` values was released: the true one, or with probability `noise` a uniform
-  one of all.
+  """One of `num_values` values was released: the true one, or a uniform one of all.
 
   Attributes:
-    noise: probability that the value is replaced by a uniform one (which may be the true one), in
-      [0, 1].
-    num_values: at least 2.
+    noise: The probability that the value is replaced by a uniform one, in `[0, 1]`. The uniform one
+      may be the true one.
+    num_values: The number of values, at least 2.
   """
 
   noise: float
@@ -269,9 +277,7 @@ class RandomizedResponse(EventBase):
 
 @_event
 class PureRelease(EventBase):
-  """Something was released by an epsilon-DP mechanism, under the relation of the round it belongs
-  to.
-  """
+  """Something was released by an epsilon-DP mechanism, under the relation of its round."""
 
   epsilon: float
 
@@ -281,8 +287,9 @@ class PureRelease(EventBase):
 
 @_event
 class ConcentratedRelease(EventBase):
-  """Something was released by a rho-zCDP mechanism (arXiv 1605.02065), under the relation of its
-  round.
+  """Something was released by a rho-zCDP mechanism, under the relation of its round.
+
+  Source: arXiv 1605.02065.
   """
 
   rho: float
@@ -301,8 +308,8 @@ class GroupedSums(EventBase):
   """Several sums of the *same* sample were released, each with its own, independent noise.
 
   Attributes:
-    parts: what was released of each group; may be nested.
-    labels: the groups' names, in the same order.
+    parts: What was released of each group. Parts may be nested.
+    labels: The groups' names, in the same order.
   """
 
   parts: tuple["SumQueryEvent", ...]
@@ -315,17 +322,17 @@ class GroupedSums(EventBase):
 
 @_event
 class DistributedGaussianSum(EventBase):
-  """A sum of vectors was released, each with its owner's share of the noise: together N(0,
-  stddev^2) per coordinate.
+  """A sum of vectors was released, each with its owner's share of Gaussian noise.
 
-  A record that is zeroed or replaced leaves its share where it is; one that is removed takes it
-  along, so that the noise of neighbours under add/remove differs in variance too.
+  Together the shares are N(0, stddev^2) per coordinate. A record that is zeroed or replaced leaves
+  its share where it is. One that is removed takes it along. So under add/remove the noise of
+  neighbours differs in variance too.
 
   Attributes:
-    clip_norm: S, L2 bound on what one record contributes to the sum.
-    stddev: of the noise that the observer could not subtract, as it came out of the round; zero
-      means no privacy.
-    released: False: the round was abandoned before the observer saw anything of its sums.
+    clip_norm: S, the L2 bound on what one record contributes to the sum.
+    stddev: The standard deviation of the noise that the observer could not subtract, as it came out
+      of the round. Zero means no privacy.
+    released: False if the round was abandoned before the observer saw anything of its sums.
   """
 
   clip_norm: float | jax.Array
@@ -341,18 +348,18 @@ class DistributedGaussianSum(EventBase):
 
 @_event
 class DiscreteGaussianSum(EventBase):
-  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner (arXiv
-  2102.06387).
+  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner.
 
-  One coordinate's noise is the sum of `num_shares` variables with P(x) proportional to e^(-x^2 / (2
-  share_stddev^2)). What is said of removed records of `DistributedGaussianSum` holds here too.
+  The source is arXiv 2102.06387. One coordinate's noise is the sum of `num_shares` variables with
+  P(x) proportional to e^(-x^2 / (2 share_stddev^2)). Removed records behave as those of
+  `DistributedGaussianSum`.
 
   Attributes:
-    l2_norm: L2 bound on the integers that one record contributes.
-    l1_norm: L1 bound on them.
-    share_stddev: the parameter sigma of one share; zero means no privacy.
-    num_shares: how many shares the released sum held; without any there is no privacy.
-    dim: the number of coordinates.
+    l2_norm: The L2 bound on the integers that one record contributes.
+    l1_norm: The L1 bound on them.
+    share_stddev: The parameter sigma of one share. Zero means no privacy.
+    num_shares: How many shares the released sum held. Without any there is no privacy.
+    dim: The number of coordinates.
   """
 
   l2_norm: float
@@ -374,13 +381,13 @@ class SkellamSum(EventBase):
   """A sum of integer vectors was released, each with Skellam noise by its owner (arXiv 2110.04995).
 
   One coordinate's noise is the difference of two Poisson variables of mean num_shares
-  share_variance / 2. What is said of removed records of `DistributedGaussianSum` holds here too.
+  share_variance / 2. Removed records behave as those of `DistributedGaussianSum`.
 
   Attributes:
-    l2_norm: L2 bound on the integers that one record contributes.
-    l1_norm: L1 bound on them.
-    share_variance: of one share; zero means no privacy.
-    num_shares: how many shares the released sum held; without any there is no privacy.
+    l2_norm: The L2 bound on the integers that one record contributes.
+    l1_norm: The L1 bound on them.
+    share_variance: The variance of one share. Zero means no privacy.
+    num_shares: How many shares the released sum held. Without any there is no privacy.
   """
 
   l2_norm: float
@@ -416,12 +423,12 @@ class Round(EventBase):
   """One sample was drawn and its noised sum released.
 
   Attributes:
-    sampling: how the records of the round were chosen.
-    query: what was released about them.
-    relation: the neighbouring relation that the run declares. The accountant computes for another
+    sampling: How the records of the round were chosen.
+    query: What was released about them.
+    relation: The neighbouring relation that the run declares. The accountant computes for another
       on request, where an analysis is proved for it.
-    unit: what one record is.
-    observer: who sees the release; for a noised sum, whoever sees the models.
+    unit: What one record is.
+    observer: Who sees the release. For a noised sum, this is anyone who sees the models.
   """
 
   sampling: SamplingEvent
@@ -433,8 +440,8 @@ class Round(EventBase):
   def __post_init__(self):
     for name, kind in (("relation", Relation), ("unit", Unit), ("observer", Observer)):
       object.__setattr__(self, name, kind(getattr(self, name)))
-    # Whoever releases a sum knows the number and the key, not whoever makes a round of it: compared
-    # by identity, as both may be tracers.
+    # The query's event has the number and the mark of its key, as it is made where the sum is
+    # released. They are compared by identity, because both may be tracers.
     for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):
       if getattr(self, name) is unknown:
         object.__setattr__(self, name, getattr(self.query, name))
@@ -445,9 +452,10 @@ class LocalRelease(EventBase):
   """Each unit that took part in a round released one value through a local mechanism.
 
   Attributes:
-    guarantee: what one release costs, with its relation, unit and observer.
-    max_releases: the most releases that one unit makes over the whole run (the participation cap,
-      times the releases it makes in a round), or None: as many as there are rounds.
+    guarantee: What one release costs, with its relation, unit and observer.
+    max_releases: The most releases that one unit makes over the whole run. This is the
+      participation cap times the releases it makes in a round. None means as many as there are
+      rounds.
   """
 
   guarantee: AnyGuarantee
@@ -480,17 +488,17 @@ _REGISTERED: list[type] = []
 
 @dataclass_transform(frozen_default=True)
 def register(cls: type[T]) -> type[T]:
-  """Makes a subclass of `EventBase` with annotated fields an event of what a query released, for
-  ledgers.
+  """Makes a subclass of `EventBase` an event of what a query released, for ledgers.
 
-  A decorator, for code outside the package. The class becomes a frozen dataclass and a pytree; its
-  docstring says what was done, its `__post_init__` checks the fields. With its analysis
-  (`jdp.accounting.register_analysis`) ledgers that hold it have an epsilon, and with a query that
-  releases it (`jdp.queries.registry.register`) it is audited.
+  It is a decorator, for code outside the package. The fields of the subclass are annotated. The
+  class becomes a frozen dataclass and a pytree. Its docstring says what was done, and its
+  `__post_init__` checks the fields. With an analysis (`jdp.accounting.register_analysis`) ledgers
+  that hold it have an epsilon. With a query that releases it (`jdp.queries.registry.register`) it
+  is audited.
 
   Raises:
-    ValueError: if it is no subclass of `EventBase`, or another event type has its name, by which
-      files know it.
+    ValueError: if it is no subclass of `EventBase`. Also if another event type has its name, by
+      which files know it.
 
   >>> @register
   ... class GaussianSum(EventBase):
@@ -509,7 +517,8 @@ def register(cls: type[T]) -> type[T]:
 
 
 def query_event_types() -> tuple[type, ...]:
-  """The types of all events that say what a query released: those of this module, and registered
-  ones.
+  """The types of all events that say what a query released.
+
+  They are those of this module, and the registered ones.
   """
   return (*typing.get_args(SumQueryEvent), *_REGISTERED)

@@ -7,8 +7,8 @@ A number called epsilon means nothing until three things are named with it:
 * the **observer** from whom it is hidden.
 
 Guarantees are plain values. `compose` adds those that speak of the same relation, unit and
-observer, and refuses to add any others. Composition here is the basic theorem alone (epsilons and
-deltas add up); everything tighter is the accountant's work, from a ledger.
+observer, and refuses to add any others. Composition here is the basic theorem alone: epsilons and
+deltas add up. Everything tighter is the accountant's work, from a ledger.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Relation(enum.StrEnum):
 
   @property
   def label(self) -> str:
-    """As it is written in prose."""
+    """The relation's name in prose."""
     return {"add_remove": "add/remove", "replace_one": "replace one", "zero_out": "zero-out"}[
       self.value
     ]
@@ -47,7 +47,7 @@ class Unit(enum.StrEnum):
 
 
 class Observer(enum.StrEnum):
-  """From whom it is hidden."""
+  """The observer from whom the unit is hidden."""
 
   SERVER = "server"  #: sees every client's report
   CLIENTS = "clients"  #: the other clients, who see what the server broadcasts
@@ -83,6 +83,7 @@ class Guarantee:
     return dataclasses.replace(self, **changes)
 
   def _scope(self) -> str:
+    """The unit, the relation and the observer, in words."""
     observer = (
       "whoever sees the models" if self.observer is Observer.MODEL else f"the {self.observer}"
     )
@@ -143,8 +144,8 @@ class PureDP(Guarantee):
 class SeparatedDP(Guarantee):
   """(direction, magnitude)-separated privacy of a vector (arXiv 1812.00984, Definition 1).
 
-  The release's direction part is `direction`-DP, its magnitude part `magnitude`-DP, and the two are
-  drawn independently: the whole release is (direction + magnitude)-DP.
+  The release's direction part is `direction`-DP, and its magnitude part is `magnitude`-DP. The two
+  are drawn independently. So the whole release is (direction + magnitude)-DP.
 
   >>> print(SeparatedDP(8.0, 2.0))
   (8, 2)-separated, 10-DP per value (replace one), against the server
@@ -180,13 +181,13 @@ def rounded_up(bound: float, digits: int = 6) -> str:
   """An upper bound in so many significant digits: what is printed holds too.
 
   Every epsilon and delta that jdp prints goes through here, and every noise multiplier that is
-  meant to be enough. A float64 keeps 15 decimal digits, and what lies beyond them is taken for its
-  own rounding error: 0.1 + 0.2 prints as 0.3, and a number that was given in up to `digits` digits
-  prints as it was given. What is printed is therefore at least the bound, but for a share of 5e-15.
+  meant to be enough. A float64 keeps 15 decimal digits. What lies beyond them is taken for its own
+  rounding error: 0.1 + 0.2 prints as 0.3. A number that was given in up to `digits` digits prints
+  as it was given. What is printed is therefore at least the bound, but for a share of 5e-15.
 
   Args:
-    bound: a number, infinity or NaN.
-    digits: from 1 to 15.
+    bound: A number, infinity or NaN.
+    digits: The number of significant digits. From 1 to 15.
 
   >>> rounded_up(1.0000001), rounded_up(0.1 + 0.2), rounded_up(1e-5, 3), rounded_up(float("inf"))
   ('1.00001', '0.3', '1e-05', 'inf')
@@ -195,10 +196,10 @@ def rounded_up(bound: float, digits: int = 6) -> str:
 
 
 def rounded_down(bound: float, digits: int = 6) -> str:
-  """A lower bound in so many significant digits: what an attack has proved, or the most that a plan
-  allows.
+  """A lower bound in so many significant digits.
 
-  It is at most the bound, as `rounded_up` is at least the bound.
+  Examples are what an attack has proved, and the most that a plan allows. The result is at most the
+  bound, as `rounded_up` is at least the bound.
 
   >>> rounded_down(1.9999999), rounded_down(0.1 + 0.2), rounded_down(0.0299, 2)
   ('1.99999', '0.3', '0.029')
@@ -207,8 +208,10 @@ def rounded_down(bound: float, digits: int = 6) -> str:
 
 
 def _rounded(bound: float, digits: int, rounding: str) -> str:
+  """The bound in `digits` significant digits, rounded as one of the modes of `decimal`."""
   if not 1 <= digits <= sys.float_info.dig:
     raise ValueError(f"Expected digits from 1 to {sys.float_info.dig}, got {digits}.")
+  # Cut to 15 digits first. Otherwise a float's own rounding error would add a whole digit.
   exact = f"{bound:.{sys.float_info.dig}g}"
   return (
     f"{float(decimal.Context(prec=digits, rounding=rounding).create_decimal(exact)):.{digits}g}"
@@ -219,8 +222,10 @@ AnyGuarantee = PureDP | ApproxDP | SeparatedDP
 
 
 def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
-  """The relation, unit and observer that guarantees share, by name; ValueError if they differ or
-  there is none.
+  """The relation, unit and observer that guarantees share, by name.
+
+  Raises:
+    ValueError: if they differ, or there is no guarantee.
   """
   scopes = {tuple(getattr(g, name) for name in _SCOPE) for g in guarantees}
   if len(scopes) != 1:
@@ -236,14 +241,14 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   """The guarantee of several releases of one unit's data together, by basic composition.
 
   Args:
-    guarantees: at least one; all of one relation, one unit and one observer.
+    guarantees: At least one. All are of one relation, one unit and one observer.
 
   Returns:
     A `SeparatedDP` if all are separated, else a `PureDP` if all deltas are zero, else an
     `ApproxDP`.
 
   Raises:
-    ValueError: if there is none, or if their relations, units or observers differ.
+    ValueError: if there is none. Also if their relations, units or observers differ.
   """
   scope = common_scope(guarantees)
   separated = [g for g in guarantees if isinstance(g, SeparatedDP)]
@@ -256,5 +261,6 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
 
 
 def _check_epsilon(name: str, value: float) -> None:
-  if not value >= 0:  # NaN too; infinity is a guarantee, the empty one
+  """Refuses an epsilon below zero."""
+  if not value >= 0:  # NaN too. Infinity is a guarantee, the empty one.
     raise ValueError(f"Expected {name} >= 0, got {value}.")

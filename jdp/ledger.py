@@ -1,15 +1,17 @@
-"""What was done: the privacy ledger, as a value and as a durable file.
+"""The privacy ledger: what was done, as a value and as a durable file.
 
 A `Ledger` is an immutable sequence of events, run-length encoded. It knows nothing of epsilons:
-`jdp.accounting` reads it afterwards. It knows what speaks against them (`Ledger.caveats`): noise
-whose key was no secret.
+`jdp.accounting` reads it afterwards. It does know what speaks against them, such as noise whose key
+was no secret (`Ledger.caveats`).
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it *before* the round's
-result is used for anything that leaves the process; the file survives a kill at any moment (a torn
-last line is repaired), takes the same round of the same run only once, and has one writer at a
-time.
+result is used for anything that leaves the process. The file has three properties:
 
-Both refuse an event whose number says that events before it are missing.
+* It survives a kill at any moment, as a torn last line is repaired.
+* It takes the same round of the same run only once.
+* It has one writer at a time.
+
+Both classes refuse an event whose number says that events before it are missing.
 """
 
 import collections
@@ -21,11 +23,12 @@ import os
 import pathlib
 import typing
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jdp import _validate, guarantees
 from jdp.events import (
@@ -64,23 +67,24 @@ class Ledger:
   def append(self, event: Event, *, count: int = 1) -> "Ledger":
     """A new ledger in which `event` has happened `count` more times.
 
+    The event of round n comes after at least n events of its type, those of rounds 0 to n - 1. A
+    loop that keeps its last event only (`fori_loop`) has lost the others. A run that is resumed
+    goes on with the ledger of its earlier rounds (`load`). A gap is not seen in a ledger that holds
+    another run too, with as many events of that type.
+
     Args:
-      event: an event, as made on the host or as returned by a jitted step. If its arrays have a
-        leading axis (stacked by a scan over rounds), it is unrolled: one event for each index (see
-        `unstack`).
-      count: how often it happened; of stacked events their axis says it.
+      event: An event, as made on the host or as returned by a jitted step. If its arrays have a
+        leading axis (stacked by a scan over rounds), it is unrolled to one event for each index
+        (see `unstack`).
+      count: How often it happened. For stacked events their axis says it.
 
     Returns:
-      The new ledger; `self` is unchanged.
+      The new ledger. `self` is unchanged.
 
     Raises:
       TypeError: if `event` is not an event.
-      ValueError: if count is not a whole number >= 0, or given with stacked events; if `unstack`
-        refuses the event; if events before it are missing: the event of round n comes after at
-        least n events of its type, those of rounds 0 to n - 1. A loop that keeps its last event
-        only (`fori_loop`) has lost the others. A run that is resumed goes on with the ledger of its
-        earlier rounds (`load`). Not seen is a gap in a ledger that holds another run too, with as
-        many events of that type.
+      ValueError: if count is not a whole number >= 0, or given with stacked events. Also if
+        `unstack` refuses the event, or if events before it are missing.
     """
     events = unstack(event)
     if len(events) != 1 and count != 1:
@@ -89,17 +93,16 @@ class Ledger:
         "leave it out, or append the events of each scan."
       )
     entries = [(e, count) for e in events]
-    extended = self.extend(entries)  # refuses a count that is none
+    extended = self.extend(entries)  # also refuses a count that is no whole number
     _refuse_gap(_counts(self.entries), entries)
     return extended
 
   def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
-    """A new ledger with further (event, count) entries, in order; their events hold scalars (see
-    `unstack`).
+    """A new ledger with further (event, count) entries, in order.
 
-    A call copies the ledger: many events are added in time in proportion to their number by one
-    call, not by one each. Entries may be any part of another ledger, so their numbers are not
-    looked at: `append` does that.
+    Their events hold scalars (see `unstack`). Every call copies the ledger. So add many events by
+    one call, in time in proportion to their number, rather than by one call each. Entries may be
+    any part of another ledger, so their numbers are not looked at. `append` does that.
 
     Raises:
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
@@ -114,6 +117,7 @@ class Ledger:
           f"Expected the event of one round, got {number} stacked by a scan; append it, or unstack "
           "it."
         )
+      # Equal events in a row are one entry, so a run of many rounds stays small.
       if count and merged and _same(merged[-1][0], event):
         merged[-1] = (event, merged[-1][1] + int(count))
       elif count:
@@ -121,11 +125,11 @@ class Ledger:
     return Ledger(tuple(merged))
 
   def __add__(self, other: "Ledger") -> "Ledger":
-    """What happened here, and then there.
+    """The events of this ledger, followed by those of the other.
 
     Raises:
-      ValueError: if both hold local releases with a cap: `max_releases` is over a run, and they may
-        be of two. Of one run, `extend` the first ledger by the other's entries.
+      ValueError: if both hold local releases with a cap. `max_releases` is over a run, and they may
+        be of two runs. If they are of one, `extend` the first ledger by the other's entries.
     """
     if not isinstance(other, Ledger):
       return NotImplemented
@@ -133,14 +137,16 @@ class Ledger:
     return self.extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
-    """The ledger of the rounds `start` (from 0) up to and without `stop`, as of a run of its own.
+    """The ledger of the rounds from `start` up to and without `stop`, as of a run of its own.
 
-    A round is a `Round` event and what follows it, up to the next `Round` (the first one also has
-    what comes before it); in a ledger without any, every event is a round. If a slice begins within
-    an epoch of a `ShuffledBatches` or `BallsInBins`, its first round of that sampling is marked as
-    the start of the epoch: the record of a neighbour may be in it, and the accountant counts epochs
-    by their starts. Two samplers with equal parameters in one ledger cannot be told apart: slice
-    their ledgers before adding them.
+    Rounds are counted from 0. A round is a `Round` event and what follows it, up to the next
+    `Round`. The first one also has what comes before it. In a ledger without any `Round`, every
+    event is a round.
+
+    A slice may begin within an epoch of a `ShuffledBatches` or `BallsInBins`. Its first round of
+    that sampling is then marked as the start of the epoch. The record of a neighbour may be in it,
+    and the accountant counts epochs by their starts. Two samplers with equal parameters in one
+    ledger cannot be told apart. Slice their ledgers before adding them.
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0.
@@ -158,19 +164,19 @@ class Ledger:
 
   @property
   def caveats(self) -> tuple[str, ...]:
-    """Why the guarantees of these events do not hold, in sentences; none if nothing is known
-    against them.
+    """Why the guarantees of these events do not hold, in sentences.
 
-    Whoever shows an epsilon of the ledger shows them with it, after "NOT PRIVATE". They are kept by
-    sums, slices and files, and are no part of equality.
+    There are none if nothing is known against the guarantees. Code that shows an epsilon of the
+    ledger shows its caveats with it, after "NOT PRIVATE". Sums, slices and files keep them. They
+    take no part in equality.
 
     >>> event = Round(
     ...   PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1), key_exposed=True
     ... )
-    >>> (subsampled_gaussian(0.01, 1.1, 3) + Ledger().append(event, count=2)).caveats[0].split(":")[
-    ...   0
-    ... ]
-    'the noise of 2 of 5 events came from a key that jdp.random.secure_key did not make, or that drew more than noise'
+    >>> ledger = subsampled_gaussian(0.01, 1.1, 3) + Ledger().append(event, count=2)
+    >>> print(*ledger.caveats)  # doctest: +NORMALIZE_WHITESPACE
+    the noise of 2 of 5 events came from a key that jdp.random.secure_key did not make, or that drew
+    more than noise: whoever knows that key can undo it
     """
     exposed = sum(count for event, count in self.entries if event.key_exposed)
     if not exposed:
@@ -194,6 +200,7 @@ class Ledger:
     text = _line(_header()) + "".join(
       _line({"entries": _entries_to_json([entry])}) for entry in self.entries
     )
+    # A file beside it, as a file is replaced atomically on its own file system only.
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "w") as file:
       file.write(text)
@@ -216,7 +223,7 @@ def subsampled_gaussian(
 
 
 def _same(event: Event, other: Event) -> bool:
-  """Whether two events are equal, and their noise is as well protected."""
+  """Whether two events are equal, and their noise is equally well protected."""
   return event == other and bool(event.key_exposed) == bool(other.key_exposed)
 
 
@@ -229,24 +236,27 @@ def _counts(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
 
 
 def _refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
-  """Refuses a number that is larger than that of the events before it, of the same type; adds to
-  the counts.
+  """Refuses an event whose number exceeds the count of the events of its type before it.
+
+  It adds the entries to `counts`.
   """
   for event, count in entries:
     kind, number = type(event), typing.cast(int, event.number)
     counts[kind] += count
+    # The last of the repeated events has counts[kind] - 1 of its type before it.
     if count and number >= counts[kind]:
       raise ValueError(
         f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round "
         f"{number}: the events of rounds between are missing. Append the event of every round (a "
-        "scan returns and stacks them, a fori_loop loses them); a resumed run, to the ledger of "
+        "scan returns and stacks them, a fori_loop loses them). Resume a run with the ledger of "
         "its earlier rounds."
       )
 
 
-def _refuse_two_caps(*runs):
-  """Refuses the entries of two runs whose local releases are capped: each cap is over its own
-  run.
+def _refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
+  """Refuses the entries of two runs whose local releases are capped.
+
+  Each cap is over its own run.
   """
   if all(
     any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries)
@@ -258,7 +268,7 @@ def _refuse_two_caps(*runs):
     )
 
 
-def _with_epochs_started(entries):
+def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
   """The entries, with the first round of each sampling by epochs marked as the start of one."""
   seen = set()
   for event, count in entries:
@@ -267,7 +277,8 @@ def _with_epochs_started(entries):
       starting = dataclasses.replace(sampling, starts_epoch=True)
       if starting not in seen:
         seen.add(starting)
-        yield dataclasses.replace(event, sampling=starting), 1
+        # Only the first round of the entry is marked. The others stay as they are.
+        yield dataclasses.replace(typing.cast(Round, event), sampling=starting), 1
         count -= 1
     yield event, count
 
@@ -276,14 +287,14 @@ def unstack(event: Event) -> list[Event]:
   """The events of one jitted step or scan, on the host with Python floats.
 
   Args:
-    event: its arrays are scalars, or have one leading axis of equal length: rounds one after the
-      other.
+    event: The event. Its arrays are scalars, or have one leading axis of equal length, along which
+      rounds follow each other.
 
   Raises:
     TypeError: if it is no event.
-    ValueError: if a value is invalid; if there are several axes, or along one the numbers of rounds
-      (where there are any) do not increase: those are rounds of several runs (`vmap` over seeds),
-      each of which has a ledger.
+    ValueError: if a value is invalid, or if there are several axes. Also if the numbers of rounds
+      (where there are any) do not increase along an axis. Those are rounds of several runs (`vmap`
+      over seeds), each of which has a ledger.
   """
   if type(event) not in EVENT_TYPES.values():
     raise TypeError(f"Expected an event of jdp.events, got {type(event).__name__}.")
@@ -294,14 +305,14 @@ def unstack(event: Event) -> list[Event]:
   for before, number in itertools.pairwise(numbers):
     if number <= before:
       raise ValueError(
-        f"Expected numbers of rounds to increase, got {number} after {before}; of several runs "
-        "take one's events, jax.tree.map(lambda x: x[run], events), as each has a ledger; of one "
-        "run keep one event for each number."
+        f"Expected numbers of rounds to increase, got {number} after {before}; if these are events "
+        "of several runs, give each run a ledger of its own, with jax.tree.map(lambda x: x[run], "
+        "events); if they are of one run, keep one event for each number."
       )
   return events
 
 
-def _rows(leaves) -> list[list[Any]]:
+def _rows(leaves: Iterable[ArrayLike]) -> list[list[Any]]:
   """Each leaf as a list of its values in each round."""
   arrays = [np.asarray(leaf) for leaf in leaves]
   shapes = {array.shape for array in arrays} - {()}
@@ -312,14 +323,14 @@ def _rows(leaves) -> list[list[Any]]:
   shape = shapes.pop() if shapes else (1,)
   if len(shape) > 1:
     raise ValueError(
-      f"Expected event arrays with at most one axis, of rounds, got shape {shape}; of a scan of "
-      "scans make one axis, jax.tree.map(lambda x: x.reshape(-1), events); of runs side by side "
-      "(vmap) take one run's, each has a ledger."
+      f"Expected event arrays with at most one axis, of rounds, got shape {shape}; after a scan of "
+      "scans, make one axis with jax.tree.map(lambda x: x.reshape(-1), events); after runs side by "
+      "side (vmap), give each run a ledger of its own."
     )
   return [np.broadcast_to(array, shape).tolist() for array in arrays]
 
 
-def _rebuild(event):
+def _rebuild(event: Any) -> Any:
   """Makes an event anew from concrete values, inner events first, so that its checks run."""
   if isinstance(event, tuple):
     return tuple(map(_rebuild, event))
@@ -331,8 +342,9 @@ def _rebuild(event):
 def load(path: str | os.PathLike) -> Ledger:
   """Reads a file that `Ledger.save` or a `DurableLedger` wrote.
 
-  A torn last line (the writer was killed while writing it, so its end is missing) is left out: its
-  round's result was never used. Any other damage, or a file without a header, raises ValueError.
+  A last line without its end is torn: the writer was killed while writing it. It is left out, as
+  its round's result was never used. Any other damage, or a file without a header, raises
+  ValueError.
   """
   records, _ = _read(pathlib.Path(path))
   if not records:
@@ -346,19 +358,19 @@ class DurableLedger:
   """An append-only ledger file, written before a round's result is used.
 
   Every line carries a checksum. `append` returns once the operating system has the line on disk.
-  Rounds arrive in order; a round that the file already holds is not written again, so a run resumed
+  Rounds arrive in order. A round that the file already holds is not written again. So a run resumed
   from a checkpoint may repeat rounds (bit for bit, with the same keys) without counting them twice.
   The file is locked (flock) until it is closed or the process ends.
 
   Args:
-    path: the file; made if missing, repaired if its last line is torn.
-    run: names the run. A file of another run is refused.
-    prior: what was released about the same records before the run's first round; on disk when this
-      returns.
+    path: The file. It is made if missing, and repaired if its last line is torn.
+    run: The name of the run. A file of another run is refused.
+    prior: What was released about the same records before the run's first round. It is on disk when
+      this returns.
 
   Raises:
-    ValueError: if the file is no ledger, belongs to another run, begins with other earlier
-      releases, or holds a damaged line or a round twice.
+    ValueError: if the file is no ledger, or belongs to another run. Also if it begins with other
+      earlier releases, or holds a damaged line or a round twice.
     BlockingIOError: if another writer has the file open.
   """
 
@@ -375,6 +387,7 @@ class DurableLedger:
       raise
 
   def _lock(self) -> None:
+    """Makes this process the only writer of the file."""
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -385,14 +398,16 @@ class DurableLedger:
       ) from None
 
   def _recover(self, run: str) -> None:
-    """Reads what an earlier process wrote, and cuts off a torn last line; writes what a new file
-    begins with.
+    """Reads what an earlier process wrote, and cuts off a torn last line.
+
+    A new file gets its header and the earlier releases.
     """
     header = _line({**_header(), "run": run})
     beginning = [header]
     if self._prior.entries:
       beginning.append(_line({"round": _BEFORE, "entries": _entries_to_json(self._prior.entries)}))
     records, intact = _read(self._path)
+    # A file that holds only the beginning of the header was torn at its first write.
     if not records and not header.encode().startswith(self._path.read_bytes()):
       raise ValueError(
         f"Expected a ledger in {self._path}, got a file without its header; choose another path."
@@ -417,6 +432,7 @@ class DurableLedger:
         )
       self._rounds.append(_entries_from_json(record["entries"]))
     self._counts = _counts(itertools.chain.from_iterable(self._rounds))
+    # Nothing was changed so far: a file that is refused stays as it is.
     self._file.truncate(intact)
     if missing := beginning[len(records) :]:
       self._write("".join(missing))
@@ -436,13 +452,13 @@ class DurableLedger:
     """Records the events of round `first_round` and of those that follow it, in one write to disk.
 
     Args:
-      first_round: the number of the first of the rounds.
-      *rounds: for each round, its events (with scalar values: see `unstack`).
+      first_round: The number of the first of the rounds.
+      *rounds: The events of each round, with scalar values (see `unstack`).
 
     Raises:
-      ValueError: if a round is skipped, or is on file with other events; if events are missing, as
-        for `Ledger.append`; or if both it and what came before the run hold local releases with a
-        cap, as for the sum of two ledgers.
+      ValueError: if a round is skipped, or is on file with other events. Also if events are
+        missing, as for `Ledger.append`. Also if both it and what came before the run hold local
+        releases with a cap, as for the sum of two ledgers.
     """
     new: list[list[tuple[Event, int]]] = []
     for number, events in enumerate(rounds, first_round):
@@ -465,7 +481,7 @@ class DurableLedger:
         for n, e in enumerate(new, len(self._rounds))
       )
       self._write("".join(lines))
-      # Not before: a round whose write failed must be written when it comes again.
+      # Only after the write: a round whose write failed must be written when it comes again.
       self._rounds += new
       self._counts = counts
 
@@ -474,6 +490,7 @@ class DurableLedger:
     self._file.close()
 
   def _write(self, text: str) -> None:
+    """Writes the text, and returns when it is on disk."""
     self._file.write(text.encode())
     self._file.flush()
     os.fsync(self._file.fileno())
@@ -488,19 +505,23 @@ def _sync_folder(path: pathlib.Path) -> None:
     os.close(folder)
 
 
-def to_json(value):
-  """An event as JSON data: a dataclass becomes its fields and its type's name, a tuple a list."""
+def to_json(value: Any) -> Any:
+  """An event as JSON data.
+
+  A dataclass becomes its fields and its type's name. A tuple becomes a list.
+  """
   if isinstance(value, tuple):
     return [to_json(v) for v in value]
   if not dataclasses.is_dataclass(value):
     return value
   fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+  # Fields that take no part in equality are left out, except the mark of an exposed key.
   exposed = {"key_exposed": True} if getattr(value, "key_exposed", False) else {}
   return {"type": type(value).__name__, **fields, **exposed}
 
 
-def from_json(data):
-  """The event that `to_json` described; its checks run again."""
+def from_json(data: Any) -> Any:
+  """The event that `to_json` described. Its checks run again."""
   if isinstance(data, list):
     return tuple(map(from_json, data))
   if not isinstance(data, dict):
@@ -515,25 +536,26 @@ def from_json(data):
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
 
 
-def _entries_to_json(entries):
+def _entries_to_json(entries: Iterable[tuple[Event, int]]) -> list[list[Any]]:
   return [[to_json(event), count] for event, count in entries]
 
 
-def _entries_from_json(data):
+def _entries_from_json(data: Iterable[Any]) -> list[tuple[Event, int]]:
   return [(from_json(event), count) for event, count in data]
 
 
-def _header():
+def _header() -> dict[str, Any]:
   return {"format": "jdp-ledger", "version": FORMAT_VERSION}
 
 
-def _line(record) -> str:
-  # NumPy's, exactly
+def _line(record: dict[str, Any]) -> str:
+  """The line of a record, with its checksum in front."""
+  # The default is for NumPy scalars, which become Python's numbers exactly.
   text = json.dumps(record, separators=(",", ":"), default=lambda scalar: scalar.item())
   return f"{zlib.crc32(text.encode()):08x} {text}\n"
 
 
-def _parse(line: bytes):
+def _parse(line: bytes) -> dict[str, Any] | None:
   """The record of a line, or None if it is torn or damaged."""
   checksum, _, text = line.partition(b" ")
   if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text.removesuffix(b"\n")):
@@ -541,11 +563,11 @@ def _parse(line: bytes):
   return json.loads(text)
 
 
-def _read(path: pathlib.Path):
+def _read(path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
   """All intact records of a file, and the number of bytes they take."""
   lines = path.read_bytes().splitlines(keepends=True)
-  records = [_parse(line) for line in lines]
-  # Torn while it was written: never used.
+  records: list[Any] = [_parse(line) for line in lines]
+  # A last line without its end was torn while it was written. Its round was never used.
   if records and records[-1] is None and not lines[-1].endswith(b"\n"):
     records.pop()
   if None in records:

@@ -1,9 +1,9 @@
 """Sum queries as optax gradient transformations, for a training loop of one's own.
 
-`privatize` turns per-record gradients into a private aggregate; `release` does the same from their
+`privatize` turns per-record gradients into a private aggregate. `release` does the same from their
 clipped sum, which `contribution_sum` makes in the memory of one chunk. Either comes first in an
-`optax.chain`, before any optimiser, and leaves the event of the step in its state: append it to the
-ledger before the step's result is used.
+`optax.chain`, before any optimiser. It leaves the event of the step in its state. Append that event
+to the ledger before the step's result is used.
 
   >>> import jax, jax.numpy as jnp, optax
   >>> from jdp import accounting, events, ledger, queries, random, sampling, transforms
@@ -42,7 +42,7 @@ ledger before the step's result is used.
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,13 +64,13 @@ class ReleaseState(NamedTuple):
   """The state of a `privatize` or `release`.
 
   Attributes:
-    step: int32 scalar, the number of steps done.
-    key: the key of the whole run, as secret as the noise; to store it, store its
+    step: The number of steps done, an int32 scalar.
+    key: The key of the whole run, as secret as the noise. To store it, store its
       `jax.random.key_data`.
-    query: the sum query's state.
-    event: what the last step released, with the step's number; before the first step, a placeholder
-      of the same structure. A loop that returns nothing of its steps (`fori_loop`) keeps the last
-      one only: scan, and return it.
+    query: The sum query's state.
+    event: What the last step released, with the step's number. Before the first step it is a
+      placeholder of the same structure. A loop that returns nothing of its steps (`fori_loop`)
+      keeps the last event only: scan, and return it.
   """
 
   step: jax.Array
@@ -83,25 +83,28 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
 
   Formal guarantee: the query's own, once for each call of `update`. Contributions must come from
-  this query, in the state that `ReleaseState.query` holds, and be of *one* sample. If that comes in
-  several parts, add up their sums by `jdp.numerics.compensated.add` and release once.
-  `optax.MultiSteps` with `use_grad_mean=False` *around* it adds up plain sums like the parameters
-  (`compensated.rounded`) in float32, and refuses pairs: k parts of a sum of length L can then move
-  by k L 2^-23 more. The parts must be disjoint: a record that is in two of them moves the sum by
-  twice its bound. Placed *behind* it, `MultiSteps` adds up releases: each small step has its own
-  noise and is an event of its own.
+  this query, in the state that `ReleaseState.query` holds, and be of *one* sample.
+
+  If the sample comes in several parts, add up their sums by `jdp.numerics.compensated.add` and
+  release once. The parts must be disjoint: a record that is in two of them moves the sum by twice
+  its bound. `optax.MultiSteps` with `use_grad_mean=False` *around* the transformation adds up plain
+  sums like the parameters (`compensated.rounded`) in float32, and refuses pairs. k parts of a sum
+  of length L can then move by k L 2^-23 more.
+
+  `MultiSteps` placed *behind* it adds up releases. Each small step then has its own noise and is an
+  event of its own.
 
   Args:
-    query: what makes the sum private.
-    key: the key of the run, from `jdp.random.secure_key`: with any other, the events are marked,
-      and so is the ledger that takes them (`Ledger.caveats`). The step's number is folded in, so a
-      step computed twice is the same twice. Nothing else may be drawn with it, and two runs must
-      not share it: make the transformation anew. No mark tells what the sample, and the sum of
-      `contribution_sum`, were drawn with: those keys must be secure too.
+    query: What makes the sum private.
+    key: The key of the run, from `jdp.random.secure_key`. With any other the events are marked, and
+      so is the ledger that takes them (`Ledger.caveats`). The step's number is folded in, so a step
+      computed twice is the same twice. Nothing else may be drawn with the key. Two runs must not
+      share it: make the transformation anew. No mark tells what the sample and the sum of
+      `contribution_sum` were drawn with. Those keys must be secure too.
 
   Returns:
-    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`.
-    Float32 results.
+    An optax transformation with a `ReleaseState`, for jit and scan. It comes first in an
+    `optax.chain`. Its results are float32.
   """
   return _transformation(query, key, lambda key, state, total, extra_args: total)
 
@@ -109,23 +112,24 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
 def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Per-record gradients in, their private aggregate out.
 
-  `update(gradients, state, params, weights=weights)` takes leaves [B, ...], a row for each record,
-  and weights [B] in [0, 1]; without weights, every row counts. A row of weight 0 is padding and
-  adds exactly zero. `members` takes the records of a sample from the data of all; its weights are
-  `sample.weights`.
+  `update(gradients, state, params, weights=weights)` takes leaves `[B, ...]`, a row for each
+  record. It takes weights `[B]` in `[0, 1]`. Without weights, every row counts. A row of weight 0
+  is padding and adds exactly zero. `members` takes the records of a sample from the data of all.
+  Its weights are `sample.weights`.
 
-  Formal guarantee: the query's own, per row, once for each call of `update`; the key as for
+  Formal guarantee: the query's own, per row, once for each call of `update`. The key is as for
   `release`. `optax.MultiSteps` around it fails: it would average rows of different batches, which
   are not one record.
 
   Args:
-    query: what makes the sum private; divide it by a public number (`jdp.queries.average`) for a
+    query: What makes the sum private. Divide it by a public number (`jdp.queries.average`) for a
       mean.
-    key: the key of the run.
+    key: The key of the run.
 
   Returns:
-    An optax transformation with a `ReleaseState`, for jit and scan; the first of an `optax.chain`.
-    Float32 results. Its `update` raises a ValueError if there is not one weight for each row.
+    An optax transformation with a `ReleaseState`, for jit and scan. It comes first in an
+    `optax.chain`. Its results are float32. Its `update` raises a ValueError if there is not one
+    weight for each row.
 
   >>> from jdp.queries import gaussian_sum
   >>> optimizer = optax.chain(
@@ -139,7 +143,7 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
   ([-1.1, -0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
   """
 
-  def total(key, state, gradients, extra_args):
+  def total(key: Key, state: State, gradients: PyTree, extra_args: dict[str, Any]) -> Contribution:
     size = jax.tree.leaves(gradients)[0].shape[0]
     weights = extra_args.get("weights")
     weights = jnp.ones(size) if weights is None else weights
@@ -164,30 +168,31 @@ def contribution_sum(
 ) -> Callable[[Key, State, PyTree, Sample, PyTree], Contribution]:
   """Makes the function that sums a query's contributions over a sample, for `release`.
 
-  Records are computed chunk by chunk (`jdp.federated.cohort_sum`): memory holds the gradients of
+  Records are computed chunk by chunk (`jdp.federated.cohort_sum`). So memory holds the gradients of
   one chunk, never those of the sample.
 
   Args:
-    vectors_fn: (params, record) -> the record's vectors: `jax.grad(loss)`, or a pytree of gradients
-      and metrics for a `jdp.queries.grouped`.
-    query: what bounds each record.
-    chunk_size: records computed side by side.
-    mesh: devices along an axis "clients"; None: one device.
+    vectors_fn: A function (params, record) -> the record's vectors. It is `jax.grad(loss)`, or
+      gives a pytree of gradients and metrics for a `jdp.queries.grouped`.
+    query: What bounds each record.
+    chunk_size: The number of records computed side by side.
+    mesh: Devices along an axis "clients". None stands for one device.
 
   Returns:
-    A function (key, query state, params, sample, data) -> sum of contributions, where `data` is a
-    pytree of arrays whose leading axis numbers *all* records, and the query state is
-    `ReleaseState.query`. Sums over samples that share no record may be added up
-    (`jdp.numerics.compensated.add`). Where a record holds more than gradients, give the sum to
-    `query.finalize` itself. It raises a ValueError, when traced, if there are not as many records
-    as the sample's population.
+    A function (key, query state, params, sample, data) -> sum of contributions. `data` is a pytree
+    of arrays whose leading axis numbers *all* records. The query state is `ReleaseState.query`.
+    Sums over samples that share no record may be added up (`jdp.numerics.compensated.add`). Where a
+    record holds more than gradients, give the sum to `query.finalize` itself. The function raises a
+    ValueError, when traced, if there are not as many records as the sample's population.
   """
 
-  def contribution(key, shared, record, weight):
+  def contribution(
+    key: Key, shared: tuple[PyTree, State], record: PyTree, weight: jax.Array
+  ) -> Contribution:
     params, state = shared
     return query.preprocess(key, state, vectors_fn(params, record), weight)
 
-  def total(key, state, params, sample, data):
+  def total(key: Key, state: State, params: PyTree, sample: Sample, data: PyTree) -> Contribution:
     summed = unrounded_cohort_sum(
       contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh
     )
@@ -197,18 +202,17 @@ def contribution_sum(
 
 
 def members(sample: Sample, data: PyTree) -> PyTree:
-  """The records of a sample's slots, for a loop that computes their gradients itself, and
-  `privatize`.
+  """The records of a sample's slots, for a loop that computes gradients itself, and `privatize`.
 
   Args:
-    sample: its `weights` go to `privatize`: those of padding are 0.
-    data: a pytree of arrays whose leading axis numbers *all* records, or `PackedUsers`.
+    sample: The sample. Its `weights` go to `privatize`. Those of padding are 0.
+    data: A pytree of arrays whose leading axis numbers *all* records, or `PackedUsers`.
 
   Returns:
-    The pytree of those rows, [capacity, ...]; in the place of padding some record.
+    The pytree of those rows, `[capacity, ...]`. Some record stands in the place of padding.
 
   Raises:
-    ValueError: when traced, if there are not as many records as the sample's population, or no
+    ValueError: When traced, if there are not as many records as the sample's population. Also if no
       device has all.
 
   >>> from jdp.sampling import fixed_size
@@ -224,16 +228,24 @@ def members(sample: Sample, data: PyTree) -> PyTree:
   return jax.vmap(partial(client_data, jax.tree.map(jnp.asarray, data)))(sample.indices)
 
 
-def _transformation(query, run_key, make_total):
+def _transformation(
+  query: SumQuery,
+  run_key: Key,
+  make_total: Callable[[Key, State, PyTree, dict[str, Any]], Contribution],
+) -> optax.GradientTransformationExtraArgs:
   """The transformation that finalises `make_total(key, query state, updates, extra arguments)`."""
 
-  def init(params):
+  def init(params: PyTree) -> ReleaseState:
     state = query.init(params)
+    # A scan's carry keeps its structure, so the first state needs an event like all later ones.
     placeholder = _marked(_placeholder(query, state, params), jnp.int32(-1), run_key)
     return ReleaseState(jnp.int32(0), run_key, state, placeholder)
 
-  def update(updates, state, params=None, **extra_args):
+  def update(
+    updates: PyTree, state: ReleaseState, params: PyTree | None = None, **extra_args: Any
+  ) -> tuple[PyTree, ReleaseState]:
     del params
+    # The keys come from the step's number, so a step that is computed twice is the same twice.
     sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     total = make_total(sum_key, state.query, updates, extra_args)
     result, event, query_state = query.finalize(noise_key, state.query, taken(query, total))
@@ -250,8 +262,11 @@ def _marked(event: SumQueryEvent, step: jax.Array, key: Key) -> SumQueryEvent:
 
 
 @partial(jax.jit, static_argnums=0)
-def _placeholder(query, state, params):
-  """The event of a step with zeros for all that varies; nothing else of the step is computed."""
+def _placeholder(query: SumQuery, state: State, params: PyTree) -> SumQueryEvent:
+  """The event of a step with zeros for all that varies.
+
+  Nothing else of the step is computed.
+  """
   keys = jax.random.split(jax.random.key(0))
   contribution = query.preprocess(keys[0], state, params, jnp.float32(0))
   _, event, _ = query.finalize(keys[1], state, contribution)

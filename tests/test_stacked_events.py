@@ -400,7 +400,7 @@ def test_events_that_lie_between_rounds_are_missed_in_a_stack():
 
 def test_a_resumed_run_goes_on_with_its_earlier_ledger(tmp_path):
   Ledger().append(HOST_MADE[0], count=50).save(tmp_path / "ledger")
-  with pytest.raises(ValueError, match="a resumed run, to the ledger of its earlier rounds"):
+  with pytest.raises(ValueError, match="Resume a run with the ledger of its earlier rounds"):
     ledger_of(of_rounds(50))
   ledger = load(tmp_path / "ledger")
   for event in of_rounds(50, 51):

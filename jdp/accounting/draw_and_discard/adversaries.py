@@ -1,15 +1,15 @@
 """Draw and Discard: what each of its three adversaries learns (arXiv 1807.04369, Section 4).
 
-Three kinds of numbers, which must not be mixed:
+There are three kinds of numbers, which must not be mixed:
 
-* **guarantees**: the epsilon and delta of every `Statement`, proved in
-  `jdp.accounting.draw_and_discard.one_update` (adversaries I and II) and
-  `jdp.accounting.draw_and_discard.later_updates` (adversary III), where neighbours and units are
-  defined too;
-* **published** numbers that are no guarantee: `published_average`, `published_lemma`, and a
-  statement's `published`;
-* **diagnostics** of one run: `internal_ratios`. They are computed from private gradients: never
-  release them.
+* **Guarantees** are the epsilon and delta of every `Statement`. They are proved in
+  `jdp.accounting.draw_and_discard.one_update` (adversaries I and II) and in
+  `jdp.accounting.draw_and_discard.later_updates` (adversary III). Neighbours and units are defined
+  there too.
+* **Published** numbers are no guarantee. They are `published_average`, `published_lemma` and a
+  statement's `published`.
+* **Diagnostics** describe one run (`internal_ratios`). They are computed from private gradients, so
+  never release them.
 """
 
 import math
@@ -29,16 +29,17 @@ class Statement(NamedTuple):
   """What is guaranteed against one adversary, beside what was published.
 
   Attributes:
-    adversary: its number and name in the publication.
-    sees: what it sees.
-    unit: what is hidden from it.
-    epsilon: proved, with `delta`.
-    delta: of the guarantee.
+    adversary: Its number and name in the publication.
+    sees: What it sees.
+    unit: What is hidden from it.
+    epsilon: The epsilon that is proved. It holds with `delta`.
+    delta: The delta of the guarantee.
     published: the publication's epsilon for one report and one coordinate with Laplace noise, where
-      it differs; no guarantee.
+      it differs. It is no guarantee.
 
-  >>> print(internal_threat(1.0, 20))
-  II (internal threat), sees all instances, at any time: (1, 0)-DP per coordinate; published, no guarantee: 0.95
+  >>> print(internal_threat(1.0, 20))  # doctest: +NORMALIZE_WHITESPACE
+  II (internal threat), sees all instances, at any time: (1, 0)-DP per coordinate;
+  published, no guarantee: 0.95
   """
 
   adversary: str
@@ -58,14 +59,17 @@ class Statement(NamedTuple):
     )
 
 
-def channel_listener(epsilon: float, **reports) -> Statement:
-  """Adversary I, who sees the model a client draws and the one it returns; arguments as for
-  `channel_guarantee`.
+def channel_listener(epsilon: float, **reports: Any) -> Statement:
+  """Adversary I, who sees the model that a client draws and the one that it returns.
 
-  >>> print(channel_listener(1.0, coordinates=10))
-  I (channel listener), sees every report and its pre-image: (10, 0)-DP per user; published, no guarantee: 1
+  The arguments are those of `channel_guarantee`.
+
+  >>> print(channel_listener(1.0, coordinates=10))  # doctest: +NORMALIZE_WHITESPACE
+  I (channel listener), sees every report and its pre-image: (10, 0)-DP per user;
+  published, no guarantee: 1
   """
   proved = channel_guarantee(epsilon, **reports)
+  # The publication speaks of one coordinate of one report with Laplace noise.
   differs = (proved.unit, proved.epsilon) != (Unit.COORDINATE, epsilon) and _is_laplace(reports)
   published = epsilon if differs else None
   return Statement(
@@ -78,19 +82,19 @@ def channel_listener(epsilon: float, **reports) -> Statement:
   )
 
 
-def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
-  """Adversary II, who sees the k instances, before and after an update too, but not which one was
-  drawn (Section 4.3).
+def internal_threat(epsilon: float, num_instances: int, **reports: Any) -> Statement:
+  """Adversary II, who sees the k instances but not which one was drawn (Section 4.3).
 
-  The guarantee is adversary I's: what is seen is computed from the report without the data. Nothing
-  less is true while instances may be equal: the loss is then that of a report whose pre-image is
-  known. "At any time" includes instances that others made from the report: for one coordinate,
-  neighbours differ in that coordinate alone.
+  The instances are seen before and after an update too. The guarantee is adversary I's, because
+  what is seen is computed from the report without the data. Nothing less is true while instances
+  may be equal: the loss is then that of a report whose pre-image is known. "At any time" includes
+  instances that others made from the report. So for one coordinate, neighbours differ in that
+  coordinate alone.
 
   Args:
-    epsilon: of each coordinate of one report, seen alone.
-    num_instances: k.
-    **reports: as for `channel_guarantee`.
+    epsilon: The epsilon of each coordinate of one report, seen alone.
+    num_instances: The number k of instances.
+    **reports: As for `channel_guarantee`.
   """
   proved = channel_guarantee(epsilon, **reports)
   return Statement(
@@ -104,32 +108,37 @@ def internal_threat(epsilon: float, num_instances: int, **reports) -> Statement:
 
 
 def _is_laplace(reports: dict[str, Any]) -> bool:
+  """Whether `channel_guarantee` would take the reports' noise for Laplace noise."""
   return reports.get("noise", "laplace") == "laplace"
 
 
 def opportunistic_threat(
-  epsilon: float, delta: float, num_instances: int, updates: int, *, seen: int = 1, **line
+  epsilon: float, delta: float, num_instances: int, updates: int, *, seen: int = 1, **line: Any
 ) -> Statement:
-  """Adversary III, who sees instances once, T server updates after a user's single report (Section
-  4.4).
+  """Adversary III, who sees instances once, T server updates after a user's report (Section 4.4).
+
+  The user sends a single report.
 
   Args:
-    epsilon: of each coordinate of one report, seen alone.
-    delta: in [0, 1].
-    num_instances: k.
-    updates: T.
-    seen: how many of the instances are seen.
-    **line: `later`, `coordinates` and `dimension`, as for `later_updates.snapshot_epsilon`.
+    epsilon: The epsilon of each coordinate of one report, seen alone.
+    delta: The allowed delta. It lies in [0, 1].
+    num_instances: The number k of instances. At least 1.
+    updates: The number T of server updates. At least 0.
+    seen: How many of the instances are seen.
+    **line: The arguments `later`, `coordinates` and `dimension` of
+      `later_updates.snapshot_epsilon`.
 
   Returns:
-    The statement; `published` is the smaller of epsilon and Lemma 4.3 at the mean number of updates
-    on a line, T/k.
+    The statement. Its `published` is the smaller of epsilon and Lemma 4.3 at the mean number of
+    updates on a line, T/k.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
 
-  >>> print(opportunistic_threat(1.0, 1e-6, 20, 400, later="data_independent"))
-  III (opportunistic threat), sees 1 of 20 instances after 400 updates (data_independent): (0.4798, 1e-06)-DP ...
+  >>> statement = opportunistic_threat(1.0, 1e-6, 20, 400, later="data_independent")
+  >>> print(statement)  # doctest: +NORMALIZE_WHITESPACE
+  III (opportunistic threat), sees 1 of 20 instances after 400 updates (data_independent):
+  (0.4798, 1e-06)-DP ...
   """
   return Statement(
     "III (opportunistic threat)",
@@ -142,8 +151,9 @@ def opportunistic_threat(
 
 
 def published_average(epsilon: float, num_instances: int) -> float:
-  """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins. No
-  guarantee.
+  """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins.
+
+  It is no guarantee.
 
   >>> published_average(1.0, 20)
   0.95
@@ -154,13 +164,14 @@ def published_average(epsilon: float, num_instances: int) -> float:
 
 
 def published_lemma(epsilon: float, delta: float, updates: float) -> float:
-  """Lemma 4.3: the epsilon at `delta` after `updates` updates along the line, their noise taken as
-  Gaussian.
+  """Lemma 4.3: an epsilon at `delta` after `updates` updates along the line.
+
+  The lemma takes the noise of the updates as Gaussian:
 
       epsilon^2 / (2T) * (1 + sqrt(1 + 4 T log(1/(2 delta)) / epsilon^2)).
 
-  No guarantee: the central limit theorem says nothing about tails of probability delta at a finite
-  T. Infinite for T = 0 or delta = 0; above epsilon for small T.
+  It is no guarantee: the central limit theorem says nothing about tails of probability delta at a
+  finite T. The result is infinite for T = 0 or delta = 0, and above epsilon for small T.
 
   >>> print([round(published_lemma(1.0, 1e-6, t), 4) for t in (10, 100, 1000)])
   [1.1966, 0.3673, 0.1151]
@@ -182,10 +193,11 @@ class InternalRatios(NamedTuple):
   """Log-likelihood ratios of released models, seen by adversary II (`internal_ratios`).
 
   Attributes:
-    joint: of the whole gradient against the whole other one, float64 [...].
-    coordinates: of the gradient against itself with one coordinate replaced, float64 [..., d].
-    alone: the same for an adversary who sees that coordinate alone, float64 [..., d]; it
-      understates.
+    joint: The whole gradient against the whole other one. Shape `[...]`, float64.
+    coordinates: The gradient against itself with one coordinate replaced. Shape `[..., d]`,
+      float64.
+    alone: The same for an adversary who sees that coordinate alone. Shape `[..., d]`, float64. It
+      understates the loss.
   """
 
   joint: np.ndarray
@@ -200,41 +212,50 @@ def internal_ratios(
   other_move: ArrayLike,
   scale: ArrayLike,
 ) -> InternalRatios:
-  """A diagnostic, no guarantee: what adversary II learns from one update, knowing the instances
-  before it.
+  """A diagnostic, no guarantee: what adversary II learns from one update.
 
-  The likelihood of the released model is (1/k) sum_i prod_c Lap(released_c - instance_ic + move_c).
+  The adversary knows the instances before the update. The likelihood of the released model is
+
+      (1/k) sum_i prod_c Lap(released_c - instance_ic + move_c).
+
   The weights of the candidate pre-images i come from all coordinates together, also where one
-  coordinate alone is changed: many coordinates tell the pre-image, and the loss is then nearly that
-  of a report whose pre-image is known.
+  coordinate alone is changed. Many coordinates tell the pre-image. The loss is then nearly that of
+  a report whose pre-image is known.
 
-  Every |loss| is bounded by what changes, whatever the instances: |joint| by sum_c |move_c -
-  other_c| / scale,
-  |coordinates| and |alone| by |move_c - other_c| / scale, at most the epsilon of a coordinate. Equal instances reach
-  a coordinate's bound in at least half of all updates.
+  What changes bounds every |loss|, whatever the instances:
+
+  * |joint| is at most sum_c |move_c - other_c| / scale;
+  * |coordinates| and |alone| are at most |move_c - other_c| / scale, which is at most the epsilon
+    of a coordinate.
+
+  Equal instances reach a coordinate's bound in at least half of all updates.
 
   Args:
-    instances: the k instances before the update, [..., k, d]; leading axes are different updates.
-    released: the client's model, [..., d].
-    move: eta g, which the client subtracted, [..., d].
-    other_move: eta g' of another gradient, [..., d].
-    scale: of the noise, [] or [..., 1].
+    instances: The k instances before the update. Shape `[..., k, d]`, where leading axes are
+      different updates.
+    released: The client's model. Shape `[..., d]`.
+    move: The eta g that the client subtracted. Shape `[..., d]`.
+    other_move: The eta g' of another gradient. Shape `[..., d]`.
+    scale: The scale of the noise. Shape `[]` or `[..., 1]`.
 
   >>> equal = internal_ratios(np.zeros((20, 1)), [5.0], [-1.0], [1.0], 2.0)
   >>> print(equal.joint, equal.coordinates, equal.alone)
   1.0 [1.] [1.]
   """
-  noise = np.asarray(released, float)[..., None, :] - np.asarray(instances, float)
+  # From each instance to the released model, [..., k, d]. With the move added it is the noise.
+  difference = np.asarray(released, float)[..., None, :] - np.asarray(instances, float)
   scale = np.asarray(scale, float)
   scale = scale[..., None] if scale.ndim else scale
   likely, other = (
-    -np.abs(noise + np.asarray(m, float)[..., None, :]) / scale for m in (move, other_move)
+    -np.abs(difference + np.asarray(m, float)[..., None, :]) / scale for m in (move, other_move)
   )
   pair, other_pair = likely.sum(axis=-1), other.sum(axis=-1)
   total = special.logsumexp(pair, axis=-1)
-  weights = (pair - total[..., None])[..., None]
+  # The posterior of each pre-image, given the whole released model. The mean of other / likely
+  # under it is the likelihood with one coordinate replaced, over the likelihood itself.
+  log_posterior = (pair - total[..., None])[..., None]
   return InternalRatios(
     total - special.logsumexp(other_pair, axis=-1),
-    -special.logsumexp(weights + (other - likely), axis=-2),
+    -special.logsumexp(log_posterior + (other - likely), axis=-2),
     special.logsumexp(likely, axis=-2) - special.logsumexp(other, axis=-2),
   )

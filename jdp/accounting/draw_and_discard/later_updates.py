@@ -1,16 +1,16 @@
-"""What one noisy model update still reveals after others have followed it (arXiv 1807.04369,
-Section 4.4).
+"""The privacy of one noisy model update after later ones (arXiv 1807.04369, Section 4.4).
 
-Every update adds Laplace noise of the same scale to every coordinate (steps that decrease are
-covered by "any" alone, which does without later noise). On one instance's line of descent the
-noises of later updates pile up over a user's own; how much that hides depends on what those updates
-do to a difference. On the server's clock the line may also have died out: `snapshot_epsilon`
-combines the two.
+Every update adds Laplace noise of the same scale to every coordinate. Steps that decrease are
+covered by "any" alone, which does without later noise. On one instance's line of descent the noises
+of later updates pile up over a user's own. How much that hides depends on what those updates do to
+a difference. On the server's clock the line may also have died out: `snapshot_epsilon` combines the
+two.
 
-All epsilons are guarantees for one report. Neighbours differ in so many coordinates of its
-gradient, not in the model it started from, nor in what later clients hold. One coordinate of
-gradients that differ anywhere is another matter: later updates mix coordinates, and epsilon does
-not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
+All epsilons are guarantees for one report. Neighbours differ in `coordinates` coordinates of its
+gradient. They differ neither in the model it started from nor in what later clients hold.
+
+One coordinate of gradients that differ anywhere is another matter. Later updates mix coordinates,
+and epsilon does not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
 """
 
 import enum
@@ -32,8 +32,9 @@ from jdp.accounting.draw_and_discard.one_update import joint_epsilon
 
 
 class LaterUpdates(enum.StrEnum):
-  """What is known of the updates that follow a user's own along its line; each adds fresh noise of
-  the same scale.
+  """What is known of the updates that follow a user's own along its line.
+
+  Each of them adds fresh noise of the same scale.
   """
 
   DATA_INDEPENDENT = (
@@ -54,26 +55,28 @@ def line_epsilon(
   coordinates: int = 1,
   dimension: float = math.inf,
 ) -> float:
-  """The epsilon at `delta` that one report keeps after exactly `updates` further updates along its
-  line.
+  """The epsilon at `delta` that one report keeps after `updates` further updates along its line.
 
-  * data-independent: the sum of the T + 1 noises, the report's own included, against its shift:
-    exact for one coordinate (`hockey_stick`); for more, the smaller of basic composition and of the
-    next bound;
-  * non-expansive: amplification by iteration (`iterated_rdp`, arXiv 1808.06651);
+  The number of updates is exact. The bound depends on what is known of them:
+
+  * data-independent: the sum of the T + 1 noises, the report's own included, against its shift. It
+    is exact for one coordinate (`hockey_stick`). For more coordinates it is the smallest of three
+    bounds (the report's own loss, basic composition and the next bound).
+  * non-expansive: amplification by iteration (`iterated_rdp`, arXiv 1808.06651).
   * any: the report's own loss, since what follows is computed from it.
 
   The last bounds the others too. An average gradient that clients clip is not the gradient of a
-  convex loss in general: then only "any" is known.
+  convex loss in general. Then only "any" is known.
 
   Args:
-    epsilon: of each coordinate of one report, seen alone.
-    delta: in [0, 1].
-    updates: T >= 0, along the line.
-    later: a `LaterUpdates`.
-    coordinates: in how many coordinates neighbours differ.
-    dimension: coordinates of the model, at least `coordinates`; infinity: unknown. Matters to
-      non-expansive updates alone, which may turn a difference in one coordinate into one in all.
+    epsilon: The epsilon of each coordinate of one report, seen alone.
+    delta: The allowed delta. It lies in [0, 1].
+    updates: The number T of updates along the line. At least 0.
+    later: A `LaterUpdates`.
+    coordinates: In how many coordinates neighbours differ.
+    dimension: The number of coordinates of the model, at least `coordinates`. Infinity means
+      unknown. It matters to non-expansive updates alone, which may turn a difference in one
+      coordinate into one in all.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -102,30 +105,34 @@ def snapshot_epsilon(
   coordinates: int = 1,
   dimension: float = math.inf,
 ) -> float:
-  """The epsilon at `delta` of one report against who sees instances once, T server updates later.
+  """The epsilon at `delta` of one report against an observer of instances, T server updates later.
 
-  The server's coins do not depend on data. Given them, the user's data reaches what is seen only
-  through the stem of its line, with n further updates (`lineage.updates_along_line`), and not at
-  all without descent. The hockey-stick divergence is jointly convex: that of a mixture whose
-  weights are the same on both sides is at most the mixture of the components'. Hence
+  The observer sees the instances once. The server's coins do not depend on data. Given them, the
+  user's data reaches what is seen only through the stem of its line, with n further updates
+  (`lineage.updates_along_line`). Without descent it does not reach it at all.
+
+  The hockey-stick divergence is jointly convex. So that of a mixture whose weights are the same on
+  both sides is at most the mixture of the components'. Hence
 
       delta(e) <= sum_n P(an instance seen descends, stem of n updates) delta_n(e),
 
-  with delta_n as for `line_epsilon`; the result is the least e for which the right side is at most
-  `delta`. The observer may know everything up to the report, and the coins, but no instance between
-  the report and the snapshot; one who picks what to look at by the coins is covered by seen = k.
-  Clients that hold a drawn instance while others update, and checks that reject updates, are not
-  covered.
+  with delta_n as for `line_epsilon`. The result is the least e for which the right side is at most
+  `delta`.
+
+  The observer may know everything up to the report, and the coins, but no instance between the
+  report and the snapshot. An observer who picks what to look at by the coins is covered by seen =
+  k. Two things are not covered: clients that hold a drawn instance while others update, and checks
+  that reject updates.
 
   Args:
-    epsilon: of each coordinate of one report, seen alone.
-    delta: in [0, 1].
-    num_instances: k.
-    updates: T >= 0, server updates after the user's own.
-    later: a `LaterUpdates`.
-    seen: how many instances are seen, 1..k, chosen independently of their history.
-    coordinates: as for `line_epsilon`.
-    dimension: as for `line_epsilon`.
+    epsilon: The epsilon of each coordinate of one report, seen alone.
+    delta: The allowed delta. It lies in [0, 1].
+    num_instances: The number k of instances. At least 1.
+    updates: The number T of server updates after the user's own. At least 0.
+    later: A `LaterUpdates`.
+    seen: How many instances are seen, 1..k. They are chosen independently of their history.
+    coordinates: As for `line_epsilon`.
+    dimension: As for `line_epsilon`.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -139,12 +146,13 @@ def snapshot_epsilon(
   _validate.probability(delta=delta)
   weights = lineage.updates_along_line(num_instances, updates, seen=seen)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
-  # More updates hide no less than so many, and sums of more noise are not computed.
+  # Longer stems count as MOST_DRAWS updates: more hide no less, and their sums are not computed.
   weights = np.append(weights[:MOST_DRAWS], weights[MOST_DRAWS:].sum())
+  # Components that are rarer count in full, as if delta_n were 1. Together they cost 1e-9 delta.
   is_likely = weights > 1e-9 * delta / weights.size
   likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
 
-  def mixture(e):
+  def mixture(e: float) -> float:
     return unlikely + math.fsum(weights[n] * delta_after(int(n), e) for n in likely)
 
   return least_epsilon(mixture, delta, coordinates * epsilon)
@@ -153,28 +161,29 @@ def snapshot_epsilon(
 def _delta_after(
   epsilon: float, later: str, coordinates: int, dimension: float
 ) -> Callable[[int, float], float]:
-  """(n, e) -> a delta at e for one report followed by n updates; non-increasing in both."""
+  """(n, e) -> a delta at e for one report followed by n updates. It is non-increasing in both."""
   joint = joint_epsilon(epsilon, coordinates)
   _validate.one_of(list(LaterUpdates), later=later)
   _validate.in_range(coordinates, math.inf, dimension=dimension)
 
-  def own(e):
+  def own(e: float) -> float:
     if coordinates == 1:
       return hockey_stick(1, epsilon, e)
     # The most that joint-DP allows: randomised response (arXiv 1311.0776).
     return float(np.maximum(0.0, -math.expm1(min(e - joint, 0.0)) / (1 + math.exp(-joint))))
 
-  def iterated(n, e, dimension):
+  def iterated(n: int, e: float, dimension: float) -> float:
     shift = epsilon * math.sqrt(coordinates)
     return rdp_delta(lambda orders: iterated_rdp(n + 1, shift, dimension, orders), e)
 
-  def non_expansive(n, e):
+  def non_expansive(n: int, e: float) -> float:
     return float(np.minimum(own(e), iterated(n, e, dimension)))
 
-  def data_independent(n, e):
+  def data_independent(n: int, e: float) -> float:
     if coordinates == 1:
       return hockey_stick(n + 1, epsilon, e)
     composed = coordinates * hockey_stick(n + 1, epsilon, e / coordinates)
+    # Nothing mixes the coordinates that differ with the others, so their number is the dimension.
     return float(np.min([own(e), composed, iterated(n, e, coordinates)]))
 
   bounds = {

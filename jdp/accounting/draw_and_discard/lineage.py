@@ -1,13 +1,12 @@
-"""The k instances of a Draw-and-Discard server as a population: who descends from whom, and how far
-apart they lie.
+"""Descent and spread of the k instances of a Draw-and-Discard server.
 
-Every server update draws one of k instances and overwrites one of k with its updated copy, both
-uniformly, independently of each other and of all data (arXiv 1807.04369, Algorithm 2). All results
-here are exact for that sequential process without rejected updates; delays of clients are not
-covered.
+Every server update draws one of k instances, and overwrites one of k with its updated copy. Both
+are uniform, and independent of each other and of all data (arXiv 1807.04369, Algorithm 2). All
+results here are exact for that sequential process without rejected updates. Delays of clients are
+not covered.
 
-Two clocks: T server updates, and the updates along one instance's line of descent, of which there
-are fewer.
+There are two clocks: T server updates, and the updates along one instance's line of descent. The
+line has fewer.
 """
 
 import math
@@ -22,19 +21,21 @@ _MOST_ON_LINE, _MOST_WORK = 2**20, 10**10
 
 
 def num_descendants(num_instances: int, updates: int) -> np.ndarray:
-  """The distribution of the number of instances that descend from one user's update, `updates`
-  server updates later.
+  """The distribution of the number of instances that descend from one user's update.
 
-  A birth-death chain that starts at 1: with i descendants, an update draws one of them and
-  overwrites another instance, or the reverse, each with probability i (k-i) / k^2. Exact, where
-  Lemma 4.2 of arXiv 1807.04369 bounds the probability of 0 from below.
+  They are counted `updates` server updates later. The number is a birth-death chain that starts
+  at 1. With i descendants, it grows and it shrinks with probability i (k-i) / k^2 each: an update
+  draws one of them and overwrites another instance, or the reverse. The result is exact. Lemma 4.2
+  of arXiv 1807.04369 bounds the probability of 0 from below.
 
   Args:
-    num_instances: k, in [1, 2048]: takes a matrix of k^2 numbers.
-    updates: T >= 0 server updates after the user's own, at most 2^53.
+    num_instances: The number k of instances. It lies in [1, 2048], as a matrix of k^2 numbers is
+      made.
+    updates: The number T of server updates after the user's own. From 0 to 2^53.
 
   Returns:
-    Probabilities of 0, 1, ..., k descendants, float64 [k+1]; relative errors below 1e-9.
+    The probability of each number of descendants from 0 to k. Shape `[k+1]`, float64. Relative
+    errors are below 1e-9.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -49,17 +50,16 @@ def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   i = np.arange(num_instances + 1)
   move = i * (num_instances - i) / num_instances**2
   step = np.diag(1 - 2 * move) + np.diag(move[:-1], 1) + np.diag(move[1:], -1)
-  return np.linalg.matrix_power(step, updates)[1]
+  return np.linalg.matrix_power(step, updates)[1]  # the chain starts with one descendant
 
 
 def probability_gone(num_instances: int, updates: float) -> float:
-  """The probability that no instance descends from one user's update any more, `updates` server
-  updates later.
+  """The probability that no instance descends from one user's update any more.
 
   Args:
-    num_instances: k >= 1.
-    updates: T >= 0 server updates after the user's own; math.inf gives the limit 1 - 1/k (the mean
-      number of descendants stays 1, and in the end it is 0 or k).
+    num_instances: The number k of instances. At least 1.
+    updates: The number T of server updates after the user's own. math.inf gives the limit 1 - 1/k,
+      as the mean number of descendants stays 1, and in the end it is 0 or k.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -74,31 +74,33 @@ def probability_gone(num_instances: int, updates: float) -> float:
 
 
 def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np.ndarray:
-  """How many further updates hide one user's update from who sees `seen` instances T server updates
-  later.
+  """The distribution of the further updates that hide one user's update from a later observer.
 
-  The lines of the instances that descend from the user's update share a stem: from that update to
-  their last common ancestor (for a single descendant, to itself). All of them are made from the
-  stem's end with noise that is independent of the user, so the number n of updates on the stem is
-  what counts.
+  The observer sees `seen` instances, T server updates later. The lines of the instances that
+  descend from the user's update share a stem. It runs from that update to their last common
+  ancestor (for a single descendant, to itself). All of them are made from the stem's end with noise
+  that is independent of the user. So the number n of updates on the stem is what counts.
 
-  Followed backward from what is seen, a lines remain. An update overwrote the end of a given one
-  with probability 1/k, and was then drawn from another of the a lines (the two meet: the stem ends
-  there) with probability (a-1)/k. The user's update lies on each line with probability 1/k, since
-  its slot is uniform and independent of all that follows. The code carries E[1{a lines are left}
-  number of them whose stem has n updates so far], a linear recursion. For one instance seen it is
-  solved by the binomial distribution: given descent, n ~ Bin(T, 1/k). For more it takes time
-  proportional to T.
+  Followed backward from what is seen, `a` lines remain. An update overwrote the end of a given one
+  with probability 1/k. With probability (a-1)/k it was then drawn from another of the `a` lines. In
+  that case the two meet, and the stem ends there. The user's update lies on each line with
+  probability 1/k, since its slot is uniform and independent of all that follows.
+
+  The code carries E[1{a lines are left} number of them whose stem has n updates so far], a linear
+  recursion. For one instance seen it is solved by the binomial distribution: given descent, n ~
+  Bin(T, 1/k). For more instances it takes time proportional to T.
 
   Args:
-    num_instances: k >= 1.
-    updates: T >= 0 server updates after the user's own, at most 2^20 on average along a line.
-    seen: instances seen, in 1..k, which ones chosen independently of their history.
+    num_instances: The number k of instances. At least 1.
+    updates: The number T of server updates after the user's own. At least 0, and at most 2^20 on
+      average along a line.
+    seen: The number of instances seen. From 1 to k. They are chosen independently of their history.
 
   Returns:
-    P(some instance seen descends from the user's update, and the stem has n further updates),
-    float64 [n], for n = 0, 1, ...; counts beyond 12 standard deviations and 50, together rarer than
-    1e-20, are left out. The sum is 1/k for one instance, 1 - `probability_gone` for all.
+    For each n = 0, 1, ... the probability that some instance seen descends from the user's update,
+    and the stem has n further updates. Shape `[n]`, float64. Counts beyond 12 standard deviations
+    and 50 are left out. Together they are rarer than 1e-20. The sum is 1/k for one instance, and
+    1 - `probability_gone` for all.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -120,6 +122,7 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   mean = updates / num_instances
   size = 1 + min(updates, math.ceil(mean + 12 * math.sqrt(mean) + 50))
   if seen == 1:
+    # 1/k is the probability of descent.
     law = stats.binom.pmf(np.arange(size), updates, 1 / num_instances)
     return law / num_instances
   if updates * seen * size > _MOST_WORK:
@@ -137,11 +140,12 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
 def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
   """The expected numbers of lines [a - 1, n], one server update earlier."""
   a = np.arange(1.0, len(lines) + 1)[:, None]
-  extended, meeting = (k - a + 1) / k**2, a * (a - 1) / k**2  # a given line alone; any two
+  # An update on a given line alone makes its stem longer; any two lines may meet.
+  extended, meeting = (k - a + 1) / k**2, a * (a - 1) / k**2
   earlier = (1 - extended - meeting) * lines
   earlier[:, 1:] += (extended * lines)[:, :-1]
   earlier[:-1] += ((a - 1) * (a - 2) / k**2 * lines)[1:]  # two others met
-  # the line that two became: a new stem
+  # The line that two became has a new stem, of no updates so far.
   earlier[:-1, 0] += (meeting[:, 0] * lines.sum(axis=1) / a[:, 0])[1:]
   return earlier
 
@@ -149,21 +153,21 @@ def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
 def instance_variance(
   num_instances: int, noise_variance: float, *, updates: int = 0, initial: float | None = None
 ) -> float:
-  """The expected sample variance (ddof=1) of one weight over the k instances after `updates` server
-  updates.
+  """The expected sample variance (ddof=1) of one weight over the k instances.
 
-  For updates that add noise of variance s2 alone (arXiv 1807.04369, Theorem 3.1): an update that
-  overwrites its own pre-image, probability 1/k, adds s2/k on average, one that overwrites another
-  adds (s2 - 2V/(k-1))/k. So V becomes (1 - 2/k^2) V + s2/k on average, whose fixed point is k s2 /
-  2; from any other start the gap shrinks by 1 - 2/k^2 per update.
+  It is computed after `updates` server updates that add noise of variance s2 alone (arXiv
+  1807.04369, Theorem 3.1). An update overwrites its own pre-image with probability 1/k, which adds
+  s2/k on average. An update that overwrites another instance adds (s2 - 2V/(k-1))/k. So V becomes
+  (1 - 2/k^2) V + s2/k on average, whose fixed point is k s2 / 2. From any other start the gap
+  shrinks by the factor 1 - 2/k^2 per update.
 
   Args:
-    num_instances: k >= 1; a single instance has no spread.
-    noise_variance: s2 >= 0 per coordinate; of Laplace noise, twice its scale squared.
+    num_instances: k >= 1. A single instance has no spread.
+    noise_variance: s2 >= 0 per coordinate. For Laplace noise it is twice the scale squared.
     updates: T >= 0.
-    initial: the sample variance at the start; None: the stationary one, which the initial instances
-      must have (they are drawn around one mean with this variance, and no update changes it on
-      average).
+    initial: The sample variance at the start. None stands for the stationary variance. The initial
+      instances must then have it: they are drawn around one mean with this variance, and no update
+      changes it on average.
 
   Raises:
     ValueError: if an argument is out of range.

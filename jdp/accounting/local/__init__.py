@@ -1,6 +1,7 @@
-"""Closed forms of the local mechanisms: normalisers, exact epsilons, moments, best parameters.
+"""Closed forms of the local mechanisms (normalisers, exact epsilons, moments, best parameters).
 
-Each module has the name of its mechanism in `jdp.mechanisms`; `reconstruction` says what a local
-guarantee means to an attacker who wants the value back, `threshold` what PrivUnit and its variants
-share.
+Most modules have the name of their mechanism in `jdp.mechanisms`. Two do not:
+
+* `reconstruction` says what a local guarantee means to an attacker who wants the value back;
+* `threshold` holds what PrivUnit and its variants share.
 """

@@ -1,17 +1,17 @@
 """Closed forms of the spherical-cap mechanism PrivUnit (arXiv 1812.00984, Algorithm 1).
 
-For V uniform on the unit sphere of R^d, T = <V, u> has density c_d (1 - t^2)^((d-3)/2), and with a
-= (d-1)/2
+V is uniform on the unit sphere of R^d, and T = <V, u>. The density of T is c_d (1 - t^2)^((d-3)/2).
+With a = (d-1)/2,
 
     q(gamma) = P(T >= gamma) = I_h(a, a),        h = (1 - gamma) / 2,
     f(gamma) = E[T; T >= gamma] = c_d (1 - gamma^2)^a / (2 a).
 
-Drawing V from the cap {T >= gamma} with probability p, else from its complement, costs exactly
-epsilon = logit p - logit q and gives E[V] = m u with m = f (p/q - (1-p)/(1-q)).
+The mechanism draws V from the cap {T >= gamma} with probability p, else from its complement. This
+costs exactly epsilon = logit p - logit q. It gives E[V] = m u with m = f (p/q - (1-p)/(1-q)).
 
-Everything is float64 on the host and in logarithms: q is 3e-109 at (d=1e5, epsilon=256), and at
-epsilon=1e4 not even gamma and p can be told from 1, so the height of the cap is carried as log h
-and p as its logit.
+Everything is float64 on the host and in logarithms. At (d=1e5, epsilon=256) q is 3e-109. At
+epsilon=1e4 both gamma and p round to 1. So the height of the cap is carried as log h, and p as its
+logit.
 """
 
 import math
@@ -26,8 +26,8 @@ from jdp.guarantees import rounded_up
 
 MAX_DIM = 10**9
 
-# A mechanism's epsilon is this much (relatively) below the one asked for: ten times the error of
-# the formulas here, a thousandth of what a user could notice.
+# The relative margin by which a mechanism's epsilon stays below the one asked for. It is ten times
+# the error of the formulas here, and a thousandth of what a user could notice.
 _SAFETY = 5e-10
 
 
@@ -35,15 +35,15 @@ class Cap(NamedTuple):
   """A cap and the probability of drawing from it, all that defines PrivUnit.
 
   Attributes:
-    dim: d.
+    dim: The dimension d. At least 2.
     gamma: the least <v, u> of the cap's points, in [0, 1).
-    log_height: log((1 - gamma) / 2), accurate where gamma rounds to 1.
+    log_height: `log((1 - gamma) / 2)`. Accurate where gamma rounds to 1.
     p: the probability of drawing from the cap.
-    logit_p: log(p / (1-p)), accurate where p rounds to 1; the paper's eps0.
+    logit_p: `log(p / (1-p))`. Accurate where p rounds to 1. The paper calls it eps0.
     log_q: log of the cap's share of the sphere.
     logit_q: log(q / (1-q)).
     log_m: log of the norm of E[V].
-    epsilon: the exact privacy loss, logit p - logit q.
+    epsilon: The exact privacy loss. It is logit p - logit q.
   """
 
   dim: int
@@ -58,14 +58,15 @@ class Cap(NamedTuple):
 
   @property
   def m(self) -> float:
-    """The norm of E[V]; releases have norm 1/m."""
+    """The norm of E[V]. Releases have norm 1/m."""
     return math.exp(self.log_m)
 
 
 def log_density_constant(dim: int) -> float:
   """log c_d = log Gamma(d/2) - log Gamma((d-1)/2) - log(pi)/2.
 
-  A difference of lgamma would lose 1e-6 at d = 1e9: from a = (d-1)/2 = 25 on, Stirling's series.
+  A difference of lgamma would lose 1e-6 at d = 1e9. So Stirling's series is used from a = (d-1)/2 =
+  25 on.
   """
   a = (dim - 1) / 2
   if a < 25:
@@ -79,9 +80,10 @@ def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
   """log q(gamma) and log(q/f)(gamma), elementwise for 0 <= gamma < 1.
 
   Args:
-    dim: d >= 2.
-    gamma: height of the cap's rim, any shape.
-    log_height: log((1-gamma)/2), same shape: the accurate one of the two above 1/2, gamma below.
+    dim: The dimension d. At least 2.
+    gamma: The height of the cap's rim. Any shape.
+    log_height: log((1-gamma)/2), of the same shape as gamma. It is read where gamma > 1/2, as it is
+      the accurate one of the two there. Elsewhere gamma is read.
 
   Returns:
     (log q, log q/f), float64: relative errors below 1e-13 for q/f - 1 and 1e-13 for log q.
@@ -95,10 +97,12 @@ def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), a series of positive terms with ratio below 2h <
-  1/2.
+  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), as a series.
+
+  Its terms are positive, and their ratio is below 2h < 1/2.
   """
   a, h = (dim - 1) / 2, np.exp(log_height)
+  # Each term is less than half of the one before it, so what follows the 64th is below rounding.
   n = np.arange(64).reshape(-1, *[1] * h.ndim)
   excess = np.sum(np.cumprod((2 * a + n) / (a + 1 + n) * h, axis=0), axis=0)
   log_f = (
@@ -113,13 +117,16 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """For gamma <= 1/2: q = c_d times the integral of sin^(d-2) from 0 to Theta = acos(gamma).
 
-  With theta = Theta - x the integrand, relative to its value at Theta, is (1 - 2 sin^2(x/2) -
-  cot(Theta) sin x)^(d-2): nothing cancels, and Gauss's rule on the range where it exceeds e^-50 is
-  exact to rounding.
+  Let theta = Theta - x. The integrand, relative to its value at Theta, is then
+
+      (1 - 2 sin^2(x/2) - cot(Theta) sin x)^(d-2).
+
+  Nothing cancels in it. Gauss's rule on the range where it exceeds e^-50 is exact to rounding.
   """
   power, sine = dim - 2, np.sqrt((1 - gamma) * (1 + gamma))
   cot, angle = gamma / sine, np.arccos(gamma)
-  # The root of power * (cot x + x^2/2) = 50, beyond which the integrand is below e^-50.
+  # The root of power * (cot x + x^2/2) = 50, beyond which the integrand is below e^-50. It is
+  # written so that nothing cancels; the 1e-300 covers power = 0 (d = 2).
   reach = np.minimum(
     angle, 100 / (np.sqrt((power * cot) ** 2 + 100 * power) + power * cot + 1e-300)
   )
@@ -139,12 +146,12 @@ def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
   """The height gamma >= 0 of the cap with a given share of the sphere: the inverse of `log_share`.
 
-  Newton's method on log q as a function of log h, where it is concave, so that the iteration
-  converges from one side; it starts from a normal approximation.
+  Newton's method solves for log h. log q is a concave function of log h, so the iteration converges
+  from one side. It starts from a normal approximation.
 
   Args:
-    dim: d >= 2.
-    log_tail: log q <= log(1/2), any shape.
+    dim: The dimension d. At least 2.
+    log_tail: log q, at most log(1/2). Any shape.
 
   Returns:
     (gamma, log h), float64, accurate to 1e-12 relative to 1/sqrt(d).
@@ -159,7 +166,7 @@ def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
     step = (log_tail - log_q) / slope
     log_height = np.minimum(log_height + step, math.log(0.5))
     gamma = _gamma(log_height)
-    if np.max(np.abs(step)) * math.sqrt(dim) < 1e-7:  # and the error after it is its square
+    if np.max(np.abs(step)) * math.sqrt(dim) < 1e-7:  # the error after a step is its square
       break
   return gamma, log_height
 
@@ -173,12 +180,12 @@ def log_density(dim: int, gamma, log_height) -> np.ndarray:
 def optimal_cap(dim: int, epsilon: float) -> Cap:
   """The cap and probability with the least mean squared error among all that cost epsilon.
 
-  For given gamma the best p spends all of epsilon, which leaves m = f / (q + 1/(e^epsilon - 1)) to
-  maximise; its derivative vanishes where gamma = m, and nowhere else.
+  For given gamma the best p spends all of epsilon. That leaves m = f / (q + 1/(e^epsilon - 1)) to
+  maximise. Its derivative vanishes where gamma = m, and nowhere else.
 
   Args:
-    dim: d, 2 <= d <= 1e9.
-    epsilon: 1e-3 <= epsilon <= 1e4.
+    dim: The dimension d. From 2 to 1e9.
+    epsilon: the budget, from 1e-3 to 1e4.
 
   Returns:
     A `Cap` whose exact epsilon is below the one asked for, by a relative 5e-10.
@@ -198,15 +205,17 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
     log_q, log_ratio = log_share(dim, gamma, _log_height(gamma))
     return log_gamma + log_ratio + np.logaddexp(0.0, -(log_odds + log_q))
 
-  # log log(gamma f/q)^-1 - log log(m f/q)^-1, increasing through its root
+  # For gamma above 1/2 both gamma q/f and m q/f may round to 1. So their distances from 1 are
+  # compared, on a log scale. log(-log(gamma q/f)) - log(-log(m q/f)) increases through its root.
   def surplus_high(log_height):
     log_q, log_ratio = log_share(dim, _gamma(log_height), log_height)
     gap = -np.log1p(-2 * np.exp(log_height)) - log_ratio
+    # Below e^-40 the gap cancels, and its first-order term in h is exact to rounding.
     log_gap = math.log(gap) if log_height > -40 else log_height + math.log(4 / (dim + 1))
     x = log_odds + float(log_q)
     return log_gap - (math.log(np.logaddexp(0.0, -x)) if x < 40 else -x)
 
-  if surplus_low(math.log(0.5)) >= 0:
+  if surplus_low(math.log(0.5)) >= 0:  # the root has gamma <= 1/2
     gamma = math.exp(
       optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15)
     )
@@ -217,7 +226,7 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
 
 
 def cap_at(dim: int, epsilon: float, gamma: float) -> Cap:
-  """The cap of a given gamma, with the best p for epsilon: the one that spends all of it."""
+  """The cap of a given gamma. Its p is the best for epsilon: the one that spends all of it."""
   _check(dim, epsilon)
   _check_gamma(gamma)
   return _spend(dim, gamma, _log_height(gamma), epsilon)
@@ -227,12 +236,12 @@ def cap_of(dim: int, gamma: float, p: float) -> Cap:
   """The cap of a given (gamma, p), with its exact epsilon.
 
   Raises:
-    ValueError: if gamma is not in [0, 1), p not in (0, 1), or p below the cap's own share q, where
-      the mechanism would point away from its input.
+    ValueError: if gamma is not in [0, 1), or p is not in (0, 1). Also if p is below the cap's own
+      share q, where the mechanism would point away from its input.
   """
   _check(dim)
   _check_gamma(gamma)
-  cap = _make(dim, gamma, _log_height(gamma), logit_of(p))
+  cap = _costed_cap(dim, gamma, _log_height(gamma), logit_of(p))
   if not cap.epsilon > 0:
     raise ValueError(
       f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}."
@@ -257,21 +266,21 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
       f"{rounded_up(logit_p)}."
     )
   gamma, log_height = quantile(dim, -np.logaddexp(0.0, -logit_q))
-  return _make(dim, float(gamma), float(log_height), logit_p)
+  return _costed_cap(dim, float(gamma), float(log_height), logit_p)
 
 
 def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   """The paper's choice: p = expit(epsilon0), gamma from its sufficient conditions for epsilon1.
 
-  The larger gamma of conditions (a) and (b) of arXiv 1812.00984, Section 4.1.1:
+  gamma is the larger one that conditions (a) and (b) of arXiv 1812.00984, Section 4.1.1, allow:
 
       (a) gamma <= tanh(epsilon1/2) sqrt(pi / (2(d-1)))
       (b) epsilon1 >= log(d)/2 + log 6 - (d-1)/2 log(1-gamma^2) + log gamma, gamma >= sqrt(2/d)
 
-  Both leave part of epsilon1 unused; the cap's `epsilon` says what it really costs.
+  Both leave part of epsilon1 unused. The cap's `epsilon` says what it really costs.
 
   Args:
-    dim: d >= 3; at d = 2 condition (a) is not sufficient.
+    dim: The dimension d. At least 3, because condition (a) is not sufficient at d = 2.
     epsilon0: the share of the budget spent on p, >= 0.
     epsilon1: the share spent on gamma, > 0.
 
@@ -287,7 +296,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   _validate.non_negative(epsilon0=epsilon0)
   _validate.positive(epsilon1=epsilon1)
 
-  def slack_b(gamma):
+  def slack_b(gamma: float) -> float:
     needed = (
       0.5 * math.log(dim)
       + math.log(6)
@@ -296,6 +305,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
     )
     return epsilon1 - needed
 
+  # The largest gamma of (a), and then that of (b) if any gamma meets it.
   gamma = min(math.tanh(epsilon1 / 2) * math.sqrt(math.pi / (2 * (dim - 1))), 1 - 1e-12)
   least_b = math.sqrt(2 / dim)
   if slack_b(least_b) >= 0:
@@ -303,7 +313,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
       1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else optimize.brentq(slack_b, least_b, 1 - 1e-12)
     )
     gamma = max(gamma, largest_b)
-  cap = _make(dim, gamma, _log_height(gamma), epsilon0)
+  cap = _costed_cap(dim, gamma, _log_height(gamma), epsilon0)
   if not cap.epsilon <= epsilon0 + epsilon1:
     raise ValueError(
       f"Expected the published gamma to cost at most {epsilon0 + epsilon1}, got {cap.epsilon}."
@@ -314,10 +324,11 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
 def _spend(dim: int, gamma: float, log_height: float, epsilon: float) -> Cap:
   """The cap whose p spends epsilon, up to the safety margin."""
   log_q, _ = log_share(dim, gamma, log_height)
-  return _make(dim, gamma, log_height, spend(epsilon, logit(float(log_q)), _SAFETY))
+  return _costed_cap(dim, gamma, log_height, spend(epsilon, logit(float(log_q)), _SAFETY))
 
 
-def _make(dim: int, gamma: float, log_height: float, logit_p: float) -> Cap:
+def _costed_cap(dim: int, gamma: float, log_height: float, logit_p: float) -> Cap:
+  """The cap with its share of the sphere, its mean and its exact epsilon filled in."""
   log_q, log_ratio = (float(x) for x in log_share(dim, gamma, log_height))
   logit_q = logit(log_q)
   made = cost(logit_p, logit_q, -log_ratio)

@@ -1,17 +1,18 @@
 """Closed forms of PrivUnitG, the spherical-cap mechanism with Gaussian noise (arXiv 2205.02466).
 
-For V from N(0, I) in R^d and a unit vector u, T = <V, u> is standard normal in every dimension, and
+V is drawn from N(0, I) in R^d, u is a unit vector, and T = <V, u>. T is standard normal in every
+dimension, and
 
     q(gamma) = P(T >= gamma) = Phi(-gamma),
     f(gamma) = E[T; T >= gamma] = phi(gamma).
 
-Drawing V from the half-space {T >= gamma} with probability p, else from the other one, costs
-exactly epsilon = logit p - logit q and gives E[V] = m u with m = f (p/q - (1-p)/(1-q)), and E[T^2]
-= 1 + gamma m. The part of V orthogonal to u is N(0, I), so
+The mechanism draws V from the half-space {T >= gamma} with probability p, else from the other one.
+This costs exactly epsilon = logit p - logit q. It gives E[V] = m u with m = f (p/q - (1-p)/(1-q)),
+and E[T^2] = 1 + gamma m. The part of V orthogonal to u is N(0, I), so
 
     E||V/m - u||^2 = (d + gamma m) / m^2 - 1.
 
-The paper's noise is N(0, I/d): its gamma is this one over sqrt(d), its estimate the same.
+The paper's noise is N(0, I/d). Its gamma is this one over sqrt(d), and its estimate is the same.
 """
 
 import math
@@ -22,23 +23,22 @@ from scipy import optimize, special
 
 from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost, spend
 
-# A mechanism's epsilon is this much (relatively) below the one asked for, well above the error of
-# the formulas here.
+# The relative margin by which a mechanism's epsilon stays below the one asked for. It is well above
+# the error of the formulas here.
 _SAFETY = 1e-11
 
 
 class GaussianCap(NamedTuple):
-  """A half-space and the probability of drawing from it, all that defines PrivUnitG in every
-  dimension.
+  """A half-space and the probability of drawing from it: all of PrivUnitG, in every dimension.
 
   Attributes:
-    gamma: the least <v, u> of the half-space's points, for noise of stddev 1; the paper's, times
-      sqrt(d).
+    gamma: The least <v, u> of the half-space's points, for noise of stddev 1. It is the paper's
+      gamma times sqrt(d).
     p: the probability of drawing from the half-space.
     logit_p: log(p / (1-p)).
     log_q: log of the half-space's probability, Phi(-gamma).
-    m: the norm of E[V].
-    epsilon: the exact privacy loss, logit p - logit q.
+    m: The norm of E[V].
+    epsilon: The exact privacy loss. It is logit p - logit q.
   """
 
   gamma: float
@@ -56,13 +56,14 @@ class GaussianCap(NamedTuple):
 def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
   """The half-space and probability with the largest m among all that cost epsilon.
 
-  For given gamma the best p spends all of epsilon, which leaves m = f / (q + 1/(e^epsilon - 1))
-  to maximise: d log m / d gamma = m - gamma, so the maximum is where gamma = m, and nowhere else.
-  There the covariance of V/m is exactly I/m^2, and its mean squared error d/m^2. (The least error
-  is at a gamma smaller by about m/(2d); it is less by about 1/(4d), and not isotropic.)
+  For given gamma the best p spends all of epsilon. That leaves m = f / (q + 1/(e^epsilon - 1)) to
+  maximise. d log m / d gamma = m - gamma, so the maximum is where gamma = m, and nowhere else.
+
+  There the covariance of V/m is exactly I/m^2, and its mean squared error is d/m^2. The least error
+  is at a gamma smaller by about m/(2d). It is less by about 1/(4d), and not isotropic.
 
   Args:
-    epsilon: 1e-3 <= epsilon <= 1e4.
+    epsilon: the budget, from 1e-3 to 1e4.
 
   Returns:
     A `GaussianCap` whose exact epsilon is below the one asked for, by a relative 1e-11.
@@ -81,6 +82,7 @@ def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
     gamma = math.exp(log_gamma)
     return log_gamma - log_normal_density(gamma) + np.logaddexp(-log_odds, special.log_ndtr(-gamma))
 
+  # The root lies between these for every epsilon that is allowed.
   low, high = math.log(1e-4), math.log(1 + math.sqrt(2 * MAX_EPSILON))
   return _spend(math.exp(optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15)), epsilon)
 

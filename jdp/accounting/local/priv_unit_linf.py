@@ -1,14 +1,14 @@
 """Closed forms of the hypercube mechanism PrivUnit-infinity (arXiv 1812.00984, Algorithm 2).
 
-A vector of [-1, 1]^d is rounded to a vertex of the cube, without bias, and N is the number of
-coordinates in which a uniform vertex V agrees with it: Binomial(d, 1/2). With
+A vector of [-1, 1]^d is rounded to a vertex of the cube, without bias. V is a uniform vertex. N is
+the number of coordinates in which V agrees with the rounded vector: Binomial(d, 1/2). Let
 
-    Q = P(N >= L),    f = E[2N/d - 1; N >= L] = C(d-1, L-1) / 2^d
+    Q = P(N >= L),    f = E[2N/d - 1; N >= L] = C(d-1, L-1) / 2^d.
 
-drawing V from {N >= L} with probability p, else from {N < L}, costs exactly epsilon = logit p -
-logit Q and gives E[V] = m u with m = f (p/Q - (1-p)/(1-Q)).
+The mechanism draws V from {N >= L} with probability p, else from {N < L}. This costs exactly
+epsilon = logit p - logit Q. It gives E[V] = m u with m = f (p/Q - (1-p)/(1-Q)).
 
-Everything is float64 on the host and in logarithms: Q is 2^-d at L = d.
+Everything is float64 on the host and in logarithms, as Q is 2^-d at L = d.
 """
 
 import math
@@ -22,8 +22,8 @@ from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of,
 
 MAX_DIM = 10**7
 
-# A mechanism's epsilon is this much (relatively) below the one asked for, far more than the error
-# of the formulas.
+# The relative margin by which a mechanism's epsilon stays below the one asked for. It is far more
+# than the error of the formulas.
 _SAFETY = 5e-10
 
 
@@ -32,14 +32,14 @@ class Cube(NamedTuple):
 
   Attributes:
     dim: d.
-    kappa: the paper's threshold: the cap holds the V with <V, rounded input> > kappa; 2 threshold -
-      dim - 1.
+    kappa: The paper's threshold. The cap holds the V with <V, rounded input> > kappa. It is 2
+      threshold - dim - 1.
     threshold: L, the least number of agreeing coordinates in the cap.
     p: the probability of drawing from the cap.
-    logit_p: log(p / (1-p)), accurate where p rounds to 1.
+    logit_p: `log(p / (1-p))`. Accurate where p rounds to 1.
     log_q: log of the cap's share Q of all vertices.
     log_m: log of m, where E[V] = m u.
-    epsilon: the exact privacy loss, logit p - logit Q.
+    epsilon: The exact privacy loss. It is logit p - logit Q.
   """
 
   dim: int
@@ -53,7 +53,7 @@ class Cube(NamedTuple):
 
   @property
   def m(self) -> float:
-    """E[V] = m u; the coordinates of releases are +-1/m."""
+    """The m of E[V] = m u. The coordinates of releases are +-1/m."""
     return math.exp(self.log_m)
 
 
@@ -61,12 +61,12 @@ def optimal_cube(dim: int, epsilon: float) -> Cube:
   """The threshold and probability with the least mean squared error among all that cost epsilon.
 
   For given L the best p spends all of epsilon, and m = f / (Q + 1/(e^epsilon - 1)). From L to L +
-  1, f and Q lose C(d, L) / 2^d times (2L - d)/d and 1, so m grows exactly as long as (2L - d)/d
-  < m: the optimum is the first L where it does not.
+  1, Q loses C(d, L) / 2^d, and f loses (2L - d)/d times that. So m grows exactly as long as (2L -
+  d)/d < m. The optimum is the first L where it does not.
 
   Args:
-    dim: d, 1 <= d <= 1e7.
-    epsilon: 1e-3 <= epsilon <= 1e4.
+    dim: The dimension d. From 1 to 1e7.
+    epsilon: the budget, from 1e-3 to 1e4.
 
   Returns:
     A `Cube` whose exact epsilon is below the one asked for, by a relative 5e-10.
@@ -79,6 +79,7 @@ def optimal_cube(dim: int, epsilon: float) -> Cube:
   (58, 0.795753, 0.151643)
   """
   _check(dim, epsilon)
+  # Bisection: (2L - d)/d < m holds for every L below the optimum, and for none from it on.
   low, high = _least_threshold(dim), dim
   while low < high:
     middle = (low + high) // 2
@@ -90,7 +91,7 @@ def optimal_cube(dim: int, epsilon: float) -> Cube:
 
 
 def cube_at(dim: int, epsilon: float, kappa: int) -> Cube:
-  """The cube of a given kappa, with the best p for epsilon: the one that spends all of it."""
+  """The cube of a given kappa. Its p is the best for epsilon: the one that spends all of it."""
   _check(dim, epsilon)
   return _spend(dim, _threshold(dim, kappa), epsilon)
 
@@ -99,15 +100,15 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
   """The cube of a given (kappa, p), with its exact epsilon.
 
   Raises:
-    ValueError: if kappa is not in [0, d-1], p not in (0, 1), or p below the cap's own share Q,
-      where the mechanism would point away from its input.
+    ValueError: if kappa is not in [0, d-1], or p is not in (0, 1). Also if p is below the cap's own
+      share Q, where the mechanism would point away from its input.
 
   >>> cube = cube_of(11, 2, 0.8)
   >>> round(cube.m, 8), round(cube.epsilon, 8)
   (0.27066859, 2.35863574)
   """
   _check(dim)
-  cube = _make(dim, _threshold(dim, kappa), logit_of(p))
+  cube = _costed_cube(dim, _threshold(dim, kappa), logit_of(p))
   if not cube.epsilon > 0:
     raise ValueError(
       f"Expected p above the cap's share of the vertices, {math.exp(cube.log_q):.6g}, got {p}."
@@ -116,16 +117,17 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
 
 
 def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
-  """The best threshold for a given p: m and the cost grow with L, so it is the largest within
-  epsilon.
+  """The best threshold for a given p: the largest L that costs at most epsilon.
+
+  It is the best because m grows with L, and so does the cost.
 
   Raises:
-    ValueError: if an argument is out of range, p alone costs more than epsilon, or is too small for
-      any threshold.
+    ValueError: if an argument is out of range. Also if p alone costs more than epsilon, or is too
+      small for any threshold.
   """
   _check(dim, epsilon)
   logit_p, lowest = logit_of(p), _least_threshold(dim)
-  if not _make(dim, lowest, logit_p).epsilon <= epsilon:
+  if not _costed_cube(dim, lowest, logit_p).epsilon <= epsilon:
     raise ValueError(
       f"Expected p to cost at most epsilon = {epsilon} at kappa = 0, got p = {p}; take a smaller "
       "one."
@@ -134,14 +136,17 @@ def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
   while low < high:
     middle = (low + high + 1) // 2
     low, high = (
-      (middle, high) if _make(dim, middle, logit_p).epsilon <= epsilon else (low, middle - 1)
+      (middle, high) if _costed_cube(dim, middle, logit_p).epsilon <= epsilon else (low, middle - 1)
     )
   return cube_of(dim, _kappa(dim, low), p)
 
 
 def log_share(dim: int, threshold: int) -> float:
-  """log P(N >= L) for L > d/2: the term at L, and the sum of the later ones relative to it."""
-  # terms below e^-128 are left out
+  """log P(N >= L) for L > d/2.
+
+  The sum is the term at L, times one plus the later terms relative to it.
+  """
+  # Terms below e^-128 are left out.
   later = np.arange(min(dim - threshold, 8 * math.isqrt(dim) + 8))
   series = np.sum(np.cumprod((dim - threshold - later) / (threshold + 1.0 + later)))
   return float(log_probability(dim, np.array(threshold)) + np.log1p(series))
@@ -150,8 +155,9 @@ def log_share(dim: int, threshold: int) -> float:
 def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   """log P(N = count), to an absolute 1e-13 sqrt(d / 1e6) near the middle.
 
-  As C. Loader, "Fast and accurate computation of binomial probabilities" (2000): the deviance, and
-  what Stirling's formula leaves; a difference of lgamma would lose 1e-9 at d = 1e6.
+  The formula is that of C. Loader, "Fast and accurate computation of binomial probabilities"
+  (2000). It uses the deviance, and what Stirling's formula leaves. A difference of lgamma would
+  lose 1e-9 at d = 1e6.
   """
   count = np.asarray(count, float)
   x = (2 * count - dim) / dim
@@ -166,6 +172,7 @@ def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
 
 def _log_stirling(n: np.ndarray) -> np.ndarray:
   """log(n! e^n / n^n)."""
+  # The series is accurate from 16 on. Below, the logarithms are small enough to subtract.
   large = np.maximum(n, 16.0)
   r = 1 / (large * large)
   series = (1 / 12 + r * (-1 / 360 + r * (1 / 1260 + r * (-1 / 1680 + r / 1188)))) / large
@@ -175,10 +182,11 @@ def _log_stirling(n: np.ndarray) -> np.ndarray:
 
 def _spend(dim: int, threshold: int, epsilon: float) -> Cube:
   """The cube whose p spends epsilon, up to the safety margin."""
-  return _make(dim, threshold, spend(epsilon, logit(log_share(dim, threshold)), _SAFETY))
+  return _costed_cube(dim, threshold, spend(epsilon, logit(log_share(dim, threshold)), _SAFETY))
 
 
-def _make(dim: int, threshold: int, logit_p: float) -> Cube:
+def _costed_cube(dim: int, threshold: int, logit_p: float) -> Cube:
+  """The cube with its share of the vertices, its mean and its exact epsilon filled in."""
   log_q = log_share(dim, threshold)
   log_f = float(log_probability(dim, np.array(threshold))) + math.log(threshold / dim)
   made = cost(logit_p, logit(log_q), log_f - log_q)

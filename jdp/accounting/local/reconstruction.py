@@ -1,14 +1,15 @@
-"""Protection against reconstruction: what a local guarantee says to an attacker who knows little
-(arXiv 1812.00984, 2).
+"""Reconstruction from local releases: how likely an attacker is to succeed (arXiv 1812.00984, 2).
 
-An attacker who sees only a release, and has a prior, names a value and succeeds if the target is
-close to it. Let p be the largest chance of success of any guess from the prior alone. After a
-release that is epsilon-DP the chance is at most e^epsilon p, whatever the attack: for every
-realised release, not only on average. So an epsilon that would be no protection where p = 1/2 may
-be a lot where p is 1e-30, as it is for directions in many dimensions. Against an attacker who
-already knows a good part of the data there is no such protection.
+An attacker has a prior and sees only a release. The attacker names a value, and succeeds if the
+target is close to it. Let p be the largest chance of success of any guess from the prior alone.
+After a release that is epsilon-DP the chance is at most e^epsilon p, whatever the attack. This
+holds for every realised release, not only on average.
 
-Everything is float64 on the host and in logarithms: in many dimensions p underflows.
+So an epsilon that would be no protection where p = 1/2 may be a lot where p is 1e-30. Directions in
+many dimensions have such a p. There is no such protection against an attacker who already knows a
+good part of the data.
+
+Everything is float64 on the host and in logarithms, as p underflows in many dimensions.
 """
 
 import math
@@ -26,19 +27,19 @@ _MOST_EPSILON = 1e150
 def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   """log p of naming a direction in R^dim to within a distance alpha, from the prior alone.
 
-  If the prior has at most `density_ratio` times the density of the uniform distribution on the unit
-  sphere, then for every unit vector v
+  Let the prior have at most `density_ratio` times the density of the uniform distribution on the
+  unit sphere. Then for every unit vector v, and U' uniform,
 
-      P(||U - v|| <= alpha) <= density_ratio * P(<U', v> >= 1 - alpha^2 / 2),  U' uniform,
+      P(||U - v|| <= alpha) <= density_ratio * P(<U', v> >= 1 - alpha^2 / 2).
 
-  with equality for a prior that is uniform on a part of the sphere, if the ball lies in that part.
-  Guesses are unit vectors; one inside the sphere would be close to more of it.
+  Equality holds for a prior that is uniform on a part of the sphere, if the ball lies in that part.
+  Guesses are unit vectors. A guess inside the sphere would be close to more of it.
 
   Source: arXiv 1812.00984, Section 2.3, with the exact share of the sphere in place of the
   proposition's bound on it.
 
   Args:
-    dim: k of the k-dimensional projection that is to be reconstructed, 2 <= k <= 1e9.
+    dim: The dimension k of the projection that is to be reconstructed. From 2 to 1e9.
     alpha: the distance between normalised vectors that counts as success, in (0, sqrt 2].
     density_ratio: rho_0 >= 1.
 
@@ -59,6 +60,7 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
     raise ValueError(
       f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart."
     )
+  # The ball's part of the sphere is the cap of height 1 - alpha^2 / 2, for which h = alpha^2 / 4.
   log_share, _ = priv_unit.log_share(
     dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2))
   )
@@ -66,18 +68,19 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
 
 
 def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> float:
-  """log of min(1, e^epsilon p + delta): the most that a release can make of a chance p =
-  e^log_guess.
+  """log of min(1, e^epsilon p + delta): the largest chance after a release, with p = e^log_guess.
 
   With delta = 0 it holds for every realised release of a mechanism that is epsilon-DP under replace
-  one, for every prior, target, measure of closeness and attack (arXiv 1812.00984, Lemma 2.3). With
-  delta > 0 it holds on average over the releases: a few of them may give the target away. Several
-  releases of one value count with their epsilons added up, and whatever is computed from releases
-  (a sum, a model) is no better than they are.
+  one. It then holds for every prior, target, measure of closeness and attack (arXiv 1812.00984,
+  Lemma 2.3). With delta > 0 it holds on average over the releases: a few of them may give the
+  target away.
+
+  Several releases of one value count with their epsilons added up. Whatever is computed from
+  releases (a sum, a model) tells no more than they do.
 
   Args:
-    log_guess: log of the largest chance of success of a guess from the prior, <= 0.
-    epsilon: of everything that the attacker saw of the target, >= 0; may be infinite.
+    log_guess: Log of the largest chance of success of a guess from the prior. At most 0.
+    epsilon: of everything that the attacker saw of the target, >= 0. It may be infinite.
     delta: in [0, 1].
 
   Raises:
@@ -99,12 +102,12 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
 
 
 def log_success_exact(log_guess: float, epsilon: float) -> float:
-  """log of the largest posterior chance of all: its odds are e^epsilon times those of the guess.
+  """log of the largest posterior chance: its odds are e^epsilon times those of the guess.
 
-  Sharper than `log_success` where that is not small, and attained: a release may be e^epsilon times
-  as likely under the values close to the guess as under all others. Holds for every realised
-  release of an epsilon-DP mechanism (replace one), as Bayes' rule shows. Arguments and errors as
-  `log_success`.
+  It is sharper than `log_success` where the chance is not small. It is attained: a release may be
+  e^epsilon times as likely under the values close to the guess as under all others. By Bayes' rule
+  it holds for every realised release of an epsilon-DP mechanism (replace one). Arguments and errors
+  are those of `log_success`.
 
   >>> math.exp(log_success_exact(math.log(0.5), math.log(3.0)))
   0.75
@@ -118,18 +121,18 @@ def log_success_exact(log_guess: float, epsilon: float) -> float:
 
 
 def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
-  """log Phi(Phi^-1(p) + 1/z): the most that Gaussian noise can make of a chance p, on average over
-  the releases.
+  """log Phi(Phi^-1(p) + 1/z): the largest average chance after a release with Gaussian noise.
 
-  For every prior, target and attack. No attack on a release can tell a value from another better
-  than the Neyman-Pearson test of N(0, z^2) against N(1, z^2) (arXiv 1905.02383, Theorem 2.7);
-  averaged over the prior this bounds its success, as the trade-off curve is concave.
+  The average is over the releases. The bound holds for every prior, target and attack. No attack on
+  a release can tell a value from another better than the Neyman-Pearson test of N(0, z^2) against
+  N(1, z^2) (arXiv 1905.02383, Theorem 2.7). The trade-off curve is concave. So averaging over the
+  prior bounds the attack's success.
 
   Args:
-    log_guess: log of the largest chance of success of a guess from the prior, <= 0.
-    noise_multiplier: z > 0, the noise's standard deviation over the L2 distance of the farthest
-      two values: of a local release, or of what one user can change in a sum (replace one). n
-      releases count as z / sqrt(n).
+    log_guess: Log of the largest chance of success of a guess from the prior. At most 0.
+    noise_multiplier: z > 0, the noise's standard deviation over the L2 distance of the farthest two
+      values. These are the values of a local release, or what one user can change in a sum (replace
+      one). n releases count as z / sqrt(n).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -141,17 +144,18 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
   _validate.positive(noise_multiplier=noise_multiplier)
   if log_guess == 0:
     return 0.0
-  if math.isinf(1 / noise_multiplier):
+  if math.isinf(1 / noise_multiplier):  # a subnormal z
     return 0.0
   return float(special.log_ndtr(special.ndtri_exp(log_guess) + 1 / noise_multiplier))
 
 
 def largest_epsilon(log_guess: float, probability: float) -> float:
-  """The epsilon at which `log_success` reaches log of `probability`: all that releases may cost to
-  stay below it.
+  """The largest epsilon that keeps the chance of success at or below `probability`.
+
+  At this epsilon `log_success` reaches the log of `probability`.
 
   Args:
-    log_guess: log of the largest chance of success of a guess from the prior, <= 0.
+    log_guess: Log of the largest chance of success of a guess from the prior. At most 0.
     probability: the chance of success that is accepted, in (0, 1).
 
   Raises:
@@ -180,14 +184,14 @@ def closest_alpha(
   The inverse of `log_success(log_guess(dim, alpha, density_ratio), epsilon)` in alpha.
 
   Args:
-    dim: k, 2 <= k <= 1e9.
+    dim: The dimension k. From 2 to 1e9.
     epsilon: of everything that the attacker saw, in [0, 1e150].
     probability: in (0, 1).
     density_ratio: rho_0 >= 1.
 
   Returns:
-    alpha in (0, sqrt 2]; sqrt 2 also where still farther reconstructions have no more than this
-    probability.
+    alpha in (0, sqrt 2]. It is sqrt 2 also where still farther reconstructions have no more than
+    this probability.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -198,6 +202,7 @@ def closest_alpha(
   _check(dim, density_ratio)
   _validate.in_range(0, _MOST_EPSILON, epsilon=epsilon)
   _check_chance(probability)
+  # The share of the sphere that the ball may have. From one half on, alpha is at its largest.
   log_tail = math.log(probability) - epsilon - math.log(density_ratio)
   if log_tail >= math.log(0.5):
     return math.sqrt(2)

@@ -1,20 +1,22 @@
-"""Closed forms of k-ary randomised response on a grid: ScalarDP and ScalarRelDP (arXiv 1812.00984,
-Algorithms 3, 4).
+"""Closed forms of k-ary randomised response on a grid (arXiv 1812.00984, Algorithms 3 and 4).
 
-A number r in [0, r_max] is rounded without bias to one of the levels 0..k, the level is kept with
-probability e^epsilon / (e^epsilon + k) and otherwise replaced by one of the k others; a (level - b)
-is unbiased. In units of r_max/k, and with x = k r / r_max, j = floor(x), f = x - j, the variance is
+ScalarDP rounds a number r in [0, r_max] without bias to one of the levels 0..k. It keeps the level
+with probability e^epsilon / (e^epsilon + k), and otherwise replaces it by one of the k others. The
+estimate a (level - b) is unbiased. Let x = k r / r_max, j = floor(x) and f = x - j. In units of
+r_max/k the variance is
 
     (1/A - 1)(j^2 + (2j+1) f) + f(1-f) + C - 2 x B - B^2
 
-where A = (e^epsilon - 1)/(e^epsilon + k) is the slope of E[level kept], B = b/A and C =
-k(k+1)(2k+1)/(6 (e^epsilon + k)) / A^2. For fixed f it is convex in j, for fixed j a concave
-parabola in f: the worst r lies in the first or the last interval. Everything is written in
-e^-epsilon, which cannot overflow.
+where A = (e^epsilon - 1)/(e^epsilon + k) is the slope of E[level kept]. B is b/A, and C is
+k(k+1)(2k+1)/(6 (e^epsilon + k)) / A^2. The variance is convex in j for fixed f, and a concave
+parabola in f for fixed j. So the worst r lies in the first or the last interval. Everything is
+written in e^-epsilon, which cannot overflow.
 
-ScalarRelDP does the same on levels e_0 = 0 and e_1..e_k in geometric progression, with variance
-E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2, where now B = (sum_i e_i)/(e^epsilon -
-1).
+ScalarRelDP does the same on levels e_0 = 0 and e_1..e_k in geometric progression. Its variance is
+
+    E[e_J^2]/A + (sum_i e_i^2)/(e^epsilon + k)/A^2 - (r + B)^2
+
+where now B = (sum_i e_i)/(e^epsilon - 1).
 """
 
 import math
@@ -24,7 +26,7 @@ import numpy as np
 
 from jdp import _validate
 
-# beyond it the rounding to levels is float32's own, and k-ary draws need wider words
+# With more levels the rounding to them is float32's own, and k-ary draws need wider words.
 MAX_LEVELS = 2**16
 
 
@@ -34,7 +36,7 @@ class ScalarGrid(NamedTuple):
   Attributes:
     epsilon: the privacy loss of one release.
     max_value: r_max.
-    num_levels: k; the levels are 0..k.
+    num_levels: k. The levels are 0..k.
     log_lie_probability: log of k / (e^epsilon + k), the probability of another level.
     a: scale of the estimate a (level - b).
     b: offset of the estimate.
@@ -71,8 +73,8 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   """The constants for `num_levels` = k, by default the k with the least worst-case variance.
 
   Raises:
-    ValueError: if epsilon is below 1e-12 or infinite, max_value not in [1e-150, 1e150], or
-      num_levels not in [1, 2^16].
+    ValueError: if epsilon is below 1e-12 or infinite. Also if max_value is not in [1e-150, 1e150],
+      or num_levels not in [1, 2^16].
 
   >>> grid = scalar_grid(4.0, 1.0)
   >>> grid.num_levels, round(grid.worst_variance, 7)
@@ -89,11 +91,14 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
 
 
 def best_num_levels(epsilon: float) -> int:
-  """The k that minimises the worst-case variance; of the order e^(epsilon/3), at most 2^16.
+  """The k that minimises the worst-case variance.
+
+  It is of the order e^(epsilon/3), and at most 2^16.
 
   >>> [best_num_levels(epsilon) for epsilon in (2.0, 4.0, 8.0)]
   [2, 4, 16]
   """
+  # The factor 8 leaves room above the order of the best k; the 20 keeps exp from overflowing.
   largest = min(MAX_LEVELS, math.ceil(8 * math.exp(min(epsilon / 3, 20))))
   return int(np.argmin(worst_variance(epsilon, np.arange(1, largest + 1)))) + 1
 
@@ -101,6 +106,7 @@ def best_num_levels(epsilon: float) -> int:
 def worst_variance(epsilon: float, k: np.ndarray) -> np.ndarray:
   """The largest variance over r in [0, 1], for each k, in units of r_max^2."""
   k = np.asarray(k, float)
+  # Convex in j: only the first and the last interval can hold the worst value.
   first, last = (_worst_in_interval(epsilon, k, j) for j in (np.zeros_like(k), k - 1))
   return np.maximum(first, last) / k**2
 
@@ -109,8 +115,9 @@ class RelativeGrid(NamedTuple):
   """The constants of ScalarRelDP.
 
   Attributes:
-    epsilon: the privacy loss of one release.
-    levels: 0, min_value, ..., max_value: k + 1 of them, those above 0 in geometric progression.
+    epsilon: The privacy loss of one release.
+    levels: the k + 1 levels, from 0 and min_value up to max_value. Those above 0 are in geometric
+      progression.
     log_lie_probability: log of k / (e^epsilon + k), the probability of another level.
     estimates: of each level, (level - b)/A.
   """
@@ -134,9 +141,11 @@ class RelativeGrid(NamedTuple):
   def worst_relative_variance(self) -> float:
     """The largest variance(r) / r^2 over r in [min_value, max_value].
 
-    In each interval it is c_0 s^2 + c_1 s - 1 with s = 1/r: largest at an end, or at its vertex.
+    In each interval it is c_0 s^2 + c_1 s - 1 with s = 1/r. So it is largest at an end, or at the
+    parabola's vertex.
     """
     low, high, at_0, at_1 = (part[1:] for part in self._intervals())
+    # The interval from 0 to min_value is left out: r starts at min_value.
     c_1 = (at_1 - at_0) / (high - low) + low + high
     c_0 = at_0 - (c_1 - low) * low
     vertex = np.clip(-2 * c_0 / c_1, low, high)
@@ -148,8 +157,9 @@ class RelativeGrid(NamedTuple):
     )
 
   def _intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Each interval's ends, and the variance at them; what rounding adds to a line between them is
-    (high-r)(r-low).
+    """Each interval's ends, and the variance at them.
+
+    Between the ends the variance is a line plus (high-r)(r-low), which the rounding adds.
     """
     levels = np.array(self.levels)
     k, rest = len(levels) - 1, math.exp(-self.epsilon)
@@ -162,11 +172,13 @@ class RelativeGrid(NamedTuple):
 def relative_grid(
   epsilon: float, max_value: float, num_levels: int, min_value: float
 ) -> RelativeGrid:
-  """The constants for levels 0, min_value, ..., max_value, k = num_levels of them above 0.
+  """The constants of ScalarRelDP for k = `num_levels` levels above 0.
+
+  The levels are 0 and then min_value up to max_value, in geometric progression.
 
   Raises:
-    ValueError: if epsilon is not positive, 0 < min_value < max_value does not hold or num_levels is
-      not in [2, 2^16].
+    ValueError: if epsilon is not positive, or 0 < min_value < max_value does not hold. Also if
+      num_levels is not in [2, 2^16].
 
   >>> grid = relative_grid(8.0, 1.0, num_levels=4, min_value=0.125)
   >>> [round(level, 12) for level in grid.levels], round(grid.variance(0.25), 4)
@@ -187,8 +199,9 @@ def relative_grid(
 
 
 def best_num_relative_levels(epsilon: float, max_value: float, min_value: float) -> int:
-  """The k >= 2 of ScalarRelDP, up to 1024, with the least worst-case relative variance over
-  [min_value, max_value].
+  """The k >= 2 of ScalarRelDP with the least worst-case relative variance.
+
+  The worst case is over [min_value, max_value]. The search goes up to k = 1024.
 
   >>> [best_num_relative_levels(epsilon, 1.0, 0.01) for epsilon in (4.0, 8.0, 12.0)]
   [2, 4, 12]
@@ -203,26 +216,32 @@ def best_num_relative_levels(epsilon: float, max_value: float, min_value: float)
 
 
 def _check(epsilon: float, max_value: float) -> None:
-  """Below and beyond, the estimates' scale would underflow or overflow."""
+  """Refuses arguments at which the scale of the estimates would underflow or overflow."""
   _validate.in_range(1e-12, math.inf, epsilon=epsilon)
   _validate.in_range(1e-150, 1e150, max_value=max_value)
   _validate.positive(epsilon=epsilon)
 
 
 def _log_lie(epsilon: float, k: int) -> float:
+  """log of k / (e^epsilon + k)."""
   return math.log(k) - float(np.logaddexp(epsilon, math.log(k)))
 
 
 def _worst_in_interval(epsilon: float, k: np.ndarray, j: np.ndarray) -> np.ndarray:
-  """The parabola in f is concave with leading coefficient -1: its vertex, if inside [0, 1]."""
+  """The largest variance in an interval.
+
+  The variance is a concave parabola in f with leading coefficient -1. It is largest at the vertex,
+  or at the end of [0, 1] closest to it.
+  """
   at_0, at_1 = level_variance(epsilon, k, j, 0.0), level_variance(epsilon, k, j, 1.0)
   vertex = np.clip((at_1 - at_0 + 1) / 2, 0.0, 1.0)
   return level_variance(epsilon, k, j, vertex)
 
 
 def level_variance(epsilon: float, k, j, f):
-  """ScalarDP's variance at x = j + f, elementwise, in units of (r_max/k)^2, with k - 1 >= j and f
-  in [0, 1].
+  """ScalarDP's variance at x = j + f, elementwise, in units of (r_max/k)^2.
+
+  j is at most k - 1, and f is in [0, 1].
   """
   rest = math.exp(-epsilon)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
@@ -237,13 +256,15 @@ def level_variance(epsilon: float, k, j, f):
 
 
 def _slope(epsilon: float, k: Any) -> Any:
+  """A, elementwise."""
   return -math.expm1(-epsilon) / (1 + k * math.exp(-epsilon))
 
 
 def _excess(epsilon: float, k: Any) -> Any:
-  """1/A - 1."""
+  """1/A - 1, elementwise."""
   return (k + 1) * math.exp(-epsilon) / -math.expm1(-epsilon)
 
 
 def _shift(epsilon: float, k: Any) -> Any:
+  """B = b/A, elementwise."""
   return k * (k + 1) / 2 * math.exp(-epsilon) / -math.expm1(-epsilon)

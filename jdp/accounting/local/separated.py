@@ -1,8 +1,9 @@
-"""How to split a budget between the direction and the magnitude of a vector (arXiv 1812.00984,
-Definition 1).
+"""The best split of a budget between a vector's direction and magnitude.
 
-The product of PrivUnit's and ScalarDP's estimates has, for a vector of norm r, the error (r^2 +
-Var(r))/m^2 - r^2: the direction's 1/m^2 and the magnitude's variance Var(r) multiply.
+The setting is Definition 1 of arXiv 1812.00984.
+
+The estimate is the product of PrivUnit's and ScalarDP's estimates. For a vector of norm r its error
+is (r^2 + Var(r))/m^2 - r^2. So the direction's 1/m^2 and the magnitude's variance Var(r) multiply.
 """
 
 from typing import NamedTuple
@@ -14,15 +15,15 @@ from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.accounting.local.scalar_dp import ScalarGrid, level_variance, scalar_grid
 from jdp.accounting.local.threshold import MAX_EPSILON, MIN_EPSILON
 
-_FIRST, _FINER = 256, 16
+_FIRST_POINTS, _FINER_POINTS = 256, 16
 
 
 class Split(NamedTuple):
-  """A budget's two parts, and what they achieve.
+  """A budget's two parts, and the error that they achieve.
 
   Attributes:
     direction: epsilon of `priv_unit`.
-    magnitude: epsilon of `scalar_dp`; the two add up to the budget.
+    magnitude: Epsilon of `scalar_dp`. The two add up to the budget.
     mean_squared_error: E||estimate - vector||^2, averaged over the norms, or the worst.
   """
 
@@ -36,17 +37,17 @@ def best_split(
 ) -> Split:
   """The split of epsilon with the least error of `separated(priv_unit(...), scalar_dp(...))`.
 
-  The best number of levels jumps as the magnitude's share grows, and so does the error, so the
-  search is a grid of 256 shares and then ever finer ones around the best. It may settle in the
-  second-best of two dips, with an error some 0.1 % above the least.
+  The best number of levels jumps as the magnitude's share grows, and so does the error. So the
+  search takes a grid of 256 shares, and then ever finer grids around the best one. It may settle in
+  the second-best of two dips, with an error some 0.1 % above the least.
 
   Args:
-    dim: d >= 2.
+    dim: The dimension d. At least 2.
     epsilon: the whole budget, in [0.01, 1e4].
     max_value: r_max of `scalar_dp`, > 0.
-    norms: the vectors' norms, of any shape, within [0, max_value]: one, or a sample of a *public*
-      distribution, over which the error is averaged. None: the worst error of all norms in [0,
-      max_value], exactly.
+    norms: the vectors' norms, of any shape, within [0, max_value]. One norm, or a sample of a
+      *public* distribution, over which the error is averaged. None asks for the worst error of all
+      norms in [0, max_value], exactly.
 
   Returns:
     A `Split`.
@@ -67,26 +68,26 @@ def best_split(
         f"Expected at least one norm, all in [0, max_value = {max_value}]; clip them first."
       )
 
-  def error(magnitude):
+  def error(magnitude: float) -> float:
     return _error(dim, epsilon - magnitude, scalar_grid(magnitude, max_value), norms)
 
   low, high = 2 * MIN_EPSILON, epsilon - 2 * MIN_EPSILON
-  points = _FIRST
+  points = _FIRST_POINTS
+  # Each grid covers the two steps around the best share of the grid before it.
   while high > low * (1 + 1e-3):
     shares = np.geomspace(low, high, points)
     best = int(np.argmin([error(share) for share in shares]))
     low, high = shares[max(best - 1, 0)], shares[min(best + 1, points - 1)]
-    points = _FINER
+    points = _FINER_POINTS
   magnitude = min((low, (low + high) / 2, high), key=error)
   return Split(float(epsilon - magnitude), float(magnitude), float(error(magnitude)))
 
 
 def worst_error(dim: int, epsilon: float, grid: ScalarGrid) -> float:
-  """The largest error over all norms in [0, max_value], of the best direction at epsilon with this
-  magnitude.
+  """The largest error over all norms in [0, max_value], for a given magnitude grid.
 
-  Between two levels r^2 + Var(r) is a line, so the error is a concave parabola: largest at an end
-  or at its vertex.
+  The direction is the best one at `epsilon`. Between two levels r^2 + Var(r) is a line. So the
+  error is a concave parabola, and is largest at an end or at its vertex.
 
   >>> round(worst_error(1000, 8.0, scalar_grid(2.0, 1.0)), 1)
   163.3
@@ -100,6 +101,7 @@ def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None)
     return (
       float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
     )
+  # All norms: between two levels the error is a concave parabola.
   moments = _second_moment(grid, np.arange(grid.num_levels + 1.0)) * inflation
   level, rise = np.arange(grid.num_levels), np.diff(moments)
   vertex = np.clip(rise / 2 - level, 0.0, 1.0)
@@ -107,6 +109,6 @@ def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None)
 
 
 def _second_moment(grid: ScalarGrid, x: np.ndarray) -> np.ndarray:
-  """x^2 plus the variance at x, in units of the spacing."""
+  """x^2 plus the variance at x, in units of the grid's spacing."""
   j = np.minimum(np.floor(x), grid.num_levels - 1)
   return x**2 + level_variance(grid.epsilon, grid.num_levels, j, x - j)

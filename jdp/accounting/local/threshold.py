@@ -1,10 +1,10 @@
-"""What the mechanisms that draw from either side of a threshold share: PrivUnit, PrivUnitG,
-PrivUnit-infinity.
+"""The cost and mean of mechanisms that draw from either side of a threshold.
 
-V has a distribution that looks the same in all directions, and T is its component along the input's
-direction u. The cap is where T exceeds a threshold: of probability q, with f = E[T; cap]. Drawing V
-from the cap with probability p, else from the rest, costs exactly epsilon = logit p - logit q and
-gives E[V] = m u with
+These are PrivUnit, PrivUnitG and PrivUnit-infinity. V has a distribution that looks the same in all
+directions, and T is its component along the input's direction u. The cap is where T exceeds a
+threshold. It has probability q, and f = E[T; cap]. The mechanism draws V from the cap with
+probability p, else from the rest. This costs exactly epsilon = logit p - logit q. It gives E[V] = m
+u with
 
     m = f (p/q - (1-p)/(1-q)) = f (p/q) (1 - e^-epsilon),
 
@@ -22,12 +22,12 @@ MIN_EPSILON, MAX_EPSILON = 1e-3, 1e4
 
 
 class Cost(NamedTuple):
-  """What a threshold and a probability p cost, and what they achieve.
+  """What a threshold and a probability p cost, and the mean that they achieve.
 
   Attributes:
-    epsilon: the exact privacy loss; at most 0 if p is no larger than q.
+    epsilon: The exact privacy loss. It is at most 0 if p is no larger than q.
     p: the probability of drawing from the cap.
-    log_m: log of m; -infinity if epsilon is not above 0.
+    log_m: log of m. It is -infinity if epsilon is not above 0.
   """
 
   epsilon: float
@@ -36,8 +36,9 @@ class Cost(NamedTuple):
 
 
 def cost(logit_p: float, logit_q: float, log_mean: float) -> Cost:
-  """The cost of drawing with probability p from a cap of probability q, in which T has the mean f/q
-  = e^log_mean.
+  """The cost of drawing with probability p from a cap of probability q.
+
+  `log_mean` is the log of f/q, the mean of T in the cap.
   """
   epsilon = logit_p - logit_q
   log_p = -float(np.logaddexp(0.0, -logit_p))
