@@ -49,7 +49,12 @@ from jdp import _validate
 from jdp.data.clients import Examples
 from jdp.federated.engine.cohort import default_chunk_size
 from jdp.federated.engine.ghost_norms import ghost_client
-from jdp.federated.engine.local_training import LocalUpdate, gradient_step, no_projection
+from jdp.federated.engine.local_training import (
+  GradientStep,
+  LocalUpdate,
+  gradient_step,
+  no_projection,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss
@@ -123,8 +128,12 @@ def federated_averaging(
 
   if chunk_size is None:
     chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
+  record_fn = client_fn
+  if ghost_norms:
+    step = _require_gradient_step(local_update)
+    record_fn = ghost_client(step.loss, step.learning_rate)
   return rounds(
-    ghost_client(local_update) if ghost_norms else client_fn,
+    record_fn,
     query,
     sampler,
     add_updates(optimizer),
@@ -136,6 +145,15 @@ def federated_averaging(
     mesh=mesh,
     diagnose=diagnose,
   )
+
+
+def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:
+  """The update, which ghost norms can follow only if it is one gradient step."""
+  if not isinstance(local_update, GradientStep):
+    raise ValueError(
+      f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False."
+    )
+  return local_update
 
 
 def dp_sgd(

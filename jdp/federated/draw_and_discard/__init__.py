@@ -4,7 +4,6 @@
 
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
 from jdp.federated.draw_and_discard.client_updates import (
-  ClientUpdate,
   exact_update,
   gaussian_update,
   laplace_update,
@@ -18,7 +17,13 @@ from jdp.federated.draw_and_discard.instance_server import (
   instances,
   spread_instances,
 )
-from jdp.federated.draw_and_discard.update_stream import Arrivals, Passes, arrivals, passes
+from jdp.federated.draw_and_discard.update_stream import (
+  Arrivals,
+  ClientUpdate,
+  Passes,
+  arrivals,
+  passes,
+)
 
 __all__ = [
   "Arrivals",

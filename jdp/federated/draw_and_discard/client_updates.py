@@ -14,7 +14,7 @@ more telling than that of real noise, for observers of later models.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from jdp.accounting import gaussian_noise_multiplier
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.data.clients import Examples
 from jdp.events import LocalRelease
+from jdp.federated.draw_and_discard.update_stream import ClientUpdate, Noise, Settings
+from jdp.federated.draw_and_discard.update_stream import step as step  # where callers look for it
 from jdp.guarantees import ApproxDP, PureDP, Unit
 from jdp.numerics import vectors
 from jdp.numerics.dither import on_shifted_grid
@@ -38,81 +40,6 @@ Schedule = Callable[[jax.Array], jax.Array]
 # Of the float32 sum of up to 1e9 magnitudes, as XLA orders it, less than half of this is lost to
 # rounding.
 _ROUNDING = 2e-6
-
-
-class Settings(NamedTuple):
-  """The numbers of an update that may be traced: those of many updates, stacked, run under one
-  vmap.
-
-  Attributes:
-    learning_rate: eta, of the first update.
-    clip: c, in the unit's norm.
-    noise_scale: of the noise on each coordinate of the clipped gradient: b of Laplace, sigma of
-      Gaussian noise.
-  """
-
-  learning_rate: jax.typing.ArrayLike
-  clip: jax.typing.ArrayLike
-  noise_scale: jax.typing.ArrayLike
-
-
-class Noise(NamedTuple):
-  """The random part of one release.
-
-  Attributes:
-    draws: noise of scale 1, a pytree like the parameters, float32.
-    shifts: of each number's grid, in spacings: uniform in [0, 1), likewise.
-  """
-
-  draws: PyTree
-  shifts: PyTree
-
-
-class ClientUpdate(NamedTuple):
-  """One client's update as pure functions, with what it costs.
-
-  Updates of one factory and unit that differ in numbers alone have the same functions but for
-  their settings: stack the settings, and run them all with the functions of one.
-
-  Attributes:
-    settings: the numbers, float32.
-    draw: (key, parameters) -> `Noise`, from the parameters' shapes; None without noise. Consumes
-      the key. Apart from `release` so that the noise of many updates is drawn at once.
-    clipped: (settings, parameters, client) -> the clipped gradient, private.
-    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered: all
-      that depends on private data.
-    rate: (settings, number) -> eta of the update of that number, counted from 0.
-    noise_variance: s2, the variance of noise and dither on each weight of the updated model in
-      update 0, float64.
-    event: what one update costs, for the ledger: append it once for each update.
-  """
-
-  settings: Settings
-  draw: Callable[[jax.Array, PyTree], Noise | None]
-  clipped: Callable[[Settings, PyTree, Examples], PyTree]
-  release: Callable[[Settings, Noise | None, PyTree, Examples], PyTree]
-  rate: Callable[[Settings, jax.Array], jax.Array]
-  noise_variance: float
-  event: LocalRelease
-
-
-def step(
-  update: ClientUpdate,
-  settings: Settings,
-  noise: Noise | None,
-  params: PyTree,
-  client: Examples,
-  number: jax.Array,
-) -> PyTree:
-  """The updated model: the parameters less eta times the release."""
-  return descend(
-    params, update.release(settings, noise, params, client), update.rate(settings, number)
-  )
-
-
-def descend(params: PyTree, gradient: PyTree, rate: jax.Array) -> PyTree:
-  """`params` - `rate` * `gradient`."""
-  return jax.tree.map(lambda p, g: p - rate * g, params, gradient)
 
 
 def laplace_update(

@@ -11,8 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, step
-from jdp.federated.draw_and_discard.update_stream import Passes, Process, in_rounds, scan_updates
+from jdp.federated.draw_and_discard.update_stream import (
+  ClientUpdate,
+  Passes,
+  Process,
+  in_rounds,
+  scan_updates,
+  step,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm
 
 PyTree = Any

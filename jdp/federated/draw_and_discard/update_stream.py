@@ -19,7 +19,6 @@ import numpy as np
 from jdp import _validate, random
 from jdp.data.clients import Array, Examples
 from jdp.events import LocalRelease
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, Settings
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
 from jdp.federated.engine.sharded import check_clients
 from jdp.sampling.base import check_population
@@ -29,6 +28,81 @@ PyTree = Any
 # Numbers of noise in a block, and updates: the noise stays close to the cache, and the cost of a
 # block is shared.
 _BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
+
+
+class Settings(NamedTuple):
+  """The numbers of an update that may be traced: those of many updates, stacked, run under one
+  vmap.
+
+  Attributes:
+    learning_rate: eta, of the first update.
+    clip: c, in the unit's norm.
+    noise_scale: of the noise on each coordinate of the clipped gradient: b of Laplace, sigma of
+      Gaussian noise.
+  """
+
+  learning_rate: jax.typing.ArrayLike
+  clip: jax.typing.ArrayLike
+  noise_scale: jax.typing.ArrayLike
+
+
+class Noise(NamedTuple):
+  """The random part of one release.
+
+  Attributes:
+    draws: noise of scale 1, a pytree like the parameters, float32.
+    shifts: of each number's grid, in spacings: uniform in [0, 1), likewise.
+  """
+
+  draws: PyTree
+  shifts: PyTree
+
+
+class ClientUpdate(NamedTuple):
+  """One client's update as pure functions, with what it costs.
+
+  Updates of one factory and unit that differ in numbers alone have the same functions but for
+  their settings: stack the settings, and run them all with the functions of one.
+
+  Attributes:
+    settings: the numbers, float32.
+    draw: (key, parameters) -> `Noise`, from the parameters' shapes; None without noise. Consumes
+      the key. Apart from `release` so that the noise of many updates is drawn at once.
+    clipped: (settings, parameters, client) -> the clipped gradient, private.
+    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered: all
+      that depends on private data.
+    rate: (settings, number) -> eta of the update of that number, counted from 0.
+    noise_variance: s2, the variance of noise and dither on each weight of the updated model in
+      update 0, float64.
+    event: what one update costs, for the ledger: append it once for each update.
+  """
+
+  settings: Settings
+  draw: Callable[[jax.Array, PyTree], Noise | None]
+  clipped: Callable[[Settings, PyTree, Examples], PyTree]
+  release: Callable[[Settings, Noise | None, PyTree, Examples], PyTree]
+  rate: Callable[[Settings, jax.Array], jax.Array]
+  noise_variance: float
+  event: LocalRelease
+
+
+def step(
+  update: ClientUpdate,
+  settings: Settings,
+  noise: Noise | None,
+  params: PyTree,
+  client: Examples,
+  number: jax.Array,
+) -> PyTree:
+  """The updated model: the parameters less eta times the release."""
+  return descend(
+    params, update.release(settings, noise, params, client), update.rate(settings, number)
+  )
+
+
+def descend(params: PyTree, gradient: PyTree, rate: jax.Array) -> PyTree:
+  """`params` - `rate` * `gradient`."""
+  return jax.tree.map(lambda p, g: p - rate * g, params, gradient)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["users"], meta_fields=["population"])

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp.federated.engine.sharded import AXIS, ShardedClients, check_clients, client_data
@@ -191,13 +191,3 @@ def _check_capacity(slots: int) -> None:
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
   """A mesh of the given devices (default: all, of all processes) along the axis "clients"."""
   return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
-
-
-def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
-  """`tree` with a copy on every device of the mesh, once, before the first round; unchanged without
-  a mesh.
-  """
-  if mesh is None:
-    return tree
-  # Of several processes each has the whole tree, and puts it on the devices that it can reach.
-  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jdp import _validate
-from jdp.federated.engine.cohort import replicate
-from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.rounds import FederatedAlgorithm, replicate
 from jdp.sampling import Sampler, poisson
 
 PyTree = Any

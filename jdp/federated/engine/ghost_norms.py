@@ -20,7 +20,7 @@ from flax import traverse_util
 from jax.extend.core import Literal
 
 from jdp.federated.engine.client import ClientFn, Factored
-from jdp.federated.engine.local_training import GradientStep, LocalUpdate
+from jdp.models.base import Loss
 from jdp.numerics.compensated import Product
 
 PyTree = Any
@@ -53,7 +53,7 @@ class _Factors(NamedTuple):
   right: jax.Array
 
 
-def ghost_client(step: LocalUpdate) -> ClientFn:
+def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   """A client that takes one gradient step, clipped by its ghost norm.
 
   The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and
@@ -69,7 +69,8 @@ def ghost_client(step: LocalUpdate) -> ClientFn:
   says.
 
   Args:
-    step: a `gradient_step`.
+    loss: (parameters, examples) -> mean loss.
+    learning_rate: of the step.
 
   Returns:
     The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient;
@@ -77,21 +78,17 @@ def ghost_client(step: LocalUpdate) -> ClientFn:
     parameters, a dict.
 
   Raises:
-    ValueError: if it is another update; when tracing, if parameters are used outside of such
+    ValueError: when tracing, if parameters are used outside of such
       layers; when the query meets a record, if it does not bound it by one factor for all of its
       vectors.
   """
-  if not isinstance(step, GradientStep):
-    raise ValueError(
-      f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False."
-    )
 
   def client_fn(keys, sent, client):
     del keys
     params = sent[0]
-    factors = _gradient_factors(step.loss, params, client)
-    norm = step.learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
-    return Factored(norm, -step.learning_rate, _products(params, factors)), {"update_norm": norm}
+    factors = _gradient_factors(loss, params, client)
+    norm = learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
+    return Factored(norm, -learning_rate, _products(params, factors)), {"update_norm": norm}
 
   return client_fn
 

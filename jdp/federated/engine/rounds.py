@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, random
+from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
-from jdp.federated.engine.dispatch import waits_for
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
@@ -201,6 +201,16 @@ def block(
     return state, events, diagnostics
 
   return run
+
+
+def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
+  """`tree` with a copy on every device of the mesh, once, before the first round; unchanged without
+  a mesh.
+  """
+  if mesh is None:
+    return tree
+  # Of several processes each has the whole tree, and puts it on the devices that it can reach.
+  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
 
 
 def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:

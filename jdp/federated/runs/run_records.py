@@ -2,20 +2,34 @@
 in a folder.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import jax
 
+from jdp import random
 from jdp.events import Event
-from jdp.federated.runs.run_folder import LEDGER, METRICS, RowFile, RunFolder, fingerprint
+from jdp.federated.runs.run_folder import (
+  LEDGER,
+  METRICS,
+  RowFile,
+  RunFolder,
+  fingerprint,
+  kept_key,
+  run_folder,
+)
 from jdp.ledger import DurableLedger, Ledger, unstack
 
 PyTree = Any
+Workdir = str | os.PathLike | RunFolder
 
 
 class Records(Protocol):
   """The records of a run."""
+
+  name: str
+  """Of the run, for messages."""
 
   @property
   def rows(self) -> list[dict[str, Any]]:
@@ -47,6 +61,8 @@ class Records(Protocol):
 
 class MemoryRecords:
   """Records that end with the process."""
+
+  name = "the run"
 
   def __init__(self, prior: Ledger):
     self._prior, self._own = prior, Ledger()
@@ -103,6 +119,7 @@ class FolderRecords:
         "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or "
         "leave workdir out."
       ) from error
+    self.name = folder.name
     self._folder = folder
     self._checkpoints = Checkpoints(folder.secret / "checkpoints")
     try:
@@ -154,3 +171,37 @@ class FolderRecords:
     """Closes the files; another process may go on."""
     self._ledger.close()
     self._checkpoints.close()
+
+
+def open_records(
+  workdir: Workdir | None,
+  noise_key: jax.Array | None,
+  data_key: jax.Array | None,
+  prior: Ledger,
+) -> tuple[Records, tuple[jax.Array, jax.Array]]:
+  """The records of a run, in a folder or in memory, and its keys for noise and for data.
+
+  Args:
+    workdir: where the run keeps its files. None: in memory.
+    noise_key: the run's key of noise. None: the run's own, which a folder keeps.
+    data_key: the run's key of local training. None: likewise.
+    prior: what was released before the first round.
+
+  Raises:
+    ImportError: see `FolderRecords`.
+    ValueError: see `FolderRecords`; if rounds were done with a key that is lost.
+  """
+  folder = None if workdir is None else run_folder(workdir)
+  keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
+  if folder is None:
+    return MemoryRecords(prior), keys
+  return FolderRecords(folder, keys[0], prior), keys
+
+
+def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
+  """The key given, or the run's own."""
+  if given is not None:
+    return given
+  if folder is None:
+    return random.secure_key()
+  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())

@@ -10,7 +10,6 @@ import bisect
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jdp import _validate, accounting, random
+from jdp import _validate, accounting
 from jdp.events import Event, Round
-from jdp.federated.engine.cohort import replicate
-from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
-from jdp.federated.runs.run_folder import LEDGER, RunFolder, kept_key, run_folder
-from jdp.federated.runs.run_records import FolderRecords, MemoryRecords, Records
+from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
+from jdp.federated.runs.run_records import Records, Workdir, open_records
 from jdp.guarantees import Observer
 from jdp.ledger import Ledger, unstack
 
@@ -102,7 +99,7 @@ def train(
   max_epsilon: float | None = None,
   delta: float | None = None,
   prior: Ledger = Ledger(),
-  workdir: str | os.PathLike | RunFolder | None = None,
+  workdir: Workdir | None = None,
   callbacks: Iterable[Callable[[Progress], None]] = (),
 ) -> Result:
   """Trains for a number of rounds, or until a budget is spent.
@@ -179,14 +176,9 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
-  folder = None if workdir is None else run_folder(workdir)
-  keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
-  name = "the run" if folder is None else folder.name
+  records, keys = open_records(workdir, noise_key, data_key, prior)
   evaluate = evaluate or (lambda params: {})
-  run = _Run(name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
-  records: Records = (
-    MemoryRecords(prior) if folder is None else FolderRecords(folder, keys[0], prior)
-  )
+  run = _Run(records.name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
   with contextlib.closing(records):
     start = replicate(algorithm.init(params), _mesh(clients))
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
@@ -250,15 +242,6 @@ def _check_budget(max_epsilon: float | None, delta: float | None) -> None:
     _validate.non_negative(max_epsilon=max_epsilon)
     if delta is None:
       raise ValueError("Expected delta with max_epsilon, got none; an epsilon is one at a delta.")
-
-
-def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
-  """The key given, or the run's own."""
-  if given is not None:
-    return given
-  if folder is None:
-    return random.secure_key()
-  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())
 
 
 def _mesh(tree: PyTree) -> Mesh | None:
