@@ -1,5 +1,5 @@
-"""Draw and Discard: a server of k model instances, and clients who send noisy models (arXiv
-1807.04369).
+"""Draw and Discard (arXiv 1807.04369): a server of k model instances, and clients with noisy
+models.
 """
 
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process

@@ -1,15 +1,14 @@
-"""What a Draw and Discard client sends back: the model it was given, moved by a noisy gradient
-(arXiv 1807.04369).
+"""A Draw and Discard client's update: its model moved by a noisy gradient (arXiv 1807.04369).
 
-theta - eta (clip(g) + noise), with g the average gradient over the client's examples (Algorithm 1
-there). The noise scales with the step, so the clipped gradient with its noise is the release, and
-the step is post-processing of it: learning rates and schedules cost no privacy. Whoever knows theta
-(the server, who sent it) sees the release.
+The updated model is theta - eta (clip(g) + noise), with g the average gradient over the client's
+examples (Algorithm 1 there). The noise scales with the step. So the clipped gradient with its noise
+is the release, and the step is post-processing of it. Learning rates and schedules cost no privacy.
+Whoever knows theta sees the release. The server does, as it sent theta.
 
 Low-order bits of float noise would tell more (I. Mironov, CCS 2012), so releases are dithered
-(`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s, with a
-public random shift for each weight. A shift for each makes a sum of several clients' releases no
-more telling than that of real noise, for observers of later models.
+(`jdp.numerics.dither`). They are rounded to a grid of 1/16 of the noise's standard deviation s,
+with a public random shift for each weight. As each weight has its own shift, a sum of several
+clients' releases tells observers of later models no more than one with real noise.
 """
 
 import math
@@ -36,9 +35,11 @@ PyTree = Any
 Gradient = Callable[[PyTree, Examples], PyTree]
 # the update's number, float32 -> factor of the learning rate
 Schedule = Callable[[jax.Array], jax.Array]
+# (gradient, bound) -> the gradient within the bound
+ClipTo = Callable[[PyTree, jax.typing.ArrayLike], PyTree]
 
-# Of the float32 sum of up to 1e9 magnitudes, as XLA orders it, less than half of this is lost to
-# rounding.
+# Relative margin of the L1 norm. Rounding takes less than half of it from the float32 sum of up to
+# 1e9 magnitudes, as XLA orders it.
 _ROUNDING = 2e-6
 
 
@@ -55,28 +56,29 @@ def laplace_update(
   """A gradient step with Laplace noise of scale 2 c eta / epsilon on each weight.
 
   Formal guarantee of one update, for all of the client's examples (replace one: any two data sets),
-  against the server, which knows the model it sent, and for any model, example, NaN or infinity:
+  against the server. The server knows the model it sent. The guarantee holds for any model and
+  example, NaN and infinity included. It depends on the unit:
 
-  * unit "coordinate": each coordinate of the gradient is clipped to [-c, c], and each coordinate of
-    the release, *seen alone*, is epsilon-DP. Jointly the update is only (epsilon times the number
-    of weights)-DP: one changed feature moves the residual, and with it every coordinate. It is what
-    arXiv 1807.04369 calls feature-level privacy. Models that are made from the update later mix its
-    coordinates (see `jdp.accounting.draw_and_discard.one_update`).
-  * unit "user": the gradient is scaled down to an L1 norm of at most c, and the whole update is
-    epsilon-DP.
+  * "coordinate": each coordinate of the gradient is clipped to [-c, c]. Each coordinate of the
+    release, *seen alone*, is epsilon-DP. Jointly the update is only (epsilon times the number of
+    weights)-DP, as one changed feature moves the residual and with it every coordinate. This is
+    what arXiv 1807.04369 calls feature-level privacy. Models that are made from the update later
+    mix its coordinates (see `jdp.accounting.draw_and_discard.one_update`).
+  * "user": the gradient is scaled down to an L1 norm of at most c. The whole update is epsilon-DP.
 
   The noise scale is rounded up to float32. What floats add to epsilon is at most
-  `jdp.accounting.grid_surcharge(s / 16, s, ...)`: at delta = 1e-10 1.1e-3 for one coordinate.
+  `jdp.accounting.grid_surcharge(s / 16, s, ...)`. At delta = 1e-10 that is 1.1e-3 for one
+  coordinate.
 
   Args:
-    gradient: (parameters, examples) -> average gradient, a pytree like the parameters:
+    gradient: (parameters, examples) -> average gradient. A pytree like the parameters. Use
       `glm(...).gradient`, or `jax.grad(loss)` of any model.
-    epsilon: of one update, > 0.
-    learning_rate: eta > 0.
-    clip: c > 0.
+    epsilon: > 0. Of one update.
+    learning_rate: eta > 0. The step size, before the schedule's factor.
+    clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
-    schedule: (number of the update, counted from 0 over all clients, float32) -> factor of
-      eta. None: always 1.
+    schedule: (number of the update) -> factor of eta. The number counts from 0 over all clients,
+      float32. None: always 1.
     max_releases: the most updates that one user makes over the run, for the event. None: as many as
       there are.
 
@@ -113,21 +115,20 @@ def gaussian_update(
 ) -> ClientUpdate:
   """A gradient step with Gaussian noise (arXiv 1807.04369, Section 4.2).
 
-  Formal guarantee of one update, as for `laplace_update`, with (epsilon, delta)-DP in place of
-  epsilon-DP, and for the unit "user" an *L2* norm of at most c. The standard deviation is 2 c times
-  the least noise multiplier of an (epsilon, delta)-DP Gaussian release (arXiv 1805.06530, Theorem
-  8).
+  Formal guarantee of one update: that of `laplace_update`, with (epsilon, delta)-DP in place of
+  epsilon-DP. For the unit "user" the norm of at most c is the *L2* norm. The standard deviation is
+  2 c times the least noise multiplier of an (epsilon, delta)-DP Gaussian release (arXiv 1805.06530,
+  Theorem 8).
 
   Args:
-    gradient: see `laplace_update`; so too `learning_rate`, `clip`, `unit`, `schedule` and
-      `max_releases`.
-    epsilon: of one update, > 0.
-    delta: in (0, 1).
-    learning_rate: eta > 0.
-    clip: c > 0.
+    gradient: see `laplace_update`.
+    epsilon: > 0. Of one update.
+    delta: in (0, 1). Of one update.
+    learning_rate: eta > 0. The step size, before the schedule's factor.
+    clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
-    schedule: factor of eta.
-    max_releases: the most updates of one user.
+    schedule: factor of eta. See `laplace_update`.
+    max_releases: the most updates of one user. See `laplace_update`.
 
   Returns:
     A `ClientUpdate`. Its event holds an `ApproxDP`.
@@ -151,8 +152,9 @@ def gaussian_update(
 def exact_update(
   gradient: Gradient, learning_rate: float, *, clip: float = 1.0, schedule: Schedule | None = None
 ) -> ClientUpdate:
-  """A gradient step without noise, clipped by coordinate: for comparison. Its event says that
-  epsilon is infinite.
+  """A gradient step without noise, clipped by coordinate, for comparison.
+
+  Its event says that epsilon is infinite.
   """
   _clip_bound(clip)
   clipped = _clipped(gradient, _clip_coordinates)
@@ -168,7 +170,19 @@ def exact_update(
   )
 
 
-def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule, event):
+def _noisy_update(
+  gradient: Gradient,
+  clip_to: ClipTo,
+  draw_unit: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+  numbers: tuple[float, float, np.float32],
+  unit_variance: float,
+  schedule: Schedule | None,
+  event: LocalRelease,
+) -> ClientUpdate:
+  """The update with noise from `draw_unit`: (key, shape) -> noise of scale 1.
+
+  `numbers` are learning rate, clip and noise scale. `unit_variance` is that of noise of scale 1.
+  """
   settings, rate, clipped = _settings(*numbers), _rate(schedule), _clipped(gradient, clip_to)
   unit_spacing = FINEST_SHARE * math.sqrt(unit_variance)
 
@@ -190,16 +204,17 @@ def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule
 
     return jax.tree.map(noised, clipped(settings, params, client), noise.draws, noise.shifts)
 
+  # Rounding to a grid with a random shift adds the variance of a uniform error, spacing^2 / 12.
   variance = unit_variance + unit_spacing**2 / 12
   variance *= (float(rate(settings, jnp.int32(0))) * float(settings.noise_scale)) ** 2
   return ClientUpdate(settings, draw, clipped, release, rate, variance, event)
 
 
-def _clipped(gradient, clip_to):
+def _clipped(gradient: Gradient, clip_to: ClipTo) -> Callable[[Settings, PyTree, Examples], PyTree]:
   return lambda settings, params, client: clip_to(gradient(params, client), settings.clip)
 
 
-def _rate(schedule):
+def _rate(schedule: Schedule | None) -> Callable[[Settings, jax.Array], jax.Array]:
   if schedule is None:
     return lambda settings, number: settings.learning_rate
   return lambda settings, number: (
@@ -207,47 +222,49 @@ def _rate(schedule):
   )
 
 
-def _settings(learning_rate, clip, scale):
+def _settings(learning_rate: float, clip: float, scale: np.float32) -> Settings:
   _validate.positive(learning_rate=learning_rate)
   return Settings(np.float32(learning_rate), np.float32(clip), scale)
 
 
-def _clip_bound(clip):
-  """The bound that is realised: `clip` in float32."""
+def _clip_bound(clip: float) -> float:
+  """The bound that takes effect: `clip` in float32."""
   with np.errstate(over="ignore"):
     bound = float(np.float32(clip))
   _validate.positive(clip=bound)
   return bound
 
 
-def _round_up(scale):
-  """The least float32 that is no less noise."""
+def _round_up(scale: float) -> np.float32:
+  """Rounds the noise scale up to float32, so that the noise is never less than asked for."""
   with np.errstate(over="ignore"):
     rounded = np.float32(scale)
-    # As float64: next to a float32, NumPy would round `scale` too.
+    # Compared in float64: next to a float32, NumPy would round `scale` too.
     rounded = rounded if float(rounded) >= scale else np.nextafter(rounded, np.float32(np.inf))
   _validate.positive(noise_scale=float(rounded))
   return rounded
 
 
-def _unit(unit, clip_user):
+def _unit(unit: Unit | str, clip_user: ClipTo) -> tuple[Unit, ClipTo]:
+  """The unit, and how a gradient is bounded for it."""
   _validate.one_of((Unit.COORDINATE, Unit.USER), unit=unit)
   return Unit(unit), _clip_coordinates if unit == Unit.COORDINATE else clip_user
 
 
-def _clip_coordinates(gradient, bound):
-  """Every coordinate clipped to [-bound, bound]; NaN becomes 0."""
+def _clip_coordinates(gradient: PyTree, bound: jax.typing.ArrayLike) -> PyTree:
+  """Clips every coordinate to [-bound, bound]. NaN becomes 0."""
   return jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0.0, jnp.clip(g, -bound, bound)), gradient)
 
 
-def _clip_l1(gradient, bound):
-  """Scaled down to an L1 norm of at most `bound`, by rounding's width less; zero if a coordinate is
-  NaN or infinite.
+def _clip_l1(gradient: PyTree, bound: jax.typing.ArrayLike) -> PyTree:
+  """Scales the gradient down to an L1 norm of at most `bound`, minus a margin for rounding.
+
+  A gradient with a NaN or infinite coordinate becomes zero.
   """
   leaves = jax.tree.leaves(gradient)
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=1e-30) for g in leaves]))
   scaled = jax.tree.map(lambda g: g / largest, gradient)  # in [-1, 1]: its norm cannot overflow
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
   # _ROUNDING allows.
   norm = jnp.sum(jnp.stack([jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(scaled)]))
   bound = bound * (1 - _ROUNDING)
