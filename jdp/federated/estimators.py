@@ -99,8 +99,8 @@ def fixed_denominator(
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  # The multiplier of a sum with S = stddev = 1 is 1, or 1/2 under replace-one: so much more noise
-  # gives z.
+  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one. A noise of z S over
+  # that multiplier has the multiplier z.
   stddev = times(
     noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation),
     clipping.clip_norm,

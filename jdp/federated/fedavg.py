@@ -86,10 +86,10 @@ def federated_averaging(
 
   With `local_sgd` it is DP-FedAvg, with `gradient_step` DP-FedSGD.
 
-  Formal guarantee, from the ledger, per `unit`, under `relation`, to whoever sees the models: that
-  of the query's releases, for the sampler's event. Whatever a client holds or sends moves the
-  average by at most the sensitivity that `jdp.federated.estimators` states. There is no guarantee
-  against the server, which sees the updates.
+  Formal guarantee, from the ledger: that of the query's releases, for the sampler's event. It holds
+  per `unit`, under `relation`, to whoever sees the models. Whatever a client holds or sends moves
+  the average by at most the sensitivity that `jdp.federated.estimators` states. There is no
+  guarantee against the server, which sees the updates.
 
   For the same code without privacy, use `true_average()` over a fixed cohort of
   `jdp.sampling.fixed_size`, with relation "replace_one".
@@ -123,6 +123,7 @@ def federated_averaging(
   """
 
   def client_fn(keys, sent, client):
+    # The clip norm may differ between rounds, so clients are sent the query's state too.
     params, query_state = sent
     update = local_update(
       keys.data, params, client, partial(query.clip, query_state) if project else no_projection

@@ -1,9 +1,9 @@
 """Iterative training whose every look at the data is one private query (arXiv 1812.06210).
 
 A record is an example, a microbatch of fixed members, or a user. It becomes a *collection* of
-vectors, computed at the server's current values: its gradient, the moments of its normalised
-activations, its accuracy and loss. They are groups of one sample and are summed by one query, so
-the ledger gets one event.
+vectors, computed at the server's current values. These are its gradient, the moments of its
+normalised activations, its accuracy and loss. They are groups of one sample and are summed by one
+query, so the ledger gets one event.
 
 The noised result steps the optimiser and moves the running statistics of batch normalisation. It is
 the run's training metric too. So whatever is shown of the training data has been through the query.
@@ -103,6 +103,7 @@ def record_vectors(model: NormalisedModel, values: Trained, record: Examples) ->
   inputs, labels, mask = without_padding(record)
 
   def mean_loss(weights):
+    # Normalised by the server's statistics: a batch's own would mix its records.
     logits, normalised = model.apply(weights, values.statistics, inputs)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
     return mean_of_counting(losses, mask), (logits, losses, normalised)
@@ -131,9 +132,9 @@ def iterative_training(
 ) -> FederatedAlgorithm:
   """Training by one query a round on the `Vectors` of the sampled records.
 
-  Formal guarantee: that of the rounds' events, under `relation`, for one record, which is a `unit`.
-  It holds against whoever sees the server's values: weights, running statistics and training
-  metrics of every round. A microbatch is a record only if its members were fixed before sampling
+  Formal guarantee: that of the rounds' events under `relation`, for one record, which is a `unit`.
+  It is stated to whoever sees the server's values: weights, running statistics and training metrics
+  of every round. A microbatch is a record only if its members were fixed before sampling
   (`jdp.queries.base`).
 
   Args:

@@ -36,11 +36,10 @@ def private_federated(
 ) -> FederatedAlgorithm:
   """Federated learning with local and central privacy.
 
-  Formal guarantees, both from the ledger:
-
-  * *Central*, per user, to whoever sees the released models: a subsampled Gaussian if `query` is a
+  Formal guarantees, both per user and from the ledger. *Central*, to whoever sees the
+  released models: a subsampled Gaussian if `query` is a
     Gaussian sum.
-  * *Local*, per user, against the server. Each of a user's releases costs the mechanism's
+  *Local*, against the server: each of a user's releases costs the mechanism's
     guarantee, and they add up over at most `sampler.max_participations` rounds. Sampling does not
     amplify it, as the server sees who reports.
 
@@ -71,6 +70,7 @@ def private_federated(
     )
 
   def client_fn(keys, params, client):
+    # A mechanism takes one vector.
     update, _ = ravel_pytree(local_update(keys.data, params, client))
     vector = update if mechanism is None else mechanism.privatize(keys.noise, update)
     return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
@@ -79,7 +79,7 @@ def private_federated(
     client_fn,
     query,
     sampler,
-    _flat(add_updates(optimizer)),
+    _flattened(add_updates(optimizer)),
     relation=relation,
     releases=release,
     chunk_size=chunk_size,
@@ -88,7 +88,7 @@ def private_federated(
   )
 
 
-def _flat(server: Server) -> Server:
+def _flattened(server: Server) -> Server:
   """The server for averages of flattened updates."""
 
   def step(update, carried, params):

@@ -19,7 +19,7 @@ class MirrorState(NamedTuple):
   """The state of p-norm descent.
 
   Attributes:
-    dual: the parameters' mirror image, of their structure, float32.
+    dual: float32. The parameters' mirror image, of their structure.
   """
 
   dual: PyTree
@@ -84,6 +84,7 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
       raise ValueError(
         "Expected the parameters with the gradient, got none; call update(gradient, state, params)."
       )
+    # The image takes the step, and the parameters follow it.
     dual = jax.tree.map(lambda y, g: y - learning_rate * g, state.dual, _float32(gradient))
     moved = _gradient_of_half_square(dual, _order(q, params))
     return jax.tree.map(
@@ -104,6 +105,7 @@ def _gradient_of_half_square(vector: PyTree, p: float) -> PyTree:
   Powers are taken relative to the largest entry, so that none overflows.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(vector)]))
+  # A vector of zeros has the gradient 0. Dividing by its largest entry would give NaN.
   scale = jnp.where(largest > 0, largest, 1.0)
   relative = jax.tree.map(lambda leaf: jnp.abs(leaf) / scale, vector)
   norm = sum(jnp.sum(leaf**p) for leaf in jax.tree.leaves(relative)) ** (1 / p)

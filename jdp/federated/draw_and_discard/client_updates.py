@@ -36,7 +36,7 @@ Gradient = Callable[[PyTree, Examples], PyTree]
 # the update's number, float32 -> factor of the learning rate
 Schedule = Callable[[jax.Array], jax.Array]
 # (gradient, bound) -> the gradient within the bound
-ClipTo = Callable[[PyTree, jax.typing.ArrayLike], PyTree]
+_ClipTo = Callable[[PyTree, jax.typing.ArrayLike], PyTree]
 
 # Relative margin of the L1 norm. Rounding takes less than half of it from the float32 sum of up to
 # 1e9 magnitudes, as XLA orders it.
@@ -94,7 +94,7 @@ def laplace_update(
   1-DP per coordinate (replace one), against the server 0.080026
   """
   _validate.positive(epsilon=epsilon)
-  kind, clip_to = _unit(unit, _clip_l1)
+  kind, clip_to = _unit_and_clipping(unit, _clip_l1)
   scale = _round_up(2 * _clip_bound(clip) / epsilon)
   event = LocalRelease(PureDP(epsilon, unit=kind), max_releases)
   return _noisy_update(
@@ -141,7 +141,7 @@ def gaussian_update(
   >>> print(update.event.guarantee, round(float(update.settings.noise_scale), 1))
   (1, 1e-06)-DP per user (replace one), against the server 8.4
   """
-  kind, clip_to = _unit(unit, vectors.clip)
+  kind, clip_to = _unit_and_clipping(unit, vectors.clip)
   scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
   event = LocalRelease(ApproxDP(epsilon, delta, unit=kind), max_releases)
   return _noisy_update(
@@ -172,7 +172,7 @@ def exact_update(
 
 def _noisy_update(
   gradient: Gradient,
-  clip_to: ClipTo,
+  clip_to: _ClipTo,
   draw_unit: Callable[[jax.Array, tuple[int, ...]], jax.Array],
   numbers: tuple[float, float, np.float32],
   unit_variance: float,
@@ -210,7 +210,9 @@ def _noisy_update(
   return ClientUpdate(settings, draw, clipped, release, rate, variance, event)
 
 
-def _clipped(gradient: Gradient, clip_to: ClipTo) -> Callable[[Settings, PyTree, Examples], PyTree]:
+def _clipped(
+  gradient: Gradient, clip_to: _ClipTo
+) -> Callable[[Settings, PyTree, Examples], PyTree]:
   return lambda settings, params, client: clip_to(gradient(params, client), settings.clip)
 
 
@@ -245,7 +247,7 @@ def _round_up(scale: float) -> np.float32:
   return rounded
 
 
-def _unit(unit: Unit | str, clip_user: ClipTo) -> tuple[Unit, ClipTo]:
+def _unit_and_clipping(unit: Unit | str, clip_user: _ClipTo) -> tuple[Unit, _ClipTo]:
   """The unit, and how a gradient is bounded for it."""
   _validate.one_of((Unit.COORDINATE, Unit.USER), unit=unit)
   return Unit(unit), _clip_coordinates if unit == Unit.COORDINATE else clip_user

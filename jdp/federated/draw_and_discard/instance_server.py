@@ -54,7 +54,7 @@ def draw_and_discard(
 ) -> FederatedAlgorithm:
   """Training by arXiv 1807.04369, Algorithm 2, with k instances.
 
-  Formal guarantee, from the ledger: that of each update, `update.event`, against the server. A user
+  Formal guarantee against the server, from the ledger: that of each update (`update.event`). A user
   makes `schedule.max_releases` updates at most. What the draws hide from weaker observers is no
   part of it.
 
@@ -144,14 +144,13 @@ def draw_and_discard_process(
 
   `draw_and_discard` runs it in rounds.
 
-  Formal guarantee: that of each update, `update.event`, against the server. Append the event to the
+  Formal guarantee against the server: that of each update (`update.event`). Append the event to the
   ledger once for each update of `run`, before its result is used.
 
   Many clients at once: let `in_flight` = W > 0. Then a client returns its model only after W others
-  have drawn theirs. With `random_returns` it returns after a geometric number with that mean:
-  whenever one draws, one of the W that hold a model, at random, returns it. The first W updates
-  return nothing, and the last W stay with their clients. With W = 0 the process is exactly
-  sequential.
+  have drawn theirs. With `random_returns` it returns after a geometric number with that mean: at
+  every draw, a random one of the W clients that hold a model returns it. The first W updates return
+  nothing, and the last W stay with their clients. With W = 0 the process is exactly sequential.
 
   Args:
     update: what clients do.

@@ -51,7 +51,7 @@ class Noise(NamedTuple):
   """The random part of one release.
 
   Attributes:
-    draws: noise of scale 1, a pytree like the parameters, float32.
+    draws: float32, a pytree like the parameters. Noise of scale 1.
     shifts: of each number's grid, in spacings. Uniform in [0, 1), a pytree like the parameters.
   """
 
@@ -66,7 +66,7 @@ class ClientUpdate(NamedTuple):
   settings. Stack the settings, and run all updates with the functions of one.
 
   Attributes:
-    settings: the numbers, float32.
+    settings: float32. The numbers.
     draw: (key, parameters) -> `Noise`, from the parameters' shapes. None without noise. Consumes
       the key. It is apart from `release` so that the noise of many updates is drawn at once.
     clipped: (settings, parameters, client) -> the clipped gradient. Private.
@@ -130,7 +130,8 @@ def arrivals(users: Array, population: int) -> Arrivals:
     population: how many users there are.
 
   Raises:
-    ValueError: if population is no whole number in [1, 2^31), or a user's number is not below it.
+    ValueError: if population is no whole number from 1 to 2^31 - 1, or a user's number is not below
+      it.
 
   >>> arrivals(np.array([2, 0, 2], np.int32), 3).population
   3
@@ -203,6 +204,7 @@ class Passes(NamedTuple):
 
     The key is that of the whole run's data.
     """
+    # One permutation for each pass, of which every round takes its slice.
     key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
     order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
     return jax.lax.dynamic_slice_in_dim(
@@ -255,6 +257,7 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
 
   def round_fn(noise_key, data_key, state, clients):
     coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
+    # The process folds the numbers of updates into the key, so no round's number is needed.
     after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
     released = dataclasses.replace(
       event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key)
@@ -324,6 +327,7 @@ def scan_updates(
   if whole:
     blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, block_size), (numbers, users))
     state, _ = jax.lax.scan(block, state, blocks)
+  # The rest is shorter than a block.
   if whole < count:
     state, _ = block(state, (numbers[whole:], users[whole:]))
   return state

@@ -153,7 +153,11 @@ def client_dropout(
     no_projection if local_clip_norm is None else partial(vectors.clip, max_norm=local_clip_norm)
   )
   stages = 1 + (query.scheme.num_calibrations if isinstance(query, DistributedSum) else 0)
-  adapted = _floats(query, draw_shares) if isinstance(query, DistributedSum) else _integers(query)
+  adapted = (
+    _adapt_distributed_sum(query, draw_shares)
+    if isinstance(query, DistributedSum)
+    else _adapt_discrete_sum(query)
+  )
 
   def client_fn(keys, params, client):
     examples, answered = client
@@ -215,7 +219,7 @@ def _reporting(dropout: DropoutModel, num_clients: int) -> sampling.Sampler:
   )
 
 
-def _floats(query: DistributedSum, draw_shares: bool) -> _Adapted:
+def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> _Adapted:
   """A `distributed_sum` as `rounds` runs it."""
   calibrations = query.scheme.num_calibrations
 
@@ -229,6 +233,7 @@ def _floats(query: DistributedSum, draw_shares: bool) -> _Adapted:
       total = jax.tree.map(
         lambda t, x, there=answered[stage]: t + jnp.where(there, x, 0.0), total, more
       )
+    # A client that does not report adds neither update nor noise.
     return jax.tree.map(lambda x: weight * x, total)
 
   def finalize(key, state, total):
@@ -236,13 +241,13 @@ def _floats(query: DistributedSum, draw_shares: bool) -> _Adapted:
     if not draw_shares:
       total = add(total, query.noise(noise_key, rounded(total), state.counts))
     result, events = query.finalize(server_key, total, state.counts)
-    return _mean(result, state.counts), events.model, state
+    return _mean_of_reports(result, state.counts), events.model, state
 
   adapted = SumQuery(lambda record: (), preprocess, finalize, takes_pairs=True)
   return _Adapted(adapted, lambda numbers, _: query.events(numbers).server)
 
 
-def _integers(query: SumQuery) -> _Adapted:
+def _adapt_discrete_sum(query: SumQuery) -> _Adapted:
   """A `discrete_sum` as `rounds` runs it."""
 
   def preprocess(key, state, record, weight):
@@ -250,14 +255,14 @@ def _integers(query: SumQuery) -> _Adapted:
 
   def finalize(key, state, total):
     result, event, inner = query.finalize(key, state.query, total)
-    return _mean(result, state.counts), event, state._replace(query=inner)
+    return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
 
   return _Adapted(
     SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
   )
 
 
-def _mean(total: PyTree, numbers: jax.Array) -> PyTree:
+def _mean_of_reports(total: PyTree, numbers: jax.Array) -> PyTree:
   """The mean over the clients that reported, whose number is public."""
   reported = jnp.maximum(numbers[1], 1).astype(jnp.float32)
   return jax.tree.map(lambda x: x / reported, total)

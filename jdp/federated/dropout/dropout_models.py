@@ -86,7 +86,8 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
   independently of the others. With mean_rounds = 1 / (1 - rate) it is `independent`.
 
   Raises:
-    ValueError: if the rate is not in [0, 1), or mean_rounds is below 1 or too short for the rate.
+    ValueError: if the rate is negative or not below 1, or mean_rounds is below 1 or too short for
+      the rate.
   """
   _validate.integer(1, num_clients=num_clients)
   _validate.in_range(1, 1e9, mean_rounds=mean_rounds)
@@ -117,7 +118,7 @@ def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutMod
 
   Args:
     model: who reports.
-    rates: for each calibration, the probability that a client is lost that was there at the stage
+    rates: for each calibration, the probability of losing a client that was there at the stage
       before. Losses are independent.
 
   Raises:

@@ -37,12 +37,12 @@ _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
 
 
 class Opened(NamedTuple):
-  """What the server learns of a round.
+  """A round's result, as the server learns it.
 
   Attributes:
     result: the noised sum of the vectors of all who reported. It is float32, structured as one
       record.
-    event: for the ledger, under zero_out, against the server and whoever sees less.
+    event: for the ledger. It is stated under zero_out, against the server and whoever sees less.
   """
 
   result: PyTree
@@ -63,8 +63,8 @@ def masked_round(
   """A round among the clients of a secure aggregation, who all take part.
 
   Formal guarantee: that of one Skellam sum with the variance of all noise that arrived, which the
-  event holds. It is stated under zero_out with the client still adding its noise, for honest
-  clients. It holds against a server that follows the protocol and sees all masked messages. It
+  event holds. It is stated under zero_out with the client still adding its noise, if all clients
+  are honest. It holds against a server that follows the protocol and sees all masked messages. It
   rests on the masks as `jdp.federated.secure_aggregation` says.
 
   Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing.

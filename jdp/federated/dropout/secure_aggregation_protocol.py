@@ -111,12 +111,12 @@ def secure_aggregation(
 
   The module describes the protocol and what it hides. The unmasked sum is exact modulo 2^b. It
   opens if at least `threshold` of the neighbours of *every* client answered at the last stage. A
-  server with fewer than `threshold` dishonest neighbours of a client recovers its secrets by nobody
-  but them. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
+  client's secrets stay hidden from its dishonest neighbours, as long as they are fewer than
+  `threshold`. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
 
   Args:
     num_clients: n >= 3. The number of clients.
-    degree: k, even, in [2, n - 1]. The number of a client's neighbours.
+    degree: k. An even number in [2, n - 1]. The number of a client's neighbours.
     threshold: t in [1, k]. The neighbours that must answer.
     modulus_bits: b in [1, 32].
 

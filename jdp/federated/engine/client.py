@@ -67,9 +67,10 @@ def contribution(
     diagnose: whether scalars are summed.
 
   Returns:
-    A function (keys, (what the server sent, query state), client, membership) -> (contribution,
-    scalars). The keys are one for noise and one for data. The scalars are multiplied by the
-    membership, which is itself one of them: "cohort_size".
+    What `cohort_sum` takes as its summand, with the membership as weight. Its keys are a pair, one
+    for noise and one for data. What is shared is a pair too: what the server sent, and the query's
+    state. It returns the contribution and the scalars times the membership. The membership itself
+    is one of them ("cohort_size"). The scalars are None unless `diagnose`.
   """
 
   def add(keys, shared, client, membership):
@@ -95,12 +96,12 @@ def _bounded(
   # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
   # the factor. A norm of 0 would divide 0 by 0.
   shortened = query.preprocess(key, state, record.norm, weight)
-  scale = record.factor * (_vector(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
+  scale = record.factor * (_bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
   vector = _scaled(record.products, scale)
   return shortened._replace(vector=vector) if hasattr(shortened, "vector") else vector
 
 
-def _vector(contribution: Contribution) -> jax.Array:
+def _bounded_norm(contribution: Contribution) -> jax.Array:
   """What the query makes of a record's norm: the norm of its contribution."""
   vector = getattr(contribution, "vector", contribution)
   if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:

@@ -80,9 +80,9 @@ def cohort_sum(
     The sum, a pytree like one contribution. An empty sample gives zeros.
 
   Raises:
-    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over
-      other devices. When traced: if there are not as many clients as the sample's population, or
-      the sample has more than 2^21 slots.
+    ValueError: if chunk_size is not positive, or the mesh has no such axis. Also if data is sharded
+      over other devices. When traced: if there are not as many clients as the sample's population,
+      or the sample has more than 2^21 slots.
   """
   return rounded(
     unrounded_cohort_sum(summand, keys, shared, sample, data, chunk_size=chunk_size, mesh=mesh)

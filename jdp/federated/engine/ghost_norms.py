@@ -39,12 +39,9 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 class _Use(NamedTuple):
-  """One call of a layer.
+  """One call of a layer: its module's path, the method called, and what came out.
 
-  Attributes:
-    path: of the layer's module.
-    method: the method called.
-    output: shape and type of what came out.
+  The output is held by shape and type alone.
   """
 
   path: Path
@@ -53,7 +50,7 @@ class _Use(NamedTuple):
 
 
 class _Factors(NamedTuple):
-  """A gradient by one matrix of weights, left^T right: rows [r, a] and [r, b]."""
+  """A gradient by one matrix of weights: left^T right. Their rows are [r, a] and [r, b]."""
 
   left: jax.Array
   right: jax.Array
@@ -130,7 +127,7 @@ def _gradient_factors(loss: Loss, params: PyTree, client: PyTree) -> dict[Path, 
   flat_params = traverse_util.flatten_dict(params)
   rows: dict[Path, list[_Factors]] = {}
   for use, x, derivative in zip(uses, inputs, derivatives, strict=True):
-    for name, part in _parts(use.method, x, derivative, flat_params, use.path).items():
+    for name, part in _factors_of_use(use.method, x, derivative, flat_params, use.path).items():
       rows.setdefault((*use.path, name), []).append(part)
   return {path: jax.tree.map(lambda *x: jnp.concatenate(x), *parts) for path, parts in rows.items()}
 
@@ -189,7 +186,7 @@ def _watched(
     return loss(params, client)
 
 
-def _parts(
+def _factors_of_use(
   method: str,
   x: jax.Array,
   derivative: jax.Array,

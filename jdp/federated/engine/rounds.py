@@ -1,4 +1,7 @@
-"""Rounds of private training: sample, compute, sum privately, step, and state the cost.
+"""Rounds of private training, whatever is trained.
+
+A round samples clients, computes their records, sums them privately and steps. It also states what
+it cost.
 
 The procedure is that of arXiv 1812.06210, Sections 1 and 2. Records are sampled, and each becomes a
 collection of vectors at the server's current values. A query makes their sum private, and the
@@ -35,8 +38,8 @@ class ServerState(NamedTuple):
   """All that a run carries from round to round, besides its keys.
 
   Attributes:
-    round: int32 scalar, the number of rounds done.
-    params: the trained parameters, which evaluations see.
+    round: int32 scalar. The number of rounds done.
+    params: the trained parameters. Evaluations see them.
     optimizer: what else the server's step carries.
     query: the sum query's state.
     sampler: the sampler's state. Private: it may tell who took part.
@@ -59,8 +62,8 @@ class FederatedAlgorithm(NamedTuple):
   Events must be in the ledger before the state is used. They bear the round's number. They are
   marked if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
 
-  Diagnostics are what nobody could observe in a deployment: name -> mean over the cohort, and
-  "cohort_size". They are not private and never a result. They are None unless asked for.
+  Diagnostics cannot be observed in a deployment: name -> mean over the cohort, and "cohort_size".
+  They are not private and never a result. They are None unless asked for.
 
   Attributes:
     init: parameters -> ServerState.
@@ -145,6 +148,7 @@ def rounds(
       jax.random.fold_in(noise_key, state.round), 3
     )
     keys = (clients_key, jax.random.fold_in(data_key, state.round))
+    # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     shared = (send(state.params, state.query), state.query)

@@ -136,11 +136,11 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   share = cache(lambda number: share_of(*ranges[number], per_device))
   sharding = NamedSharding(mesh, PartitionSpec(AXIS))
   here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
-  leaves, structure = jax.tree.flatten(share(_number(here)))
+  leaves, structure = jax.tree.flatten(share(_device_number(here)))
 
   def on_devices(place, example):
     def block(index):
-      return jax.tree.leaves(share(_number(index)))[place][None]
+      return jax.tree.leaves(share(_device_number(index)))[place][None]
 
     return jax.make_array_from_callback((num_shards, *example.shape), sharding, block)
 
@@ -148,7 +148,7 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   return ShardedClients(jax.tree.unflatten(structure, shares), per_device, count)
 
 
-def _number(index: tuple[slice, ...]) -> int:
+def _device_number(index: tuple[slice, ...]) -> int:
   """The device's number from its index. A single device has an index without a start."""
   return index[0].start or 0
 

@@ -87,7 +87,7 @@ def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
   Args:
     path: the file, replaced if it exists.
     content: its bytes, on disk before the name points to them.
-    mode: permissions, less the process's umask. 0o600 is for secrets.
+    mode: permissions, minus the process's umask. 0o600 is for secrets.
   """
   temporary = path.with_name(path.name + ".tmp")
   temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
@@ -95,6 +95,7 @@ def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
+  # Only a file that is whole on disk gets the name.
   os.replace(temporary, path)
 
 

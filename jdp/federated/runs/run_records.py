@@ -105,7 +105,7 @@ class FolderRecords:
     prior: what was released before the first round.
 
   Raises:
-    ImportError: if orbax, which writes checkpoints, is not installed.
+    ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if the ledger in the folder is of another run, key or prior.
   """
 

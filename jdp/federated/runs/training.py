@@ -1,4 +1,4 @@
-"""Training runs: rounds, ledger, evaluations, checkpoints, and a budget.
+"""Training runs: rounds with a ledger, evaluations and checkpoints, within a budget.
 
 The order within a block of rounds keeps the run's claims true at every moment. The rounds are
 computed, then their events are recorded. Only then is the model evaluated, shown, saved or built
@@ -81,13 +81,7 @@ class _Run(NamedTuple):
 
 
 class _Block(NamedTuple):
-  """Some consecutive rounds.
-
-  Attributes:
-    state: after them.
-    events: those of each round.
-    diagnostics: those of each round.
-  """
+  """Some consecutive rounds: the state after them, and each round's events and diagnostics."""
 
   state: ServerState
   events: Sequence[tuple[Event, ...]]
@@ -145,9 +139,9 @@ def train(
     The `Result`.
 
   Raises:
-    ValueError: if num_rounds is None and the algorithm plans none, a number is out of range, or
-      there is a budget without a delta. Also if a metric is not finite, or the workdir is of a run
-      with other keys, rounds or earlier releases.
+    ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
+      Also if there is a budget without a delta, a metric is not finite, or the workdir is of
+      another run. That is one with other keys, rounds or earlier releases.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -238,7 +232,7 @@ def _train(
       records.append_events(done, block.events)
       done, state = done + count, block.state
       records.append_row({"round": done, **_measure(run, state.params, records.ledger)})
-      tell(_mean(block.diagnostics))
+      tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   return Result(state.params, records.ledger, list(records.rows), stopped)
 
@@ -312,7 +306,7 @@ def _measure(run: _Run, params: PyTree, ledger: Ledger) -> dict[str, Any]:
   return metrics
 
 
-def _mean(diagnostics: Sequence[Any]) -> dict[str, float] | None:
+def _mean_diagnostics(diagnostics: Sequence[Any]) -> dict[str, float] | None:
   """The mean of each diagnostic over the rounds. None if there are none."""
   if diagnostics[0] is None:
     return None
