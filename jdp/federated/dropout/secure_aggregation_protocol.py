@@ -110,9 +110,9 @@ def secure_aggregation(
   """A round of secure aggregation among n clients.
 
   The module describes the protocol and what it hides. The unmasked sum is exact modulo 2^b. It
-  opens if at least `threshold` of the neighbours of *every* client answered at the last stage. A
-  client's secrets stay hidden from its dishonest neighbours, as long as they are fewer than
-  `threshold`. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
+  opens if at least `threshold` of the neighbours of *every* client answered at the last stage. With
+  fewer than `threshold` dishonest neighbours of a client, a server cannot recover its secrets from
+  those alone. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
 
   Args:
     num_clients: n >= 3. The number of clients.
