@@ -36,7 +36,7 @@ Gradient = Callable[[PyTree, Examples], PyTree]
 # the update's number, float32 -> factor of the learning rate
 Schedule = Callable[[jax.Array], jax.Array]
 # (gradient, bound) -> the gradient within the bound
-_ClipTo = Callable[[PyTree, jax.typing.ArrayLike], PyTree]
+_ClipTo = Callable[[PyTree, Any], PyTree]
 
 # Relative margin of the L1 norm. Rounding takes less than half of it from the float32 sum of up to
 # 1e9 magnitudes, as XLA orders it.
@@ -206,7 +206,7 @@ def _noisy_update(
 
   # Rounding to a grid with a random shift adds the variance of a uniform error, spacing^2 / 12.
   variance = unit_variance + unit_spacing**2 / 12
-  variance *= (float(rate(settings, jnp.int32(0))) * float(settings.noise_scale)) ** 2
+  variance *= (float(rate(settings, jnp.int32(0))) * float(numbers[2])) ** 2
   return ClientUpdate(settings, draw, clipped, release, rate, variance, event)
 
 
@@ -216,7 +216,7 @@ def _clipped(
   return lambda settings, params, client: clip_to(gradient(params, client), settings.clip)
 
 
-def _rate(schedule: Schedule | None) -> Callable[[Settings, jax.Array], jax.Array]:
+def _rate(schedule: Schedule | None) -> Callable[[Settings, jax.Array], Any]:
   if schedule is None:
     return lambda settings, number: settings.learning_rate
   return lambda settings, number: (
@@ -253,12 +253,12 @@ def _unit_and_clipping(unit: Unit | str, clip_user: _ClipTo) -> tuple[Unit, _Cli
   return Unit(unit), _clip_coordinates if unit == Unit.COORDINATE else clip_user
 
 
-def _clip_coordinates(gradient: PyTree, bound: jax.typing.ArrayLike) -> PyTree:
+def _clip_coordinates(gradient: PyTree, bound: jax.Array | float) -> PyTree:
   """Clips every coordinate to [-bound, bound]. NaN becomes 0."""
   return jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0.0, jnp.clip(g, -bound, bound)), gradient)
 
 
-def _clip_l1(gradient: PyTree, bound: jax.typing.ArrayLike) -> PyTree:
+def _clip_l1(gradient: PyTree, bound: jax.Array | float) -> PyTree:
   """Scales the gradient down to an L1 norm of at most `bound`, minus a margin for rounding.
 
   A gradient with a NaN or infinite coordinate becomes zero.

@@ -135,7 +135,7 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   # Cached, as every leaf of a device's share asks for it.
   share = cache(lambda number: share_of(*ranges[number], per_device))
   sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-  here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
+  here: Any = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
   leaves, structure = jax.tree.flatten(share(_device_number(here)))
 
   def on_devices(place, example):
