@@ -50,9 +50,9 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import random
+from jdp._dispatch import waits_for
 from jdp.events import SumQueryEvent
 from jdp.federated.engine.cohort import unrounded_cohort_sum
-from jdp.federated.engine.dispatch import waits_for
 from jdp.federated.engine.sharded import ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import sum_rows
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken

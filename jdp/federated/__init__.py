@@ -4,7 +4,7 @@ from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.masked_rounds import masked_round
 from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
 from jdp.federated.engine.client import ClientKeys
-from jdp.federated.engine.cohort import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
+from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
 from jdp.federated.engine.local_training import (
   LocalUpdate,
@@ -12,7 +12,14 @@ from jdp.federated.engine.local_training import (
   local_sgd,
   proximal_point,
 )
-from jdp.federated.engine.rounds import FederatedAlgorithm, Server, ServerState, add_updates, rounds
+from jdp.federated.engine.rounds import (
+  FederatedAlgorithm,
+  Server,
+  ServerState,
+  add_updates,
+  replicate,
+  rounds,
+)
 from jdp.federated.engine.sharded import ShardedClients, shard
 from jdp.federated.estimators import (
   adaptive_average,

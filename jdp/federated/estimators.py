@@ -1,5 +1,6 @@
-"""Averages of weighted updates: two estimators, two ways of clipping, one noise multiplier (arXiv
-1710.06963).
+"""Averages of weighted updates: estimators, and ways of clipping (arXiv 1710.06963).
+
+All take one noise multiplier.
 
 | estimator | average of the members' updates D_k, weighted by w_k | moved by a user by at most |
 | --- | --- | --- |
@@ -39,7 +40,7 @@ class Clipping(NamedTuple):
 
   Attributes:
     clip_norm: S, the bound of the whole update, a number or a schedule (round -> S).
-    query: (what makes a query of a bound) -> the query of the whole update.
+    query: (makes a query of a bound) -> the query of the whole update.
   """
 
   clip_norm: ClipNorm
@@ -47,15 +48,15 @@ class Clipping(NamedTuple):
 
 
 def flat_clipping(clip_norm: ClipNorm) -> Clipping:
-  """The whole update is scaled down to an L2 norm of S, a number or a schedule (round -> S)."""
+  """Scales the whole update down to an L2 norm of S, a number or a schedule (round -> S)."""
   return Clipping(clip_norm, lambda make: make(clip_norm))
 
 
 def per_layer_clipping(params: PyTree, clip_norm: ClipNorm, *, shares: str = "equal") -> Clipping:
-  """Every layer j is scaled down to its own S_j, with sum_j S_j^2 = S^2.
+  """Scales every layer j down to its own S_j, with sum_j S_j^2 = S^2.
 
   Args:
-    params: the model's parameters or their shapes; `jdp.queries.layers` says what a layer is.
+    params: the model's parameters or their shapes. `jdp.queries.layers` says what a layer is.
     clip_norm: S, a number or a schedule (round -> S).
     shares: "equal" or "dimension", see `jdp.queries.per_layer`.
   """
@@ -77,16 +78,16 @@ def fixed_denominator(
   """sum_k w_k D_k / (q W): unbiased, and of the smaller sensitivity.
 
   Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier
-  z under `relation`, for any updates and weights (see `jdp.queries.gaussian_sum`). The noise on
-  each coordinate of the average has a standard deviation of z S / (q W), twice that under
-  replace-one; where S follows a schedule, the noise follows S, and no round costs more than
+  z under `relation`. It holds for any updates and weights (see `jdp.queries.gaussian_sum`). The
+  noise on each coordinate of the average has a standard deviation of z S / (q W), and twice that
+  under replace-one. Where S follows a schedule, the noise follows S, and no round costs more than
   another.
 
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
-    noise_multiplier: z >= 0; at 0 nothing is private.
+    noise_multiplier: z >= 0. At 0 nothing is private.
     expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed
-      from the users whom the guarantee is for: fix it beforehand.
+      from the users whom the guarantee is for. Fix it beforehand.
     relation: the neighbouring relation that z is stated for.
 
   Raises:
@@ -98,6 +99,8 @@ def fixed_denominator(
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
+  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one. A noise of z S over
+  # that multiplier has the multiplier z.
   stddev = times(
     noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation),
     clipping.clip_norm,
@@ -116,8 +119,9 @@ def clipped_denominator(
 
   Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier
   z under `relation`, for any updates and weights. The noise on each coordinate of the average has a
-  standard deviation of z times the sensitivity: 2S / (q W_min) under replace-one (Lemma 1), and 2S
-  / (q W_min + 1) if a user comes or goes and q W_min >= 1 (see `jdp.queries.weighted_average`).
+  standard deviation of z times the sensitivity. The sensitivity is 2S / (q W_min) under replace-one
+  (Lemma 1). It is 2S / (q W_min + 1) if a user comes or goes and q W_min >= 1 (see
+  `jdp.queries.weighted_average`).
 
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
@@ -143,8 +147,9 @@ def clipped_denominator(
 def adaptive_average(
   noise_multiplier: float, expected_weight: float, **settings: float
 ) -> SumQuery:
-  """The average over a fixed denominator whose S follows a quantile of the updates' norms (arXiv
-  1905.03871).
+  """The average over a fixed denominator whose S follows a quantile of the updates' norms.
+
+  The method is that of arXiv 1905.03871.
 
   Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms
   together, under add/remove or zero-out. Local training is not projected: S could only fall if no
@@ -161,11 +166,12 @@ def adaptive_average(
 
 
 def true_average() -> SumQuery:
-  """The average over the sample's own weight, neither clipped nor noised: for comparison. Epsilon
-  is infinite.
+  """The average over the sample's own weight, neither clipped nor noised, for comparison.
 
-  An empty sample's average is zero; an update that holds NaN or infinity counts as zero.
+  Epsilon is infinite. An empty sample's average is zero. An update that holds NaN or infinity
+  counts as zero.
   """
+  # Bounds that no usable update or weight reaches, so the query neither clips nor floors.
   least, largest = FLOAT32_SAFE
   query = weighted_average(largest, 0.0, min_total_weight=least)
 

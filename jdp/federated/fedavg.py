@@ -1,9 +1,11 @@
-"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD as the case of one example
-per user.
+"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD on single examples.
 
-A round: every user takes part with probability q; trains on its own data, staying within S of the
-server's model; the server averages the weighted, clipped updates with a bounded sensitivity, adds
-Gaussian noise, and steps.
+A round has these steps:
+
+1. Every user takes part with probability q.
+2. A user trains on its own data, staying within S of the server's model.
+3. The server averages the weighted, clipped updates with a bounded sensitivity.
+4. The server adds Gaussian noise, and steps.
 
   >>> import numpy as np
   >>> from jdp import accounting, data, ledger, models, sampling
@@ -49,7 +51,12 @@ from jdp import _validate
 from jdp.data.clients import Examples
 from jdp.federated.engine.cohort import default_chunk_size
 from jdp.federated.engine.ghost_norms import ghost_client
-from jdp.federated.engine.local_training import LocalUpdate, gradient_step, no_projection
+from jdp.federated.engine.local_training import (
+  GradientStep,
+  LocalUpdate,
+  gradient_step,
+  no_projection,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss
@@ -75,15 +82,16 @@ def federated_averaging(
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:
-  """Federated averaging with user-level privacy: DP-FedAvg with `local_sgd`, DP-FedSGD with
-  `gradient_step`.
+  """Federated averaging with user-level privacy.
 
-  Formal guarantee, from the ledger: per `unit`, under `relation`, to whoever sees the models: that
-  of the query's releases, for the sampler's event. Whatever a client holds or sends moves the
-  average by at most the sensitivity that `jdp.federated.estimators` states. None against the
-  server, which sees the updates.
+  With `local_sgd` it is DP-FedAvg, with `gradient_step` DP-FedSGD.
 
-  The same code without privacy, with the true average over a fixed cohort: `true_average()` and
+  Formal guarantee, from the ledger: that of the query's releases, for the sampler's event. It holds
+  per `unit`, under `relation`, to whoever sees the models. Whatever a client holds or sends moves
+  the average by at most the sensitivity that `jdp.federated.estimators` states. There is no
+  guarantee against the server, which sees the updates.
+
+  For the same code without privacy, use `true_average()` over a fixed cohort of
   `jdp.sampling.fixed_size`, with relation "replace_one".
 
   Args:
@@ -91,21 +99,21 @@ def federated_averaging(
     query: makes the average of the updates private: estimator, clipping and noise
       (`jdp.federated.estimators`).
     sampler: who takes part.
-    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average,
+    optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
     weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weigh 1.
-    project: whether the local model is brought back to within the clip norm of the server's after
-      every local batch, as published (by `query.clip`). False: updates are clipped once, at the
-      end.
+    project: whether every local batch ends with a projection, as published. It brings the local
+      model back to within the clip norm of the server's (by `query.clip`). False: updates are
+      clipped once, at the end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
-      (`jdp.federated.engine.ghost_norms`); for a `gradient_step` of a network of dense layers, and
-      flat clipping.
+      (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` of a network of dense layers,
+      and flat clipping.
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
-    chunk_size: see `cohort_sum`; so too `mesh`.
+    chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
-      cohort's size; they break the guarantee if shown.
+      cohort's size. Both break the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -115,6 +123,7 @@ def federated_averaging(
   """
 
   def client_fn(keys, sent, client):
+    # The clip norm may differ between rounds, so clients are sent the query's state too.
     params, query_state = sent
     update = local_update(
       keys.data, params, client, partial(query.clip, query_state) if project else no_projection
@@ -123,8 +132,12 @@ def federated_averaging(
 
   if chunk_size is None:
     chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
+  record_fn = client_fn
+  if ghost_norms:
+    step = _require_gradient_step(local_update)
+    record_fn = ghost_client(step.loss, step.learning_rate)
   return rounds(
-    ghost_client(local_update) if ghost_norms else client_fn,
+    record_fn,
     query,
     sampler,
     add_updates(optimizer),
@@ -138,22 +151,32 @@ def federated_averaging(
   )
 
 
+def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:
+  """Refuses any other update: ghost norms are those of one gradient step."""
+  if not isinstance(local_update, GradientStep):
+    raise ValueError(
+      f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False."
+    )
+  return local_update
+
+
 def dp_sgd(
   loss: Loss,
   query: SumQuery,
   sampler: Sampler,
   optimizer: optax.GradientTransformation,
   **options: Any,
-):
-  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1): a client is one example, its update minus
-  its gradient.
+) -> FederatedAlgorithm:
+  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1).
+
+  A client is one example, and its update is minus its gradient.
 
   Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal,
   so the fixed denominator is the expected batch size.
 
   Args:
     loss: (parameters, examples) -> mean loss.
-    query: makes the average of the gradients private: estimator, clipping and noise.
+    query: makes the average of the gradients private. It holds estimator, clipping and noise.
     sampler: over examples.
     optimizer: takes the private average gradient.
     **options: of `federated_averaging`.
@@ -162,6 +185,7 @@ def dp_sgd(
     A `FederatedAlgorithm` whose clients are `Examples` of leading axis [examples].
   """
 
+  # Losses take examples along a leading axis.
   def loss_of_one(params, example):
     return loss(params, Examples(*(jnp.asarray(x)[None] for x in example)))
 

@@ -1,10 +1,12 @@
 """Iterative training whose every look at the data is one private query (arXiv 1812.06210).
 
-A record (an example, a microbatch of fixed members, a user) becomes a *collection* of vectors,
-computed at the server's current values: its gradient, the moments of its normalised activations,
-its accuracy and loss. They are groups of one sample, summed by one query, and the ledger gets one
-event. The noised result steps the optimiser, moves the running statistics of batch normalisation,
-and is the run's training metric: what is shown of the training data has been through the query.
+A record is an example, a microbatch of fixed members, or a user. It becomes a *collection* of
+vectors, computed at the server's current values. These are its gradient, the moments of its
+normalised activations, its accuracy and loss. They are groups of one sample and are summed by one
+query, so the ledger gets one event.
+
+The noised result steps the optimiser and moves the running statistics of batch normalisation. It is
+the run's training metric too. So whatever is shown of the training data has been through the query.
 """
 
 from typing import Any, NamedTuple
@@ -27,9 +29,7 @@ from jdp.sampling import Sampler
 PyTree = Any
 
 MAX_LOSS = 4.0
-"""The loss of an example counts up to it, in nats, so that one record has a bounded say in the
-average.
-"""
+"""The cap on an example's loss, in nats. It bounds what one record adds to the average."""
 
 
 class Trained(NamedTuple):
@@ -38,9 +38,9 @@ class Trained(NamedTuple):
   Attributes:
     weights: the model's.
     statistics: running statistics by normalised layer.
-    metrics: moving averages of the released training metrics: "accuracy" in [0, 1] and "loss" in
-      units of `MAX_LOSS` (up to noise), float32 scalars; empty if none are released. Before the
-      first round zeros.
+    metrics: moving averages of the released training metrics. They are "accuracy" in [0, 1] and
+      "loss" in units of `MAX_LOSS` (up to noise), float32 scalars. Before the first round they are
+      zeros. Empty if none are released.
   """
 
   weights: PyTree
@@ -49,12 +49,12 @@ class Trained(NamedTuple):
 
 
 class Vectors(NamedTuple):
-  """What one record becomes, and what a sample's noised average is.
+  """The vectors of one record, or a sample's noised average of them.
 
   Attributes:
     gradient: of the mean loss of the record's examples, like the weights.
     moments: of the normalised activations, by layer.
-    metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]; both together
+    metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]. Both together
       have an L2 norm of at most sqrt(2).
   """
 
@@ -83,9 +83,9 @@ def record_like(values: Trained) -> Vectors:
 def record_vectors(model: NormalisedModel, values: Trained, record: Examples) -> Vectors:
   """The vectors of one record's `Examples` at the server's values.
 
-  They depend on nothing else, and on no other record: activations are normalised with the server's
-  statistics. What padding holds changes nothing. They are not bounded, and not private: the query
-  bounds them.
+  They depend on nothing else, and on no other record, as activations are normalised with the
+  server's statistics. What padding holds changes nothing. They are neither bounded nor private: the
+  query bounds them.
 
   >>> from jdp.data import examples
   >>> from jdp.models.batch_norm import batch_norm_cnn
@@ -103,6 +103,7 @@ def record_vectors(model: NormalisedModel, values: Trained, record: Examples) ->
   inputs, labels, mask = without_padding(record)
 
   def mean_loss(weights):
+    # Normalised by the server's statistics: a batch's own would mix its records.
     logits, normalised = model.apply(weights, values.statistics, inputs)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
     return mean_of_counting(losses, mask), (logits, losses, normalised)
@@ -131,24 +132,24 @@ def iterative_training(
 ) -> FederatedAlgorithm:
   """Training by one query a round on the `Vectors` of the sampled records.
 
-  Formal guarantee: that of the rounds' events, under `relation`, for one record, which is a `unit`,
-  to whoever sees the server's values: weights, running statistics and training metrics of every
-  round. A microbatch is a record only if its members were fixed before sampling
+  Formal guarantee: that of the rounds' events under `relation`, for one record, which is a `unit`.
+  It is stated to whoever sees the server's values: weights, running statistics and training metrics
+  of every round. A microbatch is a record only if its members were fixed before sampling
   (`jdp.queries.base`).
 
   Args:
-    model: what is trained; its init goes through `initial_values`, which makes what this
+    model: what is trained. Its init goes through `initial_values`, which makes what this
       algorithm's `init` takes.
     query: makes the sum of `Vectors` private, such as `jdp.queries.grouped` with labels for its
       fields. Divide it by `sampler.expected_size`.
     sampler: which records take part.
     optimizer: steps by the noised average gradient.
-    rate: in (0, 1), how fast statistics and metrics follow the released averages.
+    rate: in (0, 1). It says how fast statistics and metrics follow the released averages.
     relation: the neighbouring relation of the guarantee.
     unit: what one record is.
-    chunk_size: see `cohort_sum`; so too `mesh`.
+    chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the gradients, and the sample's size; they
+    diagnose: whether rounds also return the mean norm of the gradients, and the sample's size. Both
       break the guarantee if shown.
 
   Returns:
@@ -179,14 +180,15 @@ def iterative_training(
 
 
 def _server(optimizer: optax.GradientTransformation, rate: float) -> Server:
-  """Steps the optimiser, moves the statistics, averages the metrics; carries the optimiser's state
-  and a count.
+  """The server that steps the optimiser, moves the statistics and averages the metrics.
+
+  It carries the optimiser's state and a count.
   """
 
   def step(result, carried, values):
     optimizer_state, count = carried
     updates, optimizer_state = optimizer.update(result.gradient, optimizer_state, values.weights)
-    # the plain mean of the first rounds: none weighs more
+    # The plain mean in the first rounds: none of them weighs more than another.
     share = jnp.maximum(rate, 1.0 / (count + 1.0))
     return Trained(
       optax.apply_updates(values.weights, updates),

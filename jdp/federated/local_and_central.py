@@ -1,8 +1,11 @@
 """Private federated learning: local and central privacy together (arXiv 1812.00984, Section 3.1).
 
-A round: every user takes part with probability q; trains on its own data; releases its update
-through a local mechanism; the server projects every release onto a ball (that is the clipping of
-the sum query), averages over the *expected* cohort, adds Gaussian noise, and steps.
+A round has these steps:
+
+1. Every user takes part with probability q.
+2. A user trains on its own data, and releases its update through a local mechanism.
+3. The server projects every release onto a ball, which is the clipping of the sum query.
+4. The server averages over the *expected* cohort, adds Gaussian noise, and steps.
 """
 
 import optax
@@ -33,28 +36,29 @@ def private_federated(
 ) -> FederatedAlgorithm:
   """Federated learning with local and central privacy.
 
-  Formal guarantees, both from the ledger: *central*, per user, to whoever sees the released models:
-  a subsampled Gaussian if `query` is a Gaussian sum. *Local*, per user, against the server: each of
-  a user's releases costs the mechanism's guarantee, and they add up over at most
-  `sampler.max_participations` rounds. The local one is not amplified by sampling: the server sees
-  who reports.
+  Formal guarantees, both per user and from the ledger. *Central*, to whoever sees the
+  released models: a subsampled Gaussian if `query` is a
+    Gaussian sum.
+  *Local*, against the server: each of a user's releases costs the mechanism's
+    guarantee, and they add up over at most `sampler.max_participations` rounds. Sampling does not
+    amplify it, as the server sees who reports.
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).
-    query: makes the average of the released vectors private; its clip norm is the radius of the
+    query: makes the average of the released vectors private. Its clip norm is the radius of the
       server's projection. The released average stays unbiased if that is at least
       `mechanism.max_norm`. Divide by `sampler.expected_size`.
     sampler: who takes part.
-    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` is plain
+    optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` is plain
       federated averaging.
     mechanism: the local randomiser for vectors of as many entries as the model has
       parameters. None: clients report in the clear.
     relation: the neighbouring relation of the central guarantee.
-    chunk_size: see `cohort_sum`; so too `mesh`.
+    chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norms of the local updates ("update_norm") and of
-      what reached the server ("release_norm"), and the cohort's size; they break the guarantee if
-      shown.
+    diagnose: whether rounds also return mean norms and the cohort's size. The norms are those of
+      the local updates ("update_norm") and of what reached the server ("release_norm"). All break
+      the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -66,6 +70,7 @@ def private_federated(
     )
 
   def client_fn(keys, params, client):
+    # A mechanism takes one vector.
     update, _ = ravel_pytree(local_update(keys.data, params, client))
     vector = update if mechanism is None else mechanism.privatize(keys.noise, update)
     return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
@@ -74,7 +79,7 @@ def private_federated(
     client_fn,
     query,
     sampler,
-    _flat(add_updates(optimizer)),
+    _flattened(add_updates(optimizer)),
     relation=relation,
     releases=release,
     chunk_size=chunk_size,
@@ -83,7 +88,7 @@ def private_federated(
   )
 
 
-def _flat(server: Server) -> Server:
+def _flattened(server: Server) -> Server:
   """The server for averages of flattened updates."""
 
   def step(update, carried, params):

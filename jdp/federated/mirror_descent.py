@@ -1,5 +1,6 @@
-"""Mirror descent: steps for gradients that are bounded in each coordinate, as `priv_unit_linf`
-releases them.
+"""Mirror descent, for gradients that are bounded in each coordinate.
+
+`jdp.mechanisms.priv_unit_linf` releases such gradients.
 """
 
 import math
@@ -15,30 +16,39 @@ PyTree = Any
 
 
 class MirrorState(NamedTuple):
-  """What p-norm descent carries: the parameters' mirror image, of their structure, float32."""
+  """The state of p-norm descent.
+
+  Attributes:
+    dual: float32. The parameters' mirror image, of their structure.
+  """
 
   dual: PyTree
 
 
 def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.GradientTransformation:
-  """Mirror descent under ||x||_p^2 / 2, all parameters being one vector x in R^d: for optima with
-  few large entries.
+  """Mirror descent under ||x||_p^2 / 2, for optima with few large entries.
 
-  The mirror image y is the gradient of ||x||_p^2 / 2; a step is y <- y - learning_rate * gradient,
-  and x the gradient of ||y||_q^2 / 2, 1/p + 1/q = 1: x_j = sign(y_j) |y_j|^(q-1) ||y||_q^(2-q).
-  With q = 2 that is gradient descent. With q = 2 log d, after n steps with gradients of entries up
-  to G, the average's loss exceeds that of any x by at most
-  ||x||_1 G sqrt(2 e log(d) / n), in expectation, if the learning rate is right: it grows with the *largest* entry,
-  which of releases by `priv_unit_linf` is 1/m, and with log d only. Gradient descent has ||x||_2
-  and the L2 norm sqrt(d)/m instead: better for an x with many entries of a size, worse for one with
-  few.
+  All parameters are one vector x in R^d, with 1/p + 1/q = 1. The mirror image y is the gradient
+  of ||x||_p^2 / 2. A step is y <- y - learning_rate * gradient. Then x is the gradient of ||y||_q^2
+  / 2:
 
-  The image is the state; where x was changed other than by these updates, the change is undone by
-  the next. Starts may be zero, where the image is zero too. Non-finite gradients are not repaired:
+      x_j = sign(y_j) |y_j|^(q-1) ||y||_q^(2-q)
+
+  With q = 2 that is gradient descent. With q = 2 log d, take n steps with gradients of entries up
+  to G. If the learning rate is right, the average's loss exceeds that of any x by at most
+
+      ||x||_1 G sqrt(2 e log(d) / n)
+
+  in expectation. The bound grows with log d only, and with the *largest* entry, which is 1/m for
+  releases by `priv_unit_linf`. Gradient descent has ||x||_2 and the L2 norm sqrt(d)/m instead. That
+  is better for an x with many entries of a size, and worse for one with few.
+
+  The image is the state. If x is changed other than by these updates, the next update undoes the
+  change. Starts may be zero, where the image is zero too. Non-finite gradients are not repaired:
   privatise or clip first.
 
   Source: the non-Euclidean case that arXiv 1812.00984, Section 4, names as the use of its
-  L-infinity mechanism; the method is by Grove, Littlestone, Schuurmans (Machine Learning 43, 2001)
+  L-infinity mechanism. The method is by Grove, Littlestone, Schuurmans (Machine Learning 43, 2001)
   and Gentile (Machine Learning 53, 2003).
 
   Args:
@@ -46,12 +56,12 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
     q: of the dual norm, >= 2. Default: max(2, 2 log d).
 
   Returns:
-    An optax transformation, with updates of the parameters' types: `private_federated` takes it as
+    An optax transformation, with updates of the parameters' types. `private_federated` takes it as
     its `optimizer`.
 
   Raises:
-    ValueError: if learning_rate is not positive, or q is below 2 or infinite; on updating without
-      parameters.
+    ValueError: if learning_rate is not positive, or q is below 2 or infinite. On updating: if there
+      are no parameters.
 
   >>> optimizer = p_norm_descent(0.1)
   >>> params = jnp.zeros(1000)
@@ -74,6 +84,7 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
       raise ValueError(
         "Expected the parameters with the gradient, got none; call update(gradient, state, params)."
       )
+    # The image takes the step, and the parameters follow it.
     dual = jax.tree.map(lambda y, g: y - learning_rate * g, state.dual, _float32(gradient))
     moved = _gradient_of_half_square(dual, _order(q, params))
     return jax.tree.map(
@@ -83,15 +94,18 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
   return optax.GradientTransformation(init, update)
 
 
-def _order(q, params) -> float:
+def _order(q: float | None, params: PyTree) -> float:
+  """The order q of the dual norm."""
   return q or max(2.0, 2 * math.log(sum(leaf.size for leaf in jax.tree.leaves(params))))
 
 
-def _gradient_of_half_square(vector, p):
-  """The gradient of ||x||_p^2 / 2: relative to the largest entry, so that no power of it
-  overflows.
+def _gradient_of_half_square(vector: PyTree, p: float) -> PyTree:
+  """The gradient of ||x||_p^2 / 2.
+
+  Powers are taken relative to the largest entry, so that none overflows.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(vector)]))
+  # A vector of zeros has the gradient 0. Dividing by its largest entry would give NaN.
   scale = jnp.where(largest > 0, largest, 1.0)
   relative = jax.tree.map(lambda leaf: jnp.abs(leaf) / scale, vector)
   norm = sum(jnp.sum(leaf**p) for leaf in jax.tree.leaves(relative)) ** (1 / p)
@@ -99,5 +113,5 @@ def _gradient_of_half_square(vector, p):
   return jax.tree.map(lambda leaf, r: factor * jnp.sign(leaf) * r ** (p - 1), vector, relative)
 
 
-def _float32(tree):
+def _float32(tree: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

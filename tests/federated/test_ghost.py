@@ -137,11 +137,11 @@ def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
-  network, step = NETWORKS[network], gradient_step(cross_entropy(NETWORKS[network]), 1.0)
-  params = parameters(network)
-  scalars = jax.jit(
-    jax.vmap(lambda p, client: ghost_client(step)(None, (p,), client)[1], (None, 0))
-  )(params, CLIENTS)
+  network = NETWORKS[network]
+  params, client_fn = parameters(network), ghost_client(cross_entropy(network), 1.0)
+  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(
+    params, CLIENTS
+  )
   gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
   for user, norm in enumerate(jax.vmap(vectors.l2_norm)(gradients).tolist()):
     assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
@@ -178,7 +178,7 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
 
   params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
   clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
-  client_fn = ghost_client(gradient_step(opposed, 1.0))
+  client_fn = ghost_client(opposed, 1.0)
   scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(
     params, clients
   )
@@ -243,7 +243,7 @@ def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
     return -jnp.mean(network.apply({"params": params}, inputs))
 
   query, params = gaussian_sum(1.0, 1.0), {"kernel": jnp.zeros((3, 1))}
-  summand = contribution(ghost_client(gradient_step(loss, 1.0)), query, None, diagnose=False)
+  summand = contribution(ghost_client(loss, 1.0), query, None, diagnose=False)
   others = np.r_[np.ones(2048), np.full(2048, -0.99 * 2.0**-13)]
   count = len(others) + 1
   sample = Sample(jnp.arange(count, dtype=jnp.int32), jnp.ones(count), jnp.int32(count), count)

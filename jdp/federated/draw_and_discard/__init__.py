@@ -1,10 +1,9 @@
-"""Draw and Discard: a server of k model instances, and clients who send noisy models (arXiv
-1807.04369).
+"""Draw and Discard (arXiv 1807.04369): a server of k model instances, and clients with noisy
+models.
 """
 
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
 from jdp.federated.draw_and_discard.client_updates import (
-  ClientUpdate,
   exact_update,
   gaussian_update,
   laplace_update,
@@ -18,7 +17,13 @@ from jdp.federated.draw_and_discard.instance_server import (
   instances,
   spread_instances,
 )
-from jdp.federated.draw_and_discard.update_stream import Arrivals, Passes, arrivals, passes
+from jdp.federated.draw_and_discard.update_stream import (
+  Arrivals,
+  ClientUpdate,
+  Passes,
+  arrivals,
+  passes,
+)
 
 __all__ = [
   "Arrivals",

@@ -1,5 +1,5 @@
-"""Batching on the server (FedSGD), what Draw and Discard is compared with (arXiv 1807.04369,
-Section 5).
+"""Batching on the server (FedSGD), the baseline of Draw and Discard (arXiv 1807.04369, Section
+5).
 """
 
 from typing import Any, NamedTuple
@@ -8,18 +8,24 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, descend
-from jdp.federated.draw_and_discard.update_stream import Passes, Process, in_rounds, scan_updates
+from jdp.federated.draw_and_discard.update_stream import (
+  ClientUpdate,
+  Passes,
+  Process,
+  descend,
+  in_rounds,
+  scan_updates,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm
 
 PyTree = Any
 
 
 class BatchingState(NamedTuple):
-  """What a server that batches gradients holds.
+  """The state of a server that batches gradients.
 
   Attributes:
-    number: int32 scalar, the number of gradients received so far.
+    number: int32 scalar. The number of gradients received so far.
     params: the model.
     total: the sum of the gradients of the unfinished batch.
   """
@@ -32,15 +38,14 @@ class BatchingState(NamedTuple):
 def server_batching(
   update: ClientUpdate, batch_size: int, schedule: Passes, *, block_size: int | None = None
 ) -> FederatedAlgorithm:
-  """The baseline: one model, and a step by the average of every `batch_size` clients' releases
-  (FedSGD).
+  """The baseline: one model, and a step by the average of every `batch_size` releases (FedSGD).
 
-  Clients and their guarantee are those of `draw_and_discard`; they compute at the model of the last
+  Clients and their guarantee are those of `draw_and_discard`. They compute at the model of the last
   whole batch. A schedule of learning rates counts batches.
 
   Args:
     update: what clients do.
-    batch_size: B >= 1.
+    batch_size: B >= 1. The number of clients whose releases are averaged.
     schedule: who reports when (`jdp.federated.draw_and_discard.passes`).
     block_size: as for `draw_and_discard_process`.
 
@@ -60,7 +65,7 @@ def server_batching_process(
 
   Args:
     update: what clients do.
-    batch_size: B >= 1.
+    batch_size: B >= 1. The number of clients whose releases are averaged.
     block_size: as for `draw_and_discard_process`.
 
   Returns:
@@ -98,6 +103,7 @@ def server_batching_process(
       rate = update.rate(settings, number // batch_size)
       return descend(state.params, mean, rate), jax.tree.map(jnp.zeros_like, total)
 
+    # `number` counts from 0, so a batch is whole after update B - 1.
     last = (number + 1) % batch_size == 0
     return BatchingState(number + 1, *jax.lax.cond(last, finish, lambda: (state.params, total)))
 

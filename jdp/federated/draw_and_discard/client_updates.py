@@ -1,20 +1,19 @@
-"""What a Draw and Discard client sends back: the model it was given, moved by a noisy gradient
-(arXiv 1807.04369).
+"""A Draw and Discard client's update: its model moved by a noisy gradient (arXiv 1807.04369).
 
-theta - eta (clip(g) + noise), with g the average gradient over the client's examples (Algorithm 1
-there). The noise scales with the step, so the clipped gradient with its noise is the release, and
-the step is post-processing of it: learning rates and schedules cost no privacy. Whoever knows theta
-(the server, who sent it) sees the release.
+The updated model is theta - eta (clip(g) + noise), with g the average gradient over the client's
+examples (Algorithm 1 there). The noise scales with the step. So the clipped gradient with its noise
+is the release, and the step is post-processing of it. Learning rates and schedules cost no privacy.
+Whoever knows theta sees the release. The server does, as it sent theta.
 
 Low-order bits of float noise would tell more (I. Mironov, CCS 2012), so releases are dithered
-(`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s, with a
-public random shift for each weight. A shift for each makes a sum of several clients' releases no
-more telling than that of real noise, for observers of later models.
+(`jdp.numerics.dither`). They are rounded to a grid of 1/16 of the noise's standard deviation s,
+with a public random shift for each weight. As each weight has its own shift, a sum of several
+clients' releases tells observers of later models no more than one with real noise.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,8 @@ from jdp.accounting import gaussian_noise_multiplier
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.data.clients import Examples
 from jdp.events import LocalRelease
+from jdp.federated.draw_and_discard.update_stream import ClientUpdate, Noise, Settings
+from jdp.federated.draw_and_discard.update_stream import step as step  # where callers look for it
 from jdp.guarantees import ApproxDP, PureDP, Unit
 from jdp.numerics import vectors
 from jdp.numerics.dither import on_shifted_grid
@@ -34,85 +35,12 @@ PyTree = Any
 Gradient = Callable[[PyTree, Examples], PyTree]
 # the update's number, float32 -> factor of the learning rate
 Schedule = Callable[[jax.Array], jax.Array]
+# (gradient, bound) -> the gradient within the bound
+_ClipTo = Callable[[PyTree, Any], PyTree]
 
-# Of the float32 sum of up to 1e9 magnitudes, as XLA orders it, less than half of this is lost to
-# rounding.
+# Relative margin of the L1 norm. Rounding takes less than half of it from the float32 sum of up to
+# 1e9 magnitudes, as XLA orders it.
 _ROUNDING = 2e-6
-
-
-class Settings(NamedTuple):
-  """The numbers of an update that may be traced: those of many updates, stacked, run under one
-  vmap.
-
-  Attributes:
-    learning_rate: eta, of the first update.
-    clip: c, in the unit's norm.
-    noise_scale: of the noise on each coordinate of the clipped gradient: b of Laplace, sigma of
-      Gaussian noise.
-  """
-
-  learning_rate: jax.typing.ArrayLike
-  clip: jax.typing.ArrayLike
-  noise_scale: jax.typing.ArrayLike
-
-
-class Noise(NamedTuple):
-  """The random part of one release.
-
-  Attributes:
-    draws: noise of scale 1, a pytree like the parameters, float32.
-    shifts: of each number's grid, in spacings: uniform in [0, 1), likewise.
-  """
-
-  draws: PyTree
-  shifts: PyTree
-
-
-class ClientUpdate(NamedTuple):
-  """One client's update as pure functions, with what it costs.
-
-  Updates of one factory and unit that differ in numbers alone have the same functions but for
-  their settings: stack the settings, and run them all with the functions of one.
-
-  Attributes:
-    settings: the numbers, float32.
-    draw: (key, parameters) -> `Noise`, from the parameters' shapes; None without noise. Consumes
-      the key. Apart from `release` so that the noise of many updates is drawn at once.
-    clipped: (settings, parameters, client) -> the clipped gradient, private.
-    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered: all
-      that depends on private data.
-    rate: (settings, number) -> eta of the update of that number, counted from 0.
-    noise_variance: s2, the variance of noise and dither on each weight of the updated model in
-      update 0, float64.
-    event: what one update costs, for the ledger: append it once for each update.
-  """
-
-  settings: Settings
-  draw: Callable[[jax.Array, PyTree], Noise | None]
-  clipped: Callable[[Settings, PyTree, Examples], PyTree]
-  release: Callable[[Settings, Noise | None, PyTree, Examples], PyTree]
-  rate: Callable[[Settings, jax.Array], jax.Array]
-  noise_variance: float
-  event: LocalRelease
-
-
-def step(
-  update: ClientUpdate,
-  settings: Settings,
-  noise: Noise | None,
-  params: PyTree,
-  client: Examples,
-  number: jax.Array,
-) -> PyTree:
-  """The updated model: the parameters less eta times the release."""
-  return descend(
-    params, update.release(settings, noise, params, client), update.rate(settings, number)
-  )
-
-
-def descend(params: PyTree, gradient: PyTree, rate: jax.Array) -> PyTree:
-  """`params` - `rate` * `gradient`."""
-  return jax.tree.map(lambda p, g: p - rate * g, params, gradient)
 
 
 def laplace_update(
@@ -128,28 +56,29 @@ def laplace_update(
   """A gradient step with Laplace noise of scale 2 c eta / epsilon on each weight.
 
   Formal guarantee of one update, for all of the client's examples (replace one: any two data sets),
-  against the server, which knows the model it sent, and for any model, example, NaN or infinity:
+  against the server. The server knows the model it sent. The guarantee holds for any model and
+  example, NaN and infinity included. It depends on the unit:
 
-  * unit "coordinate": each coordinate of the gradient is clipped to [-c, c], and each coordinate of
-    the release, *seen alone*, is epsilon-DP. Jointly the update is only (epsilon times the number
-    of weights)-DP: one changed feature moves the residual, and with it every coordinate. It is what
-    arXiv 1807.04369 calls feature-level privacy. Models that are made from the update later mix its
-    coordinates (see `jdp.accounting.draw_and_discard.one_update`).
-  * unit "user": the gradient is scaled down to an L1 norm of at most c, and the whole update is
-    epsilon-DP.
+  * "coordinate": each coordinate of the gradient is clipped to [-c, c]. Each coordinate of the
+    release, *seen alone*, is epsilon-DP. Jointly the update is only (epsilon times the number of
+    weights)-DP, as one changed feature moves the residual and with it every coordinate. This is
+    what arXiv 1807.04369 calls feature-level privacy. Models that are made from the update later
+    mix its coordinates (see `jdp.accounting.draw_and_discard.one_update`).
+  * "user": the gradient is scaled down to an L1 norm of at most c. The whole update is epsilon-DP.
 
   The noise scale is rounded up to float32. What floats add to epsilon is at most
-  `jdp.accounting.grid_surcharge(s / 16, s, ...)`: at delta = 1e-10 1.1e-3 for one coordinate.
+  `jdp.accounting.grid_surcharge(s / 16, s, ...)`. At delta = 1e-10 that is 1.1e-3 for one
+  coordinate.
 
   Args:
-    gradient: (parameters, examples) -> average gradient, a pytree like the parameters:
+    gradient: (parameters, examples) -> average gradient. A pytree like the parameters. Use
       `glm(...).gradient`, or `jax.grad(loss)` of any model.
-    epsilon: of one update, > 0.
-    learning_rate: eta > 0.
-    clip: c > 0.
+    epsilon: > 0. Of one update.
+    learning_rate: eta > 0. The step size, before the schedule's factor.
+    clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
-    schedule: (number of the update, counted from 0 over all clients, float32) -> factor of
-      eta. None: always 1.
+    schedule: (number of the update) -> factor of eta. The number counts from 0 over all clients,
+      float32. None: always 1.
     max_releases: the most updates that one user makes over the run, for the event. None: as many as
       there are.
 
@@ -165,7 +94,7 @@ def laplace_update(
   1-DP per coordinate (replace one), against the server 0.080026
   """
   _validate.positive(epsilon=epsilon)
-  kind, clip_to = _unit(unit, _clip_l1)
+  kind, clip_to = _unit_and_clipping(unit, _clip_l1)
   scale = _round_up(2 * _clip_bound(clip) / epsilon)
   event = LocalRelease(PureDP(epsilon, unit=kind), max_releases)
   return _noisy_update(
@@ -186,21 +115,20 @@ def gaussian_update(
 ) -> ClientUpdate:
   """A gradient step with Gaussian noise (arXiv 1807.04369, Section 4.2).
 
-  Formal guarantee of one update, as for `laplace_update`, with (epsilon, delta)-DP in place of
-  epsilon-DP, and for the unit "user" an *L2* norm of at most c. The standard deviation is 2 c times
-  the least noise multiplier of an (epsilon, delta)-DP Gaussian release (arXiv 1805.06530, Theorem
-  8).
+  Formal guarantee of one update: that of `laplace_update`, with (epsilon, delta)-DP in place of
+  epsilon-DP. For the unit "user" the norm of at most c is the *L2* norm. The standard deviation is
+  2 c times the least noise multiplier of an (epsilon, delta)-DP Gaussian release (arXiv 1805.06530,
+  Theorem 8).
 
   Args:
-    gradient: see `laplace_update`; so too `learning_rate`, `clip`, `unit`, `schedule` and
-      `max_releases`.
-    epsilon: of one update, > 0.
-    delta: in (0, 1).
-    learning_rate: eta > 0.
-    clip: c > 0.
+    gradient: see `laplace_update`.
+    epsilon: > 0. Of one update.
+    delta: in (0, 1). Of one update.
+    learning_rate: eta > 0. The step size, before the schedule's factor.
+    clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
-    schedule: factor of eta.
-    max_releases: the most updates of one user.
+    schedule: factor of eta. See `laplace_update`.
+    max_releases: the most updates of one user. See `laplace_update`.
 
   Returns:
     A `ClientUpdate`. Its event holds an `ApproxDP`.
@@ -213,7 +141,7 @@ def gaussian_update(
   >>> print(update.event.guarantee, round(float(update.settings.noise_scale), 1))
   (1, 1e-06)-DP per user (replace one), against the server 8.4
   """
-  kind, clip_to = _unit(unit, vectors.clip)
+  kind, clip_to = _unit_and_clipping(unit, vectors.clip)
   scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
   event = LocalRelease(ApproxDP(epsilon, delta, unit=kind), max_releases)
   return _noisy_update(
@@ -224,8 +152,9 @@ def gaussian_update(
 def exact_update(
   gradient: Gradient, learning_rate: float, *, clip: float = 1.0, schedule: Schedule | None = None
 ) -> ClientUpdate:
-  """A gradient step without noise, clipped by coordinate: for comparison. Its event says that
-  epsilon is infinite.
+  """A gradient step without noise, clipped by coordinate, for comparison.
+
+  Its event says that epsilon is infinite.
   """
   _clip_bound(clip)
   clipped = _clipped(gradient, _clip_coordinates)
@@ -241,7 +170,19 @@ def exact_update(
   )
 
 
-def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule, event):
+def _noisy_update(
+  gradient: Gradient,
+  clip_to: _ClipTo,
+  draw_unit: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+  numbers: tuple[float, float, np.float32],
+  unit_variance: float,
+  schedule: Schedule | None,
+  event: LocalRelease,
+) -> ClientUpdate:
+  """The update with noise from `draw_unit`: (key, shape) -> noise of scale 1.
+
+  `numbers` are learning rate, clip and noise scale. `unit_variance` is that of noise of scale 1.
+  """
   settings, rate, clipped = _settings(*numbers), _rate(schedule), _clipped(gradient, clip_to)
   unit_spacing = FINEST_SHARE * math.sqrt(unit_variance)
 
@@ -263,16 +204,19 @@ def _noisy_update(gradient, clip_to, draw_unit, numbers, unit_variance, schedule
 
     return jax.tree.map(noised, clipped(settings, params, client), noise.draws, noise.shifts)
 
+  # Rounding to a grid with a random shift adds the variance of a uniform error, spacing^2 / 12.
   variance = unit_variance + unit_spacing**2 / 12
-  variance *= (float(rate(settings, jnp.int32(0))) * float(settings.noise_scale)) ** 2
+  variance *= (float(rate(settings, jnp.int32(0))) * float(numbers[2])) ** 2
   return ClientUpdate(settings, draw, clipped, release, rate, variance, event)
 
 
-def _clipped(gradient, clip_to):
+def _clipped(
+  gradient: Gradient, clip_to: _ClipTo
+) -> Callable[[Settings, PyTree, Examples], PyTree]:
   return lambda settings, params, client: clip_to(gradient(params, client), settings.clip)
 
 
-def _rate(schedule):
+def _rate(schedule: Schedule | None) -> Callable[[Settings, jax.Array], Any]:
   if schedule is None:
     return lambda settings, number: settings.learning_rate
   return lambda settings, number: (
@@ -280,47 +224,49 @@ def _rate(schedule):
   )
 
 
-def _settings(learning_rate, clip, scale):
+def _settings(learning_rate: float, clip: float, scale: np.float32) -> Settings:
   _validate.positive(learning_rate=learning_rate)
   return Settings(np.float32(learning_rate), np.float32(clip), scale)
 
 
-def _clip_bound(clip):
-  """The bound that is realised: `clip` in float32."""
+def _clip_bound(clip: float) -> float:
+  """The bound that takes effect: `clip` in float32."""
   with np.errstate(over="ignore"):
     bound = float(np.float32(clip))
   _validate.positive(clip=bound)
   return bound
 
 
-def _round_up(scale):
-  """The least float32 that is no less noise."""
+def _round_up(scale: float) -> np.float32:
+  """Rounds the noise scale up to float32, so that the noise is never less than asked for."""
   with np.errstate(over="ignore"):
     rounded = np.float32(scale)
-    # As float64: next to a float32, NumPy would round `scale` too.
+    # Compared in float64: next to a float32, NumPy would round `scale` too.
     rounded = rounded if float(rounded) >= scale else np.nextafter(rounded, np.float32(np.inf))
   _validate.positive(noise_scale=float(rounded))
   return rounded
 
 
-def _unit(unit, clip_user):
+def _unit_and_clipping(unit: Unit | str, clip_user: _ClipTo) -> tuple[Unit, _ClipTo]:
+  """The unit, and how a gradient is bounded for it."""
   _validate.one_of((Unit.COORDINATE, Unit.USER), unit=unit)
   return Unit(unit), _clip_coordinates if unit == Unit.COORDINATE else clip_user
 
 
-def _clip_coordinates(gradient, bound):
-  """Every coordinate clipped to [-bound, bound]; NaN becomes 0."""
+def _clip_coordinates(gradient: PyTree, bound: jax.Array | float) -> PyTree:
+  """Clips every coordinate to [-bound, bound]. NaN becomes 0."""
   return jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0.0, jnp.clip(g, -bound, bound)), gradient)
 
 
-def _clip_l1(gradient, bound):
-  """Scaled down to an L1 norm of at most `bound`, by rounding's width less; zero if a coordinate is
-  NaN or infinite.
+def _clip_l1(gradient: PyTree, bound: jax.Array | float) -> PyTree:
+  """Scales the gradient down to an L1 norm of at most `bound`, minus a margin for rounding.
+
+  A gradient with a NaN or infinite coordinate becomes zero.
   """
   leaves = jax.tree.leaves(gradient)
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=1e-30) for g in leaves]))
   scaled = jax.tree.map(lambda g: g / largest, gradient)  # in [-1, 1]: its norm cannot overflow
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
   # _ROUNDING allows.
   norm = jnp.sum(jnp.stack([jnp.sum(jnp.abs(g)) for g in jax.tree.leaves(scaled)]))
   bound = bound * (1 - _ROUNDING)

@@ -1,6 +1,6 @@
 """Draw and Discard: a server of k model instances (arXiv 1807.04369, Section 3.3).
 
-A client's request draws one instance at random; the client's updated model overwrites one at
+A client's request draws one instance at random. The client's updated model overwrites one at
 random, drawn independently of the first. Predictions average the instances.
 """
 
@@ -11,8 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, step
-from jdp.federated.draw_and_discard.update_stream import Passes, Process, in_rounds, scan_updates
+from jdp.federated.draw_and_discard.update_stream import (
+  ClientUpdate,
+  Passes,
+  Process,
+  in_rounds,
+  scan_updates,
+  step,
+)
 from jdp.federated.engine.rounds import FederatedAlgorithm
 
 PyTree = Any
@@ -20,17 +26,17 @@ Accept = Callable[[PyTree, PyTree], jax.Array]  # (instances, submitted model) -
 
 
 class InstancesState(NamedTuple):
-  """What the server holds, and what clients hold. `instances` reads the server's part.
+  """The models that the server holds, and those that clients hold.
 
-  A model stays in the row that it was written to. What changes hands is the number of its row, so
-  that an update writes one model, however many clients are at work.
+  A model stays in the row that it was written to. Only the number of its row changes hands. So an
+  update writes one model, however many clients are at work. `instances` reads the server's part.
 
   Attributes:
-    number: int32 scalar, the number of updates drawn so far.
+    number: int32 scalar. The number of updates drawn so far.
     models: pytree of [k + max(W, 1), ...], in any order.
-    rows: int32 [k], the row of each instance.
-    held: int32 [max(W, 1)], the rows for the models that clients hold.
-    rejected: int32 scalar, returned models that were not accepted.
+    rows: int32 [k]. The row of each instance.
+    held: int32 [max(W, 1)]. The rows for the models that clients hold.
+    rejected: int32 scalar. Returned models that were not accepted.
   """
 
   number: jax.Array
@@ -48,18 +54,18 @@ def draw_and_discard(
 ) -> FederatedAlgorithm:
   """Training by arXiv 1807.04369, Algorithm 2, with k instances.
 
-  Formal guarantee, from the ledger: that of each update, `update.event`, against the server, of
-  which a user makes `schedule.max_releases` at most. What the draws hide from weaker observers is
-  no part of it.
+  Formal guarantee against the server, from the ledger: that of each update (`update.event`). A user
+  makes `schedule.max_releases` updates at most. What the draws hide from weaker observers is no
+  part of it.
 
   Args:
     update: what clients do.
-    num_instances: k >= 1.
+    num_instances: k >= 1. The number of models.
     schedule: who reports when (`jdp.federated.draw_and_discard.passes`).
     **options: of `draw_and_discard_process`.
 
   Returns:
-    A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...], begun with
+    A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...]. Begin it with
     `spread_instances`.
 
   Raises:
@@ -95,19 +101,18 @@ def draw_and_discard(
 def spread_instances(
   key: jax.Array, params: PyTree, num_instances: int, update_variance: jax.typing.ArrayLike
 ) -> PyTree:
-  """The instances to begin with: normal noise of variance (k/2) s2 around the parameters; one
-  instance is not spread.
+  """The instances to begin with: normal noise of variance (k/2) s2 around the parameters.
 
-  Then the sample variance (ddof=1) of the instances is k s2 / 2 in expectation at every time
-  (Theorem 3.1), as long as noise is all that differs between them; from another value the gap
-  shrinks by 1 - 2/k^2 with each update.
+  A single instance is not spread. With this start, the sample variance (ddof=1) of the instances is
+  k s2 / 2 in expectation at every time (Theorem 3.1), as long as noise is all that differs between
+  them. From another value the gap shrinks by 1 - 2/k^2 with each update.
 
   Args:
-    key: of the noise; consumed.
+    key: of the noise. Consumed.
     params: a model.
-    num_instances: k.
-    update_variance: s2, the noise that an update adds to each weight (`update.noise_variance`; any,
-      to spread the instances of a process without noise).
+    num_instances: k. The number of models.
+    update_variance: s2. The noise that an update adds to each weight (`update.noise_variance`). Any
+      value spreads the instances of a process without noise.
 
   Returns:
     A pytree of [k, ...].
@@ -135,32 +140,32 @@ def draw_and_discard_process(
   accept: Accept | None = None,
   block_size: int | None = None,
 ) -> Process:
-  """The process of arXiv 1807.04369, Algorithm 2, update by update; `draw_and_discard` runs it in
-  rounds.
+  """The process of arXiv 1807.04369, Algorithm 2, update by update.
 
-  Formal guarantee: that of each update, `update.event`, against the server; append the event to the
+  `draw_and_discard` runs it in rounds.
+
+  Formal guarantee against the server: that of each update (`update.event`). Append the event to the
   ledger once for each update of `run`, before its result is used.
 
-  Many clients at once: with `in_flight` = W > 0, a client returns its model only after W others
-  have drawn theirs (or, with `random_returns`, after a geometric number with that mean: whenever
-  one draws, one of the W that hold a model, at random, returns it). The first W updates return
-  nothing; the last W stay with their clients. With 0 the process is exactly sequential.
+  Many clients at once: let `in_flight` = W > 0. Then a client returns its model only after W others
+  have drawn theirs. With `random_returns` it returns after a geometric number with that mean: at
+  every draw, a random one of the W clients that hold a model returns it. The first W updates return
+  nothing, and the last W stay with their clients. With W = 0 the process is exactly sequential.
 
   Args:
     update: what clients do.
-    num_instances: k >= 1.
-    in_flight: W >= 0.
-    random_returns: whether clients return in random order; else in that of their draws.
+    num_instances: k >= 1. The number of models.
+    in_flight: W >= 0. Clients that hold a model at a time.
+    random_returns: whether clients return in random order. Otherwise in that of their draws.
     accept: whether a returned model overwrites an instance (see `jdp.attacks.spam`). It sees what
       the server has. None: always.
-    block_size: updates whose noise is drawn at once; a matter of speed and memory only.
+    block_size: updates whose noise is drawn at once, a matter of speed and memory only.
 
   Returns:
-    A `Process` on `InstancesState`, begun with k models. At most 2^31 - 1 updates.
+    A `Process` on `InstancesState`, begun with k models. It makes at most 2^31 - 1 updates.
 
   Raises:
     ValueError: if a number is out of range.
-
   """
   _validate.integer(1, num_instances=num_instances)
   _validate.integer(0, in_flight=in_flight)
@@ -181,6 +186,7 @@ def draw_and_discard_process(
     drawn, discarded, returning = choices
     start = _row(state.models, state.rows[drawn])
     model = step(update, settings, noise, start, client, number)
+    # The first W clients fill the slots in turn; after that, every draw is matched by a return.
     in_turn = number % num_slots
     client_slot = jnp.where(number < in_flight, in_turn, returning) if random_returns else in_turn
     returned, victim = state.held[client_slot], state.rows[discarded]
@@ -190,8 +196,8 @@ def draw_and_discard_process(
     taken = arrived & accepted
     rows = state.rows.at[discarded].set(jnp.where(taken, returned, victim))
     held = state.held.at[client_slot].set(jnp.where(taken, victim, returned))
-    # A client that holds its model gets the row that the return has freed; one that returns at once
-    # wrote it before.
+    # A client that holds its model writes to the row that the return has freed. A client that
+    # returns at once writes to the row that it returns.
     row = held[client_slot] if in_flight else returned
     models = jax.tree.map(lambda x, new: x.at[row].set(new), state.models, model)
     rejected = state.rejected + (arrived & ~accepted).astype(jnp.int32)
@@ -212,20 +218,22 @@ def instances(state: InstancesState) -> PyTree:
 
 
 def average_model(instances: PyTree) -> PyTree:
-  """The average of the instances' weights, the model that the server predicts with."""
+  """The average of the instances' weights, a model for the server's predictions."""
   return jax.tree.map(lambda x: jnp.mean(x, axis=0), instances)
 
 
 def average_predictions(
   predict: Callable[[PyTree, jax.Array], jax.Array], instances: PyTree, inputs: jax.Array
 ) -> jax.Array:
-  """The average of the instances' predictions (arXiv 1807.04369, Section 3.3), where
-  `average_model` averages weights.
+  """The average of the instances' predictions (arXiv 1807.04369, Section 3.3).
+
+  `average_model` averages weights instead.
   """
   return jnp.mean(jax.vmap(predict, (0, None))(instances, inputs), axis=0)
 
 
 def _check_instances(models: PyTree, num_instances: int) -> None:
+  """Refuses models of which there are not `num_instances`."""
   counts = {jnp.shape(x)[:1] for x in jax.tree.leaves(models)}
   if counts != {(num_instances,)}:
     raise ValueError(
@@ -234,5 +242,6 @@ def _check_instances(models: PyTree, num_instances: int) -> None:
     )
 
 
-def _row(models, row):
+def _row(models: PyTree, row: jax.typing.ArrayLike) -> PyTree:
+  """The models in a row, or in each of several."""
   return jax.tree.map(lambda x: x[row], models)

@@ -1,9 +1,9 @@
-"""A stream of client updates: one compiled scan, whatever the server does with them; in rounds, a
-training procedure.
+"""A stream of client updates: what an update is, and one compiled scan for any server.
 
-Noise is drawn for a block of updates at once, as many small draws are slow. Update number t
-(counted from 0 over the whole run) has keys of its own, folded in from t: neither the blocks, nor
-where a run is cut, nor which users come before, change a bit of what it draws.
+In rounds, a stream is a training procedure. Noise is drawn for a block of updates at once, as many
+small draws are slow. Updates are counted from 0 over the whole run, and update t has keys of its
+own, folded in from t. So no bit of its draws depends on the blocks, on where a run is cut, or on
+which users come before.
 """
 
 import dataclasses
@@ -19,27 +19,102 @@ import numpy as np
 from jdp import _validate, random
 from jdp.data.clients import Array, Examples
 from jdp.events import LocalRelease
-from jdp.federated.draw_and_discard.client_updates import ClientUpdate, Settings
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
 from jdp.federated.engine.sharded import check_clients
 from jdp.sampling.base import check_population
 
 PyTree = Any
 
-# Numbers of noise in a block, and updates: the noise stays close to the cache, and the cost of a
-# block is shared.
+# The most numbers of noise in a block, and the most updates. The first keeps the noise close to the
+# cache, the second shares a block's cost among enough updates.
 _BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
+
+
+class Settings(NamedTuple):
+  """The numbers of an update that may be traced.
+
+  Those of many updates, stacked, run under one vmap.
+
+  Attributes:
+    learning_rate: eta. Before the schedule's factor.
+    clip: c. In the unit's norm.
+    noise_scale: of the noise on each coordinate of the clipped gradient. It is b of Laplace, sigma
+      of Gaussian noise.
+  """
+
+  learning_rate: jax.typing.ArrayLike
+  clip: jax.typing.ArrayLike
+  noise_scale: jax.typing.ArrayLike
+
+
+class Noise(NamedTuple):
+  """The random part of one release.
+
+  Attributes:
+    draws: float32, a pytree like the parameters. Noise of scale 1.
+    shifts: of each number's grid, in spacings. Uniform in [0, 1), a pytree like the parameters.
+  """
+
+  draws: PyTree
+  shifts: PyTree
+
+
+class ClientUpdate(NamedTuple):
+  """One client's update as pure functions, with what it costs.
+
+  Updates of one factory and unit that differ in numbers alone have the same functions but for their
+  settings. Stack the settings, and run all updates with the functions of one.
+
+  Attributes:
+    settings: float32. The numbers.
+    draw: (key, parameters) -> `Noise`, from the parameters' shapes. None without noise. Consumes
+      the key. It is apart from `release` so that the noise of many updates is drawn at once.
+    clipped: (settings, parameters, client) -> the clipped gradient. Private.
+    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered. All
+      that depends on private data.
+    rate: (settings, number) -> eta of the update of that number. Numbers count from 0.
+    noise_variance: s2, float64. The variance of noise and dither on each weight of the updated
+      model in update 0.
+    event: what one update costs, for the ledger. Append it once for each update.
+  """
+
+  settings: Settings
+  draw: Callable[[jax.Array, PyTree], Noise | None]
+  clipped: Callable[[Settings, PyTree, Examples], PyTree]
+  release: Callable[[Settings, Noise | None, PyTree, Examples], PyTree]
+  rate: Callable[[Settings, jax.Array], jax.Array]
+  noise_variance: float
+  event: LocalRelease
+
+
+def step(
+  update: ClientUpdate,
+  settings: Settings,
+  noise: Noise | None,
+  params: PyTree,
+  client: Examples,
+  number: jax.Array,
+) -> PyTree:
+  """The updated model: the parameters minus eta times the release."""
+  return descend(
+    params, update.release(settings, noise, params, client), update.rate(settings, number)
+  )
+
+
+def descend(params: PyTree, gradient: PyTree, rate: jax.Array) -> PyTree:
+  """`params` - `rate` * `gradient`."""
+  return jax.tree.map(lambda p, g: p - rate * g, params, gradient)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["users"], meta_fields=["population"])
 @dataclasses.dataclass(frozen=True)
 class Arrivals:
-  """Who reports, one after the other; a pytree, made by `arrivals`.
+  """Who reports, one after the other. A pytree, made by `arrivals`.
 
   Attributes:
-    users: int32 [T], the number of the user that makes each update, below `population`.
-    population: how many users there are, public and static. A process refuses data of more
-      or fewer: a number past the end would be taken for the last user, who would release more often
+    users: int32 [T]. The number of the user that makes each update, below `population`.
+    population: how many users there are, public and static. A process refuses data of more or
+      fewer. A number past the end would be taken for the last user, who would release more often
       than its guarantee says.
   """
 
@@ -51,11 +126,12 @@ def arrivals(users: Array, population: int) -> Arrivals:
   """The `Arrivals` of these users.
 
   Args:
-    users: int32 [T]; may be traced, then its numbers must be below the population by construction.
+    users: int32 [T]. May be traced. Then its numbers must be below the population by construction.
     population: how many users there are.
 
   Raises:
-    ValueError: if population is no whole number in [1, 2^31), or a user's number is not below it.
+    ValueError: if population is no whole number from 1 to 2^31 - 1, or a user's number is not below
+      it.
 
   >>> arrivals(np.array([2, 0, 2], np.int32), 3).population
   3
@@ -72,15 +148,16 @@ def arrivals(users: Array, population: int) -> Arrivals:
 
 
 class Process(NamedTuple):
-  """A stream of client updates as pure functions: jit them, or vmap them over keys, states and
-  settings.
+  """A stream of client updates as pure functions.
+
+  Jit them, or vmap them over keys, states and settings.
 
   Attributes:
-    init: models -> state: what the server begins with, a pytree of [k, ...] of its k models.
+    init: models -> state. The server begins with a pytree of [k, ...] of its k models.
     run: (key, state, arrivals, clients, settings) -> state after one update of each user of the
-      `Arrivals`, in order. `clients` are the data, with one leading axis of all users; other data
-      is refused when traced. `key` is that of the whole run, the same in every call, and one that
-      is used for nothing else. `settings`: as `update.settings`.
+      `Arrivals`, in order. `clients` are the data, with one leading axis of all users. Other data
+      is refused when traced. `key` is that of the whole run, the same in every call, and is used
+      for nothing else. `settings` are as `update.settings`.
     models: state -> the server's models, a pytree of [k, ...].
     update: what clients do.
   """
@@ -94,11 +171,11 @@ class Process(NamedTuple):
 class Passes(NamedTuple):
   """Who reports when: passes over all users, each in rounds.
 
-  Every pass is a random permutation of the users, cut into rounds of equal size; the users left
+  Every pass is a random permutation of the users, cut into rounds of equal size. The users left
   over sit that pass out. So a user reports at most once in a round, and at most once in a pass.
 
   Attributes:
-    num_users: N.
+    num_users: N. All users there are.
     rounds_per_pass: rounds of one pass.
     num_rounds: of the whole run.
   """
@@ -119,13 +196,15 @@ class Passes(NamedTuple):
 
   @property
   def max_releases(self) -> int:
-    """The most updates of one user: the passes that were begun."""
+    """The most updates of one user, one in each pass that was begun."""
     return -(-self.num_rounds // self.rounds_per_pass)
 
   def users(self, data_key: jax.Array, number: jax.Array) -> jax.Array:
-    """The users of round `number`, int32 [round_size], all different. The key is that of the whole
-    run's data.
+    """The users of round `number`, int32 [round_size], all different.
+
+    The key is that of the whole run's data.
     """
+    # One permutation for each pass, of which every round takes its slice.
     key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
     order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
     return jax.lax.dynamic_slice_in_dim(
@@ -137,8 +216,8 @@ def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Pass
   """The `Passes` of a run, for `draw_and_discard` and `server_batching`.
 
   Args:
-    num_users: N, all users there are.
-    num_rounds: of the whole run; it says how often a user reports at most.
+    num_users: N. All users there are.
+    num_rounds: of the whole run. It says how often a user reports at most.
     rounds_per_pass: into how many rounds a pass is cut, at most N.
 
   Raises:
@@ -156,11 +235,13 @@ def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Pass
 
 
 def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
-  """The process as a training procedure: a round is the updates of the users that the schedule
-  names.
+  """The process as a training procedure.
 
-  Formal guarantee: that of the update's event, which every round returns once: each of its users
-  released one value, and `schedule.max_releases` at most over the run's rounds.
+  A round is the updates of the users that the schedule names.
+
+  Formal guarantee: that of the update's event, which every round returns once. Each of the round's
+  users released one value. A user releases `schedule.max_releases` values at most over the run's
+  rounds.
 
   Args:
     process: what is run.
@@ -176,6 +257,7 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
 
   def round_fn(noise_key, data_key, state, clients):
     coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
+    # The process folds the numbers of updates into the key, so no round's number is needed.
     after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
     released = dataclasses.replace(
       event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key)
@@ -195,13 +277,15 @@ def scan_updates(
   inputs: tuple[Arrivals, Examples, Settings],
   block_size: int | None,
 ) -> Any:
-  """The state after `advance` for every user in order, with choices and noise drawn block by block.
+  """The state after `advance` for every user in order.
+
+  Choices and noise are drawn block by block.
 
   Args:
     update: what clients do.
     choose: key -> the server's random choices in one update.
     advance: (settings, state, number, client, choices, noise) -> next state.
-    key: of the whole run; update t uses those that are folded in from t, and nothing else.
+    key: of the whole run. Update t uses keys that are folded in from t, and nothing else.
     state: has `number`, that of the next update.
     params: a model, for its shapes.
     inputs: (arrivals, clients, settings), as for `Process.run`.
@@ -243,6 +327,7 @@ def scan_updates(
   if whole:
     blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, block_size), (numbers, users))
     state, _ = jax.lax.scan(block, state, blocks)
+  # The rest is shorter than a block.
   if whole < count:
     state, _ = block(state, (numbers[whole:], users[whole:]))
   return state

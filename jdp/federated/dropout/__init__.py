@@ -1,5 +1,6 @@
-"""Training with noise by the clients, some of whom vanish: who vanishes, the procedure, its masked
-sums.
+"""Training with noise by the clients, some of whom vanish.
+
+The modules model who vanishes, train under dropout, and sum under masks.
 """
 
 from jdp.federated.dropout.distributed_noise import client_dropout

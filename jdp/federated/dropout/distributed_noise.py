@@ -1,14 +1,18 @@
-"""Federated averaging with noise by the clients, some of whom vanish (after the IEEE Access 2021
-paper on calibration).
+"""Federated averaging with noise by the clients, some of whom vanish.
 
-A round: all clients are announced; each trains on its own data from the server's model, its update
-clipped to C after every local batch, adds its share of the noise, and reports. Those who report are
-told how many they are, and calibrate. The server steps by the sum over the number of reports; it
-sees sums only (`jdp.queries.distributed.float_sums`).
+It follows the IEEE Access 2021 paper on calibration. A round has these steps:
 
-All clients are announced in every round, and no sampling amplifies: the numbers of clients at each
-stage are public, and given them a client's chance to be in a drawn cohort is another than the one
-it was drawn with.
+1. All clients are announced.
+2. Each trains on its own data from the server's model. Its update is clipped to C after every local
+   batch.
+3. Each adds its share of the noise, and reports.
+4. Those who report are told how many they are, and calibrate.
+5. The server steps by the sum over the number of reports. It sees sums only
+   (`jdp.queries.distributed.float_sums`).
+
+All clients are announced in every round, and no sampling amplifies. The reason is that the numbers
+of clients at each stage are public. Given them, a client's chance to be in a drawn cohort differs
+from the one it was drawn with.
 """
 
 import dataclasses
@@ -35,15 +39,17 @@ from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.sampling.base import pack
 
 PyTree = Any
-_DROPOUT = 2**32 - 1  # folded into the key of local training, where no round's number is as large
+# Folded into the key of local training. No round's number is as large.
+_DROPOUT = 2**32 - 1
 
 
 class QueryState(NamedTuple):
   """The query's state in a round.
 
   Attributes:
-    counts: int32 [2 + calibrations], the round's numbers of clients; before the first round zeros.
-    query: the integers' `DiscreteState`; () of floats.
+    counts: int32 [2 + calibrations]. The round's numbers of clients. Before the first round they
+      are zeros.
+    query: the integers' `DiscreteState`, or () of floats.
   """
 
   counts: jax.Array
@@ -51,12 +57,15 @@ class QueryState(NamedTuple):
 
 
 class _Adapted(NamedTuple):
-  """A sum query of (update, who answered which calibration), and the server's event by (counts,
-  model's event).
+  """A query as `rounds` runs it.
+
+  Attributes:
+    query: a sum query of (update, who answered which calibration).
+    server_event: (counts, the model's event) -> the server's event.
   """
 
   query: SumQuery
-  server_event: Callable
+  server_event: Callable[[jax.Array, Any], Any]
 
 
 def client_dropout(
@@ -75,40 +84,40 @@ def client_dropout(
 ) -> FederatedAlgorithm:
   """Federated averaging of all clients' updates, with distributed noise under dropout.
 
-  Formal guarantee, from the ledger: per `unit`, under zero_out with the client still adding its
-  noise, that of one sum a round with the multiplier that was realised: one event for the observer
-  "server" (that follows the protocol and sees sums), one for the observer "model". It is given who
-  took part when. An abandoned round's model event says that nothing was released, and the average
-  is zero then: the optimiser steps with it.
+  Formal guarantee, from the ledger: that of one sum a round with the multiplier that was realised.
+  It holds per `unit`, under zero_out with the client still adding its noise, given who took part
+  when. The ledger gets one event for the observer "server" (that follows the protocol and sees
+  sums), and one for the observer "model". An abandoned round's model event says that nothing was
+  released. The average is zero then, and the optimiser steps with it.
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).
-    query: a `distributed_sum`, whose noise is calibrated as its scheme says, or a `discrete_sum`
+    query: a `distributed_sum`, whose noise is calibrated as its scheme says. Or a `discrete_sum`
       for `num_clients`: integers with one share each, whose events count the shares that arrived.
-    dropout: who vanishes; a model of these clients, with as many calibrations as the query's scheme
-      has. It is a simulation's, not a secret: drawn from `data_key`, and its first state from a
-      fixed key.
-    optimizer: the server's, applied to minus the average update; `optax.sgd(1.0)` adds the average,
+    dropout: who vanishes. A model of these clients, with as many calibrations as the query's scheme
+      has. It belongs to the simulation and is no secret. It is drawn from `data_key`, and its first
+      state from a fixed key.
+    optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
-    num_clients: n.
-    local_clip_norm: C, to which the update is clipped after every local batch, as published; None:
+    num_clients: n. The number of clients announced.
+    local_clip_norm: C. The update is clipped to it after every local batch, as published. None:
       once, at the end, by the query. Privacy rests on the query's bound alone.
     draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is
-      drawn at once, from the exact distribution of the sum: the same distribution, for a fraction
-      of the time. Integers always draw shares.
+      drawn at once, from the exact distribution of the sum. That is the same distribution, for a
+      fraction of the time. Integers always draw shares.
     unit: what one client is.
-    chunk_size: see `cohort_sum`; so too `mesh`.
+    chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
-      cohort's size; they break the guarantee if shown.
+      cohort's size. Both break the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm` whose clients are a pytree of arrays with one leading axis of all n. One
     compilation serves all numbers of survivors.
 
   Raises:
-    ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive; when the
-      round is first traced, if the dropout model has other stages or clients than the query, or
+    ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive. When the
+      round is first traced: if the dropout model has other stages or clients than the query, or
       there is data of another number of clients.
 
   >>> import numpy as np
@@ -133,7 +142,8 @@ def client_dropout(
   >>> state, (of_model, of_server), _ = jax.jit(algorithm.round)(
   ...   jax.random.key(0), jax.random.key(1), state, clients
   ... )
-  >>> f"{of_server.query.stddev / of_server.query.clip_norm:.3f}"  # nobody vanished during the calibration
+  >>> # nobody vanished during the calibration
+  >>> f"{of_server.query.stddev / of_server.query.clip_norm:.3f}"
   '4.000'
   """
   _validate.integer(1, num_clients=num_clients)
@@ -143,7 +153,11 @@ def client_dropout(
     no_projection if local_clip_norm is None else partial(vectors.clip, max_norm=local_clip_norm)
   )
   stages = 1 + (query.scheme.num_calibrations if isinstance(query, DistributedSum) else 0)
-  adapted = _floats(query, draw_shares) if isinstance(query, DistributedSum) else _integers(query)
+  adapted = (
+    _adapt_distributed_sum(query, draw_shares)
+    if isinstance(query, DistributedSum)
+    else _adapt_discrete_sum(query)
+  )
 
   def client_fn(keys, params, client):
     examples, answered = client
@@ -175,6 +189,7 @@ def client_dropout(
       )
     check_clients(num_clients, clients)
     numbers = stage_counts(present)
+    # Who reports becomes the sampler's state, and who calibrates becomes part of the data.
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])
     done, events, diagnostics = algorithm.round(
       noise_key, data_key, begun, (clients, present[1:].T)
@@ -187,14 +202,15 @@ def client_dropout(
   return algorithm._replace(round=round_fn)
 
 
-def _reporting(dropout, num_clients) -> sampling.Sampler:
-  """The sampler of those who report: its state is who they are, or between rounds that of the
-  dropout model.
+def _reporting(dropout: DropoutModel, num_clients: int) -> sampling.Sampler:
+  """The sampler of those who report.
+
+  In a round its state is who they are, and between rounds that of the dropout model.
   """
   return sampling.Sampler(
     init=lambda: dropout.init(jax.random.key(0)),
     sample=lambda key, present: (pack(present, num_clients), present),
-    # Noise, not chance, hides who is lost.
+    # A probability of 1: being lost by chance is not counted as privacy.
     event=lambda state: PoissonSampling(1.0, population=num_clients),
     population=num_clients,
     expected_size=num_clients,
@@ -203,7 +219,8 @@ def _reporting(dropout, num_clients) -> sampling.Sampler:
   )
 
 
-def _floats(query: DistributedSum, draw_shares) -> _Adapted:
+def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> _Adapted:
+  """A `distributed_sum` as `rounds` runs it."""
   calibrations = query.scheme.num_calibrations
 
   def preprocess(key, state, record, weight):
@@ -216,6 +233,7 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
       total = jax.tree.map(
         lambda t, x, there=answered[stage]: t + jnp.where(there, x, 0.0), total, more
       )
+    # A client that does not report adds neither update nor noise.
     return jax.tree.map(lambda x: weight * x, total)
 
   def finalize(key, state, total):
@@ -223,26 +241,28 @@ def _floats(query: DistributedSum, draw_shares) -> _Adapted:
     if not draw_shares:
       total = add(total, query.noise(noise_key, rounded(total), state.counts))
     result, events = query.finalize(server_key, total, state.counts)
-    return _mean(result, state.counts), events.model, state
+    return _mean_of_reports(result, state.counts), events.model, state
 
   adapted = SumQuery(lambda record: (), preprocess, finalize, takes_pairs=True)
   return _Adapted(adapted, lambda numbers, _: query.events(numbers).server)
 
 
-def _integers(query: SumQuery) -> _Adapted:
+def _adapt_discrete_sum(query: SumQuery) -> _Adapted:
+  """A `discrete_sum` as `rounds` runs it."""
+
   def preprocess(key, state, record, weight):
     return query.preprocess(key, state.query, record[0], weight)
 
   def finalize(key, state, total):
     result, event, inner = query.finalize(key, state.query, total)
-    return _mean(result, state.counts), event, state._replace(query=inner)
+    return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
 
   return _Adapted(
     SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
   )
 
 
-def _mean(total, numbers):
-  """Over the clients that reported: their number is public."""
+def _mean_of_reports(total: PyTree, numbers: jax.Array) -> PyTree:
+  """The mean over the clients that reported, whose number is public."""
   reported = jnp.maximum(numbers[1], 1).astype(jnp.float32)
   return jax.tree.map(lambda x: x / reported, total)

@@ -1,4 +1,4 @@
-"""Who vanishes from a round: models of client dropout, for simulations.
+"""Models of client dropout, for simulations: who vanishes from a round.
 
 A round has stages: the report, then each calibration. Whoever is lost at one stage is lost for the
 later ones.
@@ -15,12 +15,12 @@ from jdp import _validate
 
 
 class DropoutModel(NamedTuple):
-  """Who is there, as pure functions.
+  """Who answers, as pure functions.
 
   Attributes:
     init: key -> the state before the first round.
-    sample: (key, state) -> (present, state): bool [stages, n], who of the n announced clients
-      answers at each stage.
+    sample: (key, state) -> (present, state). `present` is bool [stages, n]. It says who of the n
+      announced clients answers at each stage.
   """
 
   init: Callable[[jax.Array], Any]
@@ -28,8 +28,9 @@ class DropoutModel(NamedTuple):
 
 
 def stage_counts(present: jax.Array) -> jax.Array:
-  """The numbers that `jdp.queries.distributed.float_sums` works with: clients announced, and those
-  there at each stage.
+  """The numbers of clients that `jdp.queries.distributed.float_sums` works with.
+
+  They are the clients announced, and those who answer at each stage.
 
   >>> stage_counts(jnp.array([[True, True, False], [True, False, False]])).tolist()
   [3, 2, 1]
@@ -55,10 +56,10 @@ def independent(num_clients: int, rate: float) -> DropoutModel:
 
 
 def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> DropoutModel:
-  """Clients with more data are lost more often: with probability proportional to size^strength,
-  `rate` on average.
+  """Clients with more data are lost more often.
 
-  Losing a client then tells about its data, which noise on the sum does not hide.
+  The probability is proportional to size^strength, and `rate` on average. Losing a client then
+  tells about its data, which noise on the sum does not hide.
 
   Raises:
     ValueError: if a size is not positive, or a client would have to be lost with a probability
@@ -79,17 +80,18 @@ def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> Drop
 
 
 def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
-  """Each client is away for a geometric number of rounds, `mean_rounds` on average, a fraction
-  `rate` of all rounds.
+  """Each client is away for a geometric number of rounds, `mean_rounds` on average.
 
-  A stationary Markov chain for each client, all independent; mean_rounds = 1 / (1 - rate) is
-  `independent`.
+  It is away in a fraction `rate` of all rounds. Each client follows a stationary Markov chain,
+  independently of the others. With mean_rounds = 1 / (1 - rate) it is `independent`.
 
   Raises:
-    ValueError: if the rate is not in [0, 1), or mean_rounds below 1 or too short for the rate.
+    ValueError: if the rate is negative or not below 1, or mean_rounds is below 1 or too short for
+      the rate.
   """
   _validate.integer(1, num_clients=num_clients)
   _validate.in_range(1, 1e9, mean_rounds=mean_rounds)
+  # In the long run as many leave as return: (1 - rate) * leave = rate / mean_rounds.
   leave = rate / (1 - rate) / mean_rounds if 0 <= rate < 1 else np.inf
   if not leave <= 1:
     raise ValueError(
@@ -110,13 +112,14 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
 
 
 def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutModel:
-  """The model's rounds, with further losses between the announcement of who is left and each
-  calibration.
+  """The model's rounds, with further losses before each calibration.
+
+  They happen between the announcement of who is left and the calibration.
 
   Args:
     model: who reports.
-    rates: for each calibration, the probability that one who was there at the stage before is lost,
-      independently.
+    rates: for each calibration, the probability of losing a client that was there at the stage
+      before. Losses are independent.
 
   Raises:
     ValueError: if a rate is no probability.
@@ -134,13 +137,16 @@ def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutMod
     kept = jax.random.bernoulli(
       key, 1 - jnp.asarray(rates, jnp.float32)[:, None], (len(rates), present.shape[1])
     )
+    # Whoever was lost at one calibration stays lost at the next.
     later = present[-1:] & (jnp.cumsum(~kept, axis=0) == 0)
     return jnp.concatenate([present, later]), state
 
   return model._replace(sample=sample)
 
 
-def _independent(rates):
+def _independent(rates: np.ndarray) -> DropoutModel:
+  """Losses before the report alone, with a probability for each client."""
+
   def sample(key, state):
     return ~jax.random.bernoulli(key, jnp.asarray(rates, jnp.float32))[None], state
 

@@ -1,11 +1,16 @@
-"""A round of distributed integer noise under secure aggregation, its calibration included, message
-by message.
+"""A round of distributed integer noise under secure aggregation, message by message.
 
-Each client's clipped, rotated and rounded vector, with its share of Skellam noise, is masked;
-survivors are told how many they are, and mask fresh Skellam noise in place of what was lost
-(`calibrated` of `jdp.queries.distributed.noise_schemes`; sums of Skellam noise are Skellam noise);
-then one sum of all messages opens. The host drives the stages, as a server would: how much noise a
-calibration takes is known once the stage before it is over.
+A round includes its calibration:
+
+1. Each client's vector is clipped, rotated and rounded. It is masked with its share of Skellam
+   noise.
+2. Survivors are told how many they are. They mask fresh Skellam noise in place of what was lost
+   (`calibrated` of `jdp.queries.distributed.noise_schemes`). Sums of Skellam noise are Skellam
+   noise.
+3. One sum of all messages opens.
+
+The host drives the stages, as a server would. How much noise a calibration takes is known only once
+the stage before it is over.
 """
 
 import math
@@ -21,7 +26,6 @@ import numpy as np
 
 from jdp import _validate
 from jdp.events import SkellamSum
-from jdp.federated.dropout.dropout_models import stage_counts
 from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation
 from jdp.federated.engine.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
@@ -33,11 +37,12 @@ _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
 
 
 class Opened(NamedTuple):
-  """What the server learns of a round.
+  """A round's result, as the server learns it.
 
   Attributes:
-    result: the noised sum of the vectors of all who reported, float32, structured as one record.
-    event: for the ledger, under zero_out, against the server and whoever sees less.
+    result: the noised sum of the vectors of all who reported. It is float32, structured as one
+      record.
+    event: for the ledger. It is stated under zero_out, against the server and whoever sees less.
   """
 
   result: PyTree
@@ -45,8 +50,10 @@ class Opened(NamedTuple):
 
 
 MaskedRound = Callable[[jax.Array, DiscreteState, PyTree, np.ndarray], Opened | None]
-"""(key, query state, records [n, ...], who answers at each stage, bool [1 + calibrations, n]) ->
-what opened, or None if the round was abandoned: then nothing opened, which costs nothing.
+"""(key, query state, records [n, ...], who answers) -> what opened, or None.
+
+Who answers at each stage is bool [1 + calibrations, n]. None means that the round was abandoned.
+Then nothing opened, which costs nothing.
 """
 
 
@@ -55,33 +62,36 @@ def masked_round(
 ) -> MaskedRound:
   """A round among the clients of a secure aggregation, who all take part.
 
-  Formal guarantee, under zero_out with the client still adding its noise, against a server that
-  follows the protocol and sees all masked messages: that of one Skellam sum with the variance of
-  all noise that arrived, which the event holds, if all clients are honest. It rests on the masks as
-  `jdp.federated.secure_aggregation` says.
+  Formal guarantee: that of one Skellam sum with the variance of all noise that arrived, which the
+  event holds. It is stated under zero_out with the client still adding its noise, if all clients
+  are honest. It holds against a server that follows the protocol and sees all masked messages. It
+  rests on the masks as `jdp.federated.secure_aggregation` says.
 
-  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing;
-  the event does not count it.
+  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing.
+  The event does not count it.
 
-  A round is abandoned, before any secret is revealed, if fewer than `min_clients` answer a stage,
-  if the secrets of some client are lost, or if the graph of those who answered a stage falls apart:
-  the sums of its parts would open, each with less noise than the event would claim.
+  A round is abandoned, before any secret is revealed, in any of these cases:
+
+  * Fewer than `min_clients` answer a stage.
+  * The secrets of some client are lost.
+  * The graph of those who answered a stage falls apart. The sums of its parts would open, each with
+    less noise than the event would claim.
 
   Args:
-    query: a `discrete_sum` with noise="skellam", for as many clients and the modulus of the
-      protocol.
+    query: a `discrete_sum` with noise="skellam". It is made for as many clients and the modulus of
+      the protocol.
     protocol: a `secure_aggregation`.
     min_clients: the floor, >= 1.
 
   Returns:
-    A function of the host; its compiled parts serve all rounds. Memory: all clients' integers at
-    once.
+    A function of the host. Its compiled parts serve all rounds. Its memory holds all clients'
+    integers at once.
 
   Raises:
-    ValueError: if min_clients is no whole number >= 1; in a round, before anything is sent, if the
-      query's noise is not Skellam noise, records or answers are not those of the protocol's
-      clients, a client that was lost answers again, or min_clients could not make up for the
-      others' noise by exact draws.
+    ValueError: if min_clients is no whole number >= 1. In a round, before anything is sent: if the
+      query's noise is not Skellam noise, or records or answers are not those of the protocol's
+      clients. Also if a client that was lost answers again, or min_clients could not make up for
+      the others' noise by exact draws.
 
   >>> from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
   >>> from jdp.queries import discrete_sum
@@ -110,7 +120,7 @@ def masked_round(
     setup = protocol.setup(setup_key)
     _check_answers(present, setup.seats.size)
     check_clients(setup.seats.size, records)
-    numbers = stage_counts(jnp.asarray(present)).tolist()
+    numbers = [setup.seats.size, *np.sum(present, axis=1).tolist()]
     if min(numbers) < min_clients or not all(protocol.connected(setup, row) for row in present):
       return None
     integers = report(
@@ -130,7 +140,7 @@ def masked_round(
     if not recovered:
       return None
     contribution = DiscreteContribution(total.astype(jnp.int32), jnp.int32(numbers[1]))
-    # which adds no noise of its own
+    # The query adds no noise of its own here, so its key is of no use.
     result, *_ = query.finalize(jax.random.key(0), state, contribution)
     variance = total_variance(numbers[1:], each)
     event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, key_exposed=is_exposed(key))
@@ -140,19 +150,18 @@ def masked_round(
 
 
 def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
-  """The variance of what a client that is asked adds at each calibration: 0 where no draw is so
-  small.
+  """The variance of what a client that is asked adds at each calibration.
 
-  Of k clients asked, each adds a k-th of what is missing. The share of those who do not answer is
-  missing still: a product of shares of clients, that no rounding takes below zero.
+  It is 0 where no draw is so small. Of k clients asked, each adds a k-th of what is missing. The
+  share of those who do not answer is still missing. It is a product of shares of clients, which no
+  rounding takes below zero.
 
   Args:
     numbers: clients announced, clients that reported, clients that answered each calibration.
     share_variance: of the noise in one client's report.
 
-  >>> calibrations(
-  ...   [12, 8, 4, 3], 2.0
-  ... )  # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
+  >>> # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
+  >>> calibrations([12, 8, 4, 3], 2.0)
   [1.0, 1.0]
   """
   missing, each = share_variance * (numbers[0] - numbers[1]), []
@@ -164,14 +173,17 @@ def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
 
 
 def total_variance(answered: Sequence[int], each: Sequence[float]) -> float:
-  """The variance of all noise that arrived, exact and then rounded down: what each who answered at
-  a stage added.
+  """The variance of all noise that arrived, exact and then rounded down.
+
+  It adds up what each client added that answered at a stage.
   """
+  # The event must never claim more noise than there is, hence fractions and the step down.
   exact = sum(number * Fraction(variance) for number, variance in zip(answered, each, strict=True))
   return math.nextafter(float(exact), 0.0)
 
 
 def _check_answers(present: np.ndarray, num_clients: int) -> None:
+  """Refuses answers of other clients, or of clients that were lost before."""
   if present.ndim != 2 or present.shape[1] != num_clients:
     raise ValueError(
       f"Expected who answers of the protocol's {num_clients} clients, got shape {present.shape}."
@@ -183,8 +195,9 @@ def _check_answers(present: np.ndarray, num_clients: int) -> None:
 
 
 def _check_floor(min_clients: int, variance: float) -> None:
-  """Few survivors of many clients would have to add more noise each than a table of exact draws
-  holds.
+  """Refuses a floor at which survivors would have to add too much noise each.
+
+  A table of exact draws holds no more than `_VARIANCES[1]`.
   """
   needed = math.ceil(variance / _VARIANCES[1])
   if min_clients < needed:
@@ -194,7 +207,7 @@ def _check_floor(min_clients: int, variance: float) -> None:
     )
 
 
-def _planned(query, state, integers) -> SkellamSum:
+def _planned(query: SumQuery, state: DiscreteState, integers: jax.Array) -> SkellamSum:
   """The query's own statement about one client's report: bounds and share of the noise."""
   _, event, _ = query.finalize(
     jax.random.key(0), state, DiscreteContribution(jnp.zeros_like(integers), jnp.int32(1))

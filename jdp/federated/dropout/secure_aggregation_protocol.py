@@ -1,45 +1,58 @@
-"""A simulation of secure aggregation: sums of integers modulo 2^b, opened without opening what is
-summed.
+"""A simulation of secure aggregation: sums modulo 2^b, opened without opening what is summed.
 
 It follows J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint and M. Raykova, "Secure Single-Server
 Aggregation with (Poly)Logarithmic Overhead" (CCS 2020), against a server that follows the protocol.
-Clients sit on a circle in random order, each a neighbour of the k/2 before and the k/2 after it.
-Two neighbours share a mask, which one adds and the other subtracts; each client adds a mask of its
-own too. When reports are in, every client's neighbours reveal, for those who reported, the own
-mask, and for those who did not, the masks shared with them: the server subtracts both, and is left
-with the sum over those who reported. It never learns both of one client.
+Clients sit on a circle in random order. Each is a neighbour of the k/2 before and the k/2 after it.
+Two neighbours share a mask, which one adds and the other subtracts. Each client adds a mask of its
+own too.
 
-Where survivors are asked again (calibration of noise), a round has several stages and still opens
-once. What a client sends at a later stage is masked as its report was, by masks of that stage, and
-it takes off its own mask of the stage before. So only the own mask of the *last* stage that a
-client answered is ever revealed; the sum of the reports alone keeps the own masks of all who
+When reports are in, every client's neighbours reveal masks to the server. They reveal the own mask
+of a client that reported. They reveal the masks shared with a client that did not. The server
+subtracts both, and is left with the sum over those who reported. It never learns both of one
+client.
+
+Survivors may be asked again, to calibrate noise. Then a round has several stages and still opens
+once. What a client sends at a later stage is masked as its report was, by masks of that stage. It
+also takes off its own mask of the stage before. So only the own mask of the *last* stage that a
+client answered is ever revealed. The sum of the reports alone keeps the own masks of all who
 answered later.
 
-**Why a report tells nothing.** Let H be the honest clients that reported, and let the server know
-all else: every mask that was revealed and all that dishonest clients know. What remains unknown to
-it are the masks m_e, uniform and independent, of the pairs within H. The reports of H are x_i +
-(sum of +-m_e over the pairs of i) + known. If the graph of those pairs is connected, take a
-spanning tree and remove it leaf by leaf: given all else, the leaf's report is uniform, by its one
-edge of the tree, and independent of what is left, until one client remains whose report is fixed by
-the sum of all. So the server's view is uniform on the vectors with that sum, whatever the x_i: it
-can be made from the sum alone. With several stages this holds of each, given the own masks of the
-one before; these being uniform themselves as long as one honest client answers later, only the sum
-over all stages is left. `connected` says whether a graph is. If it is not, the sums of its
-components open (two of them are seen by the server in the same way), no more: a sum that is to
-carry everybody's noise must not be opened then. For clients lost at random, a degree of O(log n)
-suffices (their Theorem 3.10). The masks are of a stream cipher in place of uniform ones: then the
-view is indistinguishable by whoever cannot break ChaCha, not independent.
+**Why a report tells nothing.** Let H be the honest clients that reported. Let the server know
+all else: every mask that was revealed, and all that dishonest clients know. The masks m_e of the
+pairs within H remain unknown to it. They are uniform and independent. The reports of H are x_i +
+(sum of +-m_e over the pairs of i) + known.
 
-**What is simulated and what a deployment needs beyond it.** Here one key stands for all secrets:
-`mask` and `unmask` derive any pair's mask from it. In a deployment each pair agrees on its key
-(Diffie-Hellman over a public-key infrastructure that the server cannot forge), another for each
-stage, or else the secrets revealed of who vanished before the second stage would open its report at
-the first; each client splits its two secrets of a stage among its neighbours with Shamir's scheme,
-encrypted for each, so that `threshold` of them together reveal a secret and fewer learn nothing
-(here: it is only *counted* whether enough neighbours reported); reports travel on authenticated
-channels; a server that does not follow the protocol, and tells some that a client vanished and
-others that it did not, is met by signatures on the list of survivors. Timing, retries, bandwidth
-and the choice of a random graph that the server cannot bias are left out too.
+If the graph of those pairs is connected, take a spanning tree and remove it leaf by leaf. Given all
+else, the leaf's report is uniform, by its one edge of the tree. It is also independent of what is
+left. In the end one client remains, whose report is fixed by the sum of all. So the server's view
+is uniform on the vectors with that sum, whatever the x_i. It can be made from the sum alone.
+
+With several stages this holds of each, given the own masks of the one before. Those are uniform
+themselves as long as one honest client answers later. So only the sum over all stages is left.
+
+`connected` says whether a graph is connected. If it is not, the sums of its components open, and no
+more (the server sees two components in the same way). A sum that is to carry everybody's noise must
+not be opened then. For clients lost at random, a degree of O(log n) suffices (their Theorem 3.10).
+The masks come from a stream cipher in place of uniform ones. So the view is not independent, but
+indistinguishable by whoever cannot break ChaCha.
+
+**What is simulated.** One key stands for all secrets here: `mask` and `unmask` derive any pair's
+mask from it. Whether enough neighbours reported is only *counted*.
+
+**What a deployment needs beyond it.**
+
+* Each pair agrees on its key, by Diffie-Hellman over a public-key infrastructure that the server
+  cannot forge.
+* Each stage has another key. Otherwise the secrets revealed of a client that vanished before the
+  second stage would open its report at the first.
+* Each client splits its two secrets of a stage among its neighbours with Shamir's scheme, encrypted
+  for each. Then `threshold` of them together reveal a secret, and fewer learn nothing.
+* Reports travel on authenticated channels.
+* Survivors are listed, and the list is signed. This meets a server that does not follow the
+  protocol, and tells some that a client vanished and others that it did not.
+
+Timing, retries, bandwidth and the choice of a random graph that the server cannot bias are left out
+too.
 """
 
 from collections.abc import Callable
@@ -61,7 +74,7 @@ class Setup(NamedTuple):
 
   Attributes:
     key: key from which every mask is derived.
-    seats: int32 [n], each client's place on the circle, uniformly random.
+    seats: int32 [n]. Each client's place on the circle, uniformly random.
   """
 
   key: jax.Array
@@ -72,16 +85,17 @@ class SecureAggregation(NamedTuple):
   """One round of the protocol, as pure functions.
 
   Attributes:
-    setup: (key) -> `Setup`, anew for every round; takes a key of `jdp.random.secure_key`. Consumes
+    setup: (key) -> `Setup`, anew for every round. Takes a key of `jdp.random.secure_key`. Consumes
       the key.
-    mask: (setup, client, integers, stage=0) -> the masked report of a client, uint32 in [0, 2^b),
-      shaped as the integers (int32 or uint32).
-    unmask: (setup, total, present) -> (sum, recovered): from the sum of all that arrived modulo
-      2^32 or 2^b, and who answered at each stage, bool [stages, n] (nobody comes back), the sum of
-      their integers, uint32 modulo 2^b (`jdp.numerics.modular_arithmetic.centred` gives it a sign),
-      and whether the secrets could be recovered. If not, the sum is zero: nothing opens.
-    connected: (setup, reported) -> whether the graph of those clients, bool [n], is connected, on
-      the host.
+    mask: (setup, client, integers, stage=0) -> the masked report of a client. It is uint32 in [0,
+      2^b), shaped as the integers (int32 or uint32).
+    unmask: (setup, total, present) -> (sum, recovered). `total` is the sum of all that arrived
+      modulo 2^32 or 2^b. `present` says who answered at each stage, bool [stages, n]. Nobody comes
+      back. The result is the sum of their integers, uint32 modulo 2^b
+      (`jdp.numerics.modular_arithmetic.centred` gives it a sign). `recovered` says whether the
+      secrets could be recovered. If not, the sum is zero and nothing opens.
+    connected: (setup, reported) -> whether the graph of those clients is connected. `reported` is
+      bool [n], on the host.
   """
 
   setup: Callable[[jax.Array], Setup]
@@ -93,18 +107,17 @@ class SecureAggregation(NamedTuple):
 def secure_aggregation(
   num_clients: int, degree: int, threshold: int, modulus_bits: int
 ) -> SecureAggregation:
-  """A round of secure aggregation among n clients (see the module for the protocol and what it
-  hides).
+  """A round of secure aggregation among n clients.
 
-  The unmasked sum is exact modulo 2^b. It opens if at least `threshold` of the neighbours of
-  *every* client answered at the last stage; a server with fewer than `threshold` dishonest
-  neighbours of a client recovers its secrets by nobody but them. The cost of a report is k + 1
-  masks of its size, and of a later stage k + 2.
+  The module describes the protocol and what it hides. The unmasked sum is exact modulo 2^b. It
+  opens if at least `threshold` of the neighbours of *every* client answered at the last stage. With
+  fewer than `threshold` dishonest neighbours of a client, a server cannot recover its secrets from
+  those alone. The cost of a report is k + 1 masks of its size, and of a later stage k + 2.
 
   Args:
-    num_clients: n >= 3.
-    degree: k, even, in [2, n - 1].
-    threshold: t in [1, k].
+    num_clients: n >= 3. The number of clients.
+    degree: k. An even number in [2, n - 1]. The number of a client's neighbours.
+    threshold: t in [1, k]. The neighbours that must answer.
     modulus_bits: b in [1, 32].
 
   Raises:
@@ -142,9 +155,7 @@ def secure_aggregation(
     return random.bits(jax.random.fold_in(key, index), shape)
 
   def pair_mask(setup, stage, seat, offset, shape):
-    """That of the clients on `seat` (who adds it) and `offset` seats further on (who subtracts
-    it).
-    """
+    # Shared by the client on `seat`, who adds it, and the one `offset` seats on, who subtracts it.
     return drawn(setup, stage, _PAIR, seat * half + offset - 1, shape)
 
   def mask(setup, client, integers, stage=0):
@@ -155,17 +166,19 @@ def secure_aggregation(
       return total + pair_mask(setup, stage, seat, offset, integers.shape) - before, None
 
     own = integers.astype(jnp.uint32) + drawn(setup, stage, _OWN, seat, integers.shape)
+    # The own mask of the stage before comes off, so that only the last one is left in the sum.
     if stage:
       own -= drawn(setup, stage - 1, _OWN, seat, integers.shape)
     return reduce(jax.lax.scan(add, own, offsets)[0], modulus_bits)
 
   def unmask(setup, total, present):
     seated = jnp.zeros(present.shape, bool).at[:, setup.seats].set(present)
-    # the stage whose own mask is left; -1: none
+    # The stage whose own mask is left, or -1 for none.
     last = jnp.sum(seated, axis=0, dtype=jnp.int32) - 1
     turned = jnp.stack([jnp.roll(seated[-1], shift) for shift in (*-offsets, *offsets)])
     recovered = jnp.all(jnp.sum(turned, axis=0) >= threshold)
 
+    # The sum telescopes over the stages, so one own mask is left of each client.
     def take_own(seat, total):
       own = drawn(setup, jnp.maximum(last[seat], 0), _OWN, seat, total.shape)
       return jnp.where(last[seat] >= 0, total - own, total)
@@ -179,6 +192,7 @@ def secure_aggregation(
         shared = pair_mask(setup, stage, seat, offset, total.shape)
         return jnp.where(first, total - shared, total + shared)
 
+      # If both answered, or neither did, the pair's mask has cancelled or never arrived.
       return jax.lax.cond(first != second, take, lambda total: total, total)
 
     total = jax.lax.fori_loop(0, num_clients, take_own, total.astype(jnp.uint32))

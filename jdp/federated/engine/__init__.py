@@ -1,5 +1,4 @@
-"""What runs every training procedure: rounds, the cohort's sum over chunks and devices, local
-training.
+"""The engine of all training procedures: rounds, sums over a cohort, local training.
 
 Users import from `jdp.federated`.
 """

@@ -1,6 +1,4 @@
-"""What a client of a round does: it computes a record, and the query bounds what of it enters the
-sum.
-"""
+"""A client's part of a round: it computes a record, and the query bounds what enters the sum."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,8 +15,11 @@ PyTree = Any
 
 
 class ClientKeys(NamedTuple):
-  """A client's keys of one round: `noise` for local mechanisms and queries, `data` for local
-  training.
+  """A client's keys of one round.
+
+  Attributes:
+    noise: for local mechanisms and queries.
+    data: for local training.
   """
 
   noise: jax.Array
@@ -28,13 +29,14 @@ class ClientKeys(NamedTuple):
 class Factored(NamedTuple):
   """A record whose matrices are not multiplied out, for queries that scale a record by one factor.
 
-  The query is shown the norm alone. A chunk's records are then summed by one product for each
+  The query sees the norm alone. The records of a chunk are then summed by one product for each
   matrix.
 
   Attributes:
     norm: an upper bound of the record's L2 norm, float32 scalar.
     factor: what the products are to be multiplied with.
-    products: the record divided by `factor`: a pytree with a `Product` for each matrix, and zeros.
+    products: the record divided by `factor`. It is a pytree with a `Product` for each matrix, and
+      zeros for parameters without a gradient.
   """
 
   norm: jax.Array
@@ -43,10 +45,10 @@ class Factored(NamedTuple):
 
 
 ClientFn = Callable[[ClientKeys, PyTree, PyTree], tuple[PyTree, dict[str, jax.Array]]]
-"""(keys, what the server sent, client) -> (the client's record, scalars to diagnose by name).
+"""(keys, what the server sent, client) -> (the client's record, diagnostic scalars by name).
 
-A record is a pytree of float arrays, or `Factored`. What a client learns by training is sent as
-*after minus before*, which the server adds.
+A record is a pytree of float arrays, or `Factored`. A client that trains sends its parameters
+*after minus before*, and the server adds them.
 """
 
 
@@ -56,17 +58,19 @@ def contribution(
   weight: Callable[[PyTree], jax.Array] | None,
   diagnose: bool,
 ) -> Callable[..., tuple[Contribution, dict[str, jax.Array] | None]]:
-  """What a client adds to the sum of its cohort, for `cohort_sum`.
+  """Builds the function that gives a client's addition to the sum of its cohort, for `cohort_sum`.
 
   Args:
-    client_fn: what the client computes.
+    client_fn: computes the record.
     query: bounds the record.
     weight: client -> the weight of its record. None: 1.
     diagnose: whether scalars are summed.
 
   Returns:
-    (keys, (what the server sent, query state), client, membership) -> (contribution, the scalars
-    times the membership, and it as "cohort_size"). The keys are a key for noise and one for data.
+    What `cohort_sum` takes as its summand, with the membership as weight. Its keys are a pair, one
+    for noise and one for data. What is shared is a pair too: what the server sent, and the query's
+    state. It returns the contribution and the scalars times the membership. The membership itself
+    is one of them ("cohort_size"). The scalars are None unless `diagnose`.
   """
 
   def add(keys, shared, client, membership):
@@ -89,13 +93,15 @@ def _bounded(
   """The query's contribution of a record."""
   if not isinstance(record, Factored):
     return query.preprocess(key, state, record, weight)
+  # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
+  # the factor. A norm of 0 would divide 0 by 0.
   shortened = query.preprocess(key, state, record.norm, weight)
-  scale = record.factor * (_vector(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
+  scale = record.factor * (_bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
   vector = _scaled(record.products, scale)
   return shortened._replace(vector=vector) if hasattr(shortened, "vector") else vector
 
 
-def _vector(contribution: Contribution) -> jax.Array:
+def _bounded_norm(contribution: Contribution) -> jax.Array:
   """What the query makes of a record's norm: the norm of its contribution."""
   vector = getattr(contribution, "vector", contribution)
   if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
@@ -107,6 +113,8 @@ def _vector(contribution: Contribution) -> jax.Array:
 
 
 def _scaled(products: PyTree, scale: jax.Array) -> PyTree:
+  """The products times a scalar; the zeros stay."""
+
   def one(x):
     return x.scaled(scale) if isinstance(x, Product) else x
 

@@ -1,15 +1,15 @@
 """The cohort engine: the sum of a client function over a sample of clients.
 
-The one place that knows of chunks and devices. Clients are taken chunk by chunk: the clients of a
-chunk side by side (vmap), the chunks one after the other (a loop), so that memory is set by the
-chunk and not by the cohort. With a mesh, each device takes its share of the slots, and the only
-communication is the one sum at the end.
+Only this module knows of chunks and devices. The clients of a chunk are computed side by side
+(vmap), and the chunks one after the other (a loop). So the chunk sets the memory, not the cohort.
+With a mesh, each device takes its share of the slots. The devices communicate once, in the sum at
+the end.
 
-How many side by side is a matter of the processor. On a CPU one: a gradient of its own for every
-client of a vmap is written to memory and read again, while one client's stays in the cache (on 2
-cores and clients of 10 examples, chunks of 64 took 4 times as long for an MLP of 79,510 weights and
-1.5 times for a small CNN and logistic regression; to unroll the loop gained nothing). On an
-accelerator hundreds, to fill it.
+The best chunk size depends on the processor. On a CPU it is one. A vmap writes a gradient for every
+client to memory and reads it again, while a single client's gradient stays in the cache. On 2 cores
+and clients of 10 examples, chunks of 64 took 4 times as long for an MLP of 79,510 weights. They
+took 1.5 times as long for a small CNN and for logistic regression. Unrolling the loop gained
+nothing. An accelerator needs hundreds of clients to be filled.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp.federated.engine.sharded import AXIS, ShardedClients, check_clients, client_data
@@ -35,9 +35,7 @@ from jdp.sampling import Sample
 
 PyTree = Any
 Summand = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
-"""(keys, shared, client, weight) -> what a client adds to the sum, a pytree of arrays and
-`Product`s.
-"""
+"""(keys, shared, client, weight) -> what a client adds, a pytree of arrays and `Product`s."""
 
 
 def cohort_sum(
@@ -53,38 +51,38 @@ def cohort_sum(
   """The sum of a function over the members of a sample.
 
   Every client has keys of its own, folded in from its *number in the data*. So what a client
-  computes depends neither on the chunk size, nor on the mesh, nor on who else is in the sample:
-  were keys dealt by slot, one member more would change the local training of all behind it, and
-  move the sum by far more than one contribution.
+  computes depends neither on the chunk size, nor on the mesh, nor on the other members. If keys
+  were dealt by slot, one more member would change the local training of all members behind it. The
+  sum would move by far more than one contribution.
 
   Sums are made in float64 (`jdp.numerics.compensated`) and rounded to float32 once, at the end. A
   query adds noise before that: give it `unrounded_cohort_sum`.
 
-  Chunks that hold only padding are not computed, and padding in the last chunk adds exact zeros
-  (the function must return zeros at weight 0), so a larger capacity changes no bit of the result.
-  The running time, and nothing else, depends on the sample's size.
+  Chunks that hold only padding are not computed. Padding in the last chunk adds exact zeros, as the
+  function must return zeros at weight 0. So a larger capacity changes no bit of the result. The
+  running time, and nothing else, depends on the sample's size.
 
   Args:
     summand: (keys, shared, client, weight) -> what the client adds, a pytree of arrays. `client` is
-      one row of `data`. A matrix may be a `jdp.numerics.compensated.Product`: those of a chunk are
+      one row of `data`. A matrix may be a `jdp.numerics.compensated.Product`. Those of a chunk are
       summed by one product.
-    keys: a key, or a pytree of keys; consumed.
-    shared: what all clients see (parameters, query state), any pytree.
+    keys: a key, or a pytree of keys. Consumed.
+    shared: any pytree that all clients see (parameters, query state).
     sample: whose `size` members come first.
-    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`; or either of
-      them as `ShardedClients`, over the same mesh.
-    chunk_size: clients computed side by side; a matter of speed and memory only. None: what
-      `default_chunk_size` says.
-    mesh: devices along an axis named "clients"; `shared` and `sample` are replicated over it, and
-      so is data that is not sharded. None: one device.
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`. Either may be
+      held as `ShardedClients` over the same mesh.
+    chunk_size: clients computed side by side, a matter of speed and memory only. None means
+      `default_chunk_size`.
+    mesh: devices along an axis named "clients". `shared` and `sample` are replicated over it, and
+      so is data that is not sharded. None means one device.
 
   Returns:
-    The sum, a pytree like one contribution; zeros for an empty sample.
+    The sum, a pytree like one contribution. An empty sample gives zeros.
 
   Raises:
-    ValueError: if chunk_size is not positive, the mesh has no such axis, or data is sharded over
-      other devices; when traced, if there are not as many clients as the sample's population, or
-      the sample has more than 2^21 slots.
+    ValueError: if chunk_size is not positive, or the mesh has no such axis. Also if data is sharded
+      over other devices. When traced: if there are not as many clients as the sample's population,
+      or the sample has more than 2^21 slots.
   """
   return rounded(
     unrounded_cohort_sum(summand, keys, shared, sample, data, chunk_size=chunk_size, mesh=mesh)
@@ -101,11 +99,11 @@ def unrounded_cohort_sum(
   chunk_size: int | None = None,
   mesh: Mesh | None = None,
 ) -> PyTree:
-  """`cohort_sum` with what float32 takes from it, for a `SumQuery` that takes pairs.
+  """`cohort_sum` before the rounding to float32, for a `SumQuery` that takes pairs.
 
-  A client moves this sum by at most 1 + 1e-6 times what it contributes, whatever the others
-  contribute, the chunks and the mesh. Rounded to float32, or added up in it, a large sum moves
-  by more: by four times as much among 16,098 clients.
+  A client moves this sum by at most 1 + 1e-6 times what it contributes. That holds for any
+  contributions of the others, any chunks and any mesh. A large sum that is rounded to float32, or
+  added up in it, moves by more: by four times as much among 16,098 clients.
 
   Args and errors: those of `cohort_sum`.
 
@@ -125,14 +123,15 @@ def unrounded_cohort_sum(
       f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh)."
     )
   _check_capacity(sample.indices.shape[0])
+  # Whole chunks only: slots that are added have weight 0 and lie beyond the sample's size.
   padding = (0, -sample.indices.shape[0] % chunk_size)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
   sample = Sample(indices, weights, sample.size, sample.population)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
 
   def shard_sum(keys, shared, sample, data):
-    # Chunks are dealt out like cards, so that every device gets its share of the members, which
-    # come first; where each device has clients of its own, all chunks of those are its.
+    # Members come first, so chunks are dealt out like cards: every device gets its share of them. A
+    # device that holds its own clients takes all chunks of those.
     first, stride = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS), num_shards
     if sharded:
       sample, first, stride = data.own(sample, first), jnp.int32(0), 1
@@ -150,8 +149,8 @@ def unrounded_cohort_sum(
     return total if mesh is None else sum_devices(total, AXIS)
 
   if mesh is not None:
-    # The body sums explicitly. With the check on, gradients with respect to replicated values would
-    # be summed over the devices too, once for every client.
+    # The body sums over the devices explicitly. With the check on, JAX would also sum gradients by
+    # replicated values over the devices, once for every client.
     replicated = PartitionSpec()
     specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if sharded else replicated)
     shard_sum = jax.shard_map(
@@ -161,8 +160,9 @@ def unrounded_cohort_sum(
 
 
 def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -> int:
-  """Clients computed side by side unless told otherwise: on a CPU 1, or 64 with ghost norms;
-  elsewhere 256.
+  """The default number of clients computed side by side.
+
+  On a CPU it is 1, or 64 with ghost norms. Elsewhere it is 256.
   """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   if platform != "cpu":
@@ -173,7 +173,7 @@ def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -
 def _chunk_sum(
   summand: Summand, keys: PyTree, shared: PyTree, clients: PyTree, weights: jax.Array
 ) -> PyTree:
-  """The sum over a chunk's clients, computed by vmap, or a single one without."""
+  """The sum over a chunk's clients, computed by vmap. A single client is computed without it."""
   if weights.shape[0] == 1:
     key, client, weight = jax.tree.map(lambda x: x[0], (keys, clients, weights))
     return multiplied(summand(key, shared, client, weight))
@@ -181,6 +181,7 @@ def _chunk_sum(
 
 
 def _check_capacity(slots: int) -> None:
+  """Refuses samples of more slots than a compensated sum is accurate for."""
   if slots > MAX_CONTRIBUTIONS:
     raise ValueError(
       f"Expected a sample of at most 2^21 slots, whose sum keeps its sensitivity, got {slots}; "
@@ -189,15 +190,5 @@ def _check_capacity(slots: int) -> None:
 
 
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """A mesh of the given devices (default: all, of all processes) along the axis "clients"."""
+  """A mesh along the axis "clients" of the given devices (default: all, of all processes)."""
   return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
-
-
-def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
-  """`tree` with a copy on every device of the mesh, once, before the first round; unchanged without
-  a mesh.
-  """
-  if mesh is None:
-    return tree
-  # Of several processes each has the whole tree, and puts it on the devices that it can reach.
-  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)

@@ -1,8 +1,8 @@
-"""The fastest way to compute a cohort on this machine, found by trying.
+"""Finds the fastest way to compute a cohort on this machine, by trying.
 
-How many clients to compute side by side, and whether to make their gradients, depends on the
-processor, its caches, the model and the size of the clients; no rule of thumb holds for all of
-them.
+A layout says how many clients to compute side by side, and whether to make their gradients. The
+best one depends on the processor, its caches, the model and the size of the clients. No rule of
+thumb holds for all of them.
 """
 
 import statistics
@@ -15,16 +15,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jdp import _validate
-from jdp.federated.engine.cohort import replicate
-from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.rounds import FederatedAlgorithm, replicate
 from jdp.sampling import Sampler, poisson
 
 PyTree = Any
 
 
 class CohortLayout(NamedTuple):
-  """How a cohort is computed: options of `federated_averaging` that change its speed and rounding,
-  not its meaning.
+  """Options of `federated_averaging` that change its speed and rounding, not its meaning.
 
   Attributes:
     chunk_size: clients computed side by side.
@@ -36,8 +34,9 @@ class CohortLayout(NamedTuple):
 
 
 def candidates(mesh: Mesh | None = None) -> tuple[CohortLayout, ...]:
-  """What `fastest` tries unless told otherwise: chunks of 1 to 64 on a CPU, of 16 to 1,024
-  elsewhere, in both ways.
+  """The layouts that `fastest` tries by default, each with and without ghost norms.
+
+  Chunks are of 1 to 64 clients on a CPU, and of 16 to 1,024 elsewhere.
   """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   sizes = (1, 4, 16, 64) if platform == "cpu" else (16, 64, 256, 1024)
@@ -55,31 +54,32 @@ def fastest(
   repeats: int = 5,
   clock: Callable[[], float] = time.perf_counter,
 ) -> CohortLayout:
-  """The layout whose rounds take the least time, by median; all take turns, after a first round
-  that compiles.
+  """The layout whose rounds take the least time, by median.
 
-  Nothing private is looked at: the clients are made up of ones and zeros, of the given shapes, and
-  all of them are in the cohort. So the choice costs no privacy. It is one of this machine
-  and moment: to repeat a run bit for bit, record it and pass it on. Several processes must be given
-  the same one: choose beforehand, in one of them, with a mesh of its own devices.
+  A first round of each layout compiles. Then the layouts take turns.
+
+  The search costs no privacy, as it looks at nothing private. It makes up clients of ones and zeros
+  with the given shapes, and all of them are in the cohort. The choice depends on this machine and
+  on its load. To repeat a run bit for bit, record the choice and pass it on. Several processes must
+  be given the same layout: choose it beforehand, in one of them, with a mesh of its own devices.
 
   Args:
     make: (sampler, layout) -> the procedure.
     params: the model's parameters, or public ones of the same shapes.
-    client: the shapes of one client, a pytree of arrays or of `jax.ShapeDtypeStruct`; of users of
-      unequal size those of the largest.
+    client: the shapes of one client, a pytree of arrays or of `jax.ShapeDtypeStruct`. Where users
+      differ in size, give those of the largest.
     cohort_size: how many clients a round has.
     mesh: the procedure's.
-    tried: the layouts to choose from; by default `candidates(mesh)`. One that the procedure refuses
-      by a ValueError is left out, such as ghost norms of a model that has none.
+    tried: the layouts to choose from; by default `candidates(mesh)`. A layout that the procedure
+      refuses by a ValueError is left out, such as ghost norms of a model that has none.
     repeats: how often each is timed.
     clock: () -> seconds.
 
   Returns:
-    The fastest; of equals the one that was named first.
+    The fastest. Of equals it is the one that was named first.
 
   Raises:
-    ValueError: if every layout is refused; and if cohort_size or repeats is not positive.
+    ValueError: if every layout is refused, or cohort_size or repeats is not positive.
 
   >>> import optax
   >>> from jdp import models
@@ -115,6 +115,7 @@ def fastest(
       "Expected a layout that the procedure accepts, got none; name others in tried."
     ) from refused
   seconds: dict[CohortLayout, list[float]] = {layout: [] for layout in runs}
+  # In turns: a load that comes and goes slows all layouts alike.
   for _ in range(repeats):
     for layout, run in runs.items():
       start = clock()
@@ -123,9 +124,10 @@ def fastest(
   return min(runs, key=lambda layout: statistics.median(seconds[layout]))
 
 
-def _synthetic(client, count):
-  """Clients of the given shapes: full of ones, their whole numbers zero, which any label or place
-  may be.
+def _synthetic(client: PyTree, count: int) -> PyTree:
+  """Clients of the given shapes, full of ones.
+
+  Whole numbers are zero, which is valid as any label or place.
   """
 
   def made(x):
@@ -135,8 +137,10 @@ def _synthetic(client, count):
   return jax.tree.map(made, client)
 
 
-def _run(algorithm: FederatedAlgorithm, params, clients, mesh) -> Callable[[], None]:
-  """A function that does one round; the first is done."""
+def _run(
+  algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree, mesh: Mesh | None
+) -> Callable[[], None]:
+  """A function that does one round. The first round is done here, and compiles."""
   state = replicate(algorithm.init(params), mesh)
   compiled = jax.jit(algorithm.round)
 

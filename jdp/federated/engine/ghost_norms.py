@@ -1,15 +1,16 @@
-"""Clipping by exact norms of gradients that are never computed one by one (ghost norms).
+"""Clips clients by exact norms of gradients that are never computed one by one (ghost norms).
 
-In a dense layer with inputs a_r and derivatives b_r of a client's loss by its outputs (row r: an
-example, a place in a sequence, one of several uses of the layer), the client's gradient is sum_r
-a_r b_r^T, whose squared norm is sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4): two
-small Gram matrices in place of a matrix of weights. And the sum of all clients' clipped gradients
-is one product of matrices, each client's rows scaled by its clipping factor (arXiv 2210.00038). All
-uses of shared weights are rows of one layer, so that the norm is that of the *summed* gradient;
-tied embeddings too.
+A dense layer has inputs a_r, and a client's loss has derivatives b_r by its outputs. A row r is an
+example, a place in a sequence, or one of several uses of the layer. The client's gradient is sum_r
+a_r b_r^T, whose squared norm is sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4). So two
+small Gram matrices replace a matrix of weights.
+
+The sum of all clients' clipped gradients is one product of matrices, with each client's rows scaled
+by its clipping factor (arXiv 2210.00038). All uses of shared weights are rows of one layer, so the
+norm is that of the *summed* gradient. Tied embeddings are covered likewise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,16 +21,17 @@ from flax import traverse_util
 from jax.extend.core import Literal
 
 from jdp.federated.engine.client import ClientFn, Factored
-from jdp.federated.engine.local_training import GradientStep, LocalUpdate
+from jdp.models.base import Loss
 from jdp.numerics.compensated import Product
 
 PyTree = Any
 Path = tuple[str, ...]
 
 _UNIT_ROUNDOFF = 2.0**-24
-# relative error of long float32 sums of positive numbers, as XLA orders them, twice over
+# Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
 _REDUCTION = 4e-6
-_matmul = partial(jnp.matmul, precision="highest")  # accelerators' default would exceed the bound
+# The default precision of accelerators would exceed the error bound of `_squared_norm`.
+_matmul = partial(jnp.matmul, precision="highest")
 _METHODS: Mapping[type, tuple[str, ...]] = {
   nn.Dense: ("__call__",),
   nn.Embed: ("__call__", "attend"),
@@ -37,8 +39,9 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 class _Use(NamedTuple):
-  """One call of a layer: its module's path, the method called, and the shape and type of what came
-  out.
+  """One call of a layer: its module's path, the method called, and what came out.
+
+  The output is held by shape and type alone.
   """
 
   path: Path
@@ -47,57 +50,55 @@ class _Use(NamedTuple):
 
 
 class _Factors(NamedTuple):
-  """A gradient by one matrix of weights, left^T right: rows [r, a] and [r, b]."""
+  """A gradient by one matrix of weights: left^T right. Their rows are [r, a] and [r, b]."""
 
   left: jax.Array
   right: jax.Array
 
 
-def ghost_client(step: LocalUpdate) -> ClientFn:
+def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   """A client that takes one gradient step, clipped by its ghost norm.
 
   The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and
-  `nn.Embed` layers, each as often as it likes, but not inside `jax.jit`, `nn.scan` or another
-  lifted transformation.
+  `nn.Embed` layers. Each layer may be called as often as you like, but not inside `jax.jit`,
+  `nn.scan` or another lifted transformation.
 
   Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper
-  bound of its norm: the float32 value plus the most that rounding can take from it, so that no
-  update is longer than the clip norm in real numbers. That makes clipped updates shorter than
-  `jdp.numerics.vectors.clip` does, by about 1e-4 of their length; more where the client's gradients
-  nearly cancel. A client whose gradient holds NaN or infinity, or is longer than 1e18, adds zero. A
-  chunk's sum is made in float64, and a user moves the sum of a cohort as `jdp.federated.cohort_sum`
-  says.
+  bound of its norm: the float32 value plus the most that rounding can take from it. So no update is
+  longer than the clip norm in real numbers. Clipped updates are shorter than those of
+  `jdp.numerics.vectors.clip`, by about 1e-4 of their length. The difference is larger where the
+  client's gradients nearly cancel. A client adds zero if its gradient holds NaN or infinity, or is
+  longer than 1e18. A chunk's sum is made in float64. A user moves the sum of a cohort as
+  `jdp.federated.cohort_sum` says.
 
   Args:
-    step: a `gradient_step`.
+    loss: (parameters, examples) -> mean loss.
+    learning_rate: of the step.
 
   Returns:
-    The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient;
-    "update_norm" is the upper bound of its norm. It expects to be sent a tuple that begins with the
-    parameters, a dict.
+    The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient. Its
+    scalar "update_norm" is the upper bound of the record's norm. It expects to be sent a tuple that
+    begins with the parameters, a dict.
 
   Raises:
-    ValueError: if it is another update; when tracing, if parameters are used outside of such
-      layers; when the query meets a record, if it does not bound it by one factor for all of its
-      vectors.
+    ValueError: when tracing, if parameters are used outside of such layers. When the query meets a
+      record, if it does not bound it by one factor for all of its vectors.
   """
-  if not isinstance(step, GradientStep):
-    raise ValueError(
-      f"Expected a gradient_step with ghost_norms, got {step!r}; set ghost_norms=False."
-    )
 
   def client_fn(keys, sent, client):
     del keys
     params = sent[0]
-    factors = _gradient_factors(step.loss, params, client)
-    norm = step.learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
-    return Factored(norm, -step.learning_rate, _products(params, factors)), {"update_norm": norm}
+    factors = _gradient_factors(loss, params, client)
+    norm = learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
+    return Factored(norm, -learning_rate, _products(params, factors)), {"update_norm": norm}
 
   return client_fn
 
 
 def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
-  """The gradient, each matrix as a `Product`; zeros for parameters that the loss does not use."""
+  """The gradient, with each matrix as a `Product`, and zeros for parameters that the loss does not
+  use.
+  """
   leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
   products = {
     path: Product(left, right, leaves[path].shape) for path, (left, right) in factors.items()
@@ -105,12 +106,13 @@ def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
   return traverse_util.unflatten_dict(leaves | products)
 
 
-def _gradient_factors(loss, params, client) -> dict[Path, _Factors]:
+def _gradient_factors(loss: Loss, params: PyTree, client: PyTree) -> dict[Path, _Factors]:
   """The factors of a client's gradient, by the parameters' paths."""
   uses = _survey(
     loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), client)
   )
 
+  # Zeros are added to every layer's output: the loss's derivatives by them are the b_r.
   def value(added):
     inputs: list[jax.Array] = []
 
@@ -125,17 +127,22 @@ def _gradient_factors(loss, params, client) -> dict[Path, _Factors]:
   flat_params = traverse_util.flatten_dict(params)
   rows: dict[Path, list[_Factors]] = {}
   for use, x, derivative in zip(uses, inputs, derivatives, strict=True):
-    for name, part in _parts(use.method, x, derivative, flat_params, use.path).items():
+    for name, part in _factors_of_use(use.method, x, derivative, flat_params, use.path).items():
       rows.setdefault((*use.path, name), []).append(part)
   return {path: jax.tree.map(lambda *x: jnp.concatenate(x), *parts) for path, parts in rows.items()}
 
 
-def _survey(loss, params, client) -> list[_Use]:
-  """The loss's calls of layers, in order; refuses a loss that uses parameters in any other way."""
+def _survey(loss: Loss, params: PyTree, client: PyTree) -> list[_Use]:
+  """Lists the loss's calls of layers, in order.
+
+  Raises:
+    ValueError: if the loss uses parameters in any other way.
+  """
   uses: list[_Use] = []
 
   def without_layers(params, client):
-    # what comes out still follows from what went in, but from no parameter
+    # The output still depends on the layer's input, but on no parameter of the layer. So whatever
+    # parameter the loss depends on here is used outside of layers.
     def cut(use, layer_input, output):
       uses.append(use)
       return jnp.full_like(output, jnp.sum(layer_input).astype(output.dtype))
@@ -143,6 +150,7 @@ def _survey(loss, params, client) -> list[_Use]:
     return _watched(loss, params, client, cut)
 
   jaxpr = jax.make_jaxpr(without_layers)(params, client).jaxpr
+  # Backwards from the loss: the variables it depends on.
   needed = set(jaxpr.outvars)
   for equation in reversed(jaxpr.eqns):
     if needed.intersection(equation.outvars):
@@ -159,7 +167,12 @@ def _survey(loss, params, client) -> list[_Use]:
   return uses
 
 
-def _watched(loss, params, client, change):
+def _watched(
+  loss: Loss,
+  params: PyTree,
+  client: PyTree,
+  change: Callable[[_Use, jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
   """The loss, with `change(use, input, output)` in place of every layer's output."""
 
   def intercept(call, args, kwargs, context):
@@ -173,9 +186,16 @@ def _watched(loss, params, client, change):
     return loss(params, client)
 
 
-def _parts(method, x, derivative, flat_params, path) -> dict[str, _Factors]:
-  """One use's factors by the name of the layer's parameter. The table of an embedding is [words,
-  features].
+def _factors_of_use(
+  method: str,
+  x: jax.Array,
+  derivative: jax.Array,
+  flat_params: Mapping[Path, jax.Array],
+  path: Path,
+) -> dict[str, _Factors]:
+  """The factors of one use, by the name of the layer's parameter.
+
+  The table of an embedding is [words, features].
   """
   derivative = _as_rows(derivative)
   if (*path, "embedding") in flat_params:
@@ -189,7 +209,7 @@ def _parts(method, x, derivative, flat_params, path) -> dict[str, _Factors]:
   return parts
 
 
-def _as_rows(x):
+def _as_rows(x: jax.Array) -> jax.Array:
   """[..., d] as float32 [rows, d]."""
   return x.reshape(-1, x.shape[-1]).astype(jnp.float32)
 
@@ -197,11 +217,12 @@ def _as_rows(x):
 def _squared_norm(factors: _Factors) -> jax.Array:
   """An upper bound of the squared norm of one client's left^T right, tight but for rounding.
 
-  With T = sum_r |a_r| |b_r|, products of length n are rounded by at most n u T^2 together, whatever
-  their order.
+  Let T = sum_r |a_r| |b_r|. Products of length n are rounded by at most n u T^2 together, in any
+  order of summation.
   """
   left, right = factors
   (rows, a), b = left.shape, right.shape[1]
+  # The Gram matrices of few rows, or the gradient itself of many: whichever takes fewer products.
   if rows * (a + b) < a * b:
     square, length = jnp.sum(_matmul(left, left.T) * _matmul(right, right.T)), a + b
   else:

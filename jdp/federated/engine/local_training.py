@@ -1,6 +1,4 @@
-"""What a client computes: its locally trained model less the server's (arXiv 1710.06963, Algorithm
-1).
-"""
+"""Local training: a client's trained model minus the server's (arXiv 1710.06963, Algorithm 1)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,26 +22,27 @@ def no_projection(difference: PyTree) -> PyTree:
 
 
 class LocalUpdate(Protocol):
-  """What a client computes, as a pure function."""
+  """Local training as a pure function."""
 
   def __call__(
     self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection
   ) -> PyTree:
-    """The client's model after training less the server's.
+    """The client's model after training minus the server's.
 
     Args:
-      key: drives the order of the examples; consumed.
+      key: drives the order of the examples. Consumed.
       params: the server's model.
       client: the client's examples.
       project: brings the difference back within its bound between local steps. What is returned
-        need not be projected: the query clips it.
+        need not be projected, as the query clips it.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientStep:
-  """The `LocalUpdate` of one gradient step; a value, so that an engine may compute it in other
-  ways.
+  """The `LocalUpdate` of one gradient step.
+
+  It is a value, so that an engine may compute the step in other ways.
   """
 
   loss: Loss
@@ -68,9 +67,9 @@ def local_sgd(
 ) -> LocalUpdate:
   """Several epochs of SGD over the client's examples, in random batches (FedAvg).
 
-  Batches are filled with the client's own examples, padding comes last and takes no steps: how far
-  a client is padded changes nothing, and where clients are computed one by one it costs no steps
-  either.
+  Batches are filled with the client's own examples. Padding comes last and takes no steps, so how
+  far a client is padded changes nothing. Where clients are computed one by one, padding costs no
+  steps either.
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
@@ -82,6 +81,7 @@ def local_sgd(
     num_batches = -(-jnp.sum(client.mask > 0, dtype=jnp.int32) // batch_size)
 
     def epoch(number, difference):
+      # Padding sorts behind all examples.
       places = jax.random.uniform(jax.random.fold_in(key, number), client.mask.shape)
       order = jnp.argsort(jnp.where(client.mask > 0, places, jnp.inf))
 
@@ -101,8 +101,8 @@ def local_sgd(
 def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10) -> LocalUpdate:
   """A stochastic proximal-point step: the minimiser of loss(x) + ||x - x_0||^2 / (2 learning_rate).
 
-  Approximated by gradient descent with backtracking, started at x_0; unlike a gradient step it
-  never overshoots, whatever the learning rate.
+  It is approximated by gradient descent with backtracking, started at x_0. Unlike a gradient step
+  it never overshoots, whatever the learning rate.
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_iterations=num_iterations)

@@ -1,10 +1,12 @@
-"""A round of private training, whatever is trained: sample, compute, sum privately, step, and say
-what it cost.
+"""Rounds of private training, whatever is trained.
 
-The procedure of arXiv 1812.06210, Sections 1 and 2: records are sampled, each becomes a collection
-of vectors at the server's current values, a query makes their sum private, and the server takes a
-step with the result. A training procedure supplies what a record becomes and what the step is;
-nothing here knows of either.
+A round samples clients, computes their records, sums them privately and steps. It also states what
+it cost.
+
+The procedure is that of arXiv 1812.06210, Sections 1 and 2. Records are sampled, and each becomes a
+collection of vectors at the server's current values. A query makes their sum private, and the
+server takes a step with the result. A training procedure supplies what a record becomes and what
+the step is. Nothing here knows of either.
 """
 
 import dataclasses
@@ -14,13 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, random
+from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
-from jdp.federated.engine.dispatch import waits_for
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
@@ -36,8 +38,8 @@ class ServerState(NamedTuple):
   """All that a run carries from round to round, besides its keys.
 
   Attributes:
-    round: int32 scalar, the number of rounds done.
-    params: what is trained, and what evaluations look at.
+    round: int32 scalar. The number of rounds done.
+    params: the trained parameters. Evaluations see them.
     optimizer: what else the server's step carries.
     query: the sum query's state.
     sampler: the sampler's state. Private: it may tell who took part.
@@ -53,15 +55,19 @@ class ServerState(NamedTuple):
 class FederatedAlgorithm(NamedTuple):
   """A training procedure as pure functions.
 
+  All randomness that the guarantee rests on comes from `noise_key`. Local training is driven by
+  `data_key`. Both are keys of the whole run, the same in every round. The round's number is folded
+  in, so a round computed twice is the same twice.
+
+  Events must be in the ledger before the state is used. They bear the round's number. They are
+  marked if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
+
+  Diagnostics cannot be observed in a deployment: name -> mean over the cohort, and "cohort_size".
+  They are not private and never a result. They are None unless asked for.
+
   Attributes:
     init: parameters -> ServerState.
-    round: (noise_key, data_key, state, clients) -> (state, events, diagnostics). All randomness
-      that the guarantee rests on comes from `noise_key`; `data_key` drives local training. Both are
-      keys of the whole run, the same in every round: the round's number is folded in, so a round
-      computed twice is the same twice. Events must be in the ledger before the state is used; they
-      bear the round's number, and a mark if `noise_key` is not of `jdp.random.secure_key` or is the
-      data's key. Diagnostics are what nobody could observe in a deployment: name -> mean over the
-      cohort, and "cohort_size". Not private, never a result; None unless asked for.
+    round: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
   """
 
   init: Callable[[PyTree], ServerState]
@@ -72,7 +78,7 @@ class FederatedAlgorithm(NamedTuple):
 
 
 class Server(NamedTuple):
-  """What the server does, as pure functions.
+  """The server's part of a round, as pure functions.
 
   Attributes:
     record: parameters -> shapes of one record, for the query's `init`.
@@ -86,7 +92,7 @@ class Server(NamedTuple):
 
 
 def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
-  """What the server sends unless told otherwise."""
+  """What the server sends by default: the parameters only."""
   del query_state
   return params
 
@@ -106,15 +112,15 @@ def rounds(
   mesh: Mesh | None = None,
   diagnose: bool = False,
 ) -> FederatedAlgorithm:
-  """Private training from its parts.
+  """Builds a private training procedure from its parts.
 
-  Formal guarantee: that of the events, which every round returns: a `Round` of the sampler's and
-  the query's event under `relation`, for a `unit`, to whoever sees the parameters; and `releases`.
-  `client_fn` and `weight` may depend on the client's own data, `client_fn` on what the server sent
-  and the keys too, on nothing else.
+  Formal guarantee: that of the events, which every round returns. They are a `Round` of the
+  sampler's and the query's event under `relation`, for a `unit`, to whoever sees the parameters;
+  and `releases`. `weight` may depend on the client's own data. `client_fn` may depend on that, on
+  what the server sent and on the keys. They may depend on nothing else.
 
   Args:
-    client_fn: what a client's record is (`jdp.federated.engine.client.ClientFn`).
+    client_fn: computes a client's record (`jdp.federated.engine.client.ClientFn`).
     query: makes the sum of the records private.
     sampler: who takes part.
     server: what the server does with the query's result.
@@ -125,7 +131,7 @@ def rounds(
     weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
     chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds return diagnostics; they break the guarantee if shown.
+    diagnose: whether rounds return diagnostics. They break the guarantee if shown.
   """
   relation, unit = Relation(relation), Unit(unit)
 
@@ -142,6 +148,7 @@ def rounds(
       jax.random.fold_in(noise_key, state.round), 3
     )
     keys = (clients_key, jax.random.fold_in(data_key, state.round))
+    # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     shared = (send(state.params, state.query), state.query)
@@ -150,6 +157,7 @@ def rounds(
     )
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
+    # The mark is set here, where the keys are at hand: events know nothing of keys.
     mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
     released = (Round(event, query_event, relation, unit), *releases)
     events = tuple(dataclasses.replace(event, **mark) for event in released)
@@ -166,10 +174,11 @@ def add_updates(optimizer: optax.GradientTransformation) -> Server:
   """The server that adds the query's result, an update of the parameters, through an optimiser.
 
   Args:
-    optimizer: applied to minus the update, in the place of a gradient: `optax.sgd(1.0)` adds the
+    optimizer: applied to minus the update, in the place of a gradient. `optax.sgd(1.0)` adds the
       update as it is.
   """
 
+  # optax expects a gradient, which it subtracts.
   def step(update, carried, params):
     updates, carried = optimizer.update(jax.tree.map(jnp.negative, update), carried, params)
     return optax.apply_updates(params, updates), carried
@@ -180,12 +189,12 @@ def add_updates(optimizer: optax.GradientTransformation) -> Server:
 def block(
   algorithm: FederatedAlgorithm, num_rounds: int
 ) -> Callable[..., tuple[ServerState, Any, Any]]:
-  """The function of `algorithm.round` that does several rounds, compiled as one scan.
+  """Combines several rounds of `algorithm.round` into one function, compiled as one scan.
 
-  (noise_key, data_key, state, clients) -> (state, events, diagnostics), the latter two with a
-  leading axis of rounds. `events_by_round` makes ledger entries of such events. Keys and data are
-  those of single rounds, and so are the results, bit for bit: put all the block's events in the
-  ledger before its state is used.
+  The function is (noise_key, data_key, state, clients) -> (state, events, diagnostics). Events and
+  diagnostics have a leading axis of rounds, and `events_by_round` makes ledger entries of such
+  events. Keys and data are those of single rounds, and so are the results, bit for bit. Put all the
+  block's events in the ledger before its state is used.
 
   Raises:
     ValueError: if num_rounds is not positive.
@@ -203,13 +212,24 @@ def block(
   return run
 
 
+def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
+  """Copies `tree` to every device of the mesh, once, before the first round.
+
+  Without a mesh the tree is returned unchanged.
+  """
+  if mesh is None:
+    return tree
+  # Each of several processes has the whole tree, and puts it on the devices that it can reach.
+  return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
+
+
 def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
   """The events of each round of a `block`, on the host."""
   return list(zip(*map(unstack, events), strict=True))
 
 
-def _means(sums):
-  """Means over the cohort of what was summed over it; None of None."""
+def _means(sums: dict[str, Any] | None) -> dict[str, jax.Array] | None:
+  """Turns sums over the cohort into means over it. None stays None."""
   if sums is None:
     return None
   sums = rounded(sums)

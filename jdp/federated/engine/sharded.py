@@ -1,9 +1,10 @@
-"""Clients' data dealt out over the devices of a mesh: each device holds its share, and computes its
-own clients.
+"""Clients' data dealt out over the devices of a mesh.
+
+Each device holds its share, and computes its own clients.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -29,12 +30,12 @@ AXIS = "clients"
 )
 @dataclasses.dataclass(frozen=True)
 class ShardedClients:
-  """All clients' data, of which every device holds a share; a pytree, made by `shard`.
+  """All clients' data, of which every device holds a share. A pytree, made by `shard`.
 
   Attributes:
     shares: the data of every device's clients, with a leading axis of devices.
-    clients_per_device: client k lives on device k // clients_per_device, static.
-    num_clients: how many clients there are, static; what else fills the shares is padding.
+    clients_per_device: static. Client k lives on device k // clients_per_device.
+    num_clients: how many clients there are, static. What else fills the shares is padding.
   """
 
   shares: PyTree
@@ -46,12 +47,13 @@ class ShardedClients:
     return client_data(jax.tree.map(lambda x: x[0], self.shares), number % self.clients_per_device)
 
   def own(self, sample: Sample, device: jax.Array) -> Sample:
-    """The members that live on a device, in the sample's order; the slots of all others weigh
-    nothing.
+    """The members that live on a device, in the sample's order.
+
+    The slots of all others have weight 0.
     """
     slots = jnp.arange(sample.indices.shape[0], dtype=jnp.int32)
     own = (sample.indices // self.clients_per_device == device) & (slots < sample.size)
-    order = jnp.argsort(~own, stable=True)
+    order = jnp.argsort(~own, stable=True)  # a device's own members first
     weights = jnp.where(own, sample.weights, 0.0)
     size = jnp.sum(own, dtype=jnp.int32)
     return Sample(sample.indices[order], weights[order], size, sample.population)
@@ -86,11 +88,11 @@ def num_clients(data: PyTree) -> int:
 
 
 def check_clients(population: int, data: PyTree) -> None:
-  """Refuses data of more or fewer clients than those from whom the members of a round are drawn.
+  """Refuses data of more or fewer clients than the population that a round samples from.
 
-  JAX takes an index past the end for the last one: that client would take part in place of all who
-  are missing. Clients beyond the population would never take part. Shapes are static, so this
-  happens when a round is traced.
+  JAX takes an index past the end for the last one. That client would take part in place of all who
+  are missing. Clients beyond the population would never take part. Shapes are static, so the check
+  runs when a round is traced.
 
   Raises:
     ValueError: if the numbers differ.
@@ -103,15 +105,16 @@ def check_clients(population: int, data: PyTree) -> None:
 
 
 def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
-  """The clients' data, a share on each device of the mesh; `replicate` puts all of it on every one.
+  """Puts a share of the clients' data on each device of the mesh (`replicate` puts all of it on
+  each).
 
   Every client is computed where its data is, so no data ever moves. A round takes as long as the
-  device that most of the sample lives on: of n members on D devices about sqrt(2 n ln(D) / D) more
-  than n / D, where clients are dealt out in random order.
+  device that most of the sample lives on. Of n members on D devices it has about sqrt(2 n ln(D) /
+  D) more than n / D, if clients are dealt out in random order.
 
   Args:
-    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`, on the host. Of
-      several processes each reads the shares of its own devices only (a `numpy.memmap` will do).
+    data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`, on the host.
+      Each of several processes reads the shares of its own devices only (a `numpy.memmap` will do).
     mesh: devices along an axis named "clients".
 
   Raises:
@@ -129,14 +132,15 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   firsts = [min(number * per_device, count) for number in range(num_shards + 1)]
   ranges = list(pairwise(firsts))
   share_of = _packed_share(data, ranges) if isinstance(data, PackedUsers) else partial(_share, data)
+  # Cached, as every leaf of a device's share asks for it.
   share = cache(lambda number: share_of(*ranges[number], per_device))
   sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-  here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
-  leaves, structure = jax.tree.flatten(share(_number(here)))
+  here: Any = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
+  leaves, structure = jax.tree.flatten(share(_device_number(here)))
 
   def on_devices(place, example):
     def block(index):
-      return jax.tree.leaves(share(_number(index)))[place][None]
+      return jax.tree.leaves(share(_device_number(index)))[place][None]
 
     return jax.make_array_from_callback((num_shards, *example.shape), sharding, block)
 
@@ -144,24 +148,30 @@ def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
   return ShardedClients(jax.tree.unflatten(structure, shares), per_device, count)
 
 
-def _number(index):
-  """The device's number of its index, which of a single device is all there is."""
+def _device_number(index: tuple[slice, ...]) -> int:
+  """The device's number from its index. A single device has an index without a start."""
   return index[0].start or 0
 
 
-def _share(data, first, last, count):
+def _share(data: PyTree, first: int, last: int, count: int) -> PyTree:
   """Clients `first` to `last`, and zeros up to `count`."""
   return jax.tree.map(lambda x: _lengthened(x[first:last], count), data)
 
 
-def _packed_share(data: PackedUsers, ranges) -> Callable[[int, int, int], PackedUsers]:
-  """The same of packed users, whose examples are padded to those of the device that has most."""
+def _packed_share(
+  data: PackedUsers, ranges: Sequence[tuple[int, int]]
+) -> Callable[[int, int, int], PackedUsers]:
+  """`_share` of packed users.
+
+  Every device's examples are padded to the number on the device that has most.
+  """
   starts, counts = np.asarray(data.starts), np.asarray(data.counts)
   ends = starts + counts
   rows = {
     first: slice(starts[first], ends[last - 1]) if last > first else slice(0, 0)
     for first, last in ranges
   }
+  # Reading `width` rows from any start must stay inside the array.
   most = max(own.stop - own.start for own in rows.values()) + data.width
 
   def share(first, last, count):
@@ -175,7 +185,7 @@ def _packed_share(data: PackedUsers, ranges) -> Callable[[int, int, int], Packed
   return share
 
 
-def _lengthened(x, count):
+def _lengthened(x: jax.typing.ArrayLike, count: int) -> np.ndarray:
   """`x` with rows of zeros at its end, `count` in all."""
   x = np.asarray(x)
   return (

@@ -1,4 +1,4 @@
-"""A run from its first round to its last: the loop, and what it leaves on disk.
+"""Training runs: the loop, and what it leaves on disk.
 
 Users import from `jdp.federated`.
 """

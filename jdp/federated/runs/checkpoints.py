@@ -1,5 +1,6 @@
-"""Checkpoints of a run's state, by orbax. They are private: a sampler's state counts each user's
-participations.
+"""Checkpoints of a run's state, by orbax.
+
+They are private: a sampler's state counts each user's participations.
 """
 
 import pathlib
@@ -28,14 +29,15 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(folder, options=options)
 
   def save(self, step: int, state: PyTree) -> None:
-    """Saves the state after `step` rounds; returns when it is on disk, and removes the one
-    before.
+    """Saves the state after `step` rounds, and removes the one before.
+
+    The state is on disk when this returns.
     """
     leaves = [np.asarray(_to_data(leaf)) for leaf in jax.tree.leaves(state)]
     self._manager.save(step, args=ocp.args.StandardSave({"leaves": leaves}))
 
   def restore(self, like: PyTree) -> tuple[int, PyTree]:
-    """(rounds done, state) of the last save; (0, like) if there is none.
+    """(rounds done, state) of the last save, or (0, like) if there is none.
 
     Args:
       like: a state of the same structure, shapes and types.
@@ -53,15 +55,17 @@ class Checkpoints:
     self._manager.close()
 
 
-def _is_key(leaf) -> bool:
+def _is_key(leaf: jax.Array) -> bool:
   return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _to_data(leaf):
+def _to_data(leaf: jax.Array) -> jax.Array:
+  """The leaf as a plain array, which orbax can save."""
   return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
-def _from_data(data, like):
+def _from_data(data: np.ndarray, like: jax.Array) -> jax.Array:
+  """The leaf that was saved, a key if `like` is one."""
   if _is_key(like):
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
   return jnp.asarray(data)

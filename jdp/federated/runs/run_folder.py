@@ -1,8 +1,8 @@
-"""The files of a training run: what one would publish, and apart from it what must stay secret.
+"""The files of a training run: those to publish, and apart from them those to keep secret.
 
-The run's folder holds its ledger and its metrics. The secret folder holds the noise key and
-the checkpoints: whoever has them can take the noise off, or see who took part. Remove it when the
-run is over and its result is saved.
+The run's folder holds its ledger and its metrics. The secret folder holds the noise key and the
+checkpoints. Whoever has them can take the noise off, or see who took part. Remove it when the run
+is over and its result is saved.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ class RunFolder(NamedTuple):
   """Where a run keeps its files.
 
   Attributes:
-    path: what one would publish.
-    secret: what must not be; of nobody else's access.
+    path: of what may be published.
+    secret: of what must not be. Nobody but its owner has access.
     name: of the run, in its ledger.
   """
 
@@ -36,8 +36,9 @@ class RunFolder(NamedTuple):
 
 
 def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
-  """The folders of a run in `workdir`, made if missing: itself, and `<workdir>.secret` for its
-  owner alone.
+  """Makes the folders of a run in `workdir` if they are missing.
+
+  They are `workdir` itself, and `<workdir>.secret` for its owner alone.
   """
   if not isinstance(workdir, RunFolder):
     path = pathlib.Path(workdir).resolve()
@@ -48,8 +49,10 @@ def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
 
 
 def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
-  """The key in a file of mode 0600; a new one of 256 bits from the operating system, if the run has
-  not begun.
+  """The key in a file of mode 0600.
+
+  If the run has not begun and there is no file, the key is a new one of 256 bits from the operating
+  system.
 
   Args:
     path: the file.
@@ -82,16 +85,17 @@ def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
   """Writes a file at once: a reader sees the old content or the new, never a part.
 
   Args:
-    path: the file; replaced if it exists.
+    path: the file, replaced if it exists.
     content: its bytes, on disk before the name points to them.
-    mode: permissions, less the process's umask. 0o600 is for secrets.
+    mode: permissions, minus the process's umask. 0o600 is for secrets.
   """
   temporary = path.with_name(path.name + ".tmp")
-  temporary.unlink(missing_ok=True)  # Of a killed process; another mode would survive.
+  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
   with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
+  # Only a file that is whole on disk gets the name.
   os.replace(temporary, path)
 
 
@@ -110,7 +114,7 @@ class RowFile:
 
   Args:
     path: the file.
-    done: rows after this round are dropped: they will be made again.
+    done: rows after this round are dropped, as they will be made again.
 
   Attributes:
     rows: what it holds.

@@ -1,36 +1,48 @@
-"""What a training run records as it goes: its ledger, its metrics and its last state, in memory or
-in a folder.
-"""
+"""The records of a training run, in memory or in a folder: ledger, metrics and last state."""
 
+import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import jax
 
+from jdp import random
 from jdp.events import Event
-from jdp.federated.runs.run_folder import LEDGER, METRICS, RowFile, RunFolder, fingerprint
+from jdp.federated.runs.run_folder import (
+  LEDGER,
+  METRICS,
+  RowFile,
+  RunFolder,
+  fingerprint,
+  kept_key,
+  run_folder,
+)
 from jdp.ledger import DurableLedger, Ledger, unstack
 
 PyTree = Any
+Workdir = str | os.PathLike | RunFolder
 
 
 class Records(Protocol):
   """The records of a run."""
 
+  name: str
+  """Of the run, for messages."""
+
   @property
   def rows(self) -> list[dict[str, Any]]:
-    """Of metrics, one for each evaluation."""
+    """The metrics, one row for each evaluation."""
 
   @property
   def ledger(self) -> Ledger:
-    """All that was recorded, what came before the run included."""
+    """All that was recorded, with what came before the run."""
 
   @property
   def last_round(self) -> int:
     """The last round recorded; -1 if there is none."""
 
   def restore(self, state: PyTree) -> tuple[int, PyTree]:
-    """(rounds done, state) of the last save; (0, the state given) if there is none."""
+    """(rounds done, state) of the last save, or (0, the state given) if there is none."""
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it."""
@@ -48,6 +60,8 @@ class Records(Protocol):
 class MemoryRecords:
   """Records that end with the process."""
 
+  name = "the run"
+
   def __init__(self, prior: Ledger):
     self._prior, self._own = prior, Ledger()
     self.last_round = -1
@@ -55,11 +69,11 @@ class MemoryRecords:
 
   @property
   def ledger(self) -> Ledger:
-    """All that was recorded, what came before the run included."""
+    """All that was recorded, with what came before the run."""
     return self._prior + self._own
 
   def restore(self, state: PyTree) -> tuple[int, PyTree]:
-    """Nothing was saved."""
+    """(0, the state given): nothing was saved."""
     return 0, state
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
@@ -87,15 +101,16 @@ class FolderRecords:
 
   Args:
     folder: of the run.
-    noise_key: its key. One name, one key: no round is done again with other noise.
+    noise_key: its key. A run's name belongs to one key, so no round is done again with other noise.
     prior: what was released before the first round.
 
   Raises:
-    ImportError: if orbax, which writes checkpoints, is not installed.
+    ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if the ledger in the folder is of another run, key or prior.
   """
 
   def __init__(self, folder: RunFolder, noise_key: jax.Array, prior: Ledger):
+    # Imported here, as orbax is an optional dependency.
     try:
       from jdp.federated.runs.checkpoints import Checkpoints
     except ModuleNotFoundError as error:
@@ -103,8 +118,10 @@ class FolderRecords:
         "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or "
         "leave workdir out."
       ) from error
+    self.name = folder.name
     self._folder = folder
     self._checkpoints = Checkpoints(folder.secret / "checkpoints")
+    # A ledger that is refused must not leave orbax's threads behind.
     try:
       self._ledger = DurableLedger(
         folder.path / LEDGER, f"{folder.name} {fingerprint(noise_key)}", prior
@@ -115,7 +132,7 @@ class FolderRecords:
 
   @property
   def ledger(self) -> Ledger:
-    """All that was recorded, what came before the run included."""
+    """All that was recorded, with what came before the run."""
     return self._ledger.ledger
 
   @property
@@ -125,20 +142,22 @@ class FolderRecords:
 
   @property
   def rows(self) -> list[dict[str, Any]]:
-    """Of metrics, one for each evaluation."""
+    """The metrics, one row for each evaluation."""
     return self._metrics.rows
 
   def restore(self, state: PyTree) -> tuple[int, PyTree]:
-    """(rounds done, state) of the last save; (0, the state given) if there is none. Later metrics
-    are dropped.
+    """(rounds done, state) of the last save, or (0, the state given) if there is none.
+
+    Later metrics are dropped.
     """
     done, state = self._checkpoints.restore(state)
     self._metrics = RowFile(self._folder.path / METRICS, done)
     return done, state
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
-    """Records the events of round `first_round` and of those that follow it, in one write to
-    disk.
+    """Records the events of round `first_round` and of those that follow it.
+
+    All are written to disk at once.
     """
     self._ledger.append(first_round, *rounds)
 
@@ -154,3 +173,37 @@ class FolderRecords:
     """Closes the files; another process may go on."""
     self._ledger.close()
     self._checkpoints.close()
+
+
+def open_records(
+  workdir: Workdir | None,
+  noise_key: jax.Array | None,
+  data_key: jax.Array | None,
+  prior: Ledger,
+) -> tuple[Records, tuple[jax.Array, jax.Array]]:
+  """The records of a run, and its keys for noise and for data.
+
+  Args:
+    workdir: where the run keeps its files. None: in memory.
+    noise_key: the run's key of noise. None: one of its own, which a folder keeps.
+    data_key: the run's key of local training. None: one of its own, kept likewise.
+    prior: what was released before the first round.
+
+  Raises:
+    ImportError: see `FolderRecords`.
+    ValueError: see `FolderRecords`, and if rounds were done with a key that is lost.
+  """
+  folder = None if workdir is None else run_folder(workdir)
+  keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
+  if folder is None:
+    return MemoryRecords(prior), keys
+  return FolderRecords(folder, keys[0], prior), keys
+
+
+def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
+  """The key given, or one of the run's own."""
+  if given is not None:
+    return given
+  if folder is None:
+    return random.secure_key()
+  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())

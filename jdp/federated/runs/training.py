@@ -1,16 +1,17 @@
-"""Training runs: rounds, ledger, evaluations, checkpoints, and a budget.
+"""Training runs: rounds with a ledger, evaluations and checkpoints, within a budget.
 
-The order within a block of rounds keeps the run's claims true at every moment: the rounds are
-computed, their events are recorded, and only then is the model evaluated, shown, saved or built on.
-In a folder, rounds after the last checkpoint are computed again, with the same keys and so to the
-same bits, and are not recorded twice.
+The order within a block of rounds keeps the run's claims true at every moment. The rounds are
+computed, then their events are recorded. Only then is the model evaluated, shown, saved or built
+on.
+
+In a folder, rounds after the last checkpoint are computed again. They use the same keys, so they
+give the same bits, and they are not recorded twice.
 """
 
 import bisect
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jdp import _validate, accounting, random
+from jdp import _validate, accounting
 from jdp.events import Event, Round
-from jdp.federated.engine.cohort import replicate
-from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
-from jdp.federated.runs.run_folder import LEDGER, RunFolder, kept_key, run_folder
-from jdp.federated.runs.run_records import FolderRecords, MemoryRecords, Records
+from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
+from jdp.federated.runs.run_records import Records, Workdir, open_records
 from jdp.guarantees import Observer
 from jdp.ledger import Ledger, unstack
 
@@ -53,13 +52,13 @@ class Progress(NamedTuple):
 
 
 class Result(NamedTuple):
-  """What a run leaves.
+  """The result of a run.
 
   Attributes:
     params: the last parameters.
     ledger: what they cost, with what was released before the run.
-    metrics: a row for each evaluation: "round", what `evaluate` returned, and with a delta
-      "central_epsilon", which is None where there is no guarantee.
+    metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
+      it holds "central_epsilon" too, which is None where there is no guarantee.
     stopped: whether the budget ended the run.
   """
 
@@ -82,7 +81,7 @@ class _Run(NamedTuple):
 
 
 class _Block(NamedTuple):
-  """Some rounds: the state after them, and the events and diagnostics of each."""
+  """Some consecutive rounds: the state after them, and each round's events and diagnostics."""
 
   state: ServerState
   events: Sequence[tuple[Event, ...]]
@@ -102,15 +101,15 @@ def train(
   max_epsilon: float | None = None,
   delta: float | None = None,
   prior: Ledger = Ledger(),
-  workdir: str | os.PathLike | RunFolder | None = None,
+  workdir: Workdir | None = None,
   callbacks: Iterable[Callable[[Progress], None]] = (),
 ) -> Result:
   """Trains for a number of rounds, or until a budget is spent.
 
-  Formal guarantee: that of the ledger, which holds every round's events before the round's result
-  is evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is
-  on disk by then, and a run that is killed and started again with the same arguments goes on to the
-  same bits, without releasing anything twice. Rounds beyond the budget are never released.
+  Formal guarantee: that of the ledger. It holds every round's events before the round's result is
+  evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is on
+  disk by then. A run that is killed and started again with the same arguments goes on to the same
+  bits, without releasing anything twice. Rounds beyond the budget are never released.
 
   Args:
     algorithm: what is trained.
@@ -118,31 +117,31 @@ def train(
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
       state.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans.
-    noise_key: key of sampling and noise, of this run alone. None: one from the operating system;
-      with a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
-      `jdp.random.secure_key` will do; with a seeded one the run is not private, and its ledger says
+    noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
+      With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
+      `jdp.random.secure_key` will do. With a seeded one the run is not private, and its ledger says
       so (`Ledger.caveats`).
     data_key: key of local training, another than `noise_key`. None: one from the operating system,
       kept likewise.
     evaluate: parameters -> name -> scalar. What it computes from protected data is not private.
-    evaluate_every: rounds between evaluations, each with a checkpoint; memory holds the events of
+    evaluate_every: rounds between evaluations, each with a checkpoint. Memory holds the events of
       so many rounds.
-    max_epsilon: the run stops before the round that would take the epsilon of its released models
-      above this.
+    max_epsilon: the budget. The run stops before the round that would take the epsilon of its
+      released models above this.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
     prior: what was released about the same clients before the first round.
-    workdir: a folder for `ledger.jsonl` and `metrics.jsonl`, with the secret sibling
-      `<workdir>.secret` for the key and the checkpoints: remove that when the result is saved. A
-      `RunFolder` names other places. None: nothing is kept.
+    workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
+      is for the key and the checkpoints. Remove that when the result is saved. A `RunFolder` names
+      other places. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
 
   Returns:
     The `Result`.
 
   Raises:
-    ValueError: if num_rounds is None and the algorithm plans none, a number is out of range, there
-      is a budget without a delta, a metric is not finite, or the workdir is of a run with other
-      keys, rounds or earlier releases.
+    ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
+      Also if there is a budget without a delta, a metric is not finite, or the workdir is of
+      another run. That is one with other keys, rounds or earlier releases.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -179,25 +178,19 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
-  folder = None if workdir is None else run_folder(workdir)
-  keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
-  name = "the run" if folder is None else folder.name
+  records, keys = open_records(workdir, noise_key, data_key, prior)
   evaluate = evaluate or (lambda params: {})
-  run = _Run(name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
-  records: Records = (
-    MemoryRecords(prior) if folder is None else FolderRecords(folder, keys[0], prior)
-  )
+  run = _Run(records.name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
   with contextlib.closing(records):
     start = replicate(algorithm.init(params), _mesh(clients))
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
 
 def central_epsilon(ledger: Ledger, delta: float) -> float:
-  """Epsilon of a run to whoever sees the released models; infinite if a sum, or clients' releases
-  alone, made them.
+  """Epsilon of a run to whoever sees the released models.
 
-  Local releases hide as much from whoever sees the models as from the server, which their own
-  guarantee says.
+  It is infinite if a sum, or clients' releases alone, made the models. Local releases hide as much
+  from whoever sees the models as from the server, which their own guarantee says.
   """
   if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
     return math.inf
@@ -233,32 +226,25 @@ def _train(
     count = _affordable(run, records, done, block.events)
     stopped = count < planned
     if stopped:
-      block = _advance(run, state, count)  # The rounds beyond the budget are forgotten.
+      block = _advance(run, state, count)  # Forgets the rounds beyond the budget.
     if count:
+      # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)
       done, state = done + count, block.state
       records.append_row({"round": done, **_measure(run, state.params, records.ledger)})
-      tell(_mean(block.diagnostics))
+      tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   return Result(state.params, records.ledger, list(records.rows), stopped)
 
 
 def _check_budget(max_epsilon: float | None, delta: float | None) -> None:
+  """Refuses numbers out of range, and a budget without a delta."""
   if delta is not None:
     _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
   if max_epsilon is not None:
     _validate.non_negative(max_epsilon=max_epsilon)
     if delta is None:
       raise ValueError("Expected delta with max_epsilon, got none; an epsilon is one at a delta.")
-
-
-def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
-  """The key given, or the run's own."""
-  if given is not None:
-    return given
-  if folder is None:
-    return random.secure_key()
-  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())
 
 
 def _mesh(tree: PyTree) -> Mesh | None:
@@ -281,11 +267,13 @@ def _advance(run: _Run, state: ServerState, count: int) -> _Block:
 
 
 def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[Event, ...]]) -> int:
-  """How many of the rounds after round `done` the budget allows; those on record are spent
-  already.
+  """How many of the rounds after round `done` the budget allows.
+
+  Rounds on record are spent already, and count as allowed.
   """
   if run.max_epsilon is None:
     return len(events)
+  # After a kill, the ledger may be ahead of the last checkpoint.
   spent = records.last_round + 1 - done
 
   def epsilon(count: int) -> float:
@@ -296,6 +284,7 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
     )
     return central_epsilon(records.ledger.extend(new), run.delta)  # type: ignore[arg-type]
 
+  # Epsilon grows with the number of rounds, so a binary search finds the last one allowed.
   counts = range(spent + 1, len(events) + 1)
   return spent + bisect.bisect_right(counts, run.max_epsilon, key=epsilon)
 
@@ -317,8 +306,8 @@ def _measure(run: _Run, params: PyTree, ledger: Ledger) -> dict[str, Any]:
   return metrics
 
 
-def _mean(diagnostics: Sequence[Any]) -> dict[str, float] | None:
-  """Of each diagnostic over the rounds; None if there are none."""
+def _mean_diagnostics(diagnostics: Sequence[Any]) -> dict[str, float] | None:
+  """The mean of each diagnostic over the rounds. None if there are none."""
   if diagnostics[0] is None:
     return None
   return {name: float(np.mean([round_[name] for round_ in diagnostics])) for name in diagnostics[0]}
