@@ -1,4 +1,4 @@
-"""The registry of local mechanisms: conformance, estimators, audits and binaries all go through it.
+"""The registry of local mechanisms, which conformance, estimators, audits and binaries all use.
 
 A mechanism that is registered is audited. Code outside the package registers its own with
 `register`.
@@ -31,12 +31,12 @@ class Setting(NamedTuple):
   """What a mechanism is made for.
 
   Attributes:
-    dim: d, of vectors; of no meaning for scalars.
+    dim: the dimension d of vectors. Of no meaning for scalars.
     epsilon: the privacy loss of one release.
-    num_projections: k of the mechanisms that report k numbers; of no meaning for others.
+    num_projections: k of the mechanisms that report k numbers. Of no meaning for others.
     max_coordinate: a public bound on the values' coordinates.
     delta: of the mechanisms that are not pure.
-    public_key: for what all clients share; may be traced. None: a fixed one.
+    public_key: for what all clients share. It may be traced. None stands for a fixed key.
   """
 
   dim: int
@@ -102,17 +102,17 @@ def register(
   Args:
     name: what binaries call it.
     make: setting -> mechanism that states `setting.epsilon`.
-    factory: the public function that `make` calls; a factory that no entry names is not
+    factory: the public function that `make` calls. A factory that no entry names is not
       audited. Default: `make`.
-    radius: setting -> the largest norm, in the mechanism's own, of the values that it does not
-      clip.
-    smallest_dim: the least dimension that `make` takes: audits are sharpest there.
-    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}, further ones that
-      tell its reports on them apart.
+    radius: setting -> the largest norm of the values that the mechanism does not clip. The norm is
+      the mechanism's own.
+    smallest_dim: the least dimension that `make` takes. Audits are sharpest there.
+    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}. Further
+      statistics that tell its reports on the two inputs apart.
     estimates_directions: whether it estimates L2 unit vectors of any dimension without bias.
     projects: whether it reports `num_projections` numbers.
     shares_projection: whether all clients have one projection, whose error does not average out.
-    exact: whether the mechanism states its error exactly, not an upper bound.
+    exact: whether the mechanism states its error exactly. False means an upper bound.
 
   Raises:
     ValueError: if the name is taken.
@@ -168,8 +168,9 @@ def _separated(setting: Setting) -> LocalMechanism:
 def _top_magnitude(
   mechanism: LocalMechanism, difference: np.ndarray
 ) -> dict[str, Callable[[Report], jax.Array]]:
-  """The direction's projection where the magnitude is the largest: both parts' likeliest events
-  together.
+  """The direction's projection where the magnitude is the largest.
+
+  This joins the likeliest events of both parts.
   """
   top = mechanism.parameters.magnitude.num_levels
 

@@ -1,9 +1,8 @@
-"""Sampling the coordinates in which a random vertex of the cube agrees with a given one, inside
-jit.
+"""Samples in which coordinates a random vertex of the cube agrees with a given one, inside jit.
 
-How many: by inversion of a table of 64-bit integers, which no float32 could hold: at d = 1e6 one
-count has a probability of 1e-3 or less. Which: a uniformly random subset, exactly, by selection
-instead of sorting.
+The number of agreements is drawn by inversion of a table of 64-bit integers. Float32 could not hold
+that table: at d = 1e6 one count has a probability of 1e-3 or less. Which coordinates agree is a
+uniformly random subset. It is exact, and found by selection instead of sorting.
 """
 
 import itertools
@@ -23,8 +22,9 @@ _TOP_BIT = 31
 
 
 class _Counts(NamedTuple):
-  """A distribution on start, start + 1, ...: the probability below each, in units of 2^-64, as two
-  words.
+  """A distribution on the integers start, start + 1, ...
+
+  `high` and `low` are the two words of the probability below each integer, in units of 2^-64.
   """
 
   start: int
@@ -32,7 +32,10 @@ class _Counts(NamedTuple):
   low: np.ndarray
 
   def __call__(self, high: jax.Array, low: jax.Array) -> jax.Array:
-    """The last count with no more than a uniform 64-bit word below it; int32 scalar."""
+    """Inverts the distribution at a uniform 64-bit word.
+
+    Returns the last count with at most that much probability below it, int32 scalar.
+    """
     size = len(self.high)
     steps = size.bit_length()
     table = jnp.asarray(np.stack([self.high, self.low]))
@@ -62,8 +65,9 @@ def _counts(dim: int, low: int, high: int) -> _Counts:
 
 
 def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
-  """The sampler key -> N, int32 scalar: Binomial(d, 1/2) given N >= L with probability p, else
-  given N < L.
+  """Makes the sampler key -> N, int32 scalar, of the number of agreements.
+
+  N is Binomial(d, 1/2) given N >= L with probability p, else given N < L.
   """
   top, rest = _counts(cube.dim, cube.threshold, cube.dim), _counts(cube.dim, 0, cube.threshold - 1)
   log_outside = -float(np.logaddexp(0.0, cube.logit_p))  # log(1 - p), also where p rounds to 1
@@ -80,9 +84,9 @@ def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
 def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
   """A uniformly random subset of `count` of `size` things, as bool [size].
 
-  Those with the smallest of `size` random words of 32 bits. If things tie for the last places,
-  those tied draw again, for as long as it takes: no order of theirs matters, and every subset is
-  equally likely, exactly.
+  Each thing draws a random word of 32 bits, and those with the smallest words are chosen. If things
+  tie for the last places, the tied ones draw again until none tie. The order of the chosen does not
+  matter, so every subset is equally likely, exactly.
   """
 
   def undecided(state):
@@ -102,8 +106,9 @@ def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
 
 
 def _largest_bound(words, candidates, count):
-  """(b, n): b the largest with at most `count` candidates below it, n their number; any b if n is
-  `count`.
+  """The largest bound b with at most `count` candidates below it, and their number n, as (b, n).
+
+  If n is `count`, b is any such bound.
   """
 
   def unfinished(state):

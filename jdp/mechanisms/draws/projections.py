@@ -17,17 +17,18 @@ Seed = jax.Array
 
 
 class Projection(NamedTuple):
-  """A distribution of k x d matrices W, the first columns of orthonormal rows with E||W u||^2 =
-  k/D; W^T in two steps.
+  """A distribution of k x d matrices W whose transposes are computed in two steps.
 
-  W^T = finish spread, linear both: what follows from a client's own seed, and what all clients
-  share. So a sum of many W_i^T z_i is `finish` of the sum of `spread`s.
+  W is the first d columns of a k x D matrix with orthonormal rows and E||W u||^2 = k/D for unit
+  vectors u. W^T is `finish` after `spread`, both linear. `spread` depends on a client's own seed;
+  `finish` is shared by all clients. So a sum of many W_i^T z_i is `finish` of the sum of the
+  `spread`s.
 
   Attributes:
     seed_words: the length of a seed.
-    project: (seed uint32 [seed_words], vector [d]) -> W vector, [k].
-    spread: (seed, z [k]) -> the first step of W^T z.
-    finish: -> the second step, [d].
+    project: computes W vector, [k], from a seed, uint32 [seed_words], and a vector [d].
+    spread: computes the first step of W^T z from a seed and z [k].
+    finish: computes W^T z, [d], from the result of the first step.
   """
 
   seed_words: int
@@ -37,7 +38,10 @@ class Projection(NamedTuple):
 
 
 def haar(dim: int, num_projections: int) -> Projection:
-  """Orthonormal rows that span a uniformly random subspace; O(dim k^2) operations for each seed."""
+  """Orthonormal rows that span a uniformly random subspace.
+
+  Making W takes O(dim k^2) operations for each seed.
+  """
 
   def draw(seed):
     # Normals, whose distribution no rotation changes: of their factorisation the span alone
@@ -53,12 +57,17 @@ def haar(dim: int, num_projections: int) -> Projection:
 
 
 def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | None) -> Projection:
-  """F H S of vectors padded with zeros to D = `padded_dim(dim, k)` and cut into blocks of k.
+  """W = F H S, two random sign flips around a Hadamard transform, folded to k coordinates.
 
-  S flips signs at random, H is the Hadamard transform across the blocks (of the first entries, of
-  the second, ...). F flips signs again, shifts each block around by a random amount and adds the
-  blocks up, over sqrt(D/k). With a `rotation_key` all seeds have the same S, and `spread` costs no
-  transform.
+  Vectors are padded with zeros to D = `padded_dim(dim, k)` and cut into blocks of k. The three
+  factors are:
+
+  * S flips signs at random.
+  * H is the Hadamard transform across the blocks (of the first entries, of the second, ...).
+  * F flips signs again, shifts each block around by a random amount and adds the blocks up, over
+    sqrt(D/k).
+
+  With a `rotation_key` all seeds have the same S, and `spread` costs no transform.
   """
   k, width = num_projections, padded_dim(dim, num_projections)
   num_blocks = width // k
@@ -112,7 +121,10 @@ def share(projection: Projection, key: jax.Array) -> Projection:
 
 
 def draw_seed(key: jax.Array, seed_words: int) -> Seed:
-  """A new seed, which is public: of random words, not of a key that other keys came from."""
+  """A new public seed.
+
+  It consists of random words, never of a key from which other keys were made.
+  """
   return jax.random.bits(key, (seed_words,), np.uint32)
 
 
@@ -126,22 +138,24 @@ def _key(seed):
 
 
 def _windows(rows, starts):
-  """Half of each row of [n, 2k], from its start on: a contiguous piece, which is copied faster than
-  entries.
+  """Half of each row of [n, 2k], from that row's start on.
+
+  The half is contiguous: a slice is copied faster than single entries.
   """
   size = rows.shape[1] // 2
   return jax.vmap(lambda row, start: lax.dynamic_slice_in_dim(row, start, size))(rows, starts)
 
 
 def _sign_bits(key, num_blocks, size):
-  """Words that hold a bit for each entry of [num_blocks, size]: of 32 blocks side by side, and of
-  their entries.
+  """Random words with one bit for each entry of [num_blocks, size].
+
+  One word holds the bits of 32 neighbouring blocks at one entry.
   """
   return jax.random.bits(key, (-(-num_blocks // 32), size), np.uint32)
 
 
 def _flip(blocks, bits):
-  """The blocks, with the sign of each entry changed where its bit is 1."""
+  """The blocks with the sign of each entry changed where its bit is 1."""
   signs = (bits[:, None, :] << jnp.arange(32, dtype=np.uint32)[None, :, None]) & np.uint32(1 << 31)
   signs = signs.reshape(-1, blocks.shape[1])[: blocks.shape[0]]
   return lax.bitcast_convert_type(lax.bitcast_convert_type(blocks, np.uint32) ^ signs, np.float32)
