@@ -1,5 +1,6 @@
-"""The Gaussian sum query: clip every record, add them up, add Gaussian noise (arXiv 1812.06210,
-Section 2.2).
+"""The Gaussian sum query: clip every record, add them up, add Gaussian noise.
+
+Source: arXiv 1812.06210, Section 2.2.
 """
 
 from typing import NamedTuple
@@ -29,30 +30,32 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
 
   Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S
-  when a record is added, removed or replaced by the null record, and by at most 2S when it is
-  replaced by another. Holds for any records (NaN and infinity are clipped to zero) and weights
-  (clipped to [0, 1]). Contributions must be added up by `jdp.federated.cohort_sum` or
-  `jdp.numerics.compensated`, which move the sum by at most S (1 + 1e-6); plain float32 sums of
-  thousands can move by several S. Noise is added before the one rounding to float32.
+  when a record is added, removed or replaced by the null record. It moves by at most 2S when a
+  record is replaced by another. This holds for any records (NaN and infinity are clipped to zero)
+  and weights (clipped to [0, 1]).
 
-  The low-order bits of float noise would say more than that (I. Mironov, CCS 2012). So the noised
-  sum is dithered: rounded to a grid of sigma / 16 with a public random shift, which leaves it
-  unbiased and adds sigma^2 / 3072 to the variance of a coordinate. What float32 still adds to
-  epsilon, tails included, is no part of the event and at most `jdp.accounting.grid_surcharge(sigma
-  / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma): at delta = 1e-10 1.1e-3 for one
-  coordinate, 0.027 for a thousand.
+  Contributions must be added up by `jdp.federated.cohort_sum` or `jdp.numerics.compensated`, which
+  move the sum by at most S (1 + 1e-6). Plain float32 sums of thousands can move by several S. Noise
+  is added before the one rounding to float32.
+
+  The low-order bits of float noise would reveal more than that (I. Mironov, CCS 2012). So the
+  noised sum is dithered: rounded to a grid of sigma / 16 with a public random shift. It stays
+  unbiased, and the variance of a coordinate rises by sigma^2 / 3072. What float32 still adds to
+  epsilon, tails included, is no part of the event. It is at most
+  `jdp.accounting.grid_surcharge(sigma / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma). At
+  delta = 1e-10 that is 1.1e-3 for one coordinate and 0.027 for a thousand.
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
-    stddev: sigma >= 0, on the sum; a number or a schedule. sigma = z S for a noise multiplier z.
+    stddev: sigma >= 0, on the sum. A number or a schedule. sigma = z S for a noise multiplier z.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays; contributions and result are float32 trees of the same
+    A `SumQuery` on pytrees of float arrays. Contributions and result are float32 trees of the same
     structure. Its event is a `GaussianSum`.
 
   Raises:
-    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev neither zero nor in that range
-      (beyond it float32 would flush one of the two to zero or infinity).
+    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev is neither zero nor in that range.
+      Beyond it float32 would flush one of the two to zero or infinity.
 
   >>> query = gaussian_sum(clip_norm=1.0, stddev=0.0)
   >>> state = query.init(jnp.zeros(2))
@@ -85,10 +88,10 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
 
 def no_privacy() -> SumQuery:
-  """The plain sum, for baselines: nothing is clipped, no noise is added, and epsilon is infinite.
+  """The plain sum, for baselines.
 
-  A record that holds NaN or infinity counts as zero here too, so that a baseline sees the same
-  cohort.
+  Nothing is clipped and no noise is added, so epsilon is infinite. A record that holds NaN or
+  infinity counts as zero here too, so that a baseline sees the same cohort.
   """
 
   def init(record):
@@ -150,8 +153,9 @@ def weighted(contribution, weight: jax.Array):
 
 
 def add_noise(key: jax.Array, total, stddev):
-  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own; rounded to float32 once,
-  then dithered.
+  """total + N(0, stddev^2), rounded to float32 once, then dithered.
+
+  Each leaf is noised with a key of its own.
   """
   leaves, treedef = jax.tree.flatten(rounded(total))
   *keys, shift_key = jax.random.split(key, len(leaves) + 1)

@@ -1,5 +1,6 @@
-"""Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210,
-Sections 2 and 3).
+"""Several queries on one sample, each on its own group of the record's vectors.
+
+Source: arXiv 1812.06210, Sections 2 and 3.
 """
 
 import functools
@@ -17,11 +18,11 @@ from jdp.queries.prefix import broadcast_prefix
 def grouped(
   queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]
 ) -> SumQuery:
-  """Each labelled group of a record's vectors goes through a query of its own, with its own bound
-  and its own noise.
+  """Sends each labelled group of a record's vectors through a query of its own.
 
-  A group's query sees the record with `optax.MaskedNode()` in place of the other groups' vectors,
-  as in `optax.partition`; it may itself be grouped. All groups weigh a record alike.
+  Each group has its own bound and its own noise. Its query sees the record with
+  `optax.MaskedNode()` in place of the other groups' vectors, as in `optax.partition`. It may itself
+  be grouped. All groups weigh a record alike.
 
   Formal guarantee: that of all the groups' releases together, on the same sample, with independent
   noise. For groups with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise
@@ -30,17 +31,18 @@ def grouped(
 
   Args:
     queries: the groups' queries by label.
-    labels: a pytree prefix of the record with the label of every vector, or a function from the
-      record's shapes (`jax.ShapeDtypeStruct`s: the grouping cannot depend on private values) to
-      one.
+    labels: a pytree prefix of the record that holds the label of every vector. Or a function from
+      the record's shapes to such a prefix. It sees only `jax.ShapeDtypeStruct`s, so the grouping
+      cannot depend on private values.
 
   Returns:
-    A `SumQuery`; states and contributions are dicts by label; the result has the record's
-    structure. Its event is a `GroupedSums`, labels in alphabetic order.
+    A `SumQuery`. States and contributions are dicts by label. The result has the record's
+    structure. Its event is a `GroupedSums`, with labels in alphabetic order.
 
   Raises:
-    ValueError: if there are no queries or a label is no string; when the query meets a record, if
-      `labels` is no prefix of it, names a group without a query, or leaves a query without vectors.
+    ValueError: if there are no queries or a label is no string. Also when the query meets a record,
+      if `labels` is no prefix of it, names a group without a query, or leaves a query without
+      vectors.
 
   >>> import jax.numpy as jnp
   >>> from jdp.queries import gaussian_sum
@@ -129,7 +131,7 @@ def _select(name, by_vector, record):
 
 
 def _merge(results):
-  """One tree of the groups' results, which mask each other's vectors."""
+  """One tree from the groups' results, which mask each other's vectors."""
 
   def is_masked(node):
     return isinstance(node, optax.MaskedNode)

@@ -1,5 +1,6 @@
-"""The registry of sum queries: what is registered is audited. Code outside the package registers
-its own.
+"""The registry of sum queries: what is registered is audited.
+
+Code outside the package registers its own queries with `register`.
 """
 
 import math
@@ -55,20 +56,20 @@ def register(
   victim: PyTree = _LARGE,
   others: tuple[tuple[PyTree, float], ...] = (),
 ) -> None:
-  """Makes a sum query known to conformance, which audits the epsilon of its event, low-order bits
-  included.
+  """Makes a sum query known to conformance, which audits the epsilon of its event.
 
-  An event type that no registered query releases is refused there. Take noise of about the size of
-  the bound, so that an audit has something to see, and dither float noise (`jdp.numerics.dither`).
+  The audit includes the low-order bits, so dither float noise (`jdp.numerics.dither`). An event
+  type that no registered query releases is refused there. Take noise of about the size of the
+  bound, so that an audit has something to see.
 
   Args:
     name: free to choose.
     make: () -> query on records like `victim`.
-    factory: the public function that `make` calls; a factory that no entry names is not
+    factory: the public function that `make` calls. A factory that no entry names is not
       audited. Default: `make`.
-    victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative
-      the other way.
-    others: the other records, each with its weight, among which the victim moves the release
+    victim: a record that moves the release as far as any. Its negative moves it as far the other
+      way. A pytree of float32 arrays.
+    others: the other records, each with its weight. Among them the victim moves the release
       farthest.
 
   Raises:
@@ -113,8 +114,9 @@ def _of_clients(query: DistributedSum, num_clients: int) -> SumQuery:
 def _reference(
   release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent
 ) -> SumQuery:
-  """release(key, sum of vectors of norm 1) for an event that jdp's queries do not release
-  themselves.
+  """A query for an event that jdp's queries do not release themselves.
+
+  It returns release(key, sum of vectors of norm 1).
   """
   plain = gaussian_sum(1.0, 0.0)
 
@@ -142,7 +144,10 @@ def _noised_sum(
 
 
 def _sign_response(noise: float) -> SumQuery:
-  """Which of -1, 0 and 1 one number is, or with probability `noise` a uniform one of the three."""
+  """Tells which of -1, 0 and 1 one number is, by randomised response.
+
+  With probability `noise` the answer is a uniform one of the three.
+  """
 
   def release(key: jax.Array, total: jax.Array) -> jax.Array:
     coin_key, value_key = jax.random.split(key)
