@@ -1,13 +1,18 @@
 """Sums that keep what rounding takes from them: a float32 value and a remainder.
 
-Added up in float32, a contribution can move a sum by more than its own norm, because it shifts the
-roundings of all that follow: one among 16,098 by four times its norm. Here sums are made in
-float64, whether JAX is set to use it or not, and go from hand to hand as pairs of float32 that hold
-48 bits. Of n contributions of norm at most S, n up to 2^21, one moves such a sum by at most S (1 +
-1e-6). For an addition is wrong by at most 2^-53 of its sum; one contribution changes the 2^10
-additions of its own block, and those of the n / 2^10 whole blocks: by twice 2^-53 (2^20 + n^2 /
-2^10) S together. (Rows added at once, as the C of a chunk, add C^2 to that.) So it is where
-processors have float64; TPUs emulate it, which was not tried.
+A float32 sum can move by more than a contribution's own norm, because the contribution shifts the
+roundings of all that follow. One among 16,098 moved it by four times its norm.
+
+Here sums are made in float64, whether JAX is set to use it or not. They are passed on as pairs of
+float32 that hold 48 bits. Take n contributions of norm at most S, with n up to 2^21. One of them
+moves such a sum by at most S (1 + 1e-6), for these reasons:
+
+* An addition is wrong by at most 2^-53 of its sum.
+* One contribution changes the 2^10 additions of its own block, and those of the n / 2^10 whole
+  blocks. Together that is twice 2^-53 (2^20 + n^2 / 2^10) S.
+* C rows that are added at once, such as those of a chunk, add C^2 to that.
+
+This holds where processors have float64. TPUs emulate it, which was not tried.
 """
 
 import dataclasses
@@ -40,7 +45,7 @@ class Compensated:
 
   Attributes:
     value: the sum, rounded to float32.
-    remainder: float32 of the same shape, at most half of the value's last place.
+    remainder: float32 of the same shape. It is at most half of the value's last place.
   """
 
   value: jax.Array
@@ -48,12 +53,12 @@ class Compensated:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Of the sum."""
+    """The shape of the sum."""
     return self.value.shape
 
   @property
   def dtype(self) -> np.dtype:
-    """Of the sum, rounded: float32."""
+    """The dtype of the rounded sum, float32."""
     return self.value.dtype
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -68,7 +73,7 @@ class Product:
   Attributes:
     left: float32 [r, a].
     right: float32 [r, b].
-    shape: what the [a, b] entries are reshaped to.
+    shape: the shape that the [a, b] entries are reshaped to.
   """
 
   left: jax.Array
@@ -87,9 +92,9 @@ def rounded(total: PyTree) -> PyTree:
 
 
 def add(total: PyTree, tree: PyTree) -> PyTree:
-  """total + tree, leaf by leaf; each leaf of either is a pair or a plain array.
+  """Adds two trees leaf by leaf. Each leaf of either is a pair or a plain array.
 
-  Floats of up to 32 bits become pairs; anything else is added as it is.
+  Floats of up to 32 bits become pairs. Anything else is added as it is.
 
   >>> total = add(jnp.float32(1), jnp.float32(2**-40))
   >>> float(total.value), float(total.remainder) == 2**-40
@@ -99,7 +104,7 @@ def add(total: PyTree, tree: PyTree) -> PyTree:
 
 
 def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
-  """total / denominator as pairs; the denominator is a scalar > 0."""
+  """total / denominator as pairs. The denominator is a scalar > 0."""
   by = _double(denominator)
 
   def quotient(x):
@@ -119,7 +124,10 @@ def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
 
 
 def product(left: jax.Array, right: jax.Array) -> Compensated:
-  """left^T right of float32 [r, a] and [r, b]: [a, b], within 2^-52 r |left|^T |right|."""
+  """The matrix left^T right, [a, b], of float32 [r, a] and [r, b].
+
+  It is right to within 2^-52 r |left|^T |right|.
+  """
   if left.shape[1] > right.shape[1]:
     turned = product(right, left)
     return Compensated(turned.value.T, turned.remainder.T)
@@ -131,14 +139,14 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
 
 
 def sum_rows(tree: PyTree) -> PyTree:
-  """The sum over the leading axis of every array; floats and `Product`s become pairs."""
+  """The sum over the leading axis of every array. Floats and `Product`s become pairs."""
   return _map(
     lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree
   )
 
 
 def multiplied(tree: PyTree) -> PyTree:
-  """The tree with its `Product`s as pairs."""
+  """The tree with its `Product`s multiplied out, as pairs."""
   return _map(lambda x: _multiplied(x) if isinstance(x, Product) else x, tree)
 
 
@@ -158,7 +166,7 @@ def sum_while(
 
   Args:
     more: int32 scalar -> bool scalar.
-    part: int32 scalar -> what is added, a tree of plain arrays and pairs.
+    part: int32 scalar -> what is added. A tree of plain arrays and pairs.
     at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps
       one accumulator instead of two, which matters to long vectors.
   """
@@ -193,7 +201,7 @@ def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
 
 
 def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> list[Compensated]:
-  """All at once, as one vector."""
+  """The sums of all pairs over the devices, computed at once as one vector."""
   if not pairs:
     return []
   devices = lax.psum(1, axis_name)
@@ -211,8 +219,9 @@ def _is_pair(x: Any) -> bool:
 
 
 def _map(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-  """`jax.tree.map` with pairs and products for leaves; where the tree has an array the rest may
-  have a pair.
+  """`jax.tree.map` with pairs and products for leaves.
+
+  Where the tree has an array, the rest may have a pair.
   """
   leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Compensated | Product))
   others = [jax.tree.leaves(other, is_leaf=_is_pair) for other in rest]
@@ -233,7 +242,7 @@ def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _double(x: Any) -> jax.Array:
-  """A pair or an array of floats in float64; any other array as it is."""
+  """Converts a pair or an array of floats to float64. Any other array stays as it is."""
   with _float64(True):
     if isinstance(x, Compensated):
       return lax.add(_double(x.value), _double(x.remainder))
@@ -246,7 +255,7 @@ def _row_sum(x: jax.Array) -> jax.Array:
 
 
 def _single(x: jax.Array) -> Any:
-  """Float64 as a pair; any other array as it is."""
+  """Converts float64 to a pair. Any other array stays as it is."""
   if not _is_float(x):
     return x
   with _float64(True):

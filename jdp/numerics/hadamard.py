@@ -15,14 +15,13 @@ _einsum = partial(jnp.einsum, precision="highest")
 
 
 def hadamard_transform(x: jax.Array) -> jax.Array:
-  """H x along the last axis, H the orthonormal Hadamard matrix in natural (Sylvester) order: its
-  own inverse.
+  """H x along the last axis, with H the orthonormal Hadamard matrix in natural (Sylvester) order.
 
-  H[i, j] = (-1)^(number of ones in i AND j) / sqrt(d). In float32 the relative error is about 1e-7
-  sqrt(log2 d).
+  H is its own inverse. H[i, j] = (-1)^(number of ones in i AND j) / sqrt(d). In float32 the
+  relative error is about 1e-7 sqrt(log2 d).
 
   Args:
-    x: float32 [..., d], d a power of two.
+    x: float32 [..., d] with d a power of two.
 
   Returns:
     float32 [..., d].
@@ -41,11 +40,12 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
 
 
 def transform_rows(x: jax.Array) -> jax.Array:
-  """H x along the last axis but one: orthonormal combinations of rows. Fast for rows of 16 entries
-  and more.
+  """H x along the last axis but one: orthonormal combinations of rows.
+
+  It is fast for rows of 16 entries and more.
 
   Args:
-    x: float32 [..., n, k], n a power of two.
+    x: float32 [..., n, k] with n a power of two.
 
   Returns:
     float32 [..., n, k].
@@ -78,8 +78,9 @@ def _levels(count, shape):
 
 
 def _step(x, levels):
-  """The unnormalised transform over the first `levels` bits of the row number, which become the
-  last ones.
+  """The unnormalised transform over the first `levels` bits of the row number.
+
+  These bits become the last ones.
   """
   parts = jnp.split(x, 1 << levels, axis=-2)
   for half in (1 << level for level in range(levels)):
