@@ -156,7 +156,7 @@ def l2_laplace(
 
   def noise(key, shape):
     direction_key, length_key = jax.random.split(key)
-    # As an inner product: XLA on CPU would fuse a sum with the draws, number by number.
+    # An inner product, because XLA on CPU would fuse a sum with the draws, number by number.
     length = jnp.dot(random.exponential(length_key, (size,)), jnp.ones(size), precision="highest")
     return length * vectors.unit(random.normal(direction_key, shape))
 
@@ -180,7 +180,7 @@ def _additive(
 
   The noise has E||noise||^2 = second_moment.
   """
-  # Beyond it float32 would flush the noise to zero or infinity.
+  # Beyond this range float32 would flush the noise to zero or infinity.
   _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
   size, radius = math.prod(shape), sensitivity / 2
   stddev = math.sqrt(second_moment / max(1, size)) * scale
@@ -196,6 +196,7 @@ def _additive(
     )
 
   def mean_squared_error(norm: float) -> float:
+    # Three parts: the noise, the dither's rounding, and the bias of a value that is clipped.
     return second_moment * scale**2 + size * spacing**2 / 12 + max(0.0, norm - radius) ** 2
 
   return LocalMechanism(
@@ -212,17 +213,17 @@ def _additive(
   )
 
 
-def _l1_norm(value):
+def _l1_norm(value: jax.Array) -> jax.Array:
   return jnp.sum(jnp.abs(value))
 
 
-def _clip_l1(value, max_norm):
+def _clip_l1(value: jax.Array, max_norm: float) -> jax.Array:
   """Scales a value down to an L1 norm of at most max_norm.
 
   A scaled value is a relative 2e-6 shorter than max_norm, to leave room for rounding.
   """
   value = value.astype(jnp.float32) / np.float32(max_norm)
   norm = _l1_norm(value)
-  usable = norm < jnp.inf  # not of NaN
+  usable = norm < jnp.inf  # also False for NaN
   factor = np.float32(max_norm) / jnp.maximum(norm * (1 + _ROUNDING), 1.0)
   return jnp.where(usable, value, 0.0) * jnp.where(usable, factor, 0.0)

@@ -12,7 +12,7 @@ from jdp.accounting.float_noise import check_spacing
 from jdp.guarantees import rounded_up
 from jdp.mechanisms.base import LocalMechanism
 
-_LARGEST = 2**24  # every integer up to here is a float32
+_LARGEST = 2**24  # float32 holds every integer up to this one
 
 
 class GridParameters(NamedTuple):
@@ -124,6 +124,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     return report.astype(jnp.float32) * step
 
   def mean_squared_error(norm: float) -> float:
+    # Unbiased rounding is uncorrelated with the estimate. Else take the triangle inequality.
     before, rounding = mechanism.mean_squared_error(norm), dim * spacing**2 / 4
     return before + rounding if unbiased else (math.sqrt(before) + math.sqrt(rounding)) ** 2
 

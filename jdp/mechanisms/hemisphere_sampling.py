@@ -85,6 +85,6 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cap,
-    # a report and its opposite are equally likely draws: no bit of it tells but the side
+    # A report and its opposite are equally likely draws, so no bit tells more than the side.
     noise=0.0,
   )

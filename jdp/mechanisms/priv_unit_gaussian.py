@@ -1,6 +1,7 @@
 """PrivUnitG: the direction of a vector, by Gaussian noise truncated along it (arXiv 2205.02466)."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
 from jdp.numerics.vectors import l2_norm, unit
 
-_SPACING = 1 / 64  # of the dither: the noise in a coordinate of V has a standard deviation of 1
+_SPACING = 1 / 64  # of the dither, whose unit is the noise's standard deviation in V, 1
 
 
 def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
@@ -93,6 +94,7 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   def decode(report):
     return scale * report
 
+  # `encode` for all rows at once. u is rows / lengths, and is never computed itself.
   def privatize_sum(keys, values, weights):
     noise, height, shift_keys = jax.vmap(draw)(keys)
     rows, lengths = row_directions(values)
@@ -121,7 +123,7 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   )
 
 
-def truncated_normal(cap: GaussianCap):
+def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], jax.Array]:
   """Makes the sampler key -> t of t = <V, u>.
 
   It is a standard normal given t >= gamma with probability p, else given t < gamma.

@@ -71,6 +71,7 @@ def priv_unit_linf(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
     rounding_key, count_key, subset_key = jax.random.split(key, 3)
+    # The coordinates in the subset agree with the rounded vector, the others do not.
     return random_subset(subset_key, dim, sample_count(count_key)) == _rounds_up(
       rounding_key, value
     )
@@ -95,13 +96,11 @@ def priv_unit_linf(
   )
 
 
-def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
-  if kappa is None and p is None:
-    return cubes.optimal_cube(dim, epsilon)
+def _choose_cube(dim: int, epsilon: float, kappa: int | None, p: float | None) -> cubes.Cube:
+  if kappa is None:
+    return cubes.optimal_cube(dim, epsilon) if p is None else cubes.widest_cube(dim, epsilon, p)
   if p is None:
     return cubes.cube_at(dim, epsilon, kappa)
-  if kappa is None:
-    return cubes.widest_cube(dim, epsilon, p)
   cube = cubes.cube_of(dim, kappa, p)
   if not cube.epsilon <= epsilon:
     raise ValueError(
@@ -111,15 +110,16 @@ def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
   return cube
 
 
-def _rounds_up(key, value):
+def _rounds_up(key: jax.Array, value: jax.Array) -> jax.Array:
   """Coins of bias (1 + u)/2 for u in [-1, 1]. NaN counts as 0."""
   value = jnp.asarray(value, jnp.float32)
   value = jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, -1.0, 1.0))
+  # Uniform on [0, 2) in steps of 2^-23: 24 random bits, which float32 holds exactly.
   uniform = (random.bits(key, value.shape) >> np.uint32(8)).astype(jnp.float32) * np.float32(
     2.0**-23
   )
   return uniform < 1 + value
 
 
-def _signed(bits, scale):
+def _signed(bits: jax.Array, scale: float) -> jax.Array:
   return jnp.where(bits, np.float32(scale), np.float32(-scale))

@@ -19,10 +19,10 @@ from jdp.numerics.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-# Of the dither, as a share of the noise in a coordinate of V. Its error E has mean 0 and, over
-# random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E) (1 -
-# <V,E> - ||E||^2/2 + 3/2 <V,E>^2), of the mean V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 - (dim -
-# 1) s^2 / 24). Of norm 1/m, its squared error rises by twice that.
+# The spacing of the dither, as a share of the noise in a coordinate of V. The dither's error E has
+# mean 0 and, over random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E)
+# (1 - <V,E> - ||E||^2/2 + 3/2 <V,E>^2). Its mean is V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 -
+# (dim - 1) s^2 / 24). As the norm stays 1/m, the squared error rises by twice that.
 _SPACING_SHARE = 1 / 64
 
 
@@ -88,7 +88,7 @@ def priv_unit(
   """
   cap = _choose_cap(dim, epsilon, gamma, p)
   sample_height = height_sampler(cap)
-  move = _move_explicitly if dim <= _SMALL_DIM else _move
+  point_at_height = _point_at_height_explicitly if dim <= _SMALL_DIM else _point_at_height
   scale = math.exp(-cap.log_m)
   spacing = math.sqrt(-math.expm1(2 * cap.log_m) / dim) * _SPACING_SHARE
 
@@ -102,7 +102,7 @@ def priv_unit(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
     noise, height, complement, shift_key = draw(key)
-    v = dithered(shift_key, move(noise, unit(value), height, complement), spacing)
+    v = dithered(shift_key, point_at_height(noise, unit(value), height, complement), spacing)
     return v / jnp.sqrt(precise_dot(v, v))
 
   def decode(report):
@@ -114,7 +114,7 @@ def priv_unit(
     a, b = _coefficients(
       row_dots(noise, noise), row_dots(noise, rows) / lengths, height, complement
     )
-    v = a[:, None] * noise + (b / lengths)[:, None] * rows  # `_move`
+    v = a[:, None] * noise + (b / lengths)[:, None] * rows  # as in `_point_at_height`
     v = jax.vmap(lambda key, v: dithered(key, v, spacing))(shift_keys, v)
     return weighted_row_sum(scale * weights / jnp.sqrt(row_dots(v, v)), v)
 
@@ -155,13 +155,11 @@ def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, 
   return cap.gamma, cap.p
 
 
-def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
-  if gamma is None and p is None:
-    return caps.optimal_cap(dim, epsilon)
+def _choose_cap(dim: int, epsilon: float, gamma: float | None, p: float | None) -> caps.Cap:
+  if gamma is None:
+    return caps.optimal_cap(dim, epsilon) if p is None else caps.widest_cap(dim, epsilon, p)
   if p is None:
     return caps.cap_at(dim, epsilon, gamma)
-  if gamma is None:
-    return caps.widest_cap(dim, epsilon, p)
   cap = caps.cap_of(dim, gamma, p)
   if not cap.epsilon <= epsilon:
     raise ValueError(
@@ -171,7 +169,9 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
   return cap
 
 
-def _move(noise, u, height, complement):
+def _point_at_height(
+  noise: jax.Array, u: jax.Array, height: jax.Array, complement: jax.Array
+) -> jax.Array:
   """The point t u + sqrt(1-t^2) w of the sphere, as A g + B u.
 
   Here g is the noise, and w is its part orthogonal to u, normalised. w itself is never computed.
@@ -180,21 +180,26 @@ def _move(noise, u, height, complement):
   return a * noise + b * u
 
 
-def _coefficients(square, along, height, complement):
-  """(A, B) of `_move`, from ||g||^2 and <g, u>."""
+def _coefficients(
+  square: jax.Array, along: jax.Array, height: jax.Array, complement: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """(A, B) of `_point_at_height`, from ||g||^2 and <g, u>."""
+  # sqrt(1 - t^2) from 1 - t, the complement: 1 - t^2 would cancel near the pole.
   a = jnp.sqrt(complement * (1 + height)) / jnp.sqrt(square - along * along)
   return a, height - a * along
 
 
-def _move_explicitly(noise, u, height, complement):
-  """`_move` for few dimensions, where ||g||^2 - <g,u>^2 would cancel.
+def _point_at_height_explicitly(
+  noise: jax.Array, u: jax.Array, height: jax.Array, complement: jax.Array
+) -> jax.Array:
+  """`_point_at_height` for few dimensions, where ||g||^2 - <g,u>^2 would cancel.
 
   It computes w itself, orthogonalised twice.
   """
   for _ in range(2):
     noise = noise - jnp.sum(noise * u) * u
   length = jnp.sqrt(jnp.sum(noise * noise))
-  # In float32 g may be parallel to u (at d = 2, once in 1e8 draws): then any orthogonal vector.
+  # In float32 g may be parallel to u (at d = 2, once in 1e8 draws). Then any normal to u will do.
   shortest = jnp.arange(u.size) == jnp.argmin(jnp.abs(u))
   other = shortest.astype(jnp.float32) - jnp.sum(jnp.where(shortest, u, 0.0)) * u
   w = jnp.where(

@@ -193,10 +193,12 @@ def fast_proj_unit(
   )
 
 
-def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
+def _mechanism(
+  projection: projections.Projection, dim: int, width: int, k: int, epsilon: float
+) -> LocalMechanism:
   direction = priv_unit(k, epsilon)
-  # Gamma((k+1)/2) Gamma(D/2) / (Gamma(k/2) Gamma((D+1)/2)), the mean of the square root of a
-  # Beta(k/2, (D-k)/2).
+  # The mean of the square root of a Beta(k/2, (D-k)/2), which is Gamma((k+1)/2) Gamma(D/2) /
+  # (Gamma(k/2) Gamma((D+1)/2)).
   c = math.exp(log_density_constant(k + 1) - log_density_constant(width + 1))
 
   def encode(key, value):
@@ -217,14 +219,15 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     return projection.finish(spread(report))
 
   def privatize_sum(keys, values, weights):
+    # `finish` is linear, so it follows the sum.
     parts = jax.vmap(lambda key, value: spread(encode(key, value)))(keys, values)
     return projection.finish(jnp.tensordot(weights, parts, 1, precision="highest"))
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.
     square = direction.mean_squared_error(1.0) + 1  # E||z||^2
-    # E<estimate, u>^2; z's covariance is isotropic. What remains is spread evenly over the D - 1
-    # other dimensions.
+    # c^2 E<estimate, u>^2, as z's covariance is isotropic. The rest is spread evenly over the D - 1
+    # other dimensions, of which padding holds all but dim - 1.
     along = (1 + direction.mean_squared_error(1.0) / k) * k / width
     return (along + (square - along) * (dim - 1) / (width - 1)) / c**2 - 1
 
@@ -239,12 +242,12 @@ def _mechanism(projection, dim, width, k, epsilon) -> LocalMechanism:
     mean_squared_error=mean_squared_error,
     parameters=ProjUnitParameters(k, width, c, direction.parameters),
     privatize_sum=privatize_sum,
-    # the k numbers are dithered by `direction`, and their images are post-processing of them
+    # `direction` dithers the k numbers, and their images are post-processing of them.
     noise=0.0,
   )
 
 
-def _check(dim, num_projections):
+def _check(dim: int, num_projections: int) -> None:
   _validate.integer(2, dim=dim, num_projections=num_projections)
   if not num_projections <= dim:
     raise ValueError(f"Expected num_projections to be at most dim = {dim}, got {num_projections}.")

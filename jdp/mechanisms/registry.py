@@ -74,7 +74,7 @@ def _unit_radius(setting: Setting) -> float:
   return 1.0
 
 
-def _no_more(
+def _no_statistics(
   mechanism: LocalMechanism, difference: np.ndarray
 ) -> dict[str, Callable[[Report], jax.Array]]:
   del mechanism, difference
@@ -88,7 +88,7 @@ def register(
   factory: Callable[..., LocalMechanism] | None = None,
   radius: Callable[[Setting], float] = _unit_radius,
   smallest_dim: int = 2,
-  statistics: Statistics = _no_more,
+  statistics: Statistics = _no_statistics,
   estimates_directions: bool = False,
   projects: bool = False,
   shares_projection: bool = False,
@@ -141,7 +141,7 @@ def registered() -> dict[str, RegisteredMechanism]:
   return dict(_MECHANISMS)
 
 
-def _in_cube(setting: Setting) -> LocalMechanism:
+def _scaled_priv_unit_linf(setting: Setting) -> LocalMechanism:
   """PrivUnit-infinity on values scaled up from a cube of half-width `max_coordinate`."""
   mechanism = priv_unit_linf(setting.dim, setting.epsilon)
   factor = np.float32(1 / setting.max_coordinate)
@@ -182,14 +182,14 @@ def _top_magnitude(
 
 def _half_stddev_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  # half a coordinate's standard deviation
+  # The spacing is half a coordinate's standard deviation.
   spacing = 0.5 * math.sqrt(mechanism.mean_squared_error(1.0) / setting.dim)
   return on_grid(mechanism, spacing, unbiased=True)
 
 
-def _half_length_grid(setting: Setting) -> LocalMechanism:
+def _half_root_mean_square_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  # half a coordinate's root mean square
+  # The spacing is half a coordinate's root mean square.
   return on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(setting.dim))
 
 
@@ -251,13 +251,13 @@ def _register_own() -> None:
   register("one_projection", lambda s: _fast_proj_unit(s, projection_key=s.shared_key), **one)
   register("separated", _separated, factory=separated, statistics=_top_magnitude, **directions)
   register("hemisphere", lambda s: hemisphere(s.dim, s.epsilon), factory=hemisphere, **directions)
-  # Its error is exact for vertices of the cube; elsewhere too high by at most 1 of dim / m^2.
-  register("priv_unit_linf", _in_cube, factory=priv_unit_linf, **cube)
+  # Its error is exact for vertices of the cube, and elsewhere too high by at most 1 of dim / m^2.
+  register("priv_unit_linf", _scaled_priv_unit_linf, factory=priv_unit_linf, **cube)
   register("gaussian", _gaussian, factory=gaussian, smallest_dim=1, **directions)
   register("l2_laplace", _l2_laplace, factory=l2_laplace, smallest_dim=1, **directions)
   register("laplace", _laplace, factory=laplace, **l1_ball, **directions)
   register("laplace_scalar", lambda s: laplace(s.epsilon, 2.0), factory=laplace, smallest_dim=1)
-  register("on_grid", _half_length_grid, **grid)
+  register("on_grid", _half_root_mean_square_grid, **grid)
   register("laplace_on_grid", _on_quarter_grid(_laplace), **grid, **l1_ball)
   register("gaussian_on_grid", _on_quarter_grid(_gaussian), **grid, smallest_dim=1)
   register("scalar_dp", lambda s: scalar_dp(s.epsilon, 1.0), factory=scalar_dp, **scalar)

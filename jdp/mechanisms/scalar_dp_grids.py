@@ -3,12 +3,14 @@
 Source: arXiv 1812.00984, Algorithms 3 and 4.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdp import random
-from jdp.accounting.local.scalar_dp import relative_grid, scalar_grid
+from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 
@@ -55,7 +57,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   def encode(key, value):
     rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
-    value = jnp.where(value > 0, value, 0.0)  # NaN too
+    value = jnp.where(value > 0, value, 0.0)  # also 0 for NaN
     position = jnp.minimum(value / max_value, 1.0) * k
     lower = jnp.floor(position)
     up = jax.random.uniform(rounding_key) < position - lower
@@ -119,7 +121,7 @@ def scalar_rel_dp(
   def encode(key, value):
     rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
-    value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # NaN too
+    value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # also 0 for NaN
     lower = jnp.searchsorted(jnp.asarray(levels[1:-1]), value, side="right")
     low, high = jnp.asarray(levels)[lower], jnp.asarray(levels)[lower + 1]
     up = jax.random.uniform(rounding_key) < (value - low) / (high - low)
@@ -133,18 +135,23 @@ def scalar_rel_dp(
   return _mechanism(grid, encode, lambda report: jnp.asarray(estimates)[report])
 
 
-def _respond(key, level, k, log_lie_probability):
+def _respond(key: jax.Array, level: jax.Array, k: int, log_lie_probability: float) -> jax.Array:
   """Randomised response on 0..k: the level or, with the probability of a lie, another one.
 
   The other one is uniform among the rest.
   """
   lie_key, other_key = jax.random.split(key)
   other = jax.random.randint(other_key, (), 0, k)
+  # Skip the level itself: the k numbers 0..k-1 stand for the k other levels.
   other = jnp.where(other >= level, other + 1, other)
   return jnp.where(random.rare_bernoulli(lie_key, log_lie_probability), other, level)
 
 
-def _mechanism(grid, encode, decode):
+def _mechanism(
+  grid: ScalarGrid | RelativeGrid,
+  encode: Callable[[jax.Array, jax.Array], jax.Array],
+  decode: Callable[[jax.Array], jax.Array],
+) -> LocalMechanism:
   return LocalMechanism(
     encode=encode,
     decode=decode,

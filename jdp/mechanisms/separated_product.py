@@ -3,6 +3,7 @@
 Source: arXiv 1812.00984, Definition 1.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -64,8 +65,8 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     direction_key, magnitude_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     norm = direction.norm(value)
-    # Not every direction's mechanism divides by the norm itself. For those that do this must
-    # change nothing: so no division by extreme norms, whose reciprocals float32 does not hold.
+    # Not every mechanism for directions divides by the norm itself. For those that do, this must
+    # change nothing. So extreme norms, whose reciprocals float32 does not hold, divide nothing.
     length = jnp.where((norm > 1e-30) & (norm < 1e30), norm, 1.0)
     return SeparatedReport(
       direction.encode(direction_key, value / length), magnitude.encode(magnitude_key, norm)
@@ -94,7 +95,7 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   )
 
 
-def _product_noise(direction, magnitude):
+def _product_noise(direction: LocalMechanism, magnitude: LocalMechanism) -> float | None:
   """The `noise` of the product.
 
   None for a magnitude that is not exact, which would show its own digits in all coordinates.
@@ -106,12 +107,17 @@ def _product_noise(direction, magnitude):
   )
 
 
-def _product_sum(direction_sum, norm, magnitude):
+def _product_sum(
+  direction_sum: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+  norm: Callable[[jax.Array], jax.Array],
+  magnitude: Callable[[jax.Array, jax.Array], jax.Array],
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
   """The `privatize_sum` of the product: the directions' sum, with the magnitudes among the weights.
 
   All mechanisms with a `privatize_sum` divide by the norm themselves. So values go in as they are.
   """
 
+  # The keys are split as in `encode`, so that the sum is that of the same releases.
   def magnitude_of(key, value):
     direction_key, magnitude_key = jax.random.split(key)
     return direction_key, magnitude(magnitude_key, norm(value))

@@ -12,12 +12,12 @@ from jdp import _validate
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
-# Numbers in a block by default: noise and values together stay in a core's second-level cache, or
-# close to it.
-_BLOCK = 200_000
-# Clients that a `privatize_sum` may add up in float32 in smaller blocks, before their sum is made
-# exact in float64: at 1e6 coordinates float64 accumulators leave the cache.
-_GROUP = 8
+# How many numbers a block has by default. Noise and values together stay in a core's second-level
+# cache, or close to it.
+_NUMBERS_IN_BLOCK = 200_000
+# How many clients a `privatize_sum` may add up in float32 before their sum goes on in float64. This
+# matters to smaller blocks: at 1e6 coordinates float64 accumulators leave the cache.
+_CLIENTS_IN_GROUP = 8
 
 
 def stream_sum(
@@ -113,7 +113,7 @@ def unrounded_stream_sum(
     table = jnp.asarray(values)
     _check_count("values", table, count)
     shape = table.shape[1:]
-  size = max(1, _BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
+  size = max(1, _NUMBERS_IN_BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
   _validate.integer(1, block_size=size)
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
@@ -121,21 +121,21 @@ def unrounded_stream_sum(
     raise ValueError(
       f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums."
     )
-  # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw
-  # data.
+  # Slice the raw data: JAX's key-reuse checker takes slices of keys in a loop for reuse.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
   num_turns = -(-count // (size * devices))
-  # in a group, added up in float32
-  blocks = max(1, _GROUP // size) if mechanism.privatize_sum else 1
+  # The blocks of a group are added up in float32.
+  blocks = max(1, _CLIENTS_IN_GROUP // size) if mechanism.privatize_sum else 1
   num_groups = -(-num_turns // blocks)
 
   def share(key_data, weights, table):
     first = jnp.int32(0) if mesh is None else lax.axis_index(mesh.axis_names)
 
     def block_sum(turn):
-      block = first + turn * devices  # dealt out like cards
-      start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
+      block = first + turn * devices  # devices take the blocks in turns
+      # The last block overlaps the one before. Clients counted there get the weight 0 here.
+      start = jnp.minimum(block * size, count - size)
       clients = start + jnp.arange(size, dtype=jnp.int32)
       own_key_data, own_weights = (
         lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights)
@@ -166,13 +166,15 @@ def unrounded_stream_sum(
     mesh=mesh,
     in_specs=everywhere,
     out_specs=everywhere,
-    # mechanisms begin loops of their own with constants, which would have to be declared varying
+    # Mechanisms begin loops of their own with constants, which would have to be declared varying.
     check_vma=False,
   )
   return shares_sum(key_data, weights, table)
 
 
-def _sum_of_each(mechanism):
+def _sum_of_each(
+  mechanism: LocalMechanism,
+) -> Callable[[jax.Array, jax.Array, jax.Array], Compensated]:
   """The `privatize_sum` of a mechanism that has none: each release, then their sum, a pair."""
 
   def weighted(key, value, weight):
@@ -181,7 +183,7 @@ def _sum_of_each(mechanism):
   return lambda keys, values, weights: sum_rows(jax.vmap(weighted)(keys, values, weights))
 
 
-def _check_count(name, array, count):
+def _check_count(name: str, array: jax.Array, count: int) -> None:
   if array.shape[:1] != (count,):
     raise ValueError(
       f"Expected {name} for {count} clients, one for each key, got shape {array.shape}."

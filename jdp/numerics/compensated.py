@@ -31,10 +31,10 @@ PyTree = Any
 MAX_CONTRIBUTIONS = 2**21
 """Of how many contributions a sum keeps its sensitivity."""
 
-_BLOCK = 2**10
-# Only around primitives, whose types JAX keeps wherever it traces them, under vmap and scan too; it
-# may narrow constants.
-_jax: Any = jax  # the function has moved
+_BLOCK = 2**10  # parts in a block of a long sum
+# Use `_float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
+# and scan too. It may narrow constants.
+_jax: Any = jax  # `enable_x64` moved between versions of JAX
 _float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
 
 
@@ -100,17 +100,17 @@ def add(total: PyTree, tree: PyTree) -> PyTree:
   >>> float(total.value), float(total.remainder) == 2**-40
   (1.0, True)
   """
-  return _map(lambda x, y: _single(_plus(_double(x), _double(y))), total, tree)
+  return _map(lambda x, y: _as_pair(_plus(_as_float64(x), _as_float64(y))), total, tree)
 
 
 def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
   """total / denominator as pairs. The denominator is a scalar > 0."""
-  by = _double(denominator)
+  by = _as_float64(denominator)
 
   def quotient(x):
     with _float64(True):
-      dividend = _double(x)
-      return _single(lax.div(dividend, lax.broadcast(by, dividend.shape)))
+      dividend = _as_float64(x)
+      return _as_pair(lax.div(dividend, lax.broadcast(by, dividend.shape)))
 
   return _map(quotient, total)
 
@@ -120,7 +120,7 @@ def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
   value = np.float32(least)
   least_pair = Compensated(jnp.asarray(value), jnp.float32(least - float(value)))
   with _float64(True):
-    return _single(lax.max(_double(total), _double(least_pair)))
+    return _as_pair(lax.max(_as_float64(total), _as_float64(least_pair)))
 
 
 def product(left: jax.Array, right: jax.Array) -> Compensated:
@@ -132,16 +132,16 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
     turned = product(right, left)
     return Compensated(turned.value.T, turned.remainder.T)
   # XLA's float64 product of [a, r] and [r, b] takes a third of the time of one that contracts two
-  # first axes, to which it would turn this one back, but for the barrier.
+  # first axes. Without the barrier, XLA would turn this product into that one.
   with _float64(True):
-    rows = lax.optimization_barrier(lax.transpose(_double(left), (1, 0)))
-    return _single(lax.dot_general(rows, _double(right), (((1,), (0,)), ((), ()))))
+    rows = lax.optimization_barrier(lax.transpose(_as_float64(left), (1, 0)))
+    return _as_pair(lax.dot_general(rows, _as_float64(right), (((1,), (0,)), ((), ()))))
 
 
 def sum_rows(tree: PyTree) -> PyTree:
   """The sum over the leading axis of every array. Floats and `Product`s become pairs."""
   return _map(
-    lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree
+    lambda x: _multiplied(x) if isinstance(x, Product) else _as_pair(_row_sum(_as_float64(x))), tree
   )
 
 
@@ -175,8 +175,9 @@ def sum_while(
 
   def turn(carry):
     i, total = carry
-    return i + 1, _map(lambda x, y: _plus(x, _double(y)), total, part(i))
+    return i + 1, _map(lambda x, y: _plus(x, _as_float64(y)), total, part(i))
 
+  # Blocks keep the number of additions small that one contribution changes (module's docstring).
   def block(carry):
     i, total = carry
     end = i + _BLOCK
@@ -185,7 +186,7 @@ def sum_while(
 
   body = turn if at_most is not None and at_most <= _BLOCK else block
   return jax.tree.map(
-    _single, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1]
+    _as_pair, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1]
   )
 
 
@@ -209,7 +210,7 @@ def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> li
   both = jnp.stack([flat, ravel_pytree([x.remainder for x in pairs])[0]])
   padded = jnp.pad(both, ((0, 0), (0, -flat.size % devices))).reshape(2, devices, -1)
   shares = lax.all_to_all(padded, axis_name, 1, 1)
-  own = _single(_row_sum(_double(Compensated(shares[0], shares[1]))))
+  own = _as_pair(_row_sum(_as_float64(Compensated(shares[0], shares[1]))))
   whole = lax.all_gather(jnp.stack([own.value, own.remainder]), axis_name, axis=1, tiled=True)
   return list(map(Compensated, *(restore(row[: flat.size]) for row in whole)))
 
@@ -233,7 +234,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _zeros(dtype: Any, shape: tuple[int, ...]) -> jax.Array:
-  return _double(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
+  return _as_float64(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
 
 
 def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -241,11 +242,11 @@ def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
     return lax.add(x, y)
 
 
-def _double(x: Any) -> jax.Array:
+def _as_float64(x: Any) -> jax.Array:
   """Converts a pair or an array of floats to float64. Any other array stays as it is."""
   with _float64(True):
     if isinstance(x, Compensated):
-      return lax.add(_double(x.value), _double(x.remainder))
+      return lax.add(_as_float64(x.value), _as_float64(x.remainder))
     return lax.convert_element_type(x, np.float64) if _is_float(x) else x
 
 
@@ -254,7 +255,7 @@ def _row_sum(x: jax.Array) -> jax.Array:
     return jnp.sum(x, axis=0, dtype=x.dtype)
 
 
-def _single(x: jax.Array) -> Any:
+def _as_pair(x: jax.Array) -> Any:
   """Converts float64 to a pair. Any other array stays as it is."""
   if not _is_float(x):
     return x
@@ -263,4 +264,5 @@ def _single(x: jax.Array) -> Any:
     rest = lax.convert_element_type(
       lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32
     )
+  # The rest of an infinite value is NaN or infinite.
   return Compensated(value, jnp.where(jnp.isfinite(value), rest, 0.0))

@@ -57,4 +57,5 @@ def on_shifted_grid(x: jax.Array, shift: jax.Array, spacing: jax.typing.ArrayLik
   spacing = jnp.float32(spacing)
   position = x / spacing
   on_grid = (jnp.round(position - shift) + shift) * spacing
+  # A comparison with NaN is False, so NaN, infinities and a spacing of 0 leave x as it is.
   return jnp.where(jnp.abs(position) < _FLOAT32_DIGITS, on_grid, x)

@@ -8,12 +8,11 @@ from jax import lax
 
 from jdp.numerics.vectors import unit
 
-# Matrix products in true float32, on accelerators too: their default precision would distort the
-# release.
+# Matrix products in true float32. The default precision of accelerators would distort the release.
 precise_dot = functools.partial(jnp.dot, precision="highest")
-row_dots = jax.vmap(precise_dot)  # row by row; on CPU faster than sums along the rows
+row_dots = jax.vmap(precise_dot)  # one product a row; on CPU faster than sums along the rows
 
-_FEW = 8
+_FEW = 8  # rows, up to which a sum is written out
 
 
 def weighted_row_sum(weights: jax.Array, rows: jax.Array) -> jax.Array:
@@ -46,5 +45,6 @@ def row_directions(values: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = jax.vmap(unit)(rows_squares[0])
     return rows, row_dots(rows, rows)
 
+  # A loop of no or one step, because what a branch returns would be written once more.
   rows, squares = lax.fori_loop(0, some_extreme.astype(jnp.int32), normalised, (values, squares))
   return rows, jnp.sqrt(squares)

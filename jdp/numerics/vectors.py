@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 PyTree = Any
 
-_LEAST = 1e-30  # far above the denormal numbers, which processors may flush to zero
+_LEAST = 1e-30  # far above denormal numbers, which processors may flush to zero
 # The float32 sum of squares of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact
 # one.
 _ROUNDING = 2e-6
@@ -31,7 +31,7 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
   # _ROUNDING allows.
   norm = jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x * x) for x in jax.tree.leaves(scaled)])))
   # A sum always passes NaN on. The maximum may not: for rows of a batch, XLA on CPU drops it.

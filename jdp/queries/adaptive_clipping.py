@@ -16,7 +16,7 @@ from jdp.numerics import vectors
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
-_CLIP_RANGE = (1e-15, 1e15)  # so that the noise, too, stays within float32's range
+_CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
 
 
 class AdaptiveState(NamedTuple):
@@ -117,6 +117,7 @@ def adaptive_clipped_sum(
     count_key, sum_key = jax.random.split(key)
     sigma = jnp.float32(sum_multiplier) * state.clip_norm
     result = add_noise(sum_key, total.vector, sigma)
+    # The centred bits add up to (unclipped - clipped) / 2. So 1/2 is added back.
     share = 0.5 + add_noise(count_key, total.unclipped, sigma_b) / expected_size
     clip_norm = jnp.clip(
       state.clip_norm * jnp.exp(-learning_rate * (share - quantile)), *_CLIP_RANGE
@@ -143,6 +144,7 @@ def _sum_multiplier(z: float, sigma_b: float) -> float:
       f"{sigma_b!r}; with less noise the count alone costs more than the whole; raise count_stddev "
       "or expected_size."
     )
+  # (z^-2 - (2 sigma_b)^-2)^(-1/2), in a form that allows z = 0.
   multiplier = z / math.sqrt(1 - (z / (2 * sigma_b)) ** 2)
   _validate.in_range(0, _CLIP_RANGE[1], noise_multiplier_of_the_sum=multiplier)
   return multiplier

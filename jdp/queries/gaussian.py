@@ -3,7 +3,8 @@
 Source: arXiv 1812.06210, Section 2.2.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ from jdp.events import GaussianSum, NonPrivate
 from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
-from jdp.queries.base import Schedule, SumQuery, times
+from jdp.queries.base import PyTree, Schedule, SumQuery, times
 
-# beyond it float32 would flush a bound or a noise level to zero or infinity
+# Outside this range float32 would flush a bound or a noise level to zero or infinity.
 FLOAT32_SAFE = (1e-30, 1e30)
 
 
@@ -128,6 +129,7 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
     result, event, state = query.finalize(key, state, total)
     return jax.tree.map(lambda x: x / jnp.float32(denominator), result), event, state
 
+  # A noise of 0 or None stays what it is.
   return query._replace(
     finalize=finalize, noise=query.noise and times(1 / denominator, query.noise)
   )
@@ -141,18 +143,19 @@ def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) 
     _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
 
 
-def noise_by_state(stddev: float | Schedule):
+def noise_by_state(stddev: float | Schedule) -> float | Callable[[SumState], Any]:
   """The `noise` of a query with a `SumState` that adds N(0, stddev^2)."""
   return (lambda state: at_step(stddev, state.step)) if callable(stddev) else stddev
 
 
-def weighted(contribution, weight: jax.Array):
+def weighted(contribution: PyTree, weight: jax.Array) -> PyTree:
   """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
   weight = jnp.minimum(weight, 1.0)
+  # A choice, not a product: 0 times NaN or infinity would not be zero.
   return jax.tree.map(lambda x: jnp.where(weight > 0, x * weight, 0.0), contribution)
 
 
-def add_noise(key: jax.Array, total, stddev):
+def add_noise(key: jax.Array, total: PyTree, stddev: jax.typing.ArrayLike) -> PyTree:
   """total + N(0, stddev^2), rounded to float32 once, then dithered.
 
   Each leaf is noised with a key of its own.
@@ -162,10 +165,11 @@ def add_noise(key: jax.Array, total, stddev):
   noise = [
     jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
   ]
+  # Noise first, then the one rounding. To round first would add to the sensitivity.
   noised = rounded(add(total, jax.tree.unflatten(treedef, noise)))
   return dithered(shift_key, noised, FINEST_SHARE * stddev)
 
 
-def at_step(value: float | Schedule, step: jax.Array):
+def at_step(value: float | Schedule, step: jax.Array) -> float | jax.Array:
   """A schedule's value at a step; a constant stays the host's float64."""
   return jnp.asarray(value(step), jnp.float32) if callable(value) else value

@@ -11,7 +11,7 @@ from jdp.accounting.float_noise import FINEST_SHARE, check_spacing
 from jdp.queries.base import SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE
 
-_LARGEST = np.float32(2**24)  # every integer up to here is a float32
+_LARGEST = np.float32(2**24)  # float32 holds every integer up to this one
 
 
 def on_grid(query: SumQuery, spacing: float) -> SumQuery:
@@ -99,6 +99,7 @@ def _rounded(x: jax.Array, step: jax.typing.ArrayLike) -> jax.Array:
 
 def _coarsened(spacing: float, noise: jax.Array) -> jax.Array:
   """The least 2^j spacing, j >= 0, that is not finer than the noise allows."""
+  # Mantissas and exponents are compared, because a float32 logarithm could be one doubling off.
   mantissa, exponent = math.frexp(spacing)
   least_mantissa, least_exponent = jnp.frexp(np.float32(FINEST_SHARE) * noise)
   doublings = least_exponent - exponent + (least_mantissa > np.float32(mantissa)).astype(np.int32)

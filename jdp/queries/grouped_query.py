@@ -4,7 +4,8 @@ Source: arXiv 1812.06210, Sections 2 and 3.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,7 @@ def grouped(
     raise ValueError(
       f"Expected at least one query, each with a string as its label, got labels {list(queries)}."
     )
+  # A fixed order, so that keys and events do not depend on how the mapping was made.
   names = tuple(sorted(queries))
   queries = dict(queries)
 
@@ -96,13 +98,14 @@ def grouped(
   return SumQuery(init, preprocess, finalize, noise, takes_pairs=True, clip=clip)
 
 
-def _largest_noise(noises):
+def _largest_noise(noises: Mapping[str, Any]) -> float | Callable[[Mapping], jax.Array] | None:
   """The `noise` of groups with these noises by label."""
   if None in noises.values():
     return None
   if not any(map(callable, noises.values())):
     return max(noises.values())
 
+  # One `SumQuery.noise` for all coordinates: the largest, in the state of the round.
   def noise(state):
     now = [x(state[name]) if callable(x) else x for name, x in noises.items()]
     return functools.reduce(jnp.maximum, [jnp.asarray(x, jnp.float32) for x in now])
@@ -110,7 +113,7 @@ def _largest_noise(noises):
   return noise
 
 
-def _check_labels(names, used):
+def _check_labels(names: Iterable[str], used: Iterable[Any]) -> None:
   unknown, unused = ({*used} - {*names}, {*names} - {*used})
   if unknown:
     raise ValueError(
@@ -123,20 +126,21 @@ def _check_labels(names, used):
     )
 
 
-def _select(name, by_vector, record):
+def _select(name: str, by_vector: PyTree, record: PyTree) -> PyTree:
   """The record with only the vectors of group `name`."""
   return jax.tree.map(
     lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record
   )
 
 
-def _merge(results):
+def _merge(results: Sequence[PyTree]) -> PyTree:
   """One tree from the groups' results, which mask each other's vectors."""
 
   def is_masked(node):
     return isinstance(node, optax.MaskedNode)
 
   def held(*nodes):
+    # With nested groups a vector may be masked in all results; then it stays masked.
     return next((node for node in nodes if not is_masked(node)), nodes[0])
 
   return jax.tree.map(held, *results, is_leaf=is_masked)

@@ -56,7 +56,7 @@ def joint_clipped_sum(
 
   def preprocess(key, state, record, weight):
     by_vector = broadcast_prefix("scales", scales, record)
-    # In float32 whatever the record's type: half precision would overflow.
+    # Divide in float32 whatever the record's type: half precision would overflow.
     scaled = jax.tree.map(lambda x, a: jnp.asarray(x).astype(jnp.float32) / a, record, by_vector)
     return scaled_sum.preprocess(key, state, scaled, weight)
 

@@ -102,6 +102,7 @@ def weighted_average(
     return WeightedContribution(*weighted((clip(state, record), jnp.float32(1)), weight))
 
   def finalize(key, state, total):
+    # Both sums are unrounded here. `add_noise` rounds once, after the noise.
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
     sigma = at_step(stddev, state.step)
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)

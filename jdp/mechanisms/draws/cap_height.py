@@ -32,7 +32,7 @@ def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array
 
 
 def _quantiles(
-  dim, log_tail_start, highest, from_pole
+  dim: int, log_tail_start: float, highest: float, from_pole: bool
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
   """The function y -> (t, 1 - t), t >= 0, for caps {<v, u> >= t} of log share log_tail_start + y.
 

@@ -44,9 +44,9 @@ def haar(dim: int, num_projections: int) -> Projection:
   """
 
   def draw(seed):
-    # Normals, whose distribution no rotation changes: of their factorisation the span alone
-    # matters, not the signs.
-    return jnp.linalg.qr(random.normal(_key(seed), (dim, num_projections)))[0]
+    # No rotation changes the distribution of normals, so their span is uniformly random. The signs
+    # of the factorisation do not matter, because only the span does.
+    return jnp.linalg.qr(random.normal(_key_of_seed(seed), (dim, num_projections)))[0]
 
   return Projection(
     seed_words=2,
@@ -75,7 +75,7 @@ def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | No
   shared = None if rotation_key is None else _sign_bits(rotation_key, num_blocks, k)
 
   def draw(seed):
-    rotation_key, sign_key, shift_key = jax.random.split(_key(seed), 3)
+    rotation_key, sign_key, shift_key = jax.random.split(_key_of_seed(seed), 3)
     rotation = _sign_bits(rotation_key, num_blocks, k) if shared is None else shared
     return (
       rotation,
@@ -91,8 +91,8 @@ def folded_hadamard(dim: int, num_projections: int, rotation_key: jax.Array | No
 
   def unfold(seed, z):
     rotation, signs, shifts = draw(seed)
-    # As a product, which XLA computes on its own; else the noise in z would be drawn again for each
-    # of its copies.
+    # A product, because XLA computes it on its own. Otherwise XLA would draw the noise in z again
+    # for each of its copies.
     scaled = precise_dot(jnp.array([scale, 0.0]), jnp.stack([z, jnp.zeros_like(z)]))
     twice = jnp.broadcast_to(jnp.concatenate([scaled, scaled]), (num_blocks, 2 * k))
     return rotation, _flip(_windows(twice, shifts), signs)
@@ -133,11 +133,11 @@ def padded_dim(dim: int, num_projections: int) -> int:
   return num_projections << (-(-dim // num_projections) - 1).bit_length()
 
 
-def _key(seed):
+def _key_of_seed(seed: Seed) -> jax.Array:
   return jax.random.wrap_key_data(seed, impl="threefry2x32")
 
 
-def _windows(rows, starts):
+def _windows(rows: jax.Array, starts: jax.Array) -> jax.Array:
   """Half of each row of [n, 2k], from that row's start on.
 
   The half is contiguous: a slice is copied faster than single entries.
@@ -146,7 +146,7 @@ def _windows(rows, starts):
   return jax.vmap(lambda row, start: lax.dynamic_slice_in_dim(row, start, size))(rows, starts)
 
 
-def _sign_bits(key, num_blocks, size):
+def _sign_bits(key: jax.Array, num_blocks: int, size: int) -> jax.Array:
   """Random words with one bit for each entry of [num_blocks, size].
 
   One word holds the bits of 32 neighbouring blocks at one entry.
@@ -154,8 +154,9 @@ def _sign_bits(key, num_blocks, size):
   return jax.random.bits(key, (-(-num_blocks // 32), size), np.uint32)
 
 
-def _flip(blocks, bits):
+def _flip(blocks: jax.Array, bits: jax.Array) -> jax.Array:
   """The blocks with the sign of each entry changed where its bit is 1."""
+  # Each bit is moved to the place of a float32's sign. An exclusive or then flips the sign.
   signs = (bits[:, None, :] << jnp.arange(32, dtype=np.uint32)[None, :, None]) & np.uint32(1 << 31)
   signs = signs.reshape(-1, blocks.shape[1])[: blocks.shape[0]]
   return lax.bitcast_convert_type(lax.bitcast_convert_type(blocks, np.uint32) ^ signs, np.float32)

@@ -20,7 +20,7 @@ _KNOTS = 1024
 # -log of the smallest 64-bit uniform is 65 log 2 = 45.05.
 _DEEPEST = 45.1
 
-HALF = math.log(0.5)  # where the tables of `two_sided` for the rest begin
+HALF = math.log(0.5)  # the highest log tail in the tables of `two_sided` for the rest
 
 
 def tabulate(
@@ -43,6 +43,7 @@ def tabulate(
   step = float(y[0] - y[1])
   values, slopes = values.astype(np.float32), (-step * derivatives).astype(np.float32)
 
+  # The cubic of s in [0, 1] with values v0 and v1 and slopes d0 and d1 at its ends.
   def interpolate(y):
     position = jnp.clip((highest - y) / step, 0.0, _KNOTS - 1.0)
     left = jnp.minimum(position.astype(jnp.int32), _KNOTS - 2)
@@ -78,7 +79,7 @@ def two_sided(
   """
   log_outside = -float(np.logaddexp(0.0, logit_p))  # log(1 - p), also where p rounds to 1
   log_rest = np.float32(np.log1p(-math.exp(log_q)))
-  log_tail = np.float32(max(log_q, -1e3))  # below the smallest U either way
+  log_tail = np.float32(max(log_q, -1e3))  # -1e3 is below the log of any U
 
   def sample(key):
     side_key, height_key = jax.random.split(key)

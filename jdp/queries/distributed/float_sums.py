@@ -141,6 +141,7 @@ def distributed_sum(
     return scaled(scheme.calibrate(key, like, counts))
 
   def noise(key, like, counts):
+    # With a central scheme `finalize` adds all noise.
     return (
       zeros_like(like)
       if scheme.central
@@ -150,6 +151,7 @@ def distributed_sum(
   def events(counts, honest=None):
     realised = scheme.realised(counts, counts if honest is None else honest)
     enough = counts >= min_clients
+    # The server has seen a sum if no stage up to the opening lacked clients.
     opened = jnp.all(enough) if scheme.opens_at == -1 else enough[0] & enough[1]
     server = DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.server), opened)
     return RoundEvents(
@@ -161,6 +163,7 @@ def distributed_sum(
     if scheme.central:
       total = add(total, scaled(normal_like(noise_key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
+    # The grid follows all noise there is, not that of the honest clients alone.
     opened = dithered(shift_key, rounded(total), FINEST_SHARE * events(counts).model.stddev)
     return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened), made
 

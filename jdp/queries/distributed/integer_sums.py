@@ -35,9 +35,9 @@ from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import integer_distributions
 from jdp.random.discrete import discrete_gaussian, skellam
 
-_BETA = 1e-10
+_BETA = 1e-10  # bound on the probability that a rounded record is longer than S
 _ATTEMPTS = 8
-_ROUNDING = 1e-5  # of the float32 norm of 1e8 integers, with room to spare
+_ROUNDING = 1e-5  # above the rounding of the float32 norm of 1e8 integers
 
 
 class Grid(NamedTuple):
@@ -149,7 +149,7 @@ def discrete_sum(
       "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
       f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
-  # A share that no table holds is refused here, not in the first round.
+  # Making the table refuses a share that no table holds here, not in the first round.
   _ = (
     integer_distributions.discrete_gaussian(share_stddev)
     if noise == "gaussian"
@@ -172,11 +172,13 @@ def discrete_sum(
       integers += discrete_gaussian(noise_key, share_stddev, (rotation.dim,))
     else:
       integers += skellam(noise_key, share_stddev**2, (rotation.dim,))
+    # The noise of an absent record is dropped too, and `shares` tells the event so.
     present = weight > 0
     return DiscreteContribution(jnp.where(present, integers, 0), present.astype(jnp.int32))
 
   def finalize(key, state, total):
     del key
+    # int32 sums wrap modulo 2^32, which 2^b divides.
     integers = centred(reduce(total.integers, modulus_bits), modulus_bits)
     result = rotation.invert(
       rotation_key(state), integers.astype(jnp.float32) * np.float32(grid.spacing)
@@ -190,7 +192,7 @@ def discrete_sum(
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares)
     return unravel(result), event, state._replace(step=state.step + 1)
 
-  # integers were noised, not floats
+  # `noise` is that of floats, and only integers were noised.
   return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
@@ -235,11 +237,11 @@ def plan_grid(
   _validate.in_range(*FLOAT32_SAFE, max_sum_norm=longest)
 
   def log_bound(spacing):
-    return _log_wrap(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)
+    return _log_wrap_probability(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)
 
   target = math.log(max_wrap_probability)
-  # Without rounding and noise the sums' spread alone needs the smallest of these; rounding alone
-  # limits the largest.
+  # A bracket for the spacing. Without rounding and noise, the sums' spread alone needs the smallest
+  # one. Rounding alone limits the largest.
   smallest = longest / math.sqrt(dim) / 2**modulus_bits
   largest = 1e6 * (smallest + stddev / 2**modulus_bits)
   if not log_bound(largest) < target:
@@ -247,6 +249,8 @@ def plan_grid(
       f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for "
       f"{num_clients} clients and {modulus_bits} bits; raise modulus_bits."
     )
+  # The bound falls with the spacing. The last factor exceeds the root's tolerance, so the bound
+  # holds.
   spacing = math.exp(
     optimize.brentq(
       lambda x: log_bound(math.exp(x)) - target,
@@ -255,6 +259,8 @@ def plan_grid(
       xtol=1e-6,
     )
   ) * (1 + 1e-5)
+  # The first margin is for the float32 clipping and rotation, the second for the check in
+  # `rounded`.
   l2 = rounded_norm(clip_norm * (1 + _ROUNDING) / spacing, dim) * (1 + _ROUNDING)
   return Grid(spacing, l2, l2 * min(l2, math.sqrt(dim)), math.exp(log_bound(spacing)))
 
@@ -284,6 +290,7 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
     return floor + (up < x - floor).astype(np.float32)
 
   def too_long(integers):
+    # `not <=`, so that NaN is too long. The margin covers the rounding of the float32 sum.
     return ~(jnp.sum(integers * integers) <= np.float32((max_norm / (1 + _ROUNDING)) ** 2))
 
   def again(carry):
@@ -294,11 +301,14 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
   _, integers = jax.lax.while_loop(
     lambda carry: (carry[0] < _ATTEMPTS) & too_long(carry[1]), again, start
   )
+  # Rounding towards zero makes no finite vector longer. What is still too long is not finite.
   integers = jnp.where(too_long(integers), jnp.trunc(x), integers)
   return jnp.where(too_long(integers), np.float32(0), integers).astype(np.int32)
 
 
-def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
+def _log_wrap_probability(
+  spacing: float, dim: int, longest: float, stddev: float, n: int, modulus_bits: int, noise: str
+) -> float:
   """The log of a bound on P(some coordinate of the sum of n records is outside the range).
 
   It is Chernoff's bound, in units of the spacing and over the signs of the rotation. It adds up the
@@ -317,7 +327,7 @@ def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
     cumulant = variance * (t * t / 2 if noise == "gaussian" else 2 * math.sinh(t / 2) ** 2)
     return proxy * t * t / 2 + cumulant - t * limit
 
-  # The optimum is below that of the Gaussian parts alone.
+  # The best t is at most that of the Gaussian parts alone.
   best = optimize.minimize_scalar(
     exponent, bounds=(0.0, min(limit / (proxy + variance), 100.0)), method="bounded"
   )

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jdp import _validate, random
 from jdp.queries.base import PyTree
 
-# int32 [2 + calibrations]: clients announced, clients that reported, clients that answered each
+# int32 [2 + calibrations]: how many clients were announced, reported, and answered each calibration
 Counts = jax.Array
 
 
@@ -98,15 +98,19 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
   _validate.integer(0, num_calibrations=num_calibrations)
 
   def report(key, like, n):
-    return normal_like(jax.random.fold_in(key, 0), like, 1 / _count(n))
+    return normal_like(jax.random.fold_in(key, 0), like, 1 / _at_least_one(n))
 
   def calibrate(key, like, counts):
-    _, deficit = _filled(counts, counts)
-    return normal_like(jax.random.fold_in(key, len(counts) - 1), like, deficit / _count(counts[-1]))
+    # Every client that is asked fills its part of the deficit with fresh noise. The stage is folded
+    # into the key, so that no draw is made twice.
+    _, deficit = _variance_and_deficit(counts, counts)
+    return normal_like(
+      jax.random.fold_in(key, len(counts) - 1), like, deficit / _at_least_one(counts[-1])
+    )
 
   def realised(counts, honest):
-    model, _ = _filled(counts, honest)
-    at_report, _ = _filled(counts[:2], honest[:2])
+    model, _ = _variance_and_deficit(counts, honest)
+    at_report, _ = _variance_and_deficit(counts[:2], honest[:2])
     return Realised(model if inside else at_report, model)
 
   return NoiseScheme(num_calibrations, -1 if inside else 1, report, calibrate, False, realised)
@@ -142,14 +146,15 @@ def excess(max_dropout: float) -> NoiseScheme:
     raise ValueError("Expected max_dropout < 1, got 1; somebody must be left to add noise.")
 
   def tolerated(n):
-    return jnp.floor(_count(n) * jnp.float32(max_dropout)).astype(jnp.int32)
+    return jnp.floor(_at_least_one(n) * jnp.float32(max_dropout)).astype(jnp.int32)
 
+  # Component k of a share has the key fold_in(key, k). So it can be drawn again when it is named.
   def components(key, like, n, first, last):
     """The sum of one client's components first, ..., last."""
 
     def add(k, total):
-      kept = _count(n - k)
-      variance = jnp.where(k == 0, 1 / kept, 1 / (_count(n - k + 1) * kept))
+      kept = _at_least_one(n - k)
+      variance = jnp.where(k == 0, 1 / kept, 1 / (_at_least_one(n - k + 1) * kept))
       return jax.tree.map(jnp.add, total, normal_like(jax.random.fold_in(key, k), like, variance))
 
     return jax.lax.fori_loop(first, last + 1, add, zeros_like(like))
@@ -163,8 +168,9 @@ def excess(max_dropout: float) -> NoiseScheme:
 
   def realised(counts, honest):
     reported, answered = jnp.asarray(honest[1:3], jnp.float32)
-    least = _count(counts[0] - tolerated(counts[0]))
-    v = answered / jnp.maximum(_count(counts[1]), least) + (reported - answered) / least
+    least = _at_least_one(counts[0] - tolerated(counts[0]))
+    # Clients that answered keep the share of the real losses. The others left theirs untrimmed.
+    v = answered / jnp.maximum(_at_least_one(counts[1]), least) + (reported - answered) / least
     return Realised(v, v)
 
   return NoiseScheme(1, 1, report, calibrate, False, realised)
@@ -184,16 +190,16 @@ def central() -> NoiseScheme:
   return NoiseScheme(0, 1, nothing, nothing, True, realised)
 
 
-def _filled(counts, honest):
+def _variance_and_deficit(counts: Counts, honest: Counts) -> tuple[jax.Array, jax.Array]:
   """(variance that the honest have added, deficit of all) after the stages counted."""
   filled, deficit = jnp.float32(0), jnp.float32(1)
   for asked, answered, honestly in zip(counts[:-1], counts[1:], honest[1:], strict=True):
-    filled += honestly.astype(jnp.float32) * deficit / _count(asked)
-    deficit *= (asked - answered).astype(jnp.float32) / _count(asked)
+    filled += honestly.astype(jnp.float32) * deficit / _at_least_one(asked)
+    deficit *= (asked - answered).astype(jnp.float32) / _at_least_one(asked)
   return filled, deficit
 
 
-def _count(number):
+def _at_least_one(number: jax.typing.ArrayLike) -> jax.Array:
   """The number as float32, at least 1, so that nothing is divided by zero."""
   return jnp.maximum(jnp.asarray(number), 1).astype(jnp.float32)
 
