@@ -27,6 +27,12 @@ class SumState(NamedTuple):
   step: jax.Array
 
 
+def initial_state(record: PyTree) -> SumState:
+  """The state before the first round, the same for every record."""
+  del record
+  return SumState(jnp.int32(0))
+
+
 def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
   """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
 
@@ -69,10 +75,6 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   """
   check_clip_and_noise(clip_norm, stddev)
 
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
-
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
@@ -85,7 +87,9 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)
+  return SumQuery(
+    initial_state, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip
+  )
 
 
 def no_privacy() -> SumQuery:
@@ -95,10 +99,6 @@ def no_privacy() -> SumQuery:
   infinity counts as zero here too, so that a baseline sees the same cohort.
   """
 
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
-
   def preprocess(key, state, record, weight):
     del key, state
     return weighted(vectors.clip(record, jnp.finfo(jnp.float32).max), weight)
@@ -107,7 +107,7 @@ def no_privacy() -> SumQuery:
     del key
     return rounded(total), NonPrivate(), SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
+  return SumQuery(initial_state, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
 def average(query: SumQuery, denominator: float) -> SumQuery:

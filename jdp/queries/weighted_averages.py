@@ -19,6 +19,7 @@ from jdp.queries.gaussian import (
   add_noise,
   at_step,
   check_clip_and_noise,
+  initial_state,
   noise_by_state,
   weighted,
 )
@@ -90,10 +91,6 @@ def weighted_average(
   check_clip_and_noise(clip_norm, stddev)
   _validate.in_range(*FLOAT32_SAFE, min_total_weight=min_total_weight)
 
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
-
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
@@ -108,4 +105,6 @@ def weighted_average(
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)
+  return SumQuery(
+    initial_state, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip
+  )
