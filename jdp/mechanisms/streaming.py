@@ -56,9 +56,9 @@ def stream_sum(
       default, as many as a core's cache likes: 20 at 1e4 coordinates. Take hundreds on a GPU, and
       twice as many where clients share a projection.
     mesh: devices of the Auto type that share the blocks (`jdp.federated.client_mesh`). None: one
-      device. The mesh may have any number of axes, but must not be inside another shard_map. Every
-      device gets all keys, values and weights. The one sum at the end is all that they exchange.
-      Only the order of summation depends on the mesh.
+      device. The mesh may have any number of axes. The call must not be inside another shard_map.
+      Every device gets all keys, values and weights. The one sum at the end is all that they
+      exchange. Only the order of summation depends on the mesh.
 
   Returns:
     The sum, float32, of the shape of one value.
