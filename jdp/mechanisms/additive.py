@@ -1,15 +1,15 @@
-"""Additive noise: Laplace, Gaussian and the L2 norm's Laplace, on a ball as wide as the
-sensitivity.
+"""Additive noise: Laplace, Gaussian and L2-Laplace, on a ball as wide as the sensitivity.
 
-A sensitivity is a promise about inputs. Here it is kept by the mechanism: the domain is the ball
-around zero of radius sensitivity / 2, whose points are at most `sensitivity` apart, and every input
-is scaled down into it.
+A sensitivity is a promise about inputs. Here the mechanism keeps it. The domain is the ball around
+zero of radius sensitivity / 2, whose points are at most `sensitivity` apart. Every input is scaled
+down into it.
 
-The low-order bits of float noise say more than a guarantee for real numbers allows (I. Mironov, "On
-significance of the least significant bits for differential privacy", CCS 2012). So every report is
-dithered (`jdp.numerics.dither`): rounded to a grid of 1/16 of the noise's standard deviation s on a
-coordinate, with a public random shift. It stays unbiased, at a variance of (1 + 1/3072) s^2. What
-float32 still moves is bounded by `jdp.accounting.grid_surcharge(s / 16, s, ...)`.
+The low-order bits of float noise reveal more than a guarantee for real numbers allows (I. Mironov,
+"On significance of the least significant bits for differential privacy", CCS 2012). So every report
+is dithered (`jdp.numerics.dither`): it is rounded to a grid with a public random shift. The grid's
+spacing is 1/16 of s, the standard deviation of the noise on a coordinate. The report stays
+unbiased, at a variance of (1 + 1/3072) s^2. What float32 still adds to epsilon is at most
+`jdp.accounting.grid_surcharge(s / 16, s, ...)`.
 """
 
 import math
@@ -33,31 +33,31 @@ _ROUNDING = 2e-6
 
 
 def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
-  """Releases a value plus independent Laplace noise of scale sensitivity / epsilon in each
-  coordinate.
+  """Releases a value plus independent Laplace noise on each coordinate.
 
-  Unbiased for values of an L1 norm up to sensitivity / 2, with E||estimate - value||^2 = 2 size
-  (sensitivity / epsilon)^2 (1 + 1/3072). For a number in [0, r_max], take r_max for the sensitivity
-  and release value - r_max / 2.
+  The scale of the noise is sensitivity / epsilon. The estimate is unbiased for values of an L1 norm
+  up to sensitivity / 2. Its error is E||estimate - value||^2 = 2 size (sensitivity / epsilon)^2 (1
+  + 1/3072). For a number in [0, r_max], take r_max for the sensitivity and release value - r_max
+  / 2.
 
-  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server,
-  for every input: it is scaled down to an L1 norm of sensitivity / 2 first; one that holds NaN or
-  infinity, or whose norm exceeds float32's range, counts as zero. What floats add is the surcharge
-  of the module's docstring, at delta = 1e-10 at most 1.1e-3 for one coordinate; the tails, which
-  end at 45 times the scale, are part of it.
+  Formal guarantee: `PureDP(epsilon)` per value, replace one (any two inputs), against the server.
+  It holds for every input, because the input is first scaled down to an L1 norm of sensitivity / 2.
+  An input that holds NaN or infinity, or whose norm exceeds float32's range, counts as zero. Floats
+  add the surcharge of the module's docstring: at delta = 1e-10 at most 1.1e-3 for one coordinate.
+  The tails end at 45 times the scale, which the surcharge includes.
 
-  Source: Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data
+  Source: Dwork, McSherry, Nissim and Smith, "Calibrating noise to sensitivity in private data
   analysis" (TCC 2006).
 
   Args:
-    epsilon: the privacy loss of one release, > 0.
-    sensitivity: the L1 distance of the farthest two values of the domain, > 0.
+    epsilon: the privacy loss of one release. Positive.
+    sensitivity: the L1 distance of the farthest two values of the domain. Positive.
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L1 norm. Reports: float32 of `shape`, the
-    estimates. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is
-    exact for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L1 norm. Reports are the estimates, float32
+    of `shape`. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)`
+    is exact for r <= sensitivity / 2. Beyond, the estimate is biased, and it is an upper bound.
 
   Raises:
     ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
@@ -77,29 +77,30 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
 def gaussian(
   stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()
 ) -> LocalMechanism:
-  """Releases a value plus independent normal noise of standard deviation `stddev` in each
-  coordinate.
+  """Releases a value plus independent normal noise on each coordinate.
 
-  Unbiased for values of an L2 norm up to sensitivity / 2, with E||estimate - value||^2 = size
-  stddev^2 (1 + 1/3072). `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon,
-  delta)` times the sensitivity is the stddev that a given epsilon needs.
+  The noise has the standard deviation `stddev`. The estimate is unbiased for values of an L2 norm
+  up to sensitivity / 2. Its error is E||estimate - value||^2 = size stddev^2 (1 + 1/3072). For a
+  given epsilon, `stddev` is the sensitivity times
+  `jdp.accounting.analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)`.
 
-  Formal guarantee: `ApproxDP(epsilon, delta)`, replace one (any two inputs), per value, against the
-  server, with the exact epsilon of this delta (arXiv 1805.06530, Theorem 8), valid whether it is
-  small or large, for every input: it is scaled down to an L2 norm of sensitivity / 2 first; one
-  that holds NaN or infinity counts as zero. What floats add is the surcharge of the module's
-  docstring; the tails, which end at 7.45 times the standard deviation, are part of it.
+  Formal guarantee: `ApproxDP(epsilon, delta)` per value, replace one (any two inputs), against the
+  server. Its epsilon is the exact one of this delta (arXiv 1805.06530, Theorem 8), valid for small
+  and large values. It holds for every input, because the input is first scaled down to an L2 norm
+  of sensitivity / 2. An input that holds NaN or infinity counts as zero. Floats add the surcharge
+  of the module's docstring. The tails end at 7.45 times the standard deviation, which the surcharge
+  includes.
 
   Args:
-    stddev: of the noise, between 1e-4 and 1e4 times the sensitivity.
-    sensitivity: the L2 distance of the farthest two values of the domain, > 0.
-    delta: at which epsilon is stated, in [1e-100, 1).
+    stddev: of the noise. Between 1e-4 and 1e4 times the sensitivity.
+    sensitivity: the L2 distance of the farthest two values of the domain. Positive.
+    delta: at which epsilon is stated. In [1e-100, 1).
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the
-    estimates. `max_norm` is infinite. `parameters` is the stddev. `mean_squared_error(r)` is exact
-    for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports are the estimates, float32
+    of `shape`. `max_norm` is infinite. `parameters` is the stddev. `mean_squared_error(r)` is exact
+    for r <= sensitivity / 2. Beyond, the estimate is biased, and it is an upper bound.
 
   Raises:
     ValueError: if an argument is out of range, or a value has another shape.
@@ -120,29 +121,29 @@ def l2_laplace(
 ) -> LocalMechanism:
   """Releases a vector plus noise z of density proportional to exp(-epsilon ||z||_2 / sensitivity).
 
-  The noise has a uniform direction and a length that is Gamma(size) distributed, the sum of as many
-  exponentials. Unbiased for vectors of an L2 norm up to sensitivity / 2, with E||estimate -
-  value||^2 = size (size + 1) (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar it is the Laplace
-  mechanism.
+  The noise has a uniform direction. Its length is Gamma(size) distributed, the sum of as many
+  exponentials. The estimate is unbiased for vectors of an L2 norm up to sensitivity / 2. Its error
+  is E||estimate - value||^2 = size (size + 1) (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar
+  it is the Laplace mechanism.
 
-  Formal guarantee: `PureDP(epsilon)`, replace one (any two inputs), per value, against the server,
-  for every input: it is scaled down to an L2 norm of sensitivity / 2 first; one that holds NaN or
-  infinity counts as zero. What floats add is the surcharge of the module's docstring for one
-  number. The coordinates of a vector share their length, to which that bound does not apply: see
-  `on_grid` for what holds.
+  Formal guarantee: `PureDP(epsilon)` per value, replace one (any two inputs), against the server.
+  It holds for every input, because the input is first scaled down to an L2 norm of sensitivity / 2.
+  An input that holds NaN or infinity counts as zero. For one number, floats add the surcharge of
+  the module's docstring. That bound does not apply to the coordinates of a vector, which share one
+  length. `on_grid` says what holds for them.
 
-  Source: Chaudhuri, Monteleoni, Sarwate, "Differentially private empirical risk minimization" (JMLR
-  2011), Algorithm 1.
+  Source: Chaudhuri, Monteleoni and Sarwate, "Differentially private empirical risk minimization"
+  (JMLR 2011), Algorithm 1.
 
   Args:
-    epsilon: the privacy loss of one release, > 0.
-    sensitivity: the L2 distance of the farthest two values of the domain, > 0.
+    epsilon: the privacy loss of one release. Positive.
+    sensitivity: the L2 distance of the farthest two values of the domain. Positive.
     shape: of one value.
 
   Returns:
-    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports: float32 of `shape`, the
-    estimates. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)` is
-    exact for r <= sensitivity / 2; beyond, where the estimate is biased, an upper bound.
+    A `LocalMechanism` on float values of `shape` in the L2 norm. Reports are the estimates, float32
+    of `shape`. `max_norm` is infinite. `parameters` is the noise's scale. `mean_squared_error(r)`
+    is exact for r <= sensitivity / 2. Beyond, the estimate is biased, and it is an upper bound.
 
   Raises:
     ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
@@ -155,7 +156,7 @@ def l2_laplace(
 
   def noise(key, shape):
     direction_key, length_key = jax.random.split(key)
-    # As an inner product: XLA on CPU would fuse a sum with the draws, number by number.
+    # An inner product, because XLA on CPU would fuse a sum with the draws, number by number.
     length = jnp.dot(random.exponential(length_key, (size,)), jnp.ones(size), precision="highest")
     return length * vectors.unit(random.normal(direction_key, shape))
 
@@ -175,10 +176,11 @@ def _additive(
   sensitivity: float,
   shape: tuple[int, ...],
 ) -> LocalMechanism:
-  """clip(value, sensitivity / 2) + scale * noise(key, shape), dithered, for noise with E||noise||^2
-  = second_moment.
+  """clip(value, sensitivity / 2) + scale * noise(key, shape), dithered.
+
+  The noise has E||noise||^2 = second_moment.
   """
-  # Beyond it float32 would flush the noise to zero or infinity.
+  # Beyond this range float32 would flush the noise to zero or infinity.
   _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
   size, radius = math.prod(shape), sensitivity / 2
   stddev = math.sqrt(second_moment / max(1, size)) * scale
@@ -194,6 +196,7 @@ def _additive(
     )
 
   def mean_squared_error(norm: float) -> float:
+    # Three parts: the noise, the dither's rounding, and the bias of a value that is clipped.
     return second_moment * scale**2 + size * spacing**2 / 12 + max(0.0, norm - radius) ** 2
 
   return LocalMechanism(
@@ -210,16 +213,17 @@ def _additive(
   )
 
 
-def _l1_norm(value):
+def _l1_norm(value: jax.Array) -> jax.Array:
   return jnp.sum(jnp.abs(value))
 
 
-def _clip_l1(value, max_norm):
-  """Scales down to an L1 norm of at most max_norm, a relative 2e-6 shorter to leave room for
-  rounding.
+def _clip_l1(value: jax.Array, max_norm: float) -> jax.Array:
+  """Scales a value down to an L1 norm of at most max_norm.
+
+  A scaled value is a relative 2e-6 shorter than max_norm, to leave room for rounding.
   """
   value = value.astype(jnp.float32) / np.float32(max_norm)
   norm = _l1_norm(value)
-  usable = norm < jnp.inf  # not of NaN
+  usable = norm < jnp.inf  # also False for NaN
   factor = np.float32(max_norm) / jnp.maximum(norm * (1 + _ROUNDING), 1.0)
   return jnp.where(usable, value, 0.0) * jnp.where(usable, factor, 0.0)

@@ -14,32 +14,33 @@ Report = Any
 class LocalMechanism(NamedTuple):
   """A local randomiser as pure functions, with its privacy statement.
 
-  Made by a factory that checks its arguments and computes its constants on the host in float64.
-  Make it once, outside the round: jit caches by the identity of the functions. All three functions
-  work inside jit, vmap and scan.
+  A factory makes it. The factory checks its arguments and computes its constants on the host in
+  float64. Make a mechanism once, outside the round: jit caches by the identity of the functions.
+  `encode`, `decode` and `privatize` work inside jit, vmap and scan.
 
-  The guarantee holds for *every* input: a value outside the domain (not a unit vector, NaN,
+  The guarantee holds for *every* input. A value outside the domain (not a unit vector, NaN,
   infinite, too large) is first mapped into it.
 
   Attributes:
-    encode: (key, value) -> report. What leaves the client, a pytree; its bytes are the upload.
-      Consumes the key.
+    encode: (key, value) -> report. The report is what leaves the client: a pytree whose bytes are
+      the upload. Consumes the key.
     decode: report -> estimate. The server's unbiased estimate of the value.
     privatize: (key, value) -> estimate. `decode` after `encode`.
-    guarantee: what one report costs: all there is about privacy.
-    shape: of one value, and of one estimate; () for scalars.
+    guarantee: what one report costs. A mechanism states nothing else about privacy.
+    shape: of one value and of one estimate. () for scalars.
     norm: value -> scalar. The norm that the domain is stated in.
-    max_norm: the largest that norm of an estimate can be (infinite for mechanisms that add
-      unbounded noise).
-    mean_squared_error: norm of the value -> E||estimate - value||^2 (L2), in float64 on the host;
-      exact, or an upper bound where the factory says so.
+    max_norm: the largest norm of an estimate. Infinite for mechanisms that add unbounded noise.
+    mean_squared_error: norm of the value -> E||estimate - value||^2 (L2). It is computed in float64
+      on the host. It is exact, or an upper bound where the factory says so.
     parameters: the mechanism's constants, by their names in the field.
     privatize_sum: (keys [n], values [n, d], weights [n]) -> [d]. The weighted sum of the n
-      estimates that `privatize` makes from the same keys, up to rounding, where that is faster than
-      making each of them: a fast path of `stream_sum`, and no other release. None: there is none.
-    noise: the largest standard deviation (root mean square, for directions) of a coordinate of the
-      estimate that float noise makes; 0 where reports are integers, or floats whose bits tell
-      nothing. What `on_grid` must hide the digits of; None: not stated.
+      estimates that `privatize` makes from the same keys, up to rounding. Only mechanisms for which
+      this is faster than making each estimate have one; others have None. It is a fast path of
+      `stream_sum` and no other release.
+    noise: the largest standard deviation that float noise gives to a coordinate of the estimate.
+      (For directions, the root mean square.) It is 0 where reports are integers, or floats whose
+      bits tell nothing. `on_grid` must hide the digits of this noise. None means that it is not
+      stated.
   """
 
   encode: Callable[[Key, jax.Array], Report]

@@ -12,16 +12,16 @@ from jdp.accounting.float_noise import check_spacing
 from jdp.guarantees import rounded_up
 from jdp.mechanisms.base import LocalMechanism
 
-_LARGEST = 2**24  # every integer up to here is a float32
+_LARGEST = 2**24  # float32 holds every integer up to this one
 
 
 class GridParameters(NamedTuple):
   """The constants of `on_grid`.
 
   Attributes:
-    mechanism: those of the mechanism itself.
-    spacing: between neighbouring points of the grid.
-    num_levels: reports are integers in [-num_levels, num_levels].
+    mechanism: the constants of the mechanism itself.
+    spacing: the distance of neighbouring points of the grid.
+    num_levels: the largest report. Reports are integers in [-num_levels, num_levels].
     dtype: of the reports.
   """
 
@@ -32,56 +32,60 @@ class GridParameters(NamedTuple):
 
 
 def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False) -> LocalMechanism:
-  """The mechanism's estimates, rounded to multiples of `spacing` on the client, after sampling.
+  """Rounds a mechanism's estimates to multiples of `spacing`, on the client and after sampling.
 
-  An upload is an integer of 1, 2 or 4 bytes for each coordinate: the fewest that hold
-  `mechanism.max_norm / spacing`. If the estimates have no bound, they are 4 bytes, and estimates
+  An upload is an integer of 1, 2 or 4 bytes for each coordinate. It has the fewest bytes that hold
+  `mechanism.max_norm / spacing`. If the estimates have no bound, it has 4 bytes, and estimates
   beyond 2^24 spacings are cut off there.
 
-  Float noise is dithered before (1/16 of its standard deviation), which is part of the mechanism's
-  error; its variance is 1/3072 of the noise's more than the grid alone would need.
+  Float noise is dithered before it is rounded, on a grid of 1/16 of its standard deviation. The
+  dither is part of the mechanism's error. It adds 1/3072 of the noise's variance to what the grid
+  alone would need.
 
-  Rounding is to nearest, by default: it moves each coordinate by at most spacing / 2, and biases it
-  by at most that (far less if its noise is wider than the spacing). `unbiased` rounds up with the
-  probability of the remainder instead (realised to 2^-23): no bias, less than `spacing` off, and a
-  variance of at most spacing^2 / 4 more for each coordinate.
+  By default, rounding is to the nearest multiple. It moves each coordinate by at most spacing / 2,
+  and biases it by at most that. The bias is far less if the noise is wider than the spacing.
 
-  Formal guarantee: the mechanism's own, for real numbers: rounding is post-processing, random or
-  not. In floating point it depends on where the mechanism's randomness comes from, and a grid about
-  as fine as the floats would release their low-order bits (Mironov, CCS 2012). So spacings below
-  1/16 of `mechanism.noise` are refused.
+  With `unbiased`, a coordinate is rounded up with the probability of its remainder, realised to
+  2^-23. Then there is no bias. A coordinate moves by less than `spacing`, and its variance rises by
+  at most spacing^2 / 4.
+
+  Formal guarantee: for real numbers, the mechanism's own. Rounding is post-processing, random or
+  not. In floating point it depends on where the mechanism's randomness comes from. A grid about as
+  fine as the floats would release their low-order bits (Mironov, CCS 2012). So spacings below 1/16
+  of `mechanism.noise` are refused.
 
   * `laplace`, `gaussian`: the guarantee with a surcharge. A cell of the grid has its probability to
-    a factor of exp(+-1.5e-6 |noise| / spacing) (`jdp.accounting.float_noise`: why), so that epsilon
-    rises by at most `jdp.accounting.grid_surcharge`: at delta = 1e-10 and spacings of a quarter of
-    the noise's standard deviation by 2.6e-4 for one coordinate, by 6.6e-3 for a thousand. (For
-    inputs above 4,000 times the noise pass `large=True`.)
-  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved. Their coordinates
-    are bound together: a sphere may only just touch a cell, whose probability then has no relative
-    accuracy. What holds is a total variation. Each coordinate is within about 1e-5 of the noise of
-    the real one (as their docstrings say), so rounding tells the two apart in about 2e-5 noise /
-    spacing of all reports at most. The reports of floats and those of real numbers are d times that
-    apart at most, which adds (1 + e^epsilon) times that to a delta: little for few coordinates on
-    coarse grids only. It is crude: audits by residues refute nothing on the finest grids. Where a
-    proof is needed, take a mechanism of the first kind or of the next.
-  * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`, `priv_unit_linf`)
-    have no float digits to hide, on any grid; their guarantee is kept as it is. Of `separated` the
-    worse of its parts holds.
-  * `proj_unit`, `fast_proj_unit`: as without a grid, on any. Their k numbers are dithered before
-    they become many images, and rounding the images is post-processing of the numbers.
+    a factor of exp(+-1.5e-6 |noise| / spacing), as `jdp.accounting.float_noise` explains. So
+    epsilon rises by at most `jdp.accounting.grid_surcharge`. At delta = 1e-10 and spacings of a
+    quarter of the noise's standard deviation, that is 2.6e-4 for one coordinate and 6.6e-3 for a
+    thousand. For inputs above 4,000 times the noise pass `large=True`.
+  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved, because the
+    coordinates are bound together. A sphere may only just touch a cell, whose probability then has
+    no relative accuracy. What holds is a bound on total variation. Each coordinate is within about
+    1e-5 of the noise of the real one, as the mechanisms' docstrings say. So rounding tells the two
+    apart in at most about 2e-5 noise / spacing of all reports. The reports of floats and those of
+    real numbers are at most d times that apart, which adds (1 + e^epsilon) times that to a delta.
+    This is little only for few coordinates on coarse grids. The bound is crude: audits by residues
+    refute nothing on the finest grids. Where a proof is needed, take a mechanism of the first kind
+    or of the next.
+  * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`,
+    `priv_unit_linf`): the guarantee as it is, on any grid. They have no float digits to hide.
+  * `separated`: the worse of what holds for its parts.
+  * `proj_unit`, `fast_proj_unit`: the guarantee as without a grid, on any grid. Their k numbers are
+    dithered before they become many images. Rounding the images is post-processing of the numbers.
 
   Args:
-    mechanism: a mechanism with float32 estimates, that states its `noise`.
-    spacing: > 0, public; at least `mechanism.noise` / 16 and `mechanism.max_norm` / 2^24, below
-      which float32 has no finer points to round.
+    mechanism: a mechanism with float32 estimates that states its `noise`.
+    spacing: positive and public. At least `mechanism.noise` / 16, and at least `mechanism.max_norm`
+      / 2^24, below which float32 has no finer points to round.
     unbiased: round at random, without bias, instead of to nearest.
 
   Returns:
     A `LocalMechanism` on the same values, with integer reports. Its `mean_squared_error` is an
-    upper bound (without the cut-off); `max_norm` is one for norms from L2 to L-infinity.
+    upper bound (without the cut-off). Its `max_norm` is a bound for norms from L2 to L-infinity.
 
   Raises:
-    ValueError: if spacing is not positive, or too fine, or the mechanism does not state its noise.
+    ValueError: if spacing is not positive or too fine, or the mechanism does not state its noise.
 
   >>> from jdp.mechanisms import priv_unit
   >>> mechanism = on_grid(priv_unit(1000, 8.0), spacing=0.25)
@@ -120,6 +124,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     return report.astype(jnp.float32) * step
 
   def mean_squared_error(norm: float) -> float:
+    # Unbiased rounding is uncorrelated with the estimate. Else take the triangle inequality.
     before, rounding = mechanism.mean_squared_error(norm), dim * spacing**2 / 4
     return before + rounding if unbiased else (math.sqrt(before) + math.sqrt(rounding)) ** 2
 

@@ -1,5 +1,6 @@
-"""The hemisphere mechanism of Duchi, Jordan and Wainwright (arXiv 1604.02390, Section 4.2.3), a
-baseline.
+"""The hemisphere mechanism of Duchi, Jordan and Wainwright (arXiv 1604.02390, Section 4.2.3).
+
+It serves as a baseline.
 """
 
 import math
@@ -16,29 +17,28 @@ from jdp.numerics import vectors
 
 
 def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
-  """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite
-  one.
+  """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite.
 
-  The vector v is rounded without bias to one of the two ends of the ball's diameter through it,
-  +-radius u. With probability e^epsilon / (1 + e^epsilon) the report V is uniform on the half of
-  the unit sphere around that end, else on the other half. The estimate is V radius/m, unbiased,
-  with E||estimate - v||^2 = (radius/m)^2 - ||v||^2: for unit vectors it is PrivUnit at gamma = 0,
-  but it keeps magnitudes too, at the error of the largest.
+  The vector v is rounded without bias to one end of the ball's diameter through it, +-radius u.
+  With probability e^epsilon / (1 + e^epsilon) the report V is uniform on the half of the unit
+  sphere around that end, else on the other half. The estimate is V radius/m. It is unbiased, with
+  E||estimate - v||^2 = (radius/m)^2 - ||v||^2. For unit vectors it is PrivUnit at gamma = 0. It
+  keeps magnitudes too, at the error of the largest.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
-  every input: longer vectors are scaled down to the radius first, and one that holds NaN or
-  infinity counts as zero. V and -V are equally likely as draws, and which is sent is one coin: so
-  the guarantee holds in float32 too, with the coin realised to a relative 2^-32, though the sign of
-  a <V, u> within rounding of zero may be wrong.
+  Formal guarantee: `PureDP` per value, replace one (any two inputs), against the server. It holds
+  for every input: longer vectors are first scaled down to the radius. A vector that holds NaN or
+  infinity counts as zero. V and -V are equally likely draws, and one coin decides which is sent. So
+  the guarantee holds in float32 too, with the coin realised to a relative 2^-32. It holds even
+  though the sign of a <V, u> within rounding of zero may be wrong.
 
   Args:
-    dim: d, 2 <= dim <= 1e9.
-    epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
-    radius: of the ball, > 0.
+    dim: the dimension d. In [2, 1e9].
+    epsilon: the privacy loss of one release. In [1e-3, 1e4].
+    radius: of the ball. Positive.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim].
-    `parameters` is a `jdp.accounting.local.priv_unit.Cap`, whose epsilon is a relative 5e-10 below
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are V, float32 [dim].
+    `parameters` is a `jdp.accounting.local.priv_unit.Cap`. Its epsilon is a relative 5e-10 below
     the one asked for.
 
   Raises:
@@ -85,6 +85,6 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cap,
-    # a report and its opposite are equally likely draws: no bit of it tells but the side
+    # A report and its opposite are equally likely draws, so no bit tells more than the side.
     noise=0.0,
   )

@@ -1,8 +1,7 @@
-"""PrivUnitG: the direction of a vector, by Gaussian noise on one side of a plane (arXiv
-2205.02466).
-"""
+"""PrivUnitG: the direction of a vector, by Gaussian noise truncated along it (arXiv 2205.02466)."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,44 +17,50 @@ from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
 from jdp.numerics.vectors import l2_norm, unit
 
-_SPACING = 1 / 64  # of the dither: the noise in a coordinate of V has a standard deviation of 1
+_SPACING = 1 / 64  # of the dither, whose unit is the noise's standard deviation in V, 1
 
 
 def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
-  """Releases the direction u of a vector in R^dim by Gaussian noise whose component along u is
-  truncated.
+  """Releases the direction u of a vector in R^dim by Gaussian noise that is truncated along u.
 
-  The report V is N(0, I), given <V, u> >= gamma with probability p, else given <V, u> < gamma: a
-  truncated normal along u and plain noise orthogonal to it, not renormalised. The estimate V/m is
-  unbiased for u with E||V/m - u||^2 = (1 + s^2/12) dim / m^2, exactly, and covariance (1 + s^2/12)
-  I / m^2. Its s = 1/64 is the spacing of the grid, with a public random shift, on which V leaves
-  the client (`jdp.numerics.dither`): its low-order bits tell nothing of u, and it stays unbiased.
-  `gamma` and p are those of the largest m that costs epsilon, the same in every dimension; m^2 is
-  about 2 epsilon where epsilon is large.
+  With probability p the report V is N(0, I) given <V, u> >= gamma, else N(0, I) given <V, u> <
+  gamma. So it is a truncated normal along u and plain noise orthogonal to u. It is not
+  renormalised. The estimate V/m is unbiased for u. Exactly, E||V/m - u||^2 = (1 + s^2/12) dim /
+  m^2, and the covariance is (1 + s^2/12) I / m^2.
 
-  The error is that of `priv_unit` where dim is far above epsilon, and more where it is not; its
-  reports have no bound. Prefer `priv_unit` but for a release whose distribution does not depend on
-  the dimension.
+  V leaves the client on a grid of spacing s = 1/64 with a public random shift
+  (`jdp.numerics.dither`). So its low-order bits tell nothing of u, and V stays unbiased. The
+  parameters gamma and p are those of the largest m that costs epsilon. They are the same in every
+  dimension. For large epsilon, m^2 is about 2 epsilon.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
-  every input: it is divided by its norm first, and one that has no direction (zero, NaN, infinite)
-  is replaced by the first basis vector. That is for real numbers. On the machine 1 - p is realised
-  to a relative 2^-32, and V is drawn in float32: <V, u> to about 1e-5, with tails cut at a
-  probability of 2^-65, and the noise orthogonal to u at 7.45 in each coordinate of R^dim. The grid
-  hides where the floats lie. No relative factor is proved: reports are within a total variation of
-  1e-5 * 2 * 64 dim = 1.3e-3 dim of the ideal ones, a crude bound; audits by residues in 2 and 3
-  dimensions, at epsilon .1, 1 and 4, refute nothing.
+  The error is that of `priv_unit` where dim is far above epsilon, and larger elsewhere. The reports
+  have no bound. Prefer `priv_unit`, unless the distribution of a release must not depend on the
+  dimension.
+
+  Formal guarantee: `PureDP` per value, replace one (any two inputs), against the server. It holds
+  for every input, because the input is first divided by its norm. An input without a direction
+  (zero, NaN, infinite) is replaced by the first basis vector.
+
+  That is for real numbers. On the machine, 1 - p is realised to a relative 2^-32, and V is drawn
+  in float32:
+
+  * <V, u> is right to about 1e-5, with tails cut at a probability of 2^-65.
+  * The noise orthogonal to u is cut at 7.45 in each coordinate of R^dim.
+
+  The grid hides where the floats lie. No relative factor is proved. Reports are within a total
+  variation of 1e-5 * 2 * 64 dim = 1.3e-3 dim of the ideal ones. That bound is crude. Audits by
+  residues refute nothing in 2 and 3 dimensions at epsilon .1, 1 and 4.
 
   Args:
-    dim: d >= 2.
-    epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
+    dim: the dimension d. At least 2.
+    epsilon: the privacy loss of one release. In [1e-3, 1e4].
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim]. Its
-    `max_norm` is infinite: where a bound is needed (a server that projects releases onto a ball, an
-    output grid) give one. The norm is near sqrt(dim) / m: above it by a relative x / sqrt(dim) at
-    most about as often as a normal exceeds sqrt(2) x. `parameters` is a
-    `jdp.accounting.local.priv_unit_g.GaussianCap`.
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are V, float32 [dim].
+    `parameters` is a `jdp.accounting.local.priv_unit_g.GaussianCap`. `max_norm` is infinite. Give a
+    bound where one is needed, such as by a server that projects releases onto a ball, or an output
+    grid. The norm is near sqrt(dim) / m. It exceeds that by a relative x / sqrt(dim) at most about
+    as often as a normal exceeds sqrt(2) x.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -89,6 +94,7 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   def decode(report):
     return scale * report
 
+  # `encode` for all rows at once. u is rows / lengths, and is never computed itself.
   def privatize_sum(keys, values, weights):
     noise, height, shift_keys = jax.vmap(draw)(keys)
     rows, lengths = row_directions(values)
@@ -117,9 +123,10 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   )
 
 
-def truncated_normal(cap: GaussianCap):
-  """The sampler key -> t of t = <V, u>: a standard normal, given t >= gamma w.p. p and else given t
-  < gamma.
+def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], jax.Array]:
+  """Makes the sampler key -> t of t = <V, u>.
+
+  It is a standard normal given t >= gamma with probability p, else given t < gamma.
   """
 
   def upper_quantile(log_tail):

@@ -1,5 +1,6 @@
-"""PrivUnit-infinity: vectors of bounded coordinates, as a vertex of the cube (arXiv 1812.00984,
-Algorithm 2).
+"""PrivUnit-infinity: vectors of bounded coordinates, as a vertex of the cube.
+
+Source: arXiv 1812.00984, Algorithm 2.
 """
 
 import math
@@ -22,31 +23,34 @@ def priv_unit_linf(
 
   Each coordinate is rounded at random, without bias, to -1 or 1. With probability p the report V is
   uniform on the vertices that agree with the rounded vector in at least L = (dim + kappa) // 2 + 1
-  coordinates, else uniform on the others. The estimate is V/m: unbiased, each coordinate +-1/m,
-  with E||V/m - u||^2 = dim/m^2 - ||u||^2.
+  coordinates, else uniform on the others. The estimate is V/m, so each of its coordinates is +-1/m.
+  It is unbiased, with E||V/m - u||^2 = dim/m^2 - ||u||^2.
 
   By default kappa and p are the exact optimum for epsilon. `kappa` alone takes the p that spends
-  all of epsilon; `p` alone the largest kappa that it affords; a pair is kept as it is, with its own
-  exact epsilon in the guarantee.
+  all of epsilon. `p` alone takes the largest kappa that it affords. A pair is kept as it is, with
+  its own exact epsilon in the guarantee.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
-  every input: coordinates are clipped to [-1, 1] first, and NaN counts as 0. The report is bits, so
-  floating point leaks nothing. The number of agreements is drawn from integer tables within 1e-12
-  of the ideal distribution in total variation, 1 - p is realised to a relative 2^-32, and which
-  coordinates agree is exactly uniform given random words that are. The rounding to +-1, realised to
-  2^-24, costs no privacy whatever its distribution.
+  Formal guarantee: `PureDP` per value, replace one (any two inputs), against the server. It holds
+  for every input: coordinates are first clipped to [-1, 1], and NaN counts as 0. The report is
+  bits, so floating point leaks nothing. The draws are realised as follows:
+
+  * The number of agreements comes from integer tables. They are within 1e-12 of the ideal
+    distribution in total variation.
+  * 1 - p is realised to a relative 2^-32.
+  * Which coordinates agree is exactly uniform, given random words that are.
+  * The rounding to +-1 is realised to 2^-24. It costs no privacy whatever its distribution.
 
   Args:
-    dim: d, 1 <= dim <= 1e7.
-    epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
-    kappa: least <v, rounded input> - 1 of the cap's vertices, in [0, dim - 1].
-    p: probability of drawing from the cap; only p above the cap's share of the vertices is needed.
+    dim: the dimension d. In [1, 1e7].
+    epsilon: the privacy loss of one release. In [1e-3, 1e4].
+    kappa: least <v, rounded input> - 1 of the cap's vertices. In [0, dim - 1].
+    p: probability of drawing from the cap. Only p above the cap's share of the vertices is needed.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L-infinity norm. Reports: uint8 [ceil(dim /
-    8)], the bits of V as `jnp.packbits` orders them, 1 for +1. `parameters` is a
+    A `LocalMechanism` on float [dim] vectors in the L-infinity norm. Reports are uint8 [ceil(dim /
+    8)]: the bits of V as `jnp.packbits` orders them, 1 for +1. `parameters` is a
     `jdp.accounting.local.priv_unit_linf.Cube`. `mean_squared_error(r)` is an upper bound for
-    vectors with a largest coordinate of r, reached by those with no other.
+    vectors with a largest coordinate of r. Vectors with no other nonzero coordinate reach it.
 
   Raises:
     ValueError: if an argument is out of range, or the pair's exact epsilon exceeds the one asked
@@ -67,6 +71,7 @@ def priv_unit_linf(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
     rounding_key, count_key, subset_key = jax.random.split(key, 3)
+    # The coordinates in the subset agree with the rounded vector, the others do not.
     return random_subset(subset_key, dim, sample_count(count_key)) == _rounds_up(
       rounding_key, value
     )
@@ -91,13 +96,11 @@ def priv_unit_linf(
   )
 
 
-def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
-  if kappa is None and p is None:
-    return cubes.optimal_cube(dim, epsilon)
+def _choose_cube(dim: int, epsilon: float, kappa: int | None, p: float | None) -> cubes.Cube:
+  if kappa is None:
+    return cubes.optimal_cube(dim, epsilon) if p is None else cubes.widest_cube(dim, epsilon, p)
   if p is None:
     return cubes.cube_at(dim, epsilon, kappa)
-  if kappa is None:
-    return cubes.widest_cube(dim, epsilon, p)
   cube = cubes.cube_of(dim, kappa, p)
   if not cube.epsilon <= epsilon:
     raise ValueError(
@@ -107,15 +110,16 @@ def _choose_cube(dim, epsilon, kappa, p) -> cubes.Cube:
   return cube
 
 
-def _rounds_up(key, value):
-  """Coins of bias (1 + u)/2 for u in [-1, 1]; NaN counts as 0."""
+def _rounds_up(key: jax.Array, value: jax.Array) -> jax.Array:
+  """Coins of bias (1 + u)/2 for u in [-1, 1]. NaN counts as 0."""
   value = jnp.asarray(value, jnp.float32)
   value = jnp.where(jnp.isnan(value), 0.0, jnp.clip(value, -1.0, 1.0))
+  # Uniform on [0, 2) in steps of 2^-23: 24 random bits, which float32 holds exactly.
   uniform = (random.bits(key, value.shape) >> np.uint32(8)).astype(jnp.float32) * np.float32(
     2.0**-23
   )
   return uniform < 1 + value
 
 
-def _signed(bits, scale):
+def _signed(bits: jax.Array, scale: float) -> jax.Array:
   return jnp.where(bits, np.float32(scale), np.float32(-scale))

@@ -1,5 +1,6 @@
-"""PrivUnit: the direction of a vector, by sampling from a spherical cap (arXiv 1812.00984,
-Algorithm 1).
+"""PrivUnit: the direction of a vector, by sampling from a spherical cap.
+
+Source: arXiv 1812.00984, Algorithm 1.
 """
 
 import math
@@ -18,10 +19,10 @@ from jdp.numerics.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-# Of the dither, as a share of the noise in a coordinate of V. Its error E has mean 0 and, over
-# random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E) (1 -
-# <V,E> - ||E||^2/2 + 3/2 <V,E>^2), of the mean V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 - (dim -
-# 1) s^2 / 24). Of norm 1/m, its squared error rises by twice that.
+# The spacing of the dither, as a share of the noise in a coordinate of V. The dither's error E has
+# mean 0 and, over random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E)
+# (1 - <V,E> - ||E||^2/2 + 3/2 <V,E>^2). Its mean is V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 -
+# (dim - 1) s^2 / 24). As the norm stays 1/m, the squared error rises by twice that.
 _SPACING_SHARE = 1 / 64
 
 
@@ -31,39 +32,46 @@ def priv_unit(
   """Releases the direction of a vector in R^dim by sampling from a cap around it.
 
   With probability p the report V is uniform on the cap {<v, u> >= gamma} around the input's
-  direction u, else uniform on the rest of the unit sphere. The estimate is V/m: unbiased for u, of
-  norm 1/m, with E||V/m - u||^2 = 1/m^2 - 1 and, at the optimum, covariance ((1/m^2 - 1)/dim) I.
+  direction u, else uniform on the rest of the unit sphere. The estimate is V/m. It is unbiased for
+  u and has norm 1/m. Its error is E||V/m - u||^2 = 1/m^2 - 1. At the optimum its covariance is
+  ((1/m^2 - 1)/dim) I.
 
-  What leaves the client is V on a grid with a public random shift (`jdp.numerics.dither`), brought
-  back to norm 1, so that its low-order bits tell nothing of u. The spacing is s = ((1 -
-  m^2)/dim)^(1/2) / 64, 1/64 of a coordinate's noise. The norm stays 1/m. The mean is shorter than u
-  by a relative (dim - 1) s^2 / 24 < 1.1e-5 (1 - m^2), and the error above 1/m^2 - 1 by a relative
-  2.1e-5.
+  V leaves the client on a grid with a public random shift (`jdp.numerics.dither`), brought back to
+  norm 1. So its low-order bits tell nothing of u. The spacing is s = ((1 - m^2)/dim)^(1/2) / 64,
+  which is 1/64 of a coordinate's noise. The norm stays 1/m. The mean is shorter than u by a
+  relative (dim - 1) s^2 / 24 < 1.1e-5 (1 - m^2). The error is above 1/m^2 - 1 by a relative 2.1e-5.
 
   By default gamma and p are the exact optimum for epsilon. `gamma` alone takes the p that spends
-  all of epsilon; `p` alone the gamma that does; a pair is kept as it is, with its own exact epsilon
-  in the guarantee.
+  all of epsilon. `p` alone takes the gamma that does. A pair is kept as it is, with its own exact
+  epsilon in the guarantee.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
-  every input: it is divided by its norm first, and one that has no direction (zero, NaN, infinite)
-  is replaced by the first basis vector. That is for real numbers. On the machine 1 - p is realised
-  to a relative 2^-32, and V is drawn in float32: <V, u> to 5e-6 / sqrt(dim) with tails cut at a
-  probability of 2^-65, each coordinate to about 1e-5 of its noise. The grid hides where the floats
-  lie, but for a report in 1e-5 * 2 * 64 = 1.3e-3 for each coordinate, at most, that falls into a
-  neighbouring cell. No relative factor is proved, as a sphere may only just touch a cell: so
-  reports are within a total variation of 1.3e-3 dim of the ideal ones. That bound is crude; audits
-  by residues in 2 and 3 dimensions, at epsilon .1, 1 and 4, refute nothing. A cap whose radius
-  sqrt(1 - gamma^2) is below about 1e-6 is lost in rounding: an epsilon so large for its dimension
-  protects nothing, and is offered for sweeps only.
+  Formal guarantee: `PureDP` per value, replace one (any two inputs), against the server. It holds
+  for every input, because the input is first divided by its norm. An input without a direction
+  (zero, NaN, infinite) is replaced by the first basis vector.
+
+  That is for real numbers. On the machine, 1 - p is realised to a relative 2^-32, and V is drawn
+  in float32:
+
+  * <V, u> is right to 5e-6 / sqrt(dim), with tails cut at a probability of 2^-65.
+  * Each coordinate is right to about 1e-5 of its noise.
+
+  The grid hides where the floats lie, but for reports that fall into a neighbouring cell. For each
+  coordinate these are at most 1e-5 * 2 * 64 = 1.3e-3 of all. No relative factor is proved, as a
+  sphere may only just touch a cell. So reports are within a total variation of 1.3e-3 dim of the
+  ideal ones. That bound is crude. Audits by residues refute nothing in 2 and 3 dimensions at
+  epsilon .1, 1 and 4.
+
+  A cap whose radius sqrt(1 - gamma^2) is below about 1e-6 is lost in rounding. An epsilon so large
+  for its dimension protects nothing, and is offered for sweeps only.
 
   Args:
-    dim: d, 2 <= dim <= 1e9.
-    epsilon: the privacy loss of one release, 1e-3 <= epsilon <= 1e4.
-    gamma: least <v, u> of the cap's points, in [0, 1).
+    dim: the dimension d. In [2, 1e9].
+    epsilon: the privacy loss of one release. In [1e-3, 1e4].
+    gamma: least <v, u> of the cap's points. In [0, 1).
     p: probability of drawing from the cap.
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports: V, float32 [dim].
+    A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are V, float32 [dim].
     `parameters` is a `jdp.accounting.local.priv_unit.Cap`.
 
   Raises:
@@ -80,7 +88,7 @@ def priv_unit(
   """
   cap = _choose_cap(dim, epsilon, gamma, p)
   sample_height = height_sampler(cap)
-  move = _move_explicitly if dim <= _SMALL_DIM else _move
+  point_at_height = _point_at_height_explicitly if dim <= _SMALL_DIM else _point_at_height
   scale = math.exp(-cap.log_m)
   spacing = math.sqrt(-math.expm1(2 * cap.log_m) / dim) * _SPACING_SHARE
 
@@ -94,7 +102,7 @@ def priv_unit(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
     noise, height, complement, shift_key = draw(key)
-    v = dithered(shift_key, move(noise, unit(value), height, complement), spacing)
+    v = dithered(shift_key, point_at_height(noise, unit(value), height, complement), spacing)
     return v / jnp.sqrt(precise_dot(v, v))
 
   def decode(report):
@@ -106,7 +114,7 @@ def priv_unit(
     a, b = _coefficients(
       row_dots(noise, noise), row_dots(noise, rows) / lengths, height, complement
     )
-    v = a[:, None] * noise + (b / lengths)[:, None] * rows  # `_move`
+    v = a[:, None] * noise + (b / lengths)[:, None] * rows  # as in `_point_at_height`
     v = jax.vmap(lambda key, v: dithered(key, v, spacing))(shift_keys, v)
     return weighted_row_sum(scale * weights / jnp.sqrt(row_dots(v, v)), v)
 
@@ -132,7 +140,7 @@ def priv_unit(
 def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, float]:
   """(gamma, p) of the paper's parameterisation, to pass to `priv_unit` with epsilon0 + epsilon1.
 
-  p = expit(epsilon0), and gamma the larger that the paper's two sufficient conditions allow for
+  p is expit(epsilon0). gamma is the larger one that the paper's two sufficient conditions allow for
   epsilon1 (`jdp.accounting.local.priv_unit.published_cap`). The guarantee of the mechanism made
   from them is their exact epsilon, which is below epsilon0 + epsilon1.
 
@@ -147,13 +155,11 @@ def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, 
   return cap.gamma, cap.p
 
 
-def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
-  if gamma is None and p is None:
-    return caps.optimal_cap(dim, epsilon)
+def _choose_cap(dim: int, epsilon: float, gamma: float | None, p: float | None) -> caps.Cap:
+  if gamma is None:
+    return caps.optimal_cap(dim, epsilon) if p is None else caps.widest_cap(dim, epsilon, p)
   if p is None:
     return caps.cap_at(dim, epsilon, gamma)
-  if gamma is None:
-    return caps.widest_cap(dim, epsilon, p)
   cap = caps.cap_of(dim, gamma, p)
   if not cap.epsilon <= epsilon:
     raise ValueError(
@@ -163,28 +169,37 @@ def _choose_cap(dim, epsilon, gamma, p) -> caps.Cap:
   return cap
 
 
-def _move(noise, u, height, complement):
-  """t u + sqrt(1-t^2) w as A g + B u: w, the part of g orthogonal to u, normalised, is never
-  written down.
+def _point_at_height(
+  noise: jax.Array, u: jax.Array, height: jax.Array, complement: jax.Array
+) -> jax.Array:
+  """The point t u + sqrt(1-t^2) w of the sphere, as A g + B u.
+
+  Here g is the noise, and w is its part orthogonal to u, normalised. w itself is never computed.
   """
   a, b = _coefficients(jnp.sum(noise * noise), jnp.sum(noise * u), height, complement)
   return a * noise + b * u
 
 
-def _coefficients(square, along, height, complement):
-  """(A, B) of `_move`, from ||g||^2 and <g, u>."""
+def _coefficients(
+  square: jax.Array, along: jax.Array, height: jax.Array, complement: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """(A, B) of `_point_at_height`, from ||g||^2 and <g, u>."""
+  # sqrt(1 - t^2) from 1 - t, the complement: 1 - t^2 would cancel near the pole.
   a = jnp.sqrt(complement * (1 + height)) / jnp.sqrt(square - along * along)
   return a, height - a * along
 
 
-def _move_explicitly(noise, u, height, complement):
-  """The same for few dimensions, where ||g||^2 - <g,u>^2 would cancel: w itself, orthogonalised
-  twice.
+def _point_at_height_explicitly(
+  noise: jax.Array, u: jax.Array, height: jax.Array, complement: jax.Array
+) -> jax.Array:
+  """`_point_at_height` for few dimensions, where ||g||^2 - <g,u>^2 would cancel.
+
+  It computes w itself, orthogonalised twice.
   """
   for _ in range(2):
     noise = noise - jnp.sum(noise * u) * u
   length = jnp.sqrt(jnp.sum(noise * noise))
-  # In float32 g may be parallel to u (at d = 2, once in 1e8 draws): then any orthogonal vector.
+  # In float32 g may be parallel to u (at d = 2, once in 1e8 draws). Then any normal to u will do.
   shortest = jnp.arange(u.size) == jnp.argmin(jnp.abs(u))
   other = shortest.astype(jnp.float32) - jnp.sum(jnp.where(shortest, u, 0.0)) * u
   w = jnp.where(

@@ -1,4 +1,4 @@
-"""The registry of local mechanisms: conformance, estimators, audits and binaries all go through it.
+"""The registry of local mechanisms, which conformance, estimators, audits and binaries all use.
 
 A mechanism that is registered is audited. Code outside the package registers its own with
 `register`.
@@ -31,12 +31,12 @@ class Setting(NamedTuple):
   """What a mechanism is made for.
 
   Attributes:
-    dim: d, of vectors; of no meaning for scalars.
+    dim: the dimension d of vectors. Of no meaning for scalars.
     epsilon: the privacy loss of one release.
-    num_projections: k of the mechanisms that report k numbers; of no meaning for others.
+    num_projections: k of the mechanisms that report k numbers. Of no meaning for others.
     max_coordinate: a public bound on the values' coordinates.
     delta: of the mechanisms that are not pure.
-    public_key: for what all clients share; may be traced. None: a fixed one.
+    public_key: for what all clients share. It may be traced. None stands for a fixed key.
   """
 
   dim: int
@@ -74,7 +74,7 @@ def _unit_radius(setting: Setting) -> float:
   return 1.0
 
 
-def _no_more(
+def _no_statistics(
   mechanism: LocalMechanism, difference: np.ndarray
 ) -> dict[str, Callable[[Report], jax.Array]]:
   del mechanism, difference
@@ -88,7 +88,7 @@ def register(
   factory: Callable[..., LocalMechanism] | None = None,
   radius: Callable[[Setting], float] = _unit_radius,
   smallest_dim: int = 2,
-  statistics: Statistics = _no_more,
+  statistics: Statistics = _no_statistics,
   estimates_directions: bool = False,
   projects: bool = False,
   shares_projection: bool = False,
@@ -102,17 +102,17 @@ def register(
   Args:
     name: what binaries call it.
     make: setting -> mechanism that states `setting.epsilon`.
-    factory: the public function that `make` calls; a factory that no entry names is not
+    factory: the public function that `make` calls. A factory that no entry names is not
       audited. Default: `make`.
-    radius: setting -> the largest norm, in the mechanism's own, of the values that it does not
-      clip.
-    smallest_dim: the least dimension that `make` takes: audits are sharpest there.
-    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}, further ones that
-      tell its reports on them apart.
+    radius: setting -> the largest norm of the values that the mechanism does not clip. The norm is
+      the mechanism's own.
+    smallest_dim: the least dimension that `make` takes. Audits are sharpest there.
+    statistics: (mechanism, difference of two inputs) -> {name: report -> scalar}. Further
+      statistics that tell its reports on the two inputs apart.
     estimates_directions: whether it estimates L2 unit vectors of any dimension without bias.
     projects: whether it reports `num_projections` numbers.
     shares_projection: whether all clients have one projection, whose error does not average out.
-    exact: whether the mechanism states its error exactly, not an upper bound.
+    exact: whether the mechanism states its error exactly. False means an upper bound.
 
   Raises:
     ValueError: if the name is taken.
@@ -141,7 +141,7 @@ def registered() -> dict[str, RegisteredMechanism]:
   return dict(_MECHANISMS)
 
 
-def _in_cube(setting: Setting) -> LocalMechanism:
+def _scaled_priv_unit_linf(setting: Setting) -> LocalMechanism:
   """PrivUnit-infinity on values scaled up from a cube of half-width `max_coordinate`."""
   mechanism = priv_unit_linf(setting.dim, setting.epsilon)
   factor = np.float32(1 / setting.max_coordinate)
@@ -168,8 +168,9 @@ def _separated(setting: Setting) -> LocalMechanism:
 def _top_magnitude(
   mechanism: LocalMechanism, difference: np.ndarray
 ) -> dict[str, Callable[[Report], jax.Array]]:
-  """The direction's projection where the magnitude is the largest: both parts' likeliest events
-  together.
+  """The direction's projection where the magnitude is the largest.
+
+  This joins the likeliest events of both parts.
   """
   top = mechanism.parameters.magnitude.num_levels
 
@@ -181,14 +182,14 @@ def _top_magnitude(
 
 def _half_stddev_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  # half a coordinate's standard deviation
+  # The spacing is half a coordinate's standard deviation.
   spacing = 0.5 * math.sqrt(mechanism.mean_squared_error(1.0) / setting.dim)
   return on_grid(mechanism, spacing, unbiased=True)
 
 
-def _half_length_grid(setting: Setting) -> LocalMechanism:
+def _half_root_mean_square_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
-  # half a coordinate's root mean square
+  # The spacing is half a coordinate's root mean square.
   return on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(setting.dim))
 
 
@@ -250,13 +251,13 @@ def _register_own() -> None:
   register("one_projection", lambda s: _fast_proj_unit(s, projection_key=s.shared_key), **one)
   register("separated", _separated, factory=separated, statistics=_top_magnitude, **directions)
   register("hemisphere", lambda s: hemisphere(s.dim, s.epsilon), factory=hemisphere, **directions)
-  # Its error is exact for vertices of the cube; elsewhere too high by at most 1 of dim / m^2.
-  register("priv_unit_linf", _in_cube, factory=priv_unit_linf, **cube)
+  # Its error is exact for vertices of the cube, and elsewhere too high by at most 1 of dim / m^2.
+  register("priv_unit_linf", _scaled_priv_unit_linf, factory=priv_unit_linf, **cube)
   register("gaussian", _gaussian, factory=gaussian, smallest_dim=1, **directions)
   register("l2_laplace", _l2_laplace, factory=l2_laplace, smallest_dim=1, **directions)
   register("laplace", _laplace, factory=laplace, **l1_ball, **directions)
   register("laplace_scalar", lambda s: laplace(s.epsilon, 2.0), factory=laplace, smallest_dim=1)
-  register("on_grid", _half_length_grid, **grid)
+  register("on_grid", _half_root_mean_square_grid, **grid)
   register("laplace_on_grid", _on_quarter_grid(_laplace), **grid, **l1_ball)
   register("gaussian_on_grid", _on_quarter_grid(_gaussian), **grid, smallest_dim=1)
   register("scalar_dp", lambda s: scalar_dp(s.epsilon, 1.0), factory=scalar_dp, **scalar)

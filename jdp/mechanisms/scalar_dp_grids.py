@@ -1,13 +1,16 @@
-"""ScalarDP and ScalarRelDP: magnitudes, by randomised response on a grid (arXiv 1812.00984,
-Algorithms 3 and 4).
+"""ScalarDP and ScalarRelDP: magnitudes, by randomised response on a grid.
+
+Source: arXiv 1812.00984, Algorithms 3 and 4.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jdp import random
-from jdp.accounting.local.scalar_dp import relative_grid, scalar_grid
+from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 
@@ -15,26 +18,26 @@ from jdp.mechanisms.base import LocalMechanism
 def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None) -> LocalMechanism:
   """Releases a number in [0, max_value] as a noisy level of an equidistant grid.
 
-  The number is rounded without bias to one of the levels 0..k of the grid with spacing max_value /
-  k; the level is kept with probability e^epsilon / (e^epsilon + k), else it becomes one of the k
-  others, uniformly. The estimate a (level - b) is unbiased; it may be negative, and it may exceed
-  max_value.
+  The grid has the levels 0..k and the spacing max_value / k. The number is rounded without bias to
+  one of the levels. The level is kept with probability e^epsilon / (e^epsilon + k), else it becomes
+  one of the k others, uniformly. The estimate a (level - b) is unbiased. It may be negative, and it
+  may exceed max_value.
 
-  Formal guarantee: `PureDP`, replace one (any two inputs), per value, against the server, for
-  every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The report is an
-  integer, so floating point leaks nothing; the probabilities of its levels are realised to a
+  Formal guarantee: `PureDP` per value, replace one (any two inputs), against the server. It holds
+  for every input: numbers are first clipped to [0, max_value], and NaN counts as 0. The report is
+  an integer, so floating point leaks nothing. The probabilities of its levels are realised to a
   relative 2^-32.
 
   Args:
-    epsilon: the privacy loss of one release, > 0.
-    max_value: r_max > 0.
-    num_levels: k, the number of intervals, in [1, 2^16]. Default: the k with the least worst-case
+    epsilon: the privacy loss of one release. Positive.
+    max_value: r_max. Positive.
+    num_levels: k, the number of intervals. In [1, 2^16]. Default: the k with the least worst-case
       variance.
 
   Returns:
-    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in [0, k]. `parameters`
-    is a `jdp.accounting.local.scalar_dp.ScalarGrid`, with the exact `variance` at every value;
-    `mean_squared_error` is that.
+    A `LocalMechanism` on float scalars (shape ()). Reports are int32 scalars in [0, k].
+    `parameters` is a `jdp.accounting.local.scalar_dp.ScalarGrid`. Its `variance` is exact at every
+    value, and is the `mean_squared_error`.
 
   Raises:
     ValueError: if epsilon, max_value or num_levels is out of range.
@@ -54,7 +57,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   def encode(key, value):
     rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
-    value = jnp.where(value > 0, value, 0.0)  # NaN too
+    value = jnp.where(value > 0, value, 0.0)  # also 0 for NaN
     position = jnp.minimum(value / max_value, 1.0) * k
     lower = jnp.floor(position)
     up = jax.random.uniform(rounding_key) < position - lower
@@ -71,33 +74,33 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
 def scalar_rel_dp(
   epsilon: float, max_value: float, *, num_levels: int, min_value: float
 ) -> LocalMechanism:
-  """Releases a number in [0, max_value] as a noisy level of a geometric grid: an error relative to
-  the number.
+  """Releases a number in [0, max_value] as a noisy level of a geometric grid.
 
-  The number is rounded without bias to one of its two neighbours among the levels 0,
-  min_value, ..., max_value, of which the k = num_levels above 0 are in geometric progression. The
-  level is kept with probability e^epsilon / (e^epsilon + k), else it becomes one of the k others,
-  uniformly. The estimate is unbiased; it may be negative, and it may exceed max_value.
+  The error is relative to the number. The levels are 0, min_value, ..., max_value. The k =
+  num_levels levels above 0 are in geometric progression. The number is rounded without bias to one
+  of its two neighbours among the levels. The level is kept with probability e^epsilon / (e^epsilon
+  + k), else it becomes one of the k others, uniformly. The estimate is unbiased. It may be
+  negative, and it may exceed max_value.
 
-  Formal guarantee: as `scalar_dp`'s: `PureDP`, replace one (any two inputs), per value, against the
-  server, for every input: numbers are clipped to [0, max_value] first, and NaN counts as 0. The
-  report is an integer, so floating point leaks nothing; the probabilities of its levels are
-  realised to a relative 2^-32.
+  Formal guarantee: that of `scalar_dp`. It is `PureDP` per value, replace one (any two inputs),
+  against the server. It holds for every input: numbers are first clipped to [0, max_value], and NaN
+  counts as 0. The report is an integer, so floating point leaks nothing. The probabilities of its
+  levels are realised to a relative 2^-32.
 
   Source: arXiv 1812.00984, Algorithm 4.
 
   Args:
-    epsilon: the privacy loss of one release, > 0.
+    epsilon: the privacy loss of one release. Positive.
     max_value: r_max.
-    num_levels: k, the number of levels above 0, in [2, 2^16];
+    num_levels: k, the number of levels above 0. In [2, 2^16].
       `jdp.accounting.local.scalar_dp.best_num_relative_levels` finds the one with the least
       worst-case relative error.
-    min_value: the least level above 0, in (0, max_value): where errors begin to be relative.
+    min_value: the least level above 0, where errors begin to be relative. In (0, max_value).
 
   Returns:
-    A `LocalMechanism` on float scalars (shape ()). Reports: int32 scalars in [0, k]. `parameters`
-    is a `jdp.accounting.local.scalar_dp.RelativeGrid`, with the exact `variance` at every value;
-    `mean_squared_error` is that.
+    A `LocalMechanism` on float scalars (shape ()). Reports are int32 scalars in [0, k].
+    `parameters` is a `jdp.accounting.local.scalar_dp.RelativeGrid`. Its `variance` is exact at
+    every value, and is the `mean_squared_error`.
 
   Raises:
     ValueError: if an argument is out of range, or the levels are too close for float32.
@@ -118,7 +121,7 @@ def scalar_rel_dp(
   def encode(key, value):
     rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
-    value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # NaN too
+    value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # also 0 for NaN
     lower = jnp.searchsorted(jnp.asarray(levels[1:-1]), value, side="right")
     low, high = jnp.asarray(levels)[lower], jnp.asarray(levels)[lower + 1]
     up = jax.random.uniform(rounding_key) < (value - low) / (high - low)
@@ -132,17 +135,23 @@ def scalar_rel_dp(
   return _mechanism(grid, encode, lambda report: jnp.asarray(estimates)[report])
 
 
-def _respond(key, level, k, log_lie_probability):
-  """Randomised response on 0..k: the level, or with the probability of a lie one of the others,
-  uniformly.
+def _respond(key: jax.Array, level: jax.Array, k: int, log_lie_probability: float) -> jax.Array:
+  """Randomised response on 0..k: the level or, with the probability of a lie, another one.
+
+  The other one is uniform among the rest.
   """
   lie_key, other_key = jax.random.split(key)
   other = jax.random.randint(other_key, (), 0, k)
+  # Skip the level itself: the k numbers 0..k-1 stand for the k other levels.
   other = jnp.where(other >= level, other + 1, other)
   return jnp.where(random.rare_bernoulli(lie_key, log_lie_probability), other, level)
 
 
-def _mechanism(grid, encode, decode):
+def _mechanism(
+  grid: ScalarGrid | RelativeGrid,
+  encode: Callable[[jax.Array, jax.Array], jax.Array],
+  decode: Callable[[jax.Array], jax.Array],
+) -> LocalMechanism:
   return LocalMechanism(
     encode=encode,
     decode=decode,

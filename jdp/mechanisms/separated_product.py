@@ -1,7 +1,9 @@
-"""Separated mechanisms: a vector's direction and magnitude, released independently (arXiv
-1812.00984, Definition 1).
+"""Separated mechanisms: a vector's direction and magnitude, released independently.
+
+Source: arXiv 1812.00984, Definition 1.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -28,23 +30,23 @@ class SeparatedParameters(NamedTuple):
 def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMechanism:
   """Releases a vector w = r u as the product of an estimate of u and one of r = ||w||.
 
-  The two are drawn independently, so the product is unbiased. A zero vector has no direction: a
-  fixed one is released for it; the result is finite and, if magnitudes are, unbiased. Norms above
-  the magnitude's largest value are clipped to it.
+  The two are drawn independently, so the product is unbiased. A zero vector has no direction, so a
+  fixed one is released for it. The result is then finite, and unbiased if magnitudes are. Norms
+  above the magnitude's largest value are clipped to it.
 
-  Formal guarantee: `SeparatedDP(epsilon of the direction, epsilon of the magnitude)`, their sum as
-  pure DP: replace one (any two inputs), per value, against the server. In floating point, what the
-  two mechanisms' docstrings say.
+  Formal guarantee: `SeparatedDP(epsilon of the direction, epsilon of the magnitude)`. As pure DP,
+  it is their sum. It is stated per value, replace one (any two inputs), against the server. In
+  floating point, what the two mechanisms' docstrings say holds.
 
   Args:
     direction: a mechanism that is unbiased on the unit sphere of its norm (`priv_unit`,
-      `priv_unit_linf`): it is given w / ||w||, for norms from 1e-30 to 1e30.
+      `priv_unit_linf`). It is given w / ||w||, for norms from 1e-30 to 1e30.
     magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
 
   Returns:
     A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its `mean_squared_error(r)`
-    is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate; for a direction in another
-    norm than L2 an upper bound, as ||w||^2 in the last term exceeds r^2.
+    is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate. For a direction in another
+    norm than L2 this is an upper bound, as ||w||^2 in the last term exceeds r^2.
 
   Raises:
     ValueError: if the two guarantees differ in relation, unit or observer, or are not pure.
@@ -63,8 +65,8 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     direction_key, magnitude_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     norm = direction.norm(value)
-    # Not every direction's mechanism divides by the norm itself. For those that do this must
-    # change nothing: so no division by extreme norms, whose reciprocals float32 does not hold.
+    # Not every mechanism for directions divides by the norm itself. For those that do, this must
+    # change nothing. So extreme norms, whose reciprocals float32 does not hold, divide nothing.
     length = jnp.where((norm > 1e-30) & (norm < 1e30), norm, 1.0)
     return SeparatedReport(
       direction.encode(direction_key, value / length), magnitude.encode(magnitude_key, norm)
@@ -93,9 +95,10 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
   )
 
 
-def _product_noise(direction, magnitude):
-  """The `noise` of the product; a magnitude that is not exact would show its own digits in all
-  coordinates.
+def _product_noise(direction: LocalMechanism, magnitude: LocalMechanism) -> float | None:
+  """The `noise` of the product.
+
+  None for a magnitude that is not exact, which would show its own digits in all coordinates.
   """
   return (
     direction.noise * magnitude.max_norm
@@ -104,12 +107,17 @@ def _product_noise(direction, magnitude):
   )
 
 
-def _product_sum(direction_sum, norm, magnitude):
+def _product_sum(
+  direction_sum: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
+  norm: Callable[[jax.Array], jax.Array],
+  magnitude: Callable[[jax.Array, jax.Array], jax.Array],
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
   """The `privatize_sum` of the product: the directions' sum, with the magnitudes among the weights.
 
-  All mechanisms that have one divide by the norm themselves, so values go in as they are.
+  All mechanisms with a `privatize_sum` divide by the norm themselves. So values go in as they are.
   """
 
+  # The keys are split as in `encode`, so that the sum is that of the same releases.
   def magnitude_of(key, value):
     direction_key, magnitude_key = jax.random.split(key)
     return direction_key, magnitude(magnitude_key, norm(value))

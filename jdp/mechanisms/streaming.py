@@ -1,4 +1,4 @@
-"""The sum of many clients' releases, without ever holding them."""
+"""The sum of many clients' releases, computed block by block."""
 
 import math
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from jdp import _validate
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
-# Numbers in a block by default: noise and values together stay in a core's second-level cache, or
-# close to it.
-_BLOCK = 200_000
-# Clients that a `privatize_sum` may add up in float32 in smaller blocks, before their sum is made
-# exact in float64: at 1e6 coordinates float64 accumulators leave the cache.
-_GROUP = 8
+# How many numbers a block has by default. Noise and values together stay in a core's second-level
+# cache, or close to it.
+_NUMBERS_IN_BLOCK = 200_000
+# How many clients a `privatize_sum` may add up in float32 before their sum goes on in float64. This
+# matters to smaller blocks: at 1e6 coordinates float64 accumulators leave the cache.
+_CLIENTS_IN_GROUP = 8
 
 
 def stream_sum(
@@ -31,39 +31,41 @@ def stream_sum(
 ) -> jax.Array:
   """sum_i weights_i privatize(keys_i, values_i), block by block of clients.
 
-  What a server adds up if every client releases its value once, simulated with memory for
-  one block: neither the releases nor, if `values` is a function, the values are ever all there. A
-  mechanism with a `privatize_sum` (`priv_unit`, and `separated` of it) makes the sum of a block by
-  matrix products. For the releases themselves, `jax.vmap(mechanism.privatize)(keys, values)`: the
-  sum is theirs up to float32 rounding. (Of dithered releases about 1 coordinate in 1e5 is so near
-  the edge of its cell that rounding takes it to the next.)
+  This is what a server adds up if every client releases its value once. The simulation needs memory
+  for one block. It never holds all releases at once, nor all values if `values` is a function. A
+  mechanism with a `privatize_sum` (`priv_unit`, and `separated` of it) sums a block by matrix
+  products.
 
-  Formal guarantee: each release's own, `mechanism.guarantee`, against a server that sees them all;
-  the sum is post-processing. With weights that depend on private data it says nothing about what
-  they reveal.
+  For the releases themselves, use `jax.vmap(mechanism.privatize)(keys, values)`. Their sum is this
+  one up to float32 rounding. (Of dithered releases, about 1 coordinate in 1e5 is so near the edge
+  of its cell that rounding takes it to the next.)
+
+  Formal guarantee: each release has its own, `mechanism.guarantee`, against a server that sees them
+  all. The sum is post-processing. The guarantee does not cover what weights reveal that depend on
+  private data.
 
   A server that adds noise to the sum, for those who see only that, takes `unrounded_stream_sum`.
 
   Args:
     mechanism: the local randomiser.
-    keys: [n] keys, one for each client; consumed.
-    values: [n, ...] floats, or a function (int32 scalar, the client's number) -> its value, traced
-      under vmap.
-    weights: [n] floats; NaN counts as 0. None: all 1.
-    block_size: clients computed side by side; a matter of speed and memory only. Default: as many
-      as a core's cache likes, 20 at 1e4 coordinates. Take hundreds on a GPU, and twice as many
-      where clients share a projection.
-    mesh: devices that share the blocks, whatever its axes' number, of the Auto type
-      (`jdp.federated.client_mesh`); not inside another shard_map. Every device gets all keys,
-      values and weights; the one sum at the end is all that they exchange. Only the order of
-      summation depends on it. None: one device.
+    keys: [n] keys, one for each client. Consumed.
+    values: [n, ...] floats, or a function client number (int32 scalar) -> value. The function is
+      traced under vmap.
+    weights: [n] floats. NaN counts as 0. None: all 1.
+    block_size: how many clients are computed side by side. It affects speed and memory only. By
+      default, as many as a core's cache likes: 20 at 1e4 coordinates. Take hundreds on a GPU, and
+      twice as many where clients share a projection.
+    mesh: devices of the Auto type that share the blocks (`jdp.federated.client_mesh`). None: one
+      device. The mesh may have any number of axes. The call must not be inside another shard_map.
+      Every device gets all keys, values and weights. The one sum at the end is all that they
+      exchange. Only the order of summation depends on the mesh.
 
   Returns:
     The sum, float32, of the shape of one value.
 
   Raises:
-    ValueError: if there is no client, or too many for 32-bit numbers, block_size is not positive,
-      or values or weights are not as many as the keys.
+    ValueError: if there is no client, or too many for 32-bit numbers. Also if block_size is not
+      positive, or values or weights are not as many as the keys.
 
   >>> from jdp.mechanisms import priv_unit
   >>> mechanism = priv_unit(1000, 16.0)
@@ -89,11 +91,12 @@ def unrounded_stream_sum(
 ) -> Compensated:
   """`stream_sum` with what float32 takes from it, for `SumQuery.finalize`, which adds noise.
 
-  Formal guarantee: one release, of norm `mechanism.max_norm` and weight 1 at most, moves the sum by
+  Formal guarantee: one release of norm `mechanism.max_norm` and weight 1 at most moves the sum by
   at most S = max_norm (1 + 2^-21 b^2). Here b is the number of clients whose releases a
-  `privatize_sum` adds up in float32: those of a block, or of as many small blocks as hold 8 (b = 8:
-  1 + 3e-5; b = 20: 1 + 2e-4). For a mechanism without one S is max_norm (1 + 1e-6). Both hold for
-  up to 2^21 blocks. Rounding the sum to float32 would move a large one by more.
+  `privatize_sum` adds up in float32. These are the clients of a block, or of as many small blocks
+  as hold 8. At b = 8 the factor is 1 + 3e-5, and at b = 20 it is 1 + 2e-4. For a mechanism without
+  a `privatize_sum`, S is max_norm (1 + 1e-6). Both hold for up to 2^21 blocks. Rounding the sum to
+  float32 would move a large one by more.
 
   Args and errors: those of `stream_sum`.
 
@@ -110,7 +113,7 @@ def unrounded_stream_sum(
     table = jnp.asarray(values)
     _check_count("values", table, count)
     shape = table.shape[1:]
-  size = max(1, _BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
+  size = max(1, _NUMBERS_IN_BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
   _validate.integer(1, block_size=size)
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
@@ -118,21 +121,21 @@ def unrounded_stream_sum(
     raise ValueError(
       f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums."
     )
-  # JAX's key-reuse checker takes slices of an array of keys in a loop for reuse: slice the raw
-  # data.
+  # Slice the raw data: JAX's key-reuse checker takes slices of keys in a loop for reuse.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
   num_turns = -(-count // (size * devices))
-  # in a group, added up in float32
-  blocks = max(1, _GROUP // size) if mechanism.privatize_sum else 1
+  # The blocks of a group are added up in float32.
+  blocks = max(1, _CLIENTS_IN_GROUP // size) if mechanism.privatize_sum else 1
   num_groups = -(-num_turns // blocks)
 
   def share(key_data, weights, table):
     first = jnp.int32(0) if mesh is None else lax.axis_index(mesh.axis_names)
 
     def block_sum(turn):
-      block = first + turn * devices  # dealt out like cards
-      start = jnp.minimum(block * size, count - size)  # the last block overlaps the one before
+      block = first + turn * devices  # devices take the blocks in turns
+      # The last block overlaps the one before. Clients counted there get the weight 0 here.
+      start = jnp.minimum(block * size, count - size)
       clients = start + jnp.arange(size, dtype=jnp.int32)
       own_key_data, own_weights = (
         lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights)
@@ -163,14 +166,16 @@ def unrounded_stream_sum(
     mesh=mesh,
     in_specs=everywhere,
     out_specs=everywhere,
-    # mechanisms begin loops of their own with constants, which would have to be declared varying
+    # Mechanisms begin loops of their own with constants, which would have to be declared varying.
     check_vma=False,
   )
   return shares_sum(key_data, weights, table)
 
 
-def _sum_of_each(mechanism):
-  """What stands for the `privatize_sum` of any mechanism: each release, then their sum, a pair."""
+def _sum_of_each(
+  mechanism: LocalMechanism,
+) -> Callable[[jax.Array, jax.Array, jax.Array], Compensated]:
+  """The `privatize_sum` of a mechanism that has none: each release, then their sum, a pair."""
 
   def weighted(key, value, weight):
     return weight * mechanism.privatize(key, value)
@@ -178,7 +183,7 @@ def _sum_of_each(mechanism):
   return lambda keys, values, weights: sum_rows(jax.vmap(weighted)(keys, values, weights))
 
 
-def _check_count(name, array, count):
+def _check_count(name: str, array: jax.Array, count: int) -> None:
   if array.shape[:1] != (count,):
     raise ValueError(
       f"Expected {name} for {count} clients, one for each key, got shape {array.shape}."

@@ -1,13 +1,18 @@
 """Sums that keep what rounding takes from them: a float32 value and a remainder.
 
-Added up in float32, a contribution can move a sum by more than its own norm, because it shifts the
-roundings of all that follow: one among 16,098 by four times its norm. Here sums are made in
-float64, whether JAX is set to use it or not, and go from hand to hand as pairs of float32 that hold
-48 bits. Of n contributions of norm at most S, n up to 2^21, one moves such a sum by at most S (1 +
-1e-6). For an addition is wrong by at most 2^-53 of its sum; one contribution changes the 2^10
-additions of its own block, and those of the n / 2^10 whole blocks: by twice 2^-53 (2^20 + n^2 /
-2^10) S together. (Rows added at once, as the C of a chunk, add C^2 to that.) So it is where
-processors have float64; TPUs emulate it, which was not tried.
+A float32 sum can move by more than a contribution's own norm, because the contribution shifts the
+roundings of all that follow. One among 16,098 moved it by four times its norm.
+
+Here sums are made in float64, whether JAX is set to use it or not. They are passed on as pairs of
+float32 that hold 48 bits. Take n contributions of norm at most S, with n up to 2^21. One of them
+moves such a sum by at most S (1 + 1e-6), for these reasons:
+
+* An addition is wrong by at most 2^-53 of its sum.
+* One contribution changes the 2^10 additions of its own block, and those of the n / 2^10 whole
+  blocks. Together that is twice 2^-53 (2^20 + n^2 / 2^10) S.
+* C rows that are added at once, such as those of a chunk, add C^2 to that.
+
+This holds where processors have float64. TPUs emulate it, which was not tried.
 """
 
 import dataclasses
@@ -26,10 +31,10 @@ PyTree = Any
 MAX_CONTRIBUTIONS = 2**21
 """Of how many contributions a sum keeps its sensitivity."""
 
-_BLOCK = 2**10
-# Only around primitives, whose types JAX keeps wherever it traces them, under vmap and scan too; it
-# may narrow constants.
-_jax: Any = jax  # the function has moved
+_BLOCK = 2**10  # parts in a block of a long sum
+# Use `_float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
+# and scan too. It may narrow constants.
+_jax: Any = jax  # `enable_x64` moved between versions of JAX
 _float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
 
 
@@ -40,7 +45,7 @@ class Compensated:
 
   Attributes:
     value: the sum, rounded to float32.
-    remainder: float32 of the same shape, at most half of the value's last place.
+    remainder: float32 of the same shape. It is at most half of the value's last place.
   """
 
   value: jax.Array
@@ -48,12 +53,12 @@ class Compensated:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Of the sum."""
+    """The shape of the sum."""
     return self.value.shape
 
   @property
   def dtype(self) -> np.dtype:
-    """Of the sum, rounded: float32."""
+    """The dtype of the rounded sum, float32."""
     return self.value.dtype
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -68,7 +73,7 @@ class Product:
   Attributes:
     left: float32 [r, a].
     right: float32 [r, b].
-    shape: what the [a, b] entries are reshaped to.
+    shape: the shape that the [a, b] entries are reshaped to.
   """
 
   left: jax.Array
@@ -87,25 +92,25 @@ def rounded(total: PyTree) -> PyTree:
 
 
 def add(total: PyTree, tree: PyTree) -> PyTree:
-  """total + tree, leaf by leaf; each leaf of either is a pair or a plain array.
+  """Adds two trees leaf by leaf. Each leaf of either is a pair or a plain array.
 
-  Floats of up to 32 bits become pairs; anything else is added as it is.
+  Floats of up to 32 bits become pairs. Anything else is added as it is.
 
   >>> total = add(jnp.float32(1), jnp.float32(2**-40))
   >>> float(total.value), float(total.remainder) == 2**-40
   (1.0, True)
   """
-  return _map(lambda x, y: _single(_plus(_double(x), _double(y))), total, tree)
+  return _map(lambda x, y: _as_pair(_plus(_as_float64(x), _as_float64(y))), total, tree)
 
 
 def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
-  """total / denominator as pairs; the denominator is a scalar > 0."""
-  by = _double(denominator)
+  """total / denominator as pairs. The denominator is a scalar > 0."""
+  by = _as_float64(denominator)
 
   def quotient(x):
     with _float64(True):
-      dividend = _double(x)
-      return _single(lax.div(dividend, lax.broadcast(by, dividend.shape)))
+      dividend = _as_float64(x)
+      return _as_pair(lax.div(dividend, lax.broadcast(by, dividend.shape)))
 
   return _map(quotient, total)
 
@@ -115,30 +120,33 @@ def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
   value = np.float32(least)
   least_pair = Compensated(jnp.asarray(value), jnp.float32(least - float(value)))
   with _float64(True):
-    return _single(lax.max(_double(total), _double(least_pair)))
+    return _as_pair(lax.max(_as_float64(total), _as_float64(least_pair)))
 
 
 def product(left: jax.Array, right: jax.Array) -> Compensated:
-  """left^T right of float32 [r, a] and [r, b]: [a, b], within 2^-52 r |left|^T |right|."""
+  """The matrix left^T right, [a, b], of float32 [r, a] and [r, b].
+
+  It is right to within 2^-52 r |left|^T |right|.
+  """
   if left.shape[1] > right.shape[1]:
     turned = product(right, left)
     return Compensated(turned.value.T, turned.remainder.T)
   # XLA's float64 product of [a, r] and [r, b] takes a third of the time of one that contracts two
-  # first axes, to which it would turn this one back, but for the barrier.
+  # first axes. Without the barrier, XLA would turn this product into that one.
   with _float64(True):
-    rows = lax.optimization_barrier(lax.transpose(_double(left), (1, 0)))
-    return _single(lax.dot_general(rows, _double(right), (((1,), (0,)), ((), ()))))
+    rows = lax.optimization_barrier(lax.transpose(_as_float64(left), (1, 0)))
+    return _as_pair(lax.dot_general(rows, _as_float64(right), (((1,), (0,)), ((), ()))))
 
 
 def sum_rows(tree: PyTree) -> PyTree:
-  """The sum over the leading axis of every array; floats and `Product`s become pairs."""
+  """The sum over the leading axis of every array. Floats and `Product`s become pairs."""
   return _map(
-    lambda x: _multiplied(x) if isinstance(x, Product) else _single(_row_sum(_double(x))), tree
+    lambda x: _multiplied(x) if isinstance(x, Product) else _as_pair(_row_sum(_as_float64(x))), tree
   )
 
 
 def multiplied(tree: PyTree) -> PyTree:
-  """The tree with its `Product`s as pairs."""
+  """The tree with its `Product`s multiplied out, as pairs."""
   return _map(lambda x: _multiplied(x) if isinstance(x, Product) else x, tree)
 
 
@@ -158,7 +166,7 @@ def sum_while(
 
   Args:
     more: int32 scalar -> bool scalar.
-    part: int32 scalar -> what is added, a tree of plain arrays and pairs.
+    part: int32 scalar -> what is added. A tree of plain arrays and pairs.
     at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps
       one accumulator instead of two, which matters to long vectors.
   """
@@ -167,8 +175,9 @@ def sum_while(
 
   def turn(carry):
     i, total = carry
-    return i + 1, _map(lambda x, y: _plus(x, _double(y)), total, part(i))
+    return i + 1, _map(lambda x, y: _plus(x, _as_float64(y)), total, part(i))
 
+  # Blocks keep the number of additions small that one contribution changes (module's docstring).
   def block(carry):
     i, total = carry
     end = i + _BLOCK
@@ -177,7 +186,7 @@ def sum_while(
 
   body = turn if at_most is not None and at_most <= _BLOCK else block
   return jax.tree.map(
-    _single, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1]
+    _as_pair, lax.while_loop(lambda c: more(c[0]), body, (jnp.int32(0), nothing))[1]
   )
 
 
@@ -193,7 +202,7 @@ def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
 
 
 def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> list[Compensated]:
-  """All at once, as one vector."""
+  """The sums of all pairs over the devices, computed at once as one vector."""
   if not pairs:
     return []
   devices = lax.psum(1, axis_name)
@@ -201,7 +210,7 @@ def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> li
   both = jnp.stack([flat, ravel_pytree([x.remainder for x in pairs])[0]])
   padded = jnp.pad(both, ((0, 0), (0, -flat.size % devices))).reshape(2, devices, -1)
   shares = lax.all_to_all(padded, axis_name, 1, 1)
-  own = _single(_row_sum(_double(Compensated(shares[0], shares[1]))))
+  own = _as_pair(_row_sum(_as_float64(Compensated(shares[0], shares[1]))))
   whole = lax.all_gather(jnp.stack([own.value, own.remainder]), axis_name, axis=1, tiled=True)
   return list(map(Compensated, *(restore(row[: flat.size]) for row in whole)))
 
@@ -211,8 +220,9 @@ def _is_pair(x: Any) -> bool:
 
 
 def _map(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-  """`jax.tree.map` with pairs and products for leaves; where the tree has an array the rest may
-  have a pair.
+  """`jax.tree.map` with pairs and products for leaves.
+
+  Where the tree has an array, the rest may have a pair.
   """
   leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: isinstance(x, Compensated | Product))
   others = [jax.tree.leaves(other, is_leaf=_is_pair) for other in rest]
@@ -224,7 +234,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _zeros(dtype: Any, shape: tuple[int, ...]) -> jax.Array:
-  return _double(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
+  return _as_float64(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
 
 
 def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -232,11 +242,11 @@ def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
     return lax.add(x, y)
 
 
-def _double(x: Any) -> jax.Array:
-  """A pair or an array of floats in float64; any other array as it is."""
+def _as_float64(x: Any) -> jax.Array:
+  """Converts a pair or an array of floats to float64. Any other array stays as it is."""
   with _float64(True):
     if isinstance(x, Compensated):
-      return lax.add(_double(x.value), _double(x.remainder))
+      return lax.add(_as_float64(x.value), _as_float64(x.remainder))
     return lax.convert_element_type(x, np.float64) if _is_float(x) else x
 
 
@@ -245,8 +255,8 @@ def _row_sum(x: jax.Array) -> jax.Array:
     return jnp.sum(x, axis=0, dtype=x.dtype)
 
 
-def _single(x: jax.Array) -> Any:
-  """Float64 as a pair; any other array as it is."""
+def _as_pair(x: jax.Array) -> Any:
+  """Converts float64 to a pair. Any other array stays as it is."""
   if not _is_float(x):
     return x
   with _float64(True):
@@ -254,4 +264,5 @@ def _single(x: jax.Array) -> Any:
     rest = lax.convert_element_type(
       lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32
     )
+  # The rest of an infinite value is NaN or infinite.
   return Compensated(value, jnp.where(jnp.isfinite(value), rest, 0.0))

@@ -1,12 +1,13 @@
-"""Dithering: float noise is rounded to a grid with a public random shift, which hides its low-order
-bits.
+"""Dithering: float noise is rounded to a grid with a public random shift.
 
-What float32 noise leaves on a grid of `FINEST_SHARE` of its standard deviation or more is bounded
-in `jdp.accounting.float_noise`. The argument needs a grid that does not depend on the value: a
-shift drawn beside it is such a grid, and public. What the shift gains is exactness. The rounding
-error is uniform on half a spacing to each side whatever the value (L. Schuchman, "Dither signals
-and their effect on quantization noise", 1964): no bias, and a variance of spacing^2 / 12 on each
-coordinate.
+The rounding hides the noise's low-order bits. `jdp.accounting.float_noise` bounds what float32
+noise reveals on a grid of `FINEST_SHARE` of its standard deviation or more. The argument needs a
+grid that does not depend on the value. A grid with a public shift, drawn beside the value, is such
+a grid.
+
+What the shift gains is exactness. The rounding error is uniform on half a spacing to each side,
+whatever the value (L. Schuchman, "Dither signals and their effect on quantization noise", 1964). So
+there is no bias, and each coordinate gets a variance of spacing^2 / 12.
 """
 
 from typing import Any
@@ -19,18 +20,18 @@ _FLOAT32_DIGITS = np.float32(2**23)  # from here on float32 numbers are whole
 
 
 def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
-  """Every float of a pytree, rounded to a grid of `spacing` that is shifted at random.
+  """Rounds every float of a pytree to a grid of `spacing` that is shifted at random.
 
   Formal guarantee: post-processing of the tree by a function that does not depend on it.
 
   Args:
-    key: of the one shift that all coordinates share; consumed.
-    tree: float32 arrays. NaN, infinities and numbers of more than 2^23 spacings, which float32
-      holds no finer, stay as they are.
-    spacing: of the grid, float32 scalar >= 0, public; may be traced. 0 rounds nothing.
+    key: of the one shift that all coordinates share. Consumed.
+    tree: float32 arrays. NaN, infinities and numbers of more than 2^23 spacings stay as they are.
+      (Float32 holds such numbers no finer.)
+    spacing: of the grid, a float32 scalar >= 0. Public. It may be traced. 0 rounds nothing.
 
   Returns:
-    The tree, float32; each number is within spacing / 2 of what it was, up to float32 rounding.
+    The tree, float32. Each number is within spacing / 2 of what it was, up to float32 rounding.
 
   >>> noisy = jnp.float32(0.123456)
   >>> rounded = jax.vmap(lambda key: dithered(key, noisy, 0.5))(
@@ -44,12 +45,11 @@ def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
 
 
 def on_shifted_grid(x: jax.Array, shift: jax.Array, spacing: jax.typing.ArrayLike) -> jax.Array:
-  """`x` rounded to the grid of the numbers (k + shift) spacing, k whole; as `dithered`, with shifts
-  drawn elsewhere.
+  """Rounds `x` to the grid of the numbers (k + shift) spacing, with k whole.
 
-  With a shift for each coordinate, uniform in [0, 1), the rounding errors are independent of each
-  other and of all x together: a *sum* of several releases is then that of real noise with
-  independent noise added, and no more telling.
+  It is `dithered` with shifts that are drawn elsewhere. With a shift for each coordinate, uniform
+  in [0, 1), the rounding errors are independent of each other and of all x together. Then a *sum*
+  of several releases is that of real noise with independent noise added, and reveals no more.
 
   >>> on_shifted_grid(jnp.float32(7.0), jnp.float32(0.25), 2.0).item()
   6.5
@@ -57,4 +57,5 @@ def on_shifted_grid(x: jax.Array, shift: jax.Array, spacing: jax.typing.ArrayLik
   spacing = jnp.float32(spacing)
   position = x / spacing
   on_grid = (jnp.round(position - shift) + shift) * spacing
+  # A comparison with NaN is False, so NaN, infinities and a spacing of 0 leave x as it is.
   return jnp.where(jnp.abs(position) < _FLOAT32_DIGITS, on_grid, x)

@@ -6,7 +6,9 @@ import numpy as np
 
 
 def reduce(integers: jax.Array, modulus_bits: int) -> jax.Array:
-  """int32 or uint32 integers modulo 2^b, uint32 in [0, 2^b); b in [1, 32].
+  """Reduces int32 or uint32 integers modulo 2^b, for b in [1, 32].
+
+  The result is uint32 in [0, 2^b).
 
   >>> reduce(jnp.array([-1, 257]), 8).tolist()
   [255, 1]

@@ -12,14 +12,15 @@ from jdp.numerics.hadamard import hadamard_transform
 
 
 class Rotation(NamedTuple):
-  """x -> H D x, with random signs D and the orthonormal Hadamard matrix H (arXiv 1611.00429,
-  Section 3).
+  """x -> H D x, with random signs D and the orthonormal Hadamard matrix H.
+
+  Source: arXiv 1611.00429, Section 3.
 
   Attributes:
-    dim: of a rotated vector: the next power of two.
-    apply: (key, x [d]) -> [dim], float32, of the same L2 norm (to a relative 1e-6). The key is
-      public, and consumed.
-    invert: (key, y [dim]) -> x [d]: the transpose, with the same key.
+    dim: the dimension of a rotated vector, the next power of two.
+    apply: (key, x [d]) -> [dim], float32. The L2 norm stays the same, to a relative 1e-6. The key
+      is public, and consumed.
+    invert: (key, y [dim]) -> x [d]. The transpose, with the same key.
   """
 
   dim: int
@@ -30,11 +31,11 @@ class Rotation(NamedTuple):
 def randomized_hadamard(dim: int) -> Rotation:
   """The rotation of [d] vectors, padded with zeros to a power of two.
 
-  Over the random signs each coordinate of H D x has mean zero and is subgaussian with variance
-  proxy |x|^2 / dim (Hoeffding), whatever x: P(|coordinate| > r) <= 2 e^(-r^2 dim / (2 |x|^2)).
+  Over the random signs, each coordinate of H D x has mean zero. Whatever x, it is subgaussian with
+  variance proxy |x|^2 / dim (Hoeffding): P(|coordinate| > r) <= 2 e^(-r^2 dim / (2 |x|^2)).
 
   Args:
-    dim: d >= 1.
+    dim: the dimension d. At least 1.
 
   Raises:
     ValueError: if dim is no whole number >= 1.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 PyTree = Any
 
-_LEAST = 1e-30  # far above the denormal numbers, which processors may flush to zero
+_LEAST = 1e-30  # far above denormal numbers, which processors may flush to zero
 # The float32 sum of squares of up to 1e9 entries, as XLA orders it, is within 2e-6 of the exact
 # one.
 _ROUNDING = 2e-6
@@ -23,15 +23,15 @@ def _float32(vector: PyTree) -> PyTree:
 
 
 def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
-  """(vector * scale, norm * scale, scale) of a float32 vector, all zero for one that counts as
-  zero.
+  """(vector * scale, norm * scale, scale) of a float32 vector.
 
-  The scale is a power of two (so nothing is rounded) that keeps all squares within float32's range.
+  All three are zero for a vector that counts as zero. The scale is a power of two, so nothing is
+  rounded. It keeps all squares within float32's range.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
-  # In one sum over the leaves' sums: added one by one, hundreds of leaves round by more than
+  # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
   # _ROUNDING allows.
   norm = jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x * x) for x in jax.tree.leaves(scaled)])))
   # A sum always passes NaN on. The maximum may not: for rows of a batch, XLA on CPU drops it.
@@ -42,7 +42,7 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
 
 
 def l2_norm(vector: PyTree) -> jax.Array:
-  """The L2 norm, float32 scalar; infinite only if it exceeds float32's range.
+  """The L2 norm, float32 scalar. It is infinite only if it exceeds float32's range.
 
   >>> print(l2_norm({"w": jnp.array([3e30, 0.0]), "b": jnp.array(4e30)}))
   5e+30
@@ -54,8 +54,9 @@ def l2_norm(vector: PyTree) -> jax.Array:
 
 
 def unit(vector: jax.Array) -> jax.Array:
-  """The direction of a [d] vector, of norm 1; of a vector that counts as zero, the first basis
-  vector.
+  """The direction of a [d] vector, of norm 1.
+
+  For a vector that counts as zero, it is the first basis vector.
 
   >>> unit(jnp.array([0.0, -2.0])).tolist(), unit(jnp.array([jnp.nan, 1.0])).tolist()
   ([0.0, -1.0], [1.0, 0.0])
@@ -68,9 +69,9 @@ def unit(vector: jax.Array) -> jax.Array:
 def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   """Scales a vector down to an L2 norm of at most `max_norm`; smaller ones are kept as they are.
 
-  The float32 norm of the result never exceeds `max_norm`: a scaled vector is made shorter by a
-  relative 2e-6 to leave room for rounding, and one whose norm is within that of the bound counts as
-  longer.
+  The float32 norm of the result never exceeds `max_norm`. A scaled vector is made shorter by a
+  relative 2e-6 to leave room for rounding. A vector whose norm is within that of the bound counts
+  as longer.
 
   | input | result |
   | --- | --- |
@@ -81,8 +82,8 @@ def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   | max_norm 0 | zero |
 
   Args:
-    vector: a pytree of float arrays; the norm is that of all leaves together.
-    max_norm: S >= 0, scalar, may be traced. NaN counts as 0.
+    vector: a pytree of float arrays. The norm is that of all leaves together.
+    max_norm: S >= 0, scalar. It may be traced. NaN counts as 0.
 
   Returns:
     A pytree of float32 arrays.

@@ -1,5 +1,6 @@
-"""Clipping to a quantile of the records' norms, which the rounds themselves estimate (arXiv
-1905.03871).
+"""Clipping to a quantile of the records' norms, which the rounds themselves estimate.
+
+Source: arXiv 1905.03871.
 """
 
 import math
@@ -15,14 +16,14 @@ from jdp.numerics import vectors
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
-_CLIP_RANGE = (1e-15, 1e15)  # so that the noise, too, stays within float32's range
+_CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
 
 
 class AdaptiveState(NamedTuple):
   """What changes from round to round.
 
   Attributes:
-    step: int32 scalar, the number of rounds finalised.
+    step: the number of rounds finalised, int32 scalar.
     clip_norm: S of the next round, float32 scalar. Public: it follows from released counts.
   """
 
@@ -35,8 +36,8 @@ class AdaptiveContribution(NamedTuple):
 
   Attributes:
     vector: the clipped record, float32.
-    unclipped: 1/2 if its norm is within the clip norm, -1/2 if not, times its weight; float32
-      scalar.
+    unclipped: the record's weight times 1/2 or -1/2, float32 scalar. It is 1/2 if the record's norm
+      is within the clip norm.
   """
 
   vector: PyTree
@@ -52,35 +53,36 @@ def adaptive_clipped_sum(
   learning_rate: float = 0.2,
   count_stddev: float | None = None,
 ) -> SumQuery:
-  """A Gaussian sum whose clip norm S follows a quantile of the records' norms, learned from noised
-  counts.
+  """A Gaussian sum whose clip norm S follows a quantile of the records' norms.
 
-  Each round also counts the unclipped records: b = 1/2 + (sum_k b_k + N(0, sigma_b^2)) / m with
-  centred bits b_k = +-1/2 estimates their share, and S becomes S exp(-learning_rate (b - quantile))
-  (Section 2), kept within [1e-15, 1e15].
+  The quantile is learned from noised counts. Each round also counts the unclipped records. Their
+  share is estimated by b = 1/2 + (sum_k b_k + N(0, sigma_b^2)) / m with centred bits b_k = +-1/2.
+  Then S becomes S exp(-learning_rate (b - quantile)), kept within [1e-15, 1e15] (Section 2).
 
   Formal guarantee, to whoever sees the result and all clip norms: that of one Gaussian sum with
-  noise multiplier z, under any relation. A record moves the count by at most 1/2 (added, removed,
-  replaced by the null record; 1 if replaced), so the count costs a multiplier of 2 sigma_b, and the
-  sum gets the rest, z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem 1). In float32 the event's
-  stddev / clip_norm is within a relative 2e-7 of z_sum; both noised sums are dithered, and cost
-  what `gaussian_sum` says: the count, which is released through the clip norms, counts as one
-  coordinate more. A record of weight 0 adds to neither sum; one that holds NaN or infinity is a
-  zero vector, unclipped.
+  noise multiplier z, under any relation. A record moves the count by at most 1/2 if it is added,
+  removed or replaced by the null record, and by 1 if it is replaced. So the count costs a
+  multiplier of 2 sigma_b. The sum gets the rest, z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem
+  1). A record of weight 0 adds to neither sum. One that holds NaN or infinity is a zero vector,
+  unclipped.
+
+  In float32 the event's stddev / clip_norm is within a relative 2e-7 of z_sum. Both noised sums are
+  dithered, and cost what `gaussian_sum` says. The count is released through the clip norms, so it
+  counts as one coordinate more.
 
   Args:
     noise_multiplier: z >= 0, of sum and count together.
-    expected_size: m > 0, the expected number of records in a sample, public.
-    initial_clip_norm: S of the first round, in [1e-15, 1e15].
-    quantile: the share of records to leave unclipped, in [0, 1].
-    learning_rate: of the geometric update, > 0.
-    count_stddev: sigma_b > z/2, noise on the count. Default: m / 20, which costs the sum little for
-      m of some hundreds and more.
+    expected_size: m > 0, the expected number of records in a sample. Public.
+    initial_clip_norm: S of the first round. In [1e-15, 1e15].
+    quantile: the share of records to leave unclipped. In [0, 1].
+    learning_rate: of the geometric update. Positive.
+    count_stddev: sigma_b > z/2, the noise on the count. Default: m / 20, which costs the sum little
+      for m of some hundreds and more.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays with an `AdaptiveState`; the result is the noised vector
+    A `SumQuery` on pytrees of float arrays with an `AdaptiveState`. The result is the noised vector
     sum, a float32 tree of the record's structure. Its event is a `GroupedSums` of two
-    `GaussianSum`s, "count" and "sum"; the latter holds the clip norm and noise of that round.
+    `GaussianSum`s, "count" and "sum". The latter holds the clip norm and noise of that round.
 
   Raises:
     ValueError: if an argument is out of range, such as a count_stddev that leaves nothing for the
@@ -115,6 +117,7 @@ def adaptive_clipped_sum(
     count_key, sum_key = jax.random.split(key)
     sigma = jnp.float32(sum_multiplier) * state.clip_norm
     result = add_noise(sum_key, total.vector, sigma)
+    # The centred bits add up to (unclipped - clipped) / 2. So 1/2 is added back.
     share = 0.5 + add_noise(count_key, total.unclipped, sigma_b) / expected_size
     clip_norm = jnp.clip(
       state.clip_norm * jnp.exp(-learning_rate * (share - quantile)), *_CLIP_RANGE
@@ -131,8 +134,9 @@ def adaptive_clipped_sum(
 
 
 def _sum_multiplier(z: float, sigma_b: float) -> float:
-  """The sum's noise multiplier, so that sum and count cost as much as one Gaussian sum of
-  multiplier z.
+  """The noise multiplier of the sum alone.
+
+  With it, sum and count together cost as much as one Gaussian sum of multiplier z.
   """
   if not z / 2 < sigma_b < math.inf:
     raise ValueError(
@@ -140,6 +144,7 @@ def _sum_multiplier(z: float, sigma_b: float) -> float:
       f"{sigma_b!r}; with less noise the count alone costs more than the whole; raise count_stddev "
       "or expected_size."
     )
+  # (z^-2 - (2 sigma_b)^-2)^(-1/2), in a form that allows z = 0.
   multiplier = z / math.sqrt(1 - (z / (2 * sigma_b)) ** 2)
   _validate.in_range(0, _CLIP_RANGE[1], noise_multiplier_of_the_sum=multiplier)
   return multiplier

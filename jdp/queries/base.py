@@ -8,11 +8,13 @@ What a *record* is decides what the guarantee protects (arXiv 1812.06210, Table 
 | by microbatch | the mean gradient on one microbatch | a batch of microbatches |
 | federated, per user | one user's model update | the users of a round |
 
-A record is fixed before sampling. So a microbatch is a record only if its members are: cut the data
-into microbatches once, and sample those. It is then the microbatch that is protected: one example
-added, removed or replaced *replaces* its record, which moves the sum by up to 2S (for one example
-alone, take the relation replace_one). Cutting a *sample* into microbatches is not covered: one
-example less shifts all that follow it into other microbatches, and each of them may move by 2S.
+A record is fixed before sampling. So a microbatch is a record only if its members are fixed too:
+cut the data into microbatches once, and sample those. Then the guarantee protects the microbatch.
+If one example is added, removed or replaced, its record is *replaced*, which moves the sum by up to
+2S. For one example alone, take the relation replace_one.
+
+Cutting a *sample* into microbatches is not covered. One example less shifts all that follow it into
+other microbatches, and each of them may move by 2S.
 """
 
 from collections.abc import Callable
@@ -31,7 +33,7 @@ Schedule = Callable[[jax.Array], jax.Array]  # step -> value, as in optax
 
 
 def unbounded(state: State, record: PyTree) -> PyTree:
-  """The record as it is."""
+  """Returns the record as it is."""
   del state
   return record
 
@@ -43,24 +45,25 @@ class SumQuery(NamedTuple):
   Make the query once, outside the round: jit caches by the identity of the functions.
 
   Attributes:
-    init: record -> state. Called with one record (or its shapes); the state holds the step and
+    init: record -> state. Called with one record (or its shapes). The state holds the step and
       whatever changes between rounds.
     preprocess: (key, state, record, weight) -> contribution. One record with its weight in [0, 1]
       becomes a bounded contribution, which may have another structure than the record. A weight of
       0 (padding) or NaN gives a contribution of exactly zero, whatever the record holds.
-    finalize: (key, state, sum of contributions) -> (result, event, state). The noised result, what
-      the ledger must hold about it, the next state. The event says what was *done*, with the state
-      before.
-    takes_pairs: whether `finalize` takes sums that were not rounded, with a `Compensated` for each
-      float leaf, and adds its noise by `jdp.numerics.compensated.add`, never by
-      `jax.tree.map`. False: it is given plain arrays. They are rounded to float32 before the noise,
-      which can move a sum by 2^-23 of its length more.
+    finalize: (key, state, sum of contributions) -> (result, event, state). These are the noised
+      result, what the ledger must hold about it, and the next state. The event says what was
+      *done*, with the state before.
+    takes_pairs: whether `finalize` takes sums that were not rounded. Such a sum has a `Compensated`
+      for each float leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never
+      by `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the
+      noise, which can move a sum by 2^-23 of its length more.
     noise: the largest standard deviation of float noise on a coordinate of the result, or a bound
-      on it; 0 if there is none. A number, or where it varies from round to round a function of the
-      state before. What `on_grid` must hide the digits of; None: not stated.
-    clip: (state, record) -> the record within the bounds that `preprocess` would put on it in this
-      round, for local training that stays within them. The record as it is where no bound is fixed
-      beforehand.
+      on it. It is a number, or a function of the state before where it varies from round to round.
+      It is 0 if there is no noise, and None if it is not stated. `on_grid` must hide the digits of
+      this noise.
+    clip: (state, record) -> record. The record within the bounds that `preprocess` would put on it
+      in this round, for local training that stays within them. The record as it is where no bound
+      is fixed beforehand.
   """
 
   init: Callable[[PyTree], State]
@@ -77,5 +80,5 @@ def taken(query: SumQuery, total: Contribution) -> Contribution:
 
 
 def times(factor: float, value: Any) -> Any:
-  """A number or a function (a schedule, a query's `noise`), times a factor."""
+  """A number or a function (a schedule, a query's `noise`), multiplied by a factor."""
   return (lambda argument: factor * value(argument)) if callable(value) else factor * value

@@ -1,8 +1,10 @@
-"""The Gaussian sum query: clip every record, add them up, add Gaussian noise (arXiv 1812.06210,
-Section 2.2).
+"""The Gaussian sum query: clip every record, add them up, add Gaussian noise.
+
+Source: arXiv 1812.06210, Section 2.2.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,9 @@ from jdp.events import GaussianSum, NonPrivate
 from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
-from jdp.queries.base import Schedule, SumQuery, times
+from jdp.queries.base import PyTree, Schedule, SumQuery, times
 
-# beyond it float32 would flush a bound or a noise level to zero or infinity
+# Outside this range float32 would flush a bound or a noise level to zero or infinity.
 FLOAT32_SAFE = (1e-30, 1e30)
 
 
@@ -25,34 +27,42 @@ class SumState(NamedTuple):
   step: jax.Array
 
 
+def initial_state(record: PyTree) -> SumState:
+  """The state before the first round, the same for every record."""
+  del record
+  return SumState(jnp.int32(0))
+
+
 def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
   """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
 
   Formal guarantee: privacy tuple (S, sigma), to whoever sees the result. The sum moves by at most S
-  when a record is added, removed or replaced by the null record, and by at most 2S when it is
-  replaced by another. Holds for any records (NaN and infinity are clipped to zero) and weights
-  (clipped to [0, 1]). Contributions must be added up by `jdp.federated.cohort_sum` or
-  `jdp.numerics.compensated`, which move the sum by at most S (1 + 1e-6); plain float32 sums of
-  thousands can move by several S. Noise is added before the one rounding to float32.
+  when a record is added, removed or replaced by the null record. It moves by at most 2S when a
+  record is replaced by another. This holds for any records (NaN and infinity are clipped to zero)
+  and weights (clipped to [0, 1]).
 
-  The low-order bits of float noise would say more than that (I. Mironov, CCS 2012). So the noised
-  sum is dithered: rounded to a grid of sigma / 16 with a public random shift, which leaves it
-  unbiased and adds sigma^2 / 3072 to the variance of a coordinate. What float32 still adds to
-  epsilon, tails included, is no part of the event and at most `jdp.accounting.grid_surcharge(sigma
-  / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma): at delta = 1e-10 1.1e-3 for one
-  coordinate, 0.027 for a thousand.
+  Contributions must be added up by `jdp.federated.cohort_sum` or `jdp.numerics.compensated`, which
+  move the sum by at most S (1 + 1e-6). Plain float32 sums of thousands can move by several S. Noise
+  is added before the one rounding to float32.
+
+  The low-order bits of float noise would reveal more than that (I. Mironov, CCS 2012). So the
+  noised sum is dithered: rounded to a grid of sigma / 16 with a public random shift. It stays
+  unbiased, and the variance of a coordinate rises by sigma^2 / 3072. What float32 still adds to
+  epsilon, tails included, is no part of the event. It is at most
+  `jdp.accounting.grid_surcharge(sigma / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma). At
+  delta = 1e-10 that is 1.1e-3 for one coordinate and 0.027 for a thousand.
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
-    stddev: sigma >= 0, on the sum; a number or a schedule. sigma = z S for a noise multiplier z.
+    stddev: sigma >= 0, on the sum. A number or a schedule. sigma = z S for a noise multiplier z.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays; contributions and result are float32 trees of the same
+    A `SumQuery` on pytrees of float arrays. Contributions and result are float32 trees of the same
     structure. Its event is a `GaussianSum`.
 
   Raises:
-    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev neither zero nor in that range
-      (beyond it float32 would flush one of the two to zero or infinity).
+    ValueError: if clip_norm is not in [1e-30, 1e30], or stddev is neither zero nor in that range.
+      Beyond it float32 would flush one of the two to zero or infinity.
 
   >>> query = gaussian_sum(clip_norm=1.0, stddev=0.0)
   >>> state = query.init(jnp.zeros(2))
@@ -64,10 +74,6 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   ([0.6, 0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
   """
   check_clip_and_noise(clip_norm, stddev)
-
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
 
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
@@ -81,19 +87,17 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
     event = GaussianSum(at_step(clip_norm, state.step), sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)
+  return SumQuery(
+    initial_state, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip
+  )
 
 
 def no_privacy() -> SumQuery:
-  """The plain sum, for baselines: nothing is clipped, no noise is added, and epsilon is infinite.
+  """The plain sum, for baselines.
 
-  A record that holds NaN or infinity counts as zero here too, so that a baseline sees the same
-  cohort.
+  Nothing is clipped and no noise is added, so epsilon is infinite. A record that holds NaN or
+  infinity counts as zero here too, so that a baseline sees the same cohort.
   """
-
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
 
   def preprocess(key, state, record, weight):
     del key, state
@@ -103,7 +107,7 @@ def no_privacy() -> SumQuery:
     del key
     return rounded(total), NonPrivate(), SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
+  return SumQuery(initial_state, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
 def average(query: SumQuery, denominator: float) -> SumQuery:
@@ -125,6 +129,7 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
     result, event, state = query.finalize(key, state, total)
     return jax.tree.map(lambda x: x / jnp.float32(denominator), result), event, state
 
+  # A noise of 0 or None stays what it is.
   return query._replace(
     finalize=finalize, noise=query.noise and times(1 / denominator, query.noise)
   )
@@ -138,30 +143,33 @@ def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) 
     _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
 
 
-def noise_by_state(stddev: float | Schedule):
+def noise_by_state(stddev: float | Schedule) -> float | Callable[[SumState], Any]:
   """The `noise` of a query with a `SumState` that adds N(0, stddev^2)."""
   return (lambda state: at_step(stddev, state.step)) if callable(stddev) else stddev
 
 
-def weighted(contribution, weight: jax.Array):
+def weighted(contribution: PyTree, weight: jax.Array) -> PyTree:
   """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
   weight = jnp.minimum(weight, 1.0)
+  # A choice, not a product: 0 times NaN or infinity would not be zero.
   return jax.tree.map(lambda x: jnp.where(weight > 0, x * weight, 0.0), contribution)
 
 
-def add_noise(key: jax.Array, total, stddev):
-  """total + N(0, stddev^2), leaf by leaf, each leaf with a key of its own; rounded to float32 once,
-  then dithered.
+def add_noise(key: jax.Array, total: PyTree, stddev: jax.typing.ArrayLike) -> PyTree:
+  """total + N(0, stddev^2), rounded to float32 once, then dithered.
+
+  Each leaf is noised with a key of its own.
   """
   leaves, treedef = jax.tree.flatten(rounded(total))
   *keys, shift_key = jax.random.split(key, len(leaves) + 1)
   noise = [
     jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
   ]
+  # Noise first, then the one rounding. To round first would add to the sensitivity.
   noised = rounded(add(total, jax.tree.unflatten(treedef, noise)))
   return dithered(shift_key, noised, FINEST_SHARE * stddev)
 
 
-def at_step(value: float | Schedule, step: jax.Array):
+def at_step(value: float | Schedule, step: jax.Array) -> float | jax.Array:
   """A schedule's value at a step; a constant stays the host's float64."""
   return jnp.asarray(value(step), jnp.float32) if callable(value) else value

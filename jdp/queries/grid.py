@@ -11,64 +11,68 @@ from jdp.accounting.float_noise import FINEST_SHARE, check_spacing
 from jdp.queries.base import SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE
 
-_LARGEST = np.float32(2**24)  # every integer up to here is a float32
+_LARGEST = np.float32(2**24)  # float32 holds every integer up to this one
 
 
 def on_grid(query: SumQuery, spacing: float) -> SumQuery:
-  """The query's result, each coordinate rounded to the nearest multiple of `spacing` after the
-  noise.
+  """Rounds each coordinate of the query's result to the nearest multiple of `spacing`.
 
-  What it costs: a coordinate moves by at most spacing / 2. For noise N(0, sigma^2) with sigma >=
-  spacing the mean squared error of a coordinate rises by spacing^2 / 12, to a relative 2e-7
-  wherever the sum lies, and the bias is below 1e-9 spacing. So sigma = spacing costs as much as 4.1
-  % more noise, and sigma = 5 spacing 0.17 %. Exactly, for a sum s and any sigma (the Fourier series
-  of the rounding error, taken in expectation over the noise),
+  Rounding follows the noise. It moves a coordinate by at most spacing / 2. For noise N(0, sigma^2)
+  with sigma >= spacing, the mean squared error of a coordinate rises by spacing^2 / 12. That is
+  right to a relative 2e-7 wherever the sum lies, and the bias is below 1e-9 spacing. So sigma =
+  spacing costs as much as 4.1 % more noise, and sigma = 5 spacing costs 0.17 %. For a sum s and any
+  sigma there are exact formulas (the Fourier series of the rounding error, taken in expectation
+  over the noise). With r = spacing and E_k = e^(-2 pi^2 k^2 sigma^2 / r^2),
 
-      bias = (spacing / pi) sum_k (-1)^k / k  e^(-2 pi^2 k^2 sigma^2 / spacing^2) sin(2 pi k s / spacing),
-      rise = spacing^2 / 12
-        + sum_k (-1)^k (4 sigma^2 + spacing^2 / (pi k)^2) e^(-2 pi^2 k^2 sigma^2 / spacing^2) cos(2 pi k s / spacing).
+      bias = (r / pi) sum_k (-1)^k / k  E_k sin(2 pi k s / r),
+      rise = r^2 / 12 + sum_k (-1)^k (4 sigma^2 + r^2 / (pi k)^2) E_k cos(2 pi k s / r).
 
-  What is rounded was dithered before, as without a grid. Count that into the variance, sigma^2 (1 +
-  1/3072): it leaves both right to a relative 1e-5 where they are not negligible. They are averages
-  over the dither's shift too; given the shift, which all coordinates share, they all may be off by
-  up to sigma / 32 to one side, where the spacing is a multiple of sigma / 16.
+  What is rounded was dithered before, as without a grid. Count the dither into the variance,
+  sigma^2 (1 + 1/3072): both formulas stay right to a relative 1e-5 where they are not negligible.
+  They are averages over the dither's shift too, which all coordinates share. Given the shift, all
+  coordinates may be off by up to sigma / 32 to one side, where the spacing is a multiple of sigma
+  / 16.
 
-  On a grid that is coarse for the noise, sums near a multiple of the spacing hide their noise: the
+  On a grid that is coarse for the noise, sums near a multiple of the spacing hide their noise. The
   guarantee stays, but the bias is up to half the spacing. The result is cut off at 2^24 spacings,
   beyond which float32 has no finer points to round.
 
-  Formal guarantee: the query's own, with the same event, for real numbers: rounding is
-  post-processing. In floating point too, up to a surcharge that no event states. The noise is
-  float32, and a grid about as fine as its floats would release their low-order bits (I. Mironov,
-  CCS 2012). With a spacing of a sixteenth of sigma or more each cell holds so many floats that its
+  Formal guarantee: for real numbers, the query's own with the same event, as rounding is
+  post-processing. In floating point it holds too, up to a surcharge that no event states. The noise
+  is float32, and a grid about as fine as its floats would release their low-order bits (I. Mironov,
+  CCS 2012).
+
+  With a spacing of a sixteenth of sigma or more, each cell holds so many floats that its
   probability is right to a factor of exp(+-1.5e-6 |noise| / spacing), also where the sum is far
-  larger than the noise (to the fourth power of that factor beyond 2^16 spacings;
-  `jdp.accounting.float_noise`: why). Over d coordinates epsilon rises by at most
-  `jdp.accounting.grid_surcharge`: at delta = 1e-10 and sigma = 4 spacing by 2.6e-4 for one, by
-  0.086 for a million. Finer spacings are refused. Where only a round decides on sigma (schedules,
-  adaptive clipping), that round's spacing is the least 2^j `spacing` of a sixteenth of sigma or
-  more; sigma is public there.
+  larger than the noise. Beyond 2^16 spacings, it is right to the fourth power of that factor.
+  (`jdp.accounting.float_noise` explains why.) Over d coordinates epsilon rises by at most
+  `jdp.accounting.grid_surcharge`. At delta = 1e-10 and sigma = 4 spacing, that is 2.6e-4 for one
+  and 0.086 for a million.
+
+  Finer spacings are refused. With schedules or adaptive clipping, sigma is known only in the round.
+  Then that round's spacing is the least 2^j `spacing` of a sixteenth of sigma or more. Sigma is
+  public there.
 
   Sigma is the largest of all coordinates (`SumQuery.noise`). Where groups differ much in their
   noise, put each on a grid of its own: `grouped({name: on_grid(query, spacing)}, labels)`. The
-  query's *state* and *event* are not on the grid: what a query learns from its noised sums
+  query's *state* and *event* are not on the grid. What a query learns from its noised sums
   (adaptive clipping) is dithered, as without it.
 
   The grid is that of whichever result is wrapped: `average(on_grid(query, spacing), n)` has spacing
   / n on the average.
 
   Args:
-    query: a sum query with float results, that states its `noise`.
-    spacing: between neighbouring points, in the units of the result; public, the same in all
-      coordinates.
+    query: a sum query with float results that states its `noise`.
+    spacing: the distance of neighbouring points, in the units of the result. Public, and the same
+      in all coordinates.
 
   Returns:
-    A `SumQuery` with the same contributions, states and events; its results are float32, of the
+    A `SumQuery` with the same contributions, states and events. Its results are float32, of the
     same structure.
 
   Raises:
-    ValueError: if spacing is not in [1e-30, 1e30], or below 1/16 of the noise's standard deviation,
-      or the query does not state its noise.
+    ValueError: if spacing is not in [1e-30, 1e30] or is below 1/16 of the noise's standard
+      deviation. Also if the query does not state its noise.
 
   >>> from jdp.queries import gaussian_sum
   >>> query = on_grid(gaussian_sum(clip_norm=1.0, stddev=2.0), spacing=0.5)
@@ -95,6 +99,7 @@ def _rounded(x: jax.Array, step: jax.typing.ArrayLike) -> jax.Array:
 
 def _coarsened(spacing: float, noise: jax.Array) -> jax.Array:
   """The least 2^j spacing, j >= 0, that is not finer than the noise allows."""
+  # Mantissas and exponents are compared, because a float32 logarithm could be one doubling off.
   mantissa, exponent = math.frexp(spacing)
   least_mantissa, least_exponent = jnp.frexp(np.float32(FINEST_SHARE) * noise)
   doublings = least_exponent - exponent + (least_mantissa > np.float32(mantissa)).astype(np.int32)

@@ -1,9 +1,11 @@
-"""Several queries on one sample, each on its own group of the record's vectors (arXiv 1812.06210,
-Sections 2 and 3).
+"""Several queries on one sample, each on its own group of the record's vectors.
+
+Source: arXiv 1812.06210, Sections 2 and 3.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +19,11 @@ from jdp.queries.prefix import broadcast_prefix
 def grouped(
   queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]
 ) -> SumQuery:
-  """Each labelled group of a record's vectors goes through a query of its own, with its own bound
-  and its own noise.
+  """Sends each labelled group of a record's vectors through a query of its own.
 
-  A group's query sees the record with `optax.MaskedNode()` in place of the other groups' vectors,
-  as in `optax.partition`; it may itself be grouped. All groups weigh a record alike.
+  Each group has its own bound and its own noise. Its query sees the record with
+  `optax.MaskedNode()` in place of the other groups' vectors, as in `optax.partition`. It may itself
+  be grouped. All groups weigh a record alike.
 
   Formal guarantee: that of all the groups' releases together, on the same sample, with independent
   noise. For groups with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise
@@ -30,17 +32,18 @@ def grouped(
 
   Args:
     queries: the groups' queries by label.
-    labels: a pytree prefix of the record with the label of every vector, or a function from the
-      record's shapes (`jax.ShapeDtypeStruct`s: the grouping cannot depend on private values) to
-      one.
+    labels: a pytree prefix of the record that holds the label of every vector. Or a function from
+      the record's shapes to such a prefix. It sees only `jax.ShapeDtypeStruct`s, so the grouping
+      cannot depend on private values.
 
   Returns:
-    A `SumQuery`; states and contributions are dicts by label; the result has the record's
-    structure. Its event is a `GroupedSums`, labels in alphabetic order.
+    A `SumQuery`. States and contributions are dicts by label. The result has the record's
+    structure. Its event is a `GroupedSums`, with labels in alphabetic order.
 
   Raises:
-    ValueError: if there are no queries or a label is no string; when the query meets a record, if
-      `labels` is no prefix of it, names a group without a query, or leaves a query without vectors.
+    ValueError: if there are no queries or a label is no string. Also when the query meets a record,
+      if `labels` is no prefix of it, names a group without a query, or leaves a query without
+      vectors.
 
   >>> import jax.numpy as jnp
   >>> from jdp.queries import gaussian_sum
@@ -60,6 +63,7 @@ def grouped(
     raise ValueError(
       f"Expected at least one query, each with a string as its label, got labels {list(queries)}."
     )
+  # A fixed order, so that keys and events do not depend on how the mapping was made.
   names = tuple(sorted(queries))
   queries = dict(queries)
 
@@ -94,13 +98,14 @@ def grouped(
   return SumQuery(init, preprocess, finalize, noise, takes_pairs=True, clip=clip)
 
 
-def _largest_noise(noises):
+def _largest_noise(noises: Mapping[str, Any]) -> float | Callable[[Mapping], jax.Array] | None:
   """The `noise` of groups with these noises by label."""
   if None in noises.values():
     return None
   if not any(map(callable, noises.values())):
     return max(noises.values())
 
+  # One `SumQuery.noise` for all coordinates: the largest, in the state of the round.
   def noise(state):
     now = [x(state[name]) if callable(x) else x for name, x in noises.items()]
     return functools.reduce(jnp.maximum, [jnp.asarray(x, jnp.float32) for x in now])
@@ -108,7 +113,7 @@ def _largest_noise(noises):
   return noise
 
 
-def _check_labels(names, used):
+def _check_labels(names: Iterable[str], used: Iterable[Any]) -> None:
   unknown, unused = ({*used} - {*names}, {*names} - {*used})
   if unknown:
     raise ValueError(
@@ -121,20 +126,21 @@ def _check_labels(names, used):
     )
 
 
-def _select(name, by_vector, record):
+def _select(name: str, by_vector: PyTree, record: PyTree) -> PyTree:
   """The record with only the vectors of group `name`."""
   return jax.tree.map(
     lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record
   )
 
 
-def _merge(results):
-  """One tree of the groups' results, which mask each other's vectors."""
+def _merge(results: Sequence[PyTree]) -> PyTree:
+  """One tree from the groups' results, which mask each other's vectors."""
 
   def is_masked(node):
     return isinstance(node, optax.MaskedNode)
 
   def held(*nodes):
+    # With nested groups a vector may be masked in all results; then it stays masked.
     return next((node for node in nodes if not is_masked(node)), nodes[0])
 
   return jax.tree.map(held, *results, is_leaf=is_masked)

@@ -1,5 +1,6 @@
-"""Joint clipping: vectors of different scales clipped and noised as one (arXiv 1812.06210, Section
-2.2).
+"""Joint clipping: vectors of different scales, clipped and noised as one.
+
+Source: arXiv 1812.06210, Section 2.2.
 """
 
 import jax
@@ -14,30 +15,31 @@ from jdp.queries.prefix import broadcast_prefix
 def joint_clipped_sum(
   scales: PyTree, clip_norm: float | Schedule, stddev: float | Schedule
 ) -> SumQuery:
-  """The sum of records of vectors v_1..v_K: all v_j / a_j clipped together to S and noised by
-  sigma, then times a_j.
+  """The sum of records of vectors v_1..v_K, clipped together after each is divided by its scale.
 
-  Where a record is large in one vector it is often small in the others: then joint clipping clips
-  less than a bound for each. With a_j a bound on v_j's own norm, nothing is clipped at S = sqrt(K).
+  All v_j / a_j are clipped together to S and noised by sigma. Then the sum is multiplied by a_j. A
+  record that is large in one vector is often small in the others. Joint clipping then clips less
+  than a bound for each vector. With a_j a bound on v_j's own norm, nothing is clipped at S =
+  sqrt(K).
 
-  Formal guarantee: privacy tuple (S, sigma), that of `gaussian_sum` on the scaled vectors, to
-  whoever sees the result: the multiplication by a_j follows the noise and its dithering. The
-  relations, and what floating point does, are the same too. An entry that float32 cannot hold after
-  its division by a_j counts as infinite: that record is zero.
+  Formal guarantee: privacy tuple (S, sigma) to whoever sees the result. It is that of
+  `gaussian_sum` on the scaled vectors, because the multiplication by a_j follows the noise and its
+  dithering. The relations and the effect of floating point are the same too. An entry that float32
+  cannot hold after its division by a_j counts as infinite, so that record is zero.
 
   Args:
-    scales: a_j in [1e-30, 1e30], public: a pytree of numbers, a prefix of the record. The vectors
-      under one number share it.
-    clip_norm: S > 0, of the scaled record; a number or a schedule.
-    stddev: sigma >= 0; the noise on vector j has a standard deviation of a_j sigma. A number or a
-      schedule.
+    scales: a_j in [1e-30, 1e30], public. A pytree of numbers that is a prefix of the record. The
+      vectors under one number share it.
+    clip_norm: S > 0, of the scaled record. A number or a schedule.
+    stddev: sigma >= 0, a number or a schedule. The noise on vector j has a standard deviation of
+      a_j sigma.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays; contributions (of the scaled record) and result are
+    A `SumQuery` on pytrees of float arrays. Contributions (of the scaled record) and result are
     float32 trees of the same structure. Its event is the `GaussianSum` of the scaled sum.
 
   Raises:
-    ValueError: if a number is out of range, or, when the query meets a record, if `scales` is no
+    ValueError: if a number is out of range. Also when the query meets a record, if `scales` is no
       prefix of it.
 
   >>> query = joint_clipped_sum({"w": 10.0, "b": 0.1}, clip_norm=1.0, stddev=0.0)
@@ -54,7 +56,7 @@ def joint_clipped_sum(
 
   def preprocess(key, state, record, weight):
     by_vector = broadcast_prefix("scales", scales, record)
-    # In float32 whatever the record's type: half precision would overflow.
+    # Divide in float32 whatever the record's type: half precision would overflow.
     scaled = jax.tree.map(lambda x, a: jnp.asarray(x).astype(jnp.float32) / a, record, by_vector)
     return scaled_sum.preprocess(key, state, scaled, weight)
 

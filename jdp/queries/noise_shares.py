@@ -1,9 +1,10 @@
-"""How much noise each group of a sample gets, for a noise multiplier of all together (arXiv
-1812.06210, Section 4).
+"""How much noise each group of a sample gets, for a noise multiplier of all groups together.
 
 Groups with privacy tuples (S_g, sigma_g) on one sample cost as much as one Gaussian sum with the
-noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2); both rules meet a given z exactly. For the z
+noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2). Both rules meet a given z exactly. For the z
 of a target (epsilon, delta), see `jdp.accounting.calibrate_noise_multiplier`.
+
+Source: arXiv 1812.06210, Section 4.
 """
 
 import math
@@ -42,12 +43,13 @@ def proportional_noise(
 def dimension_adjusted_noise(
   clip_norms: Mapping[str, float], dimensions: Mapping[str, int], noise_multiplier: float
 ) -> dict[str, float]:
-  """Noise proportional to a coordinate's greatest root mean square: sigma_g = z (S_g / sqrt(d_g))
-  sqrt(sum_h d_h).
+  """Noise proportional to a coordinate's greatest root mean square.
+
+  The rule is sigma_g = z (S_g / sqrt(d_g)) sqrt(sum_h d_h).
 
   Args:
     clip_norms: S_g > 0 of each group, by label.
-    dimensions: d_g >= 1, the number of a group's coordinates, by the same labels.
+    dimensions: d_g >= 1 by the same labels. The number of a group's coordinates.
     noise_multiplier: z >= 0, of all groups together.
 
   Returns:

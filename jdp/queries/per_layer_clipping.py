@@ -1,5 +1,6 @@
-"""Per-layer clipping: a bound for each layer of a model, one noise level for all (arXiv 1710.06963,
-Section 3.2).
+"""Per-layer clipping: a bound for each layer of a model, one noise level for all.
+
+Source: arXiv 1710.06963, Section 3.2.
 """
 
 import collections
@@ -17,7 +18,7 @@ def layers(record: PyTree) -> PyTree:
   """Names the layer of each vector of a record, for `grouped`: a tree of the record's structure.
 
   A layer is one weight array with its bias: the arrays that lie directly in one innermost
-  container. In flax's parameters that is one module's dict, named by its path; an LSTM cell is as
+  container. In flax's parameters that is one module's dict, named by its path. An LSTM cell is as
   many layers as it has matrices. Arrays at the root are a layer "/".
 
   >>> import jax.numpy as jnp
@@ -37,19 +38,21 @@ def layers(record: PyTree) -> PyTree:
 def per_layer(
   record: PyTree, clip_norm: float | Schedule, stddev: float | Schedule, *, shares: str = "equal"
 ) -> SumQuery:
-  """The sum of records with each layer j clipped to its own S_j, plus N(0, sigma^2) on each
-  coordinate.
+  """The sum of records with each layer j clipped to its own S_j, plus N(0, sigma^2).
 
-  Formal guarantee: that of `gaussian_sum(S, sigma)`: as sum_j S_j^2 = S^2, the groups' composed
+  Every coordinate gets the same noise.
+
+  Formal guarantee: that of `gaussian_sum(S, sigma)`. As sum_j S_j^2 = S^2, the groups' composed
   noise multiplier is (sum_j (S_j / sigma)^2)^(-1/2) = sigma / S. (Noise of z S_j on layer j would
   have a multiplier of z / sqrt(layers) only.) A layer that holds NaN or infinity counts as zero,
   alone.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
-    clip_norm: S > 0, bound on a whole record; a number or a schedule.
-    stddev: sigma >= 0, on every coordinate of the sum; a number or a schedule.
-    shares: "equal": S_j = S / sqrt(layers); "dimension": S_j = S sqrt(dim_j / sum_h dim_h).
+    clip_norm: S > 0, the bound on a whole record. A number or a schedule.
+    stddev: sigma >= 0, on every coordinate of the sum. A number or a schedule.
+    shares: how S is divided. With "equal", S_j = S / sqrt(layers). With "dimension", S_j = S
+      sqrt(dim_j / sum_h dim_h).
 
   Returns:
     A `grouped` query with one `GaussianSum` a layer (see `layers`), on records of this structure.
@@ -83,7 +86,7 @@ def per_layer(
 def layer_bounds(
   record: PyTree, clip_norm: float | Schedule, shares: str
 ) -> dict[str, float | Schedule]:
-  """Each layer's S_j by its name; arguments as for `per_layer`."""
+  """Each layer's S_j by its name. Arguments as for `per_layer`."""
   _validate.one_of(("equal", "dimension"), shares=shares)
   sizes: collections.Counter[str] = collections.Counter()
   for name, vector in zip(jax.tree.leaves(layers(record)), jax.tree.leaves(record), strict=True):

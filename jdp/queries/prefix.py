@@ -1,4 +1,4 @@
-"""What a configuration says once about a whole subtree of a record, said of each of its vectors."""
+"""Spreads a configuration given as a pytree prefix over all vectors of a record."""
 
 import jax
 
@@ -9,7 +9,7 @@ def broadcast_prefix(name: str, prefix: PyTree, record: PyTree) -> PyTree:
   """A tree like `record` that holds, in place of each leaf, the leaf of `prefix` at or above it.
 
   Raises:
-    ValueError: if `prefix`, called `name`, is no pytree prefix of the record.
+    ValueError: if `prefix` is no pytree prefix of the record. The message calls it `name`.
   """
   try:
     return jax.tree.map(

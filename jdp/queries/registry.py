@@ -1,5 +1,6 @@
-"""The registry of sum queries: what is registered is audited. Code outside the package registers
-its own.
+"""The registry of sum queries: what is registered is audited.
+
+Code outside the package registers its own queries with `register`.
 """
 
 import math
@@ -44,7 +45,7 @@ class RegisteredQuery(NamedTuple):
 
 
 _QUERIES: dict[str, RegisteredQuery] = {}
-_LARGE = np.full(2, 1e3, np.float32)
+_LARGE_RECORD = np.full(2, 1e3, np.float32)
 
 
 def register(
@@ -52,23 +53,23 @@ def register(
   make: Callable[[], SumQuery],
   *,
   factory: Callable[..., Any] | None = None,
-  victim: PyTree = _LARGE,
+  victim: PyTree = _LARGE_RECORD,
   others: tuple[tuple[PyTree, float], ...] = (),
 ) -> None:
-  """Makes a sum query known to conformance, which audits the epsilon of its event, low-order bits
-  included.
+  """Makes a sum query known to conformance, which audits the epsilon of its event.
 
-  An event type that no registered query releases is refused there. Take noise of about the size of
-  the bound, so that an audit has something to see, and dither float noise (`jdp.numerics.dither`).
+  The audit includes the low-order bits, so dither float noise (`jdp.numerics.dither`). An event
+  type that no registered query releases is refused there. Take noise of about the size of the
+  bound, so that an audit has something to see.
 
   Args:
     name: free to choose.
     make: () -> query on records like `victim`.
-    factory: the public function that `make` calls; a factory that no entry names is not
+    factory: the public function that `make` calls. A factory that no entry names is not
       audited. Default: `make`.
-    victim: a record, a pytree of float32 arrays, that moves the release as far as any, its negative
-      the other way.
-    others: the other records, each with its weight, among which the victim moves the release
+    victim: a record that moves the release as far as any. Its negative moves it as far the other
+      way. A pytree of float32 arrays.
+    others: the other records, each with its weight. Among them the victim moves the release
       farthest.
 
   Raises:
@@ -94,7 +95,7 @@ def registered() -> dict[str, RegisteredQuery]:
   return dict(_QUERIES)
 
 
-def _of_clients(query: DistributedSum, num_clients: int) -> SumQuery:
+def _distributed_as_query(query: DistributedSum, num_clients: int) -> SumQuery:
   """The sum of the reports of all clients that were announced, as one query."""
 
   def preprocess(key, state, record, weight):
@@ -110,11 +111,12 @@ def _of_clients(query: DistributedSum, num_clients: int) -> SumQuery:
   return SumQuery(lambda record: (), preprocess, finalize)
 
 
-def _reference(
+def _reference_query(
   release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent
 ) -> SumQuery:
-  """release(key, sum of vectors of norm 1) for an event that jdp's queries do not release
-  themselves.
+  """A query for an event that jdp's queries do not release themselves.
+
+  It returns release(key, sum of vectors of norm 1).
   """
   plain = gaussian_sum(1.0, 0.0)
 
@@ -138,23 +140,26 @@ def _noised_sum(
     noise_key, shift_key = jax.random.split(key)
     return dithered(shift_key, total + scale * draw(noise_key, total.shape), FINEST_SHARE * stddev)
 
-  return _reference(release, event)
+  return _reference_query(release, event)
 
 
 def _sign_response(noise: float) -> SumQuery:
-  """Which of -1, 0 and 1 one number is, or with probability `noise` a uniform one of the three."""
+  """Tells which of -1, 0 and 1 one number is, by randomised response.
+
+  With probability `noise` the answer is a uniform one of the three.
+  """
 
   def release(key: jax.Array, total: jax.Array) -> jax.Array:
     coin_key, value_key = jax.random.split(key)
     lie = jax.random.randint(value_key, total.shape, -1, 2).astype(jnp.float32)
     return jnp.where(jax.random.bernoulli(coin_key, noise), lie, jnp.round(total))
 
-  return _reference(release, RandomizedResponse(noise, 3))
+  return _reference_query(release, RandomizedResponse(noise, 3))
 
 
 def _register_own() -> None:
   """The queries of `jdp.queries`, and one for each event that they do not release."""
-  two = {"a": _LARGE, "b": _LARGE[:1]}
+  two = {"a": _LARGE_RECORD, "b": _LARGE_RECORD[:1]}
   register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
   register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
   register("no_privacy", no_privacy)
@@ -164,17 +169,21 @@ def _register_own() -> None:
     factory=joint_clipped_sum,
     victim=two,
   )
-  # Among others of the least total weight, all of the other sign, one record moves the average
-  # farthest.
+  # One record moves the average farthest if the others have the least total weight and the opposite
+  # sign.
   register(
-    "weighted_average", lambda: weighted_average(1.0, 0.7, min_total_weight=1.75), factory=weighted_average,
-    others=((-_LARGE, 1.0), (-_LARGE, 0.75)),
-  )  # fmt: skip
-  # A record that is just not clipped moves the count together with the sum.
+    "weighted_average",
+    lambda: weighted_average(1.0, 0.7, min_total_weight=1.75),
+    factory=weighted_average,
+    others=((-_LARGE_RECORD, 1.0), (-_LARGE_RECORD, 0.75)),
+  )
+  # A record just within the clip norm moves the count together with the sum.
   register(
-    "adaptive", lambda: adaptive_clipped_sum(1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9),
-    factory=adaptive_clipped_sum, victim=np.array([0.99, 0.0], np.float32),
-  )  # fmt: skip
+    "adaptive",
+    lambda: adaptive_clipped_sum(1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9),
+    factory=adaptive_clipped_sum,
+    victim=np.array([0.99, 0.0], np.float32),
+  )
   parts = {"x": gaussian_sum(1.0, 1.4), "y": gaussian_sum(2.0, 2.8)}
   register("grouped", lambda: grouped(parts, {"a": "x", "b": "y"}), factory=grouped, victim=two)
   register(
@@ -184,16 +193,18 @@ def _register_own() -> None:
     victim={"m": two, "n": two},
   )
   register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
-  integers = partial(discrete_sum, _LARGE, 1.0, 1.0, num_clients=2, modulus_bits=12)
-  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE, 1.0),)}
+  integers = partial(discrete_sum, _LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12)
+  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE_RECORD, 1.0),)}
   register("discrete_gaussian", partial(integers, noise="gaussian"), **among)
   register("discrete_skellam", partial(integers, noise="skellam"), **among)
   register(
-    "distributed", lambda: _of_clients(distributed_sum(1.0, 1.0, uncalibrated()), 2), factory=distributed_sum,
-    others=((-_LARGE, 1.0),),
-  )  # fmt: skip
+    "distributed",
+    lambda: _distributed_as_query(distributed_sum(1.0, 1.0, uncalibrated()), 2),
+    factory=distributed_sum,
+    others=((-_LARGE_RECORD, 1.0),),
+  )
   # One number moves these by 1 at most, or by 2 if it is replaced.
-  one: dict[str, Any] = {"victim": _LARGE[:1]}
+  one: dict[str, Any] = {"victim": _LARGE_RECORD[:1]}
   laplace_sum = partial(_noised_sum, random.laplace, 2.0, 2.0 * math.sqrt(2))
   register("laplace_sum", partial(laplace_sum, LaplaceSum(1.0, 2.0)), **one)
   register("pure_release", partial(laplace_sum, PureRelease(1.0)), **one)

@@ -1,5 +1,6 @@
-"""Averages of weighted records whose denominator is the sample's own, bounded below (arXiv
-1710.06963, Section 3.2).
+"""Averages of weighted records whose denominator is the sample's own, bounded below.
+
+Source: arXiv 1710.06963, Section 3.2.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from jdp.queries.gaussian import (
   add_noise,
   at_step,
   check_clip_and_noise,
+  initial_state,
   noise_by_state,
   weighted,
 )
@@ -27,7 +29,7 @@ class WeightedContribution(NamedTuple):
   """What a record adds to the two sums.
 
   Attributes:
-    vector: w_k D_k, with D_k clipped: float32, of the record's structure.
+    vector: w_k D_k with D_k clipped. Float32, of the record's structure.
     weight: w_k in [0, 1], float32 scalar.
   """
 
@@ -38,37 +40,42 @@ class WeightedContribution(NamedTuple):
 def weighted_average(
   clip_norm: float | Schedule, stddev: float | Schedule, *, min_total_weight: float
 ) -> SumQuery:
-  """The clipped-denominator average sum_k w_k D_k / max(W_min, sum_k w_k), plus N(0, sigma^2) on
-  each coordinate.
+  """The average sum_k w_k D_k / max(W_min, sum_k w_k) of clipped records, plus N(0, sigma^2).
 
-  Where the sample's total weight varies, this average follows it, unlike `average` with its fixed
-  denominator, at the price of a larger sensitivity.
+  The noise is on each coordinate. Where the sample's total weight varies, this average follows it,
+  unlike `average` with its fixed denominator. The price is a larger sensitivity.
 
-  Formal guarantee, to whoever sees the result: it moves by at most 2S / W_min when a record is
-  replaced by another of any weight, and by at most 2S / (W_min + 1) when one is added, removed or
-  replaced by the null record; the accountant derives the noise multiplier from the event. (Let the
-  others weigh W. The average moves by w S / W_min while W + w <= W_min, and by at most 2S w / (W +
-  w) from W = W_min on; between the two the bound S ((w - W) / (W + w) + W / W_min) grows with w, is
-  convex in W, and is largest at w = 1, W = W_min.) Holds for any records (NaN and infinity are
-  clipped to zero) and weights (clipped to [0, 1]). The realised total weight is never released.
-  What float32 does is as for `gaussian_sum`; sums are divided, and noise is added, before the one
-  rounding, and the noised average is dithered.
+  Formal guarantee, to whoever sees the result: the average moves by at most 2S / W_min when a
+  record is replaced by another of any weight. It moves by at most 2S / (W_min + 1) when one is
+  added, removed or replaced by the null record. The accountant derives the noise multiplier from
+  the event. This holds for any records (NaN and infinity are clipped to zero) and weights (clipped
+  to [0, 1]). The realised total weight is never released.
+
+  The second bound follows by cases. Let the others weigh W, and the record w:
+
+  * While W + w <= W_min, the average moves by w S / W_min.
+  * For W >= W_min, it moves by at most 2S w / (W + w).
+  * Between the two, it moves by at most S ((w - W) / (W + w) + W / W_min). This bound grows with w
+    and is convex in W. It is largest at w = 1 and W = W_min.
+
+  In float32, what `gaussian_sum` says holds. Sums are divided and noise is added before the one
+  rounding. The noised average is dithered.
 
   Args:
-    clip_norm: S > 0, bound on a record's vector D_k; a number or a schedule.
-    stddev: sigma >= 0, on the *average*: z times the sensitivity for a noise multiplier z. A number
-      or a schedule.
-    min_total_weight: W_min, public; for a sampled fraction q of the records it is the paper's q
+    clip_norm: S > 0, the bound on a record's vector D_k. A number or a schedule.
+    stddev: sigma >= 0, on the *average*. It is z times the sensitivity for a noise multiplier z. A
+      number or a schedule.
+    min_total_weight: W_min, public. For a sampled fraction q of the records it is the paper's q
       W_min.
 
   Returns:
-    A `SumQuery` on pytrees of float arrays, whose weights are the w_k; contributions are
-    `WeightedContribution`s, the result is a float32 tree of the record's structure. Its event is a
+    A `SumQuery` on pytrees of float arrays. Its weights are the w_k. Contributions are
+    `WeightedContribution`s. The result is a float32 tree of the record's structure. Its event is a
     `WeightedAverage`.
 
   Raises:
-    ValueError: if clip_norm or min_total_weight is not in [1e-30, 1e30], or stddev neither zero nor
-      in that range.
+    ValueError: if clip_norm or min_total_weight is not in [1e-30, 1e30], or stddev is neither zero
+      nor in that range.
 
   >>> query = weighted_average(clip_norm=1.0, stddev=0.0, min_total_weight=0.5)
   >>> state = query.init(jnp.zeros(2))
@@ -84,10 +91,6 @@ def weighted_average(
   check_clip_and_noise(clip_norm, stddev)
   _validate.in_range(*FLOAT32_SAFE, min_total_weight=min_total_weight)
 
-  def init(record):
-    del record
-    return SumState(jnp.int32(0))
-
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
@@ -96,9 +99,12 @@ def weighted_average(
     return WeightedContribution(*weighted((clip(state, record), jnp.float32(1)), weight))
 
   def finalize(key, state, total):
+    # Both sums are unrounded here. `add_noise` rounds once, after the noise.
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
     sigma = at_step(stddev, state.step)
     event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
-  return SumQuery(init, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip)
+  return SumQuery(
+    initial_state, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip
+  )

@@ -1,1 +1,1 @@
-"""How mechanisms sample: heights of caps, vertices of the cube, truncated tails, projections."""
+"""How mechanisms sample: cap heights, agreements with a vertex, truncated tails and projections."""

@@ -1,9 +1,8 @@
-"""Sampling the coordinates in which a random vertex of the cube agrees with a given one, inside
-jit.
+"""Samples in which coordinates a random vertex of the cube agrees with a given one, inside jit.
 
-How many: by inversion of a table of 64-bit integers, which no float32 could hold: at d = 1e6 one
-count has a probability of 1e-3 or less. Which: a uniformly random subset, exactly, by selection
-instead of sorting.
+The number of agreements is drawn by inversion of a table of 64-bit integers. Float32 could not hold
+that table: at d = 1e6 one count has a probability of 1e-3 or less. Which coordinates agree is a
+uniformly random subset. It is exact, and found by selection instead of sorting.
 """
 
 import itertools
@@ -22,9 +21,10 @@ from jdp.accounting.local.priv_unit_linf import Cube, log_probability
 _TOP_BIT = 31
 
 
-class _Counts(NamedTuple):
-  """A distribution on start, start + 1, ...: the probability below each, in units of 2^-64, as two
-  words.
+class _CountDistribution(NamedTuple):
+  """A distribution on the integers start, start + 1, ...
+
+  `high` and `low` are the two words of the probability below each integer, in units of 2^-64.
   """
 
   start: int
@@ -32,11 +32,16 @@ class _Counts(NamedTuple):
   low: np.ndarray
 
   def __call__(self, high: jax.Array, low: jax.Array) -> jax.Array:
-    """The last count with no more than a uniform 64-bit word below it; int32 scalar."""
+    """Inverts the distribution at a uniform 64-bit word.
+
+    Returns the last count with at most that much probability below it, int32 scalar.
+    """
     size = len(self.high)
     steps = size.bit_length()
     table = jnp.asarray(np.stack([self.high, self.low]))
 
+    # The words of a probability are compared in order, high before low: JAX has no 64-bit integers
+    # by default. `index` is the last known entry that is not above the given word.
     def bisect(step, index):
       trial = index + (1 << (steps - 1 - step))
       own_high, own_low = table[:, jnp.minimum(trial, size - 1)]
@@ -46,26 +51,33 @@ class _Counts(NamedTuple):
     return self.start + lax.fori_loop(0, steps, bisect, jnp.int32(0))
 
 
-def _counts(dim: int, low: int, high: int) -> _Counts:
+def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
   """The distribution of N given low <= N <= high, without counts of a probability below 2^-64."""
   likeliest = min(max(low, dim // 2), high)
-  reach = 6 * math.isqrt(dim) + 6  # beyond it, less than e^-72
+  reach = 6 * math.isqrt(dim) + 6  # the probability beyond it is less than e^-72
   counts = np.arange(max(low, likeliest - reach), min(high, likeliest + reach) + 1)
   log_weights = log_probability(dim, counts)
   weights = np.exp(log_weights - log_weights.max())
   weights = np.ldexp(weights / math.fsum(weights), 64)
   start = int(counts[weights >= 1][0])
   units = [int(weight) for weight in weights[weights >= 1]]
-  units[likeliest - start] += 2**64 - sum(units)  # what rounding left, some 1e-16 of it
+  # The units must add up to 2^64. The likeliest count gets what rounding left, some 1e-16 of it.
+  units[likeliest - start] += 2**64 - sum(units)
   words = np.array(list(itertools.accumulate(units[:-1], initial=0)), np.uint64)
-  return _Counts(start, (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32))
+  return _CountDistribution(
+    start, (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
+  )
 
 
 def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
-  """The sampler key -> N, int32 scalar: Binomial(d, 1/2) given N >= L with probability p, else
-  given N < L.
+  """Makes the sampler key -> N, int32 scalar, of the number of agreements.
+
+  N is Binomial(d, 1/2) given N >= L with probability p, else given N < L.
   """
-  top, rest = _counts(cube.dim, cube.threshold, cube.dim), _counts(cube.dim, 0, cube.threshold - 1)
+  top, rest = (
+    _count_distribution(cube.dim, cube.threshold, cube.dim),
+    _count_distribution(cube.dim, 0, cube.threshold - 1),
+  )
   log_outside = -float(np.logaddexp(0.0, cube.logit_p))  # log(1 - p), also where p rounds to 1
 
   def sample(key):
@@ -80,9 +92,9 @@ def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
 def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
   """A uniformly random subset of `count` of `size` things, as bool [size].
 
-  Those with the smallest of `size` random words of 32 bits. If things tie for the last places,
-  those tied draw again, for as long as it takes: no order of theirs matters, and every subset is
-  equally likely, exactly.
+  Each thing draws a random word of 32 bits, and those with the smallest words are chosen. If things
+  tie for the last places, the tied ones draw again until none tie. The order of the chosen does not
+  matter, so every subset is equally likely, exactly.
   """
 
   def undecided(state):
@@ -101,15 +113,19 @@ def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
   return chosen | (candidates & (missing > 0))
 
 
-def _largest_bound(words, candidates, count):
-  """(b, n): b the largest with at most `count` candidates below it, n their number; any b if n is
-  `count`.
+def _largest_bound(
+  words: jax.Array, candidates: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """The largest bound b with at most `count` candidates below it, and their number n, as (b, n).
+
+  If n is `count`, b is any such bound.
   """
 
   def unfinished(state):
     bit, _, below = state
     return (bit >= 0) & (below < count)
 
+  # From the top down, a bit is kept if at most `count` candidates are then below the bound.
   def set_bit(state):
     bit, bound, below = state
     trial = bound | (np.uint32(1) << bit.astype(np.uint32))

@@ -1,9 +1,9 @@
-"""Sampling <V, u> for V uniform on a spherical cap or its complement, inside jit and to float32's
-accuracy.
+"""Samples <V, u> for V uniform on a spherical cap or its complement, to float32's accuracy.
 
-The inverse of the tail probability is an incomplete beta function's, which float32 cannot evaluate
-(bisection on it is wrong by 0.2 / sqrt(d) at d = 1e5). The table in its place leaves an error of
-2.4e-6 / sqrt(d) at every dimension, most of it float32's own.
+All of it runs inside jit. The tail probability is an incomplete beta function, which float32
+cannot evaluate: bisection on it is wrong by 0.2 / sqrt(d) at d = 1e5. A table of its inverse is
+used instead. The table leaves an error of 2.4e-6 / sqrt(d) at every dimension, most of it float32's
+own.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ _POLAR_DIM = 64
 
 
 def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """The sampler key -> (t, 1 - t) of t = <V, u>, for V from the cap w.p. p and else from its
-  complement.
+  """Makes the sampler key -> (t, 1 - t) of t = <V, u>.
+
+  V is drawn from the cap with probability p, else from its complement.
   """
   small = cap.dim <= _POLAR_DIM
   in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
@@ -31,13 +32,12 @@ def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array
 
 
 def _quantiles(
-  dim, log_tail_start, highest, from_pole
+  dim: int, log_tail_start: float, highest: float, from_pole: bool
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """y -> (t, 1 - t), t >= 0 of the cap with the log share log_tail_start + y, for y in [highest -
-  45.1, highest].
+  """The function y -> (t, 1 - t), t >= 0, for caps {<v, u> >= t} of log share log_tail_start + y.
 
-  Tabulates 1 - t where t comes close to 1 (`from_pole`), else t: whichever float32 holds to 1e-7 of
-  its own scale.
+  It is tabulated for y in [highest - 45.1, highest]. Where t comes close to 1 (`from_pole`) the
+  table holds 1 - t, else t: whichever float32 holds to 1e-7 of its own scale.
   """
 
   def height(y):

@@ -1,18 +1,19 @@
-"""Sums whose noise the clients add, so that it is there before any server is
-(`jdp.queries.distributed.noise_schemes`).
+"""Sums whose noise the clients add, so that it exists before any server sees them.
 
-"The server" is one that follows the protocol and sees sums only (secure aggregation, with
-calibration *inside* it: the sum opens once the last calibration has been added). `honest` counts
+`jdp.queries.distributed.noise_schemes` says who adds how much.
+
+"The server" follows the protocol and sees sums only. Sums come from secure aggregation. With
+calibration *inside* it, the sum opens once the last calibration has been added. The `honest` counts
 state what remains against a coalition with clients that know, or leave out, their noise.
 
 The relation is zero-out (or replace-one) *with the client still adding its noise*. Under add/remove
-a removed client takes its share along, and neighbours differ in their variance too: at m = 100
-clients and 7,850 weights that alone has a divergence of order 2 of 0.40 a round, whatever z. The
+a removed client takes its share along, so neighbours differ in their variance too. At m = 100
+clients and 7,850 weights, that alone has a divergence of order 2 of 0.40 a round, whatever z. The
 accountant refuses that relation.
 
-All is given who took part when: the numbers of clients at each stage are public. A client whose
-*vanishing* depends on its data (large clients are slower) tells by that, which no noise on the sum
-hides.
+All guarantees are given who took part when: the numbers of clients at each stage are public. A
+client whose *vanishing* depends on its data (large clients are slower) reveals something by that.
+No noise on the sum hides it.
 """
 
 from collections.abc import Callable
@@ -34,11 +35,12 @@ from jdp.queries.gaussian import FLOAT32_SAFE
 
 
 class RoundEvents(NamedTuple):
-  """What the ledger must hold about one round, for each observer; wrap them in `Round`s of relation
-  zero_out.
+  """What the ledger must hold about one round, for each observer.
+
+  Wrap the two in `Round`s of relation zero_out.
 
   Attributes:
-    server: for rounds of observer "server"; no sampling amplifies there.
+    server: for rounds of observer "server". No sampling amplifies there.
     model: for rounds of observer "model".
   """
 
@@ -51,15 +53,17 @@ class DistributedSum(NamedTuple):
 
   Attributes:
     scheme: who adds which noise.
-    clip: record -> the record within the bound, float32.
-    share: (key, record, n) -> the report of one of n announced clients: its clipped vector with its
-      noise, float32.
-    calibrate: (key of its report, like, counts so far) -> what a survivor adds when asked again.
-    noise: (key, like, counts) -> all noise of the clients together, drawn at once from its exact
-      distribution (a sum of independent Gaussians is one): for simulations of large cohorts.
-    events: (counts, honest) -> `RoundEvents`; honest counts default to the counts.
+    clip: record -> record. The record within the bound, float32.
+    share: (key, record, n) -> report. The report of one of n announced clients is its clipped
+      vector with its noise, float32.
+    calibrate: (key of its report, like, counts so far) -> noise. What a survivor adds when asked
+      again.
+    noise: (key, like, counts) -> noise. All noise of the clients together, for simulations of large
+      cohorts. It is drawn at once from its exact distribution (a sum of independent Gaussians is
+      Gaussian).
+    events: (counts, honest) -> `RoundEvents`. Honest counts default to the counts.
     finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all
-      that arrived; the result is dithered. Below the floor it is zero: the round is abandoned.
+      that arrived. The result is dithered. Below the floor it is zero, and the round is abandoned.
   """
 
   scheme: NoiseScheme
@@ -74,32 +78,38 @@ class DistributedSum(NamedTuple):
 def distributed_sum(
   clip_norm: float, noise_multiplier: float, scheme: NoiseScheme, *, min_clients: int = 1
 ) -> DistributedSum:
-  """The sum of vectors, each clipped to an L2 norm of C, with noise by the clients of z C in all if
-  nobody is lost.
+  """The sum of vectors, each clipped to an L2 norm of C, with noise by the clients.
+
+  The standard deviation of all noise is z C if nobody is lost.
 
   Formal guarantee: that of one Gaussian sum with the *realised* multiplier, for each observer as
   the module says, under zero-out with the client still adding its noise. The standard deviations
   drawn and recorded are within a relative 5e-7 of the stated ones. Clients are trusted to add their
-  noise; the `honest` counts of `finalize` state what holds if only those do.
+  noise. The `honest` counts of `finalize` state what holds if only those do.
 
-  In floating point: the total is dithered where it opens, by 1/16 of the standard deviation of all
-  its noise, and costs what `gaussian_sum` says, with the observer's own standard deviation as the
-  noise. That does not count that each report was rounded to float32 before, which moves the total
-  by up to 2^-24 of the sum of the reports' sizes. A sum that the server sees *before* the last one
-  (`opens_at`: calibration outside secure aggregation, excess noise) is not dithered: against that
-  server the statement is for real numbers. Integers have neither gap (`discrete_sum`).
+  In floating point, the total is dithered where it opens, by 1/16 of the standard deviation of all
+  its noise. It costs what `gaussian_sum` says, with the observer's own standard deviation as the
+  noise. Two things are not counted:
+
+  * Each report was rounded to float32 before. That moves the total by up to 2^-24 of the sum of the
+    reports' sizes.
+  * A sum that the server sees *before* the last one is not dithered (`opens_at`: calibration
+    outside secure aggregation, excess noise). Against that server the statement is for real
+    numbers.
+
+  Integers have neither gap (`discrete_sum`).
 
   A round in which fewer than `min_clients` are left at any stage is abandoned, and its result is
-  zero. If the server has seen no sum by then, this costs nothing and reveals the numbers of
-  clients, which are public anyway. If it has (calibration outside secure aggregation, or
-  excess noise: the reports opened, and then too few answered), the server's event holds that
-  release. The model's observer sees nothing of an abandoned round.
+  zero. If the server has seen no sum by then, this costs nothing. It reveals the numbers of
+  clients, which are public anyway. With calibration outside secure aggregation or excess noise, the
+  reports may have opened before too few answered. Then the server's event holds that release. The
+  model's observer sees nothing of an abandoned round.
 
   Args:
-    clip_norm: C, in [1e-30, 1e30].
+    clip_norm: C. In [1e-30, 1e30].
     noise_multiplier: z >= 0, planned.
-    scheme: such as `calibrated()`.
-    min_clients: the floor, >= 1.
+    scheme: who adds which noise, such as `calibrated()`.
+    min_clients: the floor. At least 1.
 
   Raises:
     ValueError: if a number is out of range.
@@ -131,6 +141,7 @@ def distributed_sum(
     return scaled(scheme.calibrate(key, like, counts))
 
   def noise(key, like, counts):
+    # With a central scheme `finalize` adds all noise.
     return (
       zeros_like(like)
       if scheme.central
@@ -140,6 +151,7 @@ def distributed_sum(
   def events(counts, honest=None):
     realised = scheme.realised(counts, counts if honest is None else honest)
     enough = counts >= min_clients
+    # The server has seen a sum if no stage up to the opening lacked clients.
     opened = jnp.all(enough) if scheme.opens_at == -1 else enough[0] & enough[1]
     server = DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.server), opened)
     return RoundEvents(
@@ -151,6 +163,7 @@ def distributed_sum(
     if scheme.central:
       total = add(total, scaled(normal_like(noise_key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
+    # The grid follows all noise there is, not that of the honest clients alone.
     opened = dithered(shift_key, rounded(total), FINEST_SHARE * events(counts).model.stddev)
     return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened), made
 

@@ -1,18 +1,19 @@
-"""The sum as integers: clip, rotate, round to a grid, discrete noise by the clients, modular sums
-(arXiv 2102.06387).
+"""Sums of integers with discrete noise by the clients, added up modulo 2^b.
 
-In units of the grid's spacing g a record is a vector of L2 norm at most C / g, rounded to integers
-of norm at most
+A record is clipped, rotated and rounded to a grid (arXiv 2102.06387). In units of the grid's
+spacing g it is a vector of L2 norm at most C / g. It is rounded to integers of norm at most
 
-    S = sqrt(C^2 / g^2 + d / 4 + sqrt(2 log(1 / beta)) (C / g + sqrt(d) / 2)), at most C / g + sqrt(d),
+    S = min(sqrt(C^2 / g^2 + d / 4 + sqrt(2 log(1 / beta)) (C / g + sqrt(d) / 2)), C / g + sqrt(d)).
 
-for which unbiased rounding is repeated until it holds, which it does with a probability of at least
-1 - beta. It holds *always* here: after 8 failures (probability beta^8) a record is rounded towards
-zero. So S is the sensitivity, exactly: integers, not floats, are noised, added and released.
+Unbiased rounding is repeated until that holds, which it does with a probability of at least 1 -
+beta. Here the bound holds *always*: after 8 failures (probability beta^8) a record is rounded
+towards zero. So S is the sensitivity, exactly, because only integers are noised, added and
+released.
 
 Sums are modulo 2^b. They come out right unless a coordinate leaves [-g 2^(b-1), g 2^(b-1)).
-`Grid.wrap_probability` bounds the probability of that, over rotation, rounding and noise, for any n
-records whose sum is not longer than planned for; wrapping costs accuracy, never privacy.
+`Grid.wrap_probability` bounds the probability of that over rotation, rounding and noise. The bound
+holds for any n records whose sum is not longer than planned for. Wrapping costs accuracy, never
+privacy.
 """
 
 import math
@@ -34,20 +35,20 @@ from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import integer_distributions
 from jdp.random.discrete import discrete_gaussian, skellam
 
-_BETA = 1e-10
+_BETA = 1e-10  # bound on the probability that a rounded record is longer than S
 _ATTEMPTS = 8
-_ROUNDING = 1e-5  # of the float32 norm of 1e8 integers, with room to spare
+_ROUNDING = 1e-5  # above the rounding of the float32 norm of 1e8 integers
 
 
 class Grid(NamedTuple):
   """What the integers of a `discrete_sum` are.
 
   Attributes:
-    spacing: g, of the grid.
-    l2_norm: S, L2 bound on one record's integers.
-    l1_norm: min(sqrt(d), S) S, L1 bound on them.
+    spacing: g.
+    l2_norm: S. An L2 bound on one record's integers.
+    l1_norm: min(sqrt(d), S) S. An L1 bound on them.
     wrap_probability: bound on the probability that any coordinate of a sum of n records wraps
-      around, if the sum is not longer than planned for.
+      around. It holds if the sum is not longer than planned for.
   """
 
   spacing: float
@@ -60,8 +61,8 @@ class DiscreteState(NamedTuple):
   """What changes from round to round.
 
   Attributes:
-    step: int32 scalar, the number of rounds finalised.
-    rotation: key of the next round's rotation. Public.
+    step: the number of rounds finalised, int32 scalar.
+    rotation: the key of the next round's rotation. Public.
   """
 
   step: jax.Array
@@ -72,9 +73,9 @@ class DiscreteContribution(NamedTuple):
   """What a record adds to the sum.
 
   Attributes:
-    integers: int32 [padded dimension], with its share of the noise; addition of int32 wraps modulo
-      2^32.
-    shares: int32 scalar, 1; 0 for padding.
+    integers: the record with its share of the noise, int32 [padded dimension]. Addition of int32
+      wraps modulo 2^32.
+    shares: int32 scalar. It is 1, or 0 for padding.
   """
 
   integers: jax.Array
@@ -94,35 +95,37 @@ def discrete_sum(
 ) -> SumQuery:
   """The sum of vectors as by `gaussian_sum`, computed on integers with noise by the clients.
 
-  Formal guarantee: that of its event, under zero-out or replace-one with the client still adding
-  its noise, to whoever sees the sum: the `DiscreteGaussianSum` or `SkellamSum` of *as many shares
-  as there were*. Each client's share has a variance of stddev^2 / num_clients; fewer clients mean
-  less noise, and the event says so. No floating-point number is released or noised: clipping and
-  rotation are float32, but the integers' norm is at most S whatever they do (it is checked on the
-  integers, in float32 with a margin of 1e-5, which S includes). The draws are within 2^-64 of their
-  distributions, each (`jdp.random.discrete`). Weights are 0 (padding) or 1; any other weight > 0
-  counts as 1. A record that holds NaN or infinity is a zero vector, with its noise.
+  Formal guarantee: that of its event, to whoever sees the sum, under zero-out or replace-one with
+  the client still adding its noise. The event is the `DiscreteGaussianSum` or `SkellamSum` of *as
+  many shares as there were*. Each client's share has a variance of stddev^2 / num_clients. Fewer
+  clients mean less noise, and the event says so.
+
+  No floating-point number is released or noised. Clipping and rotation are float32, but the
+  integers' norm is at most S whatever they do. It is checked on the integers, in float32 with a
+  margin of 1e-5, which S includes. Each draw is within 2^-64 of its distribution
+  (`jdp.random.discrete`). Weights are 0 (padding) or 1. Any other weight > 0 counts as 1. A record
+  that holds NaN or infinity is a zero vector, with its noise.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
     clip_norm: C > 0.
     stddev: sigma > 0, on each coordinate of the sum of all num_clients.
-    num_clients: n, how many clients are expected, at most: noise and grid are planned for them.
-    modulus_bits: b in [2, 31], bits for each coordinate.
-    max_wrap_probability: sets the grid: the finest for which `Grid.wrap_probability` is at most
-      this.
-    max_sum_norm: the L2 norm of sums for which that is to hold, public. Default: n C, the most
-      there can be. Records that do not all point one way have shorter sums; the grid may be finer,
-      S smaller, if less is enough.
+    num_clients: n, the largest number of clients expected. Noise and grid are planned for it.
+    modulus_bits: b in [2, 31]. The bits for each coordinate.
+    max_wrap_probability: sets the grid. It is the finest for which `Grid.wrap_probability` is at
+      most this.
+    max_sum_norm: the L2 norm of sums for which that is to hold. Public. Default: n C, the largest
+      possible. Records that do not all point one way have shorter sums. If less is enough, the grid
+      may be finer and S smaller.
     noise: "gaussian" or "skellam" (whose shares add up to one distribution exactly).
 
   Returns:
-    A `SumQuery` on pytrees of this structure with a `DiscreteState`; the result is a float32 tree.
-    `init` takes any record: the state's first rotation is from a fixed public key.
+    A `SumQuery` on pytrees of this structure with a `DiscreteState`. The result is a float32 tree.
+    `init` takes any record, because the state's first rotation is from a fixed public key.
 
   Raises:
-    ValueError: if an argument is out of range, no grid has so little wrapping, or the shares of
-      noise are too small (below 1/2 of a grid's unit) or too large for exact draws.
+    ValueError: if an argument is out of range, or no grid has so little wrapping. Also if the
+      shares of noise are too small (below 1/2 of a grid's unit) or too large for exact draws.
 
   >>> query = discrete_sum(jnp.zeros(3), 1.0, 0.01, num_clients=2)
   >>> state = query.init(jnp.zeros(3))
@@ -146,7 +149,7 @@ def discrete_sum(
       "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
       f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
-  # A share that no table holds is refused here, not in the first round.
+  # Making the table refuses a share that no table holds here, not in the first round.
   _ = (
     integer_distributions.discrete_gaussian(share_stddev)
     if noise == "gaussian"
@@ -169,11 +172,13 @@ def discrete_sum(
       integers += discrete_gaussian(noise_key, share_stddev, (rotation.dim,))
     else:
       integers += skellam(noise_key, share_stddev**2, (rotation.dim,))
+    # The noise of an absent record is dropped too, and `shares` tells the event so.
     present = weight > 0
     return DiscreteContribution(jnp.where(present, integers, 0), present.astype(jnp.int32))
 
   def finalize(key, state, total):
     del key
+    # int32 sums wrap modulo 2^32, which 2^b divides.
     integers = centred(reduce(total.integers, modulus_bits), modulus_bits)
     result = rotation.invert(
       rotation_key(state), integers.astype(jnp.float32) * np.float32(grid.spacing)
@@ -187,7 +192,7 @@ def discrete_sum(
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares)
     return unravel(result), event, state._replace(step=state.step + 1)
 
-  # integers were noised, not floats
+  # `noise` is that of floats, and only integers were noised.
   return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
@@ -204,15 +209,17 @@ def plan_grid(
 ) -> Grid:
   """The finest grid whose sums wrap around with at most the given probability.
 
+  All arguments but `dim` are those of `discrete_sum`.
+
   Args:
-    dim: d, of the rotated vectors.
-    clip_norm: this and all others as for `discrete_sum`.
-    stddev: as there.
-    num_clients: as there.
-    modulus_bits: as there.
-    max_wrap_probability: as there.
-    max_sum_norm: as there.
-    noise: as there.
+    dim: the dimension d of the rotated vectors.
+    clip_norm: C.
+    stddev: sigma.
+    num_clients: n.
+    modulus_bits: b. The bits for each coordinate.
+    max_wrap_probability: the bound on `Grid.wrap_probability`.
+    max_sum_norm: the L2 norm of sums for which that is to hold. Default: n C.
+    noise: "gaussian" or "skellam".
 
   Raises:
     ValueError: if an argument is out of range, or no grid has so little wrapping.
@@ -230,11 +237,11 @@ def plan_grid(
   _validate.in_range(*FLOAT32_SAFE, max_sum_norm=longest)
 
   def log_bound(spacing):
-    return _log_wrap(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)
+    return _log_wrap_probability(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)
 
   target = math.log(max_wrap_probability)
-  # Without rounding and noise the sums' spread alone needs the smallest of these; rounding alone
-  # limits the largest.
+  # A bracket for the spacing. Without rounding and noise, the sums' spread alone needs the smallest
+  # one. Rounding alone limits the largest.
   smallest = longest / math.sqrt(dim) / 2**modulus_bits
   largest = 1e6 * (smallest + stddev / 2**modulus_bits)
   if not log_bound(largest) < target:
@@ -242,6 +249,8 @@ def plan_grid(
       f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for "
       f"{num_clients} clients and {modulus_bits} bits; raise modulus_bits."
     )
+  # The bound falls with the spacing. The last factor exceeds the root's tolerance, so the bound
+  # holds.
   spacing = math.exp(
     optimize.brentq(
       lambda x: log_bound(math.exp(x)) - target,
@@ -250,23 +259,27 @@ def plan_grid(
       xtol=1e-6,
     )
   ) * (1 + 1e-5)
+  # The first margin is for the float32 clipping and rotation, the second for the check in
+  # `rounded`.
   l2 = rounded_norm(clip_norm * (1 + _ROUNDING) / spacing, dim) * (1 + _ROUNDING)
   return Grid(spacing, l2, l2 * min(l2, math.sqrt(dim)), math.exp(log_bound(spacing)))
 
 
 def rounded_norm(norm: float, dim: int) -> float:
-  """S: the L2 norm that unbiased rounding of a [dim] vector of norm `norm` exceeds with probability
-  at most 1e-10.
+  """S: an L2 norm that unbiased rounding of a [dim] vector of norm `norm` rarely exceeds.
+
+  The probability is at most 1e-10.
   """
   by_variance = norm**2 + dim / 4 + math.sqrt(-2 * math.log(_BETA)) * (norm + math.sqrt(dim) / 2)
   return min(norm + math.sqrt(dim), math.sqrt(by_variance))
 
 
 def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
-  """Integers next to x, unbiased but for an L2 norm of at most max_norm, int32 [d]; x [d]
-  float32, |x| <= max_norm.
+  """Rounds x [d], float32 with |x| <= max_norm, to integers of an L2 norm of at most max_norm.
 
-  In float32 the probabilities of rounding up are multiples of 2^-24. Where x is not finite, zero.
+  The result is int32 [d], each entry next to that of x. It is unbiased but for that bound on the
+  norm. In float32 the probabilities of rounding up are multiples of 2^-24. Where x is not finite,
+  the result is zero.
   """
   floor = jnp.floor(x)
 
@@ -277,6 +290,7 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
     return floor + (up < x - floor).astype(np.float32)
 
   def too_long(integers):
+    # `not <=`, so that NaN is too long. The margin covers the rounding of the float32 sum.
     return ~(jnp.sum(integers * integers) <= np.float32((max_norm / (1 + _ROUNDING)) ** 2))
 
   def again(carry):
@@ -287,18 +301,24 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
   _, integers = jax.lax.while_loop(
     lambda carry: (carry[0] < _ATTEMPTS) & too_long(carry[1]), again, start
   )
+  # Rounding towards zero makes no finite vector longer. What is still too long is not finite.
   integers = jnp.where(too_long(integers), jnp.trunc(x), integers)
   return jnp.where(too_long(integers), np.float32(0), integers).astype(np.int32)
 
 
-def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
-  """log of a bound on P(some coordinate of the sum of n records is outside the range), by
-  Chernoff's bound.
+def _log_wrap_probability(
+  spacing: float, dim: int, longest: float, stddev: float, n: int, modulus_bits: int, noise: str
+) -> float:
+  """The log of a bound on P(some coordinate of the sum of n records is outside the range).
 
-  In units of the spacing, over the signs a coordinate of the rotated sum is subgaussian with proxy
-  (|sum| / g)^2 / d, its rounding errors with n / 4 (Hoeffding) before those too long are drawn
-  again, which makes no event more likely than by a factor of (1 - beta)^-n; discrete Gaussian noise
-  with its variance (arXiv 2004.00010), Skellam noise has the cumulants v (cosh t - 1).
+  It is Chernoff's bound, in units of the spacing and over the signs of the rotation. It adds up the
+  cumulants of three parts of a coordinate:
+
+  * The rotated sum is subgaussian with proxy (|sum| / g)^2 / d.
+  * Its rounding errors are subgaussian with proxy n / 4 (Hoeffding), before those too long are
+    drawn again. Drawing again makes no event more likely than by a factor of (1 - beta)^-n.
+  * Discrete Gaussian noise is subgaussian with its variance (arXiv 2004.00010). Skellam noise of
+    variance v has the cumulants v (cosh t - 1).
   """
   proxy, variance = (longest / spacing) ** 2 / dim + n / 4, (stddev / spacing) ** 2
   limit = 2.0 ** (modulus_bits - 1) - 1
@@ -307,7 +327,7 @@ def _log_wrap(spacing, dim, longest, stddev, n, modulus_bits, noise):
     cumulant = variance * (t * t / 2 if noise == "gaussian" else 2 * math.sinh(t / 2) ** 2)
     return proxy * t * t / 2 + cumulant - t * limit
 
-  # The optimum is below that of the Gaussian parts alone.
+  # The best t is at most that of the Gaussian parts alone.
   best = optimize.minimize_scalar(
     exponent, bounds=(0.0, min(limit / (proxy + variance), 100.0)), method="bounded"
   )

@@ -1,20 +1,21 @@
 """Who adds the noise of a distributed sum, and how much of it there is when clients vanish.
 
 Each of n announced clients clips its vector to C and adds a share of the planned noise N(0, z^2
-C^2). Some vanish, and take their shares with them. A *scheme* says who adds what, and what noise a
-round ends up with, as a fraction v of the planned variance; the realised multiplier z sqrt(v) is
-what the ledger holds.
+C^2). Some vanish, and take their shares with them. A *scheme* says who adds what. It also says what
+noise a round ends up with, as a fraction v of the planned variance. The ledger holds the realised
+multiplier z sqrt(v).
 
-| scheme | noise of the sum, if m report and a answer | against whoever sees the model | against the server |
-| --- | --- | --- | --- |
-| `uncalibrated` | v = m/n | v | v |
-| `calibrated(inside=True)` | v = m/n + a (1/m - 1/n) | v | v |
-| `calibrated(inside=False)` | the same | v | m/n: it subtracts what reached it on its own |
-| `excess` (at most t lost) | v = a / max(m, n - t) + (m - a) / (n - t) | v | v |
-| `central` | v = 1 | 1 | no protection: it sees the sum without noise |
+Let m clients report and a answer. The noise of the sum, against each of two observers, is then:
 
-(`jdp.queries.distributed.float_sums` says who "the server" is, and under which relation these
-hold.)
+| scheme | whoever sees the model | the server |
+| --- | --- | --- |
+| `uncalibrated` | v = m/n | v |
+| `calibrated(inside=True)` | v = m/n + a (1/m - 1/n) | v |
+| `calibrated(inside=False)` | the same v | m/n: it subtracts what reached it on its own |
+| `excess` (at most t lost) | v = a / max(m, n - t) + (m - a) / (n - t) | v |
+| `central` | v = 1 | no protection: it sees the sum without noise |
+
+`jdp.queries.distributed.float_sums` says who "the server" is, and under which relation these hold.
 """
 
 from collections.abc import Callable
@@ -26,13 +27,12 @@ import jax.numpy as jnp
 from jdp import _validate, random
 from jdp.queries.base import PyTree
 
-# int32 [2 + calibrations]: clients announced, clients that reported, clients that answered each
+# int32 [2 + calibrations]: how many clients were announced, reported, and answered each calibration
 Counts = jax.Array
 
 
 class Realised(NamedTuple):
-  """Fractions of the planned variance, float32 scalars: of the noise that an observer cannot
-  subtract.
+  """Fractions of the planned variance that an observer cannot subtract, float32 scalars.
 
   Attributes:
     server: against the server.
@@ -44,16 +44,17 @@ class Realised(NamedTuple):
 
 
 class NoiseScheme(NamedTuple):
-  """Who adds which noise, in units of the planned standard deviation; pure functions.
+  """Who adds which noise, in units of the planned standard deviation, as pure functions.
 
   Attributes:
     num_calibrations: how often survivors are asked again after their report.
-    opens_at: the stage at which the server first sees a sum, an index of the counts: 1 or the last.
-    report: (key, like, n) -> the noise of one client's report, float32, shaped as the tree `like`.
-    calibrate: (key, like, counts so far) -> what a survivor adds when it is asked again. The key is
-      that of the client's report; the stage is folded in.
+    opens_at: the stage at which the server first sees a sum. An index of the counts: 1 or the last.
+    report: (key, like, n) -> noise. The noise of one client's report, float32, shaped as the tree
+      `like`.
+    calibrate: (key, like, counts so far) -> noise. What a survivor adds when it is asked again. The
+      key is that of the client's report. The stage is folded in.
     central: whether the server adds noise of the whole planned variance, and the clients none.
-    realised: (counts, honest counts) -> `Realised`, the variance of the honest clients' noise.
+    realised: (counts, honest counts) -> `Realised`. The variance of the honest clients' noise.
   """
 
   num_calibrations: int
@@ -65,7 +66,7 @@ class NoiseScheme(NamedTuple):
 
 
 def uncalibrated() -> NoiseScheme:
-  """Shares of variance 1/n and no more: what is lost stays lost.
+  """Shares of variance 1/n that nothing replaces when they are lost.
 
   >>> float(uncalibrated().realised(jnp.array([10, 7]), jnp.array([10, 7])).server)
   0.699999988079071
@@ -76,12 +77,13 @@ def uncalibrated() -> NoiseScheme:
 def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme:
   """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
 
-  Whenever k clients are asked while a fraction v of the planned variance is there, each adds (1 -
-  v) / k. The first time that is 1/m - 1/n for each of m. With a of the k answering, the deficit 1 -
-  v shrinks by the factor 1 - a / k.
+  Let k clients be asked while a fraction v of the planned variance is there. Then each of them adds
+  (1
+  - v) / k. The first time that is 1/m - 1/n for each of m. If a of the k answer, the deficit 1 - v
+  shrinks by the factor 1 - a / k.
 
   Args:
-    num_calibrations: how often survivors are asked, >= 0.
+    num_calibrations: how often survivors are asked. At least 0.
     inside: whether reports and calibrations are summed under one secure aggregation, which opens
       once.
 
@@ -96,35 +98,41 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
   _validate.integer(0, num_calibrations=num_calibrations)
 
   def report(key, like, n):
-    return normal_like(jax.random.fold_in(key, 0), like, 1 / _count(n))
+    return normal_like(jax.random.fold_in(key, 0), like, 1 / _at_least_one(n))
 
   def calibrate(key, like, counts):
-    _, deficit = _filled(counts, counts)
-    return normal_like(jax.random.fold_in(key, len(counts) - 1), like, deficit / _count(counts[-1]))
+    # Every client that is asked fills its part of the deficit with fresh noise. The stage is folded
+    # into the key, so that no draw is made twice.
+    _, deficit = _variance_and_deficit(counts, counts)
+    return normal_like(
+      jax.random.fold_in(key, len(counts) - 1), like, deficit / _at_least_one(counts[-1])
+    )
 
   def realised(counts, honest):
-    model, _ = _filled(counts, honest)
-    at_report, _ = _filled(counts[:2], honest[:2])
+    model, _ = _variance_and_deficit(counts, honest)
+    at_report, _ = _variance_and_deficit(counts[:2], honest[:2])
     return Realised(model if inside else at_report, model)
 
   return NoiseScheme(num_calibrations, -1 if inside else 1, report, calibrate, False, realised)
 
 
 def excess(max_dropout: float) -> NoiseScheme:
-  """Noise for the worst case first, and what was not needed removed (arXiv 2209.12528, Section 3).
+  """Noise for the worst case, from which the surplus is removed (arXiv 2209.12528, Section 3).
 
-  Shares of 1 / (n - t), t = floor(n max_dropout), as sums of independent components: one of 1/n,
-  and one of 1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D <= t clients are lost, each survivor
-  names its components k > D (their seeds), and the server subtracts them: each share is 1 / (n - D)
-  then. The noise that remains is independent of what was named, so it counts against the server as
-  well. Who vanishes before naming leaves noise that is not needed; nobody's absence makes the noise
-  smaller than planned, as long as D <= t.
+  Shares have the variance 1 / (n - t) with t = floor(n max_dropout). A share is a sum of
+  independent components: one of 1/n, and one of 1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D
+  <= t clients are lost, each survivor names its components k > D (their seeds). The server
+  subtracts them, so each share is then 1 / (n - D).
 
-  A simulation draws t + 1 vectors a client; `DistributedSum.noise` has the distribution of the sum
-  for one.
+  The noise that remains is independent of what was named, so it counts against the server as well.
+  A client that vanishes before naming leaves noise that is not needed. Nobody's absence makes the
+  noise smaller than planned, as long as D <= t.
+
+  A simulation draws t + 1 vectors a client. `DistributedSum.noise` draws one, from the distribution
+  of their sum.
 
   Args:
-    max_dropout: the largest fraction of lost clients for which the noise suffices, in [0, 1).
+    max_dropout: the largest fraction of lost clients for which the noise suffices. In [0, 1).
 
   Raises:
     ValueError: if max_dropout is not in [0, 1).
@@ -138,14 +146,15 @@ def excess(max_dropout: float) -> NoiseScheme:
     raise ValueError("Expected max_dropout < 1, got 1; somebody must be left to add noise.")
 
   def tolerated(n):
-    return jnp.floor(_count(n) * jnp.float32(max_dropout)).astype(jnp.int32)
+    return jnp.floor(_at_least_one(n) * jnp.float32(max_dropout)).astype(jnp.int32)
 
+  # Component k of a share has the key fold_in(key, k). So it can be drawn again when it is named.
   def components(key, like, n, first, last):
     """The sum of one client's components first, ..., last."""
 
     def add(k, total):
-      kept = _count(n - k)
-      variance = jnp.where(k == 0, 1 / kept, 1 / (_count(n - k + 1) * kept))
+      kept = _at_least_one(n - k)
+      variance = jnp.where(k == 0, 1 / kept, 1 / (_at_least_one(n - k + 1) * kept))
       return jax.tree.map(jnp.add, total, normal_like(jax.random.fold_in(key, k), like, variance))
 
     return jax.lax.fori_loop(first, last + 1, add, zeros_like(like))
@@ -159,8 +168,9 @@ def excess(max_dropout: float) -> NoiseScheme:
 
   def realised(counts, honest):
     reported, answered = jnp.asarray(honest[1:3], jnp.float32)
-    least = _count(counts[0] - tolerated(counts[0]))
-    v = answered / jnp.maximum(_count(counts[1]), least) + (reported - answered) / least
+    least = _at_least_one(counts[0] - tolerated(counts[0]))
+    # Clients that answered keep the share of the real losses. The others left theirs untrimmed.
+    v = answered / jnp.maximum(_at_least_one(counts[1]), least) + (reported - answered) / least
     return Realised(v, v)
 
   return NoiseScheme(1, 1, report, calibrate, False, realised)
@@ -180,22 +190,22 @@ def central() -> NoiseScheme:
   return NoiseScheme(0, 1, nothing, nothing, True, realised)
 
 
-def _filled(counts, honest):
+def _variance_and_deficit(counts: Counts, honest: Counts) -> tuple[jax.Array, jax.Array]:
   """(variance that the honest have added, deficit of all) after the stages counted."""
   filled, deficit = jnp.float32(0), jnp.float32(1)
   for asked, answered, honestly in zip(counts[:-1], counts[1:], honest[1:], strict=True):
-    filled += honestly.astype(jnp.float32) * deficit / _count(asked)
-    deficit *= (asked - answered).astype(jnp.float32) / _count(asked)
+    filled += honestly.astype(jnp.float32) * deficit / _at_least_one(asked)
+    deficit *= (asked - answered).astype(jnp.float32) / _at_least_one(asked)
   return filled, deficit
 
 
-def _count(number):
-  """As float32, at least one: what nobody divides among themselves."""
+def _at_least_one(number: jax.typing.ArrayLike) -> jax.Array:
+  """The number as float32, at least 1, so that nothing is divided by zero."""
   return jnp.maximum(jnp.asarray(number), 1).astype(jnp.float32)
 
 
 def normal_like(key: jax.Array, like: PyTree, variance: jax.Array) -> PyTree:
-  """N(0, variance) on each coordinate, each leaf with a key of its own, float32."""
+  """N(0, variance) on each coordinate, float32. Each leaf is drawn with a key of its own."""
   leaves, treedef = jax.tree.flatten(like)
   keys = jax.random.split(key, len(leaves))
   drawn = [
