@@ -9,7 +9,7 @@ import absl.logging
 import dp_accounting
 import numpy as np
 from absl import app
-from dp_accounting import rdp
+from dp_accounting import pld, rdp
 
 from experiments.benchmarks import harness
 from jdp import accounting
@@ -22,18 +22,22 @@ def sampled_gaussian(q: float, z: float) -> dp_accounting.DpEvent:
   return dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
 
 
-def their_epsilon(events: list[tuple[float, float]], count: int, delta: float) -> float:
-  """Epsilon by dp_accounting of `count` times each (q, z)."""
-  accountant = rdp.RdpAccountant()
+def their_epsilon(
+  events: list[tuple[float, float]], count: int, delta: float, make: type = rdp.RdpAccountant
+) -> float:
+  """Epsilon by an accountant of dp_accounting of `count` times each (q, z)."""
+  accountant = make()
   for q, z in events:
     accountant.compose(sampled_gaussian(q, z), count)
   return accountant.get_epsilon(delta)
 
 
-def their_calibration(epsilon: float, delta: float, q: float, num_rounds: int) -> float:
+def their_calibration(
+  epsilon: float, delta: float, q: float, num_rounds: int, make: type = rdp.RdpAccountant
+) -> float:
   """The noise multiplier that dp_accounting finds."""
   return dp_accounting.calibrate_dp_mechanism(
-    rdp.RdpAccountant,
+    make,
     lambda z: dp_accounting.SelfComposedDpEvent(sampled_gaussian(q, z), num_rounds),
     epsilon,
     delta,
@@ -83,6 +87,41 @@ def main(argv: Sequence[str]) -> None:
     lambda: accounting.epsilon(ledger, 1e-5),
     lambda: their_epsilon(events[:100], 1, 1e-5),
     rounds=3,
+    share=0.01,
+  )
+  _compare_distributions(run, ledger.rounds(0, 1000), events[:10], plan)
+
+
+def _compare_distributions(
+  run: Ledger,
+  distinct: Ledger,
+  few: list[tuple[float, float]],
+  plan: tuple[float, float, float, int],
+) -> None:
+  """Both packages' privacy loss distributions; jdp's interval has a lower bound as well."""
+  _compare(
+    "epsilon by loss distributions (q=.01, z=1, T=1e4)",
+    lambda: accounting.epsilon(run, 1e-5, accountant="pld"),
+    lambda: their_epsilon([(0.01, 1.0)], 10_000, 1e-5, pld.PLDAccountant),
+    rounds=5,
+  )
+  _compare(
+    "both ends of the interval (dp_accounting: its upper one)",
+    lambda: accounting.epsilon_interval(run, 1e-5),
+    lambda: their_epsilon([(0.01, 1.0)], 10_000, 1e-5, pld.PLDAccountant),
+    rounds=5,
+  )
+  _compare(
+    "calibrate by loss distributions (eps=2, delta=1e-6, q=.001, T=5000)",
+    lambda: accounting.calibrate_noise_multiplier(*plan, accountant="pld"),
+    lambda: their_calibration(*plan, pld.PLDAccountant),
+    rounds=3,
+  )
+  _compare(
+    "1,000 distinct events by loss distributions (dp_accounting: 10 of them)",
+    lambda: accounting.epsilon(distinct, 1e-5, accountant="pld"),
+    lambda: their_epsilon(few, 1, 1e-5, pld.PLDAccountant),
+    rounds=1,
     share=0.01,
   )
 

@@ -15,7 +15,7 @@ guarantees.
 | events of other packages | `dp_events` |
 """
 
-from jdp.accounting.accountant import delta, epsilon
+from jdp.accounting.accountant import delta, epsilon, epsilon_interval
 from jdp.accounting.analytic_gaussian import (
   gaussian_delta,
   gaussian_epsilon,
@@ -47,6 +47,7 @@ __all__ = [
   "calibrate_sampling_probability",
   "delta",
   "epsilon",
+  "epsilon_interval",
   "from_dp_event",
   "gaussian_delta",
   "gaussian_epsilon",

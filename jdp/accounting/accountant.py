@@ -1,5 +1,9 @@
 """Epsilon and delta of a ledger, for one observer and under one neighbouring relation."""
 
+import functools
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from jdp import _validate
@@ -11,7 +15,6 @@ from jdp.accounting.composition import (
   events_of_type,
   events_seen,
 )
-from jdp.accounting.pld.loss_distributions import pld_profile
 from jdp.accounting.profiles import (
   PrivacyProfile,
   moments_profile,
@@ -25,7 +28,17 @@ from jdp.events import LocalRelease, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
-_ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": pld_profile}
+_REFINEMENTS = 6
+
+
+def _pld_profile(composed: Composition, tolerance: float | None = None) -> PrivacyProfile:
+  # lazily: who asks for Renyi divergences does not wait for it
+  from jdp.accounting.pld import profile
+
+  return profile.pld_profile(composed, profile.TOLERANCE if tolerance is None else tolerance)
+
+
+_ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": _pld_profile}
 
 
 def epsilon(
@@ -52,9 +65,8 @@ def epsilon(
   * "rdp": Renyi divergences, minimised over all orders. It takes every event.
   * "moments": orders 2..33 and the classic conversion, as in published tables. It takes Gaussian
     sums of Poisson samples. Local releases are added by the basic theorem.
-  * "pld": privacy loss distributions by the package dp_accounting, on its grid of 1e-4 in the
-    privacy loss. It takes Gaussian and Laplace sums, randomised response and pure releases. It is
-    slow, and the tightest unless epsilon is small against the grid.
+  * "pld": privacy loss distributions, by their upper bound. It takes every event, and is the
+    tightest (see `epsilon_interval`).
 
   Args:
     ledger: what was done.
@@ -110,6 +122,80 @@ def delta(
     return _number("delta", _profile(ledger, accountant, relation, observer).delta(epsilon))
 
 
+def epsilon_interval(
+  ledger: Ledger,
+  delta: float,
+  *,
+  relation: str | None = None,
+  observer: str | None = None,
+  tolerance: float = 1e-3,
+) -> tuple[float, float]:
+  """An interval that holds the least epsilon which a ledger's events guarantee at a delta.
+
+  Both ends come from privacy loss distributions (`jdp.accounting.pld`), rounding errors included.
+  The upper end is a guarantee, as that of `epsilon`. Below the lower end there is none:
+  neighbouring data sets exist whose releases differ by more. Such data sets are known for some
+  events (`jdp.accounting.pld.attained` says which); the others count as free in the lower end,
+  which is 0 if they are all of the ledger.
+
+  Args:
+    ledger: what was done.
+    delta: in [0, 1]; it includes what sample overflows cost.
+    relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
+    observer: server, clients or model; None: the ledger's only one.
+    tolerance: how wide the interval may be, relative to its upper end, or a tenth of it absolutely,
+      if all events' pairs are attained and nothing overflows; in [1e-6, 0.1]. It is met but for
+      extreme runs: compare the ends.
+
+  Returns:
+    (lower, upper), 0 <= lower <= upper; (0, 0) for an empty ledger.
+
+  Raises:
+    ValueError: as `epsilon`.
+
+  >>> from jdp import ledger
+  >>> run = ledger.subsampled_gaussian(
+  ...   sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000
+  ... )
+  >>> lower, upper = epsilon_interval(run, delta=1e-5)
+  >>> round(lower, 1), round(upper, 1), upper - lower < 1e-3 * upper
+  (1.5, 1.5, True)
+  """
+  _validate.probability(delta=delta)
+  _validate.in_range(1e-6, 0.1, tolerance=tolerance)
+  if not ledger.entries:
+    return 0.0, 0.0
+  from jdp.accounting.pld import profile
+
+  lowest, highest = 0.0, math.inf
+  with np.errstate(all="ignore"):
+    attained, overflow = _attained(ledger, relation, observer)
+    for refinement in range(_REFINEMENTS):
+      finer = tolerance / 4**refinement
+      bound = _number("epsilon", _profile(ledger, "pld", relation, observer, finer).epsilon(delta))
+      highest = min(highest, bound)
+      charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
+      lowest = max(
+        lowest, profile.lower_epsilon(attained, min(1.0, delta + charged), highest, finer)
+      )
+      if not attained.groups or highest - lowest <= tolerance * max(highest, 0.1):
+        break
+  return min(lowest, highest), highest
+
+
+def _attained(
+  ledger: Ledger, relation: str | None, observer: str | None
+) -> tuple[Composition, float]:
+  """The pairs that data sets attain, and the probability that a sample of any round overflows."""
+  from jdp.accounting.pld.attained import attained_losses
+
+  events, chosen = events_seen(ledger, relation, observer)
+  rounds, known = events_of_type(Round, events), bool(events_of_type(LocalRelease, events))
+  return attained_losses(rounds, chosen, sample_known=known), compose_rounds(
+    rounds, chosen, sample_known=known
+  ).overflow
+
+
 def _number(name: str, value: float) -> float:
   """The value as a float. NaN and negative numbers are refused rather than printed."""
   if not value >= 0:
@@ -121,7 +207,11 @@ def _number(name: str, value: float) -> float:
 
 
 def _profile(
-  ledger: Ledger, accountant: str, relation: str | None, observer: str | None
+  ledger: Ledger,
+  accountant: str,
+  relation: str | None,
+  observer: str | None,
+  tolerance: float | None = None,
 ) -> PrivacyProfile:
   """The profile of all that one observer saw, sample overflows included."""
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
@@ -132,7 +222,12 @@ def _profile(
   # An observer of a user's reports knows that the user is in the sample. Sampling then hides
   # nobody.
   composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
-  profile = _composed_profile(composed, accountant)
+  analysis = (
+    _ACCOUNTANTS[accountant]
+    if tolerance is None
+    else functools.partial(_pld_profile, tolerance=tolerance)
+  )
+  profile = _composed_profile(composed, analysis)
   if releases:
     guarantee = local_releases.total_guarantee(releases)
     _check_local_relation(guarantee.relation, chosen, bool(rounds))
@@ -142,15 +237,17 @@ def _profile(
       profile = basic
     else:
       joint = _composed_profile(
-        compose_both(composed, local_releases.compose_releases(releases)), accountant
+        compose_both(composed, local_releases.compose_releases(releases)), analysis
       )
       profile = smaller(basic, with_release(joint, 0.0, guarantee.delta))
   return with_overflow(profile, composed.overflow)
 
 
-def _composed_profile(composed: Composition, accountant: str) -> PrivacyProfile:
+def _composed_profile(
+  composed: Composition, analysis: Callable[[Composition], PrivacyProfile]
+) -> PrivacyProfile:
   """The accountant's profile of a composition, or basic composition where that is better."""
-  return smaller(_ACCOUNTANTS[accountant](composed), pure_profile(composed.max_loss()))
+  return smaller(analysis(composed), pure_profile(composed.max_loss()))
 
 
 def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:

@@ -271,6 +271,6 @@ def _dp_accounting() -> Any:
     import dp_accounting  # Here, as it takes a second to import.
   except ImportError as error:
     raise ImportError(
-      "Expected the package dp_accounting for DpEvents; pip install 'jdp[pld]'."
+      "Expected the package dp_accounting for DpEvents; pip install dp-accounting."
     ) from error
   return dp_accounting

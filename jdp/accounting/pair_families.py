@@ -3,7 +3,7 @@
 A dominating pair is a pair of output distributions that dominates what a round can do to
 neighbours. A family holds such pairs by their parameters, for example "Gaussian sum of a Poisson
 sample, (q, z)". Pairs compose by their Renyi divergences, which each family has.
-`jdp.accounting.pld.loss_distributions` says which have a privacy pair distribution as well.
+`jdp.accounting.pld` makes privacy loss distributions of them.
 """
 
 import math

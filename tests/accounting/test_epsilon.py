@@ -192,15 +192,19 @@ def test_pld_accountant():
   )
   reference.compose(dp_accounting.GaussianDpEvent(9.0), 2)
   epsilon = accounting.epsilon(run, 1e-6, accountant="pld")
-  np.testing.assert_allclose(epsilon, reference.get_epsilon(1e-6), rtol=1e-9)
+  # Both are upper bounds, on lattices of about the same spacing.
+  np.testing.assert_allclose(epsilon, reference.get_epsilon(1e-6), rtol=5e-5)
   np.testing.assert_allclose(accounting.delta(run, epsilon, accountant="pld"), 1e-6, rtol=1e-3)
   assert epsilon <= accounting.epsilon(run, 1e-6)
 
 
-def test_pld_accountant_says_what_to_install(monkeypatch):
+def test_pld_accountant_needs_no_other_package(monkeypatch):
+  run = subsampled_gaussian(0.1, 1.0, 1)
+  epsilon = accounting.epsilon(run, 1e-5, accountant="pld")
   monkeypatch.setitem(sys.modules, "dp_accounting", None)
-  with pytest.raises(ImportError, match="pip install"):
-    accounting.epsilon(subsampled_gaussian(0.1, 1.0, 1), 1e-5, accountant="pld")
+  assert accounting.epsilon(run, 1e-5, accountant="pld") == epsilon
+  with pytest.raises(ImportError, match="pip install dp-accounting"):
+    accounting.to_dp_event(run)
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "moments", "pld"])

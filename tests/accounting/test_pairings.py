@@ -424,9 +424,10 @@ def test_accountants_refuse_losses_they_do_not_cover(sampling):
     if query is GAUSSIAN
     else "zero-concentrated differential privacy"
   )
-  for accountant in ("pld", "moments"):
-    with pytest.raises(ValueError, match=f"got {name}; pass accountant='rdp'"):
-      accounting.epsilon(ledger, 1e-5, accountant=accountant)
+  with pytest.raises(ValueError, match=f"got {name}; pass accountant='rdp'"):
+    accounting.epsilon(ledger, 1e-5, accountant="moments")
+  # Loss distributions cover every kind.
+  assert 0 < accounting.epsilon(ledger, 1e-5, accountant="pld") <= accounting.epsilon(ledger, 1e-5)
 
 
 @pytest.mark.parametrize("query", [LAPLACE, RESPONSE, PURE, PURE_GROUP], ids=str)

@@ -1,0 +1,121 @@
+"""Hockey sticks of a composition, from below and above, and the epsilons at which they are a delta.
+
+delta(eps) is the sum over losses s > eps of p_s (1 - e^(eps - s)), p_s = tilted_s e^(log_scale -
+tilt s). The tilted masses' rounding errors have weights e^(-tilt (s - eps)) (1 - e^(eps - s)),
+times e^(log_scale - tilt eps). The sum of the weights' squares, over points a spacing h apart, is
+at most 1 + 1 / (2 h tilt (1 + 2 tilt) (1 + tilt)): an integral and the largest term.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp.accounting.pld.compose import LatticeComposition
+from jdp.accounting.pld.pairs import UNIT
+
+
+class Stick(NamedTuple):
+  """A bound on delta as a function of eps.
+
+  Between points it is scale (mass - e^(eps - centre) weight) + slack, mass and weight of the point
+  above, slack of the point below.
+
+  Attributes:
+    losses: float64 [N].
+    centre: of the losses.
+    mass: sums over losses from each point on, float64 [N], times e^(tilt (centre - loss)).
+    weight: the same with a further e^(centre - loss).
+    growth: e^(loss - centre), float64 [N].
+    slack: what errors add, or take, from each point on, float64 [N].
+    scale: what all but the slack is multiplied by.
+    is_upper: whether it is an upper bound.
+  """
+
+  losses: np.ndarray
+  centre: float
+  mass: np.ndarray
+  weight: np.ndarray
+  growth: np.ndarray
+  slack: np.ndarray
+  scale: float
+  is_upper: bool
+
+  def at_points(self) -> np.ndarray:
+    """The bound at each point, where the point itself contributes nothing."""
+    return self.scale * (self.mass - self.growth * self.weight) + self.slack
+
+  def delta(self, epsilon: float) -> float:
+    """The bound at one eps (of upper bounds); NaN below the window."""
+    after = int(np.searchsorted(self.losses, epsilon, side="right"))
+    if after == 0:
+      return math.nan
+    if after == len(self.losses):
+      return float(self.slack[-1])
+    value = self.mass[after] - math.exp(epsilon - self.centre) * self.weight[after]
+    return float(self.scale * value + self.slack[after - 1])
+
+  def epsilon(self, delta: float) -> float:
+    """Where the bound falls to delta; infinity if it does not, the window's begin if it is never
+    above.
+    """
+    bound = self.at_points()
+    # NaN counts on the safe side.
+    over = np.flatnonzero(~(bound <= delta) if self.is_upper else bound > delta)
+    if not len(over):
+      return float(self.losses[0])
+    last = int(over[-1])
+    if last + 1 == len(self.losses):
+      return math.inf if self.is_upper else float(self.losses[last])
+    rest = self.scale * self.mass[last + 1] + self.slack[last] - delta
+    share = rest / (self.scale * self.weight[last + 1])
+    if not share < math.inf:
+      return float(self.losses[last + self.is_upper])
+    root = self.centre + math.log(share) if share > 0 else -math.inf
+    return float(np.clip(root, self.losses[last], self.losses[last + 1]))
+
+
+def upper(composition: LatticeComposition) -> Stick:
+  """The hockey stick of the composition, at most; what wraps around only adds to it."""
+  log_mass = composition.log_scale - composition.window.tilt * composition.losses[-1]
+  beyond = composition.outside[1] * _exp(log_mass)
+  return _stick(composition, 1.0, 1.001 * (composition.infinite + beyond), 0.0)
+
+
+def lower(composition: LatticeComposition) -> Stick:
+  """The hockey stick of the composition, at least.
+
+  Mass from below the window wraps to its top, where the weights are small: beyond half the way to
+  it they are at most e^(-tilt way / 2), and the rest comes from as far below. Mass from above wraps
+  first to where the weights are 0.
+  """
+  losses, (tilt, *_, (step_below, step_above)) = composition.losses, composition.window
+  half, above = (losses[-1] - losses) / 2, losses - losses[0]
+  from_below, from_above = composition.outside
+  most = math.exp(tilt * math.log(tilt / (1 + tilt))) / (1 + tilt) if tilt else 1.0  # weight
+  wrapped = np.minimum(np.exp(-tilt * half), most) + np.exp(-step_below * half) * most
+  wrapped = from_below * wrapped + from_above * np.exp(-step_above * above) * most
+  return _stick(composition, -1.0, 0.0, -wrapped)
+
+
+def _stick(composition, sign, extra, wrapped):
+  tilt, losses = composition.window.tilt, composition.losses + sign * composition.rounding
+  centre, number = float(losses[len(losses) // 2]), len(losses)
+  from_centre = losses - centre
+  growth, decay = np.exp(from_centre), np.exp(-tilt * from_centre)
+  values = composition.tilted * decay
+  mass, weight = _sums_from(values), _sums_from(values / growth)
+  squares = 2 * float(losses[1] - losses[0]) * tilt * (1 + 2 * tilt) * (1 + tilt)
+  norm = math.sqrt(min(number, 1 + 1 / squares) if squares else number)
+  rounding = 2 * UNIT * number * (np.abs(mass) + growth * np.abs(weight))
+  scale = _exp(composition.log_scale + sign * composition.rounding - tilt * centre)
+  errors = decay * (sign * norm * composition.error + wrapped) + sign * rounding
+  return Stick(losses, centre, mass, weight, growth, extra + scale * errors, scale, sign > 0)
+
+
+def _sums_from(values):
+  return np.cumsum(values[::-1])[::-1]
+
+
+def _exp(value):
+  return math.exp(value) if value < 700 else math.inf

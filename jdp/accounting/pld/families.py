@@ -1,0 +1,124 @@
+"""The pairs of measures that are composed, for each family, in one direction."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from jdp.accounting.composition import Composition
+from jdp.accounting.pair_families import (
+  FIXED_SIZE_GAUSSIAN,
+  GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  PairFamily,
+)
+from jdp.accounting.pld import pairs
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.plan import Term
+from jdp.accounting.renyi import closed_forms
+
+_LARGEST = 600.0  # of a pure release's epsilon
+_LEAST_MULTIPLIER = 1e-3
+
+
+def terms(composed: Composition, *, removed: bool, attained: bool = False) -> list[Term] | None:
+  """The pairs of all losses, with their counts; None if one has losses too large for this
+  accountant.
+
+  Args:
+    composed: the ledger's pairs. Unsampled Gaussians become one. Families that are known by their
+      Renyi divergences alone become one pair, of their divergences' sum. Such are
+      zero-concentrated releases, Skellam sums and families of other packages.
+    removed: the direction: runs with a record against runs without it, or the reverse.
+    attained: whether the pairs must be those of data sets that exist, rather than pairs that
+      dominate all.
+  """
+  result, precision, others = [], 0.0, {}
+  for family, (parameters, counts) in composed.groups.items():
+    if family not in _PAIRS:
+      others[family] = parameters, counts
+      continue
+    for row, count in zip(map(tuple, parameters.tolist()), map(int, counts.tolist()), strict=True):
+      if family is GAUSSIAN and row[0] == 1 and row[1] > 0:
+        precision += count / row[1] / row[1]
+      elif not is_free(family, row):
+        named = GAUSSIAN if attained and family is FIXED_SIZE_GAUSSIAN else family
+        if not _is_tame(named, row):
+          return None
+        result.append(Term(_pair(named, row, removed), count))
+  if precision:
+    if not _is_tame(GAUSSIAN, (1.0, precision**-0.5)):
+      return None
+    result.append(Term(_pair(GAUSSIAN, (1.0, precision**-0.5), removed), 1))
+  if others and not attained:
+    pair = pairs.renyi(lambda orders: Composition(others).rdp(tuple(orders.tolist())))
+    if not len(pair.losses):
+      return None
+    result.append(Term(pair, 1))
+  return result
+
+
+def is_symmetric(composed: Composition, *, attained: bool) -> bool:
+  """Whether both directions cost the same."""
+  if attained and FIXED_SIZE_GAUSSIAN in composed.groups:
+    return False
+  parameters, _ = composed.groups.get(GAUSSIAN, (np.ones((0, 2)), None))
+  return bool(np.all((parameters[:, 0] == 1) | (parameters[:, 0] == 0)))
+
+
+def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
+  """Whether a loss is always zero."""
+  if family is RANDOMIZED_RESPONSE:
+    return row[0] == 1
+  return family is not NON_PRIVATE and row[0] == 0
+
+
+def is_unbounded(family: PairFamily, row: tuple[float, ...]) -> bool:
+  """Whether a release hides nothing."""
+  if family in (GAUSSIAN, FIXED_SIZE_GAUSSIAN):
+    return row[0] > 0 and row[1] == 0
+  return family is NON_PRIVATE
+
+
+def _is_tame(family, row):
+  if family in (GAUSSIAN, FIXED_SIZE_GAUSSIAN):
+    return row[0] >= 1e-300 and row[1] >= _LEAST_MULTIPLIER
+  return bool(family.max_loss(np.array([row]))[0] <= _LARGEST)
+
+
+@functools.lru_cache(maxsize=256)
+def _pair(family, row, removed):
+  return _PAIRS[family](*row, removed=removed)
+
+
+def _gaussian(q, z, *, removed):
+  return pairs.sampled_gaussian(q, z, removed=removed)
+
+
+def _fixed_size(q, z, *, removed):
+  return pairs.fixed_size_gaussian(q, z)
+
+
+def _laplace(epsilon, *, removed):
+  return pairs.laplace(epsilon)
+
+
+def _pure(epsilon, *, removed):
+  return pairs.pure(epsilon)
+
+
+def _randomized_response(noise, num_values, *, removed):
+  epsilon = float(closed_forms.response_epsilon(np.array(noise), np.array(num_values)))
+  return pairs.randomized_response(noise, num_values, epsilon)
+
+
+_PAIRS: dict[PairFamily, Callable[..., Pair]] = {
+  GAUSSIAN: _gaussian,
+  FIXED_SIZE_GAUSSIAN: _fixed_size,
+  LAPLACE: _laplace,
+  RANDOMIZED_RESPONSE: _randomized_response,
+  PURE: _pure,
+}

@@ -1,0 +1,238 @@
+"""Dominating pairs (P, Q) of distributions, as privacy loss distributions are made from them.
+
+The privacy loss is L = log dP/dQ, drawn from P. A pair is known here by the probabilities under P
+and under Q that L is in an interval, each with a bound on its rounding error, and by a sketch of a
+few hundred atoms, with which tails and spacings are planned (a sketch certifies nothing).
+
+* Poisson-sampled Gaussian (arXiv 1908.10530, Section 3): (1-q) N(0, z^2) + q N(1, z^2) against N(0,
+  z^2) when a record is removed, the reverse when one is added.
+* Fixed size under replace-one (arXiv 2106.08567, Proposition 30): with P = N(1, z^2), Q = N(0,
+  z^2), z for a replaced record, the hockey stick at e^eps >= 1 is that of (1-q) Q + q P against Q,
+  and below 1 that of P against (1-q) P + q Q. So the losses above 0 are those of a removal, those
+  below 0 those of an addition, and an atom at 0 has the rest, (1-q) (2 Phi(1/(2z)) - 1). It is its
+  own reverse. A data set whose other records are all equal attains each half, but not both with one
+  pair.
+* Laplace: two distributions whose centres are eps scales apart; atoms at +-eps, a density between.
+* Atoms: randomised response; pure releases, which post-process one bit's response (arXiv
+  1311.0776).
+* Releases of which Renyi divergences alone are known: `renyi`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, special
+
+from jdp.accounting.renyi.conversions import IMPROVED
+
+UNIT = 2.0**-52
+# Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
+_FARTHEST = 38.0  # where ndtr is still a normal number
+# Of a pair known by its divergences: orders, points, the largest loss, and log of the delta beyond.
+_ORDERS, _POINTS, _LARGEST, _FARTHEST_NATS = 256, 4096, 600.0, 700.0
+
+
+class Cells(NamedTuple):
+  """What a pair has below, between and above N increasing edges, the intervals closed above.
+
+  Attributes:
+    p: the probabilities under P, float64 [N + 1].
+    q: those under Q.
+    p_error: bounds on the rounding errors of p.
+    q_error: bounds on those of q.
+  """
+
+  p: np.ndarray
+  q: np.ndarray
+  p_error: np.ndarray
+  q_error: np.ndarray
+
+
+class Pair(NamedTuple):
+  """A dominating pair.
+
+  Attributes:
+    losses: of the sketch's atoms, float64 [M].
+    log_p: log of their probabilities under P.
+    cells: edges [N] -> `Cells`.
+    has_atoms: whether single losses have probabilities.
+    step: 0, or a spacing: atoms are on `losses[0]` plus multiples of it.
+  """
+
+  losses: np.ndarray
+  log_p: np.ndarray
+  cells: Callable[[np.ndarray], Cells]
+  has_atoms: bool = False
+  step: float = 0.0
+
+
+def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
+  """The Poisson-sampled Gaussian, when a record is removed or added."""
+  mean = 1 / z
+
+  def loss(t):  # of a removal
+    exponent = mean * (t - mean / 2)
+    return exponent if q == 1 else np.logaddexp(math.log1p(-q), math.log(q) + exponent)
+
+  def quantile(edges):
+    """Where the loss of a removal is that of the edges, in units of the noise."""
+    if q == 1:
+      return edges / mean + mean / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+      gain = np.where(edges > 700, np.inf, np.expm1(np.minimum(edges, 700))) / q + 1
+      small = (np.log(np.maximum(gain, 0.0))) / mean + mean / 2
+      return np.where(edges > 700, (edges - math.log(q)) / mean + mean / 2, small)
+
+  def cells(edges):
+    t = quantile(edges if removed else -edges[::-1])
+    none, none_error = _normal_masses(t)
+    one, one_error = _normal_masses(t - mean)
+    mixed, mixed_error = (
+      (1 - q) * none + q * one,
+      (1 - q) * none_error + q * one_error + UNIT * (none + one),
+    )
+    if removed:
+      return Cells(mixed, none, mixed_error, none_error)
+    return Cells(none[::-1], mixed[::-1], none_error[::-1], mixed_error[::-1])
+
+  step = min(0.2, 0.3 / mean)
+  t = np.arange(
+    -14.0 if removed else -_FARTHEST, 14 + mean + (24 if removed else 0), max(step, 0.02)
+  )
+  log_none = -t * t / 2
+  log_one = -np.square(t - mean) / 2
+  log_p = (
+    np.logaddexp(np.log1p(-q) + log_none if q < 1 else -np.inf, math.log(q) + log_one)
+    if removed
+    else log_none
+  )
+  log_p -= np.log(np.exp(log_p).sum())
+  return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
+
+
+def _normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The standard normal probabilities [N + 1] of the cells between non-decreasing points t [N], and
+  error bounds.
+  """
+  tail = special.ndtr(-np.abs(t))
+  signed = np.concatenate([[0.0], np.where(t < 0, tail, -tail), [0.0]])  # Phi(t), less 1 from 0 on
+  error = np.concatenate([[0.0], UNIT * (8 + 2 * np.minimum(t * t, 2000.0)) * tail, [0.0]])
+  masses = np.diff(signed)
+  masses[np.searchsorted(t, 0.0)] += 1.0
+  return np.maximum(masses, 0.0), error[1:] + error[:-1]
+
+
+def fixed_size_gaussian(q: float, z: float) -> Pair:
+  """A Gaussian sum of a fixed-size sample under replace-one; the module's docstring says which pair
+  it is.
+  """
+  removed, added = (sampled_gaussian(q, z, removed=side) for side in (True, False))
+  rest = (1 - q) * math.erf(math.sqrt(0.125) / z)
+
+  def cells(edges):
+    above = removed.cells(np.concatenate([[0.0], np.maximum(edges, 0.0)]))
+    below = added.cells(np.concatenate([np.minimum(edges, 0.0), [0.0]]))
+    has_above, has_below = np.append(edges > 0, True), np.insert(edges < 0, 0, True)
+    parts = [
+      has_above * high[1:] + has_below * low[:-1] for high, low in zip(above, below, strict=True)
+    ]
+    at_zero = np.searchsorted(edges, 0.0)
+    for part, value in zip(parts, (rest, rest, 8 * UNIT * rest, 8 * UNIT * rest), strict=True):
+      part[at_zero] += value
+    return Cells(*parts)
+
+  up, down = removed.losses > 0, added.losses < 0
+  losses = np.concatenate([added.losses[down], [0.0], removed.losses[up]])
+  return Pair(
+    losses, np.concatenate([added.log_p[down], [math.log(rest)], removed.log_p[up]]), cells, True
+  )
+
+
+def laplace(epsilon: float) -> Pair:
+  """Laplace distributions `epsilon` scales apart."""
+
+  def cells(edges):
+    inner = np.clip(edges, -epsilon, epsilon)
+    low, high = np.concatenate([[-epsilon], inner]), np.concatenate([inner, [epsilon]])
+    width = -0.5 * np.expm1((low - high) / 2)
+    p, q = width * np.exp((high - epsilon) / 2), width * np.exp((-low - epsilon) / 2)
+    for at, p_mass, q_mass in (
+      (epsilon, 0.5, 0.5 * math.exp(-epsilon)),
+      (-epsilon, 0.5 * math.exp(-epsilon), 0.5),
+    ):
+      where = np.searchsorted(edges, at)
+      p[where] += p_mass
+      q[where] += q_mass
+    return Cells(p, q, 8 * UNIT * p, 8 * UNIT * q)
+
+  between = np.linspace(-epsilon, epsilon, 201)
+  inside = np.exp((between - epsilon) / 2) / 4 * (between[1] - between[0])
+  inside[0], inside[-1] = 0.5 * math.exp(-epsilon), 0.5
+  return Pair(between, np.log(inside), cells, True, 2 * epsilon)
+
+
+def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
+  """A pair of which the loss has few values, increasing."""
+  q = p * np.exp(-losses)
+
+  def cells(edges):
+    where = np.searchsorted(edges, losses)
+    by_p, by_q = (np.bincount(where, weights, minlength=len(edges) + 1) for weights in (p, q))
+    return Cells(by_p, by_q, 8 * UNIT * by_p, 8 * UNIT * by_q)
+
+  shown = (p > 0) & np.isfinite(losses)
+  return Pair(losses[shown], np.log(p[shown]), cells, True, step)
+
+
+def pure(epsilon: float) -> Pair:
+  """The response of one bit."""
+  return atoms(
+    np.array([-epsilon, epsilon]), special.expit(np.array([-epsilon, epsilon])), 2 * epsilon
+  )
+
+
+def randomized_response(noise: float, num_values: float, epsilon: float) -> Pair:
+  """The response of one of several values; `epsilon` is its largest loss."""
+  other = noise / num_values
+  if num_values == 2:
+    return pure(epsilon)
+  return atoms(
+    np.array([-epsilon, 0.0, epsilon]),
+    np.array([other, (num_values - 2) * other, 1 - noise + other]),
+    epsilon,
+  )
+
+
+def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
+  """A pair that dominates whatever has these Renyi divergences in both directions: orders [A] > 1
+  -> [A].
+
+  The least delta over orders (arXiv 2004.00010, Proposition 12) is a bound u on the hockey stick at
+  x = e^eps >= 1. The true stick is convex, so the convex minorant of u's values at some points is
+  above the true one's there, and chords between the points are above it everywhere. Below 1 the
+  stick is 1 - x + x u(1/x): losses of +-eps come in mirrored pairs. A chord from 1/x to x, of slope
+  -(1 - u(x)) / (1 + x), closes the middle.
+  """
+  orders = 1 + np.geomspace(1e-3, 2.0**20, _ORDERS)
+  rdp = divergences(orders)
+
+  def log_delta(epsilon):
+    return np.minimum(np.min(IMPROVED.log_delta(orders, rdp, epsilon[..., None]), axis=-1), 0.0)
+
+  farthest = 1e-6
+  while farthest < _LARGEST and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
+    farthest *= 1.3
+  losses = np.linspace(0, min(farthest, _LARGEST), _POINTS)
+  x, bound = np.exp(losses), np.exp(log_delta(losses))
+  slopes = optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
+  bound = bound[-1] - np.append(np.cumsum((slopes * np.diff(x))[::-1])[::-1], 0.0)
+  slopes = np.append(slopes, 0.0)
+  chords = -(1 - bound) / (1 + x)
+  first = int(np.argmax(slopes >= chords))
+  q = np.diff(slopes[first:], prepend=chords[first]) + 8 * UNIT * np.abs(slopes[first:])
+  losses, p = losses[first:], x[first:] * q
+  return atoms(
+    np.concatenate([-losses[::-1], losses, [np.inf]]), np.concatenate([q[::-1], p, bound[-1:]])
+  )

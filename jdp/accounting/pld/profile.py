@@ -1,0 +1,142 @@
+"""The accountant: profiles of losses from above, and epsilons from below."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from jdp.accounting.composition import Composition
+from jdp.accounting.pld import bounds, discretise, families
+from jdp.accounting.pld.compose import LatticeComposition, compose
+from jdp.accounting.pld.discretise import Lattice, Masses
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.plan import Plan, Term, plan
+from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
+
+TOLERANCE = 5e-4
+
+
+def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
+  """Upper bounds from privacy loss distributions, or from Renyi divergences where they are smaller.
+
+  That is where a lattice would have too many points: a million rounds take a second, a hundred
+  million too much.
+
+  Args:
+    composed: the losses.
+    tolerance: the width of both bounds on epsilon, relative, that lattices are chosen for; the
+      upper one is within about a third of it.
+  """
+  if _is_unbounded(composed):
+    return PrivacyProfile(lambda delta: math.inf if delta < 1 else 0.0, lambda epsilon: 1.0)
+  directions = _directions(composed, attained=False)
+  if directions and not any(directions):
+    return PrivacyProfile(lambda delta: 0.0, lambda epsilon: 0.0)
+
+  def epsilon(delta):
+    if not 0 < delta < 1:
+      return math.inf if delta <= 0 else 0.0
+    return max(0.0, *(_upper_epsilon(terms, tolerance, delta) for terms in directions))
+
+  def delta(epsilon):
+    found = max(_upper_delta(terms, tolerance, epsilon) for terms in directions)
+    return min(1.0, max(found, math.ulp(0.0)))  # what underflows is not zero
+
+  return (
+    smaller(PrivacyProfile(epsilon, delta), rdp_profile(composed))
+    if directions
+    else rdp_profile(composed)
+  )
+
+
+def lower_epsilon(
+  composed: Composition, delta: float, upper: float, tolerance: float = TOLERANCE
+) -> float:
+  """An epsilon below which no guarantee at `delta` holds, if the losses are those of data sets that
+  exist.
+
+  Args:
+    composed: the losses.
+    delta: in [0, 1].
+    upper: an epsilon at which one holds, by which the lattices are planned.
+    tolerance: as for `pld_profile`.
+
+  Returns:
+    A lower bound; infinity if a release hides nothing; 0 if none is found.
+  """
+  if _is_unbounded(composed):
+    return math.inf if delta < 1 else 0.0
+  if not (0 < delta < 1 and 0 < upper < math.inf):
+    return 0.0
+  directions = _directions(composed, attained=True)
+  return (
+    max(_lower_epsilon(terms, tolerance, delta, upper) for terms in directions)
+    if directions
+    else 0.0
+  )
+
+
+def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
+  """The terms of each direction that may cost more than the other; none if losses are too large."""
+  sides = (True,) if families.is_symmetric(composed, attained=attained) else (True, False)
+  found = [families.terms(composed, removed=side, attained=attained) for side in sides]
+  return [terms for terms in found if terms is not None] if None not in found else []
+
+
+def _is_unbounded(composed: Composition) -> bool:
+  return any(
+    families.is_unbounded(family, row)
+    for family, (rows, _) in composed.groups.items()
+    for row in map(tuple, rows.tolist())
+  )
+
+
+def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:
+  chosen = plan(terms, tolerance, delta=delta)
+  if chosen is None:
+    return math.inf
+  bound = bounds.upper(_composition(terms, chosen, discretise.upper)).epsilon(delta)
+  if not bound > 0 or 0.7 < bound / max(chosen.centre, 1e-300) < 1.4:
+    return bound
+  # Rare large losses mislead the saddle point for a delta, not that for an epsilon.
+  chosen = plan(terms, tolerance, epsilon=bound) if bound < math.inf else None
+  again = (
+    math.inf
+    if chosen is None
+    else bounds.upper(_composition(terms, chosen, discretise.upper)).epsilon(delta)
+  )
+  return min(bound, again)
+
+
+def _upper_delta(terms: list[Term], tolerance: float, epsilon: float) -> float:
+  chosen = plan(terms, tolerance, epsilon=epsilon)
+  if chosen is None:
+    return math.inf
+  bound = bounds.upper(_composition(terms, chosen, discretise.upper)).delta(epsilon)
+  # The plan for that delta gives a delta that agrees with `_upper_epsilon`.
+  chosen = plan(terms, tolerance, delta=bound) if 0 < bound < 1 else None
+  again = (
+    math.nan
+    if chosen is None
+    else bounds.upper(_composition(terms, chosen, discretise.upper)).delta(epsilon)
+  )
+  return min(value for value in (bound, again, math.inf) if not math.isnan(value))
+
+
+def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: float) -> float:
+  found = 0.0
+  for asked in ({"epsilon": upper}, {"delta": delta}):
+    chosen = (
+      plan(terms, tolerance, **asked) if terms and found < (1 - 2 * tolerance) * upper else None
+    )
+    if chosen is not None:
+      found = max(found, bounds.lower(_composition(terms, chosen, discretise.lower)).epsilon(delta))
+  return found
+
+
+def _composition(
+  terms: Sequence[Term], chosen: Plan, replaced: Callable[[Pair, Lattice], Masses]
+) -> LatticeComposition:
+  parts = [
+    (replaced(pair, lattice), count)
+    for (pair, count), lattice in zip(terms, chosen.lattices, strict=True)
+  ]
+  return compose(parts, chosen.window)

@@ -1,0 +1,144 @@
+"""Losses on a lattice: above and below the exact hockey sticks of single releases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld.discretise import Lattice
+
+EPSILONS = np.array([-1.5, -0.4, -0.009, 0.0, 0.003, 0.1, 0.7, 2.0, 3.9])
+SAMPLED = [(0.01, 1.0), (0.1, 0.6), (0.5, 3.0), (1e-4, 0.8), (0.9, 1.3), (1.0, 2.0)]
+
+
+def _loss(t, q, z):
+  """Of a removal, with noise t in units of its standard deviation."""
+  return np.log1p(q * np.expm1((t - 0.5 / z) / z))
+
+
+def sampled_stick(q, z, epsilon, removed):
+  """The exact hockey stick at eps: both probabilities of the half-line where the loss is more."""
+  bound = epsilon if removed else -epsilon
+  gain = math.expm1(bound) / q + 1
+  t = (math.log(gain) * z + 0.5 / z) if gain > 0 else -math.inf
+  none, one = (special.ndtr(-(t - s)) if removed else special.ndtr(t - s) for s in (0.0, 1 / z))
+  mixed = (1 - q) * none + q * one
+  return mixed - math.exp(epsilon) * none if removed else none - math.exp(epsilon) * mixed
+
+
+def fixed_size_stick(q, z, epsilon):
+  """By the definition of both halves, with densities over a grid of outputs in [-12, 12 + 1/z]."""
+  x = np.linspace(-12, 12 + 1 / z, 200_001)
+  one, none = stats.norm.pdf(x - 1 / z), stats.norm.pdf(x)
+  p, q_law = ((1 - q) * none + q * one, none) if epsilon >= 0 else (one, (1 - q) * one + q * none)
+  return integrate.trapezoid(np.maximum(p - math.exp(epsilon) * q_law, 0), x)
+
+
+def laplace_stick(shift, epsilon):
+  if abs(epsilon) < shift:
+    return -math.expm1((epsilon - shift) / 2)
+  return max(0.0, -math.expm1(epsilon))
+
+
+def atoms_stick(pair, epsilon):
+  return float(np.sum(np.exp(pair.log_p) * np.maximum(-np.expm1(epsilon - pair.losses), 0)))
+
+
+def stick(masses, epsilon):
+  return masses.infinite + float(
+    np.sum(masses.p * np.maximum(-np.expm1(epsilon - masses.lattice.points()), 0))
+  )
+
+
+def check(pair, exact, lattice, slack=0.0):
+  """Both measures' sticks are on their sides of the exact one; returns the largest distance between
+  them.
+  """
+  above, below = discretise.upper(pair, lattice), discretise.lower(pair, lattice)
+  assert np.all(below.p >= 0)
+  assert np.all(above.p >= 0)
+  widths = []
+  for epsilon in EPSILONS:
+    low, high = stick(below, epsilon), stick(above, epsilon)
+    assert low <= exact(epsilon) + slack + 1e-15
+    assert exact(epsilon) <= high + slack + 1e-15
+    widths.append(high - low)
+  return max(widths)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize(("q", "z"), SAMPLED)
+@pytest.mark.parametrize("spacing", [0.03, 0.002])
+def test_sampled_gaussians(q, z, removed, spacing):
+  pair = pairs.sampled_gaussian(q, z, removed=removed)
+  for offset in (0.0, 0.37 * spacing):
+    lattice = Lattice(offset, spacing, int(-6 / spacing), int(9 / spacing))
+    width = check(pair, lambda epsilon: sampled_stick(q, z, epsilon, removed), lattice)
+    # Of second order, but where the density changes within a cell: there of the first.
+    assert width <= (20 * spacing**2 if spacing < q / 4 else spacing)
+
+
+@pytest.mark.parametrize(("q", "z"), SAMPLED[:-1])
+def test_fixed_size_samples(q, z):
+  pair = pairs.fixed_size_gaussian(q, z)
+  check(
+    pair,
+    lambda epsilon: fixed_size_stick(q, z, epsilon),
+    Lattice(0.0, 0.002, -3000, 4500),
+    slack=1e-8,
+  )
+  cells = pair.cells(np.linspace(-3, 3, 8))  # no edge at the atom: cells are closed above
+  np.testing.assert_allclose((cells.p.sum(), cells.q.sum()), 1.0, rtol=1e-12)
+  np.testing.assert_allclose(cells.p, cells.q[::-1], rtol=1e-9)  # its own reverse
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.7, 3.0])
+def test_laplace(shift):
+  for spacing, offset in ((shift / 7, -shift), (0.013, 0.001)):
+    lattice = Lattice(offset, spacing, int((-6 - offset) / spacing), int((6 - offset) / spacing))
+    width = check(pairs.laplace(shift), lambda epsilon: laplace_stick(shift, epsilon), lattice)
+    assert width <= (spacing**2 if offset == -shift else 1.1 * spacing)
+
+
+@pytest.mark.parametrize(
+  "pair",
+  [
+    pairs.pure(0.3),
+    pairs.pure(2.0),
+    pairs.randomized_response(0.4, 5.0, math.log1p(5 * 0.6 / 0.4)),
+  ],
+)
+def test_atoms(pair):
+  for spacing, offset in ((pair.step / 8 if pair.step else 0.01, pair.losses[0]), (0.013, 0.001)):
+    lattice = Lattice(offset, spacing, int((-6 - offset) / spacing), int((6 - offset) / spacing))
+    width = check(pair, lambda epsilon: atoms_stick(pair, epsilon), lattice)
+    assert width <= (1e-10 if pair.step and offset == pair.losses[0] else 1.1 * spacing)
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.5])
+def test_a_pair_of_renyi_divergences(rho):
+  """It is above the Gaussian that has these divergences, in both directions, and below the
+  conversion of any order.
+  """
+  pair = pairs.renyi(lambda orders: rho * orders)
+  z, orders = (2 * rho) ** -0.5, 1 + np.geomspace(1e-3, 1e4, 4000)
+  for epsilon in EPSILONS:
+    own = discretise.upper(pair, Lattice(0.0, 1e-3, -8000, 8000))
+    assert stick(own, epsilon) >= sampled_stick(1.0, z, epsilon, True)
+    if epsilon >= 0:
+      conversion = (orders - 1) * (rho * orders - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+      assert stick(own, epsilon) <= 1.01 * math.exp(min(0.0, conversion.min())) + 1e-9
+
+
+def test_the_cells_of_the_normal_distribution_err_by_less_than_stated():
+  mpmath = pytest.importorskip("mpmath")
+  t = np.array([-30.0, -8.1, -2.0, -1e-3, 0.0, 0.5, 0.5000001, 3.0, 9.0, 20.0])
+  masses, errors = pairs._normal_masses(t)
+  with mpmath.workdps(60):
+    ends = [mpmath.mpf(0), *(mpmath.ncdf(mpmath.mpf(v)) for v in t.tolist()), mpmath.mpf(1)]
+    exact = [high - low for low, high in itertools.pairwise(ends)]
+    wrong = [abs(mpmath.mpf(float(m)) - e) for m, e in zip(masses, exact, strict=True)]
+  assert all(float(w) <= e + 1e-16 for w, e in zip(wrong, errors, strict=True))

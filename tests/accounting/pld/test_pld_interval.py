@@ -1,0 +1,289 @@
+"""Intervals of epsilon: they hold exact values and dp_accounting's, and are narrow."""
+
+import math
+import subprocess
+import sys
+import tracemalloc
+
+import dp_accounting  # noqa: F401 -- the oracle
+import numpy as np
+import pytest
+import random_ledgers
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import special
+
+from jdp import accounting
+from jdp.events import (
+  BallsInBins,
+  ConcentratedRelease,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  LocalRelease,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  RandomizedResponse,
+  Round,
+  SkellamSum,
+  WeightedAverage,
+)
+from jdp.guarantees import PureDP
+from jdp.ledger import Ledger, subsampled_gaussian
+
+WHOLE = PoissonSampling(1.0)
+
+
+def once(query, sampling=WHOLE, relation="zero_out", count=1):
+  return Ledger().append(Round(sampling, query, relation), count=count)
+
+
+def theirs(q, z, rounds, delta, step):
+  """dp_accounting's optimistic and pessimistic estimates."""
+  result = []
+  for pessimistic in (False, True):
+    distribution = privacy_loss_distribution.from_gaussian_mechanism(
+      z,
+      sampling_prob=q,
+      value_discretization_interval=step,
+      pessimistic_estimate=pessimistic,
+      use_connect_dots=pessimistic,
+    )
+    result.append(distribution.self_compose(rounds).get_epsilon_for_delta(delta))
+  return result
+
+
+def is_narrow(lower, upper):
+  return upper - lower <= max(1e-3 * upper, 1e-4)
+
+
+@pytest.mark.parametrize(
+  ("z", "delta"), [(0.3, 1e-5), (1.0, 1e-8), (5.0, 1e-5), (20.0, 1e-6), (200.0, 1e-9)]
+)
+def test_one_gaussian(z, delta):
+  exact = accounting.gaussian_epsilon(z, delta)
+  lower, upper = accounting.epsilon_interval(subsampled_gaussian(1.0, z, 1), delta)
+  assert lower <= exact * (1 + 1e-9)
+  assert exact * (1 - 1e-9) <= upper
+  assert upper - lower <= 2e-5 * upper
+  many = accounting.epsilon_interval(subsampled_gaussian(1.0, 10 * z, 100), delta)
+  np.testing.assert_allclose(many, (lower, upper), rtol=1e-9)
+
+
+# Values of dp_accounting on a grid of 1e-4, which are above the truth by that grid.
+@pytest.mark.parametrize(
+  ("run", "delta", "reference"),
+  [
+    ((0.01, 1.0, 10_000), 1e-5, 6.1877),
+    ((0.01, 1.0, 1000), 1e-5, 1.8282),
+    ((5000 / 763_430, 1.0, 5000), 1e-9, 3.899),
+  ],
+)
+def test_published_values(run, delta, reference):
+  lower, upper = accounting.epsilon_interval(subsampled_gaussian(*run), delta)
+  assert lower <= reference <= upper * (1 + 2e-5)
+  assert is_narrow(lower, upper)
+  assert upper == pytest.approx(
+    accounting.epsilon(subsampled_gaussian(*run), delta, accountant="pld"), rel=1e-3
+  )
+
+
+def test_calibration_of_the_published_value():
+  z = accounting.calibrate_noise_multiplier(2.0, 1e-6, 0.001, 5000, accountant="pld")
+  np.testing.assert_allclose(z, 0.64650, rtol=1e-3)
+
+
+# In strata by epsilon; each takes dp_accounting less than a second. The benchmark
+# accounting_intervals has more.
+@pytest.mark.parametrize(
+  "plan",
+  [
+    (0.02, 0.8, 30, 1e-6),
+    (0.3, 2.0, 12, 1e-5),
+    (1e-3, 0.6, 400, 1e-7),
+    (3e-4, 1.4, 220, 2e-6),
+    (2.3e-2, 6.5, 3, 7.5e-8),
+    (0.7, 9.0, 100, 1e-4),
+    (0.05, 1.1, 150, 1e-9),
+    (8e-3, 2.4, 49, 3e-6),
+    (0.11, 0.7, 6, 1e-3),
+    (1.9e-3, 1.0, 489, 1.5e-8),
+  ],
+  ids=str,
+)
+def test_meets_the_interval_of_dp_accounting(plan):
+  lower, upper = accounting.epsilon_interval(subsampled_gaussian(*plan[:3]), plan[3])
+  optimistic, pessimistic = theirs(*plan, step=1e-3)
+  assert lower <= pessimistic
+  assert optimistic <= upper
+  assert lower > 0
+  assert is_narrow(lower, upper)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize(("first", "second"), [((0.1, 1.0), (0.3, 0.8)), ((0.01, 0.7), (1.0, 4.0))])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+def test_two_events_by_quadrature(first, second, removed, delta):
+  """E over the first's losses of the second's exact hockey stick; the trapezoidal rule errs by less
+  than 1e-12.
+  """
+
+  def stick(q, z, epsilon):
+    bound = epsilon if removed else -epsilon
+    with np.errstate(divide="ignore", invalid="ignore"):
+      gain = np.expm1(bound) / q + 1
+      t = np.where(gain > 0, np.log(np.maximum(gain, 1e-300)) * z + 0.5 / z, -np.inf)
+    none, one = (special.ndtr(s - t) if removed else special.ndtr(t - s) for s in (0.0, 1 / z))
+    mixed = (1 - q) * none + q * one
+    return mixed - np.exp(epsilon) * none if removed else none - np.exp(epsilon) * mixed
+
+  q, z = first
+  x = np.linspace(-14, 14 + 1 / z, 20_001)
+  none, one = (np.exp(-0.5 * (x - s) ** 2) / math.sqrt(2 * math.pi) for s in (0.0, 1 / z))
+  loss = np.log1p(q * np.expm1((x - 0.5 / z) / z)) * (1 if removed else -1)
+  density = ((1 - q) * none + q * one) if removed else none
+
+  def exact(epsilon):
+    return float(np.sum(density * stick(*second, epsilon - loss)) * (x[1] - x[0]))
+
+  run = Ledger().extend(
+    (Round(PoissonSampling(q), GaussianSum(1.0, z)), 1) for q, z in (first, second)
+  )
+  lower, upper = accounting.epsilon_interval(run, delta)
+  assert exact(upper) <= delta * (1 + 1e-9)  # in this direction and in the other
+  assert is_narrow(lower, upper)
+  if removed:  # the dearer direction here
+    assert exact(lower) >= delta * (1 - 1e-9)
+
+
+def test_many_pure_releases_are_a_binomial():
+  """Randomised responses on one bit, 40 times: ones are binomial, and the interval is exact."""
+  epsilon, count, delta = 0.3, 40, 1e-5
+  p = special.expit(epsilon)
+  run = once(RandomizedResponse(2 * (1 - p), 2), count=count)
+  lower, upper = accounting.epsilon_interval(run, delta)
+  ones = np.arange(count + 1)
+  here = special.comb(count, ones) * p**ones * (1 - p) ** (count - ones)
+
+  def exact(total):
+    return float(np.sum(np.maximum(here - math.exp(total) * here[::-1], 0)))
+
+  assert exact(upper) <= delta * (1 + 1e-9)
+  assert exact(lower) >= delta * (1 - 1e-9)
+  assert upper - lower <= 1e-7
+
+
+@pytest.mark.parametrize(
+  "query",
+  [
+    PureRelease(0.1),
+    WeightedAverage(1.0, 4.0, 2.0),
+    ConcentratedRelease(0.01),
+    SkellamSum(10.0, 80.0, 64.0, 25),
+    GroupedSums((GaussianSum(1.0, 5.0), ConcentratedRelease(0.01)), ("a", "b")),
+  ],
+  ids=lambda query: type(query).__name__,
+)
+def test_no_lower_bound_for_pairs_that_are_not_known_to_be_attained(query):
+  lower, upper = accounting.epsilon_interval(once(query, count=5), 1e-5)
+  assert lower == 0 < upper <= 1.001 * accounting.epsilon(once(query, count=5), 1e-5)
+  both = once(query, count=5) + subsampled_gaussian(0.1, 1.0, 20)
+  alone = accounting.epsilon_interval(subsampled_gaussian(0.1, 1.0, 20), 1e-5)
+  lower, upper = accounting.epsilon_interval(both, 1e-5, relation="zero_out")
+  assert lower == pytest.approx(alone[0], rel=2e-3)
+  assert upper > alone[1]
+
+
+def test_rounds_that_a_sample_may_hide_are_not_attained():
+  epochs = once(GaussianSum(1.0, 5.0), BallsInBins(4, True))
+  assert accounting.epsilon_interval(epochs, 1e-5)[0] == 0.0
+  known = Ledger().append(
+    Round(PoissonSampling(0.1), GaussianSum(1.0, 5.0), "zero_out", observer="server"), count=9
+  )
+  assert accounting.epsilon_interval(known, 1e-5)[0] > 0
+  reported = known.append(
+    LocalRelease(PureDP(1.0, relation="zero_out", unit="user", observer="server"))
+  )
+  assert accounting.epsilon_interval(reported, 1e-5)[0] == 0.0
+
+
+def test_fixed_size_samples_are_between_their_halves_and_no_sampling():
+  run = once(GaussianSum(1.0, 2.0), FixedSizeSampling(100, 10_000), "replace_one", count=1000)
+  lower, upper = accounting.epsilon_interval(run, 1e-5)
+  halves = accounting.epsilon_interval(subsampled_gaussian(0.01, 1.0, 1000), 1e-5)
+  np.testing.assert_allclose(lower, halves[0], rtol=1e-3)  # a data set attains each
+  assert halves[1] < upper < 0.7 * accounting.epsilon(run, 1e-5)
+  unsampled = once(GaussianSum(1.0, 2.0), FixedSizeSampling(100, 100), "replace_one")
+  np.testing.assert_allclose(
+    accounting.epsilon_interval(unsampled, 1e-5), accounting.gaussian_epsilon(1.0, 1e-5), rtol=1e-4
+  )
+
+
+def test_overflow_widens_the_interval():
+  plain = accounting.epsilon_interval(subsampled_gaussian(0.02, 1.2, 50), 1e-5)
+  event = Round(PoissonSampling(0.02, overflow_probability=1e-9), GaussianSum(1.0, 1.2))
+  lower, upper = accounting.epsilon_interval(Ledger().append(event, count=50), 1e-5)
+  assert 0.97 * plain[0] < lower < plain[0] < plain[1] < upper
+
+
+def test_ends():
+  run = subsampled_gaussian(0.1, 1.0, 10)
+  assert accounting.epsilon_interval(run, 0.0) == (0.0, math.inf)
+  assert accounting.epsilon_interval(run, 1.0) == (0.0, 0.0)
+  assert accounting.epsilon_interval(Ledger(), 1e-5) == (0.0, 0.0)
+  assert accounting.epsilon_interval(run.append(Round(WHOLE, NonPrivate())), 1e-5) == (
+    math.inf,
+    math.inf,
+  )
+  assert accounting.epsilon_interval(subsampled_gaussian(0.1, 0.0, 3), 1e-5) == (math.inf, math.inf)
+  assert accounting.epsilon_interval(once(LaplaceSum(1.0, 2.0)), 0.9) == (0.0, 0.0)
+  with pytest.raises(ValueError, match="tolerance"):
+    accounting.epsilon_interval(run, 1e-5, tolerance=0.0)
+
+
+def test_a_smaller_tolerance_narrows_the_interval():
+  run = subsampled_gaussian(0.01, 1.0, 1000)
+  coarse, fine = (accounting.epsilon_interval(run, 1e-5, tolerance=t) for t in (1e-2, 1e-4))
+  assert coarse[0] <= fine[0] <= fine[1] <= coarse[1]
+  assert fine[1] - fine[0] <= 1e-4 * fine[1]
+
+
+def test_epsilon_and_delta_agree():
+  for run in (subsampled_gaussian(0.01, 1.0, 1000), once(LaplaceSum(1.0, 8.0), count=30)):
+    epsilon = accounting.epsilon(run, 1e-6, accountant="pld")
+    np.testing.assert_allclose(accounting.delta(run, epsilon, accountant="pld"), 1e-6, rtol=1e-3)
+
+
+def test_random_intervals_are_in_order():
+  """Deterministic: extreme ledgers, every kind of event; both ends are numbers, and the lower one
+  is the lower one.
+  """
+  found = 0
+  for i in range(25):
+    ledger = random_ledgers.random_ledger(np.random.default_rng([11, i]))
+    relation = next((e.relation for e, _ in ledger.entries if isinstance(e, Round)), None)
+    by_rdp = random_ledgers.stated(accounting.epsilon, ledger, 1e-5, "rdp", relation)
+    if by_rdp is None:  # refused
+      continue
+    lower, upper = accounting.epsilon_interval(ledger, 1e-5, relation=relation)
+    assert 0 <= lower <= upper <= by_rdp
+    found += 1
+  assert found >= 8
+
+
+def test_a_tiny_epsilon_needs_little_memory():
+  run = subsampled_gaussian(1e-3, 100.0, 100_000)
+  tracemalloc.start()
+  try:
+    lower, upper = accounting.epsilon_interval(run, 1e-5)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert 0.005 < lower < upper < 0.01
+  assert peak < 200e6
+
+
+def test_importing_jdp_does_not_import_it():
+  code = "import sys, jdp; sys.exit(any(m.startswith('jdp.accounting.pld') for m in sys.modules))"
+  assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
