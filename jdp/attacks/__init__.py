@@ -1,1 +1,1 @@
-"""What really leaks, and what malicious clients can do."""
+"""Attacks: lower bounds on what a release leaks, and what malicious clients can do."""

@@ -1,9 +1,8 @@
-"""Canaries in federated training: clients that send a random direction, and what of it shows (arXiv
-2302.03098).
+"""Canaries in federated training: clients that send a random direction (arXiv 2302.03098).
 
-A canary client's update is the longest that its bound allows, along a random direction of its own.
-The released model's cosine with that direction is larger if the canary took part. This holds of one
-run, for any `FederatedAlgorithm` whose local update is a parameter:
+A canary client's update is as long as its bound allows, along a random direction of its own. If the
+canary took part, the released model's cosine with that direction is larger. The method needs one
+run, and works for any `FederatedAlgorithm` whose local update is a parameter:
 
     directions = canary_directions(key, num_canaries, dim)
     update = planted_update(local_update, directions, clip_norm)
@@ -12,7 +11,8 @@ run, for any `FederatedAlgorithm` whose local update is a parameter:
     scores = cosines(directions, released parameters less initial ones, flat)
 
 `included` are fair coins for `jdp.attacks.one_run`, which bounds epsilon from below.
-`one_shot_estimate` fits normal distributions to the cosines instead: an estimate, not a bound.
+`one_shot_estimate` fits normal distributions to the cosines instead. That is an estimate, not a
+bound.
 """
 
 from typing import Any, NamedTuple
@@ -37,9 +37,9 @@ class Planted(NamedTuple):
   """Clients, some of which are canaries.
 
   Attributes:
-    client: a pytree of arrays, one row for each; a canary's row is zeros.
-    canary: int32, the number of the canary's direction; -1 for a user, -2 for a canary that was
-      left out.
+    client: a pytree of arrays, one row for each client. A canary's row is zeros.
+    canary: int32, the number of the canary's direction. It is -1 for a user, and -2 for a canary
+      that was left out.
   """
 
   client: PyTree
@@ -47,8 +47,9 @@ class Planted(NamedTuple):
 
 
 def canary_directions(key: jax.Array, num_canaries: int, dim: int) -> jax.Array:
-  """Directions uniform on the sphere and orthogonal to each other, so that no canary hides another;
-  consumes the key.
+  """Random directions that are orthogonal to each other, so that no canary hides another.
+
+  Each is uniform on the sphere. Consumes the key.
 
   Returns:
     float32 [num_canaries, dim].
@@ -63,17 +64,20 @@ def canary_directions(key: jax.Array, num_canaries: int, dim: int) -> jax.Array:
   _validate.integer(1, num_canaries=num_canaries)
   if not num_canaries <= dim:
     raise ValueError(f"Expected at most dim = {dim} canaries, got {num_canaries}.")
+  # Q alone depends on LAPACK's choice of signs; with R's diagonal made positive it is uniform.
   basis, triangle = jnp.linalg.qr(random.normal(key, (dim, num_canaries)))
   return (basis * jnp.sign(jnp.diagonal(triangle))[None]).T
 
 
 def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
-  """The clients, and after them a row for each canary, so that shapes do not tell who is in.
+  """The clients, followed by a row for each canary.
+
+  Every canary has a row, so shapes do not tell who takes part.
 
   Args:
     clients: pytree of arrays with a leading axis of users.
-    included: bool [m], which canaries take part. One that does not sends zeros: with a Gaussian sum
-      of a fixed denominator that is the same as if it were not there.
+    included: bool [m], which canaries take part. A canary that does not take part sends zeros. In a
+      Gaussian sum with a fixed denominator that equals its absence.
 
   >>> plant(jnp.ones((2, 3)), jnp.array([True, False])).canary.tolist()
   [-1, -1, 0, -2]
@@ -88,13 +92,14 @@ def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
 
 
 def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float) -> LocalUpdate:
-  """The `LocalUpdate` of `Planted` clients: users train, canaries send `norm` times their
-  direction.
+  """The `LocalUpdate` of `Planted` clients: users train, and canaries send their directions.
+
+  A canary's update has length `norm`.
 
   Args:
     local_update: what users compute.
-    directions: of the canaries, float32 [m, dim], dim the number of the model's parameters.
-    norm: of a canary's update: the query's clip norm, or more.
+    directions: of the canaries, float32 [m, dim]. dim is the number of the model's parameters.
+    norm: of a canary's update. It is the query's clip norm, or more.
   """
   _validate.positive(norm=norm)
 
@@ -102,6 +107,7 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
     key: jax.Array, params: PyTree, client: Any, project: Project = no_projection
   ) -> PyTree:
     trained, unravel = ravel_pytree(local_update(key, params, client.client, project))
+    # Users and absent canaries have negative numbers, which must not index the last direction.
     own = jnp.where(client.canary >= 0, norm * directions[jnp.maximum(client.canary, 0)], 0.0)
     return unravel(jnp.where(client.canary == _USER, trained, own))
 
@@ -109,8 +115,9 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
 
 
 def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
-  """The cosine of an update [dim] with each direction [m, dim]: float64 [m]; zeros if the update is
-  zero.
+  """The cosine of an update [dim] with each direction [m, dim].
+
+  Returns float64 [m], zeros if the update is zero.
 
   >>> cosines(jnp.eye(2), jnp.array([0.6, 0.8])).round(6).tolist()
   [0.6, 0.8]
@@ -122,31 +129,34 @@ def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
 
 
 def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=None) -> float:
-  """An ESTIMATE of epsilon from the cosines of one run. It may lie on either side of the true one:
-  no bound.
+  """An ESTIMATE of epsilon from the cosines of one run; it may lie on either side of the true one.
 
-  The epsilon at delta between two normal distributions: that fitted to the cosines of canaries that
-  took part, and that of canaries that did not. Assumes that the cosines are independent and normal
-  with these parameters, which the fit does not know exactly: an error of 5 % in a standard
-  deviation alone, which 200 canaries have, looks like an epsilon of 0.72 at a delta of 1e-5.
-  Assumes too that the observer looks at nothing but the cosine, and that no client can do worse
-  than a random direction of the bound's length.
+  It is no bound. It is the epsilon at delta between two normal distributions. One is fitted to the
+  cosines of canaries that took part. The other is that of canaries that did not.
+
+  It makes three assumptions:
+
+  * The cosines are independent and normal with the fitted parameters. The fit is not exact. An
+    error of 5 % in a standard deviation alone looks like an epsilon of 0.72 at a delta of 1e-5. 200
+    canaries have such an error.
+  * The observer looks at nothing but the cosine.
+  * No client can do worse than send a random direction of the bound's length.
 
   Source: arXiv 2302.03098, Algorithms 1 and 2.
 
   Args:
-    present: [m], cosines of canaries that took part; or their maxima over the rounds.
+    present: [m], cosines of canaries that took part, or their maxima over the rounds.
     delta: in (0, 1).
-    dim: the distribution of the others is N(0, 1/dim): that of the cosine of a random direction.
-      For the final model, where canaries make up little of the update's squared length: what they
-      fill, other directions lack.
-    absent: [m'], scores of canaries that did not take part, for a distribution fitted to them. For
-      maxima over rounds, and for included canaries that fair coins chose. Exactly one of dim and
-      absent.
+    dim: the model's dimension. The other distribution is then N(0, 1/dim), that of the cosine of a
+      random direction. Use it for the final model, where canaries make up little of the update's
+      squared length. Length that canaries fill is missing from other directions.
+    absent: [m'], scores of canaries that did not take part. The other distribution is then fitted
+      to them. Use it for maxima over rounds, and if fair coins chose the included canaries. Give
+      exactly one of `dim` and `absent`.
 
   Raises:
-    ValueError: if scores are fewer than two, all equal or not finite, delta is out of range, or not
-      exactly one of dim and absent is given.
+    ValueError: if there are fewer than two scores, or they are all equal or not finite. Also if
+      delta is out of range, or not exactly one of dim and absent is given.
 
   >>> rng = np.random.default_rng(0)
   >>> present = rng.normal(0.3, 0.1, 1000)
@@ -161,15 +171,19 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
     raise ValueError(f"Expected delta in (0, 1), got {delta}.")
   if dim is not None:
     _validate.integer(1, dim=dim)
-  laws = _fit(present), _fit(absent) if dim is None else stats.norm(0.0, dim**-0.5)
-  # Cells so small that the likelihood ratio hardly changes within one, as far as 1e-30 of either
-  # distribution reaches.
+  laws = (
+    _fitted_normal(present),
+    _fitted_normal(absent) if dim is None else stats.norm(0.0, dim**-0.5),
+  )
+  # The likelihood ratio hardly changes within a cell. The cells reach as far as either distribution
+  # has a tail probability of 1e-30.
   grid = np.linspace(-12, 12, 4001)
   edges = np.unique([law.mean() + law.std() * grid for law in laws])
   return channel_epsilon(binned_channel(laws, edges), delta)
 
 
-def _fit(scores: ArrayLike) -> Any:
+def _fitted_normal(scores: ArrayLike) -> Any:
+  """The normal distribution with the mean and standard deviation of the scores."""
   scores = np.asarray(scores, np.float64)
   if not (
     scores.ndim == 1 and scores.size >= 2 and np.all(np.isfinite(scores)) and np.ptp(scores) > 0

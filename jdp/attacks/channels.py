@@ -1,11 +1,15 @@
-"""Exact audits: the epsilon of a mechanism whose output's distribution is known, with no sampling
-and no error but rounding's.
+"""Exact audits: the epsilon of a mechanism whose output distribution is known.
 
-A mechanism on finitely many inputs and outcomes is a channel: a matrix of probabilities, one row
-for each input. Its epsilon is found from the matrix alone, independently of `jdp.accounting`'s
-analyses. Mechanisms with other outputs are reduced to it: by cells between which the likelihood
-ratio is constant, which loses nothing, or by small cells, which is post-processing and loses
-little. Either way the result is never above the true epsilon.
+They draw no samples, and have no error but rounding's. A mechanism on finitely many inputs and
+outcomes is a channel: a matrix of probabilities, one row for each input. Its epsilon is found from
+the matrix alone, independently of `jdp.accounting`'s analyses.
+
+Mechanisms with other outputs are reduced to a channel, in one of two ways:
+
+* by cells within which the likelihood ratio is constant, which loses nothing;
+* by small cells, which is post-processing and loses little.
+
+Either way the result is never above the true epsilon.
 """
 
 import itertools
@@ -17,16 +21,16 @@ from scipy import special, stats
 def channel_epsilon(channel, delta: float = 0.0) -> float:
   """The least epsilon for which a channel is (epsilon, delta)-DP, for any two of its inputs.
 
-  By Neyman and Pearson's lemma the events that need the largest epsilon, log((P - delta) / Q), are
-  those of the outcomes of largest likelihood ratio.
+  An event needs the epsilon log((P - delta) / Q). By Neyman and Pearson's lemma the event that
+  needs the largest one consists of the outcomes with the largest likelihood ratios.
 
   Args:
-    channel: [inputs, outcomes], probabilities; every row sums to 1.
+    channel: [inputs, outcomes], probabilities. Every row sums to 1.
     delta: in [0, 1).
 
   Returns:
-    epsilon >= 0; infinite if an event of a probability above delta on one input is impossible on
-    another.
+    epsilon >= 0. It is infinite if an event with probability above delta on one input is impossible
+    on another.
 
   Raises:
     ValueError: if the channel is no such matrix, or delta is out of range.
@@ -48,7 +52,7 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
   if not 0 <= delta < 1:
     raise ValueError(f"Expected delta in [0, 1), got {delta}.")
   channel = channel[:, np.any(channel > 0, axis=0)]
-  if delta == 0:  # no event has a larger ratio than one of its outcomes
+  if delta == 0:  # No event has a larger ratio than every one of its outcomes.
     with np.errstate(divide="ignore"):
       return float(np.max(np.log(channel.max(axis=0)) - np.log(channel.min(axis=0))))
   return max(
@@ -57,14 +61,14 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
 
 
 def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
-  """Randomised response on levels 0..k: what ScalarDP and ScalarRelDP release of numbers on their
-  grid.
+  """The channel of randomised response on levels 0..k.
 
-  Numbers between levels have mixtures of rows, which need no larger epsilon.
+  ScalarDP and ScalarRelDP release this of numbers on their grid. A number between levels has a
+  mixture of two rows, which needs no larger epsilon.
 
   Args:
     num_levels: k.
-    log_lie_probability: log of the probability of another level than the number's own.
+    log_lie_probability: log of the probability of a level other than the number's own.
 
   Returns:
     float64 [k + 1, k + 1].
@@ -81,12 +85,13 @@ def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
 
 
 def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
-  """PrivUnit's V on the inputs u and -u, by the side of its height t = <V, u>: t >= gamma, between,
-  t <= -gamma.
+  """The channel of PrivUnit's V on the inputs u and -u, by its height t = <V, u>.
 
-  t has density (1 - t^2)^((d-3)/2) up to constants on each side of the cap's rim, with the same
-  constants for every u: between these bounds the likelihood ratio is constant, and on no two inputs
-  is it larger than here.
+  The outcomes are t >= gamma, -gamma < t < gamma, and t <= -gamma.
+
+  On each side of the cap's rim, t has density (1 - t^2)^((d-3)/2) up to a constant. The constants
+  are the same for every u, so the likelihood ratio is constant within an outcome. No other pair of
+  inputs has a larger one.
 
   Args:
     dim: d >= 2.
@@ -105,15 +110,18 @@ def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
 
 
 def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
-  """PrivUnitG's V on the inputs u and -u, by the side of <V, u>, as in `cap_channel`."""
+  """The channel of PrivUnitG's V on the inputs u and -u, by <V, u>, as in `cap_channel`."""
   return _two_sided(p, stats.norm.sf(gamma))
 
 
 def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
-  """PrivUnit-infinity's V on two opposite vertices: by the number of coordinates that agree with
-  the first.
+  """The channel of PrivUnit-infinity's V on two opposite vertices of the cube.
 
-  At least `threshold` of them, between, or at most dim - threshold: float64 [2, 3].
+  The outcomes count the coordinates that agree with the first vertex: at least `threshold`,
+  between, or at most dim - threshold.
+
+  Returns:
+    float64 [2, 3].
 
   >>> from jdp.mechanisms import priv_unit_linf
   >>> cube = priv_unit_linf(100, 4.0).parameters
@@ -124,17 +132,17 @@ def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
 
 
 def binned_channel(laws, edges) -> np.ndarray:
-  """The channel of real outputs, told apart by cells only.
+  """The channel of real outputs that are told apart by cells only.
 
   Args:
     laws: one for each input, with `cdf` and `sf`, as SciPy's frozen distributions.
-    edges: increasing, [n]. For a distribution of constant likelihood ratio beyond the outer edges,
-      such as Laplace's beyond the two centres, the outer cells alone have the epsilon of the
-      distribution itself.
+    edges: increasing, [n]. Some distributions have a constant likelihood ratio beyond the outer
+      edges, such as Laplace's beyond the two centres. Their outer cells alone have the epsilon of
+      the distribution itself.
 
   Returns:
-    float64 [inputs, n + 1], each probability to a relative 1e-16 of the smaller tail that the cell
-    lies in.
+    float64 [inputs, n + 1]. Each probability is exact to a relative 1e-16 of the smaller tail that
+    the cell lies in.
 
   >>> laws = stats.laplace(0.0, 0.25), stats.laplace(1.0, 0.25)
   >>> round(channel_epsilon(binned_channel(laws, [0.0, 1.0])), 9)
@@ -142,14 +150,15 @@ def binned_channel(laws, edges) -> np.ndarray:
   """
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
   below, above = (np.array([getattr(law, side)(edges) for law in laws]) for side in ("cdf", "sf"))
-  # A difference of the smaller of the two, as the other would cancel; of neighbouring floats it may
-  # be negative.
+  # The difference is taken of the smaller tail: that of the other would cancel. Rounding may make
+  # it negative between neighbouring floats.
   return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
 
 
 def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
-  p, q = p[p > 0], q[p > 0]  # an outcome that q alone has makes no event likelier
-  with np.errstate(divide="ignore"):  # an outcome that p alone has: infinity
+  """The epsilon that the events need that are likelier under p than under q."""
+  p, q = p[p > 0], q[p > 0]  # An outcome that only q has makes no event likelier under p.
+  with np.errstate(divide="ignore"):  # An outcome that only p has gives infinity.
     order = np.argsort(-p / q, kind="stable")
     p, q = np.cumsum(p[order]), np.cumsum(q[order])
     needed = p > delta
@@ -158,8 +167,9 @@ def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
 
 
 def _two_sided(p: float, q: float) -> np.ndarray:
-  """Probabilities of the cap, of neither, and of the opposite cap, which is a share q/(1-q) of what
-  is outside.
+  """Probabilities of the cap, of neither cap, and of the opposite cap, for u and for -u.
+
+  The opposite cap is a share q / (1 - q) of what lies outside the cap.
   """
   outside = (1 - p) / (1 - q)
   row = np.array([p, outside * max(1 - 2 * q, 0.0), outside * q])

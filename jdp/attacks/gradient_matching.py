@@ -1,9 +1,9 @@
 """Reconstruction by optimisation: an input whose gradient points where a released one does.
 
-For models without a closed form. The loss is the one of J. Geiping et al., "Inverting gradients"
-(arXiv 2003.14053, Section 4), one less the cosine between the two gradients, which needs
-no magnitude: the direction alone is released. In place of their total variation the input is
-penalised as a Gaussian prior would.
+It is for models without a closed form. The loss is that of J. Geiping et al., "Inverting gradients"
+(arXiv 2003.14053, Section 4): one minus the cosine between the two gradients. It needs no
+magnitude, since the direction alone is released. Their total variation is replaced by the penalty
+of a Gaussian prior on the input.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,11 @@ from jdp.numerics.vectors import unit
 
 
 class Candidates(NamedTuple):
-  """What the optimisation tries, each by itself.
+  """The labels that the optimisation tries, each by itself, and where it starts.
 
   Attributes:
     labels: int32 [m].
-    starts: float32 [m, d], the inputs that it starts from, as near as the prior's subspace has
-      them.
+    starts: float32 [m, d], the initial inputs. Each is projected on the prior's subspace.
   """
 
   labels: jax.Array
@@ -36,7 +35,7 @@ class Match(NamedTuple):
 
   Attributes:
     input: float32 [d].
-    candidate: int32 scalar, which of the candidates it took.
+    candidate: int32 scalar, the number of the best candidate.
     cosine: float32 scalar, between the gradient of `input` and the released one.
   """
 
@@ -54,18 +53,20 @@ def match_gradient(
 ) -> Callable[[jax.Array, jax.typing.ArrayLike, Candidates], Match]:
   """An attack that moves an input until its gradient matches a released one.
 
-  Every candidate is tried, and the one of the least loss taken. The input moves in the prior's
-  standard coordinates, by Adam with a cosine schedule; `penalty` times their mean square is added
-  to the loss. With 0 an exact gradient is matched. For a release Z of a direction, with noise of
-  variance s^2 in each coordinate, k s^2 / (2 ||Z||) makes the loss that of the posterior mode under
-  normal noise, k the prior's number of coordinates. Deterministic.
+  It tries every candidate and returns the one of least loss. The input moves in the prior's
+  standard coordinates, by Adam with a cosine schedule. The loss includes `penalty` times the mean
+  square of the coordinates. The attack is deterministic.
 
-  The loss has many minima: where it starts matters, and images whose gradients are near the
-  released one are better starts than the prior's mean.
+  A penalty of 0 suits an exact gradient. Suppose that Z releases a direction, with noise of
+  variance s^2 in each coordinate. Then k s^2 / (2 ||Z||) makes the minimum the posterior mode under
+  normal noise, where k is the prior's number of coordinates.
+
+  The loss has many minima, so the start matters. Images whose gradients are near the released one
+  are better starts than the prior's mean.
 
   Args:
-    gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p];
-      differentiable.
+    gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p]. It
+      must be differentiable.
     prior: of inputs.
     num_steps: of the optimiser.
     learning_rate: of the optimiser at the start, in the prior's standard deviations.
@@ -93,6 +94,7 @@ def match_gradient(
 
   def cosine(coordinates, label, target):
     gradient = gradient_of(input_at(coordinates), label)
+    # The constant keeps the derivative finite where the gradient is zero.
     return jnp.sum(gradient * target) / jnp.sqrt(jnp.sum(gradient**2) + 1e-20)
 
   def loss(coordinates, label, target, penalty):
@@ -102,7 +104,7 @@ def match_gradient(
     def step(carry, _):
       coordinates, state = carry
       gradient = jax.grad(loss)(coordinates, label, target, penalty)
-      # Optax's adam raises its decay to the power of an integer.
+      # Optax's adam raises its decay to the power of an integer, which strict promotion refuses.
       with jax.numpy_dtype_promotion("standard"):
         update, state = optimizer.update(gradient, state)
       return (optax.apply_updates(coordinates, update), state), None

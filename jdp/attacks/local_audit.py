@@ -1,6 +1,4 @@
-"""Black-box audits of local mechanisms: reports on two inputs, and a score that tells them
-apart.
-"""
+"""Black-box audits of local mechanisms: reports on two inputs, and a score to tell them apart."""
 
 import math
 from collections.abc import Callable
@@ -18,24 +16,24 @@ from jdp.mechanisms.separated_product import SeparatedParameters
 Statistic = Callable[[Report], jax.Array]  # report -> scalar
 
 _BATCH = 4096
-_SHORT = 1e-6
+_SHRUNK = 1e-6  # the second input's share of the radius, where the magnitude is released apart
 
 
 def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic:
   """The score <estimate, difference>: for PrivUnit on u and -u, 2 <Z, u>.
 
-  It orders the reports of all of jdp's mechanisms for vectors and scalars by likelihood ratio, or
-  nearly so.
+  It orders the reports by likelihood ratio, or nearly so. This holds for all of jdp's mechanisms
+  for vectors and scalars.
   """
   return lambda report: jnp.sum(mechanism.decode(report) * difference)
 
 
 def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax.Array, jax.Array]:
-  """v and -v of norm `radius` in the mechanism's norm: along the diagonal or an axis, where it
-  reaches farther in L2.
+  """Two opposite values v and -v of norm `radius` in the mechanism's norm.
 
-  The farthest two inputs of a ball. For magnitudes, -v counts as 0; where direction and magnitude
-  are released apart, the second input is -v shrunk to nearly nothing, which differs in both.
+  They are the farthest two inputs of a ball. v lies along the diagonal or along an axis, whichever
+  reaches farther in L2. A mechanism for magnitudes takes -v for 0. If direction and magnitude are
+  released apart, the second input is -v shrunk to nearly nothing, which differs in both.
 
   >>> from jdp.mechanisms import priv_unit_linf
   >>> opposite_inputs(priv_unit_linf(3, 4.0))[1].tolist()
@@ -48,7 +46,7 @@ def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax
   ]
   longest = jnp.asarray(max(scaled, key=np.linalg.norm), jnp.float32)
   apart = isinstance(mechanism.parameters, SeparatedParameters)
-  return longest, -longest * (_SHORT if apart else 1.0)
+  return longest, -longest * (_SHRUNK if apart else 1.0)
 
 
 def score_sampler(
@@ -56,12 +54,13 @@ def score_sampler(
   statistic: Callable[[Report], Any],
   batch: int = _BATCH,
 ) -> Callable[[jax.Array, Any, int], Any]:
-  """The sampler (key, input, n) -> [n] scores of independent reports, compiled once; it consumes
-  the key.
+  """The sampler (key, input, n) -> [n] scores of independent reports, compiled once.
+
+  The sampler consumes its key.
 
   Args:
     release: (key, input) -> report.
-    statistic: report -> scalar, or a pytree of them, of which the sampler returns one of arrays.
+    statistic: report -> scalar. For a pytree of scalars the sampler returns a pytree of arrays.
     batch: how many reports are made at once.
   """
 
@@ -71,6 +70,7 @@ def score_sampler(
     return jax.vmap(lambda own: statistic(release(own, value)))(keys)
 
   def sample(key: jax.Array, value: Any, num_samples: int) -> Any:
+    # Every batch has the same shape, so one compilation serves; the last one is cut to size.
     parts = [
       jax.device_get(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))
     ]
@@ -91,9 +91,9 @@ def draw_scores(
   Args:
     key: of the reports.
     mechanism: whose `encode` is audited, as it stands.
-    statistic: report -> scalar; integers stay integers.
+    statistic: report -> scalar. Integers stay integers.
     num_samples: of each value.
-    *values: inputs, in or out of the mechanism's domain.
+    *values: inputs, within the mechanism's domain or outside it.
   """
   sample = score_sampler(mechanism.encode, statistic, min(num_samples, _BATCH))
   keys = jax.random.split(key, len(values))
@@ -114,20 +114,20 @@ def audit_mechanism(
 ) -> ScoreAudit:
   """A lower bound on a local mechanism's privacy loss, from reports on two inputs.
 
-  Half of the reports choose the event (a threshold on the score, and its side), the others measure
-  it. The result is at most the mechanism's true loss with the bound's confidence, whatever the
-  mechanism, the inputs and the score; how near it comes is a matter of all three. What it needs is
-  that reports are independent.
+  Half of the reports choose the event: a threshold on the score, and its side. The other half
+  measure it. The result is at most the mechanism's true loss with the bound's confidence. That
+  holds for every mechanism, every two inputs and every score, if the reports are independent. How
+  near the result comes to the true loss depends on all three.
 
   Args:
     key: of the reports; consumed.
-    mechanism: its guarantee is not looked at.
-    first: an input of the mechanism's shape: the ends of the domain, u and -u, tell most. Inputs
+    mechanism: its stated guarantee is not used.
+    first: an input of the mechanism's shape. The ends of the domain, u and -u, tell most. Inputs
       outside the domain show whether it is enforced.
-    second: another.
-    num_samples: reports of each input, at least 4. Events of a probability of e^-epsilon decide:
-      100 e^epsilon reports or more.
-    bound: `epsilon_bound`, of the delta that the mechanism states, or `gaussian_bound`.
+    second: another input.
+    num_samples: reports of each input, at least 4. Take 100 e^epsilon or more: events with a
+      probability of e^-epsilon decide.
+    bound: `epsilon_bound`, with the delta that the mechanism states, or `gaussian_bound`.
     statistic: report -> score, larger on the first input. Default: `projection_on` the inputs'
       difference.
 

@@ -1,10 +1,11 @@
-"""Audits in one run: many canaries, each included by a fair coin, and guesses of the coins (arXiv
-2305.08846).
+"""Audits in one run: many canaries, a fair coin for each, and guesses of the coins.
 
-A run that is (epsilon, delta)-DP for one canary more or less lets nobody guess many of the coins:
-the number of right guesses is hardly larger than that of randomised response, which is right with
-probability e^epsilon / (1 + e^epsilon) for each. One run of training gives a lower bound on
-epsilon, with many canaries as the sample.
+Source: arXiv 2305.08846.
+
+The coin decides whether the canary is included. If a run is (epsilon, delta)-DP for the presence of
+one canary, nobody can guess many of the coins. The number of right guesses is hardly larger than
+that of randomised response, which is right with probability e^epsilon / (1 + e^epsilon) each time.
+So one run of training bounds epsilon from below: its many canaries are the sample.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from scipy import optimize, special, stats
 
 from jdp import _validate
 
-_STEP = 0.25
+_EPSILON_STEP = 0.25  # of the search upwards in epsilon, before its result is refined
 
 
 class OneRunAudit(NamedTuple):
@@ -22,9 +23,9 @@ class OneRunAudit(NamedTuple):
 
   Attributes:
     epsilon: the lower bound.
-    num_correct: right guesses,
-    num_guesses: of so many.
-    num_canaries: coins, guessed or not.
+    num_correct: how many guesses were right.
+    num_guesses: how many coins were guessed.
+    num_canaries: how many coins there are, guessed or not.
   """
 
   epsilon: float
@@ -36,17 +37,20 @@ class OneRunAudit(NamedTuple):
 def one_run_p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float = 0.0
 ) -> float:
-  """The largest probability, over all (epsilon, delta)-DP runs, of so many right guesses or more:
-  an upper bound.
+  """An upper bound on the probability of so many right guesses or more.
 
-  With W ~ Bin(r, e^epsilon / (1 + e^epsilon)) it is P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i
-  <= W < v) / i, at most 1, for r guesses of m coins and v right ones.
+  It holds for every (epsilon, delta)-DP run. For r guesses of m coins and v right ones, with W ~
+  Bin(r, e^epsilon / (1 + e^epsilon)), it is
+
+      P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v) / i,
+
+  and at most 1.
 
   Source: arXiv 2305.08846, Corollary 5.4.
 
   Args:
     num_canaries: m, each included independently with probability 1/2.
-    num_guesses: r <= m, made from the run's output alone; how many must not depend on the coins.
+    num_guesses: r <= m, made from the run's output alone. r must not depend on the coins.
     num_correct: v <= r.
     epsilon: >= 0.
     delta: in [0, 1].
@@ -57,9 +61,10 @@ def one_run_p_value(
   >>> round(one_run_p_value(1000, 100, 75, epsilon=0.673, delta=1e-4), 3)
   0.05
   """
-  _check(num_canaries, num_guesses, num_correct)
+  _check_counts(num_canaries, num_guesses, num_correct)
   _validate.non_negative(epsilon=epsilon)
   _validate.probability(delta=delta)
+  # tails[i] = P(W >= v - i), so tails[i] - tails[0] = P(v - i <= W < v).
   tails = stats.binom.sf(
     num_correct - 1 - np.arange(num_correct + 1), num_guesses, special.expit(epsilon)
   )
@@ -70,16 +75,17 @@ def one_run_p_value(
 def one_run_epsilon(
   num_canaries: int, num_guesses: int, num_correct: int, *, confidence: float, delta: float = 0.0
 ) -> float:
-  """The lower bound on epsilon from so many right guesses: at most the true one with probability
-  `confidence`.
+  """A lower bound on epsilon from the number of right guesses.
 
-  The first epsilon, going up from 0, that the guesses do not refute: with delta above 1/(2m) the
-  p-value need not grow with epsilon, but an audit errs only if it refutes the true one.
+  It is at most the true epsilon with probability `confidence`. The result is the first epsilon,
+  going up from 0, that the guesses do not refute. With delta above 1/(2m) the p-value need not grow
+  with epsilon, so larger values may be refuted again. The bound holds all the same: an audit errs
+  only if it refutes the true epsilon.
 
   Args:
-    num_canaries: as in `one_run_p_value`; so too num_guesses and num_correct.
-    num_guesses: see there; fixed before the run.
-    num_correct: see there.
+    num_canaries: as in `one_run_p_value`.
+    num_guesses: as in `one_run_p_value`; fixed before the run.
+    num_correct: as in `one_run_p_value`.
     confidence: in (0, 1).
     delta: of the (epsilon, delta)-DP that is audited.
 
@@ -100,23 +106,27 @@ def one_run_epsilon(
   if surplus(0.0) > 0:
     return 0.0
   low = 0.0
-  while surplus(low + _STEP) <= 0:  # ends, as W = r from some epsilon on
-    low += _STEP
-  return optimize.brentq(surplus, low, low + _STEP, xtol=1e-9)
+  # The loop ends: P(W = r) is near 1 for a large epsilon.
+  while surplus(low + _EPSILON_STEP) <= 0:
+    low += _EPSILON_STEP
+  return optimize.brentq(surplus, low, low + _EPSILON_STEP, xtol=1e-9)
 
 
 def audit_one_run(
   scores, included, *, num_guesses: int, confidence: float, delta: float = 0.0
 ) -> OneRunAudit:
-  """Guesses that the canaries of highest score were included and those of lowest were not, and
-  bounds epsilon.
+  """A lower bound on epsilon from guesses of which canaries were included.
+
+  It guesses that the canaries of highest score were included, and that those of lowest score were
+  not.
 
   Args:
-    scores: [m], of every canary, from what the run released; larger for canaries that seem to be in
-      it.
-    included: bool [m], the coins: fair, independent, and of no influence on the run but by
-      inclusion.
-    num_guesses: r, even, 2 <= r <= m; half guess "included". Fixed before the run.
+    scores: [m], of every canary, from what the run released. They are larger for canaries that seem
+      to be included.
+    included: bool [m], the coins. They are fair and independent, and influence the run by inclusion
+      alone.
+    num_guesses: an even number r with 2 <= r <= m. It is fixed before the run. Half of them guess
+      "included".
     confidence: in (0, 1).
     delta: of the (epsilon, delta)-DP that is audited.
 
@@ -141,7 +151,7 @@ def audit_one_run(
     raise ValueError(
       f"Expected an even num_guesses, got {num_guesses}; half of them guess inclusion."
     )
-  _check(scores.size, num_guesses, 0)
+  _check_counts(scores.size, num_guesses, 0)
   order = np.argsort(scores, kind="stable")
   half = num_guesses // 2
   num_correct = int(np.sum(included[order[-half:]]) + np.sum(~included[order[:half]]))
@@ -151,7 +161,8 @@ def audit_one_run(
   return OneRunAudit(epsilon, num_correct, num_guesses, scores.size)
 
 
-def _check(num_canaries: int, num_guesses: int, num_correct: int) -> None:
+def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None:
+  """Refuses numbers of canaries, guesses and right guesses that do not fit together."""
   _validate.integer(1, num_canaries=num_canaries)
   _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
   if not num_correct <= num_guesses <= num_canaries:

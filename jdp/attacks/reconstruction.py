@@ -1,15 +1,21 @@
-"""Reconstruction in closed form: what a released gradient tells of the input that it was computed
-from.
+"""Reconstruction in closed form: what a released gradient tells about the input behind it.
 
 The gradient of a generalised linear model at one example is an outer product, residual x (1,
-features): a multiple of the user's data (arXiv 1812.00984, Section 1). The attacker is the server:
-it knows the model, the mechanism, and may have a prior from public data. From releases it forms an
-unbiased estimate of the gradient: of one release, the mean of repeated ones of the same gradient,
-or a sum less what it believes of the others. Then
+features). It is a multiple of the user's data (arXiv 1812.00984, Section 1).
+
+The attacker is the server. It knows the model and the mechanism, and may have a prior from public
+data. It forms an unbiased estimate of the gradient from one of these:
+
+* one release;
+* the mean of repeated releases of the same gradient;
+* a released sum, less what it believes of the other gradients.
+
+Then it attacks:
 
 * without noise, `input_of_gradient` is exact;
 * with noise, `gaussian_attack` takes the posterior mean under a Gaussian prior and normal noise of
-  the estimate's variance: as good as any linear attack, whatever the distribution of the noise;
+  the estimate's variance. It is as good as any linear attack, whatever the distribution of the
+  noise;
 * for directions alone, `nearest_in_cap` combines an estimate with a prior that is uniform on a cap.
 
 What an attack achieves is no guarantee: `jdp.accounting.local.reconstruction` bounds all attacks.
@@ -29,12 +35,13 @@ from jdp.numerics.vectors import unit
 
 
 class GaussianPrior(NamedTuple):
-  """What an attacker believes of an input before any release: normal on a subspace around a mean.
+  """What an attacker believes of an input before any release: a normal distribution on a subspace.
 
   Attributes:
-    mean: float32 [d].
+    mean: float32 [d]. The subspace passes through it.
     basis: float32 [k, d], orthonormal rows.
-    variances: float32 [k], > 0: of the coordinates in the basis; no variance orthogonal to it.
+    variances: float32 [k], > 0, of the coordinates in the basis. The variance orthogonal to the
+      basis is zero.
   """
 
   mean: jax.Array
@@ -43,11 +50,11 @@ class GaussianPrior(NamedTuple):
 
 
 class Reconstruction(NamedTuple):
-  """What an attack names.
+  """What an attack returns.
 
   Attributes:
     input: float32 [d].
-    candidate: int32 scalar, which of the candidates (labels) it took.
+    candidate: int32 scalar, the number of the candidate (label) that it chose.
   """
 
   input: jax.Array
@@ -55,8 +62,9 @@ class Reconstruction(NamedTuple):
 
 
 def pixel_prior(dim: int) -> GaussianPrior:
-  """All that is known of `dim` pixels without data, that they lie in [0, 1]: mean 1/2 and variance
-  1/12, independent.
+  """The prior for `dim` pixels without data: independent, mean 1/2 and variance 1/12.
+
+  It says only that pixels lie in [0, 1]: these are the moments of the uniform distribution.
 
   >>> pixel_prior(2).mean.tolist()
   [0.5, 0.5]
@@ -66,14 +74,14 @@ def pixel_prior(dim: int) -> GaussianPrior:
 
 
 def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
-  """Mean and principal components of public inputs.
+  """The prior from the mean and the principal components of public inputs.
 
   Args:
     inputs: [n, ...], flattened to d features; public.
     num_components: k, at most the rank of the centred inputs.
 
   Raises:
-    ValueError: if there are not as many components of positive variance.
+    ValueError: if the inputs have fewer components of positive variance.
 
   >>> prior = principal_prior(np.array([[0.0, 1.0], [2.0, 1.0]]), 1)
   >>> prior.mean.tolist(), np.abs(prior.basis).tolist(), prior.variances.tolist()
@@ -84,6 +92,7 @@ def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
   flat = values.reshape(len(values), -1)
   mean = flat.mean(axis=0)
   _, lengths, basis = np.linalg.svd(flat - mean, full_matrices=False)
+  # Centring leaves a singular value that is zero but for rounding: it does not count.
   rank = int(np.sum(lengths > 1e-6 * lengths[0]))
   if not num_components <= rank:
     raise ValueError(
@@ -96,15 +105,15 @@ def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
 
 
 def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
-  """The projection to an image's lowest frequencies: what gives a general sense of it.
+  """The projection to an image's lowest frequencies, which give a general sense of it.
 
   Args:
     shape: (height, width) of an image.
     count: k, 1 <= k <= height * width.
 
   Returns:
-    float32 [k, height * width] with orthonormal rows: the two-dimensional cosine transform (DCT-II)
-    in order of i + j, (0, 0) first.
+    float32 [k, height * width] with orthonormal rows. They are those of the two-dimensional cosine
+    transform (DCT-II) in order of i + j, (0, 0) first.
 
   >>> lowest_frequencies((2, 2), 1).tolist()
   [[0.5, 0.5, 0.5, 0.5]]
@@ -122,9 +131,10 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
 def input_of_gradient(gradient: ArrayLike) -> jax.Array:
   """The input, from a noiseless gradient of a generalised linear model with an intercept.
 
-  Row c of the gradient is residual_c (x, 1). The rows' features over their intercepts, weighted by
-  the squares of these, are x: to float32's rounding, unless all residuals are zero, where nothing
-  is to be seen and the result is zero. With noise it is no estimator to use: it divides by noise.
+  Row c of the gradient is residual_c (x, 1), so its features over its intercept are x. The result
+  is the average over the rows, weighted by the squares of the intercepts. It is exact to float32's
+  rounding. If all residuals are zero, the gradient tells nothing and the result is zero. Do not use
+  it with noise, which it would divide by.
 
   Args:
     gradient: [outputs, features + 1], the intercept's column last.
@@ -142,8 +152,7 @@ def input_of_gradient(gradient: ArrayLike) -> jax.Array:
 
 
 def residuals_at_zero(num_classes: int) -> np.ndarray:
-  """The residuals of multinomial regression at parameters of zero, for each label: softmax(0) -
-  onehot(label).
+  """The residuals of multinomial regression at parameters of zero: softmax(0) - onehot(label).
 
   Returns:
     float32 [num_classes, num_classes], a row for each label.
@@ -155,21 +164,23 @@ def residuals_at_zero(num_classes: int) -> np.ndarray:
 def gaussian_attack(
   residuals: ArrayLike, prior: GaussianPrior
 ) -> Callable[[jax.Array, ArrayLike], Reconstruction]:
-  """The posterior mean of the input, from a noisy gradient whose residual is one of a few.
+  """The posterior mean of the input, from a noisy gradient and candidates for its residual.
 
-  A candidate r for the residual makes the input's observation linear: r^T G / |r|^2 is (x, 1) plus
-  noise of variance `noise_variance` / |r|^2. Each candidate's evidence is compared, and the
-  posterior mean under the best one returned. Exact for independent normal noise; for other noise of
-  that covariance, the best linear estimate.
+  A candidate r for the residual makes the observation linear in the input. r^T G / |r|^2 is (x, 1)
+  plus noise of variance `noise_variance` / |r|^2. The attack compares the evidence of the
+  candidates, and returns the posterior mean under the best one. It is exact for independent normal
+  noise. For other noise of that covariance it is the best linear estimate.
 
   Args:
-    residuals: [m, outputs], the candidates, none zero: `residuals_at_zero` of a model at its start.
+    residuals: [m, outputs], the candidates, none zero. For a model at its start they are
+      `residuals_at_zero`.
     prior: of inputs, over the features.
 
   Returns:
     (gradient [outputs, features + 1], noise_variance) -> `Reconstruction`. The gradient is an
-    unbiased estimate, the intercept's column last; its noise has this variance, > 0, in
-    each coordinate: of a local release E||Z - g||^2 / size, of the mean of n releases 1/n of that.
+    unbiased estimate, the intercept's column last. Its noise has variance `noise_variance` > 0 in
+    each coordinate. That is E||Z - g||^2 / size for a local release, and 1/n of it for the mean of
+    n releases.
 
   >>> attack = gaussian_attack(residuals_at_zero(2), pixel_prior(2))
   >>> found = attack(jnp.outer(jnp.array([0.5, -0.5]), jnp.array([0.25, 0.75, 1.0])), 1e-6)
@@ -184,8 +195,8 @@ def gaussian_attack(
     surprise = matched - jnp.append(prior.mean, 1.0)
     signal = prior.basis @ surprise[:-1]
     ratio = prior.variances * square / noise_variance
-    # The log evidence, up to what all candidates share: the noise alone would have to
-    # explain |matched|^2.
+    # The log evidence, less a term that all candidates share: that of a model in which noise alone
+    # explains |matched|^2.
     gain = jnp.sum(matched**2) - jnp.sum(surprise**2) + jnp.sum(signal**2 * ratio / (1 + ratio))
     evidence = 0.5 * (square / noise_variance * gain - jnp.sum(jnp.log1p(ratio)))
     return evidence, prior.mean + (signal * ratio / (1 + ratio)) @ prior.basis
@@ -201,17 +212,19 @@ def gaussian_attack(
 def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) -> jax.Array:
   """The unit vector nearest to a direction among those within an angle of `center`.
 
-  For an attacker whose prior is uniform on a cap around `center`, and for whom a release's
-  likelihood falls with the angle to `direction`: PrivUnit's, the hemisphere's, and that of every
-  noise that depends on its L2 norm alone. Of a cap no larger than half the sphere the result is at
-  least as close to every vector in it as the direction was. Within the cap's angle less that of the
-  ball of success, the whole ball lies in the cap. Which of the two guesses is better depends on the
-  noise. (With no cap, the direction itself is the best guess of all.)
+  It serves an attacker whose prior is uniform on a cap around `center`. The likelihood of a release
+  must fall with the angle to `direction`. This holds for PrivUnit, for the hemisphere, and for
+  every noise whose density depends on the L2 norm alone.
+
+  Take a cap no larger than half the sphere. Then the result is at least as close to every vector in
+  the cap as `direction` was. With a smaller angle, the cap's less that of the ball of success, the
+  whole ball around the result lies in the cap. Which of the two guesses is better depends on the
+  noise. With no cap, `direction` itself is the best guess.
 
   Args:
-    direction: [d], of any length; the first basis vector is taken for one that has no direction.
+    direction: [d], of any length. The first basis vector replaces one that has no direction.
     center: [d], a unit vector.
-    angle: in radians; below zero counts as zero: the centre itself.
+    angle: in radians. An angle below zero counts as zero, which gives the centre itself.
 
   Returns:
     float32 [d], a unit vector.
@@ -231,8 +244,7 @@ def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) ->
 
 
 def succeeds(estimate: jax.Array, target: jax.Array, alpha: float) -> jax.Array:
-  """Whether two vectors [d], each divided by its norm, are at most alpha apart: an alpha-good
-  reconstruction.
+  """Whether a reconstruction is alpha-good: two vectors [d], normalised, are at most alpha apart.
 
   >>> bool(succeeds(jnp.array([3.0, 0.0]), jnp.array([1.0, 1.0]), 0.77))
   True

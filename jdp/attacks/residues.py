@@ -1,9 +1,10 @@
-"""What the low-order digits of released numbers tell: audits of float noise (I. Mironov, CCS 2012).
+"""Audits of float noise by the low-order digits of released numbers (I. Mironov, CCS 2012).
 
-Noise made of floats is not a real number: which numbers it can be, and how often, is uneven in its
-last digits. Added to a value it shows them, and they differ with the value. A threshold on the
-released number does not see this; its residues do. `jdp.conformance` looks at the same residues of
-floats, inside jit.
+Noise made of floats is not a real number. The values that it takes, and their probabilities, are
+uneven in the last digits. A released number, value plus noise, shows these digits, and they differ
+with the value. A threshold on the released number does not see this. Its residues do.
+
+`jdp.conformance` looks at the same residues of floats, inside jit.
 """
 
 from typing import Any, NamedTuple
@@ -15,24 +16,24 @@ import numpy as np
 from jdp.attacks.audit import Bound
 
 _MODULI = (3, 5, 7, 16)
-# residues seen less often are left out: else every number would be an event of its own
+# Rarer residues are left out: otherwise every number would be an event of its own.
 _LEAST_COUNT = 20
-_LEVELS = 40
-_OF_ZERO = 1000  # the granularity of zero, which every grid holds
-_SIZES = 4096  # more than there are places of a first digit
+_GRID_LEVELS = 40  # how many granularities above its spacing a grid is searched for
+_GRANULARITY_OF_ZERO = 1000  # larger than any other: zero is a multiple of every power of two
+_NUM_SIZES = 4096  # more than there are places of a first digit, so that the pair is one integer
 
 
 class ResidueAudit(NamedTuple):
   """What an audit of residues found.
 
   Attributes:
-    bound: the lower bound, >= 0, of epsilon or of what else the `Bound` speaks of.
+    bound: the lower bound, >= 0, on epsilon or on whatever loss the `Bound` measures.
     column: the name of the residue whose values are the event (see `residues`).
-    upper: whether the event is likelier on the first input, else on the second.
-    hits: outputs in the event on the input that makes it likelier, of `trials`.
-    trials: outputs that it was measured on.
-    false_hits: outputs in the event on the other input, of `false_trials`.
-    false_trials: outputs that this was measured on.
+    upper: whether the event is likelier on the first input. If False, it is likelier on the second.
+    hits: outputs in the event on the input that makes it likelier.
+    trials: outputs that `hits` was counted in.
+    false_hits: outputs in the event on the other input.
+    false_trials: outputs that `false_hits` was counted in.
   """
 
   bound: float
@@ -45,23 +46,25 @@ class ResidueAudit(NamedTuple):
 
 
 def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
-  """The residues of released numbers, by name: what is left of them when their size is forgotten.
+  """The residues of released numbers, by name: what remains when their size is forgotten.
 
-  For each coordinate: "value", the number itself (its bits, or its place on the grid), for events
-  of equality; "granularity", the largest e for which it comes from a multiple of 2^e (for a float
-  the place of its last digit; on a grid, the coarsest such multiples that round to it);
-  "granularity and size", this with the place of its first digit; and "modulo 16" of the value, on a
-  grid also 3, 5 and 7.
+  Each coordinate has four kinds:
+
+  * "value": the number itself, its bits or its place on the grid. It serves events of equality.
+  * "granularity": the largest e for which the number comes from a multiple of 2^e. For a float that
+    is the place of its last digit. On a grid it is the coarsest such multiple that rounds to it.
+  * "granularity and size": the granularity, with the place of the first digit.
+  * "modulo 16": the remainder of the value. A grid has also those modulo 3, 5 and 7.
 
   Args:
-    numbers: [n] or [n, coordinates]: floats, or integers in units of the spacing.
-    spacing: of the grid that the numbers are on; None: they are plain float32.
+    numbers: [n] or [n, coordinates], floats, or integers in units of the spacing.
+    spacing: of the grid that the numbers are on. None: they are plain float32.
 
   Returns:
     {name: int64 [n]}.
 
   Raises:
-    ValueError: if numbers have more than two axes, or there is a NaN or infinity among them.
+    ValueError: if `numbers` has more than two axes, or contains NaN or infinity.
 
   >>> {
   ...   name: column.tolist()
@@ -88,8 +91,10 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
 
 
 def float_residues(numbers: jax.Array) -> dict[str, jax.Array]:
-  """The residues of float32 numbers as for `residues`, by name: int32 of their shape, under jit and
-  vmap.
+  """The residues of float32 numbers as for `residues`, for use under jit and vmap.
+
+  Returns:
+    {name: int32 of the numbers' shape}.
   """
   pattern = jax.lax.bitcast_convert_type(numbers, jnp.int32)
   first = _exponent(numbers) - jax.lax.clz(_digits(numbers)).astype(jnp.int32) + 32
@@ -101,48 +106,50 @@ def float_residues(numbers: jax.Array) -> dict[str, jax.Array]:
 
 
 def granularity(numbers: jax.Array) -> jax.Array:
-  """The place of a float32's last digit that is not zero: the largest e for which it is a multiple
-  of 2^e, int32.
+  """The place of a float32's last digit that is not zero: int32.
 
-  Floats next to zero are finer: noise added to 1 shows there that it was.
+  It is the largest e for which the number is a multiple of 2^e. Floats next to zero are finer than
+  those next to 1. So a number near zero that comes from 1 plus noise is coarser than others there,
+  which shows where it comes from.
 
   >>> granularity(jnp.float32([0.75, 12.0, 0.0])).tolist()
   [-2, 2, 1000]
   """
   digits = _digits(numbers)
+  # m & -m is the lowest set bit: the bits below it count the trailing zeros.
   trailing = jax.lax.population_count((digits & (~digits + np.uint32(1))) - np.uint32(1)).astype(
     jnp.int32
   )
-  return jnp.where(digits == 0, _OF_ZERO, trailing + _exponent(numbers))
+  return jnp.where(digits == 0, _GRANULARITY_OF_ZERO, trailing + _exponent(numbers))
 
 
 def _digits(numbers: jax.Array) -> jax.Array:
-  """m, uint32, of float32 numbers of magnitude m 2^e with the `_exponent` e."""
+  """The significand m, uint32, of float32 numbers of magnitude m 2^e, with e their `_exponent`."""
   pattern = jax.lax.bitcast_convert_type(numbers, jnp.uint32)
   normal = (pattern >> np.uint32(23)) & np.uint32(0xFF) > 0
   return (pattern & np.uint32(2**23 - 1)) | jnp.where(normal, np.uint32(2**23), np.uint32(0))
 
 
 def _exponent(numbers: jax.Array) -> jax.Array:
+  """The exponent e, int32, of float32 numbers of magnitude m 2^e, with m their `_digits`."""
   pattern = jax.lax.bitcast_convert_type(numbers, jnp.int32)
   return jnp.maximum((pattern >> 23) & 0xFF, 1) - 150
 
 
 def audit_residues(first, second, bound: Bound, *, spacing: float | None = None) -> ResidueAudit:
-  """Audits by residues: the event is chosen on the first half of the numbers, measured on the
-  second.
+  """An audit by residues, over all columns of `residues`.
 
-  The event is a set of values of one column of `residues`, taken in the order of their likelihood
-  ratios. Values that floats can take on one input and not on the other are such a set. Inputs that
-  tell most are those of unlike size, 0 and half of the domain's radius: next to zero floats are
-  finer.
+  The first half of the numbers chooses the event, and the second half measures it. The event is a
+  set of values of one column, taken in the order of their likelihood ratios. One such set holds the
+  values that floats can take on one input and not on the other. Inputs of different size tell most,
+  such as 0 and half of the domain's radius: floats are finer next to zero.
 
   Args:
     first: [n] or [n, coordinates], independent releases on one input, as for `residues`, n >= 2.
-    second: likewise on the other.
-    bound: `epsilon_bound` or `gaussian_bound`; its confidence is the audit's, whatever the choice
-      of the event.
-    spacing: of the grid that the numbers are on; None: they are plain float32.
+    second: likewise on the other input.
+    bound: `epsilon_bound` or `gaussian_bound`. Its confidence is the audit's, however the event was
+      chosen.
+    spacing: of the grid that the numbers are on. None: they are plain float32.
 
   Raises:
     ValueError: if there are fewer than two numbers of either kind, or one is NaN or infinite.
@@ -164,6 +171,7 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
     for name in columns
     for upper, own, other, new, other_new in _sides(columns[name], others[name])
   ]
+  # The choice saw the first halves alone, so the bound holds for the second halves.
   _, event, name, upper, new, other_new = max(candidates, key=lambda candidate: candidate[0])
   hits, false_hits = (int(np.count_nonzero(np.isin(x, event))) for x in (new, other_new))
   found = float(bound(np.asarray(hits), len(new), np.asarray(false_hits), len(other_new)))
@@ -173,9 +181,7 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
 def _sides(
   first: np.ndarray, second: np.ndarray
 ) -> tuple[tuple[bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray], ...]:
-  """(upper, halves that choose, halves that measure) for events likelier on the first input, and on
-  the second.
-  """
+  """(upper, halves that choose, halves that measure), with each input as the likelier in turn."""
   (own, new), (other, other_new) = (np.split(x, [len(x) // 2]) for x in (first, second))
   return (True, own, other, new, other_new), (False, other, own, other_new, new)
 
@@ -188,6 +194,7 @@ def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[fl
   values, own, other = values[frequent], own[frequent], other[frequent]
   if not len(values):
     return -1.0, values
+  # Half a count more on both sides keeps the ratio of a value unseen on one input finite.
   order = np.argsort(-(own + 0.5) / (other + 0.5), kind="stable")
   bounds = bound(np.cumsum(own[order]), len(first), np.cumsum(other[order]), len(second))
   best = int(np.argmax(bounds))
@@ -195,23 +202,26 @@ def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[fl
 
 
 def _of_floats(numbers: np.ndarray) -> dict[str, np.ndarray]:
+  """`float_residues` on the host, int64."""
   found = jax.jit(float_residues)(numbers.astype(np.float32))
   return {name: np.asarray(residue, np.int64) for name, residue in found.items()}
 
 
 def _on_grid(numbers: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
+  """The residues of numbers on a grid, by name; see `residues`."""
   places = (
     numbers if np.issubdtype(numbers.dtype, np.integer) else np.rint(numbers / np.float64(spacing))
   )
   places = places.astype(np.int64)
   finest = int(np.floor(np.log2(spacing)))
   coarsest = np.full(places.shape, finest)
-  for e in range(finest + 1, finest + _LEVELS):
+  for e in range(finest + 1, finest + _GRID_LEVELS):
     step = 2.0**e / spacing
-    # Within half a step of the grid, and float32's rounding of the quotient.
+    # The multiple may be off by half a step of the grid, and by float32's rounding of the quotient.
     comes_from = np.abs(np.rint(places / step) * step - places) <= 0.5 + 2.0**-23 * np.abs(places)
+    # A multiple of 2^e is one of 2^(e - 1) too: a number that failed there is out.
     coarsest = np.where(comes_from & (coarsest == e - 1), e, coarsest)
-  coarsest = np.where(places == 0, _OF_ZERO, coarsest)
+  coarsest = np.where(places == 0, _GRANULARITY_OF_ZERO, coarsest)
   moduli = {f"modulo {m}": np.mod(places, m) for m in _MODULI}
   return {
     "value": places,
@@ -221,5 +231,5 @@ def _on_grid(numbers: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
 
 
 def _granularities(last: Any, first: Any) -> dict[str, Any]:
-  """Of numbers whose last and first digits have these places."""
-  return {"granularity": last, "granularity and size": last * _SIZES + first}
+  """The residues of numbers whose last and first digits have these places."""
+  return {"granularity": last, "granularity and size": last * _NUM_SIZES + first}

@@ -1,11 +1,16 @@
-"""Spam in Draw and Discard: models that no honest client would send, and a test for them (arXiv
-1807.04369, 3.4.4).
+"""Spam in Draw and Discard: models that no honest client would send, and a test for them.
+
+Source: arXiv 1807.04369, Section 3.4.4.
 
 The server compares each weight of a submitted model with the same weight of its k instances. It
-knows neither which instance the client was given nor anything of the client's data: the test reads
-what the server holds anyway, and costs no privacy. What it cannot see is an attack that stays
-within the noise: one update with its gradient turned round, an old instance that the process has
-not left behind, or a drift of less than the threshold, repeated.
+knows neither which instance the client was given nor any of the client's data. The test reads only
+what the server holds anyway, so it costs no privacy.
+
+The test cannot see an attack that stays within the noise:
+
+* one update with its gradient turned round;
+* an old instance that the process has not left behind;
+* a drift of less than the threshold, repeated.
 """
 
 import math
@@ -22,16 +27,17 @@ PyTree = Any
 
 
 def largest_deviation(instances: PyTree, submitted: PyTree) -> jax.Array:
-  """The largest distance of a submitted weight from the instances' mean, in their standard
-  deviations (ddof=1).
+  """The largest distance of a submitted weight from the instances' mean.
+
+  The unit is the standard deviation of the instances (ddof=1).
 
   Args:
     instances: pytree of float32 [k, ...], k >= 2.
     submitted: a pytree like one instance.
 
   Returns:
-    float32 scalar >= 0. A weight that all instances agree on is at distance 0 if it is theirs, else
-    at infinity, and so is NaN, whether submitted or in an instance.
+    float32 scalar >= 0. If all instances agree on a weight, a submission is at distance 0 if it
+    agrees too, else at infinity. NaN is at infinity, whether submitted or in an instance.
 
   >>> instances = jnp.array([[-1.0, 3.0], [1.0, 3.0]])
   >>> [round(largest_deviation(instances, jnp.array([2.0, w])).item(), 4) for w in (3.0, 4.0)]
@@ -41,18 +47,17 @@ def largest_deviation(instances: PyTree, submitted: PyTree) -> jax.Array:
   def deviation(weights, weight):
     distance = jnp.abs(weight - jnp.mean(weights, axis=0))
     ratio = jnp.where(distance == 0, 0.0, distance / jnp.std(weights, axis=0, ddof=1))
-    # a maximum may drop NaN
+    # A maximum may drop NaN, and NaN would then pass the test.
     return jnp.max(jnp.where(jnp.isnan(ratio), jnp.inf, ratio), initial=0.0)
 
   return jnp.max(jnp.stack(jax.tree.leaves(jax.tree.map(deviation, instances, submitted))))
 
 
 def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
-  """(instances, submitted) -> whether every weight lies within mean +- threshold * standard
-  deviation.
+  """The test whether every weight lies within mean +- threshold * standard deviation.
 
-  It is what `draw_and_discard(accept=...)` takes. More weights have a larger largest deviation:
-  choose the threshold by `threshold_for`.
+  It is a function (instances, submitted) -> bool scalar, for `draw_and_discard(accept=...)`. The
+  largest deviation grows with the number of weights, so choose the threshold by `threshold_for`.
 
   Raises:
     ValueError: if the threshold is not positive.
@@ -68,8 +73,10 @@ def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
 def rejection_rates(
   deviations: jax.typing.ArrayLike, thresholds: jax.typing.ArrayLike
 ) -> np.ndarray:
-  """The share of deviations above each threshold: false positives of honest updates, detections of
-  an attack's.
+  """The share of deviations above each threshold.
+
+  For honest updates this is the rate of false positives. For an attack's updates it is the rate of
+  detections.
 
   >>> rejection_rates([0.5, 1.5, np.inf], [1.0, 2.0]).round(3).tolist()
   [0.667, 0.333]
@@ -85,15 +92,14 @@ def rejection_rates(
 
 
 def threshold_for(honest: jax.typing.ArrayLike, false_positive_rate: float) -> float:
-  """The least threshold that rejects at most a share `false_positive_rate` of these deviations of
-  honest updates.
+  """The least threshold that rejects at most a share `false_positive_rate` of honest updates.
 
-  Of new updates it rejects that share only up to the sample's error: take many times 1 / rate
-  deviations, from the process at the time that the test is for.
+  The share holds for the deviations given. For new updates it holds only up to the sample's error.
+  Take many times 1 / rate deviations, from the process at the time that the test is for.
 
   Raises:
-    ValueError: if the rate is not in (0, 1), there are fewer than 1 / rate deviations, or one is
-      NaN.
+    ValueError: if the rate is not in (0, 1), or a deviation is NaN. Also if there are fewer than 1
+      / rate deviations.
 
   >>> threshold_for(np.arange(1, 101), 0.05)
   95.0
@@ -115,7 +121,7 @@ class View(NamedTuple):
 
   Attributes:
     drawn: the instance that it was given.
-    honest: what it would send if it were honest.
+    honest: what an honest client would send.
     old: an instance that it was given earlier.
   """
 
@@ -128,7 +134,7 @@ Attack = Callable[[jax.Array, View], PyTree]  # (key, view) -> submitted model
 
 
 def random_model(stddev: float) -> Attack:
-  """A model of independent N(0, stddev^2) weights."""
+  """An attack that sends a model of independent N(0, stddev^2) weights."""
   _validate.positive(stddev=stddev)
 
   def attack(key, view):
@@ -142,7 +148,7 @@ def random_model(stddev: float) -> Attack:
 
 
 def scaled_update(factor: float) -> Attack:
-  """The honest update, noise and all, times `factor`.
+  """An attack that sends the honest update, with its noise, times `factor`.
 
   >>> view = View(drawn=jnp.array(1.0), honest=jnp.array(1.5), old=jnp.array(0.0))
   >>> scaled_update(10.0)(jax.random.key(0), view).item()
@@ -153,15 +159,17 @@ def scaled_update(factor: float) -> Attack:
 
 
 def sign_flip() -> Attack:
-  """The honest update turned round. With noise as likely on either side it deviates like an honest
-  one.
+  """An attack that sends the honest update turned round.
+
+  With noise that is as likely on either side, it deviates like an honest update.
   """
   return scaled_update(-1.0)
 
 
 def drift(shift: PyTree) -> Attack:
-  """The honest model moved by `shift`, a pytree like it: a small step towards a target, on a few
-  weights or all.
+  """An attack that moves the honest model by `shift`, a pytree like it.
+
+  The shift is a small step towards a target, on a few weights or on all.
 
   >>> view = View(drawn=jnp.zeros(2), honest=jnp.zeros(2), old=jnp.zeros(2))
   >>> drift(jnp.array([0.5, 0.0]))(jax.random.key(0), view).tolist()
@@ -171,5 +179,5 @@ def drift(shift: PyTree) -> Attack:
 
 
 def replay() -> Attack:
-  """The old instance, which undoes what was learnt since."""
+  """An attack that sends the old instance, which undoes what was learnt since."""
   return lambda key, view: view.old

@@ -1,8 +1,8 @@
 """Conformance: does a mechanism or a query keep the epsilon that it states?
 
-Everything that is registered (`jdp.mechanisms.registry`, `jdp.queries.registry`) is audited, and
-what another library makes can be: `audit(release_subject(privatize, first, second, epsilon=...),
-key, num_samples=...)`.
+Everything that is registered is audited (`jdp.mechanisms.registry`, `jdp.queries.registry`). A
+mechanism of another library can be audited too: `audit(release_subject(privatize, first, second,
+epsilon=...), key, num_samples=...)`.
 """
 
 from jdp.conformance.auditing import Audit, Subject, audit, audit_all

@@ -21,7 +21,7 @@ from jdp.attacks.local_audit import score_sampler
 from jdp.guarantees import rounded_down, rounded_up
 
 Event = Threshold | Outcomes
-# report -> scalar: floats are compared with thresholds, integers are categories
+# report -> scalar. Floats are compared with thresholds, integers are categories.
 Statistic = Callable[[Any], jax.Array]
 Scores = dict[str, np.ndarray]
 Name = TypeVar("Name", bound=Hashable)
@@ -31,11 +31,11 @@ class Subject(NamedTuple):
   """What is audited, with what is stated about it.
 
   Attributes:
-    release: (key, input) -> report, a pytree of arrays: what the observer sees. Works under jit and
-      vmap.
-    epsilon: the stated one, of
-    delta: this delta, in [0, 1).
-    inputs: the worst cases by name: pytrees of arrays, all of one structure.
+    release: (key, input) -> report, a pytree of arrays. The report is all that the observer sees.
+      Works under jit and vmap.
+    epsilon: the stated epsilon.
+    delta: the delta that `epsilon` is stated for, in [0, 1).
+    inputs: the worst cases by name. They are pytrees of arrays, all of one structure.
     pairs: names of the inputs that the statement calls neighbours, each pair in one order.
     statistics: {name: report -> scalar}.
   """
@@ -52,15 +52,15 @@ class Audit(NamedTuple):
   """What an audit proved.
 
   Attributes:
-    epsilon: the stated one, of
-    delta: this delta.
+    epsilon: the stated epsilon.
+    delta: the delta that `epsilon` is stated for.
     bound: the lower bound on epsilon, >= 0.
-    confidence: with this probability the bound is at most the true epsilon.
-    pair: the two inputs that told most, the one that makes the event likelier first.
-    statistic: the name of the one that told them apart.
-    hits: reports on the first input that were in the event, of `trials`.
-    false_hits: reports on the second, of as many.
-    trials: reports on each of the two that the event was measured on.
+    confidence: the probability with which the bound is at most the true epsilon.
+    pair: the two inputs that told most. The first makes the event likelier.
+    statistic: the name of the statistic that told them apart.
+    hits: reports on the first input that were in the event.
+    false_hits: reports on the second input that were in the event.
+    trials: reports on each of the two inputs that the event was measured on.
   """
 
   epsilon: float
@@ -88,10 +88,12 @@ class Audit(NamedTuple):
 
 
 class _Candidate(NamedTuple):
+  """An event that may refute the stated epsilon, and the bound that it gave."""
+
   bound: float
   pair: tuple[str, str]
   statistic: str
-  sign: int  # thresholds are on sign * score
+  sign: int  # 1 or -1: a threshold is on sign * score
   event: Event
 
 
@@ -103,18 +105,17 @@ def audit(
   num_choosing: int | None = None,
   confidence: float = 0.999,
 ) -> Audit:
-  """The greatest lower bound on epsilon that reports on worst-case inputs prove, beside the stated
-  one.
+  """The greatest lower bound on epsilon that reports on worst-case inputs prove.
 
-  For every pair of inputs and every statistic an event is sought that one input makes far likelier
-  than the other: a threshold on the statistic, or a set of its values if it is an integer. Half of
-  the reports that choose propose the events, the other half rank them. The best is then measured on
-  new reports: with Clopper and Pearson's limits of its probabilities P and Q the bound is log((P -
-  delta) / Q).
+  For every pair of inputs and every statistic, the audit looks for an event that one input makes
+  far likelier than the other. The event is a threshold on the statistic, or a set of its values if
+  it is an integer. Three sets of reports take part. One half of the reports that choose proposes
+  events, and the other half ranks them. The best event is then measured on new reports. The bound
+  is log((P - delta) / Q), with Clopper and Pearson's limits of the event's probabilities P and Q.
 
   Formal guarantee: the bound is at most the true epsilon (of this delta) with probability
   `confidence`, whatever the subject, the statistics and the events. So a bound above the stated
-  epsilon refutes it. A bound below proves nothing.
+  epsilon refutes it. A bound below it proves nothing.
 
   Args:
     subject: what is audited.
@@ -148,6 +149,7 @@ def audit(
       for i, name in enumerate(names)
     }
 
+  # Independent keys: the reports that measure must not be those that chose the event.
   choosing_key, measuring_key = jax.random.split(key)
   chosen = _choose(draw(choosing_key, tuple(subject.inputs), num_choosing), subject, confidence)
   reports = draw(measuring_key, chosen.pair, num_samples)
@@ -155,7 +157,7 @@ def audit(
   return Audit(
     epsilon=subject.epsilon,
     delta=subject.delta,
-    bound=_bound(chosen.event, first, second, epsilon_bound(confidence, subject.delta)),
+    bound=_event_bound(chosen.event, first, second, epsilon_bound(confidence, subject.delta)),
     confidence=confidence,
     pair=chosen.pair,
     statistic=chosen.statistic,
@@ -176,10 +178,10 @@ def audit_all(
   """Audits of several subjects, whose bounds hold together with one confidence.
 
   Args:
-    subjects: by name, or by what else tells them apart.
+    subjects: by name, or by any other key.
     key: of the reports; consumed.
     num_samples: as for `audit`.
-    confidence: of all bounds together: each has an equal share of what is missing from 1.
+    confidence: of all bounds together. Each bound has an equal share of 1 - confidence.
     report: called with each audit as it is done.
   """
   share, found = (1 - confidence) / len(subjects), dict[Name, Audit]()
@@ -191,7 +193,7 @@ def audit_all(
 
 @functools.lru_cache(maxsize=16)
 def _sampler(
-  release: Any, statistics: tuple[tuple[str, Statistic], ...]
+  release: Callable[[jax.Array, Any], Any], statistics: tuple[tuple[str, Statistic], ...]
 ) -> Callable[[jax.Array, Any, int], Scores]:
   """The sampler of all statistics, compiled once for subjects that share them."""
   return score_sampler(
@@ -200,8 +202,9 @@ def _sampler(
 
 
 def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> _Candidate:
-  """The best event over all pairs, statistics and sides: proposed by half of the reports, ranked by
-  the other.
+  """The best event over all pairs, statistics and sides.
+
+  Half of the reports proposes the events, and the other half ranks them.
   """
   bound = quick_epsilon_bound(confidence, subject.delta)
   halves = {
@@ -221,8 +224,9 @@ def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> 
 def _ranked(
   pair: tuple[str, str], statistic: str, halves: list[tuple[np.ndarray, ...]], bound: Bound
 ) -> _Candidate:
-  """The better event of a statistic and a pair, with the bound that the second halves of the sorted
-  scores give.
+  """The better event of a statistic and a pair, with the bound that the second halves give.
+
+  All scores are sorted.
   """
   (own, new), (other, other_new) = halves
   if np.issubdtype(own.dtype, np.integer):
@@ -231,13 +235,16 @@ def _ranked(
     sides = (1, own, other), (-1, -own[::-1], -other[::-1])
     proposed = [(sign, best_threshold(first, second, bound)[1]) for sign, first, second in sides]
   found = [
-    _Candidate(_bound(event, sign * new, sign * other_new, bound), pair, statistic, sign, event)
+    _Candidate(
+      _event_bound(event, sign * new, sign * other_new, bound), pair, statistic, sign, event
+    )
     for sign, event in proposed
   ]
   return max(found, key=lambda candidate: candidate.bound)
 
 
-def _bound(event: Event, first: np.ndarray, second: np.ndarray, bound: Bound) -> float:
+def _event_bound(event: Event, first: np.ndarray, second: np.ndarray, bound: Bound) -> float:
+  """The lower bound that an event gives on these scores."""
   hits, false_hits = np.asarray(event.count(first)), np.asarray(event.count(second))
   return float(bound(hits, len(first), false_hits, len(second)))
 

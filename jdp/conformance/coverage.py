@@ -1,4 +1,4 @@
-"""What is registered nowhere: mechanisms, queries and events whose epsilon no audit would see."""
+"""What no audit would see: mechanisms, queries and events that are registered nowhere."""
 
 import functools
 import inspect
@@ -15,19 +15,23 @@ from jdp.queries import SumQuery
 from jdp.queries import registry as queries
 from jdp.queries.distributed.float_sums import DistributedSum
 
-_MADE = (LocalMechanism, SumQuery, DistributedSum)
+_REGISTERED_TYPES = (LocalMechanism, SumQuery, DistributedSum)
 _ANALYSE = "call accounting.register_analysis"
 _RELEASE = "call queries.registry.register"
 
 
 def unaudited(*modules: ModuleType) -> list[str]:
-  """Sentences about what no audit sees; none if conformance is complete.
+  """Sentences about what no audit sees. An empty list means that conformance is complete.
 
-  A query's event type needs an analysis and a registered query that releases it. A public function
-  of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery` or a `DistributedSum`
-  needs an entry in their registry; so does the function of a public `functools.partial`. A function
-  that a module defines without such an annotation is named, as nobody can tell what it makes. Other
-  callables (classes, compiled functions) are not looked at.
+  The rules:
+
+  * A query's event type needs an analysis and a registered query that releases it.
+  * A public function of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery` or a
+    `DistributedSum` needs an entry in their registry. The same holds for the function of a public
+    `functools.partial`.
+  * A function that a module defines without a return annotation is named, since nobody can tell
+    what it makes.
+  * Other callables (classes, compiled functions) are not looked at.
 
   Args:
     *modules: packages or modules that export factories.
@@ -51,7 +55,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
   known = {_function(entry.factory) for entry in mechanisms.registered().values()}
   known |= {_function(query.factory) for query in queries.registered().values()}
   public = {function for module in modules for function in _public_functions(module)}
-  made = {function for function in public if _returned(function) in _MADE}
+  made = {function for function in public if _returned(function) in _REGISTERED_TYPES}
   silent = {
     function for function in public - known if _returned(function) is inspect.Signature.empty
   }
@@ -65,7 +69,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
 
 
 def _parts(event: SumQueryEvent) -> Iterable[SumQueryEvent]:
-  """An event, and all those within it."""
+  """An event, and all events within it."""
   yield event
   if isinstance(event, GroupedSums):
     for part in event.parts:
@@ -73,8 +77,9 @@ def _parts(event: SumQueryEvent) -> Iterable[SumQueryEvent]:
 
 
 def _public_functions(module: ModuleType) -> Iterable[Any]:
-  """Functions that the module makes public; of those from elsewhere, only what says what it
-  returns.
+  """Functions that the module makes public.
+
+  Functions from other modules count only if they say what they return.
   """
   for name, value in vars(module).items():
     function = _function(value)
@@ -90,8 +95,10 @@ def _function(value: Any) -> Any:
 
 
 def _returned(function: Any) -> Any:
+  """The return annotation of a function, evaluated."""
   return inspect.signature(function, eval_str=True).return_annotation
 
 
 def _name(function: Any) -> str:
+  """The full name of a function, for messages."""
   return f"{function.__module__}.{function.__name__}"

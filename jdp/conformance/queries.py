@@ -1,6 +1,7 @@
 """Sum queries as subjects of audits: the release with a worst-case record, and without it."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,8 +18,11 @@ from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery, registry
 
+# (key, sample) -> (what the observer sees, the event)
+_Release = Callable[[jax.Array, Any], tuple[Any, SumQueryEvent]]
+
 _PILOTS = 512
-_LEAST_VARIANCE = 1e-12  # of what has no noise
+_LEAST_VARIANCE = 1e-12  # stands for the zero variance of numbers without noise
 _NEIGHBOURS = {
   Relation.ADD_REMOVE: (
     ("present", "absent"),
@@ -43,17 +47,22 @@ def query_subjects(
   *,
   delta: float = 0.1,
 ) -> dict[Relation, Subject]:
-  """A query's release of one round, beside the epsilon that `jdp.accounting` finds in its event.
+  """A query's release of one round, with the epsilon that `jdp.accounting` finds in its event.
 
-  The observer sees the result, the query's next state and the event. Inputs are the sample with the
-  victim's record, with its negative, with the null record (of weight 0, unless each record brings
-  its share of the noise), with one of NaN or of infinities, and without it.
+  The observer sees the result, the query's next state and the event. The inputs are samples that
+  differ in the victim's record:
+
+  * the record itself;
+  * its negative;
+  * the null record, of weight 0 unless each record brings its share of the noise;
+  * a record of NaN, and one of infinities;
+  * no record.
 
   Args:
     query: what is audited, with the sum that `jdp.transforms.privatize` makes.
     victim: a record, a pytree of float32 arrays, that moves the release as far as any.
     others: the other records, each with its weight in [0, 1].
-    delta: at which epsilon is stated where it is infinite for delta = 0.
+    delta: where epsilon is infinite for delta = 0, it is stated for this delta.
 
   Returns:
     A subject for each relation that the event's analysis does not refuse.
@@ -66,7 +75,7 @@ def query_subjects(
   >>> [str(relation) for relation, subject in subjects.items() if 0 < subject.epsilon < 2]
   ['add_remove', 'zero_out', 'replace_one']
   """
-  inputs = _inputs(victim, others)
+  inputs = _worst_case_samples(victim, others)
 
   def release(key: jax.Array, sample: Any) -> tuple[Any, SumQueryEvent]:
     records, weights = sample
@@ -84,11 +93,12 @@ def query_subjects(
     "projection"
   ]
   statistics["event"] = lambda report: equal_values(report[2])
+  # If the noise is the same whoever takes part, a null record has weight 0: it is no record.
   if is_central(event):
     inputs["null"] = inputs["absent"]
   subjects = {}
   for relation, pairs in _NEIGHBOURS.items():
-    if (stated := _stated(event, relation, delta)) is not None:
+    if (stated := _stated_guarantee(event, relation, delta)) is not None:
       own = {name: inputs[name] for name in dict.fromkeys(name for pair in pairs for name in pair)}
       subjects[relation] = Subject(seen, *stated, own, pairs, statistics)
   if not subjects:
@@ -105,15 +115,15 @@ def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation
 
 
 def event_of(name: str) -> SumQueryEvent:
-  """The event that a registered query releases, with shapes for what varies."""
+  """The event that a registered query releases, with shapes in place of arrays."""
   entry = registry.registered()[name]
   return jax.eval_shape(
     lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event
   )
 
 
-def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any]:
-  """Samples of the others and, last, the victim: ([n, ...] records, [n] weights) by name."""
+def _worst_case_samples(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any]:
+  """Samples by name: ([n, ...] records, [n] weights) of the others and, last, the victim."""
 
   def sample(record: Any, weight: float = 1.0) -> Any:
     rows = [*(other for other, _ in others), record]
@@ -136,9 +146,12 @@ def _inputs(victim: Any, others: tuple[tuple[Any, float], ...]) -> dict[str, Any
   }
 
 
-def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[float, float] | None:
-  """(epsilon, delta) of one round in which all records are; None if the event's analysis refuses
-  the relation.
+def _stated_guarantee(
+  event: SumQueryEvent, relation: Relation, delta: float
+) -> tuple[float, float] | None:
+  """(epsilon, delta) of one round that every record takes part in.
+
+  None if the event's analysis refuses the relation.
   """
   ledger = Ledger().append(Round(PoissonSampling(1.0), event, relation))
   try:
@@ -149,12 +162,13 @@ def _stated(event: SumQueryEvent, relation: Relation, delta: float) -> tuple[flo
   return (pure, 0.0) if pure < math.inf else (accounting.epsilon(ledger, delta), delta)
 
 
-def _pilot(release: Any, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
-  """The event of a sample that holds the victim, and the directions that tell its releases from two
-  others'.
+def _pilot(
+  release: _Release, inputs: dict[str, Any]
+) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
+  """The event of a round, and the directions that tell the victim's release from two others.
 
-  A direction is the mean difference, each number's by its variance. Differences are taken with
-  equal keys, so that additive noise cancels.
+  A direction is the mean difference of two releases. Each number is divided by its variance.
+  Differences are taken with equal keys, so that additive noise cancels.
   """
 
   @jax.jit

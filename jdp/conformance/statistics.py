@@ -1,6 +1,6 @@
-"""Statistics that tell reports apart: report -> scalar.
+"""Statistics that tell reports apart: functions report -> scalar.
 
-Floats are compared with thresholds; integers are categories.
+Floats are compared with thresholds. Integers are categories.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,11 @@ _MULTIPLIER = 0x9E3779B1  # odd, so that different words have different products
 
 
 def default_statistics(direction: Any, decode: Decode) -> dict[str, Statistic]:
-  """Projection and length of the estimate, residues of one number of it, and equality of the
-  report.
+  """Projection and length of the estimate, residues of one of its numbers, and equality of reports.
 
   Args:
-    direction: of the difference of two inputs, of the estimate's structure. The residues are those
-      of the number in which they differ most.
+    direction: the difference of two inputs, of the estimate's structure. The residues are those of
+      the number in which the inputs differ most.
     decode: report -> estimate.
   """
   weights = np.asarray(ravel_pytree(direction)[0], np.float32)
@@ -46,13 +45,14 @@ def default_statistics(direction: Any, decode: Decode) -> dict[str, Statistic]:
 
 
 def flat(tree: Any) -> jax.Array:
-  """The real numbers of a pytree, its integers too, as one float32 vector."""
+  """The numbers of a pytree, integers too, as one float32 vector."""
   return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)])
 
 
 def equal_values(report: Any) -> jax.Array:
-  """A category, int32, that is the same for equal reports, and for others with probability 2^-32 or
-  so.
+  """A category, int32, that is the same for equal reports.
+
+  Different reports share a category with probability 2^-32 or so.
   """
   words = jnp.concatenate([jnp.ravel(_bits(leaf)) for leaf in jax.tree.leaves(report)])
   odd = np.cumprod(np.full(words.shape, _MULTIPLIER, np.uint32), dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""Local mechanisms as subjects of audits: any object's `privatize`, and all that are registered."""
+"""Local mechanisms as subjects of audits: any object's `privatize`, and all registered ones."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -33,22 +33,21 @@ def release_subject(
   decode: Callable[[Any], jax.Array] = lambda report: report,
   statistics: Further = _no_further,
 ) -> Subject:
-  """Any library's local mechanism: a function (key, value) -> report, by two opposite corners of
-  its domain.
+  """The subject of any library's local mechanism, a function (key, value) -> report.
 
-  The inputs are the two corners; half of the first; and what lies outside every domain, or on
-  its edge: zero, huge, NaN and infinite values, each of which must be as private as if it were
-  within.
+  The inputs are two opposite corners of the domain, and half of the first corner. Zero, huge, NaN
+  and infinite values follow. They lie outside every domain or on its edge. Each must be as private
+  as a value within.
 
   Args:
-    release: (key, float32 value) -> report: what leaves the client, under jit and vmap. A
-      `privatize` will do.
+    release: (key, float32 value) -> report, which is what leaves the client. Works under jit and
+      vmap. A `privatize` will do.
     first: a value of the domain.
-    second: the one that is farthest from it.
-    epsilon: what is stated for any two inputs, at
-    delta: this delta.
+    second: the value that is farthest from it.
+    epsilon: what is stated for any two inputs.
+    delta: the delta that `epsilon` is stated for.
     decode: report -> estimate, of the value's shape.
-    statistics: difference of the corners -> {name: report -> scalar}, further ones.
+    statistics: difference of the corners -> {name: report -> scalar}, further statistics.
 
   >>> from jdp.conformance import audit
   >>> def privatize(key, value):  # adds noise to what it forgot to clip
@@ -84,19 +83,23 @@ def mechanism_subject(
   radius: float = 1.0,
   statistics: Further = _no_further,
 ) -> Subject:
-  """A `LocalMechanism`'s reports on opposite values of norm `radius`, beside the guarantee that it
-  states.
+  """The subject of a `LocalMechanism`: its reports on two opposite values, and its guarantee.
 
   Args:
-    mechanism: what is audited is its `encode`.
-    radius: of its domain, in its own norm.
+    mechanism: the mechanism whose `encode` is audited.
+    radius: norm of the two values, that of the domain in the mechanism's own norm.
     statistics: as for `release_subject`.
   """
   first, second = opposite_inputs(mechanism, radius)
   return release_subject(
-    mechanism.encode, first, second, epsilon=mechanism.guarantee.epsilon, delta=mechanism.guarantee.delta,
-    decode=mechanism.decode, statistics=statistics,
-  )  # fmt: skip
+    mechanism.encode,
+    first,
+    second,
+    epsilon=mechanism.guarantee.epsilon,
+    delta=mechanism.guarantee.delta,
+    decode=mechanism.decode,
+    statistics=statistics,
+  )
 
 
 def registered_subject(name: str, setting: registry.Setting) -> Subject:
@@ -115,13 +118,15 @@ def registered_subject(name: str, setting: registry.Setting) -> Subject:
 
 
 def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subject:
-  """The subject of a registered mechanism in the fewest dimensions it takes, where audits tell
-  most.
+  """The subject of a registered mechanism in the fewest dimensions that it takes.
+
+  Audits tell most there.
 
   Args:
     name: in the registry.
-    epsilon: what it is to state.
-    delta: of mechanisms that are not pure: large, so that events of that probability are seen.
+    epsilon: what the mechanism is to state.
+    delta: of mechanisms that are not pure. It is large, so that events of that probability are
+      seen.
   """
   dim = registry.registered()[name].smallest_dim
   return registered_subject(

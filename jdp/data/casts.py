@@ -1,36 +1,39 @@
-"""Casts that keep what data mean, or refuse it; no message quotes a value, which is somebody's."""
+"""Casts that keep the meaning of data, or refuse the data.
+
+No message quotes a value: values are private.
+"""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-_EXACT = 2**53  # float64 holds every whole number up to it
+_LARGEST_EXACT = 2**53  # float64 holds every whole number up to this one
 
 
 def whole_numbers(
   name: str, values: ArrayLike, *, below: int | None = None, dtype: Any = np.int32
 ) -> np.ndarray:
-  """Numbers from 0 on, as integers of `dtype`; floats must be whole.
+  """Numbers >= 0 as integers of `dtype`; floats must be whole.
 
   Args:
-    name: what they are, for the message.
+    name: what the numbers are, for the message.
     values: booleans, integers or floats, of any shape.
-    below: a bound that all are below. None: what `dtype` holds.
+    below: an upper bound, exclusive. None: what `dtype` holds.
     dtype: of the result.
 
   Raises:
-    ValueError: if a number is negative, too large, not whole or NaN, or they are no numbers.
+    ValueError: if a value is no real number, is negative or too large, or is not whole.
 
   >>> whole_numbers("labels", np.array([0.0, 2.0]), below=3)
   array([0, 2], dtype=int32)
   """
-  found = _numbers(name, values)
+  found = _real_numbers(name, values)
   bound = int(np.iinfo(dtype).max) + 1
   bound = bound if below is None else min(bound, below)
   expected = f"Expected {name} to be whole numbers from 0 to {bound - 1}"
   if found.dtype.kind == "f":
-    found, bound = found.astype(np.float64), min(bound, _EXACT)
+    found, bound = found.astype(np.float64), min(bound, _LARGEST_EXACT)
     if not np.all(np.isfinite(found)):
       raise ValueError(f"{expected}, got NaN or infinity; leave those examples out.")
     if not np.all(found == np.floor(found)):
@@ -44,13 +47,13 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
   """Numbers as float32: floats are rounded, integers must be exact.
 
   Raises:
-    ValueError: if a number is NaN, or too large, or they are no numbers.
+    ValueError: if a value is no real number, is NaN, or is too large.
 
   >>> float32("inputs", np.array([[0.1], [2.0]])).dtype
   dtype('float32')
   """
-  found = _numbers(name, values)
-  with np.errstate(over="ignore"):  # What it would warn of is refused.
+  found = _real_numbers(name, values)
+  with np.errstate(over="ignore"):  # The overflow that it would warn of is refused below.
     cast = found.astype(np.float32, copy=False)
   if not np.all(np.isfinite(cast)):
     raise ValueError(
@@ -66,15 +69,17 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def _equal_integers(cast: np.ndarray, found: np.ndarray) -> bool:
-  """Whether floats are these integers. Arrays are compared in float64, which rounds integers beyond
-  2^53.
+  """Whether floats equal these integers, also beyond 2^53.
+
+  NumPy compares the arrays in float64, which rounds integers beyond 2^53. Python compares those.
   """
   large = np.abs(cast) > 2.0**53
   exactly = zip(cast[large].tolist(), found[large].tolist(), strict=True)
   return bool(np.all(cast == found)) and all(int(x) == y for x, y in exactly)
 
 
-def _numbers(name: str, values: ArrayLike) -> np.ndarray:
+def _real_numbers(name: str, values: ArrayLike) -> np.ndarray:
+  """The values as an array, refused unless they are real numbers."""
   found = np.asarray(values)
   if found.dtype.kind not in "buif":
     raise ValueError(f"Expected {name} to be real numbers, got dtype {found.dtype}; convert them.")

@@ -13,11 +13,11 @@ Array = jax.Array | np.ndarray
 
 
 class Examples(NamedTuple):
-  """Labelled examples; with one more leading axis, those of many users.
+  """Labelled examples, or those of many users with one more leading axis.
 
   Attributes:
-    inputs: float32 [n, ...]; of text: words, int32 [n, unroll].
-    labels: int32 [n]; of text: the words that follow, int32 [n, unroll].
+    inputs: float32 [n, ...]. For text: words, int32 [n, unroll].
+    labels: int32 [n]. For text: the words that follow, int32 [n, unroll].
     mask: float32 [n], 1 for an example, 0 for padding.
   """
 
@@ -27,7 +27,7 @@ class Examples(NamedTuple):
 
 
 def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = None) -> Examples:
-  """`Examples` that all count.
+  """The `Examples` of inputs and labels, without padding.
 
   Args:
     inputs: real numbers [n, ...].
@@ -35,8 +35,8 @@ def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = N
     num_classes: labels are below it. None: below 2^31.
 
   Raises:
-    ValueError: if there are not as many inputs as labels, or one of them would be another number in
-      float32 or int32, beyond rounding: a label that is not whole, an input that is not finite.
+    ValueError: if the numbers of inputs and labels differ. Also if a number would change in float32
+      or int32, beyond rounding: a label that is not whole, an input that is not finite.
 
   >>> examples(np.ones((2, 3)), np.array([0.0, 1.0])).labels
   array([0, 1], dtype=int32)
@@ -61,7 +61,7 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
     `Examples` with leading axes [len(users), max n_user].
 
   Raises:
-    ValueError: if there is no user, or an example that a user has is not there.
+    ValueError: if there is no user, or a user has an example that is not in the data.
 
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
   >>> group(data, [np.array([2]), np.array([0, 1])]).labels.tolist()
@@ -74,16 +74,16 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   for row, (user, count) in enumerate(zip(users, map(len, users), strict=True)):
     indices[row, :count], mask[row, :count] = user, 1
   inputs, labels = data.inputs[indices], data.labels[indices]
-  inputs[mask == 0], labels[mask == 0] = 0, 0  # not another user's
+  inputs[mask == 0], labels[mask == 0] = 0, 0  # index 0 put another user's example there
   return Examples(inputs, labels, mask)
 
 
 def checked_users(users: Sequence[np.ndarray], num_examples: int) -> list[np.ndarray]:
-  """The numbers of each user's examples, int [n_user].
+  """The numbers of each user's examples, int [n_user], checked.
 
   Raises:
-    ValueError: if there is no user, or a number is not that of an example: NumPy would take -1 for
-      the last.
+    ValueError: if there is no user, or no example has such a number. NumPy would take -1 for the
+      last example.
   """
   if not len(users):
     raise ValueError("Expected at least one user, got none.")
@@ -98,7 +98,10 @@ def checked_users(users: Sequence[np.ndarray], num_examples: int) -> list[np.nda
 def partition_iid(
   rng: np.random.Generator, num_examples: int, examples_per_user: int
 ) -> list[np.ndarray]:
-  """Users of equal size with random examples; a remainder too small for a user is left out."""
+  """Users of equal size with random examples.
+
+  A remainder too small for a user is left out.
+  """
   _check_size(num_examples, examples_per_user)
   num_users = num_examples // examples_per_user
   return list(rng.permutation(num_examples)[: num_users * examples_per_user].reshape(num_users, -1))
@@ -107,11 +110,11 @@ def partition_iid(
 def partition_by_label(
   rng: np.random.Generator, labels: np.ndarray, examples_per_user: int, *, labels_per_user: int = 2
 ) -> list[np.ndarray]:
-  """Non-IID users of equal size: the examples sorted by label are cut into shards, dealt out at
-  random.
+  """Non-IID users of equal size, each with few labels.
 
-  Each user gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv
-  1602.05629, Section 3).
+  The examples are sorted by label and cut into shards, which are dealt out at random. Each user
+  gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section
+  3).
   """
   _check_size(len(labels), examples_per_user)
   _validate.integer(1, labels_per_user=labels_per_user)
@@ -122,7 +125,8 @@ def partition_by_label(
     )
   shard = examples_per_user // labels_per_user
   num_shards = len(labels) // examples_per_user * labels_per_user
-  by_label = np.argsort(rng.permutation(len(labels)), kind="stable")  # random order within a label
+  # A random order first: the stable sort by label keeps it within each label.
+  by_label = np.argsort(rng.permutation(len(labels)), kind="stable")
   by_label = by_label[np.argsort(labels[by_label], kind="stable")][: num_shards * shard].reshape(
     num_shards, shard
   )
@@ -130,13 +134,14 @@ def partition_by_label(
 
 
 def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
-  """One user for each distinct value of `groups` (a writer), with its first `max_examples`
-  examples.
+  """One user for each distinct value of `groups` (a writer).
+
+  Each user has its first `max_examples` examples.
 
   Raises:
-    ValueError: if a group is NaN, which is no user's, or max_examples is not positive.
+    ValueError: if a group is NaN, which is no user's. Also if max_examples is not positive.
   """
-  if np.any(groups != groups):
+  if np.any(groups != groups):  # NaN alone differs from itself; groups may be strings
     raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
   if max_examples is not None:
     _validate.integer(1, max_examples=max_examples)
@@ -146,6 +151,7 @@ def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -
 
 
 def _check_size(num_examples: int, examples_per_user: int) -> None:
+  """Refuses users of fewer than one example, or of more than there are."""
   _validate.integer(1, examples_per_user=examples_per_user)
   if examples_per_user > num_examples:
     raise ValueError(f"Expected at most {num_examples} examples per user, got {examples_per_user}.")

@@ -33,14 +33,16 @@ class Dataset(NamedTuple):
 
 
 def digits() -> Dataset:
-  """1,797 images of 8 x 8 pixels that come with scikit-learn: every fifth is for the test.
+  """The 1,797 images of 8 x 8 pixels that come with scikit-learn.
+
+  Every fifth image is a test image.
 
   >>> data = digits()
   >>> data.train.inputs.shape, data.test.inputs.shape
   ((1437, 8, 8), (360, 8, 8))
   """
   try:
-    from sklearn import datasets  # Takes a second to import.
+    from sklearn import datasets  # here, since it takes a second to import
   except ImportError as error:
     raise ImportError(
       "Expected scikit-learn for the digits; run: pip install 'jdp[experiments]'."
@@ -53,25 +55,25 @@ def digits() -> Dataset:
 
 
 def mnist(data_dir: str | pathlib.Path) -> Dataset:
-  """MNIST in IDX format: 60,000 and 10,000 images of 28 x 28 pixels.
+  """MNIST from files in IDX format: 60,000 and 10,000 images of 28 x 28 pixels.
 
   Args:
-    data_dir: the folder that holds `train-images-idx3-ubyte` and so on, gzip'd or not, or a folder
-      "mnist" with them. If `mnist_writer_ids.npz` (arrays `train_writer` and `test_writer`) lies
-      beside them, the writers are the groups.
+    data_dir: the folder that holds `train-images-idx3-ubyte` and so on, gzip'd or not. It may hold
+      a folder "mnist" with them instead. If `mnist_writer_ids.npz` lies beside them, the writers
+      are the groups. Its arrays are `train_writer` and `test_writer`.
 
   Raises:
-    FileNotFoundError: if a file is missing; the message says which and where it belongs.
-    ValueError: if a file is not in IDX format, a label is no digit, or there is not one writer, a
-      whole number, for each training image.
+    FileNotFoundError: if a file is missing. The message says which, and where it belongs.
+    ValueError: if a file is not in IDX format, or a label is no digit. Also unless there is one
+      writer, a whole number, for each training image.
   """
   folder = pathlib.Path(data_dir)
   if (folder / "mnist").is_dir():
     folder = folder / "mnist"
 
   def load(part):
-    images = read_idx(_find(folder, f"{part}-images-idx3-ubyte")) / np.float32(255)
-    return examples(images, read_idx(_find(folder, f"{part}-labels-idx1-ubyte")), 10)
+    images = read_idx(_idx_file(folder, f"{part}-images-idx3-ubyte")) / np.float32(255)
+    return examples(images, read_idx(_idx_file(folder, f"{part}-labels-idx1-ubyte")), 10)
 
   train, writers = load("train"), folder / "mnist_writer_ids.npz"
   groups = _writers(writers, len(train.labels)) if writers.exists() else None
@@ -93,7 +95,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz.
 
   Raises:
-    ValueError: if it is none, or not all of one.
+    ValueError: if the file is no such file, or is incomplete.
   """
   content = path.read_bytes()
   if path.suffix == ".gz":
@@ -105,6 +107,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     raise ValueError(
       f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}."
     )
+  # Header: two zero bytes, the type (8: unsigned bytes), the rank, and the sizes in big-endian.
   rank = content[3]
   shape = np.frombuffer(content, ">i4", count=rank, offset=4)
   data = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
@@ -116,7 +119,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _writers(path: pathlib.Path, count: int) -> np.ndarray:
-  """The writers of the training images."""
+  """The writers of the training images, int64 [count]."""
   with np.load(path) as file:
     if "train_writer" not in file:
       raise ValueError(
@@ -130,7 +133,8 @@ def _writers(path: pathlib.Path, count: int) -> np.ndarray:
   return groups
 
 
-def _find(folder: pathlib.Path, name: str) -> pathlib.Path:
+def _idx_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """The path of MNIST's file of this name, gzip'd or not."""
   for path in (folder / name, folder / f"{name}.gz"):
     if path.exists():
       return path

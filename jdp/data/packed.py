@@ -1,5 +1,6 @@
-"""Users of unequal size, one after the other in one array: memory for the examples that there
-are.
+"""Users of unequal size, one after the other in one array.
+
+The array takes memory for the examples alone, not for padding between users.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ class PackedUsers:
   """The examples of many users, a pytree.
 
   Attributes:
-    examples: those of all users in a row, and `width` rows of padding at the end.
+    examples: those of all users in a row, with `width` rows of padding at the end.
     starts: int32 [users], where each user begins.
-    counts: int32 [users], how many examples it has.
+    counts: int32 [users], how many examples each user has.
     width: the largest count, static.
   """
 
@@ -36,8 +37,9 @@ class PackedUsers:
   width: int
 
   def user(self, number: jax.Array) -> Examples:
-    """One user's examples, padded with zeros to `width`: nothing of the next user is left in
-    them.
+    """One user's examples, padded with zeros to `width`.
+
+    No example of the next user remains in the padding.
     """
 
     def rows(x):
@@ -49,16 +51,17 @@ class PackedUsers:
 
 
 def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
-  """The examples of each user, without padding between them; `jdp.data.group` pads every user to
-  the largest.
+  """The examples of each user, without padding between them.
+
+  In contrast, `jdp.data.group` pads every user to the largest.
 
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
 
   Raises:
-    ValueError: if there is no user, an example that a user has is not there, or all together are
-      too many for int32.
+    ValueError: if there is no user, or a user has an example that is not in the data. Also if all
+      together are too many for int32.
 
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -74,6 +77,7 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
   )
   order = np.concatenate(users)
 
+  # `width` rows at the end keep the last user's slice in place: JAX would shift one that overruns.
   def padded(x):
     return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])
 

@@ -1,8 +1,7 @@
-"""Phishing URLs as features in [0, 1]: hashed words of the path and the query. No URL is ever
-opened.
+"""Phishing URLs as features in [0, 1]: hashed words of the path and the query.
 
-Scheme and host are left out: in public lists the harmless URLs come from few hosts, which a model
-would learn by heart.
+No URL is ever opened. Scheme and host are left out. In public lists the harmless URLs come from few
+hosts, which a model would learn by heart.
 """
 
 import csv
@@ -19,25 +18,26 @@ from jdp.data.clients import examples
 from jdp.data.datasets import Dataset
 
 _LABELS = {"0": 0, "1": 1, "legitimate": 0, "phishing": 1}
-# urllib refuses URLs that people do click on
+# A regular expression, since urllib refuses URLs that people do click on.
 _URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
 def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
-  """Labelled URLs, 1 for phishing; a fifth of the hosts is for the test, so that no host is on both
-  sides.
+  """A data set of labelled URLs, 1 for phishing.
+
+  A fifth of the hosts is for the test. No host is on both sides.
 
   Args:
-    path: a CSV file, gzip'd if its name ends in .gz, with a column "url" and a column "label" (0,
-      1) or "status" ("legitimate", "phishing"); or a folder, or one with a folder "phishing", that
-      holds `urls_50k.csv.gz`.
+    path: a CSV file, gzip'd if its name ends in .gz. It has a column "url", and a column "label"
+      (0, 1) or "status" ("legitimate", "phishing"). Or a folder that holds `urls_50k.csv.gz`,
+      directly or in a folder "phishing".
     num_features: see `url_features`.
 
   Raises:
     FileNotFoundError: if there is no such file.
     ValueError: if a column is missing, a label is another, or all hosts are on one side.
   """
-  urls, labels = read_urls(_find(pathlib.Path(path)))
+  urls, labels = read_urls(_csv_file(pathlib.Path(path)))
   is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])
   if not 0 < is_test.sum() < len(urls):
     raise ValueError(
@@ -68,11 +68,14 @@ def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
-  """What the paths and queries of URLs are made of, as bits.
+  """The features of URLs, as bits: what their paths and queries are made of.
 
-  The first feature is always 1, an intercept. The words of a path, of a query, and how long and
-  deep they are (in powers of two) are hashed (CRC-32) to the others; a feature is 1 if anything
-  fell on it. Numbers count as their number of digits.
+  The first feature is always 1, an intercept. The other features are hashes (CRC-32) of:
+
+  * the words of the path and of the query;
+  * the lengths of both, in powers of two, and the depth of the path.
+
+  A feature is 1 if anything is hashed to it. A number counts as its number of digits.
 
   Args:
     urls: any strings.
@@ -91,7 +94,7 @@ def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   features = np.zeros((len(urls), num_features), np.float32)
   features[:, 0] = 1
   for row, url in zip(features, urls, strict=True):
-    row[[1 + zlib.crc32(word.encode()) % (num_features - 1) for word in _words(url)]] = 1
+    row[[1 + zlib.crc32(word.encode()) % (num_features - 1) for word in _hashed_words(url)]] = 1
   return features
 
 
@@ -107,7 +110,8 @@ def split_url(url: str) -> tuple[str, str, str]:
   return host, path, query
 
 
-def _words(url: str) -> Iterator[str]:
+def _hashed_words(url: str) -> Iterator[str]:
+  """What `url_features` hashes: words, lengths and depth, each with its part of the URL."""
   _, path, query = split_url(url)
   for name, part in (("path", path), ("query", query)):
     for word in re.findall(r"[a-z]+|[0-9]+", part):
@@ -116,7 +120,8 @@ def _words(url: str) -> Iterator[str]:
   yield f"depth {path.count('/')}"
 
 
-def _find(path: pathlib.Path) -> pathlib.Path:
+def _csv_file(path: pathlib.Path) -> pathlib.Path:
+  """The CSV file that a path names: itself, or in the folder."""
   candidates = (path, path / "urls_50k.csv.gz", path / "phishing" / "urls_50k.csv.gz")
   for candidate in candidates:
     if candidate.is_file():

@@ -24,15 +24,21 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class UserText(NamedTuple):
-  """What one user wrote: a name, and utterances in order."""
+  """What one user wrote.
+
+  Attributes:
+    user: the user's name.
+    text: the utterances, in order.
+  """
 
   user: str
   text: tuple[str, ...]
 
 
 def read_users(path: str | pathlib.Path) -> list[UserText]:
-  """The users of a file in JSON Lines, gzip'd if its name ends in .gz: {"user": name, "text":
-  [utterance, ...]}.
+  """The users of a file in JSON Lines, gzip'd if its name ends in .gz.
+
+  Each line is {"user": name, "text": [utterance, ...]}.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -49,14 +55,15 @@ def read_users(path: str | pathlib.Path) -> list[UserText]:
       if path.suffix == ".gz"
       else open(path, encoding="utf-8") as file
     ):
-      return [_user(line, f"line {number} of {path}") for number, line in enumerate(file, 1)]
+      return [_parsed_user(line, f"line {number} of {path}") for number, line in enumerate(file, 1)]
   except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
     raise ValueError(
       f"Expected whole UTF-8 text in {path}, got: {type(error).__name__}; fetch it again."
     ) from error
 
 
-def _user(line: str, place: str) -> UserText:
+def _parsed_user(line: str, place: str) -> UserText:
+  """The user of one line; `place` says where it is, for the message."""
   try:
     row = json.loads(line)
     user, text = row["user"], row["text"]
@@ -69,17 +76,19 @@ def _user(line: str, place: str) -> UserText:
     valid = False
   if not valid:
     raise ValueError(
-      f'Expected {{"user": a string, "text": [strings]}} in {place}, got something else; mend the file.'
+      f'Expected {{"user": a string, "text": [strings]}} in {place}, got something else; '
+      "mend the file."
     )
   return UserText(user, tuple(text))
 
 
 def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
-  """The docstrings and comments of Python modules, as the texts of users: public text that every
-  machine has.
+  """The docstrings and comments of Python modules, as the texts of users.
+
+  They are public text that every machine has.
 
   Args:
-    folder: the modules in it and its folders are the users, in order of their names; tests and
+    folder: the modules in it and its folders are the users, in order of their names. Tests and
       installed packages are left out. None: the standard library.
   """
   root = pathlib.Path(sysconfig.get_path("stdlib") if folder is None else folder)
@@ -92,10 +101,11 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
 
 
 def _prose(path: pathlib.Path) -> Iterator[str]:
+  """The paragraphs of a module's docstrings, and its comments."""
   source = path.read_bytes()
   try:
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
-  except (SyntaxError, ValueError):  # meant for another version of Python, or no text at all
+  except (SyntaxError, ValueError):  # written for another version of Python, or no text at all
     return
   for docstring in filter(None, map(ast.get_docstring, nodes)):
     yield from docstring.split("\n\n")
@@ -116,11 +126,12 @@ def text_users(
 
   Args:
     vocabulary: public.
-    users: the utterances of each.
-    tokens_per_user: of those who have more, the first so many are kept; a multiple of `unroll`.
+    users: the utterances of each user.
+    tokens_per_user: how many tokens of a user are kept, the first ones. A multiple of `unroll`.
     unroll: tokens of a sequence.
-    equal: whether users who have fewer are left out (arXiv 1710.06963, Appendix B). False: all are
-      kept; weigh them by their number of sequences (`jdp.federated.weight_by_examples`).
+    equal: whether users who have fewer tokens are left out (arXiv 1710.06963, Appendix B). If
+      False, all are kept. Then weigh them by their number of sequences
+      (`jdp.federated.weight_by_examples`).
 
   Returns:
     `PackedUsers` whose `Examples` have inputs and labels int32 [sequences, unroll].
@@ -142,13 +153,13 @@ def text_users(
       f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."
     )
   least = tokens_per_user if equal else 1
-  encoded = (_pairs(vocabulary, text, tokens_per_user) for text in users)
-  parts = [_cut(pairs, unroll) for pairs in encoded if len(pairs) >= least]
+  encoded = (_token_pairs(vocabulary, text, tokens_per_user) for text in users)
+  parts = [_cut_sequences(pairs, unroll) for pairs in encoded if len(pairs) >= least]
   if not parts:
     raise ValueError(
       f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user."
     )
-  return pack(_joined(parts), _consecutive([len(part.labels) for part in parts]))
+  return pack(_concatenated(parts), _consecutive([len(part.labels) for part in parts]))
 
 
 def sequences(
@@ -156,9 +167,9 @@ def sequences(
 ) -> Examples:
   """Utterances as sequences of words and the words that follow them.
 
-  Each utterance w_1 .. w_n is n + 1 tokens: after BOS comes w_1, after w_1 comes w_2, after w_n
-  comes EOS. The tokens of all utterances in a row are cut into sequences of `unroll`. What is left
-  is padded with the label BOS, which never follows a word and does not count.
+  An utterance w_1 .. w_n is n + 1 tokens: w_1 follows BOS, w_2 follows w_1, and EOS follows w_n.
+  The tokens of all utterances in a row are cut into sequences of `unroll`. The last sequence is
+  padded with the label BOS, which never follows a word and does not count.
 
   Args:
     vocabulary: a word that is not in it is UNK.
@@ -167,12 +178,14 @@ def sequences(
     max_tokens: only the first so many tokens are kept. None: all.
 
   Returns:
-    `Examples`: inputs int32 [n, unroll] and labels int32 [n, unroll].
+    `Examples` with inputs and labels int32 [n, unroll].
   """
-  return _cut(_pairs(vocabulary, texts, max_tokens), unroll)
+  return _cut_sequences(_token_pairs(vocabulary, texts, max_tokens), unroll)
 
 
-def _pairs(vocabulary: Vocabulary, texts: Iterable[str], max_tokens: int | None) -> np.ndarray:
+def _token_pairs(
+  vocabulary: Vocabulary, texts: Iterable[str], max_tokens: int | None
+) -> np.ndarray:
   """(word, next word) of at most the first `max_tokens` tokens, int32 [tokens, 2]."""
   tokens = itertools.chain.from_iterable(
     itertools.pairwise((BOS, *numbers, EOS)) for numbers in map(vocabulary.encode, texts) if numbers
@@ -180,15 +193,18 @@ def _pairs(vocabulary: Vocabulary, texts: Iterable[str], max_tokens: int | None)
   return np.array(list(itertools.islice(tokens, max_tokens)), np.int32).reshape(-1, 2)
 
 
-def _cut(pairs: np.ndarray, unroll: int) -> Examples:
+def _cut_sequences(pairs: np.ndarray, unroll: int) -> Examples:
+  """Tokens [n, 2] as sequences of `unroll`, the last one padded."""
   padded = np.pad(pairs, ((0, -len(pairs) % unroll), (0, 0)), constant_values=BOS)
   inputs, labels = padded.T.reshape(2, -1, unroll)
   return Examples(inputs, labels, np.ones(len(inputs), np.float32))
 
 
-def _joined(parts: Sequence[Examples]) -> Examples:
+def _concatenated(parts: Sequence[Examples]) -> Examples:
+  """The examples of all parts, one after the other."""
   return Examples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _consecutive(counts: Sequence[int]) -> list[np.ndarray]:
+  """The numbers 0, 1, ... dealt out in order: so many to each part."""
   return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])

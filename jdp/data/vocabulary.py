@@ -18,14 +18,19 @@ from jdp.random import is_exposed
 
 SPECIAL = ("<unk>", "<bos>", "<eos>")
 UNK, BOS, EOS = range(len(SPECIAL))
-"""Any word that is not in the vocabulary; what an utterance begins with; what it ends with."""
+"""The numbers of the special words.
+
+UNK stands for any word that is not in the vocabulary. An utterance begins with BOS and ends with
+EOS.
+"""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def words(text: str) -> list[str]:
-  """The words of a text in lower case: letters and digits, with apostrophes inside; all else is
-  left out.
+  """The words of a text in lower case: letters and digits, with apostrophes inside.
+
+  All other characters are left out.
 
   >>> words("Don't -- you   DARE!")
   ["don't", 'you', 'dare']
@@ -38,7 +43,7 @@ class Vocabulary:
   """A fixed list of words, public.
 
   Attributes:
-    words: the most frequent first; word i has the number i + 3, after UNK, BOS and EOS.
+    words: the most frequent first. Word i has the number i + 3, after UNK, BOS and EOS.
 
   >>> vocabulary = Vocabulary(("the", "cat"))
   >>> len(vocabulary), vocabulary.encode("The cat sat."), vocabulary.decode([3, 4, 0])
@@ -53,10 +58,11 @@ class Vocabulary:
 
   @functools.cached_property
   def _numbers(self) -> dict[str, int]:
+    """The number of each word."""
     return {word: number for number, word in enumerate(self.words, len(SPECIAL))}
 
   def encode(self, text: str) -> list[int]:
-    """The numbers of the words of a text; without BOS and EOS."""
+    """The numbers of the words of a text, without BOS and EOS."""
     return [self._numbers.get(word, UNK) for word in words(text)]
 
   def decode(self, numbers: Iterable[int]) -> str:
@@ -67,8 +73,8 @@ class Vocabulary:
 def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
   """The `size` most frequent words of public texts, or all of them if there are fewer.
 
-  Formal guarantee: none. The texts must be public: that a rare word is in the list says that
-  somebody wrote it.
+  Formal guarantee: none. The texts must be public: a rare word in the list says that somebody wrote
+  it.
 
   Args:
     texts: any strings.
@@ -93,28 +99,28 @@ def private_vocabulary(
 ) -> tuple[Vocabulary, Round]:
   """The words that most users use, among public candidates, by a noised count.
 
-  Every user names the candidates that it uses most, at most `words_per_user` of them; the number of
-  users who named a word is released with Gaussian noise, for every candidate, and the largest are
-  taken. A word that is no candidate stays unknown whatever users write, so that no list of words
-  tells about a single user.
+  Every user names the candidates that it uses most, at most `words_per_user` of them. For every
+  candidate, the number of users who named it is released with Gaussian noise. The largest are
+  taken. A word that is no candidate stays unknown, whatever users write. So the list of words tells
+  nothing about a single user beyond the noised counts.
 
-  Formal guarantee, per user, under add/remove, to whoever sees the vocabulary: that of the event, a
-  Gaussian release of all users' sum with the noise multiplier z. A user's vector of zeros and ones
-  has an L2 norm of at most sqrt(words_per_user); sums of fewer than 2^24 users are exact in
-  float32. The noised counts are dithered, and what floats cost is as for
-  `jdp.queries.gaussian_sum`.
+  Formal guarantee: that of the event, per user and under add/remove. It holds against anyone who
+  sees the vocabulary. The event is a Gaussian release of all users' sum with the noise multiplier
+  z. A user's vector of zeros and ones has an L2 norm of at most sqrt(words_per_user). Sums of fewer
+  than 2^24 users are exact in float32. The noised counts are dithered, and floats cost as much as
+  for `jdp.queries.gaussian_sum`.
 
   Args:
-    key: of the noise; consumed. One from `jdp.random.secure_key`, or the event is marked; use it
-      once.
+    key: of the noise; consumed. Use it once. Take it from `jdp.random.secure_key`: otherwise the
+      event is marked.
     users: the texts of each user, any strings.
-    candidates: words from public sources; repetitions are ignored.
+    candidates: words from public sources. Repetitions are ignored.
     size: how many words the vocabulary has, at most as many as there are candidates.
     words_per_user: L >= 1. The noise on a count is z sqrt(L).
-    noise_multiplier: z >= 0; at 0 nothing is private.
+    noise_multiplier: z >= 0. At 0 nothing is private.
 
   Returns:
-    (vocabulary, event): append the event to the ledger of the training that uses the vocabulary.
+    (vocabulary, event). Append the event to the ledger of the training that uses the vocabulary.
 
   Raises:
     ValueError: if a number is out of range.
@@ -139,7 +145,7 @@ def private_vocabulary(
       f"Expected size of at most {len(names)} candidates, got {size}; name more candidates."
     )
   query = gaussian_sum(*_bound_and_noise(words_per_user, noise_multiplier))
-  named = jnp.asarray(_named(users, names, words_per_user), jnp.float32)
+  named = jnp.asarray(_naming_counts(users, names, words_per_user), jnp.float32)
   noised, event, _ = query.finalize(key, query.init(named), named)
   order = np.argsort(-np.asarray(noised), kind="stable")[:size]
   return Vocabulary(tuple(names[i] for i in order)), Round(
@@ -148,8 +154,9 @@ def private_vocabulary(
 
 
 def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
-  """The event of a `private_vocabulary` yet to be drawn, for planning: it depends on nobody's
-  words.
+  """The event of a `private_vocabulary` that is yet to be drawn, for planning.
+
+  It depends on nobody's words.
 
   >>> vocabulary_event(words_per_user=4, noise_multiplier=0.5).query
   GaussianSum(clip_norm=2.0, stddev=1.0)
@@ -160,12 +167,15 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 
 
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
+  """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 
 
-def _named(users: Iterable[Iterable[str]], names: Sequence[str], words_per_user: int) -> np.ndarray:
-  """For each candidate, how many users name it, int [candidates]."""
+def _naming_counts(
+  users: Iterable[Iterable[str]], names: Sequence[str], words_per_user: int
+) -> np.ndarray:
+  """For each candidate, how many users name it, int64 [candidates]."""
   numbers = {name: i for i, name in enumerate(names)}
   total = np.zeros(len(names), np.int64)
   for texts in users:

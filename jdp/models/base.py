@@ -28,12 +28,11 @@ Loss = Callable[[PyTree, Examples], jax.Array]
 
 
 def half_precision(model: Model) -> Model:
-  """The model computed in bfloat16: for clients, whose parameters, gradients, clipping and sums
-  stay float32.
+  """The model computed in bfloat16, for clients.
 
-  Half the memory and a multiple of the speed where the processor multiplies bfloat16 matrices;
-  slower where not. What a client computes is rounded to a relative 2^-8, which the guarantee does
-  not depend on.
+  Parameters, gradients, clipping and sums stay float32. It takes half the memory. It is several
+  times as fast where the processor multiplies bfloat16 matrices, and slower elsewhere. What a
+  client computes is rounded to a relative 2^-8. The guarantee does not depend on that.
   """
 
   def half(x):
@@ -46,10 +45,10 @@ def half_precision(model: Model) -> Model:
 
 
 def cross_entropy(model: Model) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy over the examples that count, 0 if none
-  does.
+  """The loss (parameters, examples) -> mean cross-entropy over the examples that count.
 
-  What padding holds changes neither the loss nor its gradient, NaN included.
+  It is 0 if none does. The contents of padding, NaN included, change neither the loss nor its
+  gradient.
   """
 
   def loss(params, examples):
@@ -63,9 +62,10 @@ def cross_entropy(model: Model) -> Loss:
 
 
 def without_padding(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """(inputs, labels, mask) with zeros for whatever padding holds.
+  """(inputs, labels, mask) with zeros in place of the contents of padding.
 
-  Cleared before the model sees it: in the gradient, the mask's zero times a NaN input would be NaN.
+  Padding is cleared before the model sees it. In the gradient, the mask's zero times a NaN input
+  would be NaN.
   """
   counts = examples.mask > 0
   inputs = jnp.where(counts.reshape(-1, *[1] * (examples.inputs.ndim - 1)), examples.inputs, 0.0)
@@ -80,7 +80,7 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
 def accuracy(
   model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
 ) -> jax.Array:
-  """The share of examples classified correctly, in batches of bounded memory."""
+  """The share of examples classified correctly, computed in batches of bounded memory."""
 
   def correct(example):
     inputs, labels, mask = example

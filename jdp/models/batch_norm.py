@@ -1,10 +1,12 @@
-"""Batch normalisation for private training: by the server's statistics, never by those of a batch.
+"""Batch normalisation for private training, by the server's statistics, never by those of a batch.
 
-Ordinary batch normalisation makes an example's gradient depend on who else is in its batch, so that
-one record more moves the contributions of all others. Here every record is normalised with the
-running statistics that the server sends, and reports the moments of its normalised activations
-beside its gradient: one more vector to be clipped, summed and noised (arXiv 1812.06210, Section 1).
-The server moves the statistics by the noised averages.
+Ordinary batch normalisation makes an example's gradient depend on the other examples of its batch.
+One record more would then move the contributions of all others.
+
+Here every record is normalised with the running statistics that the server sends. It reports the
+moments of its normalised activations beside its gradient. They are one more vector to be clipped,
+summed and noised (arXiv 1812.06210, Section 1). The server moves the statistics by the noised
+averages.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +23,7 @@ from jdp.models.cnn import Conv
 PyTree = Any
 
 VARIANCE_RANGE = (1e-6, 1e6)
-"""Running variances stay within it, whatever is released: what is divided by is never zero, nor
-infinite.
-"""
+"""The range of running variances, whatever is released: no divisor is zero or infinite."""
 
 
 class Statistics(NamedTuple):
@@ -39,11 +39,12 @@ class Statistics(NamedTuple):
 
 
 class Moments(NamedTuple):
-  """What a record tells about a layer's normalised activations u, or the average of it over a
-  sample.
+  """The moments of a layer's normalised activations u.
 
-  Both are near zero where the statistics fit, so that clipping takes little, and how large the
-  sample was matters little to an average over its expected size.
+  They are those of a record, or their average over a sample.
+
+  Both are near zero where the statistics fit. So clipping takes little, and the size of the sample
+  matters little to an average over its expected size.
 
   Attributes:
     shift: mean of u, float32 [features].
@@ -59,7 +60,8 @@ class NormalisedModel(NamedTuple):
 
   Attributes:
     init: key -> weights, a plain pytree of float32 arrays.
-    init_statistics: () -> `Statistics` of each normalised layer, by name; mean 0 and variance 1.
+    init_statistics: () -> `Statistics` of each normalised layer, by name. The mean is 0 and the
+      variance is 1.
     apply: (weights, statistics, inputs [n, ...]) -> (logits [n, num_classes], normalised
       activations [n, ..., features] by layer). Examples do not touch each other.
   """
@@ -79,8 +81,9 @@ def without_statistics(model: Model) -> NormalisedModel:
 
 
 def record_moments(normalised: Mapping[str, jax.Array], mask: jax.Array) -> dict[str, Moments]:
-  """The moments of one record, by layer: means over its examples that count, and over places; zeros
-  if none counts.
+  """The moments of one record, by layer.
+
+  They are means over its examples that count, and over places. They are zeros if no example counts.
 
   >>> u = {"layer": jnp.array([[1.0, 2.0], [3.0, 0.0], [9.0, 9.0]])}
   >>> moments = record_moments(u, jnp.array([1.0, 1.0, 0.0]))["layer"]
@@ -96,12 +99,15 @@ def record_moments(normalised: Mapping[str, jax.Array], mask: jax.Array) -> dict
 
 
 def move(statistics: Statistics, moments: Moments, rate: float) -> Statistics:
-  """The statistics of a mixture: 1 - rate of what they describe, and rate of what the moments do.
+  """The running statistics after a round: a mixture of old activations and those of the sample.
 
-  In normalised units the mixture's mean is rate * shift, and its variance 1 + rate * spread -
-  (rate * shift)^2. Of any true moments that is at least 1 - rate; noise may take it lower, even
-  below zero, so it is kept there: a variance stays positive, loses at most the share `rate` of
-  itself in a round, and is within `VARIANCE_RANGE`.
+  The mixture has 1 - rate of what `statistics` describes, and rate of what `moments` describes. In
+  normalised units its mean is rate * shift, and its variance is 1 + rate * spread - (rate *
+  shift)^2.
+
+  For any true moments that variance is at least 1 - rate. Noise may take it lower, even below zero,
+  so 1 - rate is enforced. A variance therefore stays positive and loses at most the share `rate` of
+  itself in a round. It also stays within `VARIANCE_RANGE`.
 
   Args:
     statistics: before the round.
@@ -124,25 +130,32 @@ def move(statistics: Statistics, moments: Moments, rate: float) -> Statistics:
   )
 
 
+_CONVOLVED, _HIDDEN = 16, 32  # features of the two normalised layers
+
+
 class _Affine(nn.Module):
   """A learnt scale and offset of each feature."""
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     scale = self.param("scale", nn.initializers.ones_init(), x.shape[-1:])
     offset = self.param("offset", nn.initializers.zeros_init(), x.shape[-1:])
-    lift = (None,) * (x.ndim - 1)
+    lift = (None,) * (x.ndim - 1)  # explicit, as rank promotion may be forbidden
     return x * scale[lift] + offset[lift]
 
 
 class _BatchNormCNN(nn.Module):
+  """The network of `batch_norm_cnn`."""
+
   num_classes: int
 
   @nn.compact
-  def __call__(self, x, statistics):
-    normalised = {}
+  def __call__(
+    self, x: jax.Array, statistics: Mapping[str, Statistics]
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    normalised: dict[str, jax.Array] = {}
 
-    def normalise(name, x):
+    def normalise(name: str, x: jax.Array) -> jax.Array:
       mean, variance = (s[(None,) * (x.ndim - 1)] for s in statistics[name])
       normalised[name] = (x - mean) / jnp.sqrt(variance)
       return nn.relu(_Affine(name=f"{name}_affine")(normalised[name]))
@@ -150,9 +163,6 @@ class _BatchNormCNN(nn.Module):
     x = normalise("Conv_0", Conv(_CONVOLVED, (4, 4), 2, "SAME", name="Conv_0")(x))
     x = normalise("Dense_0", nn.Dense(_HIDDEN, name="Dense_0")(x.reshape(x.shape[0], -1)))
     return nn.Dense(self.num_classes, name="Dense_1")(x), normalised
-
-
-_CONVOLVED, _HIDDEN = 16, 32
 
 
 def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> NormalisedModel:

@@ -1,8 +1,8 @@
-"""A small convolutional network, the one that the differential privacy literature trains on MNIST.
+"""A small convolutional network: the usual one for MNIST in the differential privacy literature.
 
-Clients differ in their weights' gradients, so vmap turns each convolution into as many small ones
-as there are clients, which XLA computes one by one on CPU. As patches and a matrix product they
-stay one batched product: 3 to 20 times faster there.
+Clients differ in their weights' gradients. So vmap turns each convolution into as many small ones
+as there are clients, and XLA computes these one by one on CPU. As patches and a matrix product they
+stay one batched product, which is 3 to 20 times faster there.
 """
 
 import flax.linen as nn
@@ -15,8 +15,9 @@ from jdp.models.base import Model
 
 
 class Conv(nn.Module):
-  """`nn.Conv` in two dimensions, with the same parameters and results, as a product of patches and
-  weights.
+  """`nn.Conv` in two dimensions, as a product of patches and weights.
+
+  It has the same parameters and results.
   """
 
   features: int
@@ -26,7 +27,7 @@ class Conv(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """[n, height, width, channels] -> [n, height', width', features]."""
+    """Maps [n, height, width, channels] to [n, height', width', features]."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
     bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
@@ -37,14 +38,16 @@ class Conv(nn.Module):
 
 
 def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Array:
-  """[n, height, width, channels] -> [n, height', width', kernel height * kernel width * channels],
-  without padding.
+  """All patches of images, without padding.
+
+  It maps [n, height, width, channels] to [n, height', width', size of a patch]. The size is kernel
+  height * kernel width * channels.
   """
   rows, columns = (
     np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
     for size, width in zip(x.shape[1:3], kernel_size, strict=True)
   )
-  if x.shape[-1] == 1:  # A gather would copy number by number; slices copy rows of the kernel.
+  if x.shape[-1] == 1:  # a gather would copy number by number; slices copy rows of the kernel
     x = jnp.stack([x[:, :, own[0] : own[-1] + 1, 0] for own in columns], axis=2)
     return jnp.concatenate([x[:, own[0] : own[-1] + 1 : stride] for own in rows.T], axis=-1)
   # [n, height', kernel height, width', kernel width, channels]
@@ -53,16 +56,21 @@ def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Arr
 
 
 def _max_pool(x: jax.Array) -> jax.Array:
-  """`nn.max_pool(x, (2, 2))`, of stride 1, whose gradient needs no windows."""
+  """`nn.max_pool(x, (2, 2))` with stride 1.
+
+  Its gradient needs no windows.
+  """
   x = jnp.maximum(x[:, 1:], x[:, :-1])
   return jnp.maximum(x[:, :, 1:], x[:, :, :-1])
 
 
 class _SmallCNN(nn.Module):
+  """The network of `small_cnn`."""
+
   num_classes: int
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     x = _max_pool(nn.relu(Conv(16, (8, 8), 2, "SAME", name="Conv_0")(x)))
     x = _max_pool(nn.relu(Conv(32, (4, 4), 2, "VALID", name="Conv_1")(x)))
     x = nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1)))
@@ -70,9 +78,9 @@ class _SmallCNN(nn.Module):
 
 
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
-  """Two convolutions and two dense layers; 26,010 parameters on 28 x 28 images of 10 classes.
+  """Two convolutions and two dense layers, the architecture of TensorFlow Privacy's MNIST tutorial.
 
-  The architecture of TensorFlow Privacy's MNIST tutorial, so that results can be compared.
+  Results can thus be compared. It has 26,010 parameters on 28 x 28 images of 10 classes.
 
   Args:
     input_shape: (height, width) or (height, width, channels), at least 16 x 16.

@@ -1,5 +1,6 @@
-"""Generalised linear models with their canonical links: linear, logistic, multinomial and Poisson
-regression.
+"""Generalised linear models with their canonical links.
+
+They are linear, logistic, multinomial and Poisson regression.
 """
 
 import math
@@ -15,11 +16,12 @@ from jdp.models.base import Loss
 
 
 class Family(NamedTuple):
-  """A distribution of the response in natural form: the density at y is e^(y . s - cumulant(s)), up
-  to a factor of y alone.
+  """A distribution of the response in natural form.
+
+  The density at y is e^(y . s - cumulant(s)), up to a factor of y alone.
 
   Attributes:
-    cumulant: scores [n, outputs] -> [n]; its gradient is the mean (P. McCullagh and J. A. Nelder,
+    cumulant: scores [n, outputs] -> [n]. Its gradient is the mean (P. McCullagh and J. A. Nelder,
       "Generalized Linear Models", 1989, Section 2.2.2).
     mean: scores [n, outputs] -> expected responses [n, outputs], the inverse of the canonical link.
   """
@@ -38,17 +40,18 @@ FAMILIES = {
 
 
 class GLM(NamedTuple):
-  """A generalised linear model as pure functions. Parameters are one float32 array [outputs,
-  features].
+  """A generalised linear model as pure functions.
+
+  Parameters are one float32 array [outputs, features].
 
   Attributes:
     init: key -> parameters, all zero.
     apply: (parameters, inputs [n, ...]) -> scores [n, outputs], before the link.
     predict: (parameters, inputs [n, ...]) -> expected responses [n, outputs].
-    loss: (parameters, examples) -> the mean negative log-likelihood of the examples that count,
-      less what depends on the responses alone; 0 if none counts.
-    gradient: (parameters, examples) -> the gradient of `loss`, [outputs, features]: the average of
-      (expected response - response) times the features.
+    loss: (parameters, examples) -> the mean negative log-likelihood of the examples that count, 0
+      if none counts. It leaves out the term that depends on the responses alone.
+    gradient: (parameters, examples) -> the gradient of `loss`, [outputs, features]. It is the
+      average of (expected response - response) times the features.
   """
 
   init: Callable[[jax.Array], jax.Array]
@@ -59,25 +62,26 @@ class GLM(NamedTuple):
 
 
 def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
-  """A generalised linear model on features and responses in [0, 1] (arXiv 1807.04369, Sections 3.1
-  and 3.2).
+  """A generalised linear model on features and responses in [0, 1].
 
-  Features and responses are clipped to [0, 1] first, and NaN counts as 0: what is scaled to that
-  range is unchanged, and nothing that a client holds makes the gradient of finite parameters other
-  than finite (Poisson regression: of scores below 88). So the coordinates of a logistic or
-  multinomial gradient lie in [-1, 1], and the L1 norm of what one feature adds to a multinomial
-  gradient, its column, is at most 2.
+  Source: arXiv 1807.04369, Sections 3.1 and 3.2.
+
+  Features and responses are clipped to [0, 1] first, and NaN counts as 0. Data scaled to that range
+  are unchanged. No data of a client make the gradient of finite parameters other than finite. (For
+  Poisson regression the scores must be below 88.) So the coordinates of a logistic or multinomial
+  gradient lie in [-1, 1]. One feature adds a column to a multinomial gradient, with an L1 norm of
+  at most 2.
 
   There is no intercept. Append a feature that is always 1: `with_intercept`.
 
   Args:
     family: "linear", "logistic", "poisson" or "multinomial".
     input_shape: of one input, flattened to features.
-    num_outputs: responses of one example: the classes (>= 2) of "multinomial", else 1.
+    num_outputs: responses of one example. The number of classes (>= 2) for "multinomial", else 1.
 
   Returns:
-    A `GLM`. Labels of examples are int32 classes for "multinomial" (one of another class fits
-    none), else int32 or float32 responses in [0, 1].
+    A `GLM`. For "multinomial" the labels are int32 classes; a label outside the classes fits none.
+    Otherwise they are int32 or float32 responses in [0, 1].
 
   Raises:
     ValueError: if the family is another, or the number of outputs is not one of its own.
@@ -135,9 +139,10 @@ def with_intercept(inputs: jax.Array) -> jax.Array:
 
 
 def _unit_interval(x: jax.Array) -> jax.Array:
-  return jnp.where(x > 0, jnp.minimum(x, 1.0), 0.0)  # the comparison is false for NaN
+  """x clipped to [0, 1], with 0 for NaN."""
+  return jnp.where(x > 0, jnp.minimum(x, 1.0), 0.0)  # x > 0 is false for NaN
 
 
 def _shares(mask: jax.Array) -> jax.Array:
-  """Each example's share of the average; of no example, zeros."""
+  """Each example's share of the average: zeros if no example counts."""
   return mask / jnp.maximum(jnp.sum(mask), 1.0)

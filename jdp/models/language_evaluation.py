@@ -1,6 +1,4 @@
-"""How well a language model predicts, and what: accuracy, perplexity, head words, the next word of
-a text.
-"""
+"""How well a language model predicts, and which words it predicts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,29 +18,33 @@ TOPS = (1, 3, 5)
 def language_metrics(
   model: LanguageModel, params: PyTree, examples: Examples, *, batch_size: int = 50
 ) -> dict[str, jax.Array]:
-  """Accuracy and perplexity, in batches of bounded memory.
+  """Accuracy and perplexity, computed in batches of bounded memory.
 
-  accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3, 5
-  words with the highest scores. A word that is not in the vocabulary is never predicted right, so
-  that vocabularies can be compared (arXiv 1710.06963, Appendix B), and neither is one whose score
-  is tied or NaN. UNK and BOS are not words that are offered; nor is EOS, and the end of an
-  utterance does not count here. Perplexity is e^(mean cross-entropy) over all tokens, among them
-  EOS and UNK.
+  accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3 and
+  5 words with the highest scores. A word ranks below others whose score is equal or NaN, and a word
+  with a NaN score ranks last. A word that is not in the vocabulary is never predicted right, so
+  that vocabularies can be compared (arXiv 1710.06963, Appendix B).
 
-  As in training, every sequence begins with a state of zeros, and its first words are predicted
-  from next to nothing: on average a word has about half a sequence before it.
+  UNK, BOS and EOS are not offered as predictions. The end of an utterance does not count in the
+  accuracies. Perplexity is e^(mean cross-entropy) over all tokens, EOS and UNK included.
+
+  As in training, every sequence begins with a state of zeros. Its first words are predicted from
+  next to nothing. On average a word has about half a sequence before it.
 
   Args:
     model: a `language_model`.
     params: its parameters.
     examples: sequences.
     batch_size: sequences computed side by side.
+
+  Returns:
+    The three accuracies and "perplexity", float32 scalars by name.
   """
 
   def one(sequence):
     inputs, labels, counts = _tokens_of_one(sequence)
     logits = model.apply(params, inputs[None])[0]
-    # Written so that NaN and ties are below nothing.
+    # No comparison with NaN is true: NaN and equal scores count against the label.
     below = _offered(logits) < jnp.take_along_axis(logits, labels[:, None], axis=1)
     rank = logits.shape[1] - jnp.sum(below, axis=1, dtype=jnp.int32)  # 1 is the best
     is_word = jnp.where(labels == EOS, 0.0, counts)
@@ -61,7 +63,7 @@ def language_metrics(
 
 
 def _offered(logits: jax.Array) -> jax.Array:
-  """Logits [..., vocabulary], minus infinity but for words."""
+  """Logits [..., vocabulary] with minus infinity for UNK, BOS and EOS."""
   return logits.at[..., : len(SPECIAL)].set(-jnp.inf)
 
 
@@ -80,28 +82,28 @@ def head_words(
   predictions: int = 10,
   batch_size: int = 50,
 ) -> jax.Array:
-  """How much a model keeps to frequent words: counts of |its likeliest words, intersected with the
-  N most frequent|.
+  """How much a model keeps to frequent words, as in Table 3 of arXiv 1710.06963.
 
-  As in Table 3 of arXiv 1710.06963.
+  For each token it intersects the model's likeliest words with the N most frequent, and counts how
+  many they share.
 
   Args:
     model: a `language_model`, whose words are numbered by frequency.
     params: its parameters.
     examples: sequences.
-    heads: the N.
+    heads: the values of N.
     predictions: how many of the likeliest words.
     batch_size: sequences computed side by side.
 
   Returns:
-    int32 [len(heads), predictions + 1]: for how many tokens 0, 1, .., `predictions` of the words
+    int32 [len(heads), predictions + 1]. Column i is the number of tokens for which i of the words
     are among the N.
   """
   last = jnp.array(heads, jnp.int32) + len(SPECIAL)
 
   def one(sequence):
     inputs, _, counts = _tokens_of_one(sequence)
-    # [steps, predictions]
+    # likeliest: [steps, predictions]
     _, likeliest = jax.lax.top_k(_offered(model.apply(params, inputs[None])[0]), predictions)
     is_head = (likeliest[None] >= len(SPECIAL)) & (likeliest[None] < last[:, None, None])
     size = jnp.sum(is_head, axis=-1, dtype=jnp.int32)  # [heads, steps]
@@ -114,10 +116,10 @@ def head_words(
 def next_words(
   model: LanguageModel, params: PyTree, vocabulary: Vocabulary, text: str, count: int = 3
 ) -> list[tuple[str, float]]:
-  """The likeliest words after the beginning of an utterance, with their probabilities, as a
-  keyboard offers them.
+  """The likeliest words after the beginning of an utterance, with their probabilities.
 
-  The end of the utterance, which may be likelier, is not offered, and neither is UNK.
+  A keyboard would offer them. The end of the utterance, which may be likelier, is not offered. Nor
+  is UNK.
 
   >>> from jdp.models.recurrent_language import language_model
   >>> vocabulary = Vocabulary(("the", "cat", "sat"))

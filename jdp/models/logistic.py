@@ -11,7 +11,7 @@ from jdp.models.base import Model
 def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """The generalised linear model softmax(W x + b), started at zero.
 
-  Parameters: {"w": float32 [num_classes, features], "b": float32 [num_classes]}; classes come
+  Parameters are {"w": float32 [num_classes, features], "b": float32 [num_classes]}. Classes come
   first, as a short last axis is slow to compute with.
 
   >>> import jax

@@ -1,9 +1,8 @@
-"""The recurrent language model of arXiv 1710.06963 (Appendix B): predicts the next word of a user's
-text.
+"""The recurrent language model of arXiv 1710.06963 (Appendix B), which predicts a user's next word.
 
-An LSTM whose words have one embedding for input and prediction, of norm 1. Sequences are
-`Examples`: inputs are words, int32 [n, steps], labels the words that follow, int32 [n, steps], and
-a label BOS does not count.
+It is an LSTM. A word has one embedding of norm 1, for input and for prediction. Sequences are
+`Examples`. Inputs are words, int32 [n, steps]. Labels are the words that follow, int32 [n, steps].
+A label BOS does not count.
 """
 
 from collections.abc import Callable
@@ -21,8 +20,9 @@ from jdp.models.base import Loss, mean_of_counting
 PyTree = Any
 
 TOKENS_AT_ONCE = 512
-"""Of more tokens than that, the loss computes the predictions piece by piece, and again for the
-gradient.
+"""The largest number of tokens that the loss computes at once.
+
+For more tokens it computes the predictions piece by piece, and again for the gradient.
 """
 
 _GATES = ("i", "f", "g", "o")
@@ -30,7 +30,7 @@ _LEAST_NORM = 1e-6
 
 
 class Prediction(NamedTuple):
-  """Scores of every word for every token, not yet multiplied: `vectors @ words.T + biases`.
+  """The factors of the scores `vectors @ words.T + biases` of every word for every token.
 
   Attributes:
     vectors: float32 [n, steps, embedding].
@@ -48,13 +48,13 @@ class Prediction(NamedTuple):
 
 
 class LanguageModel(NamedTuple):
-  """A language model as pure functions; a `jdp.models.Model` and what is cheaper than its logits.
+  """A language model as pure functions: a `jdp.models.Model` with cheaper predictions.
 
   Attributes:
     init: key -> parameters, a plain pytree of float32 arrays.
     apply: (parameters, words int32 [n, steps]) -> logits of the words that follow, float32 [n,
       steps, vocabulary].
-    predict: (parameters, words) -> the same as a `Prediction`.
+    predict: (parameters, words) -> the same logits as a `Prediction`, not yet multiplied.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -65,18 +65,24 @@ class LanguageModel(NamedTuple):
 def language_model(
   vocabulary_size: int, *, embedding: int = 96, hidden: int = 256
 ) -> LanguageModel:
-  """An LSTM with tied embeddings; 1,346,336 weights and the output biases for 10,000 words and UNK,
-  BOS, EOS.
+  """An LSTM with tied embeddings.
+
+  It has 1,346,336 weights and the output biases, for 10,000 words and UNK, BOS, EOS.
 
   A word is its row of one table, scaled to norm 1 whenever it is used. The rows themselves may
-  grow, as they do where noise adds up in them; the same step, or the same noise, then turns a
-  word's direction less. One LSTM layer reads the words, from a state of zeros in each sequence; a
-  matrix outside the recurrence takes its output back to the embedding's size; the scores are the
-  inner products with all words, plus biases. The table's gradient is the sum over both uses, so
-  that clipping bounds what a client does to a word by either.
+  grow, as they do where noise adds up in them. The same step, or the same noise, then turns a
+  word's direction less.
 
-  For per-layer clipping `jdp.queries.layers` finds 11 layers: the four gates' matrices for the
-  input and for the state (with its bias), the output matrix, the table, and the output biases.
+  One LSTM layer reads the words, from a state of zeros in each sequence. A matrix outside the
+  recurrence takes its output back to the embedding's size. The scores are the inner products with
+  all words, plus biases. The table's gradient is the sum over both uses. So clipping bounds what a
+  client does to a word by either use.
+
+  For per-layer clipping `jdp.queries.layers` finds 11 layers:
+
+  * the four gates' matrices for the input;
+  * the four gates' matrices for the state, each with its bias;
+  * the output matrix, the table, and the output biases.
 
   Args:
     vocabulary_size: with UNK, BOS and EOS.
@@ -116,13 +122,14 @@ def language_model(
 
 
 def normalised(rows: jax.Array) -> jax.Array:
-  """Each row scaled to norm 1; a row near zero stays so."""
+  """Each row scaled to norm 1; a row near zero stays near zero."""
   return rows * jax.lax.rsqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), _LEAST_NORM**2))
 
 
 def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
-  """flax's `OptimizedLSTMCell` along [n, steps, features], with all steps' input products at
-  once.
+  """flax's `OptimizedLSTMCell` along [n, steps, features].
+
+  The input products of all steps are computed at once.
   """
   from_input, from_state, bias = (
     jnp.concatenate([params[name + gate][part] for gate in _GATES], axis=-1)
@@ -137,18 +144,18 @@ def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
     h = jax.nn.sigmoid(o) * jnp.tanh(c)
     return (c, h), h
 
+  # from_state is [hidden, 4 hidden]: its rows are the units.
   zeros = jnp.zeros((inputs.shape[0], from_state.shape[0]), inputs.dtype)
   _, outputs = jax.lax.scan(step, (zeros, zeros), gates)
   return outputs.swapaxes(0, 1)
 
 
 def next_word_loss(model: LanguageModel) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats; 0 if
-  none does.
+  """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats.
 
-  The softmax is over all words, UNK among them. It needs memory for the scores of `TOKENS_AT_ONCE`
-  tokens, however many the examples have. What padding holds changes neither the loss nor its
-  gradient.
+  It is 0 if none does. The softmax is over all words, UNK included. The loss needs memory for the
+  scores of `TOKENS_AT_ONCE` tokens, however many the examples have. The contents of padding change
+  neither the loss nor its gradient.
   """
 
   def loss(params, examples):
@@ -170,9 +177,7 @@ def _by_pieces(
   vectors: jax.Array,
   labels: jax.Array,
 ) -> jax.Array:
-  """`function((vectors, labels))` of tokens [n, ...], computed for `TOKENS_AT_ONCE` of them at a
-  time.
-  """
+  """`function((vectors, labels))` of tokens [n, ...], for `TOKENS_AT_ONCE` of them at a time."""
   n = labels.size
   if n <= TOKENS_AT_ONCE:
     return function((vectors, labels))
@@ -181,6 +186,7 @@ def _by_pieces(
     jnp.pad(vectors, ((0, padding), (0, 0))).reshape(-1, TOKENS_AT_ONCE, vectors.shape[1]),
     jnp.pad(labels, (0, padding)).reshape(-1, TOKENS_AT_ONCE),
   )
+  # Without the checkpoint, the gradient would keep the scores of all pieces.
   return jax.lax.map(jax.checkpoint(function), pieces).reshape(-1)[:n]
 
 
@@ -191,8 +197,9 @@ def cross_entropies(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def tokens(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """(words, labels, 1 for each token that counts and else 0), all [n, steps], with BOS for whatever
-  padding holds.
+  """(words, labels, mask) of sequences, all [n, steps], with BOS in place of padding.
+
+  The mask is 1 for each token that counts, else 0.
   """
   is_real = jnp.asarray(examples.mask)[:, None] > 0
   inputs, labels = (

@@ -1,9 +1,9 @@
-"""Keys, and the one place that noise and coins are drawn from.
+"""Keys, and the only place that noise and coins are drawn from.
 
-`secure_key` makes a ChaCha key from the operating system's entropy, for all that a guarantee rests
-on; JAX's default keys (threefry, not made to resist an adversary) do for tests, data order and
-initial values. The draws take either. What is released with noise of any key but a secure one is
-marked so in the ledger.
+`secure_key` makes a ChaCha key from the operating system's entropy. Use it wherever a guarantee
+rests on the key. JAX's default keys (threefry) are not made to resist an adversary. They suffice
+for tests, data order and initial values. All draws take either. The ledger marks every release
+whose noise comes from another than a secure key.
 """
 
 from jdp.random.chacha import IMPLS, SECURE_IMPLS

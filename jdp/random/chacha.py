@@ -1,24 +1,26 @@
 """ChaCha20, ChaCha12 and ChaCha8 as JAX key types.
 
-A key of one of these types works with `jax.random` (all but `poisson`, which JAX ties to threefry)
-and under jit, vmap, scan and shard_map. The block function is that of RFC 8439, Section 2.3; the
-words that the RFC calls counter and nonce are laid out as in Bernstein's original: a 64-bit
-counter, so that no array is large enough to wrap it, and a 64-bit nonce, of which one word names
-the purpose (the domain) of the block and the other is zero.
+A key of one of these types works under jit, vmap, scan and shard_map. It works with all of
+`jax.random` but `poisson`, which JAX ties to threefry.
+
+The block function is that of RFC 8439, Section 2.3. The words that the RFC calls counter and nonce
+are laid out as in Bernstein's original. The counter has 64 bits, so that no array is large enough
+to wrap it. The nonce has 64 bits too: one word names the purpose (the domain) of the block, and the
+other is zero.
 
 **No block is ever used twice.** A block is determined by (key, nonce, counter).
 
 * Two purposes of one key (bits, split, fold_in) differ in the nonce.
-* Within one purpose the counter is the position in the output (bits, split; the pieces of a long
-  one leave gaps) or the number folded in, so it repeats only if the same purpose is asked for twice
-  of the same key, which is key reuse: JAX's checker finds it for bits and split
-  (`jax_debug_key_reuse`), and `fold_in` of the same number is the same key by definition.
-* Different keys: every derived key is 256 bits of a block that no other key or output shares, a
-  pseudorandom function of its parent and its place in the tree. If ChaCha is one, n keys of a run
+* Within bits and split, the counter is the position in the output. The pieces of a long output
+  leave gaps. Within fold_in, it is the number folded in. A counter repeats only if the same purpose
+  is asked for twice of the same key, which is key reuse. JAX's checker (`jax_debug_key_reuse`)
+  finds it for bits and split. A `fold_in` of the same number is the same key by definition.
+* Different keys: every derived key is 256 bits of a block that no other key or output shares. It is
+  a pseudorandom function of its parent and its place in the tree. If ChaCha is one, n keys of a run
   contain two equal ones with probability at most n^2 / 2^257.
 
-ChaCha20 is the conservative choice, fewer rounds are faster. J.-P. Aumasson ("Too Much Crypto",
-IACR ePrint 2019/1492) counts attacks on seven rounds, none on eight, and argues for eight.
+ChaCha20 is the conservative choice; fewer rounds are faster. J.-P. Aumasson ("Too Much Crypto",
+IACR ePrint 2019/1492) counts attacks on seven rounds and none on eight. He argues for eight.
 """
 
 import math
@@ -34,13 +36,14 @@ from jax.extend.random import define_prng_impl
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
+# the columns that row r takes its words from, at the end of `_round`
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
-# blocks in a piece of a stream: their state (256 KiB) stays in the second-level cache of a core
+# Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
 
 
 def _at_a_time() -> int:
-  """How many blocks are computed side by side; a matter of speed alone."""
+  """How many blocks are computed side by side. It affects the speed alone."""
   return PIECE if jax.default_backend() == "cpu" else 2**18
 
 
@@ -53,24 +56,24 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
     rounds: an even number of rounds.
 
   Returns:
-    [16, n] uint32: word by word, so that every operation runs along whole vectors.
+    [16, n] uint32. The words come first, so that every operation runs along whole vectors.
   """
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
   start = jnp.concatenate([head, keys, tails]).reshape(4, 4, count)
-  # Two rounds in the loop's body: what the first writes beside its input, the second writes back.
-  # With one, XLA copies.
+  # The loop's body has two rounds: the second writes back into the buffer that the first read. With
+  # one round, XLA would copy.
   end = lax.fori_loop(0, rounds // 2, lambda _, rows: _round(*_round(*rows)), tuple(start))
   return (jnp.stack(end) + start).reshape(16, count)
 
 
 def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
-  """A column round; then row r is turned left by r, and the columns are mirrored.
+  """One column round, after which row r is turned left by r and the columns are mirrored.
 
-  The RFC alternates column rounds with diagonal rounds: column rounds on rows turned left, which
-  are turned right again afterwards. Mirroring the columns (which a column round does not notice)
-  makes the second turn equal to the first. So all rounds are alike, and after an even number of
-  them everything is back in its place.
+  The RFC alternates column rounds with diagonal rounds. A diagonal round is a column round on rows
+  turned left, which are turned right again afterwards. A column round does not notice that the
+  columns are mirrored. Mirroring them makes the second turn equal to the first. So all rounds are
+  alike, and after an even number of them everything is back in its place.
   """
   a, b, c, d = _half_quarter(a, b, c, d, 16, 12)
   a, b, c, d = _half_quarter(a, b, c, d, 8, 7)
@@ -80,6 +83,7 @@ def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.
 def _half_quarter(
   a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array, first: int, second: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+  """Half of the quarter round of all columns: two additions and two rotations."""
   a = a + b
   d = _rotate(d ^ a, first)
   c = c + d
@@ -87,15 +91,15 @@ def _half_quarter(
 
 
 def _rotate(x: jax.Array, bits: int) -> jax.Array:
+  """32-bit words rotated left."""
   return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
 def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """The 64-bit counters (low, high), each [n, size] uint32, of the first `size` <= PIECE blocks of
-  one piece of each.
+  """The 64-bit counters (low, high) of the first `size` <= PIECE blocks of pieces.
 
-  Piece p of a stream counts from p PIECE. PIECE is a power of two, so nothing carries; `starts` [n]
-  is zero but for streams of one block.
+  Each is uint32 [n, size]. Piece p of a stream counts from p PIECE. PIECE is a power of two, so
+  nothing carries. `starts` [n] is zero except for streams of one block.
   """
   low = (starts + pieces * np.uint32(PIECE))[:, None] + lax.iota(np.uint32, size)[None, :]
   return low, jnp.broadcast_to((pieces // np.uint32(2**32 // PIECE))[:, None], low.shape)
@@ -104,15 +108,15 @@ def counters(starts: jax.Array, pieces: jax.Array, size: int) -> tuple[jax.Array
 def _streams(
   keys: jax.Array, starts: jax.Array, *, domain: int, count: int, rounds: int
 ) -> jax.Array:
-  """`count` blocks, or a few more, of one domain of each key: [n, 8], [n] -> [n, pieces, 16, blocks
-  in a piece].
+  """At least `count` blocks of one domain of each key: [n, pieces, 16, blocks in a piece].
 
-  Streams are cut into equal pieces of at most PIECE blocks. Those of all streams are computed a
-  group at a time.
+  `keys` is [n, 8] and `starts` is [n]. Streams are cut into equal pieces of at most PIECE blocks.
+  The pieces of all streams are computed a group at a time.
   """
   pieces = -(-count // PIECE)
   size = -(-count // pieces)
   total = keys.shape[0] * pieces
+  # A group is about as many blocks as are computed side by side. Groups are equal, the last padded.
   groups = max(1, -(-total // max(1, _at_a_time() // size)))
   group = -(-total // groups)
 
@@ -136,7 +140,7 @@ def _streams(
 
 @partial(jax.jit, static_argnames=("domain", "count", "rounds"))
 def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
-  """`_streams` for one key; under vmap, one `_streams` for them all."""
+  """`_streams` for one key; under vmap, one `_streams` for all keys."""
   streams = custom_vmap(partial(_streams, **static))
 
   @streams.def_vmap
@@ -153,6 +157,11 @@ def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
 
 
 def _define(rounds: int, *, secure: bool = False) -> Any:
+  """The key type of ChaCha with a number of rounds.
+
+  A secure type refuses seeds: its keys come from the operating system alone.
+  """
+
   def stream(key, domain, count):
     return _stream(key, np.uint32(0), domain=domain, count=max(1, count), rounds=rounds)
 
@@ -165,7 +174,7 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
     )
 
   def seed(value):
-    # 32-bit seeds are sign-extended
+    # A 32-bit seed is sign-extended: two shifts by 16 make its high word.
     low, high = (v.astype(np.uint32) for v in (value, value >> 16 >> 16))
     return first_half(jnp.pad(jnp.stack([low, high]), (0, 6)), _SEED, np.uint32(0))
 
@@ -203,7 +212,8 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
 
 IMPLS = {f"chacha{rounds}": _define(rounds) for rounds in (20, 12, 8)}
 SECURE_IMPLS = {name: _define(int(name.removeprefix("chacha")), secure=True) for name in IMPLS}
-"""The same generators, as the types of keys from the operating system: no seed makes one, and what
-is derived from one by split and fold_in is one. So a key's type says where it came from, inside jit
-too.
+"""The same generators, as the types of keys from the operating system.
+
+No seed makes such a key. A key derived from one by split or fold_in has the same type. So a key's
+type says where it came from, inside jit too.
 """

@@ -1,12 +1,12 @@
-"""Exact draws on the integers: the discrete Gaussian, the discrete Laplace and the Skellam
-distribution.
+"""Exact draws on the integers: discrete Gaussian, discrete Laplace and Skellam distribution.
 
-Unlike the draws of floats, these are what a proof on integers speaks of: the distribution drawn
-from is known exactly, and is within a total variation of 2^-64 of the one named
-(`jdp.random.integer_distributions`: the proof, and what it adds to a delta). It is symmetric about
-zero, exactly. Every draw takes 96 random bits and one look into a table, in the same number of
-operations whatever comes out; the look-up's address depends on the value (a side channel for who
-shares the processor's cache, as for any table).
+Unlike draws of floats, these fit a proof on integers. The distribution drawn from is known exactly,
+and is exactly symmetric about zero. It is within a total variation of 2^-64 of the named
+distribution. `jdp.random.integer_distributions` has the proof, and what it adds to a delta.
+
+Every draw takes 96 random bits and one look into a table, in the same number of operations whatever
+the result. The address of the look-up depends on the value. As for any table, that is a side
+channel for anyone who shares the processor's cache.
 """
 
 from functools import partial
@@ -22,10 +22,10 @@ from jdp.random.words import in_tiles, words
 
 
 def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Draws with P(x) proportional to e^(-x^2 / (2 stddev^2)) on the integers (arXiv 2004.00010,
-  Definition 1).
+  """Draws with P(x) proportional to e^(-x^2 / (2 stddev^2)) on the integers.
 
-  The variance is stddev^2 to a relative 1e-6 from stddev = 1 on, and smaller below.
+  Source: arXiv 2004.00010, Definition 1. From stddev = 1 on, the variance is stddev^2 to a relative
+  1e-6. Below, it is smaller.
 
   Args:
     key: of any type, consumed.
@@ -33,7 +33,7 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
     shape: of the result.
 
   Returns:
-    Independent draws, int32; magnitudes beyond 9.7 stddev (probability 2^-66) do not occur.
+    Independent draws, int32. Magnitudes beyond 9.7 stddev (probability 2^-66) do not occur.
 
   Raises:
     ValueError: if stddev is not positive, or too large for a table.
@@ -42,12 +42,13 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
   dtype('int32')
   """
   _validate.positive(stddev=stddev)
-  return _draws(key, integer_distributions.discrete_gaussian(float(stddev)).rows, shape)
+  return _table_draws(key, integer_distributions.discrete_gaussian(float(stddev)).rows, shape)
 
 
 def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Draws with P(x) proportional to e^(-|x| / scale) on the integers (arXiv 2004.00010, Section
-  5.2).
+  """Draws with P(x) proportional to e^(-|x| / scale) on the integers.
+
+  Source: arXiv 2004.00010, Section 5.2.
 
   Args:
     key: of any type, consumed.
@@ -55,7 +56,7 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
     shape: of the result.
 
   Returns:
-    Independent draws, int32; magnitudes beyond 46.8 scale (probability 2^-66) do not occur.
+    Independent draws, int32. Magnitudes beyond 46.8 scale (probability 2^-66) do not occur.
 
   Raises:
     ValueError: if scale is not positive, or too large for a table.
@@ -64,14 +65,14 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
   (2, 2)
   """
   _validate.positive(scale=scale)
-  return _draws(key, integer_distributions.discrete_laplace(float(scale)).rows, shape)
+  return _table_draws(key, integer_distributions.discrete_laplace(float(scale)).rows, shape)
 
 
 def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Differences of two Poisson variables of mean variance / 2 (arXiv 2110.04995, Section 2).
 
-  A sum of independent ones is one again, with the sum of the variances: shares of noise that add up
-  exactly.
+  A sum of independent Skellam variables is a Skellam variable, and the variances add up. So shares
+  of noise add up exactly.
 
   Args:
     key: of any type, consumed.
@@ -79,7 +80,7 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
     shape: of the result.
 
   Returns:
-    Independent draws, int32; magnitudes of probability 2^-66 together do not occur.
+    Independent draws, int32. Magnitudes of probability 2^-66 together do not occur.
 
   Raises:
     ValueError: if the variance is out of range.
@@ -88,21 +89,23 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
   (2, 2)
   """
   _validate.in_range(1e-6, 1e9, variance=variance)
-  return _draws(key, integer_distributions.skellam(float(variance)).rows, shape)
+  return _table_draws(key, integer_distributions.skellam(float(variance)).rows, shape)
 
 
 @partial(jax.jit, static_argnames=("shape",))
-def _draws(key: jax.Array, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Draws from the table `rows` (`jdp.random.integer_distributions.AliasTable`): a column, a coin
-  for it, a sign.
+def _table_draws(key: jax.Array, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Draws from the table `rows` (`jdp.random.integer_distributions.AliasTable`).
+
+  Each draw takes a column, a coin for the column, and a sign.
   """
   size = np.uint32(rows.shape[0])
 
   def draw(key, count):
     column_key, coin_key = jax.random.split(key)
     word, (high, low) = bits(column_key, (count,)), words(coin_key, (count,))
-    # or XLA computes them once for each use
+    # The barrier keeps XLA from computing the words once for each use.
     word, high, low = jax.lax.optimization_barrier((word, high, low))
+    # The size is a power of two. The last bits of the word choose the column, the first the sign.
     column = word & (size - np.uint32(1))
     threshold_high, threshold_low, other = jnp.moveaxis(rows[column], -1, 0)
     below = (high < threshold_high) | ((high == threshold_high) & (low < threshold_low))

@@ -1,11 +1,16 @@
 """The draws that mechanisms and queries are made of.
 
-All take a key of any type first, and consume it; all run under jit, vmap (equal to a loop over
-keys, bit for bit), scan and shard_map, and give the same numbers whether or not 64-bit types are
-enabled. They are random floats of 32 bits: their set of values is finite and uneven, which leaks
-what the real numbers of a proof do not (I. Mironov, "On significance of the least significant bits
-for differential privacy", CCS 2012). What is released with such noise is rounded to a grid coarser
-than the floats' own, as `jdp.numerics.dither` does.
+All draws:
+
+* take a key of any type first, and consume it;
+* run under jit, vmap, scan and shard_map;
+* equal a loop over keys under vmap, bit for bit;
+* give the same numbers whether or not 64-bit types are enabled.
+
+They are random floats of 32 bits. Their set of values is finite and uneven, which leaks what the
+real numbers of a proof do not (I. Mironov, "On significance of the least significant bits for
+differential privacy", CCS 2012). So a release with such noise is rounded to a grid coarser than the
+floats' own, as `jdp.numerics.dither` does.
 """
 
 import math
@@ -48,9 +53,9 @@ def bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
 def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
   """log U and log(1 - U) of one uniform U, each accurate to float32 however close U is to 0 or 1.
 
-  U = (w + 1/2) / 2^64 with w of 64 random bits, so U and 1 - U are at least 2^-65. `log_u < log_p`
-  decides a coin whose p, or 1 - p, is far below the resolution of a float32; `log_u` and `log_1mu`
-  invert distribution functions in both tails.
+  U = (w + 1/2) / 2^64, with w of 64 random bits. So U and 1 - U are at least 2^-65. The test `log_u
+  < log_p` decides a coin whose p, or 1 - p, is far below the resolution of a float32. `log_u` and
+  `log_1mu` invert distribution functions in both tails.
 
   Args:
     key: consumed.
@@ -73,10 +78,10 @@ def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -
   Args:
     key: consumed.
     shape: of the result.
-    dtype: of the result, a float of at most 32 bits; drawn in float32.
+    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
-    Independent draws, all > 0 (in a 16-bit `dtype` they may round to 0).
+    Independent draws, all > 0. (In a 16-bit `dtype` they may round to 0.)
 
   Raises:
     ValueError: if `dtype` is another.
@@ -95,7 +100,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
   Args:
     key: consumed.
     shape: of the result.
-    dtype: of the result, a float of at most 32 bits; drawn in float32.
+    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
     Independent draws, of magnitude at most 45.06.
@@ -114,13 +119,13 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
 def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
   """Standard normal draws (Box and Muller 1958).
 
-  The radius is drawn from 39 bits and the angle from at least 24: the magnitude is at most 7.45,
+  The radius is drawn from 39 bits and the angle from at least 24. The magnitude is at most 7.45,
   which a true normal exceeds with probability 1e-13.
 
   Args:
     key: consumed.
     shape: of the result.
-    dtype: of the result, a float of at most 32 bits; drawn in float32.
+    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
     Independent draws.
@@ -132,7 +137,8 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
   (2, 3)
   """
   _check_dtype(dtype)
-  if is_threefry(key):  # using both halves would compute every block twice: XLA fuses to one output
+  # XLA fuses threefry words with one output only: using both normals computes every block twice.
+  if is_threefry(key):
     return in_tiles(lambda k, count: _box_muller(*words(k, (count,)))[0], key, shape).astype(dtype)
   size = math.prod(shape)
   halves = in_tiles(lambda k, count: _box_muller(*words(k, (count,))), key, (-(-size // 2),))
@@ -141,15 +147,15 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
 
 @partial(jax.jit, static_argnames=("p", "shape"))
 def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Array:
-  """Coins that are True with probability `realised_probability(p)`: 64 random bits are below
-  floor(p 2^64).
+  """Coins that are True with probability `realised_probability(p)`.
 
-  Nothing is rounded to float32, which would draw a sampling probability of 0.01 as 0.00999999978.
-  For a traced p, compare `log_uniforms` instead.
+  A coin is True if 64 random bits are below floor(p 2^64). Nothing is rounded to float32, which
+  would draw a sampling probability of 0.01 as 0.00999999978. For a traced p, compare `log_uniforms`
+  instead.
 
   Args:
     key: consumed.
-    p: a host float in [0, 1]; 0 and 1 are exact.
+    p: a host float in [0, 1]. 0 and 1 are exact.
     shape: of the result.
 
   Returns:
@@ -172,8 +178,9 @@ def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Arra
 def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
   """One coin that is True with probability e^log_p, however small.
 
-  It is the conjunction of a coin of 64 bits and of as many fair ones as bring that coin's
-  probability up to at least 2^-32: the probability realised is e^log_p to a relative 2^-32.
+  It is the conjunction of a coin of 64 bits and of fair coins. The fair coins are as many as bring
+  the first coin's probability up to at least 2^-32. The realised probability is e^log_p to a
+  relative 2^-32.
 
   Args:
     key: consumed.
@@ -197,10 +204,9 @@ def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
 
 
 def realised_probability(p: float) -> float:
-  """The probability, exactly, with which `bernoulli(key, p)` is True: p rounded down to a multiple
-  of 2^-64.
+  """The exact probability with which `bernoulli(key, p)` is True.
 
-  It is p itself if p is 0 or at least 2^-12.
+  It is p rounded down to a multiple of 2^-64. If p is 0 or at least 2^-12, it is p itself.
 
   >>> realised_probability(0.01), realised_probability(1e-25)
   (0.01, 0.0)
@@ -209,12 +215,14 @@ def realised_probability(p: float) -> float:
 
 
 def _threshold(p: float) -> int:
+  """floor(p 2^64), exactly."""
   _validate.probability(p=p)
   numerator, denominator = float(p).as_integer_ratio()
   return numerator * 2**64 // denominator
 
 
 def _check_dtype(dtype: Any) -> None:
+  """Refuses a dtype that is no float of at most 32 bits."""
   if not (jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 32):
     raise ValueError(
       f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert."
@@ -224,7 +232,7 @@ def _check_dtype(dtype: Any) -> None:
 def _box_muller(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Two normals from each 64 bits."""
   sine = _angle(low)
-  # cos(pi t) = sin(pi (1/2 - |t|)), with a sign of its own for a full circle
+  # cos(pi t) = sin(pi (1/2 - |t|)). Another random bit gives it the sign for a full circle.
   cosine = np.float32(0.5) - jnp.abs(sine)
   cosine = jnp.where(low & np.uint32(0x80) == 0, cosine, -cosine)
   radius = _radius(high, low)
@@ -238,12 +246,14 @@ def _angle(low: jax.Array) -> jax.Array:
 
 
 def _sin_pi(t: jax.Array) -> jax.Array:
+  """sin(pi t) for t in [-1/2, 1/2]."""
   return t * _horner(_SIN_PI, t * t)
 
 
 def _radius(high: jax.Array, low: jax.Array) -> jax.Array:
-  """sqrt(-2 log u), u from `high` and the last 7 bits of `low`: 32 bits would make the tail a
-  coarse grid.
+  """sqrt(-2 log u) of a uniform u of 39 bits, from `high` and the last 7 bits of `low`.
+
+  32 bits alone would make the tail a coarse grid.
   """
   fine = (low & np.uint32(0x7F)).astype(np.float32) + np.float32(0.5)
   mantissa, exponent = _mantissa(
@@ -253,23 +263,28 @@ def _radius(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def _laplace(high: jax.Array, low: jax.Array) -> jax.Array:
+  """Laplace draws of scale 1: the first bit is the sign, and 63 bits are the magnitude."""
   magnitude = -_log_uniform(high << np.uint32(1) | low >> np.uint32(31), low << np.uint32(1))
   return jnp.where(high >> np.uint32(31) == 0, magnitude, -magnitude)
 
 
 def _log_uniforms(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(log U, log(1 - U)) of the same U."""
   return _log_uniform(high, low), _log_uniform(~high, ~low)
 
 
 def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
-  """log U for U = (w + 1/2) / 2^64, w of the bits (high, low); w inverted gives log(1 - U)."""
+  """log U for U = (w + 1/2) / 2^64, with w of the bits (high, low).
+
+  With w inverted it is log(1 - U).
+  """
   above = high >= np.uint32(1 << 31)
   high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
-  # min(U, 1 - U)
+  # The smaller of U and 1 - U, which float32 holds to a small relative error.
   small = (high + (low + np.float32(0.5)) * np.float32(2.0**-32)) * np.float32(2.0**-32)
   mantissa, exponent = _mantissa(small)
-  # log(1 - small), without forming 1 - small: as it is if close to 1, else from 2 (1 - small),
-  # exactly.
+  # If U is the larger, this is log(1 - small). Forming 1 - small would round it. Near 1 the
+  # polynomial takes -small as it is. Otherwise it takes 2 (1 - small) - 1, which is exact.
   near = small < np.float32(1) - _SQRT_HALF
   mantissa = jnp.where(above, jnp.where(near, -small, np.float32(1) - 2 * small), mantissa)
   exponent = jnp.where(above, jnp.where(near, np.float32(0), np.float32(-1)), exponent)
@@ -277,21 +292,27 @@ def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def _mantissa(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)); u is positive and not
-  subnormal.
+  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)).
+
+  u must be positive and not subnormal.
   """
   pattern = lax.bitcast_convert_type(u, np.int32)
+  # Less the pattern of sqrt(1/2), so that the exponent steps there and m - 1 is centred at zero.
   exponent = (pattern - _SQRT_HALF_BITS) >> 23
   mantissa = lax.bitcast_convert_type(pattern - (exponent << 23), np.float32)
   return mantissa - np.float32(1), exponent.astype(np.float32)
 
 
 def _log1p(x: jax.Array) -> jax.Array:
-  """XLA's own log is a call on some back ends and slower here; see the polynomial for the range."""
+  """log(1 + x) by a polynomial; see `_LOG1P` for the range.
+
+  XLA's own log is slower here, and a call on some back ends.
+  """
   return x * _horner(_LOG1P, x)
 
 
 def _horner(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
+  """The polynomial with these coefficients, lowest power first, by Horner's rule."""
   total = jnp.full_like(x, coefficients[-1])
   for coefficient in coefficients[-2::-1]:
     total = total * x + np.float32(coefficient)

@@ -1,9 +1,11 @@
-"""Where keys come from, and what their types say of it.
+"""Where keys come from, and what their types say about it.
 
-A key of `secure_key`, and all that is split from it or folded into it, has a type of its own
-(`SECURE_IMPLS`). A type is visible inside jit, so that a release can say there whether its noise
-came from such a key. It says nothing of who has seen the key since, nor whether another draw was
-made with it; and a key wrapped with that type by hand, or by `restore_key`, is taken at its word.
+A key of `secure_key` has a type of its own (`SECURE_IMPLS`), and so has every key that is split
+from it or folded into it. A type is visible inside jit. So a release can say there whether its
+noise came from such a key.
+
+The type has limits. It does not say who has seen the key since, nor whether another draw was made
+with it. A key that is wrapped with that type by hand, or by `restore_key`, counts as secure.
 """
 
 import hashlib
@@ -23,8 +25,8 @@ from jdp.random.chacha import IMPLS, SECURE_IMPLS
 def secure_key(impl: str = "chacha20") -> jax.Array:
   """A new key of 256 bits from the operating system, for all that a guarantee rests on.
 
-  To store a key, store `jax.random.key_data(key)`, as secret as the noise itself; `restore_key`
-  makes the key of it.
+  To store a key, store `jax.random.key_data(key)`, which is as secret as the noise itself.
+  `restore_key` makes the key from it.
 
   Args:
     impl: "chacha20", "chacha12" or "chacha8" (see `jdp.random.chacha`).
@@ -48,7 +50,7 @@ def restore_key(data: ArrayLike, impl: str = "chacha20") -> jax.Array:
 
   Args:
     data: [8] uint32.
-    impl: as the key was made.
+    impl: the one that the key was made with.
 
   Raises:
     ValueError: if `impl` is none of `secure_key`'s, or the data are of another shape.
@@ -68,9 +70,9 @@ def restore_key(data: ArrayLike, impl: str = "chacha20") -> jax.Array:
 def seeded_key(seed: int, impl: str = "chacha20") -> jax.Array:
   """A key made from a number, for runs that must be repeatable. NOT private.
 
-  Whoever guesses the seed knows the noise. Unlike `jax.random.key(seed, impl=...)` it takes numbers
-  of any length whether or not 64-bit types are enabled: the key is the SHA-256 hash of the number's
-  decimal digits.
+  Whoever guesses the seed knows the noise. The key is the SHA-256 hash of the number's decimal
+  digits. So it takes numbers of any length whether or not 64-bit types are enabled, unlike
+  `jax.random.key(seed, impl=...)`.
 
   Args:
     seed: a whole number >= 0.
@@ -90,8 +92,9 @@ def seeded_key(seed: int, impl: str = "chacha20") -> jax.Array:
 
 
 def is_secure(key: jax.Array) -> bool:
-  """Whether `key` is from `secure_key` (or derived from one, or restored): by its type, inside jit
-  as outside.
+  """Whether `key` is from `secure_key`, derived from such a key, or restored.
+
+  Its type tells, inside jit as outside.
 
   >>> (
   ...   is_secure(jax.random.split(secure_key())[0]),
@@ -104,18 +107,18 @@ def is_secure(key: jax.Array) -> bool:
 
 
 def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool | jax.Array:
-  """Whether noise drawn with `noise_key` may be known to others: what an event's `key_exposed`
-  says.
+  """Whether others may know the noise drawn with `noise_key`: an event's `key_exposed`.
 
-  It is if the key is not secure, or is the very key that the data's randomness is drawn with, which
-  clients have. A key derived from the other one is not recognised: split one key into both.
+  They may know it in two cases: the key is not secure, or it also draws the data's randomness.
+  Clients have the latter key. A key derived from the data's key is not recognised, so split one key
+  into both.
 
   Args:
     noise_key: of the noise.
-    data_key: of what is no secret, or None.
+    data_key: of randomness that is no secret, or None.
 
   Returns:
-    A bool where the types decide; a scalar bool array where the two keys had to be compared.
+    A bool where the types decide. A scalar bool array where the two keys had to be compared.
 
   >>> key = secure_key()
   >>> is_exposed(jax.random.key(0)), is_exposed(key, jax.random.key(0)), bool(is_exposed(key, key))
@@ -129,6 +132,7 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
 
 
 def _key(data: bytes, impl: str, impls: Mapping[str, Any]) -> jax.Array:
+  """The key of 32 bytes of data, of the type that `impls` has under `impl`."""
   _validate.one_of(tuple(impls), impl=impl)
   return jax.random.wrap_key_data(
     jnp.asarray(np.frombuffer(data, "<u4").astype(np.uint32)), impl=impls[impl]

@@ -2,20 +2,27 @@
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+T = TypeVar("T")
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_DOMAIN = np.uint32(1 << 31)
-# values, of at most two words each: with what becomes of them, what a core's cache holds
+_DOMAIN = np.uint32(1 << 31)  # the counter's first word, above those of JAX's split and fold_in
+# Values of a tile. A core's cache holds their words, two each at most, and the numbers made of
+# them.
 TILE = 2**16
 
 
 def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-  """64 random bits for each element of `shape`, as two uint32 arrays. Consumes the key."""
+  """64 random bits for each element of `shape`, as two uint32 arrays (high, low).
+
+  Consumes the key.
+  """
   if is_threefry(key):
     return _threefry_words(key, shape)
   high, low = jax.random.bits(key, (2, *shape), np.uint32)
@@ -27,13 +34,13 @@ def is_threefry(key: jax.Array) -> bool:
   return jax.random.key_impl(key) == "threefry2x32"
 
 
-def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
+def in_tiles(draw: Callable[[jax.Array, int], T], key: jax.Array, shape: tuple[int, ...]) -> T:
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
-  Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key,
-  so that a tile's words are still in the core's cache when they become numbers; on an accelerator
-  many tiles side by side, to fill it. The tiles are equal, so that for most shapes nothing is cut
-  off, which would cost a copy. Threefry words need no tiles: they never reach memory (see
+  Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key.
+  A tile's words are then still in the core's cache when they become numbers. On an accelerator many
+  tiles run side by side, to fill it. The tiles are equal, so that for most shapes nothing is cut
+  off, which would cost a copy. Threefry words need no tiles, since they never reach memory (see
   `_threefry_words`).
   """
   size = math.prod(shape)
@@ -41,7 +48,9 @@ def in_tiles(draw: Callable, key: jax.Array, shape: tuple[int, ...]):
   count = -(-size // tiles)
   if tiles == 1:
     drawn = draw(key, size)
-  else:  # mapped over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for reuse
+  else:
+    # The map is over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for
+    # reuse.
     impl, data = jax.random.key_impl(key), jax.random.key_data(jax.random.split(key, tiles))
     side_by_side = None if jax.default_backend() == "cpu" else 64
     drawn = lax.map(
@@ -56,8 +65,8 @@ def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, 
   """The two words of one threefry block for each element.
 
   JAX's own generator runs the rounds as a loop through memory, and keeps one word of the two. Here
-  they are unrolled and elementwise from the counter on: XLA fuses them with whatever the words
-  become.
+  the rounds are unrolled and elementwise from the counter on. XLA fuses them with whatever the
+  words become.
 
   Block `i` has the counter (2^31, i). JAX's split and fold_in use counters below (2^31, 0), so they
   share no block with it.
@@ -67,15 +76,16 @@ def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, 
     raise ValueError(
       f"Expected fewer than 2^32 values from one threefry key, got shape {shape}; split the key."
     )
-  # compiled away: it is there for JAX's key-reuse checker, which does not see `key_data`
+  # Compiled away. It is there for JAX's key-reuse checker, which does not see `key_data`.
   jax.random.bits(key)
   index = lax.iota(np.uint32, size).reshape(shape)
   return threefry_2x32(jax.random.key_data(key), jnp.full_like(index, _DOMAIN), index)
 
 
 def threefry_2x32(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-  2011).
+  """Threefry-2x32 with 20 rounds.
+
+  Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 
   Args:
     key: [2] uint32.
@@ -91,6 +101,7 @@ def threefry_2x32(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.
     for rotation in _ROTATIONS[step % 2]:
       high = high + low
       low = high ^ ((low << np.uint32(rotation)) | (low >> np.uint32(32 - rotation)))
+    # After every four rounds the next words of the key are added.
     high = high + keys[(step + 1) % 3]
     low = low + keys[(step + 2) % 3] + np.uint32(step + 1)
   return high, low

@@ -1,4 +1,4 @@
-"""The form of a sampler, and what samplers are made of."""
+"""The form of a sampler, and the functions that samplers are made of."""
 
 import bisect
 import dataclasses
@@ -31,12 +31,12 @@ class Sample:
   """A round's members, a pytree.
 
   Attributes:
-    indices: int32 [capacity], which record each slot holds, below `population`; members come first.
+    indices: int32 [capacity], the record in each slot, below `population`. Members come first.
     weights: float32 [capacity], 1 for a member, 0 for padding.
     size: int32 scalar, the number of members. Private, unless the policy fixes it.
-    population: how many records the sample was drawn from, public and static. Whoever joins the
-      sample with data refuses data of more or fewer records: an index past the end would be taken
-      for the last record.
+    population: the number of records that the sample was drawn from, public and static. Code that
+      joins the sample with data refuses any other number of records. Otherwise an index past the
+      end would silently stand for the last record.
   """
 
   indices: jax.Array
@@ -52,7 +52,7 @@ class Sampler(NamedTuple):
     init: () -> state.
     sample: (key, state) -> (Sample, state).
     event: state -> what the ledger must hold about the round that `sample` draws from that state.
-    population: how many records there are, public: that of every sample.
+    population: the number of records, public. Every sample has the same.
     expected_size: the expected number of members, public.
     capacity: the number of slots, public.
     max_participations: the most rounds of a run that one record takes part in, or None.
@@ -68,7 +68,7 @@ class Sampler(NamedTuple):
 
 
 def check_population(population: int) -> None:
-  """The number of records is a whole number that int32 indices reach."""
+  """Refuses a number of records that is not a whole number within the reach of int32 indices."""
   _validate.integer(1, population=population)
   _validate.in_range(1, 2**31 - 1, population=population)
 
@@ -81,8 +81,9 @@ def first_members(indices: jax.Array, size: jax.Array, population: int) -> Sampl
 
 
 def pack(chosen: jax.Array, capacity: int) -> Sample:
-  """The sample of the first `capacity` records that are chosen, bool [population]; the others are
-  dropped.
+  """The sample of the first `capacity` records that are chosen, bool [population].
+
+  Other chosen records are dropped.
   """
   if capacity * _BLOCK > chosen.size:
     (indices,) = jnp.nonzero(chosen, size=capacity, fill_value=0)
@@ -105,10 +106,11 @@ def pack(chosen: jax.Array, capacity: int) -> Sample:
 def until_done(
   key: jax.Array, attempt: Callable[[jax.Array, T], tuple[T, jax.Array]], value: T
 ) -> T:
-  """The last of `value, done = attempt(fresh_key, value)`, repeated until done. Consumes the
-  key.
+  """The last value of `value, done = attempt(fresh_key, value)`, repeated until done.
+
+  Consumes the key.
   """
-  # fold_in alone would not show the key-reuse checker that it is spent
+  # The key-reuse checker does not count fold_in as consumption: the split marks the key as spent.
   (key,) = jax.random.split(key, 1)
 
   def again(carry):
@@ -119,10 +121,10 @@ def until_done(
 
 
 def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
-  """Uniform integers below `bound`, exactly: int32 [size].
+  """Uniform integers below `bound`, exactly, with marks for failed draws: int32 [size].
 
   A word of 32 bits is reduced modulo the bound. Words from the largest multiple of the bound on
-  would make small numbers likelier: they become `bound`, for the caller to draw again.
+  would make small numbers likelier. They become `bound`, and the caller draws them again.
   """
   word = random.bits(key, (size,))
   value = (word % np.uint32(bound)).astype(np.int32)
@@ -131,8 +133,9 @@ def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
 
 
 def least_capacity(population: int, probability: float) -> int:
-  """The least number of slots that Bin(population, probability) members outgrow with a probability
-  below 1e-12.
+  """The least number of slots that a sample outgrows with probability below 1e-12.
+
+  The sample has Bin(population, probability) members.
   """
   overflows = partial(overflow_probability, population, probability)
   return bisect.bisect_left(

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jdp import _validate
-from jdp.events import BallsInBins, ShuffledBatches
+from jdp.events import BallsInBins, SamplingEvent, ShuffledBatches
 from jdp.random.words import words
 from jdp.sampling.base import (
   Sample,
@@ -29,8 +29,9 @@ class EpochState(NamedTuple):
   """Where a run is in its epoch.
 
   Attributes:
-    assignment: int32, the epoch's random assignment of records to rounds. Secret, as the sample is.
-    position: int32 scalar, the number of the next round within its epoch; public.
+    assignment: int32, the epoch's random assignment of records to rounds. It is secret, as the
+      sample is.
+    position: int32 scalar, the number of the next round within its epoch. It is public.
   """
 
   assignment: jax.Array
@@ -38,27 +39,30 @@ class EpochState(NamedTuple):
 
 
 def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) -> Sampler:
-  """The records, in a fresh uniform order for each epoch, are cut in batches: one batch a round.
+  """The batches of a shuffled epoch, one batch a round.
 
-  Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed: a record is in at
-  most one batch of an epoch, so a whole epoch costs one unsampled release, under zero-out,
-  replace-one or (by the uniform order and the public number of batches) add/remove. Rounds of an
-  epoch that was begun count as the whole of it. Where B divides N, nobody sits out to take the
-  place of a record that is removed, and the last batch would be short: the event says that a
-  partial batch is kept, which costs more under add/remove.
+  Each epoch puts the records in a fresh uniform order and cuts it into batches.
 
-  The order is exactly uniform, for ideal random bits: records are sorted by 64-bit words, all drawn
-  again if two are equal (once in 4e7 epochs of a million records).
+  Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed. A record is in at
+  most one batch of an epoch, so a whole epoch costs one unsampled release. This holds under
+  zero-out and replace-one. It holds under add/remove by the uniform order and the public number of
+  batches. The rounds of an unfinished epoch count as the whole of it.
+
+  If B divides N, no record sits out that could replace a removed one. The last batch would then be
+  short. So the event says that a partial batch is kept, which costs more under add/remove.
+
+  The order is exactly uniform, for ideal random bits. Records are sorted by 64-bit words, and all
+  words are drawn again if two are equal (once in 4e7 epochs of a million records).
 
   Args:
     population: N, a public constant below 2^31.
     batch_size: B in [1, N].
-    keep_partial: whether the N mod B records left over make a last, smaller batch. False: they sit
-      the epoch out.
+    keep_partial: whether the N mod B records left over make a last, smaller batch. If False, they
+      sit the epoch out.
 
   Returns:
-    A `Sampler` with an `EpochState`, whose assignment holds the records of all batches in order.
-    Batches have a public size; `expected_size` is its mean over an epoch.
+    A `Sampler` with an `EpochState`. Its assignment holds the records of all batches in order.
+    Batches have a public size. `expected_size` is its mean over an epoch.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -90,6 +94,7 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
     slots = lax.dynamic_slice(assignment, (start,), (batch_size,))
     return first_members(slots, jnp.minimum(batch_size, covered - start), population)
 
+  # Without one of exactly num_slots records, the last batch would be short as well.
   short_without_one = keep_partial or population == num_slots
   event = partial(
     ShuffledBatches, num_batches, keeps_partial=short_without_one, population=population
@@ -103,22 +108,23 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   """Each record picks one round of every epoch, uniformly and independently of the others.
 
   Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch,
-  whatever the others picked, so a whole epoch costs one unsampled release, under add/remove,
-  zero-out or replace-one. Rounds of an epoch that was begun count as the whole of it. Samples
-  larger than the capacity lose the members with the highest numbers, whatever they hold; the event
-  carries the probability of that, which the accountant adds to delta for each round.
+  whatever the others picked. So a whole epoch costs one unsampled release, under add/remove,
+  zero-out or replace-one. The rounds of an unfinished epoch count as the whole of it.
+
+  A sample larger than the capacity loses the members with the highest numbers, whatever they hold.
+  The event carries the probability of that. The accountant adds it to delta for each round.
 
   The picks are exactly uniform, for ideal random bits: no float takes part in them.
 
   Args:
     population: N, a public constant below 2^31.
     num_batches: rounds of an epoch, public, below 2^31.
-    capacity: slots of a sample. Default: the least for which a round's members outgrow it with a
+    capacity: slots of a sample. Default: the least number that a round's members outgrow with a
       probability below 1e-12.
 
   Returns:
-    A `Sampler` with an `EpochState`, whose assignment holds the round that each record picked,
-    int32 [population].
+    A `Sampler` with an `EpochState`. Its assignment holds the round that each record picked, int32
+    [population].
 
   Raises:
     ValueError: if an argument is out of range.
@@ -136,6 +142,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   capacity = min(capacity, population)
 
   def assign(key):
+    # A pick of num_batches stands for a draw that failed.
     def redraw(key, picks):
       picks = jnp.where(picks == num_batches, integers(key, num_batches, population), picks)
       return picks, jnp.all(picks < num_batches)
@@ -155,14 +162,25 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
 def _sampler(
   assign: Callable[[jax.Array], jax.Array],
   batch: Callable[[jax.Array, jax.Array], Sample],
-  event: Callable,
+  event: Callable[..., SamplingEvent],
   assignment_size: int,
   num_batches: int,
   population: int,
   expected_size: float,
   capacity: int,
 ) -> Sampler:
-  """A sampler that assigns records to rounds where an epoch begins."""
+  """A sampler that assigns records to rounds at the beginning of each epoch.
+
+  Args:
+    assign: key -> assignment.
+    batch: (assignment, position) -> the sample of a round.
+    event: takes `starts_epoch` and returns the round's event.
+    assignment_size: of the assignment, int32 [assignment_size].
+    num_batches: rounds of an epoch.
+    population: as for `Sampler`.
+    expected_size: as for `Sampler`.
+    capacity: as for `Sampler`.
+  """
 
   def sample(key, state):
     assignment = lax.cond(state.position == 0, assign, lambda key: state.assignment, key)

@@ -17,24 +17,25 @@ def poisson(
   """Each of `population` records takes part independently with a given probability.
 
   Formal guarantee: the event is a `PoissonSampling`, analysed under add/remove or zero-out of a
-  record. Samples larger than the capacity lose the members with the highest numbers, whatever they
-  hold; the event carries the probability of that, which the accountant adds to delta. The coins are
-  64-bit integers compared with a threshold; the event records the probability that they realise.
+  record. A sample larger than the capacity loses the members with the highest numbers, whatever
+  they hold. The event carries the probability of that, and the accountant adds it to delta. The
+  coins are 64-bit integers compared with a threshold. The event records the probability that they
+  realise.
 
-  A participation cap keeps the amplification: given everything released before, a record takes part
-  with probability at most q, and the divergence of the round grows with q. It makes the total of a
-  user's *local* releases a public number.
+  A participation cap keeps the amplification. Given everything released before, a record takes part
+  with probability at most q, and the divergence of the round grows with q. The cap makes the total
+  of a user's *local* releases a public number.
 
   Args:
     population: N, a public constant.
     probability: q in (0, 1].
-    capacity: slots of a sample. Default: the least for which a sample outgrows it with a
-      probability below 1e-12.
+    capacity: slots of a sample. Default: the least number that a sample outgrows with a probability
+      below 1e-12.
     max_participations: a record that has taken part this often is passed over. Default: no cap.
 
   Returns:
-    A `Sampler`; its state is the number of participations of every record, int32 [population], if
-    there is a cap, else empty.
+    A `Sampler`. With a cap, its state is the number of participations of every record, int32
+    [population]. Without one it is empty.
 
   Raises:
     ValueError: if an argument is out of range.

@@ -10,24 +10,26 @@ from jdp.sampling.base import Sampler, check_population, first_members, integers
 
 
 def fixed_size(population: int, sample_size: int) -> Sampler:
-  """A uniformly random subset of `sample_size` of `population` records takes part, anew each round.
+  """A uniformly random subset of `sample_size` of `population` records, anew each round.
 
-  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one (a record that
-  comes or goes changes the population, which is public). The size of the sample is public, and
+  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one. A record that
+  comes or goes would change the population, which is public. The size of the sample is public, and
   there is no padding.
 
   The subset is exactly uniform, for ideal random bits: no float takes part in it. Slots are drawn
-  as integers, and those that repeat another are drawn again until none does. The procedure only
-  ever asks whether two draws are equal, so it treats all records alike, and every subset is as
-  likely as any other. For more than half of the population the complement is drawn. A round takes
-  time in proportion to m log m for m up to N/2, whatever the population; beyond, to N.
+  as integers. Those that repeat another are drawn again until none does. The procedure only asks
+  whether two draws are equal. So it treats all records alike, and every subset is as likely as any
+  other.
+
+  For more than half of the population the complement is drawn. For m up to N/2, a round takes time
+  in proportion to m log m, whatever the population. For larger m, it takes time in proportion to N.
 
   Args:
     population: N, a public constant below 2^31.
     sample_size: m in [1, N].
 
   Returns:
-    A `Sampler` without state; `indices` are in ascending order.
+    A `Sampler` without state. `indices` are in ascending order.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -65,7 +67,8 @@ def _subset(key: jax.Array, population: int, size: int) -> jax.Array:
   if size == 0:
     return jnp.zeros(0, jnp.int32)
 
-  # of equal neighbours all but the first; `population` stands for a draw to be made again
+  # Draws are sorted, so repetitions are neighbours: all but the first are unfit. The number
+  # `population` stands for a draw that failed.
   def unfit(slots):
     return jnp.concatenate([jnp.zeros(1, bool), slots[1:] == slots[:-1]]) | (slots == population)
 
