@@ -1,1 +1,1 @@
-"""One absl binary per paper, sharing one runner: `python -m experiments.<name> --help`."""
+"""One absl binary per paper, all on one runner: `python -m experiments.<name> --help`."""

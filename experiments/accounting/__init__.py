@@ -1,1 +1,1 @@
-"""What a run cost, or would cost, by every accountant."""
+"""What a run cost, or what a planned run would cost, by every accountant."""

@@ -1,11 +1,13 @@
-"""What a run cost, or would cost: epsilons by every accountant, from a ledger's file or from a
-plan.
+"""Tabulates the epsilons of a recorded or planned run by every accountant.
 
-Four tasks. `--task=ledger` reads a ledger and tells each observer's epsilon over the rounds, and
-delta as a function of epsilon. `--task=plan` tabulates planned runs over `--q`, `--z` and
-`--rounds`. `--task=calibrate` finds the least noise, the most rounds or the largest cohort for a
-target. `--task=published` prints the tables of arXiv 1710.06963 beside what today's accountants
-say.
+There are four tasks:
+
+* `--task=ledger` reads a ledger. It shows each observer's epsilon over the rounds, and delta as a
+  function of epsilon.
+* `--task=plan` tabulates planned runs over `--q`, `--z` and `--rounds`.
+* `--task=calibrate` finds the least noise, the most rounds or the largest cohort for a target.
+* `--task=published` prints the tables of arXiv 1710.06963 beside the results of today's
+  accountants.
 """
 
 import dataclasses
@@ -75,7 +77,7 @@ class AccountingOptions:
 
 
 def prepare(options: AccountingOptions) -> Work:
-  """Reads the ledger and checks what is asked; returns the work."""
+  """Reads the ledger, checks the options and returns the work."""
   make_parts = _TASKS[options.task](options)
 
   return lambda workdir: write_report(workdir, "accounting", "Privacy accounting", make_parts())
@@ -98,7 +100,8 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
   )
   if not observers:
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
-  for observer in observers:  # What cannot be analysed at all is said before anything is written.
+  # An observer whose events cannot be analysed is refused here, before anything is written.
+  for observer in observers:
     accounting.epsilon(held, options.delta, relation=options.relation, observer=observer)
   scope = options.relation, options.delta, options.accountants
   return lambda: [part for observer in observers for part in ledger_parts(held, observer, *scope)]
@@ -113,6 +116,7 @@ def _plan(options: Any) -> Callable[[], list[Part]]:
 
 def _calibrate(options: Any) -> Callable[[], list[Part]]:
   unknown, delta = options.solve_for, options.delta
+  # The unknown is solved for, so a given value would contradict it.
   if getattr(options, unknown):
     raise ValueError(f"Expected no --{unknown} with --solve_for={unknown}; leave one out.")
   fixed = {
@@ -124,7 +128,7 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
   def row(target, accountant, values):
     known = dict(zip(fixed, values, strict=True))
     try:
-      found = _FOUND[unknown](_solve(unknown, target, delta, known, accountant))
+      found = _PRINTED[unknown](_solve(unknown, target, delta, known, accountant))
     except ValueError as error:
       found = str(error)
     return [rounded_up(target), *map(str, values), accountant, found]
@@ -158,9 +162,9 @@ _CALIBRATIONS: dict[str, Callable[..., float]] = {
   "rounds": accounting.calibrate_rounds,
   "q": accounting.calibrate_sampling_probability,
 }
-# As printed each still meets the target: enough noise, no round too many, no larger share of the
-# clients.
-_FOUND: dict[str, Callable[[float], str]] = {"z": rounded_up, "rounds": str, "q": rounded_down}
+# Roundings in the safe direction, so that the printed value still meets the target: noise up, a
+# share of the clients down.
+_PRINTED: dict[str, Callable[[float], str]] = {"z": rounded_up, "rounds": str, "q": rounded_down}
 _TASKS = {"ledger": _ledger, "plan": _plan, "calibrate": _calibrate, "published": _published}
 
 

@@ -1,6 +1,4 @@
-"""What the accounting experiment prints and plots: parts of a report, each a table and perhaps a
-plot.
-"""
+"""Parts of the accounting experiment's report: tables, most of them with a plot."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +17,7 @@ from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
 _POINTS = 12
-_SLOW = 100  # distinct rounds beyond which loss distributions take minutes
+_SLOW = 100  # Beyond so many distinct rounds, privacy loss distributions take minutes.
 # arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
 _TABLE = (
   (1e5, 1e2, 1.0),
@@ -60,9 +58,9 @@ def plan_part(
 def ledger_parts(
   ledger: Ledger, observer: str, relation: str | None, delta: float, accountants: Sequence[str]
 ) -> list[Part]:
-  """What one observer learnt in a run: epsilon over its rounds, and delta over epsilon at the end.
+  """What one observer learnt: epsilon over the rounds, and delta over epsilon at the end.
 
-  A ledger with caveats has them before every number, and in the plots' titles.
+  A ledger's caveats stand before every number and in the plots' titles.
   """
   seen = Ledger().extend(
     (event, count) for event, count in ledger.entries if event.observer == observer
@@ -84,6 +82,7 @@ def ledger_parts(
     accountants = [name for name in accountants if name != "pld"]
     text += f"No pld: more than {_SLOW} distinct rounds take it minutes.\n\n"
 
+  # A ledger is cut between rounds; the whole needs no cut.
   def prefix(length: int) -> Ledger:
     return seen if length == len(seen) else seen.rounds(0, length)
 
@@ -145,6 +144,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
 def _delta_part(
   seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]
 ) -> Part:
+  # The curve goes on to twice the largest stated epsilon, where delta is below its target.
   largest = max((2 * value for value in end.values() if math.isfinite(value)), default=1.0)
   grid = np.linspace(0.0, largest, 33)
   columns: dict[str, list[float]] = {}

@@ -1,1 +1,1 @@
-"""Audits: what an attacker can prove of every mechanism, beside what is stated."""
+"""Audits: lower bounds on epsilon that an attacker can prove, beside the stated epsilon."""

@@ -1,11 +1,13 @@
-"""Audits: what an attacker can prove of every mechanism, and of training with canaries, beside what
-is stated.
+"""Audits mechanisms, and training with canaries: proven lower bounds beside stated epsilons.
 
-`--task=local` tells reports of two inputs apart, for every registered local mechanism
-(`jdp.conformance`): lower bounds on epsilon that hold together with one confidence. `--task=broken`
-does so for mechanisms that cost more than they state, which must come out. `--task=central` plants
-canaries among the users of private federated learning: a lower bound from each run (arXiv
-2305.08846) and the one-shot estimates (arXiv 2302.03098).
+There are three tasks:
+
+* `--task=local` tells reports of two inputs apart, for every registered local mechanism
+  (`jdp.conformance`). Its lower bounds on epsilon hold together with one confidence.
+* `--task=broken` does the same for mechanisms that cost more than they state. The audit must refute
+  them.
+* `--task=central` plants canaries among the users of private federated learning. Each run gives a
+  lower bound (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
 """
 
 import dataclasses
@@ -115,10 +117,10 @@ class Central(NamedTuple):
     noise_multiplier: z.
     participation: q.
     epsilon: what the ledger states.
-    audit: the bound, by an observer of all models who knows the users' data.
+    audit: the lower bound, by an observer who sees all models and knows the users' data.
     final: the one-shot estimate from the last model.
-    observed: that from all models.
-    informed: that of the bound's observer.
+    observed: the one-shot estimate from all models.
+    informed: the one-shot estimate by the observer of `audit`.
   """
 
   noise_multiplier: float
@@ -131,12 +133,12 @@ class Central(NamedTuple):
 
 
 class Run(NamedTuple):
-  """What observers make of a run.
+  """A run as its observers see it.
 
   Attributes:
     models: the parameters before and after every round, float32 [rounds + 1, dim].
-    expected: how far the users alone would have moved each of them, on average and without noise
-      [rounds, dim].
+    expected: the expected movement in each round due to the users alone, without noise [rounds,
+      dim].
     ledger: what the run cost.
   """
 
@@ -146,16 +148,17 @@ class Run(NamedTuple):
 
 
 def prepare(options: AuditOptions) -> Work:
-  """Checks the samples' sizes and reads the data; returns the work."""
+  """Checks the sample sizes, reads the data and returns the work."""
+  # An event of probability e^-epsilon is then expected 200 times.
   least = 2 * math.ceil(100 * math.exp(max(options.epsilons)))
   if {"local", "broken"} & set(options.task) and not options.num_samples >= least:
     raise ValueError(
       f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}."
     )
-  task = image_problem(options, arrange=data.group) if "central" in options.task else None
-  if task and not options.num_guesses <= options.num_canaries <= task.dim:
+  problem = image_problem(options, arrange=data.group) if "central" in options.task else None
+  if problem and not options.num_guesses <= options.num_canaries <= problem.dim:
     raise ValueError(
-      f"Expected --num_guesses <= --num_canaries <= {task.dim}, the model's parameters, got "
+      f"Expected --num_guesses <= --num_canaries <= {problem.dim}, the model's parameters, got "
       f"{options.num_guesses} and {options.num_canaries}."
     )
 
@@ -164,16 +167,14 @@ def prepare(options: AuditOptions) -> Work:
       yield audit_report.local_part(options, audit_local(options))
     if "broken" in options.task:
       yield audit_report.broken_part(options, audit_broken(options))
-    if task:
-      yield audit_report.central_part(options, task, audit_runs(options, task))
+    if problem:
+      yield audit_report.central_part(options, problem, audit_runs(options, problem))
 
   return lambda workdir: write_report(workdir, "audit", "Audits", parts())
 
 
 def audit_local(options: AuditOptions) -> list[Local]:
-  """All mechanisms at all epsilons, on worst-case inputs: the confidence is shared out among the
-  rows.
-  """
+  """Audits all mechanisms at all epsilons on worst-case inputs; the rows share one confidence."""
   cases = itertools.product(options.mechanisms, options.epsilons)
   return _audited(
     options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])}
@@ -181,7 +182,7 @@ def audit_local(options: AuditOptions) -> list[Local]:
 
 
 def audit_broken(options: AuditOptions) -> list[Local]:
-  """The broken mechanisms, where they state the largest epsilon."""
+  """Audits the broken mechanisms at the largest epsilon."""
   epsilon = max(options.epsilons)
   made = {name: (own.make(epsilon, options.dim), own.radius) for name, own in BROKEN.items()}
   subjects = {
@@ -199,31 +200,39 @@ def _audited(
   options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]
 ) -> list[Local]:
   found = conformance.audit_all(
-    subjects, jax.random.key(options.seed), num_samples=options.num_samples, confidence=options.confidence,
+    subjects,
+    jax.random.key(options.seed),
+    num_samples=options.num_samples,
+    confidence=options.confidence,
     report=lambda case, own: print(f"{case[0]}: {own}", flush=True),
-  )  # fmt: skip
+  )
   return [Local(name, own) for (name, _), own in found.items()]
 
 
-def audit_runs(options: AuditOptions, task: LearningProblem) -> list[Central]:
-  """A run for each noise and participation: the confidence is shared out among them."""
+def audit_runs(options: AuditOptions, problem: LearningProblem) -> list[Central]:
+  """Audits one run for each noise and participation; the runs share one confidence."""
   cases = list(itertools.product(options.participations, options.noise_multipliers))
+  # Union bound: each run may fail with an equal part of the total failure probability.
   share = (1 - options.central_confidence) / len(cases)
-  return [audit_run(options, task, z, q, 1 - share) for q, z in cases]
+  return [audit_run(options, problem, z, q, 1 - share) for q, z in cases]
 
 
 def audit_run(
   options: AuditOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   noise_multiplier: float,
   participation: float,
   confidence: float,
 ) -> Central:
-  """One run of private federated learning with canaries of the clip norm among the users."""
+  """Audits one run of private federated learning with canaries among its users.
+
+  Every canary has the clip norm.
+  """
   keys = jax.random.split(jax.random.key(options.seed), 5)
-  directions = canary_directions(keys[0], options.num_canaries, task.dim)
+  directions = canary_directions(keys[0], options.num_canaries, problem.dim)
   included = np.asarray(jax.random.bernoulli(keys[1], shape=(options.num_canaries,)))
-  run = train(options, task, directions, included, (noise_multiplier, participation), keys[2:])
+  run = train(options, problem, directions, included, (noise_multiplier, participation), keys[2:])
+  # Three scores for each canary, one for each observer of the run.
   steps = np.diff(run.models, axis=0)
   final = cosines(directions, run.models[-1] - run.models[0])
   observed = np.max([cosines(directions, step) for step in steps], axis=0)
@@ -243,37 +252,45 @@ def audit_run(
 
 def train(
   options: AuditOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   directions: jax.Array,
   included,
   setting,
   keys: jax.Array,
 ) -> Run:
-  """A run with these canaries, of (noise multiplier, participation); keys of the model, the noise
-  and the data.
+  """Trains with the canaries that are included.
+
+  Args:
+    options: of the experiment.
+    problem: what is learnt, and by whom.
+    directions: [canaries, dim], the canaries' unit vectors.
+    included: bool [canaries], which canaries take part.
+    setting: (noise multiplier, participation).
+    keys: the keys of the model, the noise and the data, in this order.
   """
   noise_multiplier, participation = setting
-  num_clients = task.num_users + options.num_canaries
+  num_clients = problem.num_users + options.num_canaries
   sampler = poisson(num_clients, participation, capacity=num_clients)
-  update, optimizer = gradient_step(task.loss, _LEARNING_RATE), optax.sgd(1.0)
+  update, optimizer = gradient_step(problem.loss, _LEARNING_RATE), optax.sgd(1.0)
   query = average(gaussian_sum(_CLIP_NORM, noise_multiplier * _CLIP_NORM), sampler.expected_size)
   algorithm = private_federated(
     planted_update(update, directions, _CLIP_NORM), query, sampler, optimizer
   )
-  # In expectation over who takes part: all users, over the number of all clients.
+  # The expected movement averages over who takes part: the sum of all users, over the number of all
+  # clients, canaries among them.
   alone = private_federated(
     update,
     average(gaussian_sum(_CLIP_NORM, 0.0), num_clients),
-    poisson(task.num_users, 1.0),
+    poisson(problem.num_users, 1.0),
     optimizer,
   )
   clients, params, noise_key, data_key = (
-    plant(task.clients, included),
-    task.init(keys[0]),
+    plant(problem.clients, included),
+    problem.init(keys[0]),
     keys[1],
     keys[2],
   )
-  trained: list[PyTree] = []  # the parameters before and after every round
+  trained: list[PyTree] = []  # The parameters before and after every round.
   result = federated.train(
     algorithm,
     params,
@@ -285,8 +302,9 @@ def train(
     callbacks=[lambda progress: trained.append(progress.params)],
   )
   users_fn, models = jax.jit(alone.round), [ravel_pytree(params)[0] for params in trained]
+  # The users' movement from each model on the path that the run with canaries took.
   moved = (
-    users_fn(noise_key, data_key, alone.init(params), task.clients)[0].params
+    users_fn(noise_key, data_key, alone.init(params), problem.clients)[0].params
     for params in trained[:-1]
   )
   expected = [

@@ -1,4 +1,4 @@
-"""Broken mechanisms, which an audit must find out."""
+"""Broken mechanisms, which an audit must refute."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from jdp import mechanisms, random
 from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.mechanisms import LocalMechanism, registry
 
-GAUSSIAN_DELTA = 0.1  # events of this probability are seen often
-_QUIET = 0.75
+GAUSSIAN_DELTA = 0.1  # Large, so that a sample contains many events of this probability.
+_NOISE_KEPT = 0.75
 _Make = Callable[[float, int], LocalMechanism]
 
 
 class Broken(NamedTuple):
-  """A mechanism that states less than it costs.
+  """A mechanism that costs more than it states.
 
   Attributes:
-    make: (the epsilon that it states, dimension of vectors) -> mechanism.
-    radius: of the two inputs that tell: above 1 they lie outside the domain.
+    make: (stated epsilon, dimension of vectors) -> mechanism.
+    radius: the norm of the two inputs to tell apart. Above 1 they lie outside the domain.
   """
 
   make: _Make
@@ -29,14 +29,15 @@ class Broken(NamedTuple):
 def _high_cap(epsilon: float, dim: int) -> LocalMechanism:
   stated = mechanisms.priv_unit(dim, epsilon)
   cap = optimal_cap(dim, epsilon)
-  # An epsilon that the factory lets pass, for the probability of the right cap on a smaller one.
+  # The factory checks gamma and p against its epsilon. A larger epsilon lets them pass: the right
+  # cap's probability p, on a smaller cap.
   made = mechanisms.priv_unit(dim, 2 * epsilon + 1, gamma=1.1 * cap.gamma, p=cap.p)
   return made._replace(guarantee=stated.guarantee)
 
 
 def _quiet_laplace(epsilon: float, dim: int) -> LocalMechanism:
   del dim
-  return mechanisms.laplace(epsilon / _QUIET, 2.0)._replace(
+  return mechanisms.laplace(epsilon / _NOISE_KEPT, 2.0)._replace(
     guarantee=mechanisms.laplace(epsilon, 2.0).guarantee
   )
 
@@ -45,7 +46,8 @@ def _quiet_gaussian(epsilon: float, dim: int) -> LocalMechanism:
   stated = registry.registered()["gaussian"].make(
     registry.Setting(dim, epsilon, delta=GAUSSIAN_DELTA)
   )
-  made = mechanisms.gaussian(_QUIET * stated.parameters, 2.0, GAUSSIAN_DELTA, shape=(dim,))
+  # The registered mechanism's parameters are its standard deviation.
+  made = mechanisms.gaussian(_NOISE_KEPT * stated.parameters, 2.0, GAUSSIAN_DELTA, shape=(dim,))
   return made._replace(guarantee=stated.guarantee)
 
 

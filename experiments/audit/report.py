@@ -1,4 +1,4 @@
-"""The report of audits: what was proven beside what is stated."""
+"""The report of audits: proven bounds beside the stated epsilons."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,8 @@ def local_part(options: Any, rows: Sequence[Any]) -> Part:
   above = [row.name for row in rows if row.audit.refuted]
   text = f"""{_local_table(rows)}
 
-{_verdict(above)} {_how(options)} A bound far below what is stated may be for want of reports, of a better score or of
-worse inputs: it proves nothing."""
+{_verdict(above)} {_how_measured(options)} A bound far below what is stated may be for want of
+reports, of a better score or of worse inputs: it proves nothing."""
   return Part("Local mechanisms", text, {"local_audit": _figure(rows)})
 
 
@@ -32,16 +32,16 @@ def broken_part(options: Any, rows: Sequence[Any]) -> Part:
 
 {_local_table(rows)}
 
-{found} {_how(options)} The first two inputs of the last lie outside the domain."""
+{found} {_how_measured(options)} The first two inputs of the last lie outside the domain."""
   return Part("Broken mechanisms", text)
 
 
-def _how(options: Any) -> str:
-  return f"""The bounds hold together with probability {options.confidence}. Each compares an event on two inputs
-(opposite ends of the domain, zero, and values outside it), chosen on other reports (Clopper-Pearson limits): a
-threshold on the estimate's length or its projection on the difference of the ends, or a set of values or residues.
-Reports that are noised floats are read to 9 bits: their guarantees do not cover more. Vectors have {options.dim}
-dimensions."""
+def _how_measured(options: Any) -> str:
+  return f"""The bounds hold together with probability {options.confidence}. Each compares an event
+on two inputs (opposite ends of the domain, zero, and values outside it), chosen on other reports
+(Clopper-Pearson limits): a threshold on the estimate's length or its projection on the difference
+of the ends, or a set of values or residues. Reports that are noised floats are read to 9 bits:
+their guarantees do not cover more. Vectors have {options.dim} dimensions."""
 
 
 def _verdict(above: Sequence[str]) -> str:
@@ -54,7 +54,7 @@ def _local_table(rows: Sequence[Any]) -> str:
     (
       [
         row.name,
-        _stated(row.audit),
+        _stated_epsilon(row.audit),
         rounded_down(row.audit.bound, 4),
         f"{rounded_down(100 * row.audit.bound / row.audit.epsilon, 3)} %",
         row.audit.statistic,
@@ -66,7 +66,7 @@ def _local_table(rows: Sequence[Any]) -> str:
   )
 
 
-def central_part(options: Any, task: LearningProblem, rows: Sequence[Any]) -> Part:
+def central_part(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> Part:
   """The table of runs with canaries."""
   header = ["z", "q", "stated", "one run: at least", "right guesses"]
   header += ["estimate, last model", "all models", "users known"]
@@ -90,32 +90,35 @@ def central_part(options: Any, task: LearningProblem, rows: Sequence[Any]) -> Pa
   share = (1 - options.central_confidence) / len(rows)
   text = f"""{found}
 
-{_verdict(above)} Epsilons at delta = {options.delta}, add/remove, of a client, to whoever sees all models; stated
-ones by Rényi accounting of {options.num_rounds} rounds with noise multiplier z that each client is in with probability
-q. {options.num_canaries} canaries with random directions of the clip norm, each in the run by a fair coin, among
-{task.num_users} users of {options.dataset} with their gradients; {task.dim} parameters.
+{_verdict(above)} Epsilons at delta = {options.delta}, add/remove, of a client, to whoever sees all
+models; stated ones by Rényi accounting of {options.num_rounds} rounds with noise multiplier z that
+each client is in with probability q. {options.num_canaries} canaries with random directions of the
+clip norm, each in the run by a fair coin, among {problem.num_users} users of {options.dataset} with
+their gradients; {problem.dim} parameters.
 
-**At least** (arXiv 2305.08846): bounds that hold together with probability {options.central_confidence}, for an
-observer who knows the users' data: the canaries' cosines with the sum of all rounds' movements, each less what the
-users alone are expected to move. With {options.num_guesses} guesses no bound can exceed
+**At least** (arXiv 2305.08846): bounds that hold together with probability
+{options.central_confidence}, for an observer who knows the users' data: the canaries' cosines with
+the sum of all rounds' movements, each less what the users alone are expected to move. With
+{options.num_guesses} guesses no bound can exceed
 {rounded_up(np.log(1 / (share ** (-1 / options.num_guesses) - 1)), 3)}.
 
-**Estimates** (arXiv 2302.03098) are no bounds. They take the cosines (with the last model's movement; the largest with
-a round's movement; or those of the bound) for normal, with the means and deviations of the canaries in the run and of
-those left out. They may err to either side, and of little they see too much: of {options.num_canaries} canaries that
-leave no trace the median estimate is {_estimate_of_nothing(options):.2f}. The first two know nothing of the users,
-whose common movement hides the canaries from them where it is long; with q < 1 canaries that sampling left out in all
-rounds look like absent ones."""
+**Estimates** (arXiv 2302.03098) are no bounds. They take the cosines (with the last model's
+movement; the largest with a round's movement; or those of the bound) for normal, with the means and
+deviations of the canaries in the run and of those left out. They may err to either side, and of
+little they see too much: of {options.num_canaries} canaries that leave no trace the median estimate
+is {_estimate_of_nothing(options):.2f}. The first two know nothing of the users, whose common
+movement hides the canaries from them where it is long; with q < 1 canaries that sampling left out
+in all rounds look like absent ones."""
   return Part("Central privacy: canaries in federated learning", text)
 
 
 def _estimate_of_nothing(options: Any) -> float:
-  """The median over 25 draws of scores that are the same in distribution for all canaries."""
+  """The median one-shot estimate over 25 draws in which canaries leave no trace."""
   halves = np.random.default_rng(0).normal(size=(25, 2, options.num_canaries // 2))
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
 
 
-def _stated(audit: Any) -> str:
+def _stated_epsilon(audit: Any) -> str:
   delta = f" (δ = {rounded_up(audit.delta)})" if audit.delta else ""
   return f"{rounded_up(audit.epsilon, 4)}{delta}"
 

@@ -1,4 +1,4 @@
-"""Times of jdp's accountant and of dp_accounting's, measured side by side.
+"""Times jdp's accountant beside dp_accounting's.
 
 Run it as `python -m experiments.benchmarks.accounting`.
 """
@@ -25,7 +25,7 @@ def sampled_gaussian(q: float, z: float) -> dp_accounting.DpEvent:
 def their_epsilon(
   events: list[tuple[float, float]], count: int, delta: float, make: type = rdp.RdpAccountant
 ) -> float:
-  """Epsilon by an accountant of dp_accounting of `count` times each (q, z)."""
+  """Epsilon by an accountant of dp_accounting of the events (q, z), each composed `count` times."""
   accountant = make()
   for q, z in events:
     accountant.compose(sampled_gaussian(q, z), count)
@@ -46,13 +46,13 @@ def their_calibration(
 
 
 def _compare(
-  title,
+  title: str,
   ours: Callable[[], object],
   theirs: Callable[[], object],
   *,
   rounds: int,
   share: float = 1.0,
-):
+) -> None:
   cases = {"dp_accounting": harness.Case(theirs, share), "jdp": harness.Case(ours, 1.0)}
   timings = harness.compare(cases, baseline="dp_accounting", rounds=rounds)
   harness.report(title, timings, "tasks", json_path=harness.JSON.value)
@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> None:
       rng.uniform(1e-3, 0.1, 10_000).tolist(), rng.uniform(0.5, 5.0, 10_000).tolist(), strict=True
     )
   )
+  # All events differ, so that no accountant can group equal ones.
   ledger = Ledger().extend((Round(PoissonSampling(q), GaussianSum(1.0, z)), 1) for q, z in events)
   run, plan = subsampled_gaussian(0.01, 1.0, 10_000), (2.0, 1e-6, 0.001, 5000)
   _compare(

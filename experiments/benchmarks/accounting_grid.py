@@ -1,14 +1,14 @@
-"""Epsilons of jdp against dp_accounting's over a large grid of runs: how tight, and never below the
-truth.
+"""Compares jdp's epsilons with dp_accounting's over a large grid of runs.
 
-Run it as `python -m experiments.benchmarks.accounting_grid`; it takes minutes, and `--stride` takes
-every so many runs. Every run is a Poisson-sampled Gaussian sum, (q, z, rounds, delta).
-Two comparisons:
+Run it as `python -m experiments.benchmarks.accounting_grid`. It takes minutes; with `--stride=N` it
+takes every N-th run. Every run is a Poisson-sampled Gaussian sum, (q, z, rounds, delta). There are
+two comparisons:
 
-* with dp_accounting's RDP accountant: jdp's epsilon is never above it by more than 0.1 % (and
-  1e-6);
-* with its privacy loss distributions, where these have converged (a grid ten times as fine moves
-  them by less than 1 %) and fit the time: jdp's epsilon is never below.
+* With dp_accounting's RDP accountant. It shows tightness: jdp's epsilon is never above it by more
+  than 0.1 % (and 1e-6).
+* With dp_accounting's privacy loss distributions, where these have converged and fit the time. They
+  have converged where a grid ten times as fine moves them by less than 1 %. It shows validity:
+  jdp's epsilon is never below.
 
 It ends with a status of 1 if either fails.
 """
@@ -79,19 +79,21 @@ def theirs(run: Run, accountant: dp_accounting.PrivacyAccountant) -> float:
 
 
 def against_rdp(runs: Sequence[Run]) -> Summary:
-  """Never above dp_accounting's RDP accountant by more than 0.1 %, with an absolute floor of
-  1e-6.
+  """Compares with dp_accounting's RDP accountant.
+
+  jdp's epsilon may not be above it by more than 0.1 %, with an absolute floor of 1e-6.
   """
   pairs = [(run, ours(run), theirs(run, rdp.RdpAccountant())) for run in runs]
   return _summary(pairs, [pair for pair in pairs if not pair[1] <= 1.001 * pair[2] + 1e-6])
 
 
 def against_loss_distributions(runs: Sequence[Run], seconds: float) -> Summary:
-  """Never below loss distributions that have converged; the cheapest runs first, until the time is
-  up.
+  """Compares with converged privacy loss distributions; jdp's epsilon may not be below them.
+
+  The cheapest runs come first, until the time is up.
   """
-  # The support grows with the loss, the time with its logarithm too: epsilon ranks them well
-  # enough.
+  # A distribution's support, and with it the time, grows with the privacy loss. Epsilon ranks the
+  # runs by cost well enough.
   ranked = sorted((epsilon, run) for run in runs if 0.01 < (epsilon := ours(run)) < 30)
   end, pairs = time.monotonic() + seconds, []
   for epsilon, run in ranked:
@@ -105,7 +107,9 @@ def against_loss_distributions(runs: Sequence[Run], seconds: float) -> Summary:
   return _summary(pairs, [pair for pair in pairs if not pair[1] >= pair[2]])
 
 
-def _summary(pairs, failures):
+def _summary(
+  pairs: list[tuple[Run, float, float]], failures: list[tuple[Run, float, float]]
+) -> Summary:
   finite = [(a, b) for _, a, b in pairs if 0 < a < math.inf and 0 < b < math.inf]
   return Summary(len(pairs), failures, sorted(a / b for a, b in finite))
 

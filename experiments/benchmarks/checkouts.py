@@ -1,7 +1,7 @@
-"""Two checkouts of jdp side by side: the same work in processes that take turns.
+"""Times two checkouts of jdp in turn, each in processes of its own.
 
-A machine's speed drifts, and two checkouts cannot be imported by one process. So each case runs in
-a process of its own, and one pair after the other is timed.
+A machine's speed drifts, and one process cannot import two checkouts. So each case runs in a
+process of its own, and one pair after the other is timed.
 """
 
 import contextlib
@@ -29,9 +29,10 @@ class Command(NamedTuple):
   """What a process runs.
 
   Attributes:
-    script: a file of `peers`, with its arguments; it answers as `peers.serve` does.
+    script: a file of `peers` with its arguments. It answers as `peers.serve` does.
     devices: how many it simulates.
-    checkout: whose packages it imports, and whose script it runs; this one's if that has none.
+    checkout: the checkout whose packages it imports, and whose script it runs. Without such a
+      script there, it runs this checkout's.
     python: its interpreter.
   """
 
@@ -42,7 +43,7 @@ class Command(NamedTuple):
 
 
 class _Worker:
-  """A process that does a run whenever asked."""
+  """A process that runs its case once for every request."""
 
   def __init__(self, stack: contextlib.ExitStack, command: Command):
     name, *arguments = command.script
@@ -69,20 +70,20 @@ class _Worker:
     self.work = self._read("work")
 
   def seconds(self) -> float:
-    """What one run takes."""
+    """The time of one run."""
     self._requests.write("\n")
     self._requests.flush()
     return self._read("seconds")
 
   def _read(self, name: str) -> float:
-    for line in self._answers:  # libraries print too
+    for line in self._answers:  # Libraries print to stdout too.
       if line.startswith(name + " "):
         return float(line.split()[1])
     raise RuntimeError(f"Expected a worker that answers, got exit status {self._process.wait()}.")
 
 
 def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
-  """Times processes that take turns; ratios refer to the first."""
+  """Times processes that take turns; ratios refer to the first command."""
   with contextlib.ExitStack() as stack:
     workers = {name: _Worker(stack, command) for name, command in commands.items()}
     seconds = [
@@ -93,6 +94,7 @@ def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
   timings = []
   for name in work:
     rates = [work[name] / row[name] for row in seconds]
+    # Ratios are taken within one turn: the machine's drift is the same for both.
     ratio = statistics.median(
       rate * row[first] / work[first] for rate, row in zip(rates, seconds, strict=True)
     )
@@ -105,9 +107,7 @@ def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
 
 
 def before_and_after(commands: Mapping[str, Command], baseline: str) -> list[harness.Timing]:
-  """Each command in the checkout `baseline` and in this one; ratios are those of the two in
-  turn.
-  """
+  """Times each command in the checkout `baseline` and in this one; ratios are within one turn."""
   before = pathlib.Path(baseline).resolve()
   if not (before / "jdp").is_dir():
     raise ValueError(f"Expected --baseline to be a checkout of jdp, got {before}.")

@@ -1,13 +1,14 @@
-r"""Clients per second of DP-FedAvg, and examples per second of DP-SGD, beside pfl-research, Opacus
-and jax_privacy.
+r"""Clients per second of DP-FedAvg and examples per second of DP-SGD, beside three peers.
 
-    python -m experiments.benchmarks.cohorts --pfl_python=PFL/bin/python --opacus_python=OPACUS/bin/python \
-      --jax_privacy_python=JAX_PRIVACY/bin/python
+    python -m experiments.benchmarks.cohorts --pfl_python=PFL/bin/python \
+      --opacus_python=OPACUS/bin/python --jax_privacy_python=JAX_PRIVACY/bin/python
 
-Each peer lives in an environment of its own (`pip install pfl torch`, `pip install opacus`, `pip
-install jax_privacy optax flax`); those not named are left out. Every case is a process, and the
-processes take turns: 500 users of 10 examples, one local step, clipping, Gaussian noise; or batches
-of 256 single examples.
+The peers are pfl-research, Opacus and jax_privacy. Each lives in an environment of its own: `pip
+install pfl torch`, `pip install opacus`, `pip install jax_privacy optax flax`. A peer whose Python
+is not named is left out.
+
+Every case is a process, and the processes take turns. DP-FedAvg has 500 users of 10 examples, one
+local step, clipping and Gaussian noise. DP-SGD has batches of 256 single examples.
 
 `--baseline=CHECKOUT` compares this checkout with another one instead, case by case.
 """
@@ -37,8 +38,9 @@ _UNITS = {"federated": "clients", "example": "examples"}
 
 
 def _jdp(task: str, model: str) -> dict[str, checkouts.Command]:
-  """The cases of this library by name."""
+  """jdp's cases by name."""
   cores, cases = os.cpu_count() or 1, {}
+  # Ghost norms are for dense layers; the network with convolutions has none.
   for ghost in (0, 1) if model != "cnn" else (0,):
     for devices in sorted({1, cores}):
       name = f"jdp{', ghost norms' if ghost else ''}, {devices} device{'s' if devices > 1 else ''}"
@@ -47,7 +49,7 @@ def _jdp(task: str, model: str) -> dict[str, checkouts.Command]:
 
 
 def _peers(task: str, model: str) -> dict[str, checkouts.Command]:
-  """Those that have a Python, by name; the first one is the baseline."""
+  """The peers whose Python is named, by name; the first one is the baseline."""
   named = ((peer, PYTHONS[peer].value) for peer in _PEERS[task])
   return {
     peer: checkouts.Command([f"{peer}.py", task, model], python=python)
@@ -57,8 +59,9 @@ def _peers(task: str, model: str) -> dict[str, checkouts.Command]:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Prints a table for each task and model; ratios refer to the first row, or to the row above with
-  --baseline.
+  """Prints a table for each task and model.
+
+  Ratios refer to the first row, or with --baseline to the row above.
   """
   del argv
   for task, unit in _UNITS.items():

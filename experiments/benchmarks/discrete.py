@@ -1,8 +1,11 @@
-"""Speed of discrete draws, and of clients on integers: `python -m
-experiments.benchmarks.discrete`.
+"""Speed of discrete noise, and of rounds whose clients send integers.
+
+Run it as `python -m experiments.benchmarks.discrete`.
 """
 
 import resource
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +26,7 @@ CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of a round.", lower_boun
 BITS = flags.DEFINE_integer("bits", 16, "Bits per weight.", lower_bound=2)
 
 
-def _case(function, key: jax.Array, work: float) -> harness.Case:
+def _case(function: Callable[..., Any], key: jax.Array, work: float) -> harness.Case:
   run = jax.jit(function)
   return harness.Case(lambda: run(key), work)
 
@@ -38,14 +41,15 @@ def _draws(size: int) -> dict[str, harness.Case]:
       "discrete Laplace, scale 10": lambda k: discrete.discrete_laplace(k, 10.0, (size,)),
       "Skellam, variance 100": lambda k: discrete.skellam(k, 100.0, (size,)),
     }
-    for law, draw in draws.items():
-      cases[f"{law}, {name}"] = _case(draw, key, size)
+    for distribution, draw in draws.items():
+      cases[f"{distribution}, {name}"] = _case(draw, key, size)
   return cases
 
 
 def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
-  """A round of clients whose vectors are made up where they are clipped, as training would make
-  them.
+  """Rounds of `clients` clients, on floats and on integers.
+
+  Each client's vector is computed where it is clipped, as in training.
   """
   stddev, like = 0.01 * clients, jnp.zeros(dim)
   floats = distributed_sum(1.0, stddev, calibrated())
@@ -73,7 +77,7 @@ def _rounds(dim: int, clients: int, bits: int) -> dict[str, harness.Case]:
   }
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
   """Runs the comparisons."""
   del argv
   timings = harness.compare(

@@ -1,13 +1,18 @@
-"""Updates per second of Draw and Discard: `python -m experiments.benchmarks.draw_and_discard`.
+"""Updates per second of Draw and Discard.
 
-Multinomial regression, 784 features and 10 classes, 10 examples and Laplace noise for each update.
-The baseline is a numpy loop as one writes it from the paper. The naive scan is that loop, compiled,
-with noise drawn update by update. Then a million updates (`--long_updates`) of a logistic
-regression with 1,000 features, and a billion by extrapolation.
+Run it as `python -m experiments.benchmarks.draw_and_discard`. The model is multinomial regression
+with 784 features and 10 classes. Each update has 10 examples and Laplace noise. The baseline is a
+numpy loop written directly from the paper. The naive scan is that loop, compiled, with noise drawn
+update by update.
+
+A second table times a million updates (`--long_updates`) of a logistic regression with 1,000
+features, and extrapolates to a billion.
 """
 
 import functools
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +23,7 @@ from experiments.benchmarks import harness
 from jdp import random
 from jdp.data import Examples
 from jdp.federated.draw_and_discard import draw_and_discard_process, spread_instances
-from jdp.federated.draw_and_discard.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard.client_updates import ClientUpdate, exact_update, laplace_update
 from jdp.federated.draw_and_discard.update_stream import arrivals
 from jdp.models.generalised_linear import glm
 
@@ -31,14 +36,14 @@ _FEATURES, _CLASSES, _EXAMPLES, _USERS, _INSTANCES = 784, 10, 10, 6000, 20
 _RATE, _EPSILON = 0.1, 1.0
 
 
-def _data(features, classes):
+def _data(features: int, classes: int) -> Examples:
   rng = np.random.default_rng(0)
   inputs = rng.random((_USERS, _EXAMPLES, features), np.float32)
   labels = rng.integers(0, classes, (_USERS, _EXAMPLES)).astype(np.int32)
   return Examples(jnp.asarray(inputs), jnp.asarray(labels), jnp.ones((_USERS, _EXAMPLES)))
 
 
-def _numpy_loop(inputs, labels, count):
+def _numpy_loop(inputs: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
   rng = np.random.default_rng(0)
   models, one_hot = np.zeros((_INSTANCES, _FEATURES, _CLASSES)), np.eye(_CLASSES)
   for t in range(count):
@@ -52,7 +57,7 @@ def _numpy_loop(inputs, labels, count):
   return models
 
 
-def _naive_scan(key, clients, users):
+def _naive_scan(key: jax.Array, clients: Examples, users: jax.Array) -> jax.Array:
   def update(models, key_and_user):
     own_key, user = key_and_user
     choice_key, noise_key = jax.random.split(own_key)
@@ -67,7 +72,14 @@ def _naive_scan(key, clients, users):
   return jax.lax.scan(update, jnp.zeros((_INSTANCES, _FEATURES, _CLASSES)), (keys, users))[0]
 
 
-def _jdp(update, params, clients, users, key, **options):
+def _jdp(
+  update: ClientUpdate,
+  params: jax.Array,
+  clients: Examples,
+  users: jax.Array,
+  key: jax.Array,
+  **options: Any,
+) -> Callable[[], Any]:
   process = draw_and_discard_process(update, _INSTANCES, **options)
   state = process.init(
     spread_instances(jax.random.key(1), params, _INSTANCES, update.noise_variance)
@@ -76,7 +88,7 @@ def _jdp(update, params, clients, users, key, **options):
   return functools.partial(jax.jit(process.run), key, state, coming, clients, update.settings)
 
 
-def _compare():
+def _compare() -> None:
   count, clients = UPDATES.value, _data(_FEATURES, _CLASSES)
   users = jnp.arange(count, dtype=jnp.int32) % _USERS
   inputs, labels = np.asarray(clients.inputs, np.float64), np.asarray(clients.labels)
@@ -92,6 +104,7 @@ def _compare():
     laplace_update(model.gradient, _EPSILON, _RATE),
     exact_update(model.gradient, _RATE),
   )
+  # The numpy loop is slow; its rate does not depend on the number of updates.
   few = max(1, count // 4)
   cases = {
     "numpy loop": harness.Case(functools.partial(_numpy_loop, inputs, labels, few), few),
@@ -111,7 +124,7 @@ def _compare():
   harness.report(title, timings, "updates", json_path=harness.JSON.value)
 
 
-def _long_run():
+def _long_run() -> None:
   features, count = 1000, LONG_UPDATES.value
   update = laplace_update(glm("logistic", (features,)).gradient, _EPSILON, _RATE)
   users = jnp.arange(count, dtype=jnp.int32) % _USERS
@@ -127,7 +140,7 @@ def _long_run():
   print(f"a billion updates would take {1e9 / count * seconds / 3600:.1f} hours")
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
   """Prints one table for each model."""
   del argv
   _compare()

@@ -2,12 +2,13 @@
 
     python -m experiments.benchmarks.federated_round --cohort_size=500 --examples_per_user=10
 
-The baseline is the naive vmap: all clients of the cohort side by side, then one sum. Same work,
-same keys, same result up to the order of summation.
+The baseline is the naive vmap: all clients of the cohort side by side, then one sum. All cases do
+the same work with the same keys. Their results agree up to the order of summation.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,9 @@ CHUNK_SIZES = flags.DEFINE_list("chunk_sizes", ["1", "8", "64", "256"], "Chunk s
 _SHAPE, _CLASSES, _USERS = (28, 28), 10, 2000
 
 
-def _client_fn(mechanism, query, state):
+def _client_fn(
+  mechanism: mechanisms.LocalMechanism | None, query: queries.SumQuery, state: Any
+) -> Callable[..., jax.Array]:
   loss = models.cross_entropy(models.logistic_regression(_SHAPE, _CLASSES))
   update = gradient_step(loss, learning_rate=0.1)
 
@@ -39,14 +42,20 @@ def _client_fn(mechanism, query, state):
   return client_fn
 
 
-def _naive(client_fn, key, params, sample, clients):
+def _naive(
+  client_fn: Callable[..., jax.Array],
+  key: jax.Array,
+  params: Any,
+  sample: sampling.Sample,
+  clients: data.Examples,
+) -> jax.Array:
   chosen = transforms.members(sample, clients)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sample.indices)
   return jnp.sum(jax.vmap(client_fn, (0, None, 0, 0))(keys, params, chosen, sample.weights), axis=0)
 
 
 def main(argv: Sequence[str]) -> None:
-  """Prints one table for central privacy alone and one for local + central privacy."""
+  """Prints one table for central privacy alone, and one for local and central privacy."""
   del argv
   size, count = COHORT_SIZE.value, EXAMPLES_PER_USER.value
   rng = np.random.default_rng(0)
@@ -61,6 +70,7 @@ def main(argv: Sequence[str]) -> None:
   sample = sampling.Sample(indices, jnp.ones(size), jnp.int32(size), _USERS)
   query = queries.gaussian_sum(clip_norm=1.0, stddev=1.0)
   state = query.init(jnp.zeros(dim))
+  # Only the time of a release matters here, not its error.
   local = mechanisms.separated(mechanisms.priv_unit(dim, 32.0), mechanisms.scalar_dp(10.0, 1.0))
   generators = {"ChaCha20": random.seeded_key(1), "threefry": jax.random.key(1)}
   for title, mechanism in (("central privacy", None), ("local + central privacy", local)):

@@ -1,8 +1,8 @@
-"""A small harness for benchmarks: cases side by side in one run, medians, ratios, the machine's
-facts, JSON.
+"""A harness for benchmarks: times cases side by side, and reports medians and ratios.
 
-Absolute times drift with the machine's load; ratios within one run hold. So all cases take turns,
-round by round, and each is reported beside a baseline.
+Absolute times drift with the machine's load, but ratios within one run hold. So all cases take
+turns, round by round, and each is reported beside a baseline. Results can be appended to a file as
+JSON, with the machine's facts.
 """
 
 import json
@@ -23,18 +23,18 @@ JSON = flags.DEFINE_string("json", None, "A JSON Lines file to append the result
 
 
 class Case(NamedTuple):
-  """What is timed: `run` once does `work` units of work (vectors, clients, values)."""
+  """A case to time: `run` does `work` units of work (vectors, clients, values) in one call."""
 
   run: Callable[[], Any]
   work: float
 
 
 class Timing(NamedTuple):
-  """What one case took.
+  """The time that one case took.
 
   Attributes:
-    name: the case.
-    seconds: median of one run.
+    name: of the case.
+    seconds: median time of one run.
     rate: median units of work per second.
     ratio: median over the rounds of the rate over the baseline's in the same round.
   """
@@ -74,8 +74,9 @@ def compare(cases: Mapping[str, Case], *, baseline: str, rounds: int = 7) -> lis
 
 
 def report(title: str, timings: list[Timing], unit: str, *, json_path: str | None = None) -> None:
-  """Prints a table, and appends it with the machine's facts to a JSON Lines file if one is
-  named.
+  """Prints a table, and appends it to a JSON Lines file if one is named.
+
+  The file's rows hold the machine's facts too.
   """
   print(f"\n{title}\n{'case':<44} {'median ms':>10} {unit + '/s':>16} {'ratio':>7}")
   for timing in timings:

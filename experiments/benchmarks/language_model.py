@@ -1,14 +1,14 @@
-"""Tokens per second of the language model's gradient beside the machine's limit for matrix
-products, and its parts.
+"""Tokens per second of the language model's gradient and its parts, beside the machine's limit.
 
     python -m experiments.benchmarks.language_model
 
-A client's local batch of 8 sequences of 10 tokens, 10,003 words. The baseline is one large float32
-matrix product, counted as the tokens whose forward and backward products have as many operations:
-what no implementation exceeds.
+A client's local batch has 8 sequences of 10 tokens, with 10,003 words. The baseline is one large
+float32 matrix product. It is counted as the tokens whose forward and backward products have as many
+operations, which no implementation exceeds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,7 @@ def _cases(words: int) -> dict[str, Case]:
 
   embedded = table[batch.inputs]
   return {
+    # Three products of each matrix per token: one forward, two backward.
     _LIMIT: _case(jnp.matmul, large, large, work=_PRODUCT**3 / (3 * _products(params))),
     "gradient of a local batch": _case(jax.grad(loss), params, batch),
     "- its loss alone": _case(loss, params, batch),
@@ -91,26 +92,27 @@ def _cases(words: int) -> dict[str, Case]:
   }
 
 
-def _case(function, *args, work: float = _TOKENS) -> Case:
+def _case(function: Callable[..., Any], *args: Any, work: float = _TOKENS) -> Case:
   compiled = jax.jit(function)
   return Case(lambda: compiled(*args), work)
 
 
-def _release(params) -> Case:
-  """A client's locally private report, direction and magnitude apart; its work is that client's
-  tokens.
+def _release(params: Any) -> Case:
+  """A client's locally private report, direction and magnitude apart.
+
+  Its work is that client's number of tokens.
   """
   update, _ = ravel_pytree(params)
   mechanism = separated(priv_unit(update.size, _EPSILON), scalar_dp(10.0, _CLIP_NORM))
   return _case(mechanism.privatize, jax.random.key(2), update, work=_TOKENS * _BATCHES)
 
 
-def _client(key, words) -> Examples:
+def _client(key: jax.Array, words: int) -> Examples:
   tokens = jax.random.randint(key, (2, _BATCHES * _SEQUENCES, _STEPS), 3, words)
   return Examples(tokens[0], tokens[1], jnp.ones(_BATCHES * _SEQUENCES))
 
 
-def _products(params) -> int:
+def _products(params: Any) -> int:
   """Multiplications of one token's forward pass: every weight of a matrix once."""
   return sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
 

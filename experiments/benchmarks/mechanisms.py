@@ -1,12 +1,12 @@
-"""Local mechanisms beside each other: `python -m experiments.benchmarks.mechanisms`.
+"""Compares local mechanisms: bytes of a report, error and time.
 
-For each: bytes of a report, mean squared error of a unit vector's (or number's) release, and time,
-as a ratio of rates to drawing as many normal numbers (`jdp.random.normal`): 0.5 takes twice as long
-for each coordinate.
+Run it as `python -m experiments.benchmarks.mechanisms`. The error is the mean squared error of the
+release of a unit vector or a number. The time is a ratio of rates to drawing as many normal numbers
+(`jdp.random.normal`): 0.5 takes twice as long for each coordinate.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,38 +25,35 @@ VALUES = flags.DEFINE_integer(
 )
 
 _DELTA = 1e-6
-_PROJECTIONS = (
-  # of fast_proj_unit; proj_unit has fewer, as it factors a matrix of dim times as many for each
-  # value
-  1024
-)
+# k of fast_proj_unit. proj_unit has a smaller k: for each value it factors a matrix of k times dim.
+_PROJECTIONS = 1024
 
 
-def _gaussian(dim, epsilon):
+def _gaussian(dim: int, epsilon: float) -> mechanisms.LocalMechanism:
   return mechanisms.gaussian(
     2 * gaussian_noise_multiplier(epsilon, _DELTA), 2.0, _DELTA, shape=(dim,)
   )
 
 
-def _on_grid(dim, epsilon):
+def _on_grid(dim: int, epsilon: float) -> mechanisms.LocalMechanism:
   mechanism = mechanisms.priv_unit(dim, epsilon)
-  # half a coordinate's noise
+  # The spacing of the grid is half the noise on a coordinate.
   return mechanisms.on_grid(mechanism, 0.5 * mechanism.max_norm / math.sqrt(dim))
 
 
-def _separated(dim, epsilon):
+def _separated(dim: int, epsilon: float) -> mechanisms.LocalMechanism:
   return mechanisms.separated(
     mechanisms.priv_unit(dim, 0.75 * epsilon), mechanisms.scalar_dp(0.25 * epsilon, 1.0)
   )
 
 
-def _scalar_rel_dp(epsilon):
+def _scalar_rel_dp(epsilon: float) -> mechanisms.LocalMechanism:
   levels = best_num_relative_levels(epsilon, 1.0, 0.1)
   return mechanisms.scalar_rel_dp(epsilon, 1.0, num_levels=levels, min_value=0.1)
 
 
-# (dim, epsilon) -> mechanism on vectors of norm at most 1: L-infinity, L1 or L2, whichever is the
-# mechanism's.
+# (dim, epsilon) -> mechanism on vectors of norm at most 1, in the mechanism's own norm: L-infinity,
+# L1 or L2.
 VECTORS: dict[str, Callable[[int, float], mechanisms.LocalMechanism]] = {
   "priv_unit": mechanisms.priv_unit,
   "priv_unit_g": mechanisms.priv_unit_g,
@@ -72,7 +69,7 @@ VECTORS: dict[str, Callable[[int, float], mechanisms.LocalMechanism]] = {
   "l2_laplace": lambda dim, epsilon: mechanisms.l2_laplace(epsilon, 2.0, shape=(dim,)),
   "gaussian, delta 1e-6": _gaussian,
 }
-# epsilon -> mechanism on numbers in [0, 1] (additive noise: [-1, 1]).
+# epsilon -> mechanism on numbers in [0, 1], or with additive noise in [-1, 1].
 SCALARS: dict[str, Callable[[float], mechanisms.LocalMechanism]] = {
   "scalar_dp": lambda epsilon: mechanisms.scalar_dp(epsilon, 1.0),
   "scalar_rel_dp": _scalar_rel_dp,
@@ -105,7 +102,7 @@ def _compare(title: str, own: dict[str, mechanisms.LocalMechanism], count: int) 
   harness.report(title, timings, "numbers", json_path=harness.JSON.value)
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
   """Runs the comparison."""
   del argv
   for dim in DIMS.value:

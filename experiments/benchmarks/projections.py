@@ -1,13 +1,19 @@
-"""Speed of ProjUnit and its parts: `python -m experiments.benchmarks.projections`.
+"""Speed of ProjUnit and its parts.
 
-The baseline is the published algorithm (arXiv 2306.04444: random signs, a Hadamard transform, k of
-its coordinates, PrivUnitG of their direction, and back) in plain numpy and float64, as published, a
-transform being log2(d) passes over the vector and the constants computed beforehand. A vector is
-privatised and decoded, one after the other in numpy, in blocks in jdp.
+Run it as `python -m experiments.benchmarks.projections`. The baseline is the published fast
+algorithm (arXiv 2306.04444) in plain numpy and float64. It has these steps:
+
+* random signs, a Hadamard transform, and k of its coordinates
+* PrivUnitG of their direction
+* the same steps back
+
+As published, a transform is log2(d) passes over the vector, and the constants are computed
+beforehand. A vector is privatised and decoded. numpy takes one vector after the other, jdp takes
+blocks of them.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -49,7 +55,9 @@ def numpy_release(
   projected /= np.linalg.norm(projected)
   height = generator.normal()
   above = generator.random() < cap.p
-  while (height >= cap.gamma) != above:  # at large epsilon the cap is rare
+  # Rejection sampling. At large epsilon the cap is rare, so heights in it are proposed from a
+  # shifted exponential distribution.
+  while (height >= cap.gamma) != above:
     height = generator.exponential() / cap.gamma + cap.gamma if above else generator.normal()
     if above and generator.random() > np.exp(-0.5 * (height - cap.gamma) ** 2):
       height = -np.inf
@@ -105,7 +113,7 @@ def _cases(dim: int) -> dict[str, harness.Case]:
   }
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
   """Prints one table for each dimension."""
   del argv
   for levels in LEVELS.value:

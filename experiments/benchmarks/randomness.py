@@ -1,9 +1,10 @@
-"""Speed of jdp's draws beside JAX's: `python -m experiments.benchmarks.randomness`.
+"""Speed of jdp's draws beside JAX's.
 
-The baseline is `jax.random.normal` with the default key.
+Run it as `python -m experiments.benchmarks.randomness`. The baseline is `jax.random.normal` with
+the default key.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags
@@ -35,7 +36,7 @@ def _cases(size: int) -> dict[str, harness.Case]:
   return cases
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
   """Runs the comparison."""
   del argv
   for size in SIZES.value:

@@ -1,17 +1,20 @@
-"""Speed of the streamed sum of PrivUnit releases: `python -m experiments.benchmarks.streaming`.
+"""Speed of the streamed sum of PrivUnit releases.
 
-For each generator the baseline is drawing the normals alone: the same count, by the same keys, in
-the same blocks, each block written over the last. All devices share the work, the baseline's too:
-one device per core (`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) keeps each core's
-block in its own cache. `--whole` passes the values as one array, which has to come from memory;
-without it a function makes each from the client's number.
+Run it as `python -m experiments.benchmarks.streaming`. For each generator the baseline draws the
+normals alone: the same count, by the same keys, in the same blocks. Each block is written over the
+last.
+
+All devices share the work, in the baseline too. With one device per core
+(`XLA_FLAGS=--xla_force_host_platform_device_count=CORES`) each core's block stays in its own cache.
+`--whole` passes the values as one array, which has to come from memory. Without it, a function
+makes each value from the client's number.
 
 A second table for each dimension has numpy as its baseline: PrivUnitG (arXiv 2205.02466, Section
-4), one release after the other in float64, its constants precomputed, with numpy's new generator
-and with its old one.
+4), one release after the other in float64. Its constants are precomputed. It runs with numpy's new
+generator and with its old one.
 
-`--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports its memory:
-that of the compiled program, and the most that the process ever held.
+`--clients=10000 --dim=1000000` runs one sum of so many clients instead, and reports two kinds
+of memory: that of the compiled program, and the process's peak.
 
 `--baseline=CHECKOUT` compares this checkout's sums with another one's instead, in processes that
 take turns.
@@ -21,7 +24,7 @@ import functools
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -51,9 +54,10 @@ CLIENTS = flags.DEFINE_integer(
 )
 
 
-def _numpy_release(dim: int, epsilon: float, rng) -> Callable[[np.ndarray], np.ndarray]:
-  """PrivUnitG as its paper states it: unit vector -> estimate. gamma and p are those of
-  `priv_unit`.
+def _numpy_release(dim: int, epsilon: float, rng: Any) -> Callable[[np.ndarray], np.ndarray]:
+  """PrivUnitG as its paper states it: unit vector -> estimate.
+
+  gamma and p are those of `priv_unit`.
   """
   cap = mechanisms.priv_unit(dim, epsilon).parameters
   sigma = dim**-0.5
@@ -61,6 +65,7 @@ def _numpy_release(dim: int, epsilon: float, rng) -> Callable[[np.ndarray], np.n
   m = sigma * stats.norm.pdf(cap.gamma / sigma) * (cap.p / above - (1 - cap.p) / (1 - above))
 
   def release(u):
+    # Inverse transform sampling of alpha, on the cap with probability p and off it otherwise.
     in_cap = rng.random() < cap.p
     tail = rng.random() * above if in_cap else above + rng.random() * (1 - above)
     alpha = -sigma * special.ndtri(tail)
@@ -81,7 +86,7 @@ def _numpy_sum(
 
 
 def _draw_alone(keys: jax.Array, dim: int, block_size: int) -> jax.Array:
-  """The last block of each device."""
+  """Draws the normals of all keys, and keeps the last block of each device."""
 
   def share(keys):
     def step(block, _):
@@ -119,17 +124,19 @@ def _streamed(
   )
 
 
-def _case(run: Callable, keys: jax.Array, *args) -> harness.Case:
+def _case(run: Callable, keys: jax.Array, *args: jax.Array) -> harness.Case:
   everywhere = replicate((keys, *args), client_mesh())
   return harness.Case(functools.partial(jax.jit(run), *everywhere), len(keys))
 
 
 def _values(dim: int) -> tuple[int, jax.Array, jax.Array]:
-  """The size of a block; the values of all clients, in whole blocks; those that a streamed sum is
-  given.
+  """The size of a block, the values of all clients, and the values to pass to a streamed sum.
+
+  The clients fill whole blocks.
   """
   block_size = BLOCK_SIZE.value or max(1, 200_000 // dim)
   turn = block_size * jax.device_count()
+  # Round up to whole turns, in which every device has one full block.
   count = -(-VALUES.value // (dim * turn)) * turn
   values = jax.random.normal(jax.random.key(1), (count, dim))
   return block_size, values, values if WHOLE.value else values[:1]
@@ -154,7 +161,7 @@ def _beside_numpy(dim: int, generators: dict[str, jax.Array]) -> dict[str, harne
   block_size, values, passed = _values(dim)
   units = np.asarray(values[:block_size], np.float64)
   units /= np.linalg.norm(units, axis=1, keepdims=True)
-  few = max(1, len(values) // 8)  # numpy's rate does not depend on how many there are
+  few = max(1, len(values) // 8)  # numpy's rate does not depend on their number.
   cases = {}
   for name, rng in {
     "default_rng": np.random.default_rng(0),
@@ -181,7 +188,7 @@ def _report_memory(dim: int, name: str, key: jax.Array, count: int) -> None:
     )
 
   compiled = jax.jit(run).lower(keys).compile()
-  memory: Any = compiled.memory_analysis()  # None on a back end that does not tell
+  memory: Any = compiled.memory_analysis()  # None on a back end without this analysis.
   buffers = memory.temp_size_in_bytes
   before = _peak_memory()
   start = time.perf_counter()
@@ -209,13 +216,14 @@ def _before_and_after(baseline: str) -> None:
 
 
 def _peak_memory() -> float:
-  """In MB; Linux counts it in KiB."""
+  """Peak memory of the process in MB; Linux counts it in KiB."""
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024e-6
 
 
-def main(argv):
-  """Prints one table for each dimension and generator, and one beside numpy; with --clients, the
-  memory of one sum.
+def main(argv: Sequence[str]) -> None:
+  """Prints one table for each dimension and generator, and one beside numpy.
+
+  With --clients it prints the memory of one sum, and with --baseline the comparison of checkouts.
   """
   del argv
   if baseline := checkouts.BASELINE.value:

@@ -1,1 +1,1 @@
-"""Noise that clients add themselves, and what is left of it when clients vanish."""
+"""Noise that clients add themselves, and the part of it that survives client dropout."""

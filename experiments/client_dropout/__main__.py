@@ -1,11 +1,12 @@
-"""Distributed noise under client dropout: what calibration is worth (after the IEEE Access 2021
-paper).
+"""Distributed noise under client dropout: measures what calibration is worth.
 
-Clients add the noise themselves, some of them vanish, and their shares with them. Trains by
-federated averaging with each scheme of noise and each rate of dropout, and reports the epsilon that
-was realised, against the server and against whoever sees the models, beside the test accuracy; then
-what each scheme costs at the publication's setting, for every rate of dropout, beside the
-publication's claims.
+It follows the IEEE Access 2021 paper. Clients add the noise themselves. Some of them vanish, and
+their shares of the noise with them. The experiment trains by federated averaging with each scheme
+of noise and each rate of dropout. It reports the realised epsilon beside the test accuracy, both
+against the server and against an observer of the models.
+
+It then computes the cost of each scheme at the publication's setting, for every rate of dropout,
+beside the publication's claims.
 """
 
 import dataclasses
@@ -29,17 +30,19 @@ class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOption
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
-  """Reads the data and makes the queries; returns the work."""
+  """Reads the data, makes the queries and returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = image_problem(options, arrange=data.group)
-  plan = make_noise_plan(options, task)
-  settings = make_settings(options, task, plan, mesh)
-  clients = replicate(task.clients, mesh)
-  sweep = Sweep(settings, task.init, task.evaluate, clients, plan.num_clients, options.delta, mesh)
+  problem = image_problem(options, arrange=data.group)
+  plan = make_noise_plan(options, problem)
+  settings = make_settings(options, problem, plan, mesh)
+  clients = replicate(problem.clients, mesh)
+  sweep = Sweep(
+    settings, problem.init, problem.evaluate, clients, plan.num_clients, options.delta, mesh
+  )
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    report_dropout(workdir, options, task, plan, results)
+    report_dropout(workdir, options, problem, plan, results)
 
   return work
 

@@ -1,5 +1,6 @@
-"""What dropout costs, without training: epsilons and rounds at the publication's setting,
-collusion, bits.
+"""What dropout costs, computed without training.
+
+It tabulates epsilons and rounds at the publication's setting, collusion, and bits.
 """
 
 import math
@@ -29,7 +30,7 @@ _QUERIES: dict[str, DistributedSum] = {
     ("central noise", central()),
   )
 }
-_CLAIMS = {0.1: 15, 0.3: 50}  # percent by which calibration improves protection
+_CLAIMS = {0.1: 15, 0.3: 50}  # Dropout -> percent by which calibration improves protection.
 
 
 def epsilon(
@@ -43,10 +44,12 @@ def epsilon(
     rate: the share of clients lost before they report.
     rounds: number of rounds.
     later: the share of those who reported that is lost before it calibrates.
-    dishonest: the share of clients, lost as the others are, that leaves out its noise.
+    dishonest: the share of clients that leave out their noise. They are lost at the same rate as
+      the others.
   """
   query = _QUERIES[name]
   reported = round(CLIENTS * (1 - rate))
+  # Announced, then reported, then left at each calibration: the counts that the events need.
   counts = [CLIENTS, reported] + [round(reported * (1 - later))] * query.scheme.num_calibrations
   honest = [round(count * (1 - dishonest)) for count in counts]
   stddev = float(getattr(query.events(jnp.array(counts), jnp.array(honest)), observer).stddev)
@@ -54,14 +57,17 @@ def epsilon(
 
 
 def possible_rounds(name: str, observer: str, rate: float) -> int:
-  """The most rounds within the epsilon of the planned run: a sum of Gaussians is one, so they go
-  with the variance.
+  """The most rounds within the epsilon of the planned run.
+
+  The rounds of a Gaussian sum compose to one Gaussian sum, so their number is proportional to the
+  variance.
   """
   query = _QUERIES[name]
   left = round(CLIENTS * (1 - rate))
   counts = jnp.array([CLIENTS, left] + [left] * query.scheme.num_calibrations)
   realised = float(getattr(query.scheme.realised(counts, counts), observer))
-  return math.floor(ROUNDS * realised * (1 + 1e-6))  # A fraction of 1 is 1 to float32.
+  # The margin undoes float32: a fraction of 1 must give all rounds.
+  return math.floor(ROUNDS * realised * (1 + 1e-6))
 
 
 def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]) -> str:
@@ -84,7 +90,7 @@ def rounds_table() -> str:
 
 
 def claims_table() -> str:
-  """The publication's claims, beside what calibration does by exact accounting."""
+  """The publication's claims, beside what calibration achieves by exact accounting."""
   rows = []
   for rate, claim in _CLAIMS.items():
     without, with_it = (
@@ -117,7 +123,7 @@ def claims_table() -> str:
 
 
 def calibration_table() -> str:
-  """What is left of the calibration where clients vanish during it, or leave out their noise."""
+  """What remains of the calibration if clients vanish during it, or leave out their noise."""
   cases = [
     ("all calibrate", 0.0, 0.0),
     ("10% vanish before they calibrate", 0.1, 0.0),
@@ -144,14 +150,15 @@ def _against_server(rate: float, later: float, dishonest: float) -> str:
 
 
 def rounds_figure() -> Figure:
-  """Epsilon over the rounds at 30 % dropout, against the server, or against the model's observer
-  where they differ.
+  """Epsilon over the rounds at 30 % dropout.
+
+  The observer is the server, and also the model's observer where the two differ.
   """
   made, axes = plots.figure(
     "rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})"
   )
   rounds = [1, *range(100, ROUNDS + 1, 100)]
-  # Lines that coincide lie on each other, the later ones thinner.
+  # Lines that coincide are drawn one on another; the later ones are thinner, so that all show.
   lines: dict[tuple[str, str], dict[str, Any]] = {
     ("no calibration", "server"): {"lw": 7},
     ("calibration outside", "server"): {"lw": 2, "ls": "--"},
@@ -167,8 +174,9 @@ def rounds_figure() -> Figure:
 
 
 def bits_table(dim: int, num_clients: int, noise_multiplier: float) -> str:
-  """What a client sends per weight, and what integers of so many bits add to the sensitivity and so
-  to the noise.
+  """The bits that a client sends per weight, and their cost.
+
+  Integers of so many bits add to the sensitivity, and so to the noise.
   """
   rows = [["float32, and as much again for a calibration", "32", "1", "none", "0"]]
   for bits in (12, 14, 16, 18, 20):

@@ -1,4 +1,4 @@
-"""The report of client dropout: trained runs, then what each scheme costs as published."""
+"""The report of client dropout: trained runs, then each scheme's cost at the published setting."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ from jdp.queries.distributed.integer_sums import Grid
 
 
 def report_dropout(
-  workdir: Workdir, options: Any, task: LearningProblem, plan: NoisePlan, results: Sequence[Row]
+  workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan, results: Sequence[Row]
 ) -> None:
-  """Writes results.json, the plots and report.md, and prints what came out."""
+  """Writes results.json, the plots and report.md, and prints the results."""
   rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
   write_results(workdir, options, rows, results, further=planned)
-  parts = _parts(workdir, options, task, plan, rows, results)
+  parts = _parts(workdir, options, problem, plan, rows, results)
   title = "Distributed noise under client dropout"
   write_sweep_report(workdir, "client_dropout", title, options, parts)
 
@@ -37,7 +37,7 @@ def report_dropout(
 def _parts(
   workdir: Workdir,
   options: Any,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: NoisePlan,
   rows: list[Row],
   results: Sequence[Row],
@@ -52,13 +52,15 @@ def _parts(
   yield Part("The publication's comparison", _claims())
   published = {"epsilon_published_setting": privacy.rounds_figure()}
   yield Part("Epsilon against dropout", _against_dropout(), published, printed=False)
-  yield Part("Bits per weight", _bits(task, plan), printed=False)
-  yield Part("What was measured", _measured(options, task, plan), printed=False)
+  yield Part("Bits per weight", _bits(problem, plan), printed=False)
+  yield Part("What was measured", _measured(options, problem, plan), printed=False)
 
 
 def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
-  """What a setting's ledgers say: its noise, the worst epsilon against the server, rounds
-  abandoned.
+  """What a setting's ledgers say.
+
+  These are its realised noise, the worst epsilon against the server, and the number of abandoned
+  rounds.
   """
   spent = [
     ledger.load(workdir.path / row["setting"] / str(seed) / LEDGER) for seed in range(row["seeds"])
@@ -68,6 +70,8 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
   variances = np.array([_multiplier(query) ** 2 for query, _ in events])
   counts = np.array([count for _, count in events])
+  # An abandoned round releases nothing, so its noise does not count in the realised multiplier. An
+  # event without `released` is of a round that cannot be abandoned.
   kept = np.array([getattr(query, "released", True) for query, _ in events], bool)
   return {
     "multiplier": float(np.average(variances[kept], weights=counts[kept])) ** 0.5
@@ -185,24 +189,24 @@ Where clients vanish during the calibration, or are dishonest and leave out thei
 {privacy.calibration_table()}"""
 
 
-def _bits(task: LearningProblem, plan: NoisePlan) -> str:
-  dim = randomized_hadamard(task.dim).dim
-  return f"""For {plan.num_clients} clients of {task.dim} weights and the planned noise. Integers
+def _bits(problem: LearningProblem, plan: NoisePlan) -> str:
+  dim = randomized_hadamard(problem.dim).dim
+  return f"""For {plan.num_clients} clients of {problem.dim} weights and the planned noise. Integers
 are bounded by S in place of C, and need as much more noise for the same ε: the runs on integers
 have it.
 
 {privacy.bits_table(dim, plan.num_clients, plan.noise_multiplier)}"""
 
 
-def _measured(options: Any, task: LearningProblem, plan: NoisePlan) -> str:
+def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   training = (
     f"{options.local_epochs} epochs, batches of {options.local_batch_size}, "
     f"learning rate {options.local_learning_rate:g}"
   )
   facts = {
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
-    "examples of a user": f"{'' if task.equal else 'up to '}{task.sizes.max()}",
-    "model": f"{options.model}, {task.dim} parameters",
+    "examples of a user": f"{'' if problem.equal else 'up to '}{problem.sizes.max()}",
+    "model": f"{options.model}, {problem.dim} parameters",
     "dropout": options.dropout_model,
     "local training": training,
     "noise multiplier z, planned": rounded_up(plan.noise_multiplier, 4),
@@ -212,7 +216,8 @@ def _measured(options: Any, task: LearningProblem, plan: NoisePlan) -> str:
   }
   return f"""Accuracy on the test examples, of the last model of each run. Means over repetitions,
 each with its own initial model, dropout and noise; ± is the 95 % interval of Student's t. The
-clients' noise was drawn at once, from the exact law of its sum (integers: share by share).
+clients' noise was drawn at once, from the exact distribution of its sum (integers: share by
+share).
 
 {properties(facts)}"""
 

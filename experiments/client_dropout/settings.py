@@ -1,6 +1,4 @@
-"""What the client-dropout experiment compares: schemes of noise, dropout models, and a plan of the
-noise.
-"""
+"""What the client-dropout experiment compares: noise schemes and dropout models."""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,12 +39,14 @@ LABELS = {
   INTEGERS: "integers uncalibrated",
 }
 _count = partial(_validate.integer, 1)
-_ITERATIONS = 20  # of the noise that fits the grid that fits the noise; each gains a digit or more
+# The grid depends on the noise, and the noise on the grid's bound. Each step of the fixed-point
+# iteration gains a digit or more.
+_ITERATIONS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class DropoutOptions:
-  """The options that say who vanishes, and who adds which noise."""
+  """The options that say which clients vanish, and which of them add which noise."""
 
   schemes: tuple[str, ...] = option(
     ("uncalibrated", "calibrated"),
@@ -110,12 +110,12 @@ class NoisePlan(NamedTuple):
   """What follows from the options and the number of clients.
 
   Attributes:
-    num_clients: n, announced in every round.
-    noise_multiplier: z, planned.
-    grid: of the integers, if any run has them.
-    grid_stddev: of all clients' noise on integers together, in units of C; more than z, as the
-      bound S on a rounded vector is more than C: by so much that the runs on integers and on floats
-      cost the same.
+    num_clients: n. Every round announces it.
+    noise_multiplier: the planned z.
+    grid: of the integers if any run has them.
+    grid_stddev: standard deviation of all clients' noise on integers together. Its unit is C. It
+      exceeds z, as the bound S on a rounded vector exceeds C. The ratio makes runs on integers and
+      on floats cost the same.
   """
 
   num_clients: int
@@ -124,27 +124,28 @@ class NoisePlan(NamedTuple):
   grid_stddev: float | None
 
 
-def make_noise_plan(options: Any, task: LearningProblem) -> NoisePlan:
+def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
   """Chooses the noise.
 
   Raises:
-    ValueError: if there is no grid for so few bits.
+    ValueError: if no grid exists for so few bits.
   """
   z = options.noise_multiplier
   if z is None:
+    # The plan is for nobody lost: all clients take part in every round.
     z = accounting.calibrate_noise_multiplier(
       options.target_epsilon, options.delta, 1.0, options.num_rounds
     )
-  grid, stddev = _fit_grid(options, task, z) if INTEGERS in options.schemes else (None, None)
-  return NoisePlan(task.num_users, z, grid, stddev)
+  grid, stddev = _fit_grid(options, problem, z) if INTEGERS in options.schemes else (None, None)
+  return NoisePlan(problem.num_users, z, grid, stddev)
 
 
-def _fit_grid(options: Any, task: LearningProblem, z: float) -> tuple[Grid, float]:
-  dim = randomized_hadamard(task.dim).dim
+def _fit_grid(options: Any, problem: LearningProblem, z: float) -> tuple[Grid, float]:
+  dim = randomized_hadamard(problem.dim).dim
   stddev = z
   for _ in range(_ITERATIONS):
     grid = plan_grid(
-      dim, 1.0, stddev, num_clients=task.num_users, modulus_bits=options.modulus_bits
+      dim, 1.0, stddev, num_clients=problem.num_users, modulus_bits=options.modulus_bits
     )
     stddev = z * grid.l2_norm * grid.spacing
   return grid, stddev
@@ -164,26 +165,26 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
 
 
 def make_settings(
-  options: Any, task: LearningProblem, plan: NoisePlan, mesh: jax.sharding.Mesh | None
+  options: Any, problem: LearningProblem, plan: NoisePlan, mesh: jax.sharding.Mesh | None
 ) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:
-    ValueError: if the dropout model, or the integers, cannot be had as asked.
+    ValueError: if the dropout model or the integers cannot be made as the options ask.
   """
   settings = []
   for name in options.schemes:
-    query = _query(options, task, plan, name)
+    query = _query(options, problem, plan, name)
     for rate in options.dropouts:
       algorithm = client_dropout(
         local_sgd(
-          task.loss,
+          problem.loss,
           options.local_learning_rate,
           num_epochs=options.local_epochs,
           batch_size=options.local_batch_size,
         ),
         query,
-        _dropout(options, task, rate, scheme_of(options, name).num_calibrations),
+        _dropout(options, problem, rate, scheme_of(options, name).num_calibrations),
         optax.sgd(1.0),
         num_clients=plan.num_clients,
         local_clip_norm=options.clip_norm,
@@ -192,18 +193,20 @@ def make_settings(
         diagnose=options.diagnostics,
       )
       label = f"{LABELS[name]} ({rate:.0%} lost)"
-      settings.append(Setting(f"{name}_{rate:g}", label, algorithm, public=task.public(Unit.USER)))
+      settings.append(
+        Setting(f"{name}_{rate:g}", label, algorithm, public=problem.public(Unit.USER))
+      )
   return settings
 
 
 def _query(
-  options: Any, task: LearningProblem, plan: NoisePlan, name: str
+  options: Any, problem: LearningProblem, plan: NoisePlan, name: str
 ) -> DistributedSum | SumQuery:
   c = options.clip_norm
   if name != INTEGERS:
     scheme = scheme_of(options, name)
     return distributed_sum(c, plan.noise_multiplier, scheme, min_clients=options.min_clients)
-  record = jax.eval_shape(task.init, jax.random.key(0))
+  record = jax.eval_shape(problem.init, jax.random.key(0))
   bits = options.modulus_bits
   return discrete_sum(
     record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits
@@ -211,12 +214,12 @@ def _query(
 
 
 def _dropout(
-  options: Any, task: LearningProblem, rate: float, calibrations: int
+  options: Any, problem: LearningProblem, rate: float, calibrations: int
 ) -> dropout.DropoutModel:
   make = {
-    "independent": lambda: dropout.independent(task.num_users, rate),
-    "bursty": lambda: dropout.bursty(task.num_users, rate, options.mean_rounds),
-    "by_size": lambda: dropout.by_size(task.sizes.tolist(), rate),
+    "independent": lambda: dropout.independent(problem.num_users, rate),
+    "bursty": lambda: dropout.bursty(problem.num_users, rate, options.mean_rounds),
+    "by_size": lambda: dropout.by_size(problem.sizes.tolist(), rate),
   }
   return dropout.with_calibrations(
     make[options.dropout_model](), [options.calibration_dropout] * calibrations

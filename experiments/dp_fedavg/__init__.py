@@ -1,3 +1,1 @@
-"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv
-1710.06963).
-"""
+"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, DP-SGD (arXiv 1710.06963)."""

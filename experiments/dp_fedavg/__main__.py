@@ -1,10 +1,11 @@
-"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, and DP-SGD (arXiv 1710.06963).
+"""Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, DP-SGD (arXiv 1710.06963).
 
-Compares training without privacy with private training, and, with `--vary`, private training with
-several values of anything that it depends on: accuracy over rounds, and what each run guarantees.
-As in the paper's study, a small cohort can be given the noise that the average of a larger one
-would have (`--noise_cohort_size`): how useful such a model is shows with little computation, and
-the report states the guarantee of both, apart.
+Compares private training with training without privacy. With `--vary` it compares several values of
+any option of the private training. It shows accuracy over rounds, and what each run guarantees.
+
+As in the paper's study, a small cohort can be given the noise that the average of a larger cohort
+would have (`--noise_cohort_size`). This shows with little computation how useful such a model is.
+The report states the guarantees of both, apart.
 """
 
 import dataclasses
@@ -76,7 +77,7 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
   )
   vary: tuple[str, ...] = option(
     (),
-    "DPFedAvgOptions of averaging that --values gives values of; a row for each.",
+    "Options of averaging that --values gives values of; a row for each.",
     choices=_OF_AVERAGES,
   )
   values: tuple[str, ...] = option(
@@ -115,7 +116,7 @@ class Variant(NamedTuple):
 
   Attributes:
     setting: what is run.
-    options: its options; others than the experiment's where --vary changes them.
+    options: its options. They differ from the experiment's where --vary changes them.
     federation: who takes part, with what noise; None without privacy.
   """
 
@@ -125,27 +126,28 @@ class Variant(NamedTuple):
 
 
 def prepare(options: DPFedAvgOptions) -> Work:
-  """Reads the data and makes the algorithms; returns the work."""
+  """Reads the data, makes the algorithms and returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
+  # A window of words is no unit of privacy, so text has no DP-SGD.
   if "dp_sgd" in options.runs and options.dataset in TEXT:
     raise ValueError(
       f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit "
       "of privacy would be a window of words, cut across what a user said; leave it out."
     )
-  task = load_problem(options)
+  problem = load_problem(options)
   if options.warm_start is not None:
-    task = _start_warm(options, options.warm_start, task)
+    problem = _start_warm(options, options.warm_start, problem)
   elif options.warm_start_public:
     raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
     check_prior(
-      task.prior, unit, central_delta(options, task.num_records(unit)), options.max_epsilon
+      problem.prior, unit, central_delta(options, problem.num_records(unit)), options.max_epsilon
     )
-  rows = make_rows(options, task, mesh)
-  settings, delta = [row.setting for row in rows], central_delta(options, task.num_users)
+  rows = make_rows(options, problem, mesh)
+  settings, delta = [row.setting for row in rows], central_delta(options, problem.num_users)
 
   def work(workdir: Workdir):
-    begun = task.completed(workdir)
+    begun = problem.completed(workdir)
     clients = {"user": begun.clients}
     if "dp_sgd" in options.runs:
       clients["example"] = as_examples(begun.clients)
@@ -158,9 +160,9 @@ def prepare(options: DPFedAvgOptions) -> Work:
   return work
 
 
-def _start_warm(options: DPFedAvgOptions, path: str, task: LearningProblem) -> LearningProblem:
-  """The task with an earlier run's parameters, and what they cost."""
-  if task.prior.entries:
+def _start_warm(options: DPFedAvgOptions, path: str, problem: LearningProblem) -> LearningProblem:
+  """The problem, starting from an earlier run's parameters and counting their cost."""
+  if problem.prior.entries:
     raise ValueError(
       "Expected --vocabulary=public with --warm_start, whose words are given, got private."
     )
@@ -168,13 +170,15 @@ def _start_warm(options: DPFedAvgOptions, path: str, task: LearningProblem) -> L
     raise ValueError(
       f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out."
     )
-  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  shapes = jax.eval_shape(problem.init, jax.random.key(0))
   start, spent = load_start(path, shapes, options)
-  return task._replace(init=lambda key: start, prior=spent, complete=None)
+  return problem._replace(init=lambda key: start, prior=spent, complete=None)
 
 
-def make_rows(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None) -> list[Variant]:
-  """The runs, each with every value that concerns it.
+def make_rows(
+  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
+) -> list[Variant]:
+  """The runs; a run appears once for every value that concerns it.
 
   Raises:
     ValueError: if there is nothing to run, or the values do not fit what varies.
@@ -185,6 +189,7 @@ def make_rows(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
   with_values = _variants(options)
   rows = []
   for run in options.runs:
+    # A run that the varied options do not concern appears once: its rows would be equal.
     concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[
       run
     ]
@@ -192,12 +197,12 @@ def make_rows(options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
     for value, chosen in variants.items():
       name = re.sub(r"[^\w.-]+", "_", f"{run}_{value}" if value else run)
       label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
-      algorithm, federation = made[run](chosen, task, mesh)
+      algorithm, federation = made[run](chosen, problem, mesh)
       delta = federation.actual.delta if federation else None
       public = {
         "none": "",
-        "private": taken_as_public(chosen, task),
-        "dp_sgd": task.public(Unit.EXAMPLE),
+        "private": taken_as_public(chosen, problem),
+        "dp_sgd": problem.public(Unit.EXAMPLE),
       }[run]
       rows.append(
         Variant(
@@ -217,12 +222,13 @@ def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
 
 
 def _variants(options: DPFedAvgOptions) -> dict[str, DPFedAvgOptions]:
-  """The options with each of --values, as if it had been given; themselves, if nothing varies."""
+  """The options with each of --values in turn, by value; the options alone if nothing varies."""
   if not options.vary and not options.values:
     return {"": options}
   if not options.vary or not options.values:
     given = (",".join(names) or "none" for names in (options.vary, options.values))
     raise ValueError(f"Expected both --vary and --values, got {' and '.join(given)}.")
+  # None stands for a choice not made; the varied options may make another one.
   base = {name: value for name, value in vars(options).items() if value is not None}
   return {
     value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base)
@@ -252,42 +258,42 @@ def _described(names: Sequence[str], value: str) -> str:
 
 
 def _baseline(
-  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
 ) -> tuple[FederatedAlgorithm, None]:
-  """The true average of cohorts of a fixed size, by the same code."""
-  if not options.cohort_size <= len(task.sizes):
+  """Training without privacy: the true average of cohorts of a fixed size, by the same code."""
+  if not options.cohort_size <= len(problem.sizes):
     raise ValueError(
-      f"Expected --cohort_size of at most {len(task.sizes)} users, got {options.cohort_size}."
+      f"Expected --cohort_size of at most {len(problem.sizes)} users, got {options.cohort_size}."
     )
-  sampler = sampling.fixed_size(len(task.sizes), options.cohort_size)
+  sampler = sampling.fixed_size(len(problem.sizes), options.cohort_size)
   return on_part(
-    _averaging(options, task, mesh, true_average(), sampler, relation="replace_one"), "user"
+    _averaging(options, problem, mesh, true_average(), sampler, relation="replace_one"), "user"
   ), None
 
 
 def _private(
-  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
 ) -> tuple[FederatedAlgorithm, Federation]:
-  federation = make_federation(options, task.sizes, task.prior)
-  shapes = jax.eval_shape(task.init, jax.random.key(0))
+  federation = make_federation(options, problem.sizes, problem.prior)
+  shapes = jax.eval_shape(problem.init, jax.random.key(0))
   average = make_average(
     options, shapes, federation.actual.noise_multiplier, federation.expected_weight
   )
   return on_part(
-    _averaging(options, task, mesh, average, federation.actual.sampler), "user"
+    _averaging(options, problem, mesh, average, federation.actual.sampler), "user"
   ), federation
 
 
 def _averaging(
   options: DPFedAvgOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   mesh: Mesh | None,
   average: SumQuery,
   sampler: sampling.Sampler,
   **settings: Any,
 ) -> FederatedAlgorithm:
   return federated_averaging(
-    local_update(options, task.loss),
+    local_update(options, problem.loss),
     average,
     sampler,
     server_optimizer(options),
@@ -301,17 +307,17 @@ def _averaging(
 
 
 def _dp_sgd(
-  options: DPFedAvgOptions, task: LearningProblem, mesh: Mesh | None
+  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
 ) -> tuple[FederatedAlgorithm, Federation]:
-  """Every example a user of its own, by the same code."""
-  num_examples = task.num_records(Unit.EXAMPLE)
+  """DP-SGD by the same code: every example is a user of its own."""
+  num_examples = problem.num_records(Unit.EXAMPLE)
   plan = make_plan(
-    dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, task.prior
+    dataclasses.replace(options, cohort_size=options.sgd_batch_size), num_examples, problem.prior
   )
   size = plan.sampler.expected_size
   average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
   algorithm = dp_sgd(
-    task.loss,
+    problem.loss,
     average,
     plan.sampler,
     server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
@@ -319,7 +325,8 @@ def _dp_sgd(
     mesh=mesh,
     diagnose=options.diagnostics,
   )
-  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size, task.prior)
+  # The plan is its own: DP-SGD has no larger cohort whose noise it borrows.
+  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size, problem.prior)
 
 
 EXPERIMENT = Experiment("dp_fedavg", DPFedAvgOptions, prepare)

@@ -1,5 +1,6 @@
-"""The averages of DP-FedAvg: weights, estimator, clipping, schedule, and the noise of a larger
-cohort.
+"""The averages of DP-FedAvg, with their noise.
+
+The options choose weights, estimator, clipping and schedule, or the noise of a larger cohort.
 """
 
 import dataclasses
@@ -104,15 +105,15 @@ class AverageOptions(FederationOptions):
 
 
 class Federation(NamedTuple):
-  """Who takes part with what noise.
+  """Who takes part, with what noise.
 
   Attributes:
-    actual: what is run; its z is what the noise really is over the sensitivity.
-    planned: whose noise it is: `actual` itself, or the plan of a larger cohort among more such
-      users.
+    actual: what is run. Its z is the actual noise over the sensitivity.
+    planned: the plan that the noise belongs to: `actual` itself, or the plan of a larger cohort
+      among more such users.
     planned_users: number of users of the plan.
     expected_weight: qW of what is run.
-    prior: what was released before the first round, of the plan's users as of the run's.
+    prior: what was released before the first round, about the plan's users as about the run's.
   """
 
   actual: Plan
@@ -127,12 +128,12 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
 
   Args:
     options: `AverageOptions` and `TrainingOptions` in one.
-    sizes: int [users], n_k. `taken_as_public` says what of them is used.
+    sizes: n_k as int [users]. `taken_as_public` says what of them is used.
     prior: what was released about the users before the first round.
 
   Raises:
-    ValueError: if a cohort is larger than its users are many, or a larger cohort's noise is half
-      described.
+    ValueError: if a cohort is larger than the number of its users, or if only one of the two
+      options of a larger cohort's noise is given.
   """
   num_users, mean_weight = len(sizes), _mean_weight(options, sizes)
   size, population = options.noise_cohort_size, options.noise_population
@@ -148,6 +149,8 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
       raise ValueError(f"Expected --noise_cohort_size of at most {population} users, got {size}.")
     planned_users = population
     planned = make_plan(dataclasses.replace(options, cohort_size=size), population, prior)
+    # The average of this run gets the same absolute noise; relative to its larger sensitivity, its
+    # z is smaller.
     stddev = planned.noise_multiplier * _sensitivity(options, mean_weight * size)
     multiplier = stddev / _sensitivity(options, mean_weight * options.cohort_size)
     actual = make_plan(dataclasses.replace(options, noise_multiplier=multiplier), num_users)
@@ -156,18 +159,19 @@ def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -
   )
 
 
-def taken_as_public(options: Any, task: LearningProblem) -> str:
-  """What the users' guarantee takes as public though it is computed from them: W too, unless a flag
-  fixes it.
+def taken_as_public(options: Any, problem: LearningProblem) -> str:
+  """What the users' guarantee takes as public although it is computed from their data.
+
+  W is part of it, unless a flag fixes it.
 
   Args:
     options: `AverageOptions`.
-    task: what is learnt, from whom.
+    problem: what is learnt and from whom.
   """
   if options.weights == "equal" or options.mean_weight is not None:
-    return task.public(Unit.USER)
-  total = task.num_users * _mean_weight(options, task.sizes)
-  return f"{task.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
+    return problem.public(Unit.USER)
+  total = problem.num_users * _mean_weight(options, problem.sizes)
+  return f"{problem.public(Unit.USER)}, W = {total:.6g}, the users' total weight"
 
 
 def make_average(
@@ -176,7 +180,7 @@ def make_average(
   """The private average.
 
   Args:
-    options: which.
+    options: `AverageOptions`.
     params: the model's parameters or their shapes.
     noise_multiplier: z of what is run.
     expected_weight: qW of what is run.
@@ -209,7 +213,7 @@ def make_average(
 
 
 def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
-  """client -> w_k; None: all weigh 1."""
+  """The weight of a client, client -> w_k; None if all weigh 1."""
   return None if options.weights == "equal" else weight_by_examples(options.weight_cap)
 
 
@@ -229,8 +233,9 @@ def _clip_norm(options: Any) -> float | optax.Schedule:
 
 
 def _sensitivity(options: Any, expected_weight: float) -> float:
-  """How far one user moves the average at most, in the first round."""
+  """The most that one user moves the average in the first round."""
   if options.estimator == "fixed":
     return options.clip_norm / expected_weight
   least = options.min_weight * expected_weight
+  # With noise 1, the sensitivity is the inverse of the noise multiplier.
   return 1 / accounting.noise_multiplier(WeightedAverage(options.clip_norm, 1.0, least), _RELATION)

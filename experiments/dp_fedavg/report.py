@@ -1,4 +1,4 @@
-"""The report of DP-FedAvg: noise, clip norm, epsilon and accuracy, curves, guarantees."""
+"""The report of DP-FedAvg: a table of noise, epsilon and accuracy with curves and guarantees."""
 
 import itertools
 import math
@@ -35,29 +35,29 @@ _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moment
 def report_averaging(
   workdir: Workdir,
   options: Any,
-  task: LearningProblem,
+  problem: LearningProblem,
   variants: Sequence[Any],
   results: Sequence[Row],
 ) -> None:
-  """Writes results.json, the plots and report.md, and prints what came out.
+  """Writes results.json, the plots and report.md, and prints the results.
 
   Args:
     workdir: gets the files.
     options: the experiment's.
-    task: what was learnt.
+    problem: what was learnt.
     variants: what was run: `setting`, `options` and `federation`.
     results: of `run_sweep`.
   """
   histories = curves(workdir, results)
   smoothed = {
-    label: [smoothed_end(run, task.headline, options.smoothing) for run in runs]
+    label: [smoothed_end(run, problem.headline, options.smoothing) for run in runs]
     for label, runs in histories.items()
   }
   summary = _summary(workdir, variants, results, smoothed)
   write_results(workdir, options, summary, results, baselines=_baselines(summary))
   first = summary[0]["label"]
-  start = _start(task, histories[first], smoothed[first])
-  parts = _parts(workdir, options, task, summary, results, histories, start)
+  start = _initial_metric(problem, histories[first], smoothed[first])
+  parts = _parts(workdir, options, problem, summary, results, histories, start)
   title = "Federated averaging with user-level privacy (arXiv 1710.06963)"
   write_sweep_report(workdir, "dp_fedavg", title, options, parts)
 
@@ -65,7 +65,7 @@ def report_averaging(
 def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
   """The mean of a run's last `window` evaluations of trained models.
 
-  Of an untrained run it is its one evaluation.
+  For an untrained run it is the run's only evaluation.
 
   >>> smoothed_end(
   ...   [{"round": 0, "x": 0.0}, {"round": 5, "x": 0.6}, {"round": 10, "x": 0.8}], "x", 5
@@ -76,9 +76,11 @@ def smoothed_end(rows: Sequence[Row], metric: str, window: int) -> float:
   return float(np.mean([row[metric] for row in trained or rows]))
 
 
-def _start(task: LearningProblem, runs: Sequence[Sequence[Row]], smoothed: Sequence[float]) -> Row:
-  """The headline metric of the initial models, and how far from it the first row's runs got."""
-  first = [run[0][task.headline] for run in runs]
+def _initial_metric(
+  problem: LearningProblem, runs: Sequence[Sequence[Row]], smoothed: Sequence[float]
+) -> Row:
+  """The initial models' headline metric, and its difference to the first row's last evaluations."""
+  first = [run[0][problem.headline] for run in runs]
   gained = [value - end for value, end in zip(first, smoothed, strict=True)]
   return {"value": mean_interval(first), "difference": mean_interval(gained)}
 
@@ -89,14 +91,15 @@ def _summary(
   results: Sequence[Row],
   last: Mapping[str, Sequence[float]],
 ) -> list[Row]:
-  """A row for each setting, with what `summarise` says, and what the table adds to it.
+  """A row for each setting: what `summarise` says, and what the table adds to it.
 
   Args:
     workdir: where the ledgers lie.
     variants: what was run.
     results: of `run_sweep`.
-    last: by label, for each repetition, `smoothed_end`.
+    last: by label, `smoothed_end` of each repetition.
   """
+  # Repetitions are paired: they share initial models and local randomness with the first row's.
   reference = last[variants[0].setting.label]
   summary = []
   for variant, summed in zip(variants, summarise(results), strict=True):
@@ -107,14 +110,14 @@ def _summary(
         **summed,
         "smoothed": mean_interval(values),
         "difference": mean_interval(differences),
-        **_noise(workdir, variant, summed),
+        **_noise_columns(workdir, variant, summed),
       }
     )
   return summary
 
 
-def _noise(workdir: Workdir, variant: Any, summed: Row) -> Row:
-  """What the ledger says about the noise, and what the plan that it belongs to would have cost."""
+def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
+  """The noise by the ledger, and the cost of the plan that the noise belongs to."""
   federation = variant.federation
   if federation is None:
     return {
@@ -124,21 +127,25 @@ def _noise(workdir: Workdir, variant: Any, summed: Row) -> Row:
       "planned": None,
     }
   spent = ledger.load(workdir.path / variant.setting.name / "0" / LEDGER)
+  # The ledger begins with the prior's events; the first after them is of the first round.
   first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
   clip_norm, stddev = (
     (None, None) if first is None else first_noise(first.query, federation.expected_weight)
   )
+  # A plan of its own means that the noise of a larger cohort was simulated.
   simulated = federation.planned is not federation.actual
   return {
     "clip_norm": clip_norm,
     "stddev": stddev,
     "cohort": federation.actual.sampler.expected_size,
-    "planned": _planned(federation, round(summed["rounds"].mean)) if simulated else None,
+    "planned": _planned_row(federation, round(summed["rounds"].mean)) if simulated else None,
   }
 
 
 def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
-  """(S, noise on a coordinate of the average as a standard deviation), by a query's event.
+  """The clip norm S and the noise's standard deviation on a coordinate of the average.
+
+  Both come from a query's event.
 
   >>> from jdp.events import GaussianSum
   >>> first_noise(GaussianSum(0.5, 2.0), 100.0)
@@ -148,15 +155,13 @@ def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
     sums = [part for part, name in zip(query.parts, query.labels, strict=True) if name != "count"]
     clip_norms, stddevs = zip(*(first_noise(part, expected_weight) for part in sums), strict=True)
     return math.hypot(*clip_norms), stddevs[-1]
-  # The former's is in its noise.
+  # The event of a weighted average states the noise of the average itself.
   denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight
   return query.clip_norm, query.stddev / denominator
 
 
-def _planned(federation: Federation, num_rounds: int) -> Row:
-  """The plan whose noise was used, and its epsilons by two accountants; null if it is not
-  private.
-  """
+def _planned_row(federation: Federation, num_rounds: int) -> Row:
+  """The plan whose noise was used, with its epsilons by two accountants; null where infinite."""
   plan, users = federation.planned, federation.planned_users
   q = plan.sampler.expected_size / users
   spent = federation.prior + ledger.subsampled_gaussian(q, plan.noise_multiplier, num_rounds)
@@ -180,56 +185,60 @@ def _baselines(summary: Sequence[Row]) -> list[str]:
 def _parts(
   workdir: Workdir,
   options: Any,
-  task: LearningProblem,
+  problem: LearningProblem,
   summary: Sequence[Row],
   results: Sequence[Row],
   histories: Mapping[str, Sequence[Sequence[Row]]],
   start: Row,
 ) -> Iterator[Part]:
   title = statements.marked(f"DP-FedAvg, {options.dataset}", options)
-  figure, axes = plots.figure("rounds", task.headline.replace("_", " "), title)
-  plots.curves(axes, histories, task.headline)
-  text = _results(options, task, summary, start)
+  figure, axes = plots.figure("rounds", problem.headline.replace("_", " "), title)
+  plots.curves(axes, histories, problem.headline)
+  text = _results(options, problem, summary, start)
   yield Part("Results", text, {"accuracy_over_rounds": figure})
-  yield Part("What was guaranteed", _guarantees(options, task, summary, results))
-  if task.parts is not None:
-    yield from task.parts(last_params(workdir, summary, task.init))
+  yield Part("What was guaranteed", _guarantees(options, problem, summary, results))
+  if problem.parts is not None:
+    yield from problem.parts(last_params(workdir, summary, problem.init))
   if options.dataset in TEXT:
     yield Part("The published configurations", published_table())
-  yield Part("What was measured", _measured(options, task, summary), printed=False)
+  yield Part("What was measured", _measured(options, problem, summary), printed=False)
 
 
-def _results(options: Any, task: LearningProblem, summary: Sequence[Row], start: Row) -> str:
+def _results(options: Any, problem: LearningProblem, summary: Sequence[Row], start: Row) -> str:
   simulated = any(row["planned"] for row in summary)
   smooth = options.smoothing > 1
   header = [
     *("run", "noise", "S", "users", "cohort", "ε of this run"),
     *(_PLANNED if simulated else ()),
-    task.headline.replace("_", " "),
+    problem.headline.replace("_", " "),
     *([f"mean of the last {options.smoothing} evaluations"] if smooth else ()),
     "difference to the first run",
   ]
-  at_first = [percent(start["value"]), *([""] if smooth else []), _points(start["difference"])]
+  at_first = [
+    percent(start["value"]),
+    *([""] if smooth else []),
+    _percentage_points(start["difference"]),
+  ]
   empty = [""] * (len(header) - 1 - len(at_first))
   lines = [
     ["before the first round", *empty, *at_first],
-    *(_cells(row, task, simulated=simulated, smooth=smooth) for row in summary),
+    *(_row_cells(row, problem, simulated=simulated, smooth=smooth) for row in summary),
   ]
   return f"{table(header, lines)}{_SIMULATED if simulated else ''}"
 
 
-def _cells(row: Row, task: LearningProblem, *, simulated: bool, smooth: bool) -> list[str]:
+def _row_cells(row: Row, problem: LearningProblem, *, simulated: bool, smooth: bool) -> list[str]:
   return [
     row["label"],
     _number(row["stddev"]),
     _number(row["clip_norm"]),
-    str(len(task.sizes)),
+    str(len(problem.sizes)),
     f"{row['cohort']:g}",
     statements.short(row["central"]),
     *(_planned_cells(row["planned"]) if simulated else ()),
-    percent(row[task.headline]),
+    percent(row[problem.headline]),
     *([percent(row["smoothed"])] if smooth else ()),
-    _points(row["difference"]),
+    _percentage_points(row["difference"]),
   ]
 
 
@@ -257,14 +266,14 @@ def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
   ]
 
 
-def _points(interval: Interval) -> str:
+def _percentage_points(interval: Interval) -> str:
   """A difference of shares, in percentage points."""
   error = "" if interval.half_width is None else f" ± {100 * interval.half_width:.2f}"
   return f"{100 * interval.mean:+.2f}{error}"
 
 
 def _guarantees(
-  options: Any, task: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
+  options: Any, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
 ) -> str:
   return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
@@ -277,21 +286,21 @@ in its folder too and may say anything.
 
 Not covered: the choice of the settings, if these data were looked at for it; attacks on the
 low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
-public text, where there is any.{_before(options, task)}"""
+public text, where there is any.{_prior_releases(options, problem)}"""
 
 
-def _before(options: Any, task: LearningProblem) -> str:
-  """What was released before the first round."""
+def _prior_releases(options: Any, problem: LearningProblem) -> str:
+  """A paragraph on what was released before the first round; empty if nothing was."""
   if options.warm_start is not None:
     start = options.warm_start
-  elif task.prior.entries:
+  elif problem.prior.entries:
     start = "the count of the words, in `vocabulary`"
   else:
     return ""
-  return f"\n\n{describe_start(start, task, options)}"
+  return f"\n\n{describe_start(start, problem, options)}"
 
 
-def _measured(options: Any, task: LearningProblem, summary: Sequence[Row]) -> str:
+def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
   last = f", of the mean of the last {options.smoothing} evaluations after round 0"
   one_start = options.warm_start or options.public_passes
   own = (
@@ -300,12 +309,12 @@ def _measured(options: Any, task: LearningProblem, summary: Sequence[Row]) -> st
     else "initial model, samples and noise"
   )
   facts = {
-    **task.described,
+    **problem.described,
     **({"begun with": options.warm_start} if options.warm_start else {}),
     "rounds": rounds_done(summary),
     "repetitions": options.seeds,
   }
-  return f"""The {task.headline.replace("_", " ")} of the last model of each run. Means over
+  return f"""The {problem.headline.replace("_", " ")} of the last model of each run. Means over
 repetitions, each with its own {own}; ± is the 95 % interval of Student's t. Differences are in
 points, between repetitions with the same initial model and local
 randomness{last if options.smoothing > 1 else ""}.

@@ -1,3 +1,1 @@
-"""Draw and Discard: a server of k model instances and locally private clients (arXiv
-1807.04369).
-"""
+"""Draw and Discard: k model instances and locally private clients (arXiv 1807.04369)."""

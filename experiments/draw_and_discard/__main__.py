@@ -1,9 +1,12 @@
-"""Draw and Discard: a server of k model instances and locally private clients (arXiv 1807.04369).
+"""Draw and Discard: a server of k model instances, and locally private clients (arXiv 1807.04369).
 
-`--task=training` is the paper's Figure 2 and its application to phishing URLs: accuracy and loss
-against examples seen, for several k without noise, against batching on the server, and for several
-epsilons. `--task=variance` is Figure 1. `--task=spam` measures the test for models that no honest
-client would send (Section 3.4.4).
+There are three tasks:
+
+* `--task=training` is the paper's Figure 2 and its application to phishing URLs. It shows accuracy
+  and loss against examples seen: for several k without noise, for batching on the server, and for
+  several epsilons.
+* `--task=variance` is Figure 1.
+* `--task=spam` measures the test for models that no honest client would send (Section 3.4.4).
 """
 
 import dataclasses
@@ -85,7 +88,7 @@ class DrawAndDiscardOptions(TrainingOptions):
   )
   noise: str = option(
     "laplace",
-    "Law of an update's noise. Epsilon of Gaussian noise is at --delta.",
+    "Distribution of an update's noise. Epsilon of Gaussian noise is at --delta.",
     choices=("laplace", "gaussian"),
   )
   noisy_instances: int = option(20, "k of the runs with noise.", check=_count)
@@ -137,7 +140,7 @@ class StreamTask(NamedTuple):
     clients: the data, `Examples` with leading axes [users, examples].
     test: the test examples.
     schedule: who reports when.
-    l1_norm: the most that the L1 norm of a client's gradient can be, before it is clipped.
+    l1_norm: the largest L1 norm that a client's gradient can have before it is clipped.
   """
 
   model: GLM
@@ -148,12 +151,12 @@ class StreamTask(NamedTuple):
 
   @property
   def shape(self) -> tuple[int, int]:
-    """Of the parameters."""
+    """Shape of the parameters."""
     return jax.eval_shape(self.model.init, jax.random.key(0)).shape
 
 
 def prepare(options: DrawAndDiscardOptions) -> Work:
-  """Reads the data and makes the processes; returns the work."""
+  """Reads the data, makes the processes and returns the work."""
   if options.max_epsilon is not None:
     raise ValueError(
       "Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds."
@@ -176,7 +179,8 @@ def _training(options: Any) -> Callable[[Workdir], None]:
     return Start(spread_key, task.model.init(model_key))
 
   evaluate = evaluation(task)
-  for epsilon in options.epsilons:  # What cannot be stated is refused before anything runs.
+  # A guarantee that cannot be stated is refused here, before anything runs.
+  for epsilon in options.epsilons:
     release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
     adversary_statements(options, task, LocalRelease(release, task.schedule.max_releases))
   sweep = Sweep(
@@ -208,16 +212,17 @@ def load_stream_task(options: Any) -> StreamTask:
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
   schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
-  # Residuals of one example: below 1 each, and with several outputs (a difference of two
-  # distributions) below 2 together.
+  # The residuals of one example: each is below 1. With several outputs they are a difference of two
+  # distributions, so the sum of their absolute values is below 2.
   return StreamTask(
     glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs)
   )
 
 
 def evaluation(task: StreamTask) -> Callable[[PyTree], dict[str, jax.Array]]:
-  """Instances -> the test accuracy and loss of their average, and the instances' variance, averaged
-  over weights.
+  """The evaluation of instances: test accuracy and loss of their average, and their variance.
+
+  The variance between the instances is averaged over the weights.
   """
 
   @jax.jit
@@ -247,7 +252,7 @@ def noisy_update(options: Any, gradient: Gradient, epsilon: float) -> ClientUpda
 
 
 def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] | None:
-  """The factor of the learning rate, by the number of steps of so many clients each."""
+  """The factor of the learning rate by the number of steps, of `clients` clients each."""
   if options.half_after is None:
     return None
   return lambda number: 1 / (1 + number * (clients / options.half_after))
@@ -256,6 +261,7 @@ def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] |
 def make_settings(options: Any, task: StreamTask) -> list[Setting]:
   """The runs: each k without noise, each batch size, each epsilon."""
   gradient, schedule = task.model.gradient, task.schedule
+  # Runs without noise spread their instances as runs with noise would.
   spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
 
   def exact(clients=1):
@@ -269,7 +275,7 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
     made = (
       diagnosed(algorithm, update, schedule, task.model.loss) if options.diagnostics else algorithm
     )
-    # No central guarantee that a budget could hold.
+    # Local privacy gives no central guarantee that a budget could limit.
     return Setting(name, label, made, private=False)
 
   def keep(update, k, spread):

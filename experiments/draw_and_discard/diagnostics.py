@@ -1,5 +1,6 @@
-"""What nobody in a deployment could see of a Draw and Discard run: its training loss, and what
-adversary II learns.
+"""Diagnostics of a Draw and Discard run: its training loss, and what adversary II learns.
+
+No observer of a deployment could compute them.
 """
 
 from typing import Any
@@ -38,22 +39,27 @@ def adversary_2(
   users: jax.Array,
   number: jax.Array,
 ) -> dict[str, jax.Array]:
-  """What adversary II would learn from updates of these instances that nobody made (arXiv
-  1807.04369, Section 4.3).
+  """What adversary II would learn from updates of these instances (arXiv 1807.04369, 4.3).
+
+  The updates are hypothetical: no client makes them.
 
   Args:
     key: of these updates' noise.
     update: what clients do.
-    instances: which the adversary knows, a pytree of [k, ...].
+    instances: a pytree of [k, ...], which the adversary knows.
     clients: the data of all clients.
-    users: some numbers of clients.
+    users: indices of some clients.
     number: of the update, for its learning rate.
 
   Returns:
-    Mean losses over a few updates, by name, float32. For gradients c and -c of one coordinate:
-    "worst", with the pre-image guessed from all coordinates, "worst_alone", from that one, and
-    "worst_largest", a maximum. For the gradients of two clients: "clients_joint", of all
-    coordinates. Nothing for updates without Laplace noise.
+    Mean losses over a few updates, by name, float32. Updates without Laplace noise give none. Three
+    names are for gradients c and -c of one coordinate:
+
+    * "worst": the pre-image is guessed from all coordinates.
+    * "worst_alone": the pre-image is guessed from that coordinate alone.
+    * "worst_largest": the maximum of "worst".
+
+    "clients_joint" is for the gradients of two clients, over all coordinates.
   """
   guarantee = update.event.guarantee
   if not (isinstance(guarantee, PureDP) and guarantee.epsilon < np.inf):
@@ -86,9 +92,10 @@ def adversary_2(
 def _losses(
   instances: Any, drawn: Any, noise: Any, move: Any, other: Any, bound: Any, scale: Any
 ) -> dict[str, np.float32]:
-  """On the host, in float64."""
+  """The losses of `adversary_2`, on the host in float64."""
   drawn, noise, move, other = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
   worst_move = np.full_like(drawn, bound)
+  # What the adversary sees is the drawn instance less the client's move and its noise.
   worst = internal_ratios(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
   real = internal_ratios(instances, drawn - move - noise, move, other, scale)
   values = (

@@ -1,4 +1,4 @@
-"""What a Draw and Discard report says of privacy: one statement for each adversary."""
+"""The privacy statements of a Draw and Discard report: one for each adversary."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,20 +27,21 @@ from jdp.guarantees import Unit, rounded_up
 from jdp.ledger import from_json
 
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
-# The place, in `adversary_statements`, of the statement about all of a user's reports.
+# The index, in `adversary_statements`, of the statement about all of a user's reports.
 _ALL_REPORTS = 1
 
 
 def adversary_statements(
   options: Any, task: Any, event: LocalRelease
 ) -> dict[str, list[Statement]]:
-  """One statement for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
+  """The statements for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
 
-  That is a coordinate, or the user. All are about one report, but for the second of each list:
-  adversary I, over all of a user's reports.
+  What is hidden is a coordinate or the user. All statements are about one report, except the second
+  of each list. That one is about adversary I and all of a user's reports.
   """
   release, k, dimension = event.guarantee, options.noisy_instances, int(np.prod(task.shape))
   of_a_coordinate = release.unit == Unit.COORDINATE
+  # Over all coordinates, a client's gradient is bounded by the data or by the clip.
   if of_a_coordinate:
     bound = {"l1_norm": task.l1_norm}
   else:
@@ -55,7 +56,7 @@ def adversary_statements(
       channel_listener(release.epsilon, **report, reports=event.max_releases, delta=options.delta),
       internal_threat(release.epsilon, k, **report, delta=release.delta),
     ]
-  # Clipped gradients: nothing is known of what later updates do.
+  # later="any": gradients are clipped, so nothing is known of the map of later updates.
   if of_a_coordinate and _is_as_published(options):
     updates = _updates_per_pass(task)
     made[_COORDINATE].append(
@@ -65,8 +66,9 @@ def adversary_statements(
 
 
 def _is_as_published(options: Any) -> bool:
-  """Whether updates are sequential, with Laplace noise of constant scale, as adversary III
-  needs.
+  """Whether adversary III's analysis applies.
+
+  It needs sequential updates with Laplace noise of constant scale.
   """
   return options.noise == "laplace" and options.half_after is None and not options.in_flight
 
@@ -78,7 +80,7 @@ def _updates_per_pass(task: Any) -> int:
 def privacy_parts(
   workdir: Workdir, options: Any, task: Any, private: Sequence[Row], results: Sequence[Row]
 ) -> Iterator[Part]:
-  """What was guaranteed; `private` are the summary rows of runs with noise."""
+  """What was guaranteed; `private` holds the summary rows of runs with noise."""
   if not private:
     yield Part("What was guaranteed", "Nothing: these runs are without noise.")
     return

@@ -23,7 +23,7 @@ _METRICS = {
 
 
 def report_training(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> None:
-  """Writes results.json, the plots and report.md, and prints what came out."""
+  """Writes results.json, the plots and report.md, and prints the results."""
   rows = summarise(results)
   further = {
     "distances": distances(workdir, options, results),
@@ -98,23 +98,23 @@ def _figure(
     scaled = [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
     plots.curves(axes, {name: scaled}, metric)
   if metric == "test_loss":
-    axes.set_yscale("log")  # Spread instances begin far out.
+    axes.set_yscale("log")  # Spread instances start with a very large loss.
   return figure
 
 
 def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Row]:
-  """How far the test accuracy with k instances lies from that with a batch of B, without noise.
+  """The distance between the test accuracies with k instances and with a batch of B, without noise.
 
   Returns:
-    For each k and B: "k", "batch", "difference" (of k's accuracy less B's, averaged over the
-    examples seen) and "distance" (the same of the absolute value), `Interval`s over repetitions as
-    JSON data.
+    A row for each k and B. It holds "k", "batch", "difference" and "distance". The difference is
+    k's accuracy less B's, averaged over the examples seen. The distance is the average of its
+    absolute value. Both are `Interval`s over repetitions as JSON data.
   """
   found, rows = curves(workdir, results), []
   for k in options.instances:
     for size in options.batch_sizes:
       pairs = zip(found[f"k = {k}"], found[f"B = {size}"], strict=True)
-      gaps = [_gaps(*pair) for pair in pairs]
+      gaps = [_accuracy_gaps(*pair) for pair in pairs]
       rows.append(
         {
           "k": k,
@@ -126,14 +126,14 @@ def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Ro
   return rows
 
 
-def _gaps(rows: Sequence[Row], others: Sequence[Row]) -> np.ndarray:
-  """Differences in accuracy, but for the first row, where nothing is learnt."""
+def _accuracy_gaps(rows: Sequence[Row], others: Sequence[Row]) -> np.ndarray:
+  """Differences in accuracy; the first row is left out, as nothing is learnt there."""
   pairs = zip(rows[1:], others[1:], strict=True)
   return np.array([row["test_accuracy"] - other["test_accuracy"] for row, other in pairs])
 
 
 def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
-  """Means over each run of what its diagnostics file holds, beside what bounds adversary II."""
+  """The mean over each run of every number in its diagnostics file."""
   found = []
   for result in results:
     rows = files.read_rows(
@@ -159,11 +159,14 @@ def _measured(options: Any, task: Any) -> str:
   facts = {
     "data": options.dataset,
     "users": f"{schedule.num_users} of {options.examples_per_user} examples",
-    "model": f"{task.shape[0]} x {task.shape[1]} weights, clip c = {options.clip:g} per {options.unit}",
+    "model": f"{task.shape[0]} x {task.shape[1]} weights, clip c = {options.clip:g} per "
+    f"{options.unit}",
     "updates": f"{schedule.num_updates}, in {schedule.max_releases} passes",
-    "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the publication",
+    "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the "
+    "publication",
     "clients at once": in_flight,
-    "instances without noise": f"spread at the start as for ε = {rounded_up(options.spread_epsilon)}, chosen here too",
+    "instances without noise": "spread at the start as for "
+    f"ε = {rounded_up(options.spread_epsilon)}, chosen here too",
     "repetitions": options.seeds,
   }
   return f"""The average of the instances' weights on test examples, over the examples seen. Means

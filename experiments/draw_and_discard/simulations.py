@@ -1,8 +1,7 @@
-"""Two simulations of Draw and Discard: the variance of the instances, and spam (arXiv 1807.04369,
-3.3 and 3.4.4).
+"""Two simulations of Draw and Discard (arXiv 1807.04369, Sections 3.3 and 3.4.4).
 
-They speak about the process, not about users' data: all randomness is seeded, and nothing here is a
-private run.
+The first measures the variance of the instances, the second spam. They are about the process and
+not about users' data: all randomness is seeded, and no run here is private.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,15 +35,15 @@ from jdp.guarantees import rounded_up
 
 PyTree = Any
 _FALSE_REJECTIONS = 1e-3
-# of the variance's simulation: independent servers, and weights of a model
+# In the simulation of the variance: independent servers, and weights of a model.
 _SERVERS, _WEIGHTS = 400, 20
-_HONEST, _ATTACKS, _SNAPSHOTS = 4000, 1000, 5  # submissions at each of so many times
+_HONEST, _ATTACKS, _SNAPSHOTS = 4000, 1000, 5  # Submissions at each of so many snapshots.
 
 
 def report_simulation(
   workdir: Workdir, options: Any, name: str, part: Part, data: dict[str, Any]
 ) -> None:
-  """Writes results.json, with `data` under `name`, the plot and report.md, and prints the part."""
+  """Writes results.json with `data` under `name`, the plot and report.md, and prints the part."""
   reason = f"a simulation: all randomness comes from --data_seed={options.data_seed}"
   content = {"not_private": [reason], "flags": vars(options), name: data}
   files.write_json(workdir.path / "results.json", content)
@@ -59,8 +58,9 @@ def report_simulation(
 
 
 def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, Any]]:
-  """Figure 1, and its data: the spread of k instances stays, that of models that never meet
-  grows.
+  """Figure 1 and its data.
+
+  The variance of k instances stays; the variance of models that never meet grows.
   """
   k, times = options.noisy_instances, np.arange(options.num_rounds + 1) * options.eval_every
   s2 = update.noise_variance
@@ -90,7 +90,7 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   axes.set_ylim(0, 2.5 * k)
   shown = (0, len(times) // 2, len(times) - 1)
   rows = [
-    [label, *(_against(measured[name][:, t] / s2, theory[name][t] / s2) for t in shown)]
+    [label, *(_measured_cell(measured[name][:, t] / s2, theory[name][t] / s2) for t in shown)]
     for name, label in labels.items()
   ]
   header = ["variance / s²", *(f"after {times[t]} updates" for t in shown)]
@@ -108,7 +108,7 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   return part, {"updates": times.tolist(), **data}
 
 
-def _against(values: Any, expected: float) -> str:
+def _measured_cell(values: Any, expected: float) -> str:
   mean, half_width = mean_interval(values)
   return f"{mean:.2f} ± {half_width:.2f} ({expected:.2f})"
 
@@ -116,11 +116,13 @@ def _against(values: Any, expected: float) -> str:
 def _variances(
   update: ClientUpdate, k: int, options: Any
 ) -> Callable[[jax.Array, float], np.ndarray]:
-  """(key, spread) -> [servers or weights, times]: the variance of k instances within each server,
-  of one over all.
+  """The simulation: (key, spread) -> the measured variances, float64 [servers or weights, times].
+
+  With k > 1 they are the variances within each server, with k = 1 over all servers.
   """
+  # A dummy client: the gradient is zero, so only the noise moves the models.
   process = draw_and_discard_process(update, k, block_size=options.chunk_size)
-  nobody = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
+  dummy = Examples(jnp.zeros((1, 1, 1)), jnp.zeros((1, 1)), jnp.ones((1, 1)))
   users = arrivals(jnp.zeros(options.eval_every, jnp.int32), 1)
   init = jax.vmap(
     lambda key, model, spread: process.init(spread_instances(key, model, k, spread)),
@@ -133,7 +135,7 @@ def _variances(
     state, rows = init(init_keys, jnp.zeros(_WEIGHTS), jnp.float32(spread)), []
     for number in range(options.num_rounds + 1):
       if number:
-        state = run(run_keys, state, users, nobody, update.settings)
+        state = run(run_keys, state, users, dummy, update.settings)
       models = np.asarray(jax.vmap(process.models)(state), np.float64)
       rows.append(
         models.var(axis=1, ddof=1).mean(axis=1) if k > 1 else models[:, 0].var(axis=0, ddof=1)
@@ -146,8 +148,12 @@ def _variances(
 def spam_part(
   options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], Mapping[str, Any]]
 ) -> tuple[Part, dict[str, Any]]:
-  """The threshold from honest updates, and what it rejects of others and of attacks; its data."""
+  """The threshold from honest updates, the rates at which it rejects, and the data of both.
+
+  It is tested on other honest updates and on attacks.
+  """
   models, deviations = _sample_deviations(options, task, update)
+  # Half of the honest submissions choose the threshold; the others measure its false rejections.
   chosen, fresh = deviations["honest"][::2], {**deviations, "honest": deviations["honest"][1::2]}
   threshold = spam.threshold_for(chosen, _FALSE_REJECTIONS)
   rates = {name: float(spam.rejection_rates(values, threshold)) for name, values in fresh.items()}
@@ -165,19 +171,21 @@ def spam_part(
   accuracy = float(evaluate(models)["test_accuracy"])
   text = f"""{table(["submission", "drawn", "rejected", "95 % interval"], rows)}
 
-The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the instances from
-their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of {len(chosen)} honest updates, and the first
-row counts as many others. {options.dataset}, {task.shape[0]} x {task.shape[1]} weights,
-k = {options.noisy_instances}, {options.noise} noise, ε = {rounded_up(options.epsilons[0])} per {options.unit},
-{_SNAPSHOTS} times within {options.num_rounds} rounds; test accuracy at the end {accuracy:.1%}. A round is
-{task.schedule.round_size} updates, and s the standard deviation of one update's noise.
-The intervals are about more submissions at these same times.
+The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the
+instances from their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of
+{len(chosen)} honest updates, and the first row counts as many others. {options.dataset},
+{task.shape[0]} x {task.shape[1]} weights, k = {options.noisy_instances}, {options.noise} noise, ε =
+{rounded_up(options.epsilons[0])} per {options.unit}, {_SNAPSHOTS} times within {options.num_rounds}
+rounds; test accuracy at the end {accuracy:.1%}. A round is {task.schedule.round_size} updates, and
+s the standard deviation of one update's noise. The intervals are about more submissions at these
+same times.
 
-What it cannot see: whatever stays within the noise. A client that turns its own gradient round, or adds a small
-shift, sends what an honest client might have; and since every accepted model becomes an instance, small shifts add
-up, and later ones are measured against instances that the earlier ones moved. A replayed instance looks honest until
-the others have left it behind, which takes the longer the less they move. The test bounds how far one update moves
-the server; it is no guarantee for many."""
+What it cannot see: whatever stays within the noise. A client that turns its own gradient round, or
+adds a small shift, sends what an honest client might have; and since every accepted model becomes
+an instance, small shifts add up, and later ones are measured against instances that the earlier
+ones moved. A replayed instance looks honest until the others have left it behind, which takes the
+longer the less they move. The test bounds how far one update moves the server; it is no guarantee
+for many."""
   data = {"threshold": threshold, "rates": rates, "test_accuracy": accuracy}
   return Part("Models that no honest client would send", text, {"spam": figure}), data
 
@@ -190,8 +198,9 @@ def _interval(rate: float, count: int) -> str:
 def _sample_deviations(
   options: Any, task: Any, update: ClientUpdate
 ) -> tuple[PyTree, dict[str, np.ndarray]]:
-  """(the last instances, name -> deviations of honest and of hostile submissions) at several times
-  of a run.
+  """The last instances, and the deviations of honest and hostile submissions by name.
+
+  They are sampled at several times of a run.
   """
   k, key = options.noisy_instances, jax.random.key(options.data_seed)
   algorithm = draw_and_discard(update, k, task.schedule, block_size=options.chunk_size)
@@ -200,9 +209,10 @@ def _sample_deviations(
   measure = jax.jit(partial(_deviations, update, _attacks(task.shape, update)))
   found: dict[str, list[np.ndarray]] = {}
   every = max(1, options.num_rounds // _SNAPSHOTS)
+  # The instances of the last snapshot and of the last round, for replays.
   old = {every: start, 1: start}
 
-  def look(progress):
+  def measure_snapshot(progress):
     number, models = progress.round, progress.params
     if number and number % every == 0:
       now = measure(jax.random.fold_in(key, 3 + number), models, old, task.clients)
@@ -219,13 +229,13 @@ def _sample_deviations(
     noise_key=noise_key,
     data_key=order_key,
     evaluate_every=1,
-    callbacks=[look],
+    callbacks=[measure_snapshot],
   ).params
   return last, {name: np.concatenate(values) for name, values in found.items()}
 
 
 def _attacks(shape: tuple[int, ...], update: ClientUpdate) -> dict[str, spam.Attack]:
-  """By name; shifts in standard deviations s of one update's noise."""
+  """Attacks by name; shifts are in standard deviations s of one update's noise."""
   s = float(np.sqrt(update.noise_variance))
   first, few = np.zeros(np.prod(shape), np.float32), np.zeros(np.prod(shape), np.float32)
   first[0], few[:10] = 30 * s, s
@@ -248,7 +258,7 @@ def _deviations(
 ) -> dict[str, jax.Array]:
   """Largest deviations of honest and of hostile submissions to a server that holds `models`.
 
-  `old`: how many rounds before -> the instances of then.
+  `old` maps a number of rounds to the instances of so many rounds before.
   """
   count, num_users = models.shape[0], clients.labels.shape[0]
 

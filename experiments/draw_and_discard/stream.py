@@ -1,6 +1,4 @@
-"""Draw and Discard as the runner sees it: runs that begin with one model, and what diagnostics show
-of a round.
-"""
+"""Draw and Discard for the runner: runs that start from one model, and diagnostics of a round."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ PyTree = Any
 
 
 class Start(NamedTuple):
-  """What a run starts from: a model, and the key that the instances are spread with."""
+  """What a run starts from: a model, and the key that spreads the instances."""
 
   key: jax.Array
   model: PyTree
@@ -24,7 +22,7 @@ class Start(NamedTuple):
 def started(
   algorithm: FederatedAlgorithm, num_instances: int, update_variance: float
 ) -> FederatedAlgorithm:
-  """The algorithm with an `init` that takes a `Start`, and spreads it over the instances."""
+  """The algorithm with an `init` that takes a `Start` and spreads it over the instances."""
 
   def init(start):
     return algorithm.init(spread_instances(start.key, start.model, num_instances, update_variance))
@@ -40,7 +38,7 @@ def diagnosed(
   Args:
     algorithm: of `draw_and_discard` or `server_batching`.
     update: what its clients do.
-    schedule: when they do it.
+    schedule: when its clients report.
     loss: of a client's examples.
   """
 

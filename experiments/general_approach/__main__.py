@@ -1,11 +1,14 @@
-"""A general approach to private iterative training: groups of vectors of one sample (arXiv
-1812.06210).
+"""A general approach to private iterative training: groups of vectors (arXiv 1812.06210).
 
-Trains one model whose gradients, batch-norm statistics and accuracy metrics are groups of one
-query, and compares the configurations that the paper names, all at one noise multiplier z of
-the whole: separate against joint clipping, three ways to divide the noise among the groups, and
-what a record is: an example, a microbatch, or a user. The presets tutorial_1 and tutorial_2 are the
-settings of TensorFlow Privacy's MNIST tutorial.
+Trains one model whose gradients, batch-norm statistics and accuracy metrics are groups of one query
+on one sample. It compares the configurations that the paper names, all at one noise multiplier z of
+the whole:
+
+* separate against joint clipping
+* three ways to divide the noise among the groups
+* an example, a microbatch or a user as the record
+
+The presets tutorial_1 and tutorial_2 are the settings of TensorFlow Privacy's MNIST tutorial.
 """
 
 import dataclasses
@@ -110,7 +113,7 @@ class Records(NamedTuple):
   Attributes:
     unit: what a record is.
     examples: `Examples` with a leading axis of records.
-    sampler: which of them a round samples.
+    sampler: samples the records of a round.
   """
 
   unit: Unit
@@ -124,9 +127,9 @@ class GroupsTask(NamedTuple):
   Attributes:
     model: what is trained.
     init: key -> the server's values.
-    evaluate: the server's values -> metrics, none of them a private one.
-    records: the data, by the name of the runs that use them; "example" for all others.
-    relation: under which the samplers are analysed.
+    evaluate: the server's values -> metrics, none of them private.
+    records: the data, by the name of the runs that use them; "example" for all other runs.
+    relation: the relation under which the samplers are analysed.
   """
 
   model: NormalisedModel
@@ -137,7 +140,7 @@ class GroupsTask(NamedTuple):
 
 
 def prepare(options: GeneralApproachOptions) -> Work:
-  """Reads the data and makes the queries; returns the work."""
+  """Reads the data, makes the queries and returns the work."""
   if len(options.given_stddevs) != len(GIVEN):
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
@@ -164,11 +167,12 @@ def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | 
   """Reads the data, cuts it into the records that the runs need, and makes the model.
 
   Raises:
-    ValueError: if a sample is larger than the data, or the records are.
+    ValueError: if a sample or the records are larger than the data.
     FileNotFoundError: if a file is missing.
   """
   dataset = data.load(options.dataset, options.data_dir)
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
+  # Runs that do not cut their own records share those of single examples.
   kinds = dict.fromkeys(run if run in _PARTITIONS else "example" for run in options.runs)
   test = replicate(jax.tree.map(jnp.asarray, dataset.test), mesh)
   classifier = models.Model(
@@ -202,6 +206,7 @@ def _records(options: GeneralApproachOptions, train: data.Examples, kind: str) -
   else:
     size = options.record_size
     members = _PARTITIONS[kind](rng, train.labels, size)
+  # --batch_size counts examples; a record has `size` of them.
   sampler = _sampler(options.sampling, len(members), options.batch_size / size)
   return Records(Unit(kind), data.group(train, members), sampler)
 
@@ -226,7 +231,7 @@ def _setting(
   mesh: jax.sharding.Mesh | None,
   run: str,
 ) -> Setting:
-  """The row of the table that is called `run`."""
+  """The table's row of the name `run`."""
   kind = run if run in task.records else "example"
   records = task.records[kind]
   algorithm = iterative_training(

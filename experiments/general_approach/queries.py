@@ -21,7 +21,7 @@ from jdp.queries import (
 PyTree = Any
 
 GIVEN = ("gradients", "moments", "metrics")
-"""What --given_stddevs names, in its order."""
+"""The groups that --given_stddevs is for, in its order."""
 
 
 class Groups(NamedTuple):
@@ -61,8 +61,9 @@ def make_groups(options: Any, values: Trained) -> Groups:
   dimensions: collections.Counter[str] = collections.Counter()
   for label, vector in zip(jax.tree.leaves(labels), jax.tree.leaves(record), strict=True):
     dimensions[label] += math.prod(vector.shape)
-  # metrics: nothing is ever clipped
+  # A metric is at most 1, and there are two: sqrt(2) never clips.
   bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2)}
+  # The gradient's groups share S equally, so that all of them together have the norm S at most.
   share = options.gradient_clip_norm / math.sqrt(len(dimensions.keys() - bounds.keys()))
   return Groups(
     labels, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions)
@@ -70,7 +71,7 @@ def make_groups(options: Any, values: Trained) -> Groups:
 
 
 def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
-  """The query of one row of the table: the sum of `Vectors`, of noise multiplier z."""
+  """The query of one row of the table: a sum of `Vectors` with noise multiplier z."""
   z = options.noise_multiplier
   if run == "none":
     return no_privacy()
@@ -91,12 +92,12 @@ def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
 def scaled_noise(
   clip_norms: Mapping[str, float], stddevs: Mapping[str, float], noise_multiplier: float
 ) -> dict[str, float]:
-  """The given noise levels times the one factor with which all groups together have the noise
-  multiplier z.
+  """The given noise levels, scaled so that all groups together have the noise multiplier z.
 
   >>> scaled_noise({"a": 3.0, "b": 4.0}, {"a": 1.0, "b": 1.0}, noise_multiplier=2.0)
   {'a': 10.0, 'b': 10.0}
   """
+  # The multiplier of all groups is 1 / hypot(S_g / sigma_g), as their losses add up in squares.
   factor = noise_multiplier * math.hypot(*(clip_norms[name] / stddevs[name] for name in clip_norms))
   return {name: factor * stddevs[name] for name in clip_norms}
 

@@ -29,11 +29,11 @@ _HEADER = [
 def report_groups(
   workdir: Workdir, options: Any, task: Any, groups: Groups, results: Sequence[Row]
 ) -> None:
-  """Writes results.json, the plot and report.md, and prints what came out."""
+  """Writes results.json, the plot and report.md, and prints the results."""
   rows = summarise(results)
-  rounds = {row["setting"]: _rounds(workdir, row) for row in rows}
+  rounds = {row["setting"]: _first_ledger(workdir, row) for row in rows}
   for row in rows:
-    row["pld"] = _pld(rounds[row["setting"]], options.delta)
+    row["pld"] = _pld_epsilon(rounds[row["setting"]], options.delta)
   write_results(workdir, options, rows, results, baselines=_baselines(rows))
   parts = _parts(workdir, options, task, groups, rows, rounds, results)
   title = "A general approach to private iterative training (arXiv 1812.06210)"
@@ -52,19 +52,22 @@ def _parts(
   figures = {"accuracy_over_rounds": _figure(workdir, options, results)}
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _COMPARED, printed=False)
-  yield Part("How the noise was divided", _DIVIDED + _noise(groups, rows, rounds), printed=False)
+  yield Part(
+    "How the noise was divided", _DIVIDED + _noise_table(groups, rows, rounds), printed=False
+  )
   yield Part("What was guaranteed", _guaranteed(options, rows, results))
   yield Part("What was measured", _measured(options, task, rows), printed=False)
 
 
-def _rounds(workdir: Workdir, row: Row) -> ledger.Ledger:
+def _first_ledger(workdir: Workdir, row: Row) -> ledger.Ledger:
   """The ledger of a setting's first repetition."""
   return ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
 
 
-def _pld(spent: ledger.Ledger, delta: float) -> float | None:
-  """Epsilon by privacy loss distributions; None where there is none, or no such analysis."""
+def _pld_epsilon(spent: ledger.Ledger, delta: float) -> float | None:
+  """Epsilon by privacy loss distributions; None if it is infinite or there is no such analysis."""
   first = next(iter(spent), None)
+  # Fixed-size sampling has no such analysis.
   if not isinstance(first, Round) or isinstance(first.sampling, FixedSizeSampling):
     return None
   found = accounting.epsilon(spent, delta, accountant="pld")
@@ -85,7 +88,8 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-  released = "train_accuracy" in row and row["rounds"].mean  # Nothing is released at round 0.
+  # Round 0 is evaluated before any release, so its training metrics are not released.
+  released = "train_accuracy" in row and row["rounds"].mean
   return [
     row["label"],
     row["central"]["unit"] if row["central"] else "none",
@@ -108,15 +112,15 @@ def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:
 
 
 def _plot_released(axes: Axes, by_label: Mapping[str, Any]) -> None:
-  """The released training accuracies, dashed, in the colours of the test accuracies."""
+  """Plots the released training accuracies, dashed, in the colours of the test accuracies."""
   for line, repetitions in zip(list(axes.lines), by_label.values(), strict=True):
     rounds, intervals = plots.merge([rows[1:] for rows in repetitions], "train_accuracy")
     means = [interval.mean for interval in intervals]
     axes.plot(rounds, means, "--", color=line.get_color())
 
 
-def _noise(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledger.Ledger]) -> str:
-  """What the ledgers say about each group."""
+def _noise_table(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledger.Ledger]) -> str:
+  """A table of each group's bound and noise, as the ledgers state them."""
   cells = []
   for row in rows:
     first = next(iter(rounds[row["setting"]]), None)
@@ -127,11 +131,12 @@ def _noise(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledger.Ledg
 
 
 def _group_cells(groups: Groups, event: Round) -> list[str]:
-  """Each group's bound and noise, and the noise multiplier of all together (Section 3)."""
+  """Each group's bound and noise, and the noise multiplier of all groups together (Section 3)."""
   query: Any = event.query
   if isinstance(query, GaussianSum):
     scaled = [f"joint, {query.stddev * scale:.3g}" for scale in groups.clip_norms.values()]
     return [*scaled, f"{query.stddev / query.clip_norm:.4g}"]
+  # The groups' losses add up in squares.
   z = 1 / math.hypot(*(part.clip_norm / part.stddev for part in query.parts))
   return [*(f"{part.clip_norm:.3g}, {part.stddev:.3g}" for part in query.parts), f"{z:.4g}"]
 

@@ -1,15 +1,16 @@
-"""Mean estimation under local privacy: every mechanism for vectors, measured beside its own closed
-form.
+"""Mean estimation under local privacy: measures every vector mechanism beside its closed form.
 
-Three tasks. `--task=error` estimates the mean of unit vectors: its error against epsilon,
-dimension, cohort, and bytes on the wire; the settings of arXiv 2306.04444, Section 5, are presets.
-`--task=split` divides a budget between a vector's direction and its magnitude for the gradients of
-the digits. `--task=sgd` compares the covariance of averaged stochastic gradient descent on private
-gradients with its limit (arXiv 1812.00984, Section 3.2).
+There are three tasks:
+
+* `--task=error` estimates the mean of unit vectors. It shows the error against epsilon, dimension,
+  cohort, and bytes on the wire. The settings of arXiv 2306.04444, Section 5, are presets.
+* `--task=split` divides a budget between a vector's direction and its magnitude. The vectors are
+  the gradients of the digits.
+* `--task=sgd` compares the covariance of averaged stochastic gradient descent on private gradients
+  with its limit (arXiv 1812.00984, Section 3.2).
 """
 
 import dataclasses
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ import numpy as np
 from experiments.mean_estimation import report
 from experiments.mean_estimation.gradients import directions
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
+from experiments.runner.keys import case_key
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.reports.parts import Part, write_report
@@ -39,8 +41,9 @@ _ROWS = "results.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class MeanEstimationOptions:
-  """The options of this experiment. Of each list, the first value is held while another list is
-  gone through.
+  """The options of this experiment.
+
+  Each list is gone through in turn, while the other lists are held at their first value.
   """
 
   task: tuple[str, ...] = option(("error",), "What is measured.", choices=("error", "split", "sgd"))
@@ -77,7 +80,7 @@ class MeanEstimationOptions:
 
 
 class Point(NamedTuple):
-  """One measurement: a mechanism's name, and what it is asked for."""
+  """One measurement: a mechanism's name, and its parameters."""
 
   mechanism: str
   dim: int
@@ -87,7 +90,7 @@ class Point(NamedTuple):
 
 
 def prepare(options: MeanEstimationOptions) -> Work:
-  """Checks the grid; returns the work."""
+  """Checks the grid and returns the work."""
   points = grid(options) if "error" in options.task else []
   for point in points:
     if not (options.values != _DIGITS or point.cohort <= len(directions())):
@@ -115,7 +118,7 @@ def prepare(options: MeanEstimationOptions) -> Work:
 
 
 def grid(options: MeanEstimationOptions) -> list[Point]:
-  """Every mechanism at the first value of each list, and with one list at a time gone through."""
+  """The measurements of every mechanism, along one list at a time from the first value of each."""
   dims = options.dims or (directions().shape[1],)
   axes = {"dim": dims, "epsilon": options.epsilons, "cohort": options.cohorts}
   found: dict[Point, None] = {}
@@ -123,6 +126,7 @@ def grid(options: MeanEstimationOptions) -> list[Point]:
     own = axes | {
       "num_projections": options.num_projections if ESTIMATORS[name].projects else (None,)
     }
+    # One list at a time: the others stay at their first value.
     first: dict[str, Any] = {axis: values[0] for axis, values in own.items()}
     for axis, values in own.items():
       found |= dict.fromkeys(Point(name, **(first | {axis: value})) for value in values)
@@ -142,8 +146,9 @@ def unit_vectors(options: MeanEstimationOptions, dim: int, cohort: int) -> np.nd
 
 
 def measure(options: MeanEstimationOptions, point: Point) -> dict[str, Any]:
-  """The errors of the repetitions, times the cohort, beside the closed form: a row of results."""
+  """A row of results: the repetitions' errors times the cohort, beside the closed form."""
   estimator, values = ESTIMATORS[point.mechanism], unit_vectors(options, point.dim, point.cohort)
+  # The signs over sqrt(d) promise a bound on every coordinate, which priv_unit_linf can use.
   bound = point.dim**-0.5 if options.values == "signs" else 1.0
   setting = Setting(point.dim, point.epsilon, point.num_projections or 2, bound)
 
@@ -151,20 +156,19 @@ def measure(options: MeanEstimationOptions, point: Point) -> dict[str, Any]:
 
   @jax.jit
   def total(key, values):
+    # Mechanisms with a shared projection draw it from the public key, anew in each repetition.
     public_key, noise_key = jax.random.split(key)
     mechanism = estimator.make(setting._replace(public_key=public_key))
     return stream_sum(mechanism, jax.random.split(noise_key, point.cohort), values, mesh=mesh)
 
-  key = jax.random.fold_in(
-    jax.random.key(options.noise_seed), np.uint32(zlib.crc32(repr(point).encode()))
-  )
+  key = case_key(options.noise_seed, point)
   totals = (total(own, jnp.asarray(values)) for own in jax.random.split(key, options.repetitions))
-  # Some mechanisms' errors vary by less than float32 resolves.
+  # float64 on the host: some mechanisms' errors vary by less than float32 resolves.
   exact = np.sum(values, axis=0, dtype=float)
   errors = [
     float(np.sum((np.asarray(estimate, float) - exact) ** 2)) / point.cohort for estimate in totals
   ]
-  mechanism = estimator.make(setting)  # Its closed forms and shapes depend on no key.
+  mechanism = estimator.make(setting)  # Closed forms and shapes depend on no key.
   return point._asdict() | {
     "bytes": report_bytes(mechanism),
     "guarantee": str(mechanism.guarantee),

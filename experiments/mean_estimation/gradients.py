@@ -1,4 +1,4 @@
-"""Gradients of real data, as vectors to be released: one for each training image of the digits."""
+"""Gradients of real data, as vectors to release: one for each image of the digits."""
 
 import functools
 
@@ -13,7 +13,7 @@ from jdp.data import Examples
 
 @functools.cache
 def gradients(part: str = "train") -> np.ndarray:
-  """Logistic regression's gradients at its start, zero, of one image each: float32 [n, 650].
+  """Gradients of logistic regression at its start, zero. Each is of one image, float32 [n, 650].
 
   Args:
     part: "train" (1,437 images) or "test" (360).
@@ -31,6 +31,6 @@ def gradients(part: str = "train") -> np.ndarray:
 
 
 def directions() -> np.ndarray:
-  """The training images' gradients, each of norm 1."""
+  """The training images' gradients, each divided by its norm."""
   own = gradients()
   return own / np.linalg.norm(own, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What the mean estimation experiment prints and plots."""
+"""The parts of the mean estimation experiment's report: tables and plots."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,13 +31,15 @@ _AXES = {
 _VALUES = {
   "normal": "unit vectors, N(v, I/d) normalised for one random unit vector v",
   "signs": "vectors of +-1/sqrt(d), the signs of N(v, I/d) for one random unit vector v",
-  "digits": "gradients of logistic regression at zero on the digits, one image each, each divided by its norm",
+  "digits": "gradients of logistic regression at zero on the digits, one image each, each divided "
+  "by its norm",
 }
 
 
 def error_parts(options: Any, rows: Rows) -> Iterator[Part]:
-  """The table of all points, a plot for each list of values, and what it says of projections."""
-  yield Part("What was estimated", _setting(options, rows))
+  """The table of all points, a plot for each list of values, and the projections' errors."""
+  yield Part("What was estimated", _what_was_estimated(options, rows))
+  # Bonferroni: all rows' intervals hold together with probability _LEVEL.
   intervals = [
     mean_interval(row["errors"], confidence=1 - (1 - _LEVEL) / len(rows)) for row in rows
   ]
@@ -60,8 +62,9 @@ def error_parts(options: Any, rows: Rows) -> Iterator[Part]:
 
 
 def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
-  """Whether the interval holds the closed form, or something below it where that is an upper
-  bound.
+  """Whether the interval holds the closed form.
+
+  Where the closed form is an upper bound, the interval may also lie below it.
   """
   low, high = (
     interval.mean - (interval.half_width or 0.0),
@@ -70,7 +73,7 @@ def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
   return low <= row["theory"] and (row["theory"] <= high or not ESTIMATORS[row["mechanism"]].exact)
 
 
-def _setting(options: Any, rows: Rows) -> str:
+def _what_was_estimated(options: Any, rows: Rows) -> str:
   guarantees: dict[str, list[str]] = {}
   for row in rows:
     guarantees.setdefault(row["guarantee"], []).append(row["mechanism"])
@@ -103,7 +106,7 @@ def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
     sign = "" if ESTIMATORS[row["mechanism"]].exact else "<= "
     lines.append(
       [
-        *_place(row),
+        *_point_cells(row),
         f"{row['bytes']:,}",
         f"{interval.mean:.6g} +- {interval.half_width:.2g}",
         f"{sign}{row['theory']:.6g}",
@@ -119,7 +122,7 @@ def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
   )
 
 
-def _place(row: Mapping[str, Any]) -> list[str]:
+def _point_cells(row: Mapping[str, Any]) -> list[str]:
   k = row["num_projections"]
   return [
     row["mechanism"],
@@ -131,7 +134,10 @@ def _place(row: Mapping[str, Any]) -> list[str]:
 
 
 def _figure_part(axis: str, label: str, rows: Rows) -> Part:
-  """The points that differ from the first of their mechanism along `axis` only; theory dashed."""
+  """A plot of the points that differ from their mechanism's first along `axis` only.
+
+  Theory is dashed.
+  """
   made, axes = plots.figure(
     label, "clients x squared error", "Mean estimation: measured (95 %), theory dashed"
   )
@@ -151,7 +157,7 @@ def _figure_part(axis: str, label: str, rows: Rows) -> Part:
 
 
 def _projection_rows(rows: Rows) -> Iterator[list[str]]:
-  """Errors of mechanisms that project over PrivUnit's at the same place."""
+  """Errors of mechanisms that project, over PrivUnit's error at the same point."""
   base = {
     (row["dim"], row["epsilon"], row["cohort"]): row
     for row in rows
@@ -161,11 +167,11 @@ def _projection_rows(rows: Rows) -> Iterator[list[str]]:
     other = base.get((row["dim"], row["epsilon"], row["cohort"]))
     if other and ESTIMATORS[row["mechanism"]].projects:
       measured = float(np.mean(row["errors"]) / np.mean(other["errors"]))
-      yield [*_place(row), f"{measured:.4f}", f"{row['theory'] / other['theory']:.4f}"]
+      yield [*_point_cells(row), f"{measured:.4f}", f"{row['theory'] / other['theory']:.4f}"]
 
 
 def split_part(options: Any) -> Part:
-  """How much of a budget a magnitude is worth, for the gradients of the digits."""
+  """The value of a magnitude, as a share of the budget, for the gradients of the digits."""
   train, public = gradients("train"), np.linalg.norm(gradients("test"), axis=1)
   dim, max_value = train.shape[1], float(np.ceil(10 * public.max()) / 10)
   norms = np.minimum(np.linalg.norm(train, axis=1), max_value)
@@ -186,6 +192,7 @@ def split_part(options: Any) -> Part:
     best = splits["best for public norms"][1] / epsilon
     axes.axvline(best, color=line.get_color(), linestyle=":")
     for number, (name, parts) in enumerate(splits.items()):
+      # Only the best split is measured; the others are theory.
       interval = None if number else _split_measured(*parts, max_value, train, options.noise_seed)
       measured = f"{interval.mean:.4g} +- {interval.half_width:.2g}" if interval else ""
       error = f"{_split_error(dim, *parts, max_value, norms):.4g}"
@@ -221,7 +228,7 @@ def _split_measured(
 
 
 def sgd_part(options: Any) -> Part:
-  """Covariances of averaged SGD beside their limit, in each direction of the Hessian."""
+  """Covariances of averaged SGD beside their limit, along each eigenvector of the Hessian."""
   steps, count = sgd_asymptotics.Steps(options.sgd_steps), options.sgd_repetitions
   lines = []
   for number, (name, release) in enumerate(sgd_asymptotics.releases().items()):
@@ -232,6 +239,7 @@ def sgd_part(options: Any) -> Part:
       )
     )
     measured = np.mean(np.asarray(run(key), float) ** 2, axis=0)
+    # The sum of squares over the true variance is chi-squared: the mean x* is known.
     low, high = count / stats.chi2.ppf([(1 + _LEVEL) / 2, (1 - _LEVEL) / 2], count)
     predicted, limit = (
       sgd_asymptotics.covariance(release.noise(), steps),

@@ -1,10 +1,12 @@
-"""What privacy costs stochastic gradient descent in the limit (arXiv 1812.00984, Section 3.2).
+"""The cost of privacy for stochastic gradient descent in the limit (arXiv 1812.00984, Section 3.2).
 
-The average x_n of n steps with unbiased private gradients Z of g has sqrt(n) (x_n - x*) -> N(0,
-H^-1 (Cov(g) + E[Cov(Z | g)]) H^-1), for steps of length rate k^-decay with decay in (1/2, 1). Here
-on least squares where each part is known: features s_j sqrt(h_j) of random signs s, so H = diag(h),
-all of norm 1 if the h_j sum to 1, and labels <features, x*> +- 1. At x* a gradient is then +-
-the features: of norm 1, with covariance H.
+Let x_n be the average of n steps with unbiased private gradients Z of g. Let the steps have length
+rate k^-decay with decay in (1/2, 1). Then sqrt(n) (x_n - x*) -> N(0, H^-1 (Cov(g) + E[Cov(Z | g)])
+H^-1).
+
+This module uses least squares, where each part is known. Features are s_j sqrt(h_j) with random
+signs s, so H = diag(h). All features have norm 1 if the h_j sum to 1. Labels are <features, x*>
++- 1. At x* a gradient is then +- the features: it has norm 1 and covariance H.
 """
 
 from typing import NamedTuple
@@ -17,31 +19,31 @@ from jax import lax
 from jdp.mechanisms import LocalMechanism, gaussian, priv_unit, scalar_dp, separated
 
 CURVATURES = np.array([0.5, 0.3, 0.2])
-# Clipping hardly ever meets gradients three times as long as at x*; and 1 is no level of ScalarDP's
-# grid, next to which its variance would have a kink, and be far larger where the iterates are than
+# Three times the gradients' norm at x*, so clipping is rare. Also, 1 must not be a level of
+# ScalarDP's grid: the variance has a kink at a level. It would be far larger at the iterates than
 # at x*.
 MAX_NORM = 3.0
 _DIM = len(CURVATURES)
 
 
 class Steps(NamedTuple):
-  """Step k of `total` has length rate k^-decay."""
+  """The step sizes: step k of `total` has length rate k^-decay."""
 
   total: int
   rate: float = 1.0
   decay: float = 0.55
 
   def lengths(self) -> np.ndarray:
-    """[total], float64."""
+    """The lengths of all steps, float64 [total]."""
     return self.rate * np.arange(1, self.total + 1, dtype=float) ** -self.decay
 
 
 class Release(NamedTuple):
-  """How gradients are released, and what that adds to their covariance at x*.
+  """How gradients are released, and what this adds to their covariance at x*.
 
   Attributes:
-    mechanism: None: in the clear.
-    along: the variance of Z along g's direction that Z's magnitude has, given g.
+    mechanism: releases gradients. None leaves them in the clear.
+    along: the variance that Z given g has along g's direction due to Z's magnitude.
     isotropic: the rest of Cov(Z | g) is `isotropic` times the identity.
   """
 
@@ -50,8 +52,9 @@ class Release(NamedTuple):
   isotropic: float = 0.0
 
   def noise(self) -> np.ndarray:
-    """The diagonal of Cov(g) + E[Cov(Z | g)], [d]: directions have covariance H, as gradients
-    do.
+    """The diagonal of Cov(g) + E[Cov(Z | g)], [d].
+
+    Directions have covariance H, as gradients do.
     """
     return (1 + self.along) * CURVATURES + self.isotropic
 
@@ -77,10 +80,10 @@ def limit(noise: np.ndarray) -> np.ndarray:
 
 
 def covariance(noise: np.ndarray, steps: Steps) -> np.ndarray:
-  """The diagonal of the covariance of sqrt(n) (x_n - x*) after these steps from x*, [d]; limit as n
-  grows.
+  """The diagonal of the covariance of sqrt(n) (x_n - x*) after these steps from x*, [d].
 
-  That of the linear recursion: noise as it is at x*, not where the iterates are.
+  It tends to `limit` as n grows. It is the covariance of the linear recursion, whose noise is that
+  at x* and not that at the iterates.
 
   >>> np.round(covariance(CURVATURES, Steps(10_000)) / limit(CURVATURES), 2).tolist()
   [1.02, 1.03, 1.05]
@@ -98,7 +101,7 @@ def covariance(noise: np.ndarray, steps: Steps) -> np.ndarray:
 def averages(
   key: jax.Array, mechanism: LocalMechanism | None, steps: Steps, repetitions: int
 ) -> jax.Array:
-  """sqrt(n) (x_n - x*) of independent repetitions from x*, [repetitions, d].
+  """sqrt(n) (x_n - x*) of independent repetitions that start at x*, [repetitions, d].
 
   Args:
     key: consumed.
@@ -115,6 +118,7 @@ def averages(
     data_key, noise_key = jax.random.split(key)
     signs = jax.random.rademacher(data_key, (_DIM + 1,), jnp.float32)
     row = signs[:_DIM] * features
+    # x is the distance from x*, and the label's noise is the last sign.
     exact = row * (jnp.sum(row * x) - signs[_DIM])
     return exact if mechanism is None else mechanism.privatize(noise_key, exact)
 

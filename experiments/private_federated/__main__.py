@@ -1,9 +1,8 @@
-"""Private federated learning: local and central privacy together (arXiv 1812.00984, Sections 3.1
-and 5).
+"""Private federated learning: local and central privacy together (arXiv 1812.00984, 3.1 and 5).
 
-Compares models, image classifiers or language models, trained without privacy, with central privacy
-alone, and with both, at several local epsilons: what each user is promised against the server, and
-against whoever sees the models, beside the accuracy.
+Compares models trained without privacy, with central privacy alone, and with both at several local
+epsilons. The models are image classifiers or language models. The report states what each user is
+promised against the server, and against an observer of the models, beside the accuracy.
 """
 
 import dataclasses
@@ -36,8 +35,8 @@ from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp,
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
-# The mechanism of directions, and d -> the largest L2 norm of a vector on the unit sphere of its
-# norm.
+# The mechanism of directions, and a bound: d -> the largest L2 norm of a vector whose own norm (L2
+# or L-infinity) is 1.
 _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
   "priv_unit": (priv_unit, lambda _: 1.0),
   "priv_unit_linf": (priv_unit_linf, math.sqrt),
@@ -86,10 +85,10 @@ class NoisySetting(NamedTuple):
 
   Attributes:
     setting: what is run.
-    local_error: root mean squared L2 error that the average of an expected cohort has from the
-      local mechanism, where all updates have the norm --max_update_norm, before the server's
-      projection.
-    central_error: that which it has from the central noise.
+    local_error: root mean squared L2 error that the local mechanism causes in the average of an
+      expected cohort. It holds for updates that all have the norm --max_update_norm, and before the
+      server's projection.
+    central_error: the same error due to the central noise.
   """
 
   setting: Setting
@@ -98,22 +97,23 @@ class NoisySetting(NamedTuple):
 
 
 def prepare(options: PrivateFederatedOptions) -> Work:
-  """Reads the data and makes the mechanisms; returns the work."""
+  """Reads the data, makes the mechanisms and returns the work."""
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
   mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_problem(options)
-  if task.prior.entries:
+  problem = load_problem(options)
+  # The count of a private vocabulary trusts the server, which is not trusted here.
+  if problem.prior.entries:
     raise ValueError(
       "Expected --vocabulary=public, got private: the server, not trusted here, would see users' "
       "words."
     )
-  plan = make_plan(options, task.num_users)
-  rows = make_rows(options, task, plan, mesh)
+  plan = make_plan(options, problem.num_users)
+  rows = make_rows(options, problem, plan, mesh)
   settings = [row.setting for row in rows]
 
   def work(workdir: Workdir):
-    begun = task.completed(workdir)
+    begun = problem.completed(workdir)
     clients = replicate(begun.clients, mesh)
     sweep = Sweep(
       settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh
@@ -127,13 +127,13 @@ def prepare(options: PrivateFederatedOptions) -> Work:
 
 def make_rows(
   options: PrivateFederatedOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: Plan,
   mesh: jax.sharding.Mesh | None,
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
-  make = partial(_algorithm, options, task, plan, mesh)
-  bound, public = options.max_update_norm, task.public(Unit.USER)
+  make = partial(_algorithm, options, problem, plan, mesh)
+  bound, public = options.max_update_norm, problem.public(Unit.USER)
   baselines = {
     "none": lambda: NoisySetting(
       Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0
@@ -141,54 +141,55 @@ def make_rows(
     "central": lambda: NoisySetting(
       Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
       0.0,
-      _central_error(bound, task, plan),
+      _central_error(bound, problem, plan),
     ),
   }
   return [baselines[name]() for name in options.baselines] + [
-    _local_row(options, task, plan, make, epsilon) for epsilon in options.epsilon_directions
+    _local_row(options, problem, plan, make, epsilon) for epsilon in options.epsilon_directions
   ]
 
 
 def _local_row(
   options: PrivateFederatedOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: Plan,
   make: Callable[..., FederatedAlgorithm],
   epsilon: float,
 ) -> NoisySetting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
-  mechanism = separated(make_direction(task.dim, epsilon), magnitude)
-  radius = options.projection_radius or mechanism.max_norm * longest(task.dim)
+  mechanism = separated(make_direction(problem.dim, epsilon), magnitude)
+  # A projection to the longest release changes none, so the average stays unbiased.
+  radius = options.projection_radius or mechanism.max_norm * longest(problem.dim)
   given = rounded_up(epsilon, 12)
   algorithm = make(_gaussian(radius, plan), mechanism)
   setting = Setting(
-    f"local_{given}", f"local ε₁ = {given}", algorithm, public=task.public(Unit.USER)
+    f"local_{given}", f"local ε₁ = {given}", algorithm, public=problem.public(Unit.USER)
   )
   error = math.sqrt(
     mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size
   )
-  return NoisySetting(setting, error, _central_error(radius, task, plan))
+  return NoisySetting(setting, error, _central_error(radius, problem, plan))
 
 
 def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
   return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
 
 
-def _central_error(clip_norm: float, task: LearningProblem, plan: Plan) -> float:
-  return plan.noise_multiplier * clip_norm * math.sqrt(task.dim) / plan.sampler.expected_size
+def _central_error(clip_norm: float, problem: LearningProblem, plan: Plan) -> float:
+  return plan.noise_multiplier * clip_norm * math.sqrt(problem.dim) / plan.sampler.expected_size
 
 
 def _algorithm(
   options: PrivateFederatedOptions,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: Plan,
   mesh: jax.sharding.Mesh | None,
   query: SumQuery,
   mechanism: LocalMechanism | None,
 ) -> FederatedAlgorithm:
   return private_federated(
-    local_update(options, task.loss),
+    local_update(options, problem.loss),
     average(query, plan.sampler.expected_size),
     plan.sampler,
     server_optimizer(options),

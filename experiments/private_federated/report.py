@@ -35,20 +35,20 @@ _STYLES = {"none": "--", "central": ":"}
 def report_local_and_central(
   workdir: Workdir,
   options: Any,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: Plan,
   rows: Sequence[Any],
   results: Sequence[Row],
 ) -> None:
-  """Writes results.json, the plots and report.md, and prints what came out.
+  """Writes results.json, the plots and report.md, and prints the results.
 
-  `rows` is what was run (`setting`, `local_error`, `central_error`), `results` what `run_sweep`
+  `rows` is what was run (`setting`, `local_error`, `central_error`). `results` is what `run_sweep`
   returned.
   """
   summary = summarise(results)
   histories = curves(workdir, results)
   write_results(workdir, options, summary, results, baselines=_baselines(summary))
-  parts = _parts(workdir, options, task, plan, rows, summary, results, histories)
+  parts = _parts(workdir, options, problem, plan, rows, summary, results, histories)
   title = "Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)"
   write_sweep_report(workdir, "private_federated", title, options, parts)
 
@@ -56,30 +56,32 @@ def report_local_and_central(
 def _parts(
   workdir: Workdir,
   options: Any,
-  task: LearningProblem,
+  problem: LearningProblem,
   plan: Plan,
   rows: Sequence[Any],
   summary: Sequence[Row],
   results: Sequence[Row],
   histories: Histories,
 ) -> Iterator[Part]:
-  start = _before(next(iter(histories.values())))
+  start = _initial_metrics(next(iter(histories.values())))
   figures = {
-    "accuracy_over_rounds": _rounds_figure(options, task, histories),
-    "accuracy_against_epsilon": _epsilon_figure(options, task, summary, start[task.headline]),
+    "accuracy_over_rounds": _rounds_figure(options, problem, histories),
+    "accuracy_against_epsilon": _epsilon_figure(options, problem, summary, start[problem.headline]),
   }
   yield Part("Results", _table(summary, start), figures)
   yield Part("What was guaranteed", _UNIT, printed=False)
   yield Part("Central guarantees", _central(summary, results))
   yield Part("Local guarantees", _local(options, plan, summary, results), printed=False)
-  yield Part("What was measured", _measured(options, task, plan, summary), printed=False)
-  yield Part("What noise does to a round's average", _errors(options, task, rows), printed=False)
-  if task.parts is not None:
-    yield from task.parts(last_params(workdir, summary, task.init))
+  yield Part("What was measured", _measured(options, problem, plan, summary), printed=False)
+  yield Part(
+    "What noise does to a round's average", _noise_errors(options, problem, rows), printed=False
+  )
+  if problem.parts is not None:
+    yield from problem.parts(last_params(workdir, summary, problem.init))
 
 
-def _before(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
-  """The metrics of the models that all runs begin with."""
+def _initial_metrics(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
+  """The metrics of the initial models, which are the same in all rows."""
   first = [rows[0] for rows in repetitions]
   return {name: mean_interval([row[name] for row in first]) for name in metric_names(first[0])}
 
@@ -90,25 +92,25 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 
 
 def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
-  """Guarantees and metrics of each row; first, `start`, the metrics before the first round."""
-  before = ["before the first round", *[""] * len(_GUARANTEES), *_cells(start)]
+  """Guarantees and metrics of each row; the first row holds `start`, the initial metrics."""
+  before = ["before the first round", *[""] * len(_GUARANTEES), *_metric_cells(start)]
   lines = (
     [
       row["label"],
       *(statements.short(row[kind]) for kind in _GUARANTEES),
-      *_cells({name: row[name] for name in start}),
+      *_metric_cells({name: row[name] for name in start}),
     ]
     for row in summary
   )
-  return table(["run", *_GUARANTEES.values(), *map(_words, start)], [before, *lines])
+  return table(["run", *_GUARANTEES.values(), *map(_spelled_out, start)], [before, *lines])
 
 
-def _cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
+def _metric_cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
   for name, interval in metrics.items():
     yield percent(interval) if "accuracy" in name else number(interval)
 
 
-def _words(metric: str) -> str:
+def _spelled_out(metric: str) -> str:
   return metric.replace("_", " ")
 
 
@@ -117,28 +119,29 @@ def _title(options: Any) -> str:
   return statements.marked(f"Private federated learning, {learnt}", options)
 
 
-def _rounds_figure(options: Any, task: LearningProblem, histories: Histories) -> Figure:
-  figure, axes = plots.figure("rounds", _words(task.headline), _title(options))
-  plots.curves(axes, histories, task.headline)
+def _rounds_figure(options: Any, problem: LearningProblem, histories: Histories) -> Figure:
+  figure, axes = plots.figure("rounds", _spelled_out(problem.headline), _title(options))
+  plots.curves(axes, histories, problem.headline)
   return figure
 
 
 def _epsilon_figure(
-  options: Any, task: LearningProblem, summary: Sequence[Row], start: Interval
+  options: Any, problem: LearningProblem, summary: Sequence[Row], start: Interval
 ) -> Figure:
   """The headline metric against eps1, beside the baselines."""
   xlabel = "ε₁, local privacy loss of a release's direction"
-  figure, axes = plots.figure(xlabel, _words(task.headline), _title(options))
+  figure, axes = plots.figure(xlabel, _spelled_out(problem.headline), _title(options))
   local = [row for row in summary if row["setting"] not in _STYLES]
   if local:
     epsilons = options.epsilon_directions
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [rounded_up(epsilon) for epsilon in epsilons], minor=False)
     axes.minorticks_off()
-    plots.points(axes, epsilons, [row[task.headline] for row in local], "local and central")
+    plots.points(axes, epsilons, [row[problem.headline] for row in local], "local and central")
   for row in summary:
     if row["setting"] in _STYLES:
-      plots.level(axes, row[task.headline], row["label"], _STYLES[row["setting"]])
+      plots.level(axes, row[problem.headline], row["label"], _STYLES[row["setting"]])
+  # Pre-trained models are good before any private round: a baseline of its own.
   if options.public_passes:
     plots.level(axes, start, "before the first round", "-.")
   return figure
@@ -177,11 +180,11 @@ All releases of a user in a run: they add up, and the participation cap, a publi
 {statements.together(results, "local")}"""
 
 
-def _measured(options: Any, task: LearningProblem, plan: Plan, summary: Sequence[Row]) -> str:
+def _measured(options: Any, problem: LearningProblem, plan: Plan, summary: Sequence[Row]) -> str:
   size, budget = plan.sampler.expected_size, options.max_epsilon
   facts = {
-    **task.described,
-    "expected cohort": f"{size:g} of {task.num_users} users, Poisson sampling",
+    **problem.described,
+    "expected cohort": f"{size:g} of {problem.num_users} users, Poisson sampling",
     "noise multiplier z": rounded_up(plan.noise_multiplier, 4),
     "rounds": rounds_done(summary),
     "budget": "none" if budget is None else f"central ε = {rounded_up(budget)}; see rounds",
@@ -193,13 +196,13 @@ each with its own samples and noise; ± is the 95 % interval of Student's t.
 {properties(facts)}"""
 
 
-def _errors(options: Any, task: LearningProblem, rows: Sequence[Any]) -> str:
+def _noise_errors(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> str:
   lines = (
     [row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows
   )
   header = ["run", "error from the local mechanism", "error from the central noise"]
   return f"""The root mean square of its L2 error, if every update has the norm
-{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the {task.dim:,}
-parameters.
+{options.max_update_norm:g} to which updates are clipped. It is spread evenly over the
+{problem.dim:,} parameters.
 
 {table(header, lines)}"""

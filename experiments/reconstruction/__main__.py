@@ -1,11 +1,13 @@
-"""What an attacker can reconstruct from private releases, beside the bound on all attacks (arXiv
-1812.00984, 2).
+"""Reconstruction from private releases, beside the bound on all attacks (arXiv 1812.00984, 2).
 
-Four tasks. `--task=bound` tabulates the protection that an epsilon gives, and the epsilon that a
-protection allows. `--task=spheres` measures attacks on directions under priors that the bound
-allows. `--task=images` attacks gradients of multinomial regression on real images, whose prior the
-bound does not allow; where the attacker knows the image to be one of a list, it does. `--task=cnn`
-attacks a convolutional network's gradients by optimisation.
+There are four tasks:
+
+* `--task=bound` tabulates the protection that an epsilon gives, and the epsilon that a protection
+  allows.
+* `--task=spheres` measures attacks on directions under priors that the bound allows.
+* `--task=images` attacks gradients of multinomial regression on real images. The bound does not
+  allow their prior. It does allow the prior of an attacker who knows the image to be one of a list.
+* `--task=cnn` attacks a convolutional network's gradients by optimisation.
 """
 
 import dataclasses
@@ -28,13 +30,14 @@ from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data
 from jdp.guarantees import rounded_up
 
-# Of one user alone, with no projection that reduces the dimension: what the bound is compared for.
+# The mechanisms that the bound is compared for. It is about one user's release alone, without a
+# projection that reduces the dimension.
 MECHANISMS = tuple(
   name for name, estimator in ESTIMATORS.items() if not estimator.projects and estimator.exact
 )
 _count = partial(_validate.integer, 1)
 _chance = partial(_validate.in_range, 1e-300, 0.5)
-_NOISELESS = 1e-9  # the variance that the attack is told of an exact direction
+_NOISELESS = 1e-9  # The noise variance that the attack assumes for an exact direction.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +101,7 @@ class ReconstructionOptions:
 
 
 def prepare(options: ReconstructionOptions) -> Work:
-  """Reads the data and checks the grid; returns the work."""
+  """Reads the data, checks the grid and returns the work."""
   for ratio in options.density_ratios:
     if not (ratio == 1 or ratio >= 2):
       raise ValueError(
@@ -147,9 +150,8 @@ def prepare(options: ReconstructionOptions) -> Work:
 
 
 def cases(options: ReconstructionOptions) -> list[Case]:
-  """Every mechanism, epsilon and prior in each small dimension, and projections of the uniform
-  prior.
-  """
+  """Every mechanism, epsilon and prior in each small dimension, and projections to it."""
+  # Larger dimensions appear in the bound's tables alone.
   small = [dim for dim in options.dims if dim <= options.ambient]
   return [
     case
@@ -203,8 +205,9 @@ def _images(
 
 
 def _gallery(options: ReconstructionOptions, own: images.Scene) -> dict[str, np.ndarray]:
-  """A few users' images as the attack sees them, by the row's label: the first mechanism, public
-  images for a prior.
+  """Reconstructions of a few users' images, by the row's label.
+
+  They are for the first mechanism and an attacker whose prior is public images.
   """
   name, shown = options.mechanisms[0], {}
   for epsilon in sorted(options.epsilons, reverse=True):

@@ -1,9 +1,6 @@
-"""Reconstruction of images from gradients of a convolutional network at its start, by
-optimisation.
-"""
+"""Reconstruction of images from a convolutional network's initial gradients, by optimisation."""
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from experiments.runner.keys import case_key
 from jdp import data, models
 from jdp.attacks.gradient_matching import Candidates, match_gradient
 from jdp.attacks.reconstruction import pixel_prior, principal_prior
@@ -19,18 +17,18 @@ from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit
 
 _SMALLEST = 16
-_PUBLIC = 1000  # images whose gradients the attacker compares
+_PUBLIC = 1000  # Images whose gradients the attacker compares with the release.
 _STARTS = 8
 
 
 class Picture(NamedTuple):
-  """What the attack made of the users' images in one view.
+  """The reconstructions of the users' images from one view.
 
   Attributes:
     label: of the view.
     found: [users, height, width].
     cosines: [users], between an image and its reconstruction.
-    labels_found: [users], whether the label was.
+    labels_found: bool [users], whether the label was found.
   """
 
   label: str
@@ -40,7 +38,10 @@ class Picture(NamedTuple):
 
 
 class Pictures(NamedTuple):
-  """Images [users, height, width], what became of them in each view, and the size of a gradient."""
+  """The users' images, their reconstructions in each view, and the size of a gradient.
+
+  Images are [users, height, width].
+  """
 
   images: np.ndarray
   views: list[Picture]
@@ -48,9 +49,7 @@ class Pictures(NamedTuple):
 
 
 class _View(NamedTuple):
-  """Estimates of the gradients' directions [users, size], with noise of this variance in a
-  coordinate.
-  """
+  """Estimates of gradients' directions, [users, size], and the noise variance of a coordinate."""
 
   label: str
   estimate: jax.Array
@@ -68,19 +67,19 @@ def pictures(
   num_steps: int,
   seed: int,
 ) -> Pictures:
-  """Attacks releases of PrivUnit: one of each user at each epsilon; at the first private one, other
-  views too.
+  """Attacks releases of PrivUnit: one of each user at each epsilon.
 
-  Smaller images are enlarged to 16 x 16. With public images the prior is their principal
-  components, and the attack starts at those whose gradients are nearest to the release; without, at
-  grey, with every label.
+  At the first private epsilon it attacks further views too. Smaller images are enlarged to 16 x 16.
+  With public images, the prior is their principal components. The attack then starts at those
+  images whose gradients are nearest to the release. Without public images, it starts at grey with
+  every label.
 
   Args:
-    dataset: the users are test images drawn at random, the training images public.
-    epsilons: infinity for the gradient's direction itself.
-    users: how many.
-    releases: of the view of repeated ones.
-    components: of the prior.
+    dataset: the users are test images drawn at random; the training images are public.
+    epsilons: infinity stands for the gradient's direction itself.
+    users: number of users.
+    releases: number of releases in the view of repeated ones.
+    components: number of principal components of the prior.
     num_steps: of the optimiser.
     seed: of the users, the network and the noise.
   """
@@ -111,6 +110,7 @@ def pictures(
     for release in view.estimate:
       coordinates = components if view.public else images[0].size
       candidates = nearest(release) if view.public else everything
+      # It makes the minimum the posterior mode under normal noise: see `match_gradient`.
       penalty = coordinates * view.variance / (2 * float(jnp.linalg.norm(release)))
       match = (informed if view.public else blind)(release, penalty, candidates)
       rows.append((np.asarray(match.input), int(candidates.labels[match.candidate])))
@@ -127,8 +127,9 @@ def pictures(
 def _views(
   exact: jax.Array, epsilons: Sequence[float], releases: int, seed: int
 ) -> Iterator[_View]:
-  """One release at each epsilon; at the first private one also no prior, repeated releases, and the
-  users' sum.
+  """The views of the users' gradients: one release at each epsilon, and further ones.
+
+  The first private epsilon has three more: no prior, repeated releases, and the sum over the users.
   """
   users, size = exact.shape
   private = [epsilon for epsilon in epsilons if math.isfinite(epsilon)]
@@ -141,7 +142,7 @@ def _views(
       jax.jit(jax.vmap(mechanism.privatize)),
       mechanism.mean_squared_error(1.0) / size,
     )
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(repr(epsilon).encode())))
+    key = case_key(seed, epsilon)
     count = releases if epsilon == private[0] else 1
     keys, label = jax.random.split(key, (count, users)), rounded_up(epsilon)
     released = [release(keys[i], exact) for i in range(count)]
@@ -152,6 +153,7 @@ def _views(
         f"{label}, {count} releases", sum(released[1:], released[0]) / count, variance / count
       )
     if count > 1 and users > 1:
+      # The attacker knows the other users' directions, and subtracts them from the sum.
       others = jnp.sum(exact, axis=0) - exact
       whole = jnp.sum(released[0], axis=0)
       yield _View(f"{label}, sum of {users},\nothers known", whole - others, users * variance)
@@ -167,7 +169,7 @@ def enlarged(examples: data.Examples) -> data.Examples:
 def _gradient(
   shape: tuple[int, ...], num_classes: int, seed: int
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-  """(image, label) -> the gradient of the network's loss there at its start, all flat."""
+  """The flat gradient of the network's loss at its initial parameters: (image, label) -> [size]."""
   model = models.small_cnn(shape, num_classes)
   gradient, params = (
     jax.grad(models.cross_entropy(model)),

@@ -1,13 +1,11 @@
-"""Reconstruction of images from gradients of multinomial regression at its start, as the server
-sees them.
+"""Reconstruction of images from gradients of multinomial regression at its start.
 
-Each client releases the direction of its image's gradient. The attacker takes the mean length of
-public gradients for its length, and public images for its prior or none. It wants the image's low
-frequencies, less the public mean's: all images have that in common.
+Each client releases the direction of its image's gradient to the server. The attacker assumes the
+mean length of public gradients. Its prior is public images, or none. It wants the image's low
+frequencies, less the public mean's, which all images have in common.
 """
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ import numpy as np
 
 from experiments.reconstruction.spheres import beside_bounds, direction_seen
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.keys import case_key
 from jdp import data, models
 from jdp.attacks import reconstruction as attacks
 from jdp.data import Dataset, Examples
@@ -25,7 +24,7 @@ from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated_product import SeparatedParameters
 
 PRIORS = ("none", "public")
-_PUBLIC = 5000  # training images that the attacker has; all of the digits
+_PUBLIC = 5000  # The attacker has so many training images; all of them for the digits.
 
 
 class Scene(NamedTuple):
@@ -38,10 +37,11 @@ class Scene(NamedTuple):
     length: mean length of public gradients.
     others: (mean [classes * (d + 1)], variance in a coordinate) of the direction of a public
       gradient.
-    attacks: (estimates of gradients [users, classes, d + 1], noise variance) -> images [users, d],
-      by prior: "public" images, or "none", when pixels are only known to lie in [0, 1].
-    target: images [n, d] -> their lowest frequencies less those of the public mean, each of norm 1,
-      [n, k].
+    attacks: by prior, (estimates of gradients [users, classes, d + 1], noise variance) -> images
+      [users, d]. The priors are "public", of public images, and "none", which only knows that
+      pixels lie in [0, 1].
+    target: images [n, d] -> their lowest frequencies less those of the public mean, each divided by
+      its norm, [n, k].
     public: float32 [n, k], the targets of public images.
   """
 
@@ -56,15 +56,15 @@ class Scene(NamedTuple):
 
   @property
   def directions(self) -> np.ndarray:
-    """What clients release: their gradients' directions, [users, classes * (d + 1)]."""
+    """What clients release: the directions of their gradients, [users, classes * (d + 1)]."""
     return _normalised(self.gradients.reshape(len(self.gradients), -1))
 
 
 class View(NamedTuple):
-  """What the server makes of the releases for each user's gradient direction.
+  """The server's estimates of each user's gradient direction.
 
   Attributes:
-    name: of the view, as it is reported.
+    name: of the view. The report shows it.
     estimate: [users, size].
     variance: of the estimate's noise, in a coordinate.
   """
@@ -75,11 +75,12 @@ class View(NamedTuple):
 
 
 def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed: int) -> Scene:
-  """Users are test images drawn at random; the training images, the first 5,000 of them, are
-  public.
+  """The users and the attacker's knowledge.
+
+  Users are test images drawn at random. The first 5,000 training images are public.
 
   Raises:
-    ValueError: if there are fewer test images than users, or a number is more than the pixels
+    ValueError: if there are fewer test images than users, or a number is larger than the pixels
       allow.
   """
   if not users <= len(dataset.test.labels):
@@ -132,12 +133,11 @@ def exact_error(own: Scene) -> float:
 
 
 def releases(own: Scene, mechanism: LocalMechanism, count: int, seed: int) -> np.ndarray:
-  """`count` independent releases of each user, as estimates of its direction: float32 [count,
-  users, size].
+  """`count` independent releases of each user, as estimates of its direction.
+
+  They are float32 [count, users, size].
   """
-  key = jax.random.fold_in(
-    jax.random.key(seed), np.uint32(zlib.crc32(repr(mechanism.guarantee).encode()))
-  )
+  key = case_key(seed, mechanism.guarantee)
   keys, scale = jax.random.split(key, (count, len(own.inputs))), _scale(mechanism)
   release = jax.jit(
     jax.vmap(lambda k, v: scale * direction_seen(mechanism, mechanism.encode(k, v)))
@@ -146,12 +146,16 @@ def releases(own: Scene, mechanism: LocalMechanism, count: int, seed: int) -> np
 
 
 def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Iterator[View]:
-  """What `released` [count, users, size], with this noise variance in a coordinate, tells the
-  server.
+  """The server's views of `released` [count, users, size].
 
-  One release; the mean of all of a user; and the sum over a cohort, the users taken in turn, once
-  without knowing anything of the others, once knowing all their gradients. (Of separated releases:
-  the sum of their directions.)
+  `variance` is that of the noise in a coordinate. There are four views:
+
+    * one release
+    * the mean of all of a user's releases
+    * the sum over a cohort, where nothing is known of the others
+    * the sum over a cohort, where all the others' gradients are known
+
+    Users form cohorts in turn. For separated releases the sum is that of their directions.
   """
   count, users, size = released.shape
   yield View("one release", released[0], variance)
@@ -163,6 +167,7 @@ def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Ite
     cohorts = own.directions[:whole].reshape(-1, cohort, size)
     noisy = np.repeat(released[0, :whole].reshape(cohorts.shape).sum(axis=1), cohort, axis=0)
     exact = np.repeat(cohorts.sum(axis=1), cohort, axis=0) - own.directions[:whole]
+    # Unknown others are replaced by the public mean; their spread adds to the noise.
     yield View(
       f"sum of {cohort}", noisy - (cohort - 1) * mean, cohort * variance + (cohort - 1) * spread
     )
@@ -170,7 +175,7 @@ def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Ite
 
 
 def noise_variance(mechanism: LocalMechanism) -> float:
-  """Of what `releases` makes of a unit vector, in a coordinate."""
+  """The noise variance, in a coordinate, of what `releases` makes of a unit vector."""
   (size,) = mechanism.shape
   if isinstance(mechanism.parameters, SeparatedParameters):
     cap: Any = mechanism.parameters.direction
@@ -179,15 +184,13 @@ def noise_variance(mechanism: LocalMechanism) -> float:
 
 
 def reconstruct(own: Scene, view: View, prior: str) -> np.ndarray:
-  """The images that the attack makes of a view, [users, d]."""
+  """The attack's reconstructions from a view, images [users, d]."""
   gradients = own.length * view.estimate.reshape(-1, *own.gradients.shape[1:])
   return np.asarray(own.attacks[prior](gradients, own.length**2 * view.variance))
 
 
 def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, Any]:
-  """Numbers of alpha-good reconstructions of the low frequencies, and the mean cosine of whole
-  images.
-  """
+  """The numbers of alpha-good reconstructions of low frequencies, and the images' mean cosine."""
   truth = own.inputs[: len(images)]
   distances = np.linalg.norm(own.target(images) - own.target(truth), axis=1)
   cosines = np.sum(_normalised(images) * _normalised(truth), axis=1)
@@ -199,8 +202,12 @@ def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, 
 
 
 def guesses(own: Scene, alphas: Sequence[float]) -> list[int]:
-  """Successes without any release, of naming the public image that is close to most public ones."""
+  """Successes without any release.
+
+  The guess is the public image that is close to the most public images.
+  """
   found = []
+  # Unit vectors are within alpha where their inner product is at least 1 - alpha^2 / 2.
   for least in (1 - alpha**2 / 2 for alpha in alphas):
     best = np.argmax(np.sum(own.public[:2000] @ own.public.T >= least, axis=1))
     found.append(int(np.sum(own.target(own.inputs) @ own.public[best] >= least)))
@@ -208,8 +215,9 @@ def guesses(own: Scene, alphas: Sequence[float]) -> list[int]:
 
 
 def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> dict[str, Any]:
-  """How often one release tells which of the users' images it was made of: the prior is uniform,
-  the bound holds.
+  """How often one release tells which of the users' images it was made of.
+
+  The prior is uniform, so the bound holds.
   """
   count, users, _ = released.shape
   named = np.argmax(released @ own.directions.T, axis=2)
@@ -218,7 +226,7 @@ def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> d
 
 
 def _scale(mechanism: LocalMechanism) -> float:
-  """What makes `direction_seen` unbiased."""
+  """The factor that makes `direction_seen` unbiased."""
   separate = isinstance(mechanism.parameters, SeparatedParameters)
   return math.exp(-mechanism.parameters.direction.log_m) if separate else 1.0
 
@@ -228,7 +236,7 @@ def _normalised(rows: np.ndarray) -> np.ndarray:
 
 
 def _gradient(dataset: Dataset) -> Callable[[Examples], np.ndarray]:
-  """examples -> each one's gradient at parameters of zero, [n, classes, d + 1]."""
+  """The gradient of each example at parameters of zero: examples -> [n, classes, d + 1]."""
   size = math.prod(dataset.input_shape) + 1
   model = models.glm("multinomial", (size,), dataset.num_classes)
   params = jnp.zeros((dataset.num_classes, size))

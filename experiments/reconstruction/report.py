@@ -1,4 +1,4 @@
-"""What the reconstruction experiment prints and plots."""
+"""The parts of the reconstruction experiment's report: tables, plots and pictures."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from experiments.runner.reports.tables import table
 from jdp.accounting.local import reconstruction
 from jdp.guarantees import rounded_down, rounded_up
 
-_SHOWN = 8  # users in a picture
+_SHOWN = 8  # Users in a picture.
 
 
 def bound_parts(
   dims: Sequence[int], alphas: Sequence[float], epsilons: Sequence[float], probability: float
 ) -> Iterator[Part]:
-  """What epsilons protect, and what a protection allows, for uniform priors."""
+  """For uniform priors: the epsilons that a protection allows, and the protection by epsilon."""
   rows = []
   for dim in dims:
     for alpha in alphas:
@@ -32,7 +32,7 @@ def bound_parts(
       allowed = "none"
       if guess <= math.log(probability):
         allowed = rounded_down(reconstruction.largest_epsilon(guess, probability))
-      rows.append([str(dim), f"{alpha:g}", _power(guess), allowed])
+      rows.append([str(dim), f"{alpha:g}", _scientific(guess), allowed])
   header = ["k", "alpha", "chance of a guess", f"largest epsilon for {probability}"]
   yield Part("Uniform priors: the epsilon that a protection allows", table(header, rows))
 
@@ -54,7 +54,10 @@ def bound_parts(
     ]
     for e in epsilons
   ]
-  text = f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 apart.\n\n"
+  text = (
+    f"No attack comes closer with a chance above {probability}; unrelated directions are 1.414 "
+    "apart.\n\n"
+  )
   header = ["epsilon", *(f"k = {dim}" for dim in dims)]
   yield Part(
     "Uniform priors: the protection that an epsilon gives",
@@ -64,7 +67,7 @@ def bound_parts(
 
 
 def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) -> Iterator[Part]:
-  """Measured successes beside the bounds, for priors that they hold for."""
+  """Measured successes beside the bounds, for priors that the bounds hold for."""
   rows = [row for case in results for row in case]
   above = [row for row in rows if row["lower"] > row["bound"]]
   above_sharp = [row for row in rows if row["lower"] > row["sharp"]]
@@ -95,7 +98,7 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
         f"{row['alpha']:g}",
         f"{row['successes'] / row['trials']:.5f}",
       ),
-      *(rounded_down(row["lower"], 4), rounded_up(row["bound"], 4), rounded_up(row["sharp"], 4)),
+      *_limit_cells(row),
     ]
     for row in rows
   ]
@@ -115,7 +118,7 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
 def image_parts(
   results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any
 ) -> Iterator[Part]:
-  """Successes on real images, without a bound; and identification in a list, with it."""
+  """Successes on real images, without a bound; and identification in a list, with its bound."""
   alphas, users = options.alphas, len(own.inputs)
   guessed = images.guesses(own, alphas)
   text = (
@@ -127,7 +130,8 @@ def image_parts(
     "there is little to be seen, a guess made for success alone may do better. Without a release, "
     "the best public image: "
     + ", ".join(
-      f"{_share(n, users)} at alpha = {a:g}" for n, a in zip(guessed, alphas, strict=True)
+      f"{_share_with_interval(n, users)} at alpha = {a:g}"
+      for n, a in zip(guessed, alphas, strict=True)
     )
     + ".\n\n"
   )
@@ -147,7 +151,7 @@ def image_parts(
         row["view"],
         row["prior"],
       ),
-      *(_share(n, row["trials"]) for n in row["successes"]),
+      *(_share_with_interval(n, row["trials"]) for n in row["successes"]),
       f"{row['cosine']:.4f}",
     ]
     for result in results
@@ -162,10 +166,13 @@ def image_parts(
 
 
 def image_pictures(own: images.Scene, gallery: Mapping[str, np.ndarray]) -> Part:
-  """The users' images, and what the attack makes of one release."""
+  """The users' images, and the reconstructions from one release."""
   rows = {"image": own.inputs} | dict(gallery)
   shown = {label: values[:_SHOWN].reshape(-1, *own.shape) for label, values in rows.items()}
-  text = "What the server reads out of one release of each user's gradient, with public images for a prior."
+  text = (
+    "What the server reads out of one release of each user's gradient, with public images for a "
+    "prior."
+  )
   return Part("Images: pictures", text, {"pictures": _grid(shown)})
 
 
@@ -197,11 +204,7 @@ def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
         rounded_up(result["epsilon"]),
         f"{found['successes'] / found['trials']:.4f}",
       ),
-      *(
-        rounded_down(found["lower"], 4),
-        rounded_up(found["bound"], 4),
-        rounded_up(found["sharp"], 4),
-      ),
+      *_limit_cells(found),
     ]
     for result in results
     if (found := result["identified"])
@@ -245,12 +248,18 @@ def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   return made
 
 
-def _share(successes: int, trials: int) -> str:
+def _limit_cells(row: Mapping[str, Any]) -> list[str]:
+  """An attack's lower limit and both bounds, as cells."""
+  lower, *bounds = (row[name] for name in ("lower", "bound", "sharp"))
+  return [rounded_down(lower, 4), *(rounded_up(bound, 4) for bound in bounds)]
+
+
+def _share_with_interval(successes: int, trials: int) -> str:
   interval = stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
   return f"{successes / trials:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _power(log_p: float) -> str:
+def _scientific(log_p: float) -> str:
   """e^log_p, in powers of ten, rounded up."""
   exponent = math.floor(log_p / math.log(10))
   if log_p > -10:

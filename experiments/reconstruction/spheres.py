@@ -1,9 +1,6 @@
-"""Reconstruction of directions under priors that the bound allows: attacks in closed form, many
-trials.
-"""
+"""Reconstruction of directions under priors that the bound allows, by attacks in closed form."""
 
 import math
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,13 +10,14 @@ import numpy as np
 from scipy import stats
 
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.keys import case_key, case_number
 from jdp.accounting.local import priv_unit, reconstruction
 from jdp.attacks.reconstruction import nearest_in_cap, succeeds
 from jdp.guarantees import ApproxDP
 from jdp.mechanisms import LocalMechanism, SeparatedReport
 from jdp.mechanisms.registry import Setting
 
-CONFIDENCE = 0.999  # of each one-sided limit
+CONFIDENCE = 0.999  # Of each one-sided limit.
 _CHUNK = 10_000
 
 
@@ -29,9 +27,9 @@ class Case(NamedTuple):
   Attributes:
     mechanism: a name in `ESTIMATORS`.
     epsilon: of one release.
-    dim: k: the target is the direction of the first k coordinates.
-    ambient: d >= k, of the unit vector that is released.
-    density_ratio: rho_0, 1 or at least 2: the prior of the target is uniform on a cap of 1 / rho_0
+    dim: k; the target is the direction of the first k coordinates.
+    ambient: d >= k, the dimension of the unit vector that is released.
+    density_ratio: rho_0, 1 or at least 2. The prior of the target is uniform on a cap of 1 / rho_0
       of the sphere.
   """
 
@@ -43,20 +41,20 @@ class Case(NamedTuple):
 
 
 def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list[dict[str, Any]]:
-  """Each alpha's successes in `trials` independent trials, beside the bounds: rows of results.
+  """Rows of results: each alpha's successes in `trials` independent trials, beside the bounds.
 
-  The guess is the estimate's direction; under a prior on a cap, the better of two: the nearest
-  direction in the cap, and the nearest one whose whole ball of success lies in it.
+  The guess is the estimate's direction. Under a prior on a cap it is the better of two guesses: the
+  nearest direction in the cap, and the nearest one whose whole ball of success lies in the cap.
   """
   mechanism = ESTIMATORS[case.mechanism].make(Setting(case.ambient, case.epsilon))
-  number = zlib.crc32(repr(case).encode())
-  generator = np.random.default_rng([seed, number])
-  key = jax.random.fold_in(jax.random.key(seed), np.uint32(number))
+  generator = np.random.default_rng([seed, case_number(case)])
+  key = case_key(seed, case)
   center, angle = jnp.eye(case.dim)[0], prior_angle(case)
 
   def guesses(estimate, alpha):
     if math.isinf(angle):
       return [estimate]
+    # A ball of radius alpha around a direction is a cap of angle 2 asin(alpha / 2).
     return [
       nearest_in_cap(estimate, center, angle - margin) for margin in (0.0, 2 * math.asin(alpha / 2))
     ]
@@ -74,6 +72,7 @@ def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list
     lambda keys, values: jnp.sum(jax.vmap(trial)(keys, values), axis=0, dtype=np.int32)
   )
   total, done = np.array(0), 0
+  # Chunks bound the memory. Each has its own key, so trials are independent.
   while done < trials:
     size = min(_CHUNK, trials - done)
     values = jnp.asarray(values_of(case, generator, size))
@@ -86,10 +85,10 @@ def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list
 
 
 def direction_seen(mechanism: LocalMechanism, report: Any) -> jax.Array:
-  """The estimate of a unit vector that an attacker makes of a report.
+  """An attacker's estimate of a unit vector from a report.
 
-  The server's own; but of a separated one the direction's report, up to its length: times a
-  magnitude that happens to be negative it would point away.
+  It is the server's own estimate, except for a separated report. There it is the direction's
+  report, up to its length: a magnitude that happens to be negative would turn it around.
   """
   return report.direction if isinstance(report, SeparatedReport) else mechanism.decode(report)
 
@@ -103,11 +102,14 @@ def prior_angle(case: Case) -> float:
 
 
 def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndarray:
-  """Unit vectors of which the first k coordinates have a direction from the prior: float32 [count,
-  ambient].
+  """Unit vectors with a direction of the first k coordinates from the prior.
+
+  They are float32 [count, ambient].
   """
   values = generator.normal(size=(count, case.ambient))
   if case.density_ratio > 1:
+    # The cap's heights by inverse transform sampling. The rest of the direction is uniform, and the
+    # first k coordinates keep their length.
     log_tail = np.log(1 - generator.random(count)) - math.log(case.density_ratio)
     height, _ = priv_unit.quantile(case.dim, log_tail)
     target = values[:, : case.dim]
@@ -119,17 +121,17 @@ def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndar
 
 
 def lower_limit(successes: int, trials: int) -> float:
-  """The lower Clopper-Pearson limit of a chance of success, one-sided, at `CONFIDENCE`."""
+  """The one-sided lower Clopper-Pearson limit of a chance of success, at `CONFIDENCE`."""
   return float(
     stats.binomtest(successes, trials, alternative="greater").proportion_ci(CONFIDENCE, "exact").low
   )
 
 
 def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
-  """(the general bound, the sharper one) on the chance of success after one release."""
+  """The general and the sharper bound on the chance of success after one release."""
   guarantee = mechanism.guarantee
   general = reconstruction.log_success(log_guess, guarantee.epsilon, delta=guarantee.delta)
-  if isinstance(guarantee, ApproxDP):  # The Gaussian mechanism, on vectors at most 2 apart.
+  if isinstance(guarantee, ApproxDP):  # The Gaussian mechanism; vectors are at most 2 apart.
     sharp = reconstruction.log_success_gaussian(log_guess, mechanism.parameters / 2)
   else:
     sharp = reconstruction.log_success_exact(log_guess, guarantee.epsilon)
@@ -139,7 +141,7 @@ def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
 def beside_bounds(
   mechanism: LocalMechanism, log_guess: float, successes: int, trials: int
 ) -> dict[str, Any]:
-  """What was measured of an attack, its lower limit, and both bounds, as a row of results."""
+  """A row of results: an attack's successes, their lower limit, and both bounds."""
   general, sharp = bounds(mechanism, log_guess)
   return {
     "successes": successes,

@@ -1,8 +1,13 @@
 """The runner that all experiments share.
 
-`launch`: the body of a binary. `options`: a dataclass whose fields are flags; `federation`: those
-of federated training. `problems`: what there is to learn, and from whom. `runs`: training, sweeps,
-and what they leave on disk. `reports`: what people read. `files`: files that are whole or absent.
-`estimators`: local mechanisms for unit vectors; `published_language_models`: what others have
-published and what it cost.
+* `launch` is the body of a binary.
+* `options` has dataclasses whose fields are flags.
+* `federation` has the options of federated training.
+* `problems` says what there is to learn and from whom.
+* `runs` trains and sweeps, and keeps the results on disk.
+* `reports` writes what people read.
+* `files` writes files that are whole or absent.
+* `keys` makes the keys of single measurements.
+* `estimators` holds local mechanisms for unit vectors.
+* `published_language_models` states what published models cost.
 """

@@ -1,9 +1,8 @@
-"""Local mechanisms for unit vectors beside each other, each made for the same values: those of the
-registry.
+"""The registry's local mechanisms for unit vectors, made for the same values.
 
-All take vectors of L2 norm 1. What a mechanism of another norm must allow for, a promise about
-coordinates may lessen: values that are known to have none above `Setting.max_coordinate` are scaled
-up into the cube of `priv_unit_linf`.
+All take vectors of L2 norm 1. A mechanism of another norm must allow for larger vectors, unless a
+promise about coordinates bounds them. So vectors known to have no coordinate above
+`Setting.max_coordinate` are scaled up into the cube of `priv_unit_linf`.
 """
 
 import math
@@ -28,7 +27,7 @@ def expected_error(
   With a shared projection it holds to leading order in 1/k, for dimensions that are powers of two.
 
   Args:
-    estimator: the registered mechanism,
+    estimator: the registered mechanism.
     mechanism: made by it.
     values: [n, d] unit vectors.
   """
@@ -36,6 +35,7 @@ def expected_error(
   alone = float(np.mean([mechanism.mean_squared_error(norm) for norm in norms.tolist()]))
   if not estimator.shares_projection:
     return alone / len(values)
+  # The error of a shared projection is common to all clients, and does not average out.
   floor = 1 / mechanism.parameters.c**2 - 1
   return (alone - floor) / len(values) + floor * float(
     np.sum(np.mean(values, axis=0, dtype=float) ** 2)

@@ -1,5 +1,6 @@
-"""Federated training: who takes part, what a client computes, how the server steps, how much
-noise.
+"""Options of federated training, and what follows from them.
+
+They are about participation, local training, the server's optimiser and the central noise.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ _OPTIMIZERS = {
   "adam": optax.adam,
   "mirror": p_norm_descent,
 }
-_LOST = 1e-3
+_LOST_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class FederationOptions:
   participation_cap: int | None = option(
     None,
     "The most rounds that one user takes part in. Default: the least for which, in expectation, "
-    f"at most {_LOST:.1%} of all participations are lost.",
+    f"at most {_LOST_SHARE:.1%} of all participations are lost.",
     check=_count,
   )
   local_training: str = option(
@@ -89,7 +90,7 @@ class Plan(NamedTuple):
   """What follows from the options and the number of users.
 
   Attributes:
-    sampler: who takes part in a round.
+    sampler: samples the users of a round.
     noise_multiplier: z.
     delta: of the central guarantee.
   """
@@ -100,8 +101,9 @@ class Plan(NamedTuple):
 
 
 def central_delta(options: Any, num_records: int) -> float:
-  """Delta of the central guarantee: `--delta`, or N^-1.1 of the N records (users, or examples) that
-  it protects.
+  """Delta of the central guarantee: `--delta`, or N^-1.1 of the N protected records.
+
+  A record is a user or an example.
   """
   return options.delta or num_records**-1.1
 
@@ -112,10 +114,12 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
   Args:
     options: `FederationOptions` and `TrainingOptions` in one.
     num_users: N.
-    prior: what was released about them before the first round; a target is for both together.
+    prior: what was released about the users before the first round. A target epsilon is for both
+      together.
 
   Raises:
-    ValueError: if the cohort is larger than the users are many.
+    ValueError: if the cohort is larger than the number of users, or the participation cap is larger
+      than the number of rounds.
   """
   if not options.cohort_size <= num_users:
     raise ValueError(
@@ -133,7 +137,7 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
     z = accounting.calibrate_noise_multiplier(
       options.target_epsilon, delta, probability, options.num_rounds, prior=prior
     )
-  # Slots for everybody: unused ones cost next to nothing here, and no sample can overflow.
+  # Capacity for everybody: unused slots cost almost nothing here, and no sample can overflow.
   sampler = sampling.poisson(num_users, probability, capacity=num_users, max_participations=cap)
   return Plan(sampler, z, delta)
 
@@ -141,7 +145,7 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
 def default_participation_cap(num_rounds: int, probability: float) -> int:
   """The least c with E[(K - c)+] <= E[K]/1000, K binomial: a user's participations without a cap.
 
-  Public: it depends on nothing but the plan.
+  It is public, as it depends on the plan alone.
 
   >>> default_participation_cap(200, 0.1), default_participation_cap(10, 1.0)
   (31, 10)
@@ -149,11 +153,11 @@ def default_participation_cap(num_rounds: int, probability: float) -> int:
   beyond = stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
   # E[(K - c)+] is the sum of P(K > j) over j >= c.
   lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)
-  return int(np.argmax(lost <= _LOST * num_rounds * probability))
+  return int(np.argmax(lost <= _LOST_SHARE * num_rounds * probability))
 
 
 def local_update(options: Any, loss: Loss) -> LocalUpdate:
-  """What a client computes."""
+  """The local training that the options ask for."""
   if options.local_training == "sgd":
     return local_sgd(
       loss,
@@ -169,11 +173,11 @@ def local_update(options: Any, loss: Loss) -> LocalUpdate:
 
 
 def server_optimizer(options: FederationOptions) -> optax.GradientTransformation:
-  """How the server steps."""
+  """The server's optimiser that the options ask for."""
   optimizer = _OPTIMIZERS[options.server_optimizer](options.server_learning_rate)
 
   def update(gradient, state, params):
-    # Optax's adam raises its decay to the power of an integer.
+    # Strict promotion refuses Optax's adam, which raises its decay to the power of an integer.
     with jax.numpy_dtype_promotion("standard"):
       return optimizer.update(gradient, state, params)
 

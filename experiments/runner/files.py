@@ -10,7 +10,7 @@ __all__ = ["read_json", "read_rows", "write", "write_json", "write_rows"]
 
 
 def write_json(path: pathlib.Path, data: Any) -> None:
-  """Writes JSON data, indented. Infinity and NaN are refused: they are not JSON."""
+  """Writes JSON data, indented; refuses infinity and NaN, which are not JSON."""
   write(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""The body of every binary: flags, presets, work directory, resumption."""
+"""The body of every binary: flags and presets, the work directory, and resumption."""
 
 import pathlib
 import sys
@@ -11,7 +11,7 @@ from experiments.runner import files, options
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
 
-flags.disclaim_key_flags()  # They belong to the binary.
+flags.disclaim_key_flags()  # The flags defined here belong to the binary.
 
 _EXPERIMENTS = pathlib.Path(__file__).parent.parent
 _SMOKE = "smoke"
@@ -19,7 +19,7 @@ _SMOKE = "smoke"
 
 Options = TypeVar("Options")
 Work = Callable[[Workdir], None]
-"""What an experiment does in its work directory, the report included."""
+"""What an experiment does in its work directory, including its report."""
 
 
 class Experiment(NamedTuple, Generic[Options]):
@@ -28,8 +28,8 @@ class Experiment(NamedTuple, Generic[Options]):
   Attributes:
     name: of its folder in `experiments`.
     options_type: a dataclass of `option` fields.
-    prepare: options -> work. What can be refused is refused here, before anything is written: data
-      are read, mechanisms are made. The work then does everything.
+    prepare: options -> work. It reads the data, makes the mechanisms, and refuses what can be
+      refused, all before anything is written. The work does everything else.
   """
 
   name: str
@@ -48,7 +48,7 @@ class Location(NamedTuple):
   """Which run is meant, apart from its options.
 
   Attributes:
-    preset: a flagfile's name. None: that of the run to resume, else smoke.
+    preset: a flagfile's name. None is the preset of the run to resume, else smoke.
     path: the work directory.
     resume: whether to continue there.
   """
@@ -59,7 +59,7 @@ class Location(NamedTuple):
 
 
 def launch(experiment: Experiment) -> None:
-  """Defines the flags, reads them, and runs; bad input ends the program with its message."""
+  """Defines the flags, reads them and runs; bad input ends the program with its message."""
   options.define(experiment.options_type, flags.FLAGS)
   flags.DEFINE_enum(
     "preset", None, list(experiment.presets), f"A flagfile to begin with. Default: {_SMOKE}."
@@ -74,7 +74,8 @@ def launch(experiment: Experiment) -> None:
 def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Expected flags only, got {' '.join(argv[1:])}.")
-  # The checkpointer's messages would tell when each round was over.
+  # The checkpointer's messages would tell when each round ended, which depends on the sample's
+  # size.
   logging.set_verbosity(logging.WARNING)
   values = flags.FLAGS
   location = Location(values.preset, values.workdir, values.resume)
@@ -86,7 +87,7 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
 
 
 class Prepared(NamedTuple):
-  """A run that nothing speaks against: its folders, held by `lock`, and its work."""
+  """A run that passed all checks: its folders, held by `lock`, and its work."""
 
   workdir: Workdir
   lock: IO[str]
@@ -94,7 +95,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location) -> Prepared:
-  """Checks everything, and makes the work directory.
+  """Checks everything and makes the work directory.
 
   Args:
     experiment: what to run.
@@ -124,13 +125,14 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
 
 
 def execute(prepared: Prepared) -> None:
-  """Does the work. Secrets are removed when it is done, and kept for --resume when it is not."""
+  """Does the work. Removes the secrets when it is done; otherwise they stay for --resume."""
   folder = prepared.workdir
   print(
     f"Results go to {folder.path}; after an interruption continue with --resume "
     f"--workdir={folder.path}",
     flush=True,
   )
+  # If the work raises, the secrets stay: the run can be resumed.
   with prepared.lock:
     prepared.work(folder)
     workdir.remove_secrets(folder)

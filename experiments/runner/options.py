@@ -1,8 +1,8 @@
 """An experiment's options: a frozen dataclass whose fields are its flags.
 
 A field made by `option` carries its help, its check, and the choice that it belongs to. Flags are
-read once, in the binary's main; everything else works on the dataclass. A preset is a flagfile, and
-a flag given on the command line goes before it.
+read once, in the binary's main; everything else works on the dataclass. A preset is a flagfile. A
+flag on the command line overrides the preset.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from absl import flags
 
 from jdp import _validate
 
-flags.disclaim_key_flags()  # They belong to the binary that defines them through `define`.
+flags.disclaim_key_flags()  # Flags belong to the binary that defines them through `define`.
 
 Options = TypeVar("Options")
 _KEY = "option"
 
 
 class _Spec(NamedTuple):
-  """What `option` was told."""
+  """The arguments of `option`."""
 
   default: Any
   help: str
@@ -48,14 +48,14 @@ def option(
   """A dataclass field that becomes a flag.
 
   Args:
-    default: its value if it is not given. None: none, or one that depends on the data (`help` says
-      which).
-    help: what it means, in which unit.
-    choices: the strings that it may be, or that its elements may be.
-    check: called as check(**{name: value}), or so for each element; raises ValueError.
-    when: the choices that it belongs to: {"optimizer": ("momentum",)}. Where one of them is not
-      made it is None, and giving it is refused.
-    group: a name. Of the options of a group exactly one is given.
+    default: its value if it is not given. None stands for no value, or for one that depends on the
+      data (`help` says which).
+    help: its meaning and unit.
+    choices: the strings that it, or each of its elements, may be.
+    check: called as check(**{name: value}) on it, or on each of its elements; raises ValueError.
+    when: the choices that it belongs to: {"optimizer": ("momentum",)}. Without one of these choices
+      it is None, and giving it is refused.
+    group: a name. Exactly one option of a group is given.
   """
   spec = _Spec(default, help, choices, check, when or {}, group)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
@@ -71,11 +71,11 @@ def resolve(
   Args:
     options_type: a frozen dataclass of `option` fields.
     given: name -> value, from the command line.
-    preset: the same, from a preset's file.
+    preset: name -> value, from a preset's file.
 
   Raises:
-    ValueError: if a value is out of range, if a given option belongs to a choice that is not made,
-      or if not exactly one option of a group is given.
+    ValueError: if a value is out of range or a given option belongs to a choice that is not made.
+      Also if not exactly one option of a group is given.
 
   >>> @dataclasses.dataclass(frozen=True)
   ... class Example:
@@ -89,12 +89,13 @@ def resolve(
   ValueError: Expected --decay only with --optimizer=momentum, got --optimizer=sgd; leave it out.
   """
   specs = _specs(options_type)
+  # An option given on the command line replaces the preset's choice within its group.
   rivals = {specs[name].group for name in given} - {None}
   preset = {
     name: value for name, value in (preset or {}).items() if specs[name].group not in rivals
   }
   chosen = {**preset, **given}
-  values = {name: _value(name, specs, chosen) for name in specs}
+  values = {name: _resolved(name, specs, chosen) for name in specs}
   for name in given:
     _refuse_orphan(name, specs[name], values)
   for group in {spec.group for spec in specs.values()} - {None}:
@@ -107,14 +108,14 @@ def resolve(
 def define(options_type: type, values: flags.FlagValues) -> None:
   """Defines one flag for each field."""
   for name, spec in _specs(options_type).items():
-    kind, is_list = _kind(options_type, name)
+    kind, is_list = _element_type(options_type, name)
     described = _describe(spec)
     if is_list:
       flags.DEFINE_list(name, None, described, flag_values=values)
     elif spec.choices:
       flags.DEFINE_enum(name, None, list(spec.choices), described, flag_values=values)
     else:
-      _DEFINE[kind](name, None, described, flag_values=values)
+      _DEFINERS[kind](name, None, described, flag_values=values)
 
 
 def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
   return options_type(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
 
 
-_DEFINE: dict[type, Callable] = {
+_DEFINERS: dict[type, Callable] = {
   int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
   bool: flags.DEFINE_boolean,
@@ -162,10 +163,8 @@ def _specs(options_type: Any) -> dict[str, _Spec]:
   return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
 
 
-def _kind(options_type: type, name: str) -> tuple[type, bool]:
-  """(type of the value or of its elements, whether it is a tuple) of a field such as `float |
-  None`.
-  """
+def _element_type(options_type: type, name: str) -> tuple[type, bool]:
+  """The type of a field's value or elements, and whether it is a tuple; `None` is left out."""
   hint = typing.get_type_hints(options_type)[name]
   if isinstance(hint, types.UnionType):
     (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
@@ -173,7 +172,7 @@ def _kind(options_type: type, name: str) -> tuple[type, bool]:
 
 
 def _parse(options_type: type, name: str, value: Any) -> Any:
-  kind, is_list = _kind(options_type, name)
+  kind, is_list = _element_type(options_type, name)
   if not is_list:
     return value
   try:
@@ -198,12 +197,14 @@ def _conditions(spec: _Spec) -> str:
   return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
 
 
-def _value(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) -> Any:
-  """What was chosen, or the default; None where a choice that it belongs to, perhaps by its
-  default, is not made.
+def _resolved(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) -> Any:
+  """What was chosen, or the default.
+
+  It is None if a choice that it belongs to, perhaps by its own default, is not made.
   """
   spec = specs[name]
-  if not spec.applies({other: _value(other, specs, chosen) for other in spec.when}):
+  # A choice may itself belong to another choice, so its value is resolved first.
+  if not spec.applies({other: _resolved(other, specs, chosen) for other in spec.when}):
     return None
   return chosen.get(name, spec.default)
 

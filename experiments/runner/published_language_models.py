@@ -1,6 +1,4 @@
-"""The language models that arXiv 1710.06963 published: what they cost, by its accountant and by
-today's.
-"""
+"""The cost of the language models of arXiv 1710.06963, by its accountant and by today's."""
 
 from typing import NamedTuple
 
@@ -8,14 +6,16 @@ from experiments.runner.reports.tables import epsilon, table
 from jdp import accounting
 from jdp.ledger import Ledger, subsampled_gaussian
 
-ROUNDS = 5000  # not stated for the table; all six epsilons are those of as many rounds
+# The paper does not state the rounds of its table; all six epsilons agree with this number.
+ROUNDS = 5000
 DELTA = 1e-9
 _BASELINE = 17.62
 
 
 class Published(NamedTuple):
-  """A row of Table 2: `cohort` is expected, `epsilon` as printed, `accuracy` is AccuracyTop1 in per
-  cent.
+  """A row of Table 2.
+
+  `cohort` is expected, `epsilon` is as printed, and `accuracy` is AccuracyTop1 in per cent.
   """
 
   noise: float
@@ -27,7 +27,7 @@ class Published(NamedTuple):
 
   @property
   def plan(self) -> Ledger:
-    """What it released, z = 1."""
+    """The ledger of its releases, with z = 1."""
     return subsampled_gaussian(self.cohort / self.users, 1.0, ROUNDS)
 
 

@@ -1,3 +1,4 @@
-"""What `experiments.benchmarks.cohorts` times: each module is a process, in the environment that
-its library needs.
+"""The processes that `experiments.benchmarks.cohorts` times.
+
+Each module is one process, in the environment that its library needs.
 """

@@ -1,5 +1,6 @@
-"""Steps of DP-SGD in jax_privacy: python -m experiments.benchmarks.peers.jax_privacy_sgd example
-MODEL.
+"""Steps of DP-SGD in jax_privacy.
+
+Run it as `python -m experiments.benchmarks.peers.jax_privacy_sgd example MODEL`.
 """
 
 import sys
@@ -12,7 +13,7 @@ import optax
 from experiments.benchmarks.peers import networks, serve
 
 _STEPS = 10
-# the fastest that we found for each, on 2 cores
+# The fastest sizes that we found for each model, on 2 cores.
 _MICROBATCHES = {"logistic": 16, "mlp": 1, "cnn": 16}
 
 

@@ -1,4 +1,4 @@
-"""Rounds of jdp on all devices: jdp_rounds.py federated|example MODEL GHOST."""
+"""Rounds of jdp on all devices: `jdp_rounds.py federated|example MODEL GHOST`."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sums of PrivUnit releases on all devices: jdp_streaming.py DIM VALUES EPSILON."""
+"""Sums of PrivUnit releases on all devices: `jdp_streaming.py DIM VALUES EPSILON`."""
 
 import sys
 

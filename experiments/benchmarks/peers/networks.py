@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Dense(nn.Module):
-  """Dense layers with ReLU between them; of no hidden layer, logistic regression."""
+  """Dense layers with ReLU between them. Without a hidden layer it is logistic regression."""
 
   hidden: tuple[int, ...] = ()
 

@@ -1,5 +1,6 @@
-"""Steps of DP-SGD by Opacus's ghost clipping: python -m experiments.benchmarks.peers.opacus_ghost
-example MODEL.
+"""Steps of DP-SGD by Opacus's ghost clipping.
+
+Run it as `python -m experiments.benchmarks.peers.opacus_ghost example MODEL`.
 """
 
 import sys

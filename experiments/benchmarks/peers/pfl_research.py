@@ -1,5 +1,6 @@
-"""Rounds of DP-FedAvg in pfl-research: python -m experiments.benchmarks.peers.pfl_research
-federated MODEL.
+"""Rounds of DP-FedAvg in pfl-research.
+
+Run it as `python -m experiments.benchmarks.peers.pfl_research federated MODEL`.
 """
 
 import sys
@@ -19,7 +20,7 @@ from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
 from experiments.benchmarks.peers import serve
 from experiments.benchmarks.peers.torch_models import MODELS
 
-_ROUNDS = 2  # in one timed run, so that what happens before the first of them counts less
+_ROUNDS = 2  # Rounds of one timed run: the set-up before the first round counts less.
 
 
 class _Classifier(torch.nn.Module):

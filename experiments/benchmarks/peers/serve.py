@@ -1,6 +1,4 @@
-"""A process that times one piece of work whenever it is asked to, so that processes can take
-turns.
-"""
+"""A process that times its work once for every request, so that processes can take turns."""
 
 import sys
 import time
@@ -19,9 +17,7 @@ def images(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def serve(run: Callable[[], None], work: float) -> None:
-  """Warms up, says how many units of work a run does, and for every line read does a run and prints
-  its seconds.
-  """
+  """Warms up, prints the units of work of one run, and then times one run for every line read."""
   run()
   print("work", work, flush=True)
   for _ in sys.stdin:

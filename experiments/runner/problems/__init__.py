@@ -1,6 +1,9 @@
 """What there is to learn, and from whom.
 
-`learning_problem`: what a task is. `catalogue`: the one that the flags name: `images`, or `text` by
-user (`text_options`), whose words may be counted with noise (`private_words`). `prior`: what was
-released about the same users before.
+* `learning_problem` is the type of a problem.
+* `catalogue` makes the problem that the flags name.
+* `images` divides images among users.
+* `text` is for text by user. Its options are in `text_options`.
+* `private_words` counts a vocabulary with noise.
+* `prior` holds what was released about the same users before.
 """

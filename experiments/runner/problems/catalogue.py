@@ -1,4 +1,4 @@
-"""Which task: images of digits by user, or text by user."""
+"""Chooses the learning problem: images of digits by user, or text by user."""
 
 import dataclasses
 from functools import partial
@@ -13,10 +13,10 @@ from jdp import _validate
 
 _IMAGES = {"dataset": ("digits", "mnist")}
 
-# The options that decide who the users are, what each has, and who is public. Of runs that differ
-# in one of them, one user may be several of the other run's, or have been public there: what was
-# released about the ones says nothing of the others. The folder is one of them, as other files may
-# have the same names.
+# The options that decide who the users are, what each has, and who is public. Two runs that differ
+# in one of them may have different users: one user may be several of the other run's, or was public
+# there. What was released about the users of one says nothing about those of the other. The folder
+# is one of the options, as other files may have the same names.
 USERS = (
   "dataset",
   "data_dir",
@@ -62,14 +62,14 @@ class ProblemOptions(ClassificationOptions, TextOptions):
 
 
 def load_problem(options: Any) -> LearningProblem:
-  """The task that `--dataset` names.
+  """The problem that `--dataset` names.
 
   Args:
     options: `ProblemOptions` and `TrainingOptions` in one.
 
   Raises:
-    ValueError: if the model does not fit the data, the data has no writers, there is too little
-      text, or the clients' text would be public.
+    ValueError: if the model does not fit the data or the data has no writers. Also if there is too
+      little text or the clients' text would be public.
     FileNotFoundError: if a file is missing.
   """
   if options.dataset == options.public_text:

@@ -1,4 +1,4 @@
-"""Classification tasks: a data set divided among users, and a model."""
+"""Classification problems: a data set divided among users, and a model."""
 
 import dataclasses
 from collections.abc import Callable
@@ -44,7 +44,8 @@ def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -
 
   Args:
     options: `ClassificationOptions` and `TrainingOptions` in one.
-    arrange: how users lie in memory: `data.pack`, or `data.group` for a leading axis of users.
+    arrange: how users lie in memory. It is `data.pack`, or `data.group` for a leading axis of
+      users.
 
   Raises:
     ValueError: if the model does not fit the data, or the data has no writers.
@@ -55,7 +56,7 @@ def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -
   users = _partition(options, dataset, np.random.default_rng(options.data_seed))
   test = jax.tree.map(jnp.asarray, dataset.test)
   accuracy = jax.jit(partial(models.accuracy, model))
-  task = LearningProblem(
+  problem = LearningProblem(
     init=model.init,
     loss=models.cross_entropy(model),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
@@ -67,9 +68,9 @@ def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -
   )
   facts = {
     "data": f"{options.dataset}, partition {options.partition}",
-    "model": f"{options.model}, {task.dim} parameters",
+    "model": f"{options.model}, {problem.dim} parameters",
   }
-  return task._replace(facts=facts)
+  return problem._replace(facts=facts)
 
 
 def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:

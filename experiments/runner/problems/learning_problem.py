@@ -23,19 +23,19 @@ class LearningProblem(NamedTuple):
     loss: (parameters, a client's examples) -> mean loss, for local training.
     evaluate: parameters -> name -> scalar, jitted, on data of nobody in `clients`.
     clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the
-      largest user]. A client's `mask` has one axis, of examples; an example is what a local batch
-      is made of (an image, a sequence of words).
-    sizes: int [users], n_k: how many examples each user has.
+      largest user]. A client's `mask` has one axis, of examples. An example is an element of a
+      local batch: an image, or a sequence of words.
+    sizes: n_k as int [users]. It is the number of examples of each user.
     headline: name of the metric that tables and plots are about, a share in [0, 1].
     facts: what the report says about data and model, name -> value.
     parts: (label of a row -> the last parameters of its first repetition) -> further parts of the
-      report; None: none.
+      report; None if there are none.
     prior: what is released about the users before the first round.
-    begin: what waits for the work directory, which keeps it: work directory -> the task as it is
-      run, of the same shapes, with a private vocabulary or parameters trained on public text. None:
-      nothing waits.
-    equal: whether all users have as many examples by construction, so that sizes tell nothing about
-      anybody.
+    complete: work directory -> the problem as it is run, of the same shapes. It makes what the work
+      directory keeps: a private vocabulary, or parameters trained on public text. None if nothing
+      is missing.
+    equal: whether all users have the same number of examples by construction. The sizes then tell
+      nothing about anybody.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -51,7 +51,7 @@ class LearningProblem(NamedTuple):
   equal: bool = True
 
   def completed(self, workdir: Workdir) -> "LearningProblem":
-    """The task as it is run."""
+    """The problem as it is run: with what `complete` makes."""
     return self if self.complete is None else self.complete(workdir)
 
   @property
@@ -60,19 +60,20 @@ class LearningProblem(NamedTuple):
     return len(self.sizes)
 
   def num_records(self, unit: Unit) -> int:
-    """How many units of privacy there are, public: all users' examples, or the users."""
+    """The number of units of privacy, public: of all users' examples, or of the users."""
     return int(self.sizes.sum()) if unit == Unit.EXAMPLE else self.num_users
 
   def public(self, unit: Unit) -> str:
-    """What every run takes as public though it is computed from the protected data: numbers, and
-    padded shapes.
+    """What every run takes as public although it is computed from the protected data.
+
+    These are numbers and padded shapes.
     """
     largest = "" if self.equal else f", n = {self.sizes.max()}, the examples of the largest user"
     return f"N = {self.num_records(unit)} {unit}s{largest}"
 
   @property
   def described(self) -> dict[str, Any]:
-    """`facts`, and the number of users; how much each has is theirs to know."""
+    """`facts` and the number of users. The users' sizes are private and left out."""
     return {**self.facts, "users": len(self.sizes)}
 
   @property

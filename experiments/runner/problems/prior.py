@@ -1,11 +1,10 @@
-"""What was released about the users before the first round: an earlier run's parameters, and what
-they cost.
-"""
+"""Releases about the users before the first round: an earlier run's parameters and their cost."""
 
 import dataclasses
 import math
 import pathlib
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.runner import files
@@ -25,28 +24,34 @@ PyTree = Any
 
 
 def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
-  """The parameters that an earlier run ended with, and what was released about this run's users
-  until then.
+  """An earlier run's final parameters, and what was released about this run's users until then.
 
-  The earlier run's ledger counts for this run's users if they were the earlier run's: if all
-  options agree that decide who they are (`catalogue.USERS`). With `--warm_start_public`, which says
-  that none of this run's users was among those of the earlier run, nothing is counted. A run whose
-  flags gave its noise away (`not_private`), or whose ledger says that its key may be known
-  (`Ledger.caveats`), released all in the clear. A language model's words go by their position:
-  either way they are the same.
+  The earlier run's ledger counts for this run's users if the two runs have the same users. They
+  have if all options agree that decide who the users are (`catalogue.USERS`). With
+  `--warm_start_public` nothing is counted. This flag says that none of this run's users was among
+  those of the earlier run.
+
+  A run released everything in the clear in two cases: its flags gave its noise away
+  (`not_private`), or its ledger says that its key may be known (`Ledger.caveats`). A language
+  model's words are identified by their position. So both runs must have the same words, whoever
+  their users are.
 
   Args:
-    path: the run's `params.npz`, with its ledger beside it, in its folder with `flags.json`.
-    like: parameters of the same structure and shapes, or their shapes.
-    options: `TaskOptions` and `TrainingOptions` in one, and `warm_start_public`.
+    path: the run's `params.npz`. Its ledger lies beside it. Its run's folder has `flags.json`.
+    like: parameters of the same structure and shapes or their shapes.
+    options: `ProblemOptions` and `TrainingOptions` in one with `warm_start_public`.
 
   Raises:
-    ValueError: if the file holds other parameters, or of other words; if they are said to be public
-      and come from the same data; if they are not, and there is no ledger, or no flags, or the
-      users are others.
+    ValueError: in one of these cases:
+
+      * The file holds other parameters or those of other words.
+      * The parameters are said to be public and come from the same data.
+      * They are not said to be public, but ledger or flags are missing, or the users are others.
+
     FileNotFoundError: if there is no file.
   """
   params, file = load_params(path, like), pathlib.Path(path).resolve()
+  # <workdir>/<setting>/<repetition>/params.npz
   flags = file.parent.parent.parent / FLAGS
   earlier = files.read_json(flags)["flags"] if flags.exists() else {}
   if options.warm_start_public:
@@ -61,13 +66,15 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
       )
   _check_same_users(path, earlier, options)
   spent = load(file.with_name(LEDGER))
+  # Add the rounds in the clear: the ledger's own events state noise that is known.
   exposed = spent.caveats or not_private(types.SimpleNamespace(**earlier))
   return params, spent.extend(_in_the_clear(spent)) if exposed else spent
 
 
-def _check_same_users(path, earlier, options):
-  """Refuses a run of other users, or, as the same users' public text has the same words, of words
-  counted privately.
+def _check_same_users(path: str, earlier: Mapping[str, Any], options: Any) -> None:
+  """Refuses an earlier run with other users, or with words counted privately.
+
+  The same users' public text has the same words.
   """
   other = [name for name in (*USERS, "vocabulary") if earlier.get(name) != getattr(options, name)]
   if other:
@@ -81,9 +88,10 @@ def _check_same_users(path, earlier, options):
     )
 
 
-def _check_others(path, earlier, options):
-  """Refuses a run that cannot be of other users, or, as other users' text has other words, not of
-  the same words.
+def _check_others(path: str, earlier: Mapping[str, Any], options: Any) -> None:
+  """Refuses an earlier run that may have the same users, or that has other words.
+
+  Other users' text has other words, so both runs must take theirs from Python's docstrings.
   """
   if earlier and all(
     earlier.get(name) == getattr(options, name) for name in ("dataset", "data_dir")
@@ -102,7 +110,7 @@ def _check_others(path, earlier, options):
 
 
 def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
-  """What was released if the noise of these events is known."""
+  """The same rounds without privacy, for a run whose noise is known."""
   return [
     (dataclasses.replace(event, query=NonPrivate()), n)
     for event, n in spent.entries
@@ -111,20 +119,20 @@ def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
 
 
 def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | None) -> None:
-  """Refuses earlier releases that a run to come could not count, or cannot afford.
+  """Refuses earlier releases that a coming run could not count, or cannot afford.
 
   Args:
     prior: the earlier releases.
-    unit: what the run protects, under add/remove, from whoever sees the models.
+    unit: what the run protects, under add/remove, against an observer of the models.
     delta: of the run.
     max_epsilon: the budget, or None.
 
   Raises:
-    ValueError: if a release is about another unit, relation or observer, or if they cost more than
-      the budget.
+    ValueError: if a release is about another unit, relation or observer. Also if the releases cost
+      more than the budget.
   """
   for event, _ in prior.entries:
-    # Infinite under every relation.
+    # A release in the clear costs infinity under every relation, so its relation may differ.
     in_the_clear = isinstance(event, Round) and isinstance(event.query, NonPrivate)
     relation = Relation.ADD_REMOVE if in_the_clear else event.relation
     if (event.unit, relation, event.observer) != (unit, Relation.ADD_REMOVE, Observer.MODEL):
@@ -141,14 +149,24 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
     )
 
 
-def describe_start(path: str, task: LearningProblem, options: Any) -> str:
-  """What a report says of the parameters, or the words, that its runs begin with."""
+def describe_start(path: str, problem: LearningProblem, options: Any) -> str:
+  """What a report says about the parameters, or the words, that its runs start from."""
   if options.warm_start_public:
-    return f"Not counted: what {path} was trained on, said to be public or of other users (`--warm_start_public`)."
+    return (
+      f"Not counted: what {path} was trained on, said to be public or of other users "
+      "(`--warm_start_public`)."
+    )
   records = max(
-    (task.num_records(event.unit) for event, _ in task.prior.entries), default=task.num_users
+    (problem.num_records(event.unit) for event, _ in problem.prior.entries),
+    default=problem.num_users,
   )
-  cost = central_epsilon(task.prior, central_delta(options, records))
+  cost = central_epsilon(problem.prior, central_delta(options, records))
   if math.isinf(cost):
-    return f"**{path} was trained on these users without privacy: no run that begins with it has a guarantee.**"
-  return f"Every run begins with {path}, and its ledger and ε with what that cost: alone ε = {rounded_up(cost)}."
+    return (
+      f"**{path} was trained on these users without privacy: no run that begins with it has a "
+      "guarantee.**"
+    )
+  return (
+    f"Every run begins with {path}, and its ledger and ε with what that cost: alone "
+    f"ε = {rounded_up(cost)}."
+  )

@@ -1,6 +1,4 @@
-"""A vocabulary counted among the users of a run: one noised release, whatever was killed in
-between.
-"""
+"""A vocabulary counted among the users of a run: one noised release, also if the run is killed."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -14,16 +12,16 @@ from jdp import data
 from jdp.data import UserText, Vocabulary
 from jdp.ledger import Ledger
 
-_PURPOSE = zlib.crc32(b"vocabulary")  # The keys of runs have the numbers from 0 on.
+_PURPOSE = zlib.crc32(b"vocabulary")  # Far from the numbers of runs, which count from 0.
 
 
 def private_words(
   workdir: Workdir, options: Any, users: Sequence[UserText], candidates: Iterable[str], size: int
 ) -> Vocabulary:
-  """The words in `vocabulary/words.json`, counted first if they are not there.
+  """The words in `vocabulary/words.json`; counts them first if they are not there.
 
-  A resumed run counts with the same noise: that is one release, not two. Beside the words, and
-  before them, the folder gets the ledger of what they cost.
+  A resumed run counts with the same noise, so it makes one release and not two. The folder also
+  gets the ledger of the words' cost, which is written before them.
 
   Args:
     workdir: held.
@@ -48,6 +46,7 @@ def private_words(
     noise_multiplier=options.vocabulary_noise_multiplier,
   )
   folder.mkdir(exist_ok=True)
+  # The cost is on disk before the words that it pays for.
   Ledger().append(event).save(folder / LEDGER)
   files.write_json(words, vocabulary.words)
   return vocabulary

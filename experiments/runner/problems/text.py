@@ -1,5 +1,6 @@
-"""Text by user as a task: the next words of film characters, of Shakespeare's, or of Python's
-modules.
+"""Next-word problems on text by user.
+
+Users are film characters, Shakespeare's characters, or Python's modules.
 """
 
 import pathlib
@@ -34,11 +35,11 @@ _PROMPTS = ("i", "what do you", "this is the")
 
 
 class Split(NamedTuple):
-  """Users by what they are for.
+  """Users by their purpose.
 
   Attributes:
-    public: vocabulary and warm start.
-    test: evaluation.
+    public: their text is public. It gives the vocabulary and the warm start.
+    test: for evaluation.
     private: the clients.
   """
 
@@ -50,12 +51,12 @@ class Split(NamedTuple):
 def text_problem(options: Any) -> LearningProblem:
   """Reads the texts and makes the model.
 
-  With a private vocabulary, the words are those of the public text until the task is begun: the
-  count needs the run's noise key. Sizes and shapes are the same.
+  A private vocabulary needs the run's noise key for its count. Until the problem is completed, its
+  words are those of the public text. Sizes and shapes are the same.
 
   Raises:
-    ValueError: if a share of the users is empty, no user has enough text, or the public text has
-      too few words.
+    ValueError: if a share of the users is empty or no user has enough text. Also if the public text
+      has too few words.
     FileNotFoundError: if a file is missing.
   """
   users = read(options.dataset, options.data_dir)
@@ -69,26 +70,27 @@ def text_problem(options: Any) -> LearningProblem:
       f"{size}; take fewer, or leave it out."
     )
   vocabulary = Vocabulary(candidates[:size])
-  make = partial(_make_task, options, split, public)
+  make = partial(_make_problem, options, split, public)
   if options.vocabulary == "public":
     return make(vocabulary, Ledger())
   noise = {
     "words_per_user": options.vocabulary_words_per_user,
     "noise_multiplier": options.vocabulary_noise_multiplier,
   }
+  # The event depends on the options alone, so the budget can be checked before the count.
   prior = Ledger().append(data.vocabulary_event(**noise))
 
-  def begin(workdir):
+  def complete(workdir):
     drawn = private_words(workdir, options, split.private, candidates, size)
     return make(drawn, prior).completed(workdir)
 
-  return make(vocabulary, prior)._replace(complete=begin)
+  return make(vocabulary, prior)._replace(complete=complete)
 
 
-def _make_task(
+def _make_problem(
   options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger
 ) -> LearningProblem:
-  """The task with these words, and what they cost."""
+  """The problem with these words and their cost."""
   model = models.language_model(len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
   test = of_each(split.test, cut, options)
@@ -101,7 +103,7 @@ def _make_task(
   )
   test, clients = jax.tree.map(jnp.asarray, (test, clients))
   metrics = jax.jit(partial(models.language_metrics, model))
-  task = LearningProblem(
+  problem = LearningProblem(
     init=model.init,
     loss=models.next_word_loss(model),
     evaluate=lambda params: metrics(params, test),
@@ -110,24 +112,26 @@ def _make_task(
     headline="accuracy_top1",
     facts=_facts(options, model, vocabulary, test, len(split.test), clients),
     equal=options.equal_users,
-    parts=partial(_parts, model, vocabulary, test),
+    parts=partial(_prediction_parts, model, vocabulary, test),
     prior=prior,
   )
   if not options.public_passes:
-    return task
+    return problem
 
-  def begin(workdir):
-    start = _start(
+  def complete(workdir):
+    # Public training costs no privacy, but time: its result is kept for a resumed run.
+    start = _pretrained_params(
       options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz"
     )
-    return task._replace(init=lambda key: start)
+    return problem._replace(init=lambda key: start)
 
-  return task._replace(complete=begin)
+  return problem._replace(complete=complete)
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
-  """The first tokens of each user, as many of each: the next words of a few users would say little
-  about others.
+  """The first tokens of each user, the same number for each.
+
+  The next words of a few users would say little about others.
   """
   windows = max(1, options.test_tokens // (len(users) * options.unroll))
   parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]
@@ -135,7 +139,7 @@ def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) ->
 
 
 def read(dataset: str, data_dir: str | None) -> list[UserText]:
-  """The users of a data set: "modules" need no file.
+  """The users of a data set; "modules" needs no file.
 
   Raises:
     ValueError: if no folder is named.
@@ -151,7 +155,9 @@ def read(dataset: str, data_dir: str | None) -> list[UserText]:
 
 
 def divide(users: Sequence[UserText], options: Any) -> Split:
-  """The users in a random order, cut into shares; none is public if the public text is another.
+  """The users in a random order, cut into shares.
+
+  No user is public if the public text is not that of the users.
 
   Raises:
     ValueError: if a share that is needed is empty.
@@ -168,10 +174,10 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
   return split
 
 
-def _start(
+def _pretrained_params(
   options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path
 ) -> PyTree:
-  """The parameters in a file, trained on the public text if there is none."""
+  """The parameters in a file; trains them on the public text if there is none."""
   params = model.init(jax.random.key(options.init_seed))
   if path.exists():
     return load_params(path, params)
@@ -204,14 +210,15 @@ def _facts(
   )
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
-  # Nothing that is known from the clients' text alone.
+  # Facts are printed, so they hold nothing that is known from the clients' text alone.
   length = "" if options.equal_users else "up to "
   start = (
     f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
   )
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   return {
-    "data": f"{options.dataset}: {len(clients.counts):,} users of {length}{options.tokens_per_user:,} tokens; "
+    "data": f"{options.dataset}: {len(clients.counts):,} users of "
+    f"{length}{options.tokens_per_user:,} tokens; "
     f"test: {counted.size:,} tokens of {num_tested:,} others",
     "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
     f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
@@ -219,10 +226,10 @@ def _facts(
   }
 
 
-def _parts(
+def _prediction_parts(
   model: models.LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
 ) -> Iterator[Part]:
-  """What the models predict: how frequent their words are, and examples."""
+  """The models' predictions: the frequency of predicted words, and examples."""
   yield head_words(model, test, params_of)
   rows = [
     [
@@ -240,9 +247,8 @@ def _parts(
 
 
 def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
-  """Of ten predicted words, how many are among the most frequent: the share of tokens for each
-  number.
-  """
+  """The share of tokens by how many of ten predicted words are among the most frequent."""
+  # A sample of the test's sequences is enough for the shares, and ten predictions are costly.
   apart = max(1, test.labels.size // _HEAD_TOKENS)
   sample = jax.tree.map(lambda x: x[::apart], test)
   count = jax.jit(partial(models.head_words, model, heads=_HEADS))

@@ -1,4 +1,4 @@
-"""The options of language models: whose text, which words, and what is public."""
+"""The options of language models: users, words, and what is public."""
 
 import dataclasses
 from functools import partial
@@ -15,7 +15,7 @@ _PRIVATE = {"vocabulary": ("private",)}
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-  """The options of learning from text; they say nothing where `--dataset` is images."""
+  """The options of learning from text; they do not apply if `--dataset` is images."""
 
   public_text: str | None = option(
     "users",
@@ -66,9 +66,11 @@ class TextOptions:
     10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
   )
   public_passes: int | None = option(
-    0, "Passes over the public text, without privacy, before the first round.", check=partial(_validate.integer, 0),
+    0,
+    "Passes over the public text, without privacy, before the first round.",
+    check=partial(_validate.integer, 0),
     when=_TEXT,
-  )  # fmt: skip
+  )
   public_learning_rate: float | None = option(
     6.0,
     "Learning rate of these passes, in batches of 8 sequences.",

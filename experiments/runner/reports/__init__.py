@@ -1,6 +1,8 @@
 """What people read.
 
-`parts`: the report of every experiment. `tables`, `plots`: what its parts consist of. `statements`:
-what they say of privacy. `summary`: the results of a sweep, merged. `statistics`: means with
-intervals.
+* `parts` is the report of every experiment.
+* `tables` and `plots` make the contents of its parts.
+* `statements` makes its statements of privacy.
+* `summary` merges the results of a sweep.
+* `statistics` computes means with intervals.
 """

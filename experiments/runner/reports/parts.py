@@ -1,5 +1,6 @@
-"""The report of every experiment: parts, each a text with tables and perhaps plots, and how to
-repeat it.
+"""The report of every experiment: parts, and how to repeat it.
+
+A part is a text with tables and perhaps plots.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,8 +14,10 @@ from experiments.runner.reports import plots, statements
 from experiments.runner.reports.tables import properties
 from experiments.runner.runs.workdir import Workdir, environment
 
-_SWEEP_FILES = """All results are in `results.json`. The folder `<setting>/<repetition>` of each run holds its
-metrics, its ledger and its last parameters (`params.npz`)."""
+_SWEEP_FILES = (
+  "All results are in `results.json`. The folder `<setting>/<repetition>` of each run holds its\n"
+  "metrics, its ledger and its last parameters (`params.npz`)."
+)
 
 
 class Part(NamedTuple):
@@ -23,8 +26,8 @@ class Part(NamedTuple):
   Attributes:
     title: its heading.
     text: in Markdown.
-    figures: plots by name: each is saved as `<name>.png`, and shown below the text.
-    printed: whether the terminal shows it too; what explains the results is in the report alone.
+    figures: plots by name. Each is saved as `<name>.png` and shown below the text.
+    printed: whether the terminal shows it too. Explanations of the results are in the report alone.
   """
 
   title: str
@@ -42,14 +45,14 @@ def write_report(
   notice: str = "",
   remark: str = "",
 ) -> None:
-  """Prints the parts as they come, saves their plots, and then writes `report.md`.
+  """Prints the parts in turn, saves their plots, and then writes `report.md`.
 
   Args:
     workdir: gets the files.
     experiment: its name.
     title: of the report.
-    parts: an iterator may compute each when it is asked for it.
-    notice: warnings (`statements.notice`), before everything else.
+    parts: an iterator may compute each part when it is asked for it.
+    notice: warnings (`statements.notice`), which come first.
     remark: a paragraph on how to repeat the results, and where they lie.
   """
   if notice:
@@ -68,14 +71,14 @@ def write_report(
 def write_sweep_report(
   workdir: Workdir, experiment: str, title: str, options: Any, parts: Iterable[Part]
 ) -> None:
-  """Writes the report of a sweep with such `TrainingOptions`: see `write_report`."""
+  """Writes the report of a sweep with these `TrainingOptions`: see `write_report`."""
   remark = f"{statements.randomness(options)}\n{_SWEEP_FILES}"
   notice = statements.notice(options)
   write_report(workdir, experiment, title, parts, notice=notice, remark=remark)
 
 
 def _section(workdir: Workdir, part: Part) -> str:
-  """A part in Markdown; its plots are saved."""
+  """A part in Markdown; saves its plots."""
   for name, figure in part.figures.items():
     plots.save(figure, workdir.path / f"{name}.png")
   pictures = (f"![{_caption(name)}]({name}.png)" for name in part.figures)
@@ -87,7 +90,7 @@ def _caption(name: str) -> str:
 
 
 def _ending(experiment: str, remark: str) -> str:
-  """The report's last part: the command, what its folder holds, where it ran."""
+  """The report's last section: the command, the folder's contents, and the machine."""
   paragraphs = [
     "## How to repeat it",
     "From the repository, with the path of this folder:",

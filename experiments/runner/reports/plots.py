@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")  # Before pyplot: no display is needed.
+matplotlib.use("Agg")  # No display is needed. It must come before pyplot is imported.
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -25,7 +25,7 @@ def figure(xlabel: str, ylabel: str, title: str) -> tuple[Figure, Axes]:
 
 
 def panels(xlabel: str, ylabel: str, titles: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
-  """Empty plots side by side, with one scale."""
+  """Empty plots side by side, with one vertical scale."""
   made, all_axes = plt.subplots(
     1, len(titles), figsize=(4 * len(titles), 4), sharey=True, layout="constrained"
   )
@@ -37,8 +37,8 @@ def panels(xlabel: str, ylabel: str, titles: Sequence[str]) -> tuple[Figure, Seq
 
 
 def save(made: Figure, path: pathlib.Path) -> None:
-  """Writes a PNG, and frees the figure."""
-  if made.axes[0].get_legend_handles_labels()[0]:  # Pictures have none.
+  """Writes a PNG and frees the figure."""
+  if made.axes[0].get_legend_handles_labels()[0]:  # Pictures have no labels.
     made.axes[0].legend()
   made.savefig(path, dpi=150)
   plt.close(made)
@@ -59,6 +59,7 @@ def merge(
 ) -> tuple[list[int], list[Interval]]:
   """(rounds, mean and interval of the metric there) for the rounds that all repetitions reached."""
   values = [{row["round"]: row[metric] for row in rows} for rows in repetitions]
+  # Runs may stop early at their budget: means need all repetitions.
   rounds = sorted(set.intersection(*(set(v) for v in values)))
   return rounds, [mean_interval([v[number] for v in values]) for number in rounds]
 

@@ -1,4 +1,4 @@
-"""What reports say of privacy: guarantees in words and cells, and warnings where there are none."""
+"""Statements of privacy: guarantees in words and table cells, and warnings if there are none."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,9 +9,9 @@ from jdp.ledger import from_json
 
 
 def not_private(options: Any) -> list[str]:
-  """Why nothing run with such `TrainingOptions` is private, whatever its ledger says.
+  """Why no run with these `TrainingOptions` is private, whatever its ledger says.
 
-  Empty if nothing says so.
+  Empty if there is no such reason.
   """
   reasons = []
   if options.noise_seed is not None:
@@ -25,12 +25,12 @@ def not_private(options: Any) -> list[str]:
 
 
 def notice(options: Any) -> str:
-  """The warning that goes before everything else; empty for a run that claims to be private."""
+  """The warning at the head of a report; empty for a run that claims to be private."""
   return warnings(not_private(options))
 
 
 def warnings(reasons: Iterable[str]) -> str:
-  """Reasons against a guarantee as paragraphs: of `not_private`, or a `Ledger.caveats`."""
+  """Paragraphs of reasons against a guarantee: those of `not_private`, or a `Ledger.caveats`."""
   return "".join(f"**NOT PRIVATE: {reason}.**\n\n" for reason in reasons)
 
 
@@ -40,10 +40,13 @@ def marked(title: str, options: Any) -> str:
 
 
 def randomness(options: Any) -> str:
-  """Whether the results can be had again to the bit."""
+  """Whether the results can be reproduced to the bit."""
   if options.noise_seed is not None:
     return "The noise is seeded: the same versions and devices give the same bits."
-  return "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their intervals."
+  return (
+    "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their "
+    "intervals."
+  )
 
 
 def short(guarantee: Mapping[str, Any] | None) -> str:
@@ -66,10 +69,10 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
 
 
 def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
-  """A list of the settings' guarantees of one kind in full, equal ones together.
+  """A list of the settings' guarantees of one kind, in full; equal ones stand together.
 
   Args:
-    rows: with "label" and the guarantees as JSON data, as `summarise` returns them.
+    rows: as `summarise` returns them. They hold "label" and the guarantees as JSON data.
     kind: "central", "release" or "local".
   """
   labels: dict[str, list[str]] = {}
@@ -80,17 +83,18 @@ def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
 
 
 def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
-  """What the runs with such a guarantee cost together: they are about the same users."""
+  """The total cost of all runs with such a guarantee, as they are about the same users."""
   stated = [result for result in results if result[kind]]
   if not stated:
     return ""
+  # The runs are about the same users, so their guarantees add up.
   total: AnyGuarantee = compose([from_json(result[kind]) for result in stated])
   public = _public(stated, kind)
   return f"All {len(stated)} such runs together, by basic composition: {total}{public}."
 
 
 def together_by_unit(results: Iterable[Mapping[str, Any]]) -> str:
-  """What the runs about each kind of unit cost together, centrally."""
+  """The total central cost of the runs about each unit."""
   stated = [result for result in results if result["central"]]
   units = dict.fromkeys(result["central"]["unit"] for result in stated)
   same = ([result for result in stated if result["central"]["unit"] == unit] for unit in units)
@@ -98,7 +102,7 @@ def together_by_unit(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _public(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
-  """The end of a central guarantee's sentence: what of the protected data it takes as public."""
+  """The end of a central guarantee's sentence: what it takes as public of the protected data."""
   said = dict.fromkeys(row["public"] for row in rows if kind == "central" and row.get("public"))
   if not said:
     return ""

@@ -13,7 +13,7 @@ class Interval(NamedTuple):
 
   Attributes:
     mean: the sample mean.
-    half_width: the interval is mean +- half_width; None if there is but one repetition.
+    half_width: the interval is mean +- half_width. None for a single repetition.
   """
 
   mean: float

@@ -1,4 +1,4 @@
-"""The results of a sweep: repetitions merged, their histories, and the file that holds them."""
+"""The results of a sweep: merged repetitions, their histories, and the file that holds them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,12 +21,14 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
   """Merges repetitions: one row for each setting, in order.
 
   Returns:
-    Rows with "setting", "label", "public", "seeds"; `Interval`s of "rounds" and of every metric;
-    and "central", "release", "local" of the repetition with the largest central epsilon.
+    A row holds "setting", "label", "public" and "seeds". It holds `Interval`s of "rounds" and of
+    every metric. Its "central", "release" and "local" are those of the repetition with the largest
+    central epsilon.
   """
   rows = []
   for name in dict.fromkeys(result["setting"] for result in results):
     group = [result for result in results if result["setting"] == name]
+    # The repetition with the largest central epsilon; a missing guarantee is infinite.
     worst = max(group, key=lambda row: row["central"]["epsilon"] if row["central"] else np.inf)
     metrics = metric_names(worst["metrics"])
     intervals = {key: mean_interval([row["metrics"][key] for row in group]) for key in metrics}
@@ -38,7 +40,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def metric_names(row: Mapping[str, Any]) -> list[str]:
-  """What of a row of `metrics.jsonl` the evaluation said."""
+  """The names of the evaluation's metrics in a row of `metrics.jsonl`."""
   return [name for name in row if name not in _NO_METRICS]
 
 
@@ -67,7 +69,7 @@ def last_params(
 
 
 def rounds_done(rows: Iterable[Mapping[str, Any]]) -> str:
-  """The numbers of rounds that the settings' runs had, each once."""
+  """The settings' numbers of rounds, each once."""
   return ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in rows))
 
 
@@ -87,7 +89,7 @@ def write_results(
     options: of the experiment, with `TrainingOptions` among them.
     rows: a summary; `Interval`s become JSON data.
     results: of `run_sweep`.
-    baselines: what of the results no guarantee covers, beside what the options say.
+    baselines: the results that no guarantee covers, besides those that the options exclude.
     further: entries of the experiment's own.
   """
   content = {

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and what stands in their cells."""
+"""Tables in Markdown, and their cells."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,10 @@
 """What a run does, and what it leaves on disk.
 
-`training`: one run that survives a kill. `sweep`: all runs of an experiment. `workdir`: their
-folders, public and secret. `checkpoints`, `params`: states and parameters as files. `costs`: what a
-run's ledger says it cost. `progress`: what the terminal shows.
+* `training` does one run, which survives a kill.
+* `sweep` does all runs of an experiment.
+* `workdir` makes their public and secret folders.
+* `params` keeps parameters as files.
+* `costs` states what a run cost by its ledger.
+* `kept_rows` keeps results that are computed once.
+* `progress` is what the terminal shows.
 """

@@ -1,4 +1,4 @@
-"""What a run's ledger says it cost: the guarantees that its report states."""
+"""What a run cost by its ledger: the guarantees that its report states."""
 
 import math
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from jdp.ledger import Ledger
 
 
 class Costs(NamedTuple):
-  """The guarantees of a run; None where there is none.
+  """The guarantees of a run; None for one that does not exist.
 
   Attributes:
-    central: per user, to whoever sees the released models: the whole run.
-    release: per user, against the server: one release.
-    local: the same, of all of a user's releases.
+    central: of the whole run, per user. Its observer sees the released models.
+    release: of one release, per user. Its observer is the server.
+    local: of all of a user's releases, per user. Its observer is the server.
   """
 
   central: ApproxDP | None
@@ -26,6 +26,7 @@ class Costs(NamedTuple):
 
 def costs(ledger: Ledger, delta: float) -> Costs:
   """The guarantees of a run."""
+  # All releases of a run are by one mechanism, so the first one states it.
   releases = [event for event, _ in ledger.entries if isinstance(event, LocalRelease)]
   if releases and math.isfinite(releases[0].guarantee.epsilon):
     return Costs(_central(ledger, delta), releases[0].guarantee, accounting.local_guarantee(ledger))

@@ -1,4 +1,4 @@
-"""Results that are computed once, one by one, whatever was killed in between."""
+"""Results that are computed once, one by one, also if the process is killed in between."""
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,14 @@ Case = TypeVar("Case")
 def kept_rows(
   cases: Sequence[Case], compute: Callable[[Case], Any], path: pathlib.Path
 ) -> Iterator[Any]:
-  """The results of all cases, in order: those in the file, then the others, each put there.
+  """The results of all cases, in order.
+
+  Those in the file come first. The others are computed, and each is added to the file.
 
   Args:
-    cases: the same in a resumed run.
+    cases: what to compute. They must be the same in a resumed run.
     compute: case -> JSON data.
-    path: JSON Lines, a result a line.
+    path: a JSON Lines file, one result a line.
   """
   rows = files.read_rows(path)
   yield from rows

@@ -14,7 +14,7 @@ PyTree = Any
 
 
 def save_params(path: pathlib.Path, params: PyTree) -> None:
-  """Writes parameters as NumPy's npz, an array for each leaf by its path in the tree."""
+  """Writes parameters as NumPy's npz: an array for each leaf, by its path in the tree."""
   arrays: dict[str, Any] = {name: np.asarray(leaf) for name, leaf in _by_name(params).items()}
   content = io.BytesIO()
   np.savez(content, **arrays)
@@ -26,7 +26,7 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
 
   Args:
     path: the file.
-    like: parameters of the same structure and shapes, or their shapes.
+    like: parameters of the same structure and shapes or their shapes.
 
   Raises:
     ValueError: if the file holds other parameters.
@@ -34,6 +34,7 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
   """
   with np.load(path) as file:
     arrays = dict(file)
+  # Names and shapes must agree: parameters of another model are refused.
   expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
   got = {name: array.shape for name, array in arrays.items()}
   if got != expected:

@@ -1,7 +1,7 @@
 """Progress: a bar on a terminal, plain lines in a pipe.
 
-How long a round took says how many users were in its sample, which is private. So no time is
-printed in a pipe, whose lines may be kept; the bar's throughput, in expected clients per second,
+A round's duration tells how many users were in its sample, which is private. Lines in a pipe may be
+kept, so no time is printed there. The bar shows a throughput, in expected clients per second. It
 vanishes with the bar.
 """
 
@@ -14,7 +14,7 @@ Report = Callable[[int, str], None]
 
 @contextlib.contextmanager
 def progress(num_rounds: int, cohort_size: float) -> Iterator[Report]:
-  """Yields report(rounds, message): so many further rounds are done, and this is the news.
+  """Yields report(rounds, message): so many further rounds are done, and the message to show.
 
   Args:
     num_rounds: of all runs together.

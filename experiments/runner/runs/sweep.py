@@ -1,4 +1,4 @@
-"""A sweep: every setting, repeated; each run finished once, whatever was killed in between."""
+"""A sweep: every setting, repeated. Each run is finished once, also if the process is killed."""
 
 import pathlib
 import zlib
@@ -29,9 +29,9 @@ class Setting(NamedTuple):
     name: a folder's name.
     label: what readers see.
     algorithm: what is run.
-    private: False for a baseline that no privacy budget can stop.
-    delta: of its central guarantee. None: the sweep's.
-    public: what the central guarantee takes as public though it was computed from the protected
+    private: False for a baseline, which no privacy budget can stop.
+    delta: of its central guarantee. None is the sweep's delta.
+    public: what the central guarantee takes as public although it was computed from the protected
       data.
   """
 
@@ -50,11 +50,11 @@ class Sweep(NamedTuple):
     settings: the rows.
     init: key -> parameters.
     evaluate: parameters -> name -> scalar.
-    clients: the data of all clients, or a dict of several such (`on_part`).
+    clients: the data of all clients, or a dict of such data (`on_part`).
     cohort_size: expected number of clients in a round.
-    delta: of the central guarantees, where a setting has none of its own.
+    delta: of the central guarantees of settings without a delta of their own.
     mesh: the devices, or None.
-    prior: what was released about the same users before any run: every run's ledger begins with it.
+    prior: what was released about the same users before any run. Every run's ledger begins with it.
   """
 
   settings: Sequence[Setting]
@@ -68,8 +68,9 @@ class Sweep(NamedTuple):
 
 
 def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
-  """The algorithm on one part of a sweep's clients, which are a dict: its runs may be about
-  different units.
+  """The algorithm on one part of a sweep's clients, which are a dict.
+
+  So the runs of a sweep can be about different units.
   """
 
   def round_fn(noise_key, data_key, state, clients):
@@ -85,9 +86,13 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   `result.json`. No two runs share noise: each has a key of its own.
 
   Returns:
-    The results: for each run "setting", "label", "public", "seed", "rounds", "stopped" (by its
-    budget), its last "metrics", "not_private" (its ledger's caveats), and as JSON data or null the
-    guarantees "central", "release" and "local" (`Costs`).
+    A result for each run. It holds:
+
+    * "setting", "label", "public", "seed" and "rounds"
+    * "stopped" (whether its budget stopped it)
+    * "metrics" (the last ones)
+    * "not_private" (its ledger's caveats)
+    * the guarantees "central", "release" and "local" (`Costs`) as JSON data or null
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
   pending = [
@@ -98,13 +103,14 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
         setting, seed = runs[number]
+        # The number counts all runs, finished ones too: a resumed run gets the same key again.
         run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
   return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
-  """A key for what no guarantee rests on; different purposes of one seed share nothing."""
+  """A key for randomness that no guarantee rests on, independent for each purpose of a seed."""
   return jax.random.fold_in(
     jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition
   )
@@ -144,7 +150,10 @@ def _finish(
   options: TrainingOptions,
   report: Report,
 ) -> None:
-  """Trains, and writes what the run leaves; the result last, as it marks the run as finished."""
+  """Trains, and writes what the run leaves.
+
+  The result is written last, as it marks the run as finished.
+  """
   folder = _folder(workdir, setting, seed)
   outcome = train_run(run, folder, workdir.secret / run.name, options, report)
   save_params(folder / _PARAMS, outcome.params)

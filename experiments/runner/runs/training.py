@@ -1,5 +1,6 @@
-"""Training runs of experiments: `jdp.federated.train` in the folders of a work directory, with news
-and diagnostics.
+"""One training run of an experiment: `jdp.federated.train` with progress and diagnostics.
+
+Its files lie in the folders of a work directory.
 """
 
 import dataclasses
@@ -62,13 +63,13 @@ class Run(NamedTuple):
     algorithm: what is run.
     params: the initial parameters.
     clients: the data of all clients.
-    noise_key: key of the run's sampling and noise, of no other run.
+    noise_key: key of this run's sampling and noise, and of no other run's.
     data_key: key of its local training.
     evaluate: parameters -> name -> scalar.
     delta: of its central guarantee.
     max_epsilon: the budget, or None.
-    prior: what was released about the same users before the first round: part of the cost, and of
-      the ledger.
+    prior: what was released about the same users before the first round. It is part of the cost and
+      of the ledger.
   """
 
   name: str
@@ -86,18 +87,18 @@ class Run(NamedTuple):
 def train_run(
   run: Run, folder: pathlib.Path, secret: pathlib.Path, options: TrainingOptions, report: Report
 ) -> Result:
-  """Trains from wherever an earlier process was killed.
+  """Trains from the point where an earlier process was killed, or from the start.
 
   Args:
     run: what to train.
-    folder: gets `ledger.jsonl`, `metrics.jsonl` and, if asked for, `diagnostics.jsonl` (means over
-      the rounds since the last row).
+    folder: gets `ledger.jsonl` and `metrics.jsonl`. With diagnostics it gets `diagnostics.jsonl`
+      too, whose rows are means over the rounds since the last row.
     secret: gets the checkpoints.
-    options: number of rounds, of rounds between evaluations, diagnostics.
+    options: number of rounds, rounds between evaluations, and diagnostics.
     report: told of the progress.
   """
-  tell = _Teller(run.name, report)
-  keep = (_DiagnosticsFile(folder),) if options.diagnostics else ()
+  report_progress = _ProgressReporter(run.name, report)
+  diagnostics = (_DiagnosticsFile(folder),) if options.diagnostics else ()
   return train(
     run.algorithm,
     run.params,
@@ -111,7 +112,7 @@ def train_run(
     delta=run.delta,
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
-    callbacks=(*keep, tell),
+    callbacks=(*diagnostics, report_progress),
   )
 
 
@@ -123,27 +124,29 @@ class _DiagnosticsFile:
     self._file: RowFile | None = None
 
   def __call__(self, progress: Progress) -> None:
+    # The first call is at the start or after a resumption: rows of repeated rounds are dropped.
     if self._file is None:
       self._file = RowFile(self._path, progress.round)
     if progress.diagnostics is not None:
       self._file.append({"round": progress.round, **progress.diagnostics})
 
 
-class _Teller:
-  """The callback that tells the news: how many further rounds are done, and the metrics."""
+class _ProgressReporter:
+  """The callback that reports progress: the number of further rounds, and the metrics."""
 
   def __init__(self, name: str, report: Report):
     self._name, self._report = name, report
     self._round: int | None = None
 
   def __call__(self, progress: Progress) -> None:
+    # Rounds of an earlier process count at once.
     if self._round is None:
       self._report(progress.round, f"{self._name}: round {progress.round}/{progress.num_rounds}")
     else:
-      self._report(progress.round - self._round, self._news(progress))
+      self._report(progress.round - self._round, self._progress_line(progress))
     self._round = progress.round
 
-  def _news(self, progress: Progress) -> str:
+  def _progress_line(self, progress: Progress) -> str:
     name = f"{self._name} (NOT PRIVATE)" if progress.ledger.caveats else self._name
     values = (
       (key, value)

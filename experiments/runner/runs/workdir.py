@@ -1,9 +1,9 @@
 """Where an experiment keeps its files: the work directory, and its secret sibling.
 
-The work directory is what one would publish, as far as its runs are private: `results.json` names
-those that are not (baselines among them) under "not_private".
+The work directory can be published as far as its runs are private. `results.json` names those that
+are not (baselines among them) under "not_private".
 
-`<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can take the noise off,
+`<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can remove the noise,
 or see who took part. It is readable by its owner alone, and removed when the experiment is
 finished.
 """
@@ -48,7 +48,7 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
   """A new work directory with `flags.json` in it.
 
   Args:
-    path: a folder that is missing or empty. None: a new one under ./runs.
+    path: a folder that is missing or empty. None makes a new one under ./runs.
     experiment: the binary's name.
     preset: the preset's name.
     flags: the options of the run, as JSON data.
@@ -80,11 +80,11 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
 
 
 def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, Any]]:
-  """(work directory, preset, flags) of a run to be resumed.
+  """The work directory, preset and flags of a run to be resumed.
 
   Raises:
-    ValueError: if there is none, or if it was made by another experiment or under another
-      environment, in which the same rounds need not have the same bits.
+    ValueError: if there is none, or if it was made by another experiment or in another environment.
+      There the same rounds need not have the same bits.
   """
   if path is None:
     raise ValueError(
@@ -96,6 +96,7 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
       f"Expected {FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume."
     )
   saved = files.read_json(workdir.path / FLAGS)
+  # All of these may change the bits of a repeated round, which would be a second release.
   expected = {"experiment": saved["experiment"], **saved["environment"]}
   for name, value in {"experiment": experiment, **environment()}.items():
     if expected.get(name) != value:
@@ -107,8 +108,9 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
 
 
 def lock(workdir: Workdir) -> IO[str]:
-  """Makes the secret folder, and keeps other processes out until the file returned is closed or the
-  process ends.
+  """Makes the secret folder, and locks it against other processes.
+
+  The lock is held until the returned file is closed or the process ends.
 
   Raises:
     ValueError: if another process holds the lock.
@@ -126,21 +128,23 @@ def lock(workdir: Workdir) -> IO[str]:
 
 
 def remove_secrets(workdir: Workdir) -> None:
-  """Removes the noise key and the checkpoints: nothing is left to resume."""
+  """Removes the noise key and the checkpoints; nothing is left to resume."""
   shutil.rmtree(workdir.secret)
 
 
 def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
-  """The key of all sampling and noise: from the secret folder, made there if no round was done yet.
+  """The key of all sampling and noise.
+
+  It lies in the secret folder, and is made there if no round was done yet.
 
   Args:
     workdir: held.
-    seed: makes the key reproducible, and the run NOT private. None: 256 bits from the operating
+    seed: makes the key reproducible and the run NOT private. None takes 256 bits from the operating
       system.
 
   Raises:
     ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be
-      a second release of them, while the ledger would hold one.
+      a second release, while the ledger would hold one.
   """
   if seed is not None:
     return random.seeded_key(seed)
@@ -149,7 +153,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
 
 @functools.cache
 def _source_fingerprint() -> str:
-  """Of the code of jdp and of the experiments: an edited line may change a round's bits."""
+  """A hash of the code of jdp and of the experiments: an edited line may change a round's bits."""
   roots = [pathlib.Path(module.__file__).parent for module in (jdp, experiments) if module.__file__]
   digest = hashlib.sha256()
   for path in sorted(path for root in roots for path in root.rglob("*.py")):
@@ -158,7 +162,7 @@ def _source_fingerprint() -> str:
 
 
 def environment() -> dict[str, str]:
-  """What the bits of a result depend on besides the flags: versions and devices."""
+  """What the bits of a result depend on besides the flags: versions, devices and source code."""
   devices = jax.devices()
   packages = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax")
   return {
