@@ -7,7 +7,6 @@ them passes for want of reports.
 """
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from jdp.mechanisms import (
   on_grid,
   priv_unit,
   priv_unit_g,
+  priv_unit_l2,
   priv_unit_linf,
   registry,
   scalar_dp,
@@ -299,9 +299,9 @@ def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon)
 
 
 def test_low_order_bits_refute_the_plain_floats_of_priv_unit(monkeypatch):
-  """The same audit, of reports that are not dithered: it sees what the dither hides."""
-  module = sys.modules["jdp.mechanisms.priv_unit_l2"]
-  monkeypatch.setattr(module, "dithered", lambda key, tree, spacing: tree)
+  """V as computed, neither dithered nor brought back to the sphere: its norm's rounding tells."""
+  monkeypatch.setattr(priv_unit_l2, "dithered", lambda key, tree, spacing: tree)
+  monkeypatch.setattr(priv_unit_l2, "precise_dot", lambda left, right: jnp.float32(1))
   found = _residues_of(priv_unit(2, 1.0), 1.0, jax.random.key(5))
   assert found.bound > 3.0, str(found)
 
