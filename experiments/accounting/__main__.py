@@ -40,7 +40,7 @@ class AccountingOptions:
   task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
   accountants: tuple[str, ...] = option(
     ("rdp", "moments", "pld"),
-    "Who answers; pld may take minutes.",
+    "Who answers; pld is the tightest.",
     choices=("rdp", "moments", "pld"),
   )
   delta: float | None = option(

@@ -17,7 +17,7 @@ from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
 _POINTS = 12
-_SLOW = 100  # Beyond so many distinct rounds, privacy loss distributions take minutes.
+_SLOW = 1000  # Beyond so many distinct rounds, privacy loss distributions take minutes.
 # arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
 _TABLE = (
   (1e5, 1e2, 1.0),
