@@ -318,7 +318,7 @@ def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
     learning_rate=1.0,
   )
   found = results(path)["variance"]
-  s2 = 8.0  # Twice the square of the scale 2.
+  s2 = 8.0 * (1 + 1 / 3072)  # Twice the square of the scale 2, and the dither.
   assert found["updates"] == [0, 30, 60, 90, 120]
   np.testing.assert_allclose(found["spread"]["expected"], 2.5 * s2)
   np.testing.assert_allclose(found["alone"]["expected"], np.array(found["updates"]) * s2)

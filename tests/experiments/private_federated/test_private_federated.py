@@ -277,7 +277,7 @@ def test_lines_in_a_pipe_tell_no_time_and_no_size(finished):
 
 def test_a_finished_run_is_not_computed_again(finished, monkeypatch):
   before = {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()}
-  monkeypatch.setattr(sweep, "train", None)
+  monkeypatch.setattr(sweep, "train_run", None)
   again = run(finished.path, resume=True)
   assert again.out == finished.out
   assert {path: path.read_bytes() for path in finished.path.rglob("*") if path.is_file()} == before
