@@ -12,6 +12,8 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import pytest
 
+from jdp.queries import gaussian
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_legacy_prng_key", "error")
@@ -22,6 +24,17 @@ jax.config.update("jax_debug_key_reuse", True)
 def key():
   """A fixed key: a stochastic test that passes today passes tomorrow."""
   return jax.random.key(20181204)
+
+
+@pytest.fixture(scope="module")
+def undithered():
+  """Noised sums before their dither, in a module that compares releases of one key.
+
+  What the sum moves by is compared there. The dither is post-processing, and moves by a spacing.
+  """
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gaussian, "dithered", lambda key, tree, spacing: tree)
+    yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -24,6 +24,8 @@ from jdp.queries import average, gaussian_sum, no_privacy
 from jdp.sampling import poisson
 from tests.helpers import statistical
 
+pytestmark = pytest.mark.usefixtures("undithered")
+
 USERS, EXAMPLES, FEATURES, CLASSES = 12, 5, 3, 2
 DIM = CLASSES * (FEATURES + 1)
 S = 0.05

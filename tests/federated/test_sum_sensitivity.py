@@ -20,6 +20,8 @@ from jdp.mechanisms.streaming import unrounded_stream_sum
 from jdp.numerics.compensated import Compensated
 from jdp.sampling import Sample
 
+pytestmark = pytest.mark.usefixtures("undithered")
+
 # Others that make float32 round by half a unit in the last place, again and again, the same way.
 COHORTS = {
   "1,002": np.r_[np.ones(501), np.full(500, -0.99 * 2.0**-15)],

@@ -13,6 +13,8 @@ from jdp import accounting, ledger, queries, random
 from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
 from tests.helpers import query_cases, statistical
 
+pytestmark = pytest.mark.usefixtures("undithered")
+
 SIZE = {"a": 3, "v": 1, "w": 2}
 SHAPES = query_cases.record(lambda leaf: jax.ShapeDtypeStruct((SIZE[leaf],), jnp.float32))
 EXAMPLES = query_cases.examples(SHAPES)
