@@ -47,6 +47,7 @@ def all_records(n):
   return Sample(jnp.arange(n, dtype=jnp.int32), jnp.ones(n), jnp.int32(n), n)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.0, 1.0, 0.25]])
 def test_privatize_clips_every_row_and_passes_on_to_the_optimizer(key, weights):
   optimizer = optax.chain(transforms.privatize(queries.gaussian_sum(0.7, 0.0), key), optax.sgd(0.1))
@@ -57,6 +58,7 @@ def test_privatize_clips_every_row_and_passes_on_to_the_optimizer(key, weights):
   assert (state[0].event, int(state[0].step)) == (GaussianSum(0.7, 0.0), 1)
 
 
+@pytest.mark.slow
 def test_padding_rows_change_no_bit(key):
   optimizer = transforms.privatize(queries.gaussian_sum(0.7, 0.5), key)
   update = jax.jit(optimizer.update)
@@ -75,6 +77,7 @@ def test_an_empty_batch_is_noise_alone(key):
   assert state.event == GaussianSum(0.7, 0.5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("denominator", [1.0, 4.0])
 def test_noise_of_zero_gradients_has_exactly_the_stated_stddev(key, denominator):
   optimizer = transforms.privatize(
@@ -135,6 +138,7 @@ def test_no_recompilation_from_step_to_step(key):
   assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_bit_for_bit_and_no_noise_key_comes_twice(key, monkeypatch):
   keys, normal = [], random.normal
   monkeypatch.setattr(
@@ -206,6 +210,7 @@ def test_release_of_a_sum_equals_privatize_of_its_rows(key):
   assert_trees_close(summed, jax.jit(other.update)(rows, state)[0])
 
 
+@pytest.mark.slow
 def test_memory_is_set_by_the_chunk_and_not_by_the_sample():
   query, d = queries.gaussian_sum(1.0, 1.0), 50_000
   vectors_fn = jax.grad(lambda params, x: jnp.sum(jnp.sin(params * x)))
@@ -283,6 +288,7 @@ def accumulate(optimizer, num_steps, updates, params):
   return total, state
 
 
+@pytest.mark.slow
 def test_accumulated_contributions_are_released_once_with_the_noise_of_one_release(key):
   params, query = jnp.zeros(90_000), queries.gaussian_sum(1.0, 0.8)
   release = transforms.release(query, key)
@@ -309,6 +315,7 @@ def test_multi_steps_around_release_refuses_pairs(key):
     accumulate(optimizer, 1, add(params, params), params)
 
 
+@pytest.mark.slow
 def test_multi_steps_behind_privatize_noises_every_small_step(key):
   params, query = jnp.zeros(90_000), queries.gaussian_sum(1.0, 0.8)
   optimizer = optax.chain(

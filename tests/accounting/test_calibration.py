@@ -30,6 +30,7 @@ def assert_least(z, target, delta, q, rounds, accountant="rdp"):
   )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_least_noise_over_random_plans(seed):
   rng = np.random.default_rng(seed)

@@ -180,6 +180,7 @@ def test_moments_accountant_both_ways():
   assert accounting.delta(run, 0.0, accountant="moments") <= 1.0
 
 
+@pytest.mark.slow
 def test_pld_accountant():
   sampled, whole = (
     Round(PoissonSampling(0.02), GaussianSum(2.0, 2.4)),

@@ -84,6 +84,7 @@ def both(sampling, *, relation="replace_one", stated="replace_one", count=30):
   )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
 @pytest.mark.parametrize("accountant", ["rdp", "moments", "pld"])
 def test_rounds_and_releases_compose_without_amplification(relation, accountant):

@@ -430,6 +430,7 @@ def test_accountants_refuse_losses_they_do_not_cover(sampling):
   assert 0 < accounting.epsilon(ledger, 1e-5, accountant="pld") <= accounting.epsilon(ledger, 1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("query", [LAPLACE, RESPONSE, PURE, PURE_GROUP], ids=str)
 def test_loss_distributions_of_pure_releases(query):
   ledger = Ledger().append(Round(PoissonSampling(1.0), query, "replace_one"), count=20)

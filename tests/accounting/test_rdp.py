@@ -38,7 +38,7 @@ def test_known_values(q, z, order, expected):
   np.testing.assert_allclose(rdp_subsampled_gaussian(q, z, order), expected, rtol=5e-9)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [0.6, 4.0])
 @pytest.mark.parametrize("q", [1e-6, 0.01, 0.5, 1.0])
 def test_matches_quadrature_in_30_digits(q, z):
@@ -113,6 +113,7 @@ def test_ends_of_the_ranges():
   )
 
 
+@pytest.mark.slow
 @hypothesis.given(
   q=st.floats(1e-100, 1),
   z=st.floats(1e-6, 1e6),

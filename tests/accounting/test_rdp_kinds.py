@@ -155,6 +155,7 @@ def fixed_size_in_digits(q, z, a):
     return float(min(mpmath.log(total) / (a - 1), a / (2 * z**2)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("q", "z"), [(1e-6, 0.3), (0.01, 1.0), (0.3, 5.0), (0.5, 0.7), (0.01, 200.0)]
 )

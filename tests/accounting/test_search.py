@@ -53,6 +53,7 @@ def test_the_search_draws_every_event():
   assert set(random_ledgers.SAMPLINGS) == set(typing.get_args(SamplingEvent))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("accountant", "count"), [("rdp", 120), ("moments", 120), ("pld", 6)])
 def test_random_ledgers(accountant, count):
   """Deterministic: a part of the search that the script runs at length."""

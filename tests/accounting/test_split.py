@@ -15,6 +15,7 @@ def error(dim, direction, magnitude, norm):
   return separated(priv_unit(dim, direction), scalar_dp(magnitude, 2.0)).mean_squared_error(norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dim", "epsilon", "norm"), [(10, 1.0, 2.0), (1000, 10.0, 1.0), (1000, 10.0, 0.0)]
 )
@@ -28,6 +29,7 @@ def test_error_is_the_mechanisms_and_no_split_of_a_fine_grid_is_better(dim, epsi
   assert split.mean_squared_error <= min(error(dim, epsilon - s, s, norm) for s in shares) * 1.002
 
 
+@pytest.mark.slow
 def test_norms_of_a_distribution_are_averaged():
   norms = np.array([[0.2, 0.5], [1.1, 2.0]])
   split = best_split(100, 6.0, 2.0, norms)
@@ -36,6 +38,7 @@ def test_norms_of_a_distribution_are_averaged():
   assert split.mean_squared_error < best_split(100, 6.0, 2.0).mean_squared_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("direction", "magnitude"), [(0.5, 0.5), (8.0, 2.0), (60.0, 6.0), (2.0, 0.01)]
 )
@@ -46,6 +49,7 @@ def test_worst_error_is_the_largest_over_all_norms(direction, magnitude):
   assert found == pytest.approx(worst, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_without_norms_the_worst_error_is_minimised():
   split = best_split(50, 5.0, 2.0)
   assert split.mean_squared_error == pytest.approx(

@@ -42,7 +42,7 @@ def bounds(name, bound=None):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_at_most_a_twentieth_of_the_bounds_lie_above_the_truth(name):
   """Two limits of 97.5 % each rarely fail together: a rate of 1.5 %, say, passes but on one of 1e12

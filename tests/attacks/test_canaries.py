@@ -187,6 +187,7 @@ def test_one_shot_estimate_of_a_round():
   )
 
 
+@pytest.mark.slow
 def test_canaries_send_their_directions_and_users_train():
   clients = plant(CLIENTS, INCLUDED)
   params = MODEL.init(jax.random.key(0))
@@ -203,6 +204,7 @@ def flat(tree):
   return np.asarray(ravel_pytree(tree)[0])
 
 
+@pytest.mark.slow
 def test_directions_are_uniform_and_orthogonal():
   directions = np.asarray(canary_directions(jax.random.key(2), 40, 50))
   np.testing.assert_allclose(directions @ directions.T, np.eye(40), atol=1e-5)

@@ -40,7 +40,7 @@ def audit(mechanism, *inputs, samples=SAMPLES, confidence=BROKEN_CONFIDENCE, bou
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_are_below_what_is_stated_and_not_far_below(name):
   """In more dimensions than the conformance tests audit."""

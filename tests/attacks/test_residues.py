@@ -22,6 +22,7 @@ def test_granularity_of_floats_is_the_place_of_their_last_digit():
   assert residues(floats)["granularity of 0"].tolist() == [0, -2, 0, -30, -23, 5]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   "number", [0.0, -0.0, 1.0, -0.75, 3e-5, 2.0**-120, 1e30, 1e-40, 2.0**-149, np.float32(1 / 3)]
 )

@@ -19,6 +19,7 @@ from jdp.federated.draw_and_discard.update_stream import arrivals
 K, WEIGHTS = 20, 50
 
 
+@pytest.mark.slow
 def test_the_largest_deviation_is_that_of_the_worst_weight(key):
   models = {"w": jax.random.normal(key, (K, 3, 4)), "b": jnp.linspace(0.0, 1.0, K)}
   submitted = {"w": jnp.full((3, 4), 0.3), "b": jnp.array(4.0)}
@@ -34,6 +35,7 @@ def test_the_largest_deviation_is_that_of_the_worst_weight(key):
   assert not spam.interval_test(0.999 * expected)(models, submitted)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_a_number_is_rejected_whatever_the_threshold(value, key):
   models = jax.random.normal(key, (K, WEIGHTS))
@@ -114,6 +116,7 @@ def deviations():
     return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 4000))
 
 
+@pytest.mark.slow
 def test_detection_at_one_false_rejection_in_a_hundred(deviations):
   """The threshold is chosen on one half of the honest clients; of the other it rejects what its
   sample allows.

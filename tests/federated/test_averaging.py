@@ -110,7 +110,7 @@ def sensitivity(estimator, relation):
   return 2 / WEIGHT if relation == "replace_one" else 2 / (WEIGHT + 1)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @every_relation
 @every_clipping
 @every_estimator
@@ -221,6 +221,7 @@ def test_the_clipped_denominator_is_the_definition(clipping, leasts):
     np.testing.assert_allclose(run(made)[0], total / max(least, weights.sum()), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_privacy_it_is_the_true_average_of_a_fixed_cohort():
   cohort = 3
   made = algorithm(

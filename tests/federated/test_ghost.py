@@ -133,7 +133,7 @@ def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   assert other_diagnostics == pytest.approx(diagnostics, rel=2e-4)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""

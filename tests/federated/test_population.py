@@ -263,6 +263,7 @@ def check(trace, argument, population):
     trace(argument)
 
 
+@pytest.mark.sweep
 @every_population
 @every_sampler
 @pytest.mark.parametrize("procedure", SAMPLED)
@@ -271,6 +272,7 @@ def test_samplers_of_other_populations_are_refused(procedure, sampler, populatio
   check(SAMPLED[procedure], SAMPLERS[sampler](count), count)
 
 
+@pytest.mark.sweep
 @every_population
 @pytest.mark.parametrize("procedure", COUNTED)
 def test_other_numbers_of_clients_are_refused(procedure, population):
@@ -307,6 +309,7 @@ def test_arrays_that_do_not_agree_about_the_clients_are_refused(data):
     cohort_sum(sampling.poisson(CLIENTS, 0.5), data)
 
 
+@pytest.mark.sweep
 @every_sampler
 def test_samples_and_events_state_the_population_of_their_sampler(key, sampler):
   """Through jit, scan and vmap too."""

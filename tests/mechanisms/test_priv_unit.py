@@ -231,6 +231,7 @@ def test_basis_vectors_and_their_negatives_are_ordinary_inputs(dim, count):
     assert abs(np.mean(sign * v[:, axis] >= gamma) - p) < MAX_Z * math.sqrt(p * (1 - p) / count)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dim", [2, 3, 10, 1000, 10**5])
 @pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -np.inf, 1e-40])
 def test_input_without_a_direction_releases_as_the_first_basis_vector(dim, filling):

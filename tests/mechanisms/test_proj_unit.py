@@ -39,7 +39,7 @@ def seeds(count):
   return jax.random.bits(jax.random.key(5), (count, 2))
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("make", "k"),
   [
@@ -123,7 +123,7 @@ def mechanism_of(make, shared, dim=DIM, k=K, epsilon=8.0):
 HAAR, FAST = proj_unit(64, 16.0, 8), fast_proj_unit(DIM, 16.0, K)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("mechanism", "name"),
   [(HAAR, "ones"), (HAAR, "e1"), *((FAST, name) for name in DIRECTIONS)],
@@ -212,6 +212,7 @@ def test_reports_of_a_shared_projection_are_k_numbers_and_decode_as_a_sum(make):
   np.testing.assert_allclose(total, jnp.sum(estimates, axis=0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_projection_key_may_be_traced():
   @jax.jit
   def release(public_key, key, value):

@@ -46,6 +46,7 @@ def test_estimate_is_unbiased_with_the_stated_variance(epsilon, k):
     assert grid.variance(value) == pytest.approx(variance, rel=1e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0, 10.0])
 @pytest.mark.parametrize("k", [1, 2, 5, 40])
 def test_worst_variance_is_the_maximum_over_all_values(epsilon, k):

@@ -38,6 +38,7 @@ def test_estimate_is_unbiased_with_the_stated_variance(epsilon, k):
   assert grid.max_norm == np.max(np.abs(estimates))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("epsilon", "k"), CASES)
 def test_worst_relative_variance_is_the_maximum_over_all_values(epsilon, k):
   grid = scalar_dp.relative_grid(epsilon, 3.0, k, 0.02)

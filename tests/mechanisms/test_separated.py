@@ -32,6 +32,7 @@ def test_guarantee_keeps_both_parts(mechanism):
   assert mechanism.guarantee.epsilon <= 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [0.0, 0.3, 1.0, 2.0])
 def test_estimate_is_unbiased_with_the_stated_error(mechanism, length):
   """400,000 draws: catches a bias of 2 % of the longest vector, and a mean squared error that is 2
@@ -75,6 +76,7 @@ def test_direction_in_another_norm_is_that_on_its_own_sphere():
   assert 0.9 * mechanism.mean_squared_error(0.1) < error < mechanism.mean_squared_error(0.1) * 1.02
 
 
+@pytest.mark.slow
 def test_report_is_what_is_needed_to_decode(mechanism):
   key, value = jax.random.key(0), jnp.ones(20)
   report = mechanism.encode(key, value)

@@ -146,6 +146,7 @@ def test_a_mesh_changes_only_the_order_of_summation(count, block_size, make_key)
     np.testing.assert_allclose(shared, alone, rtol=0, atol=1e-6 * count * mechanism.max_norm)
 
 
+@pytest.mark.slow
 def test_runs_inside_scan():
   mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))
 
@@ -161,6 +162,7 @@ def test_runs_inside_scan():
     np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * COUNT * mechanism.max_norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_key", KEYS.values(), ids=KEYS)
 def test_memory_is_bounded_by_the_block(make_key):
   """10,000 clients at 1e6 coordinates: 40 GB of releases, in buffers of a few vectors, compiled and

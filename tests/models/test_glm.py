@@ -41,6 +41,7 @@ def make(family):
   return model, params, Examples(inputs, jnp.asarray(labels, jnp.int32), jnp.ones(COUNT))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", LOG_DENSITIES)
 def test_the_loss_is_the_negative_log_likelihood_up_to_a_function_of_the_response(family):
   model, params, examples = make(family)
@@ -62,7 +63,7 @@ def test_the_multinomial_loss_is_the_cross_entropy():
   np.testing.assert_allclose(model.loss(params, examples), expected, rtol=1e-6)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
   model, params, examples = make(family)
@@ -79,6 +80,7 @@ def test_the_gradient_is_that_of_the_loss_whatever_the_padding_holds(family):
   assert model.loss(params, nobody) == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_are_flattened_and_float_responses_taken(family):
   model, params, examples = make(family)

@@ -127,6 +127,7 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
   assert f"[{n * T},{V}]" not in jaxpr  # no logits of all tokens at once
 
 
+@pytest.mark.slow
 def test_local_training_learns_a_sequence():
   words = np.tile(np.array([3, 4, 5, 3, 6, 7], np.int32), 7)
   cycle = Examples(words[:-2].reshape(8, 5), words[1:-1].reshape(8, 5), np.ones(8, np.float32))
@@ -161,6 +162,7 @@ def test_metrics_count_words_by_rank_and_never_unk_eos_ties_nan_or_padding():
   assert rights == {"accuracy_top1": 1, "accuracy_top3": 2, "accuracy_top5": 3}
 
 
+@pytest.mark.slow
 def test_perplexity_is_of_all_tokens_that_count_the_ends_and_unknown_words_among_them():
   logits = np.random.default_rng(2).normal(scale=2.0, size=(4, V))
   labels = np.array([[5, EOS, UNK, 6], [EOS, 7, BOS, BOS], [9, 9, 9, 9]], np.int32)
@@ -171,6 +173,7 @@ def test_perplexity_is_of_all_tokens_that_count_the_ends_and_unknown_words_among
   assert float(metrics["perplexity"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_head_words_count_the_frequent_among_the_likeliest():
   logits = np.zeros((2, V), np.float32)
   logits[0, [UNK, 3, 4, 12, 14]] = [

@@ -96,6 +96,7 @@ def log_probabilities():
   return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]])
 def test_cross_entropy_is_the_mean_over_the_examples_that_count(mask):
   losses = -log_probabilities()[np.arange(4), DATA.labels]

@@ -71,6 +71,7 @@ def expected_clip(x, bound):
   return x * min(1.0, bound / np.linalg.norm(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64], ids=lambda d: d.__name__
 )
@@ -119,6 +120,7 @@ def test_l2_norm_and_unit_are_the_definition(values):
     np.testing.assert_allclose(direction, expected, rtol=1e-6, atol=1e-20 + 1.2e-38 / exact)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [1, 31, 1000, 1025, 10**5, 10**7])
 def test_bound_holds_exactly_however_many_entries(size):
   rng = np.random.default_rng(size)
@@ -171,6 +173,7 @@ def test_eager_jit_and_vmap_agree_on_every_row(function):
   np.testing.assert_allclose(jax.vmap(function)(rows), eager, rtol=2e-7)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("filling", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("length", [1, 7, 300, 1024])
 def test_one_unusable_entry_anywhere_makes_a_row_of_a_batch_zero(length, filling):

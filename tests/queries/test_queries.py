@@ -54,6 +54,7 @@ def test_any_record_moves_the_sum_by_at_most_its_bound(query, first, second, wei
   assert np.linalg.norm(one - two) <= 2 * S  # replaced
 
 
+@pytest.mark.sweep
 @every_query
 @pytest.mark.parametrize("weight", [0.0, np.nan, -1.0, -np.inf])
 @pytest.mark.parametrize("entry", ADVERSARIAL)

@@ -264,6 +264,7 @@ def test_pure_and_independent_of_x64(name, impl):
     assert_equal(first, jax.jit(lambda k: DRAWS[name](k, (1000,)))(jax.random.clone(key)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "impl"), ONE_OF_EACH)
 def test_second_use_of_a_key_is_found(name, impl):
   key = make_key(impl)

@@ -72,6 +72,7 @@ FEWER_ROUNDS = {  # the zero key, draft-strombergson-chacha-test-vectors-01, TC1
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("vector", RFC_8439)
 def test_block_function_agrees_with_rfc_8439(vector):
   key, tail, expected = RFC_8439[vector]

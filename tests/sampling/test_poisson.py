@@ -171,6 +171,7 @@ def test_no_record_exceeds_the_participation_cap(key):
   assert sampler.max_participations == cap
 
 
+@pytest.mark.slow
 def test_the_cap_does_not_touch_those_below_it():
   samplers = (
     poisson(POPULATION, PROBABILITY, max_participations=1),
