@@ -8,7 +8,6 @@ import tracemalloc
 import dp_accounting  # noqa: F401 -- the oracle
 import numpy as np
 import pytest
-import random_ledgers
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import special
 
@@ -31,6 +30,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
+from tests.helpers import random_ledgers
 
 WHOLE = PoissonSampling(1.0)
 
