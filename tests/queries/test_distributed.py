@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from jdp import accounting
+from jdp.accounting import gaussian_epsilon
+from jdp.attacks.audit import epsilon_bound
+from jdp.attacks.residues import audit_residues
 from jdp.events import PoissonSampling, Round
 from jdp.ledger import Ledger
 from jdp.queries.distributed import distributed_sum
@@ -159,6 +162,27 @@ def test_a_round_below_the_floor_costs_what_was_opened(name, counts, released):
     Round(PoissonSampling(1.0), events.server, "zero_out", observer="server")
   )
   assert (accounting.epsilon(ledger, 1e-5) > 0) == released[0]
+
+
+@pytest.mark.parametrize("name", ["outside", "excess"])
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_sum_that_opens_before_the_last_noise_hides_its_float_bits(key, name, is_opened):
+  """Through `open` nothing is refuted (at 99.9 % a case). The bare sum of reports is: the residues
+  of a sum near zero are finer.
+  """
+  query, counts = distributed_sum(1.0, 1.0, SCHEMES[name]), counts_of(SCHEMES[name], 1, 1, 1)
+
+  def sums(key, record, counts):
+    share_key, opening_key = jax.random.split(key)
+    total = query.share(share_key, record, counts[0])
+    return query.open(opening_key, total, counts) if is_opened else total
+
+  zeros, ones = (
+    np.asarray(jax.jit(jax.vmap(sums, (0, None, None)))(keys, record, counts))
+    for keys, record in zip(jax.random.split(key, (2, 200_000)), jnp.float32([0, 1]), strict=True)
+  )
+  proved = audit_residues(zeros, ones, epsilon_bound(1 - 1e-3, 1e-5)).bound
+  assert (proved <= gaussian_epsilon(1.0, 1e-5)) == is_opened
 
 
 def test_add_remove_is_refused():

@@ -62,6 +62,8 @@ class DistributedSum(NamedTuple):
       cohorts. It is drawn at once from its exact distribution (a sum of independent Gaussians is
       Gaussian).
     events: (counts, honest) -> `RoundEvents`. Honest counts default to the counts.
+    open: (key, total of the reports, counts) -> sum, float32. For a scheme that shows the server
+      this sum before the last noise. Secure aggregation must hand it over like this: dithered.
     finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all
       that arrived. The result is dithered. Below the floor it is zero, and the round is abandoned.
   """
@@ -72,6 +74,7 @@ class DistributedSum(NamedTuple):
   calibrate: Callable[[jax.Array, PyTree, Counts], PyTree]
   noise: Callable[[jax.Array, PyTree, Counts], PyTree]
   events: Callable[..., RoundEvents]
+  open: Callable[[jax.Array, PyTree, Counts], PyTree]
   finalize: Callable[..., tuple[PyTree, RoundEvents]]
 
 
@@ -89,15 +92,10 @@ def distributed_sum(
 
   In floating point, the total is dithered where it opens, by 1/16 of the standard deviation of all
   its noise. It costs what `gaussian_sum` says, with the observer's own standard deviation as the
-  noise. Two things are not counted:
-
-  * Each report was rounded to float32 before. That moves the total by up to 2^-24 of the sum of the
-    reports' sizes.
-  * A sum that the server sees *before* the last one is not dithered (`opens_at`: calibration
-    outside secure aggregation, excess noise). Against that server the statement is for real
-    numbers.
-
-  Integers have neither gap (`discrete_sum`).
+  noise. A sum that the server sees *before* the last noise (`opens_at`: calibration outside secure
+  aggregation, excess noise) must go through `open`, which does the same. One thing is not counted:
+  each report was rounded to float32 before. That moves the total by up to 2^-24 of the sum of the
+  reports' sizes. Integers have no such gap (`discrete_sum`).
 
   A round in which fewer than `min_clients` are left at any stage is abandoned, and its result is
   zero. If the server has seen no sum by then, this costs nothing. It reveals the numbers of
@@ -158,13 +156,19 @@ def distributed_sum(
       server, DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.model), jnp.all(enough))
     )
 
+  def dither(key, total, stddev):
+    return dithered(key, rounded(total), FINEST_SHARE * stddev)
+
+  def open_reports(key, total, counts):
+    return dither(key, total, events(counts).server.stddev)
+
   def finalize(key, total, counts, honest=None):
     noise_key, shift_key = jax.random.split(key)
     if scheme.central:
       total = add(total, scaled(normal_like(noise_key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
     # The grid follows all noise there is, not that of the honest clients alone.
-    opened = dithered(shift_key, rounded(total), FINEST_SHARE * events(counts).model.stddev)
+    opened = dither(shift_key, total, events(counts).model.stddev)
     return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened), made
 
-  return DistributedSum(scheme, clip, share, calibrate, noise, events, finalize)
+  return DistributedSum(scheme, clip, share, calibrate, noise, events, open_reports, finalize)

@@ -78,9 +78,8 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
   """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
 
   Let k clients be asked while a fraction v of the planned variance is there. Then each of them adds
-  (1
-  - v) / k. The first time that is 1/m - 1/n for each of m. If a of the k answer, the deficit 1 - v
-  shrinks by the factor 1 - a / k.
+  the variance (1 - v) / k. The first time that is 1/m - 1/n for each of m. If a of the k answer,
+  the deficit 1 - v shrinks by the factor 1 - a / k.
 
   Args:
     num_calibrations: how often survivors are asked. At least 0.

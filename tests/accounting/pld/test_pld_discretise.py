@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
@@ -134,7 +135,6 @@ def test_a_pair_of_renyi_divergences(rho):
 
 
 def test_the_cells_of_the_normal_distribution_err_by_less_than_stated():
-  mpmath = pytest.importorskip("mpmath")
   t = np.array([-30.0, -8.1, -2.0, -1e-3, 0.0, 0.5, 0.5000001, 3.0, 9.0, 20.0])
   masses, errors = pairs._normal_masses(t)
   with mpmath.workdps(60):
