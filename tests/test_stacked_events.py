@@ -137,7 +137,7 @@ def one_by_one(name):
   return ledger
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_a_scan_costs_what_its_rounds_cost(name):
   algorithm, params, clients = PROCEDURES[name]

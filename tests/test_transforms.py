@@ -200,6 +200,7 @@ def test_contribution_sum_is_the_sum_of_clipped_gradients_whatever_the_chunk(key
     assert_trees_close(actual, clipped_sum(rows, 2.0))
 
 
+@pytest.mark.slow
 def test_release_of_a_sum_equals_privatize_of_its_rows(key):
   query, data = queries.gaussian_sum(2.0, 0.5), regression_data(6)
   rows = jax.jit(jax.vmap(jax.grad(regression), (None, 0)))(PARAMS, data)

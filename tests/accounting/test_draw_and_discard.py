@@ -207,6 +207,7 @@ def test_snapshot_without_later_updates_has_a_closed_form():
   assert every == pytest.approx(1 + 2 * math.log1p(-1e-3), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_snapshot_mixes_over_survival_and_over_the_line():
   k, updates, delta = 5, 300, 1e-5
   one = later_updates.snapshot_epsilon(1.0, delta, k, updates, later="data_independent")

@@ -69,6 +69,7 @@ def test_laplace_noise_a_quarter_too_small_is_found(epsilon):
   assert epsilon < audit(mechanism, samples=100_000).bound < epsilon / 0.75
 
 
+@pytest.mark.slow
 def test_normal_noise_a_quarter_too_small_is_found():
   """At a delta of 0.01 by events of epsilon; at any delta by what events say of mu = sensitivity /
   stddev.
@@ -81,6 +82,7 @@ def test_normal_noise_a_quarter_too_small_is_found():
   assert 0.8 < audit(claimed, bound=gaussian_bound(BROKEN_CONFIDENCE)).bound < 1.0
 
 
+@pytest.mark.slow
 def test_clipping_after_the_noise_is_found():
   def encode(key, value):
     return jnp.clip(value + 0.25 * random.laplace(key, value.shape), -0.5, 0.5)

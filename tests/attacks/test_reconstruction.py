@@ -205,6 +205,7 @@ def test_matching_finds_input_and_label_from_the_gradients_direction(network):
     assert float(match.cosine) > 0.9999
 
 
+@pytest.mark.slow
 def test_a_large_penalty_leaves_the_priors_mean(network):
   gradient_of, attack = network
   match = attack(gradient_of(jnp.linspace(0.0, 1.0, 6), 1), 1e4)

@@ -118,6 +118,7 @@ GAUSSIAN = {  # between 0 and 1/2 each moves by at most the standard deviation o
 }
 
 
+@pytest.mark.slow
 def test_what_adaptive_clipping_learns_is_dithered():
   """With one key there is one noise and one shift: all counts give shares on one grid, whatever the
   sum is.

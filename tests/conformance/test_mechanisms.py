@@ -292,7 +292,7 @@ def _residues_of(mechanism, epsilon, key):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("make", [priv_unit, priv_unit_g])
 def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon):
@@ -303,6 +303,7 @@ def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon)
   assert not found.refuted, str(found)
 
 
+@pytest.mark.slow
 def test_low_order_bits_refute_the_plain_floats_of_priv_unit(monkeypatch):
   """V as computed, neither dithered nor brought back to the sphere: its norm's rounding tells."""
   monkeypatch.setattr(priv_unit_l2, "dithered", lambda key, tree, spacing: tree)

@@ -193,6 +193,7 @@ def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(esti
   assert reached == pytest.approx(S * sensitivity(estimator, "add_remove"), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_drop_one_never_moves_the_fixed_denominator():
   made = algorithm(fixed_denominator(flat_clipping(S), 0.0, WEIGHT), weight=weight_by_examples(3))
   everybody, events = run(made)
@@ -389,6 +390,7 @@ def test_one_program_serves_every_round():
   assert compiled._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_diagnostics_are_the_mean_norm_and_the_size():
   made = algorithm(fixed_denominator(flat_clipping(S), 0.0, WEIGHT), diagnose=True)
   _, _, diagnostics = jax.jit(made.round)(

@@ -165,6 +165,7 @@ def test_the_noise_scale_is_never_rounded_below_what_the_guarantee_needs():
       assert least <= float(settings.noise_scale) <= least * (1 + 2**-22)
 
 
+@pytest.mark.slow
 def test_schedules_count_updates_and_the_noise_follows_the_step(key):
   update = FACTORIES["laplace"](schedule=lambda number: 1 / (1 + number))
   params, noise = jnp.zeros(SHAPE), update.draw(key, jnp.zeros(SHAPE))

@@ -383,7 +383,7 @@ def test_bad_arguments_are_refused(make, message):
     make()
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
   """Bit for bit, and every round's event says what its users released."""

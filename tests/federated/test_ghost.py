@@ -147,6 +147,7 @@ def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
     assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e25, 1e10])
 def test_a_hostile_user_moves_the_average_by_at_most_its_bound_and_hides_nobody(poison):
   network, average = NETWORKS["dense"], AVERAGES["fixed"]

@@ -164,6 +164,7 @@ def test_without_privacy_statistics_reach_those_of_the_data():
   np.testing.assert_allclose(activations.var(0), 1, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_without_privacy_a_round_steps_by_the_mean_gradient_and_tells_the_mean_metrics():
   values, events = after(PLAIN_ROUND, PLAIN)
   records = [vectors_of(row(number)) for number in range(RECORDS)]

@@ -49,7 +49,7 @@ def test_masks_change_no_bit_of_the_sum():
     assert np.array_equal(*results)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("numbers", "fraction"), [((12, 12), 1.0), ((8, 8), 1.0), ((8, 5), 2 / 3 + 5 / 24)]
 )

@@ -128,6 +128,7 @@ def test_without_a_cap_a_release_counts_in_every_round():
   assert events[1].max_releases is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("poison", "effect"), [(np.nan, 0.0), (np.inf, 0.0), (1e30, S)])
 @pytest.mark.parametrize("made", [IN_THE_CLEAR, LOCAL], ids=["in the clear", "local"])
 def test_one_client_moves_the_model_by_at_most_its_bound_and_nobody_sees_it_in_the_events(
@@ -221,6 +222,7 @@ def test_what_reaches_the_server_is_the_mechanisms_release_and_not_the_differenc
     assert float(diagnostics["release_norm"]) == pytest.approx(moved, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_every_round_has_noise_of_its_own():
   made = algorithm(gaussian_sum(1e-9, 1.0))  # all that moves the model is noise
   one, two = (flat(run(made, rounds=rounds)[0]) for rounds in (1, 2))

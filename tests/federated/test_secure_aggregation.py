@@ -94,6 +94,7 @@ def test_reports_given_their_sum_are_independent_of_the_values(key):
   statistical.assert_uncorrelated(np.concatenate([signs, products], axis=1), catches=0.08)
 
 
+@pytest.mark.slow
 def test_own_masks_hide_a_report_that_came_late(round_of_reports):
   """Whoever is taken for lost has its pairs' masks revealed: its report is still masked."""
   setup, values, reports = round_of_reports

@@ -207,6 +207,7 @@ def test_capped_releases_of_two_runs_are_not_added():
     run(FederatedAlgorithm(averaging().init, round_fn), num_rounds=1, prior=Ledger().append(capped))
 
 
+@pytest.mark.slow
 def test_on_a_mesh_the_state_lies_where_the_clients_do():
   mesh = client_mesh()
   seen = []

@@ -74,6 +74,7 @@ def test_random_rounding_is_unbiased_on_a_grid_coarser_than_the_release():
   assert not np.any(draw(on_grid(MECHANISM, COARSE), 1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_mean_squared_error_is_within_the_stated_bound_and_near_it_when_random(unbiased):
   """50,000 draws: standard error below 0.5 % of the error, false-failure rate 1e-6.

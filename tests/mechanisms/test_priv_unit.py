@@ -92,7 +92,7 @@ def test_far_side_of_the_cap_is_not_lost_at_large_epsilon():
   assert abs(outside - 100) < MAX_Z * 10
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dim", "epsilon"),
   [

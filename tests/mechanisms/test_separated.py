@@ -64,6 +64,7 @@ def test_norms_above_the_largest_magnitude_are_clipped(mechanism):
   )
 
 
+@pytest.mark.slow
 def test_direction_in_another_norm_is_that_on_its_own_sphere():
   """Of a vector well inside the cube: without division by its norm the mean would be a tenth of the
   vector.

@@ -77,6 +77,7 @@ def test_no_block_size_leaves_out_or_doubles_a_client(block_size):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-35, 2e-19, 1e-15, 1e-3, 1e3, 1e18, 1e37])
 def test_values_of_any_length_are_taken(scale):
   assert_is_the_sum_of_releases(
@@ -84,6 +85,7 @@ def test_values_of_any_length_are_taken(scale):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["priv_unit", "separated"])
 @pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38])
 def test_a_client_with_an_unusable_value_counts_as_in_its_own_release(name, filling):

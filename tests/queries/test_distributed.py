@@ -164,6 +164,7 @@ def test_a_round_below_the_floor_costs_what_was_opened(name, counts, released):
   assert (accounting.epsilon(ledger, 1e-5) > 0) == released[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["outside", "excess"])
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_a_sum_that_opens_before_the_last_noise_hides_its_float_bits(key, name, is_opened):

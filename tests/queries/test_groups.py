@@ -219,6 +219,7 @@ def test_layers_share_the_square_of_the_bound_and_each_is_clipped_to_its_own(sha
   np.testing.assert_allclose(norms, bounds, rtol=4e-6)
 
 
+@pytest.mark.slow
 def test_every_layer_gets_the_noise_of_the_whole_bound():
   params = {f"layer {i}": {"kernel": jnp.zeros(i + 1)} for i in range(5)}
   for shares in ("equal", "dimension"):

@@ -126,6 +126,7 @@ def test_the_event_holds_the_clip_norm_of_its_own_round(key):
   assert [event.parts[0] for event in rounds] == [GaussianSum(0.5, 1.0)] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1e30, -1e30])
 def test_the_clip_norm_never_leaves_its_range(count, key):
   query = adaptive_clipped_sum(1.0, 1.0, count_stddev=1.0)

@@ -113,6 +113,7 @@ def test_radius_and_angle_are_exact_out_to_the_last_bits():
   )
 
 
+@pytest.mark.slow
 def test_the_two_normals_of_a_word_pair_are_independent():
   pairs = np.asarray(draws._box_muller(*jax.random.bits(jax.random.key(0), (2, MILLION))))
   squares = (pairs.astype(np.float64) ** 2 - 1) / math.sqrt(2)
@@ -230,7 +231,7 @@ def test_a_batch_of_batches_and_an_empty_one():
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLS[:2])
 def test_devices_do_not_change_the_draws(impl):
   def client(key):

@@ -151,6 +151,7 @@ def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
   assert len(np.unique(pairs, axis=0)) == len(pairs)
 
 
+@pytest.mark.slow
 def test_tiles_of_one_draw_share_no_words():
   """131,073 words of 64 bits in three tiles: two are equal by chance with probability 5e-10."""
   count = 2 * TILE + 1

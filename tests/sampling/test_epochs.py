@@ -184,7 +184,7 @@ def test_public_sizes(sampler, capacity, expected_size):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "sampler", [shuffled(10**6, 1000), balls_in_bins(10**6, 1000)], ids=["shuffled", "bins"]
 )

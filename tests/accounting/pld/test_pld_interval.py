@@ -208,6 +208,7 @@ def test_rounds_that_a_sample_may_hide_are_not_attained():
   assert accounting.epsilon_interval(reported, 1e-5)[0] == 0.0
 
 
+@pytest.mark.slow
 def test_fixed_size_samples_are_between_their_halves_and_no_sampling():
   run = once(GaussianSum(1.0, 2.0), FixedSizeSampling(100, 10_000), "replace_one", count=1000)
   lower, upper = accounting.epsilon_interval(run, 1e-5)
