@@ -11,10 +11,13 @@ Three concerns never know of each other:
 
 from jdp import (
   accounting,
+  data,
   events,
+  federated,
   guarantees,
   ledger,
   mechanisms,
+  models,
   numerics,
   queries,
   random,
@@ -24,10 +27,13 @@ from jdp import (
 
 __all__ = [
   "accounting",
+  "data",
   "events",
+  "federated",
   "guarantees",
   "ledger",
   "mechanisms",
+  "models",
   "numerics",
   "queries",
   "random",

@@ -6,11 +6,13 @@ from jdp.data.clients import (
   group,
   partition_by_group,
   partition_by_label,
+  partition_dirichlet,
   partition_iid,
 )
 from jdp.data.datasets import Dataset, digits, load, mnist
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
+from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
 from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary, vocabulary_event
 
 __all__ = [
@@ -19,6 +21,9 @@ __all__ = [
   "PackedUsers",
   "UserText",
   "Vocabulary",
+  "clients_from_arrays",
+  "clients_from_pairs",
+  "clients_from_table",
   "digits",
   "examples",
   "group",
@@ -27,6 +32,7 @@ __all__ = [
   "pack",
   "partition_by_group",
   "partition_by_label",
+  "partition_dirichlet",
   "partition_iid",
   "private_vocabulary",
   "public_vocabulary",

@@ -133,6 +133,37 @@ def partition_by_label(
   return list(by_label[rng.permutation(num_shards)].reshape(-1, examples_per_user))
 
 
+def partition_dirichlet(
+  rng: np.random.Generator, labels: np.ndarray, num_users: int, concentration: float
+) -> list[np.ndarray]:
+  """Non-IID users whose shares of each label follow a symmetric Dirichlet distribution.
+
+  Each label's examples are dealt out by shares of their own (arXiv 1909.06335 draws a distribution
+  of labels for each user instead). So users differ in size too. A user may have no example, and is
+  left out then.
+
+  Args:
+    rng: deals the examples.
+    labels: [n].
+    num_users: at least 1.
+    concentration: > 0. Small: a label is at few users. Large: users are alike.
+
+  >>> users = partition_dirichlet(np.random.default_rng(0), np.arange(100) % 5, 4, 0.5)
+  >>> len(users), sum(map(len, users))
+  (4, 100)
+  """
+  _validate.integer(1, num_users=num_users)
+  _validate.positive(concentration=concentration)
+  users: list[list[np.ndarray]] = [[] for _ in range(num_users)]
+  for label in np.unique(labels):
+    own = rng.permutation(np.flatnonzero(labels == label))
+    shares = np.cumsum(rng.dirichlet(np.full(num_users, concentration)))
+    parts = np.split(own, np.round(shares[:-1] * len(own)).astype(np.int64))
+    for user, part in zip(users, parts, strict=True):
+      user.append(part)
+  return [user for user in map(np.concatenate, users) if len(user)]
+
+
 def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
   """One user for each distinct value of `groups` (a writer).
 

@@ -33,6 +33,7 @@ from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
+from jdp.federated.planned_fedavg import dp_fedavg
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.federated.runs.training import Progress, Result, train
 
@@ -53,6 +54,7 @@ __all__ = [
   "client_mesh",
   "clipped_denominator",
   "cohort_sum",
+  "dp_fedavg",
   "dp_sgd",
   "fastest",
   "federated_averaging",

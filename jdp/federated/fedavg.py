@@ -59,7 +59,7 @@ from jdp.federated.engine.local_training import (
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.guarantees import Relation, Unit
-from jdp.models.base import Loss
+from jdp.models.base import Loss, keyed
 from jdp.numerics import vectors
 from jdp.queries import SumQuery
 from jdp.sampling import Sampler
@@ -186,8 +186,8 @@ def dp_sgd(
   """
 
   # Losses take examples along a leading axis.
-  def loss_of_one(params, example):
-    return loss(params, Examples(*(jnp.asarray(x)[None] for x in example)))
+  def loss_of_one(params, example, key):
+    return keyed(loss)(params, Examples(*(jnp.asarray(x)[None] for x in example)), key)
 
   return federated_averaging(
     gradient_step(loss_of_one, 1.0),

@@ -3,6 +3,8 @@
 from jdp.models.base import Loss, Model, accuracy, cross_entropy, half_precision
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
+from jdp.models.equinox_modules import from_equinox
+from jdp.models.flax_modules import from_flax
 from jdp.models.generalised_linear import GLM, glm, with_intercept
 from jdp.models.language_evaluation import head_words, language_metrics, next_words
 from jdp.models.logistic import logistic_regression
@@ -16,6 +18,8 @@ __all__ = [
   "accuracy",
   "batch_norm_cnn",
   "cross_entropy",
+  "from_equinox",
+  "from_flax",
   "glm",
   "half_precision",
   "head_words",

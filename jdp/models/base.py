@@ -1,5 +1,6 @@
 """The form of a model, and the loss that clients minimise."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,13 +19,45 @@ class Model(NamedTuple):
   Attributes:
     init: key -> parameters, a plain pytree of float32 arrays.
     apply: (parameters, inputs [n, ...]) -> logits [n, num_classes].
+    apply_training: (parameters, inputs, key) -> logits in training, where a key draws what is
+      dropped. None: training is no different.
   """
 
   init: Callable[[jax.Array], PyTree]
   apply: Callable[[PyTree, jax.Array], jax.Array]
+  apply_training: Callable[[PyTree, jax.Array, jax.Array], jax.Array] | None = None
 
 
-Loss = Callable[[PyTree, Examples], jax.Array]
+Loss = Callable[..., jax.Array]
+"""(parameters, examples) -> mean loss. A loss with a third argument `key` is given one in training,
+for dropout.
+"""
+
+
+def keyed(loss: Loss) -> Callable[[PyTree, Examples, jax.Array], jax.Array]:
+  """The loss as a function of a key too, whether it takes one or not."""
+  if "key" in inspect.signature(loss).parameters:
+    return lambda params, examples, key: loss(params, examples, key=key)
+  return lambda params, examples, key: loss(params, examples)
+
+
+def check_parameters(params: PyTree) -> None:
+  """Refuses parameters that are no float32 arrays: nothing would clip and noise them.
+
+  Raises:
+    ValueError: if there are none, or some are of another type.
+  """
+  leaves = jax.tree.leaves_with_path(params)
+  others = [
+    f"{jax.tree_util.keystr(path)} ({leaf.dtype})"
+    for path, leaf in leaves
+    if leaf.dtype != jnp.float32
+  ]
+  if others or not leaves:
+    raise ValueError(
+      f"Expected parameters of float32, got {', '.join(others) or 'none'}; keep other numbers out "
+      "of the parameters."
+    )
 
 
 def half_precision(model: Model) -> Model:
@@ -35,30 +68,39 @@ def half_precision(model: Model) -> Model:
   client computes is rounded to a relative 2^-8. The guarantee does not depend on that.
   """
 
-  def half(x):
-    return x.astype(jnp.bfloat16)
+  def half(apply):
+    def run(params, inputs, *key):
+      params, inputs = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (params, inputs))
+      return apply(params, inputs, *key).astype(jnp.float32)
 
-  def apply(params, inputs):
-    return model.apply(jax.tree.map(half, params), half(inputs)).astype(jnp.float32)
+    return run
 
-  return Model(model.init, apply)
+  return Model(model.init, half(model.apply), model.apply_training and half(model.apply_training))
 
 
 def cross_entropy(model: Model) -> Loss:
-  """The loss (parameters, examples) -> mean cross-entropy over the examples that count.
+  """The loss (parameters, examples, key) -> mean cross-entropy over the examples that count.
 
-  It is 0 if none does. The contents of padding, NaN included, change neither the loss nor its
-  gradient.
+  The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
+  of padding, NaN included, change neither the loss nor its gradient.
   """
 
-  def loss(params, examples):
+  def loss(params, examples, key=None):
     inputs, labels, mask = without_padding(examples)
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
-      model.apply(params, inputs), labels
-    )
+    logits = _predictions(model, params, inputs, key)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
     return mean_of_counting(losses, mask)
 
   return loss
+
+
+def _predictions(
+  model: Model, params: PyTree, inputs: jax.Array, key: jax.Array | None
+) -> jax.Array:
+  """The model's outputs: in training if there is a key."""
+  if key is None or model.apply_training is None:
+    return model.apply(params, inputs)
+  return model.apply_training(params, inputs, key)
 
 
 def without_padding(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from jdp.data import Examples
 from jdp.federated import gradient_step
-from jdp.federated.engine.client import contribution
+from jdp.federated.engine.client import ClientKeys, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
 from jdp.federated.engine.ghost_norms import _Factors, _squared_norm, ghost_client
 from jdp.federated.estimators import (
@@ -139,7 +139,7 @@ def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
   network = NETWORKS[network]
   params, client_fn = parameters(network), ghost_client(cross_entropy(network), 1.0)
-  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(
+  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(KEYS, (p,), client)[1], (None, 0)))(
     params, CLIENTS
   )
   gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
@@ -166,6 +166,9 @@ def test_a_hostile_user_moves_the_average_by_at_most_its_bound_and_hides_nobody(
   assert np.linalg.norm(without) > 0.01
 
 
+KEYS = ClientKeys(jax.random.key(0), jax.random.key(1))
+
+
 def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
   """Examples that pull in opposite directions: the bound is what rounding may have hidden, and
   never NaN.
@@ -180,7 +183,7 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
   params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
   clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
   client_fn = ghost_client(opposed, 1.0)
-  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(None, (p,), client)[1], (None, 0)))(
+  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(KEYS, (p,), client)[1], (None, 0)))(
     params, clients
   )
   norms, parts = (

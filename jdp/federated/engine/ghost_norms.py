@@ -21,7 +21,7 @@ from flax import traverse_util
 from jax.extend.core import Literal
 
 from jdp.federated.engine.client import ClientFn, Factored
-from jdp.models.base import Loss
+from jdp.models.base import Loss, keyed
 from jdp.numerics.compensated import Product
 
 PyTree = Any
@@ -84,11 +84,14 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
     ValueError: when tracing, if parameters are used outside of such layers. When the query meets a
       record, if it does not bound it by one factor for all of its vectors.
   """
+  loss_of = keyed(loss)
 
   def client_fn(keys, sent, client):
-    del keys
     params = sent[0]
-    factors = _gradient_factors(loss, params, client)
+    # The loss is traced twice. The same numbers are dropped in both.
+    factors = _gradient_factors(
+      lambda params, client: loss_of(params, client, jax.random.clone(keys.data)), params, client
+    )
     norm = learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
     return Factored(norm, -learning_rate, _products(params, factors)), {"update_norm": norm}
 

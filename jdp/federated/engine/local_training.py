@@ -10,7 +10,7 @@ import optax
 
 from jdp import _validate
 from jdp.data.clients import Examples
-from jdp.models.base import Loss
+from jdp.models.base import Loss, keyed
 
 PyTree = Any
 Project = Callable[[PyTree], PyTree]
@@ -30,7 +30,7 @@ class LocalUpdate(Protocol):
     """The client's model after training minus the server's.
 
     Args:
-      key: drives the order of the examples. Consumed.
+      key: drives the order of the examples, and dropout. Consumed.
       params: the server's model.
       client: the client's examples.
       project: brings the difference back within its bound between local steps. What is returned
@@ -52,8 +52,9 @@ class GradientStep:
     self, key: jax.Array, params: PyTree, client: Examples, project: Project = no_projection
   ) -> PyTree:
     """-learning_rate * gradient."""
-    del key, project
-    return jax.tree.map(lambda g: -self.learning_rate * g, jax.grad(self.loss)(params, client))
+    del project
+    gradient = jax.grad(keyed(self.loss))(params, client, key)
+    return jax.tree.map(lambda g: -self.learning_rate * g, gradient)
 
 
 def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
@@ -73,6 +74,7 @@ def local_sgd(
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
+  gradient_of = jax.grad(keyed(loss))
 
   def update(key, params, client, project=no_projection):
     num_examples = client.labels.shape[0]
@@ -84,11 +86,13 @@ def local_sgd(
       # Padding sorts behind all examples.
       places = jax.random.uniform(jax.random.fold_in(key, number), client.mask.shape)
       order = jnp.argsort(jnp.where(client.mask > 0, places, jnp.inf))
+      loss_key = jax.random.fold_in(key, num_epochs + number)
 
       def step(place, difference):
         batch = jax.lax.dynamic_slice_in_dim(order, place * batch_size, batch_size)
         current = jax.tree.map(jnp.add, params, difference)
-        gradient = jax.grad(loss)(current, jax.tree.map(lambda x: x[batch], client))
+        examples = jax.tree.map(lambda x: x[batch], client)
+        gradient = gradient_of(current, examples, jax.random.fold_in(loss_key, place))
         return project(jax.tree.map(lambda d, g: d - learning_rate * g, difference, gradient))
 
       return jax.lax.fori_loop(0, num_batches, step, difference)
@@ -112,12 +116,17 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
   )
   optimizer = optax.chain(optax.sgd(1.0), search)
 
-  def update(key, params, client, project=no_projection):
-    del key, project
+  loss_of = keyed(loss)
 
+  def update(key, params, client, project=no_projection):
+    del project
+
+    # One key for all steps: they descend one function.
     def objective(current):
       distances = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), current, params)
-      return loss(current, client) + sum(jax.tree.leaves(distances)) / (2 * learning_rate)
+      return loss_of(current, client, jax.random.clone(key)) + sum(jax.tree.leaves(distances)) / (
+        2 * learning_rate
+      )
 
     def step(carry, _):
       current, state = carry

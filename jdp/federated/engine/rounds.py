@@ -68,6 +68,7 @@ class FederatedAlgorithm(NamedTuple):
   Attributes:
     init: parameters -> ServerState.
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
+    num_rounds: how many rounds the noise was planned for, or None. `train` does no more.
   """
 
   init: Callable[[PyTree], ServerState]
@@ -75,6 +76,7 @@ class FederatedAlgorithm(NamedTuple):
     [jax.Array, jax.Array, ServerState, PyTree],
     tuple[ServerState, tuple[Event, ...], dict[str, jax.Array] | None],
   ]
+  num_rounds: int | None = None
 
 
 class Server(NamedTuple):

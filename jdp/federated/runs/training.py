@@ -116,7 +116,7 @@ def train(
     params: what it begins with.
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
       state.
-    num_rounds: of the whole run, >= 1. None: as many as the algorithm plans.
+    num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
       `jdp.random.secure_key` will do. With a seeded one the run is not private, and its ledger says
@@ -171,10 +171,7 @@ def train(
   >>> bool(result.metrics[-1]["error"] < 0.5), len(result.ledger)
   (True, 11)
   """
-  if num_rounds is None:
-    raise ValueError(
-      "Expected num_rounds, got None: this algorithm plans no number of rounds; give one."
-    )
+  num_rounds = _planned_rounds(algorithm, num_rounds)
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
@@ -235,6 +232,21 @@ def _train(
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   return Result(state.params, records.ledger, list(records.rows), stopped)
+
+
+def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
+  """The rounds asked for, else those planned. More than planned are refused."""
+  planned = algorithm.num_rounds
+  if asked is None and planned is None:
+    raise ValueError(
+      "Expected num_rounds, got None: this algorithm plans no number of rounds; give one."
+    )
+  if asked is not None and planned is not None and not asked <= planned:
+    raise ValueError(
+      f"Expected at most the {planned} rounds that the noise was planned for, got {asked}; plan "
+      "more."
+    )
+  return planned if asked is None else asked  # type: ignore[return-value]
 
 
 def _check_budget(max_epsilon: float | None, delta: float | None) -> None:

@@ -1,0 +1,101 @@
+"""Users' data from the forms that it comes in: arrays, pairs, tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jdp.data.clients import Examples, examples, partition_by_group
+from jdp.data.packed import PackedUsers, pack
+
+
+def clients_from_arrays(
+  inputs: ArrayLike, labels: ArrayLike, users: ArrayLike, *, num_classes: int | None = None
+) -> PackedUsers:
+  """Users from arrays with a row for each example.
+
+  Args:
+    inputs: real numbers [n, ...].
+    labels: whole numbers [n].
+    users: whose each example is, [n]: numbers or strings.
+    num_classes: labels are below it. None: below 2^31.
+
+  Returns:
+    The users in the order of their names, of unequal sizes, without padding between them.
+
+  Raises:
+    ValueError: if the lengths differ, or a number is refused (`jdp.data.examples`).
+
+  >>> clients = clients_from_arrays(np.ones((3, 2)), [0, 1, 1], ["bo", "al", "bo"])
+  >>> clients.counts.tolist()
+  [1, 2]
+  """
+  users = np.asarray(users)
+  data = examples(np.asarray(inputs), np.asarray(labels), num_classes)
+  if users.shape != data.labels.shape:
+    raise ValueError(
+      f"Expected a user for each of {len(data.labels)} examples, got users of shape {users.shape}."
+    )
+  return pack(data, partition_by_group(users))
+
+
+def clients_from_pairs(
+  pairs: Iterable[tuple[ArrayLike, ArrayLike]], *, num_classes: int | None = None
+) -> PackedUsers:
+  """Users from one (inputs, labels) for each of them, in this order.
+
+  Raises:
+    ValueError: if there is no user, or a number is refused (`jdp.data.examples`).
+
+  >>> clients = clients_from_pairs([(np.ones((1, 2)), [0]), (np.ones((2, 2)), [1, 1])])
+  >>> clients.counts.tolist()
+  [1, 2]
+  """
+  users = [examples(np.asarray(x), np.asarray(y), num_classes) for x, y in pairs]
+  if not users:
+    raise ValueError("Expected at least one user, got none.")
+  ends = np.cumsum([len(user.labels) for user in users])
+  data = Examples(*map(np.concatenate, zip(*users, strict=True)))
+  return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))
+
+
+def clients_from_table(
+  table: Mapping[str, ArrayLike] | Any,
+  *,
+  user: str,
+  label: str,
+  inputs: str | Sequence[str],
+  num_classes: int | None = None,
+) -> PackedUsers:
+  """Users from a table with a row for each example.
+
+  Args:
+    table: anything whose columns are `table[name]`: a pandas data frame, a table of `datasets`, a
+      dict of arrays.
+    user: the column that says whose the example is.
+    label: the column of whole numbers to predict.
+    inputs: one column of arrays, or the names of several columns of numbers.
+    num_classes: labels are below it. None: below 2^31.
+
+  Raises:
+    ValueError: as for `clients_from_arrays`, and if the table lacks a column.
+
+  >>> table = {"id": [7, 3, 7], "age": [0.2, 0.4, 0.1], "clicks": [1, 0, 2], "bought": [0, 1, 1]}
+  >>> clients = clients_from_table(table, user="id", label="bought", inputs=["age", "clicks"])
+  >>> clients.examples.inputs.shape[1:], clients.counts.tolist()
+  ((2,), [1, 2])
+  """
+
+  def column(name: str) -> np.ndarray:
+    try:
+      values = table[name]
+    except KeyError:
+      raise ValueError(f"Expected a column {name!r} in the table, got none of that name.") from None
+    return np.asarray(values)
+
+  if isinstance(inputs, str):
+    rows = np.stack([np.asarray(row) for row in column(inputs)])
+  else:
+    rows = np.stack([column(name) for name in inputs], axis=1)
+  return clients_from_arrays(rows, column(label), column(user), num_classes=num_classes)

@@ -1,0 +1,158 @@
+"""Models from flax modules, linen or nnx."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jdp.models.base import Model, check_parameters
+
+PyTree = Any
+# How a linen module is told that it trains: the argument's name, and its value in training.
+_FLAGS = {"train": True, "training": True, "is_training": True, "deterministic": False}
+
+
+def from_flax(
+  module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
+  input_shape: tuple[int, ...],
+  *,
+  dtype: jax.typing.DTypeLike = jnp.float32,
+) -> Model:
+  """The `Model` of a flax module: linen, or nnx.
+
+  Dropout is active in training alone. A linen module is told by an argument of its `__call__`, if
+  it has one of these: `train`, `training` or `is_training`, or `deterministic`. Nnx modules have
+  `train()` and `eval()`.
+
+  Args:
+    module: maps inputs [n, *input_shape] to logits [n, num_classes]. It is a linen module, an nnx
+      module, or a function (rngs) -> nnx module. A module that was made is always initialised with
+      the parameters it has.
+    input_shape: of one example.
+    dtype: of the inputs, such as int32 for words.
+
+  Returns:
+    The `Model`. Its parameters are a nested dict of float32 arrays. What else an nnx module holds
+    (frozen numbers of other types than `nnx.Param`) is constant.
+
+  Raises:
+    TypeError: if `module` is none of these.
+    ValueError: if the module has statistics of batches, or parameters that are not float32.
+
+  >>> class Net(nn.Module):
+  ...   @nn.compact
+  ...   def __call__(self, x, train=False):
+  ...     x = nn.relu(nn.Dense(16)(x.reshape(x.shape[0], -1)))
+  ...     return nn.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
+  >>> model = from_flax(Net(), (28, 28, 1))
+  >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1))).shape
+  (2, 10)
+  """
+  example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
+  if isinstance(module, nn.Module):
+    return _from_linen(module, example)
+  if isinstance(module, nnx.Module):
+    return _from_nnx(lambda rngs: module)
+  is_linen_class = inspect.isclass(module) and issubclass(module, nn.Module)
+  if callable(module) and not is_linen_class:
+    return _from_nnx(module)
+  raise TypeError(
+    f"Expected module to be a linen or nnx module, got {module!r:.80}; give an instance, "
+    "or a function (rngs) -> nnx module."
+  )
+
+
+def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
+  """The `Model` of a linen module."""
+  arguments = inspect.signature(type(module).__call__).parameters
+  # What the module was made with is not said again.
+  flag = next(
+    (name for name in _FLAGS if name in arguments and getattr(module, name, None) is None), None
+  )
+
+  def call(training: bool) -> dict[str, Any]:
+    return {} if flag is None else {flag: _FLAGS[flag] == training}
+
+  def variables(key):
+    params_key, dropout_key = jax.random.split(key)
+    keys = {"params": params_key, "dropout": dropout_key}
+    return module.init(keys, jnp.zeros(example.shape, example.dtype), **call(False))
+
+  made = jax.eval_shape(variables, jax.random.key(0))
+  _refuse_state(
+    "/".join(str(part.key) for part in path[1:-1]) or path[0].key
+    for path, _ in jax.tree.leaves_with_path({k: v for k, v in made.items() if k != "params"})
+  )
+  check_parameters(made.get("params", {}))
+
+  def apply(params, inputs):
+    return module.apply({"params": params}, inputs, **call(False))
+
+  def apply_training(params, inputs, key):
+    return module.apply({"params": params}, inputs, rngs={"dropout": key}, **call(True))
+
+  return Model(lambda key: variables(key)["params"], apply, apply_training)
+
+
+def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
+  """The `Model` of nnx modules made by a function."""
+  # Made once with a fixed key, for what does not depend on the key.
+  parts: Any = nnx.split(make(nnx.Rngs(0)), nnx.Param, ...)
+  graph, params, others = parts
+  _refuse_state(
+    "/".join(map(str, path[:-1]))
+    for path, variable in nnx.to_flat_state(others)
+    if isinstance(variable, nnx.BatchStat)
+  )
+  check_parameters(nnx.to_pure_dict(params))
+
+  def init(key):
+    params_key, other_key = jax.random.split(key)
+    made = make(nnx.Rngs(other_key, params=params_key))
+    return nnx.to_pure_dict(nnx.state(made, nnx.Param))
+
+  def merged(values, constants):
+    state = jax.tree.map(lambda x: x, params)  # a copy, as the values are put in place
+    nnx.replace_by_pure_dict(state, values)
+    return nnx.merge(graph, state, constants)
+
+  def apply(values, inputs):
+    module = merged(values, others)
+    module.eval()
+    return module(inputs)
+
+  def apply_training(values, inputs, key):
+    module = merged(values, _with_keys(others, key))
+    module.train()
+    return module(inputs)
+
+  return Model(init, apply, apply_training)
+
+
+def _with_keys(state: nnx.State, key: jax.Array) -> nnx.State:
+  """The state with new random streams, each with a key of its own."""
+  flat = nnx.to_flat_state(state)
+  keys = iter(jax.random.split(key, max(1, len(flat))))
+
+  def renewed(variable):
+    if isinstance(variable, nnx.RngKey):
+      return variable.replace(next(keys))
+    if isinstance(variable, nnx.RngCount):
+      return variable.replace(jnp.zeros_like(variable.get_value()))
+    return variable
+
+  return nnx.from_flat_state([(path, renewed(variable)) for path, variable in flat])
+
+
+def _refuse_state(layers: Iterable[str]) -> None:
+  """Refuses a module whose layers keep statistics of batches."""
+  named = sorted(set(layers))
+  if named:
+    raise ValueError(
+      f"Expected a module without statistics of batches, got some in {', '.join(named)}: they mix "
+      "examples, padding too, and no query makes them private; use GroupNorm or LayerNorm."
+    )
