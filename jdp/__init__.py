@@ -40,3 +40,5 @@ __all__ = [
   "sampling",
   "transforms",
 ]
+
+__version__ = "0.1.0"

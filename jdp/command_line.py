@@ -1,0 +1,201 @@
+"""The command `jdp`: plans, the epsilon of a ledger, audits.
+
+jdp plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2
+jdp plan --population 10000 --cohort 200 --rounds 100 1000 --delta 1e-5 --noise-multiplier 0.8 1.1
+jdp epsilon runs/first/ledger.jsonl --delta 1e-5
+jdp audit laplace gaussian_sum
+"""
+
+import argparse
+import itertools
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from jdp import accounting, ledger
+from jdp.guarantees import rounded_down, rounded_up
+from jdp.ledger import Ledger
+
+_UNKNOWNS = ("rounds", "noise_multiplier", "epsilon")
+_HEADER = ("rounds", "noise multiplier", "epsilon", "no less than")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit status.
+
+  >>> main("plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2".split())
+  Each round: a Poisson sample of 200 of 10000 records, one Gaussian sum; add/remove one record.
+  At delta = 1e-05:
+  rounds  noise multiplier  epsilon  no less than
+  500     1.26083           1.99923  1.79
+  0
+  """
+  options = _parser().parse_args(argv)
+  try:
+    return options.run(options)
+  except (ValueError, OSError) as error:
+    print(f"jdp {options.command}: {error}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+  """The parser of all commands."""
+  parser = argparse.ArgumentParser("jdp", description="Private federated learning in JAX.")
+  commands = parser.add_subparsers(dest="command", required=True)
+  scope = argparse.ArgumentParser(add_help=False)
+  scope.add_argument("--delta", type=float, required=True, help="of the guarantee")
+  scope.add_argument("--accountant", choices=("rdp", "pld"), default="rdp", help="default: rdp")
+
+  plan = commands.add_parser(
+    "plan",
+    parents=[scope],
+    help="the noise, the rounds or the epsilon of a run",
+    description="Give two of --rounds, --noise-multiplier and --epsilon, and get the third: the "
+    "least noise, the most rounds, the epsilon. Several values make a table.",
+  )
+  plan.add_argument("--population", type=int, required=True, help="how many records there are")
+  plan.add_argument("--cohort", type=int, required=True, help="expected records in a round")
+  plan.add_argument("--rounds", type=int, nargs="+", help="of the run")
+  plan.add_argument("--noise-multiplier", type=float, nargs="+", help="stddev over clip norm")
+  plan.add_argument("--epsilon", type=float, nargs="+", help="of the run, at most")
+  plan.set_defaults(run=_plan)
+
+  spent = commands.add_parser("epsilon", parents=[scope], help="what a recorded run cost")
+  spent.add_argument("ledger", help="a file that a run or Ledger.save wrote")
+  spent.add_argument("--relation", help="default: the one that the events declare")
+  spent.set_defaults(run=_epsilon)
+
+  audits = commands.add_parser("audit", help="whether stated epsilons hold, by measurement")
+  audits.add_argument("names", nargs="*", help="registered mechanisms and queries; default: all")
+  audits.add_argument("--samples", type=int, default=100_000, help="default: 100,000")
+  audits.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
+  audits.set_defaults(run=_audit)
+  return parser
+
+
+def _plan(options: argparse.Namespace) -> int:
+  """Prints a row for each combination of the values given."""
+  unknown = [name for name in _UNKNOWNS if getattr(options, name) is None]
+  if len(unknown) != 1:
+    raise ValueError(
+      "Expected two of --rounds, --noise-multiplier and --epsilon, got "
+      f"{len(_UNKNOWNS) - len(unknown)}; leave out the one to be found."
+    )
+  if not 1 <= options.cohort <= options.population:
+    raise ValueError(f"Expected --cohort from 1 to {options.population}, got {options.cohort}.")
+  print(
+    f"Each round: a Poisson sample of {options.cohort} of {options.population} records, one "
+    f"Gaussian sum; add/remove one record.\nAt delta = {options.delta:g}:"
+  )
+  known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
+  rows = (_plan_row(options, unknown[0], dict(values)) for values in itertools.product(*known))
+  _print_table(_HEADER, rows)
+  return 0
+
+
+def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) -> list[str]:
+  """One run: what it is, and its epsilon from both sides."""
+  solve, scope = _SOLVERS.get(unknown), {"accountant": options.accountant}
+  make = partial(ledger.subsampled_gaussian, options.cohort / options.population)
+  if solve is not None:
+    known[unknown] = solve(make, known, options.delta, scope)
+  run = make(known["noise_multiplier"], known["rounds"])
+  epsilon = accounting.epsilon(run, options.delta, **scope)
+  lower, _ = accounting.epsilon_interval(run, options.delta)
+  return [
+    str(known["rounds"]),
+    rounded_up(known["noise_multiplier"]),
+    rounded_up(epsilon),
+    rounded_down(lower, 3),
+  ]
+
+
+def _least_noise(
+  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, str]
+) -> float:
+  """The least noise multiplier, as it is printed: rounded up."""
+
+  def plan(noise_multiplier: float) -> Ledger:
+    return make(noise_multiplier, known["rounds"])
+
+  return float(rounded_up(accounting.calibrate_noise(known["epsilon"], delta, plan, **scope)))
+
+
+def _most_rounds(
+  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, str]
+) -> int:
+  """The most rounds."""
+  return accounting.calibrate_rounds(
+    known["epsilon"], delta, partial(make, known["noise_multiplier"]), **scope
+  )
+
+
+_SOLVERS: dict[str, Callable[..., float]] = {
+  "noise_multiplier": _least_noise,
+  "rounds": _most_rounds,
+}
+
+
+def _epsilon(options: argparse.Namespace) -> int:
+  """Prints the epsilon of a ledger to each observer."""
+  if not pathlib.Path(options.ledger).is_file():
+    raise ValueError(
+      f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
+    )
+  spent = ledger.load(options.ledger)
+  if not len(spent):
+    raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
+  for caveat in spent.caveats:
+    print(f"NOT PRIVATE: {caveat}.")
+  print(f"{len(spent)} events; at delta = {options.delta:g}:")
+  _print_table(("observer", "epsilon", "no less than"), _epsilon_rows(options, spent))
+  return 0
+
+
+def _epsilon_rows(options: argparse.Namespace, spent: Ledger) -> Iterator[list[str]]:
+  """A row for each observer."""
+  for observer in sorted({event.observer for event, _ in spent.entries}):
+    scope = {"relation": options.relation, "observer": observer}
+    epsilon = accounting.epsilon(spent, options.delta, accountant=options.accountant, **scope)
+    lower, _ = accounting.epsilon_interval(spent, options.delta, **scope)
+    yield [str(observer), rounded_up(epsilon), rounded_down(lower, 3)]
+
+
+def _audit(options: argparse.Namespace) -> int:
+  """Audits by name; the status is 1 if a stated epsilon is refuted."""
+  # The others wait for none of these.
+  import jax
+
+  from jdp import conformance, mechanisms, queries
+
+  local, sums = mechanisms.registry.registered(), queries.registry.registered()
+  names = options.names or [*local, *sums]
+  if unknown := sorted(set(names) - {*local, *sums}):
+    raise ValueError(
+      f"Expected registered names, got {', '.join(unknown)}; choose from "
+      f"{', '.join(sorted({*local, *sums}))}."
+    )
+  subjects: dict[str, conformance.Subject] = {}
+  for name in names:
+    if name in local:
+      subjects[f"{name}, per value"] = conformance.sharpest_subject(name, 1.0)
+    if name in sums:
+      found = conformance.registered_query_subjects(name)
+      subjects |= {f"{name}, {relation}": subject for relation, subject in found.items()}
+  audits = conformance.audit_all(
+    subjects,
+    jax.random.key(options.seed),
+    num_samples=options.samples,
+    report=lambda name, audit: print(f"{name}: {audit}", flush=True),
+  )
+  return int(any(audit.refuted for audit in audits.values()))
+
+
+def _print_table(header: Sequence[str], rows: Iterator[list[str]]) -> None:
+  """Prints aligned columns."""
+  lines = [list(header), *rows]
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  for line in lines:
+    print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,100 @@
+"""The command `jdp`: what it prints holds, and what it cannot answer is a sentence."""
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+import jdp
+from jdp import accounting, events, ledger, mechanisms
+from jdp.command_line import main
+from jdp.mechanisms import registry
+
+PLAN = "plan --population 10000 --cohort 200 --delta 1e-5 "
+
+
+def rows(capsys):
+  """The table's cells below its header."""
+  return [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+
+
+def test_printed_noise_meets_the_target_and_a_thousandth_less_does_not(capsys):
+  assert main((PLAN + "--rounds 100 500 --epsilon 1 2").split()) == 0
+  found = rows(capsys)
+  assert len(found) == 4
+  for (rounds, z, epsilon, lower), target in zip(found, (1, 2, 1, 2), strict=True):
+    run = ledger.subsampled_gaussian(0.02, float(z), int(rounds))
+    assert accounting.epsilon(run, 1e-5) <= float(epsilon) <= target
+    assert accounting.epsilon(run, 1e-5, accountant="pld") >= float(lower) > 0
+    less = ledger.subsampled_gaussian(0.02, 0.998 * float(z), int(rounds))
+    assert accounting.epsilon(less, 1e-5) > target
+
+
+def test_rounds_and_epsilon_are_found_from_the_other_two(capsys):
+  assert main((PLAN + "--noise-multiplier 1.1 --epsilon 2").split()) == 0
+  ((rounds, _, epsilon, _),) = rows(capsys)
+  assert main((PLAN + f"--noise-multiplier 1.1 --rounds {rounds} {int(rounds) + 1}").split()) == 0
+  within, beyond = rows(capsys)
+  assert within[2] == epsilon
+  assert float(within[2]) <= 2 < float(beyond[2])
+
+
+def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(capsys, tmp_path):
+  event = events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 2.0), key_exposed=True)
+  spent = ledger.Ledger().append(event, count=10)
+  spent.save(tmp_path / "ledger.jsonl")
+  assert main(["epsilon", str(tmp_path / "ledger.jsonl"), "--delta", "1e-5"]) == 0
+  caveat, _, _, row = capsys.readouterr().out.splitlines()
+  assert caveat.startswith("NOT PRIVATE: the noise of 10 of 10 events")
+  observer, epsilon, lower = row.split()
+  assert observer == "model"
+  assert float(lower) <= accounting.epsilon(spent, 1e-5) <= float(epsilon)
+
+
+@pytest.mark.parametrize(
+  ("command", "message"),
+  [
+    (PLAN + "--rounds 10", "Expected two of"),
+    (PLAN + "--rounds 10 --epsilon 1 --noise-multiplier 1", "got 3"),
+    (PLAN + "--rounds 0 --epsilon 1", "Expected"),
+    (PLAN + "--rounds 10 --epsilon nan", "Expected target_epsilon"),
+    (PLAN.replace("10000", "100") + "--rounds 10 --epsilon 1", "--cohort from 1 to 100"),
+    ("epsilon missing.jsonl --delta 1e-5", "no such file"),
+    ("audit nothing", "Expected registered names"),
+  ],
+)
+def test_what_cannot_be_answered_is_a_sentence(capsys, command, message):
+  assert main(command.split()) == 2
+  assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_audit_of_a_broken_mechanism_fails(capsys, monkeypatch):
+  assert main(["audit", "laplace", "--samples", "20000"]) == 0
+  assert "not refuted" in capsys.readouterr().out
+  monkeypatch.setattr(registry, "_MECHANISMS", dict(registry._MECHANISMS))
+
+  def make(setting):  # a fourth of the noise that it states
+    return mechanisms.laplace(4 * setting.epsilon, 2.0)._replace(
+      guarantee=mechanisms.laplace(setting.epsilon, 2.0).guarantee
+    )
+
+  registry.register("broken", make)
+  assert main(["audit", "broken", "--samples", "20000"]) == 1
+  assert "REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_starts_no_backend():
+  """A plan needs no device: two processes may hold the accelerator."""
+  code = (
+    "import sys; from jdp.command_line import main; main(sys.argv[1:]);"
+    "from jax._src import xla_bridge; sys.exit(bool(xla_bridge._backends))"
+  )
+  command = [sys.executable, "-c", code, *(PLAN + "--rounds 10 --epsilon 1").split()]
+  assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def test_the_version_is_that_of_the_installed_distribution():
+  assert jdp.__version__ == importlib.metadata.version("jdp")
