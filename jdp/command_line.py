@@ -97,7 +97,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) -> list[str]:
   """One run: what it is, and its epsilon from both sides."""
-  solve, scope = _SOLVERS.get(unknown), {"accountant": options.accountant}
+  solve = _SOLVERS.get(unknown)
+  scope: dict[str, Any] = {"accountant": options.accountant}
   make = partial(ledger.subsampled_gaussian, options.cohort / options.population)
   if solve is not None:
     known[unknown] = solve(make, known, options.delta, scope)
@@ -113,7 +114,7 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
 
 
 def _least_noise(
-  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, str]
+  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, Any]
 ) -> float:
   """The least noise multiplier, as it is printed: rounded up."""
 
@@ -124,7 +125,7 @@ def _least_noise(
 
 
 def _most_rounds(
-  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, str]
+  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, Any]
 ) -> int:
   """The most rounds."""
   return accounting.calibrate_rounds(
