@@ -1,0 +1,128 @@
+"""The binary tree of partial sums, with Honaker's estimates from below (arXiv 2103.00039)."""
+
+import dataclasses
+
+import numpy as np
+
+from jdp import _validate
+from jdp.matrix_factorization.participation import pattern_bound
+from jdp.matrix_factorization.strategies import Strategy, Workload
+
+_LONGEST_SEARCH = 1e9  # elementary steps
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeStrategy(Strategy):
+  """Noise at every node of a binary tree over the rounds; a prefix sum is a sum of nodes.
+
+  A node's sum is estimated by the node and by its children, each weighted by its precision. Nodes
+  that are not complete inside the rounds have no noise.
+
+  Attributes:
+    rounds: n.
+  """
+
+  rounds: int
+
+  @property
+  def num_rounds(self) -> int:
+    """The number of rounds, n."""
+    return self.rounds
+
+  @property
+  def memory(self) -> int:  # type: ignore[override]
+    """See `Strategy`: one estimate for each level."""
+    return self.rounds.bit_length()
+
+  def matrix(self) -> np.ndarray:
+    """The encoder, float64 [nodes, n]: which rounds are below a node."""
+    rows = []
+    for level in range(self.rounds.bit_length()):
+      size = 2**level
+      for start in range(0, self.rounds - size + 1, size):
+        rows.append((np.arange(self.rounds) // size == start // size).astype(np.float64))
+    return np.stack(rows)
+
+  def squared_sensitivity(self, min_separation: int, most: int) -> float:
+    """Exact, or an upper bound where the exact search would take long."""
+    if most**2 * min_separation**3 <= _LONGEST_SEARCH:
+      return _heaviest_squares(self.rounds, min_separation, most)
+    columns = self.matrix()
+    return pattern_bound(columns.T @ columns, min_separation, most)
+
+  def squared_errors(self, workload: Workload = None) -> np.ndarray:
+    """Of prefix sums alone: round t sums the estimates of the nodes that make it up.
+
+    Raises:
+      ValueError: if there is a workload.
+    """
+    if workload is not None:
+      raise ValueError("Expected no workload with a tree, got one; it estimates prefix sums.")
+    variances = _node_variances(self.rounds.bit_length())
+    ends = np.arange(1, self.rounds + 1)
+    return np.sum(
+      [variance * (ends >> level & 1) for level, variance in enumerate(variances)], axis=0
+    )
+
+
+def tree(num_rounds: int) -> TreeStrategy:
+  """The binary tree over the rounds.
+
+  >>> strategy = tree(9)
+  >>> round(strategy.sensitivity(min_separation=4, max_participations=3) ** 2, 9)
+  11.0
+  """
+  _validate.integer(1, num_rounds=num_rounds)
+  return TreeStrategy(num_rounds)
+
+
+def _heaviest_squares(num_rounds: int, min_separation: int, most: int) -> float:
+  """The largest sum over the nodes of (a pattern's rounds below the node)^2.
+
+  A table of a subtree holds, at [m, a, z], the largest sum of m rounds of which the first has at
+  least a rounds of the subtree before it, and the last at least z after it.
+  """
+  b = min_separation
+  table = np.full((most + 1, b, b), -np.inf)
+  table[0], table[1, 0, 0] = 0.0, 1.0  # a leaf
+  forest, size = None, 1
+  tables = []
+  for level in range(num_rounds.bit_length()):
+    tables.append(table)
+    if level + 1 < num_rounds.bit_length():
+      squares = np.arange(most + 1)[:, None, None] ** 2.0
+      table = _joined(table, size, table, size) + squares
+      size *= 2
+  # The rounds are a row of complete trees, the largest first.
+  length = 0
+  for level in reversed(range(num_rounds.bit_length())):
+    if num_rounds >> level & 1:
+      own, size = tables[level], 2**level
+      forest = own if forest is None else _joined(forest, length, own, size)
+      length += size
+  assert forest is not None
+  return float(np.max(forest[:, 0, 0]))
+
+
+def _joined(left: np.ndarray, left_size: int, right: np.ndarray, right_size: int) -> np.ndarray:
+  """The table of two subtrees side by side."""
+  most, b = left.shape[0] - 1, left.shape[1]
+  places = np.arange(b)
+  # All rounds on one side: the other side's length counts towards its distance from the end.
+  best = np.maximum(
+    right[:, np.maximum(places - left_size, 0)], left[:, :, np.maximum(places - right_size, 0)]
+  )
+  for first in range(1, most):
+    for second in range(1, most + 1 - first):
+      for after in places[: min(b, left_size)]:  # rounds after the left side's last one
+        sums = left[first, :, after, None] + right[second, b - 1 - after, None, :]
+        np.maximum(best[first + second], sums, out=best[first + second])
+  return best
+
+
+def _node_variances(levels: int) -> list[float]:
+  """The variance of a node's estimate by level: its own noise, and its children's estimates."""
+  variances = [1.0]
+  for _ in range(levels - 1):
+    variances.append(1 / (1 + 1 / (2 * variances[-1])))
+  return variances
