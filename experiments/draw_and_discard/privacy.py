@@ -20,7 +20,11 @@ from jdp.accounting.draw_and_discard import (
   published_average,
   published_lemma,
 )
-from jdp.accounting.draw_and_discard.later_updates import line_epsilon
+from jdp.accounting.draw_and_discard.later_updates import (
+  LaterUpdates,
+  known_of_steps,
+  line_epsilon,
+)
 from jdp.accounting.draw_and_discard.lineage import probability_gone
 from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
@@ -56,13 +60,28 @@ def adversary_statements(
       channel_listener(release.epsilon, **report, reports=event.max_releases, delta=options.delta),
       internal_threat(release.epsilon, k, **report, delta=release.delta),
     ]
-  # later="any": gradients are clipped, so nothing is known of the map of later updates.
   if of_a_coordinate and _is_as_published(options):
-    updates = _updates_per_pass(task)
     made[_COORDINATE].append(
-      opportunistic_threat(release.epsilon, options.delta, k, updates, later="any")
+      opportunistic_threat(
+        release.epsilon,
+        options.delta,
+        k,
+        _updates_per_pass(task),
+        later=_later_updates(options, task),
+        dimension=dimension,
+      )
     )
   return made
+
+
+def _later_updates(options: Any, task: Any) -> LaterUpdates:
+  """What is known of the clients' updates that follow a user's own."""
+  return known_of_steps(
+    options.learning_rate,
+    options.clip,
+    smoothness=task.model.smoothness,
+    gradient_bound=task.model.gradient_bound,
+  )
 
 
 def _is_as_published(options: Any) -> bool:
@@ -90,7 +109,8 @@ def privacy_parts(
     yield Part(f"Adversaries, {row['label']}", text, printed=False)
   if _is_as_published(options):
     epsilon = from_json(private[0]["release"]).epsilon
-    yield Part("Later updates", _LATER, {"privacy": _figure(options, epsilon)}, printed=False)
+    figures = {"privacy": _figure(options, epsilon)}
+    yield Part("Later updates", _LATER + _certificate(options, task), figures, printed=False)
 
 
 def _guaranteed(task: Any, private: Sequence[Row], results: Sequence[Row]) -> str:
@@ -114,8 +134,26 @@ choice of the settings, or of what the low-order bits of float32 noise tell."""
 
 _LATER = """Left: the probability that no instance descends from a user's update any more (exact).
 Right: guarantees for one report and one coordinate that is followed along its line by so many
-updates, **if** these do not depend on the model, or do not expand; clipped average gradients need
-not be either, and then only ε is known. Lemma 4.3 is published, no guarantee."""
+updates, **if** these do not depend on the model, or do not expand. Lemma 4.3 is published, no
+guarantee.
+
+"""
+
+
+def _certificate(options: Any, task: Any) -> str:
+  """Why later updates of this run do not expand, or why that is not known."""
+  smoothness, bound = task.model.smoothness, task.model.gradient_bound
+  conditions = (
+    f"c = {options.clip:g} against gradients of at most {bound:g} in a coordinate, and a learning "
+    f"rate of {options.learning_rate:g} against 2 / smoothness = {2 / smoothness:.3g}"
+  )
+  if _later_updates(options, task) is LaterUpdates.ANY:
+    return f"This run's updates may expand ({conditions}): only ε is known of adversary III."
+  return (
+    "This run's updates do not expand: the loss is convex, no gradient is clipped, and no step is "
+    f"longer than 2 / smoothness ({conditions}). The statement on adversary III rests on that, and "
+    "on the other clients following the protocol."
+  )
 
 
 def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:

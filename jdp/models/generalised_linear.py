@@ -24,18 +24,25 @@ class Family(NamedTuple):
     cumulant: scores [n, outputs] -> [n]. Its gradient is the mean (P. McCullagh and J. A. Nelder,
       "Generalized Linear Models", 1989, Section 2.2.2).
     mean: scores [n, outputs] -> expected responses [n, outputs], the inverse of the canonical link.
+    curvature: an upper bound on the eigenvalues of the cumulant's second derivative.
+    largest_residual: an upper bound on |mean - response| for responses in [0, 1].
   """
 
   cumulant: Callable[[jax.Array], jax.Array]
   mean: Callable[[jax.Array], jax.Array]
+  curvature: float
+  largest_residual: float
 
 
 FAMILIES = {
   # unit variance, identity link
-  "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s),
-  "logistic": Family(lambda s: jnp.sum(jax.nn.softplus(s), axis=1), jax.nn.sigmoid),
-  "poisson": Family(lambda s: jnp.sum(jnp.exp(s), axis=1), jnp.exp),
-  "multinomial": Family(lambda s: jax.nn.logsumexp(s, axis=1), lambda s: jax.nn.softmax(s, axis=1)),
+  "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s, 1.0, math.inf),
+  "logistic": Family(lambda s: jnp.sum(jax.nn.softplus(s), axis=1), jax.nn.sigmoid, 0.25, 1.0),
+  "poisson": Family(lambda s: jnp.sum(jnp.exp(s), axis=1), jnp.exp, math.inf, math.inf),
+  # Of diag(p) - p p^T, the covariance of one draw, no eigenvalue is above 1/2.
+  "multinomial": Family(
+    lambda s: jax.nn.logsumexp(s, axis=1), lambda s: jax.nn.softmax(s, axis=1), 0.5, 1.0
+  ),
 }
 
 
@@ -52,6 +59,10 @@ class GLM(NamedTuple):
       if none counts. It leaves out the term that depends on the responses alone.
     gradient: (parameters, examples) -> the gradient of `loss`, [outputs, features]. It is the
       average of (expected response - response) times the features.
+    smoothness: an upper bound on the eigenvalues of the loss's second derivative, whatever the
+      examples: the family's curvature times the number of features.
+    gradient_bound: an upper bound on the size of a coordinate of the gradient, whatever the
+      examples.
   """
 
   init: Callable[[jax.Array], jax.Array]
@@ -59,6 +70,8 @@ class GLM(NamedTuple):
   predict: Callable[[jax.Array, jax.Array], jax.Array]
   loss: Loss
   gradient: Callable[[jax.Array, Examples], jax.Array]
+  smoothness: float
+  gradient_bound: float
 
 
 def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
@@ -98,7 +111,7 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
     raise ValueError(
       f"Expected num_outputs 1 for family {family!r}, got {num_outputs}; use 'multinomial'."
     )
-  cumulant, mean = FAMILIES[family]
+  cumulant, mean, curvature, largest_residual = FAMILIES[family]
   features = math.prod(input_shape)
 
   def init(key):
@@ -126,7 +139,10 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
     residuals = mean(inputs @ params.T) - responses(examples.labels)
     return (residuals * _shares(examples.mask)[:, None]).T @ inputs
 
-  return GLM(init, apply, lambda params, inputs: mean(apply(params, inputs)), loss, gradient)
+  def predict(params, inputs):
+    return mean(apply(params, inputs))
+
+  return GLM(init, apply, predict, loss, gradient, curvature * features, largest_residual)
 
 
 def with_intercept(inputs: jax.Array) -> jax.Array:

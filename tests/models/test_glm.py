@@ -131,3 +131,46 @@ def test_an_intercept_is_a_feature_of_one():
 def test_bad_arguments_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     glm(*arguments)
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic", "multinomial"])
+def test_the_smoothness_bounds_the_curvature_and_is_nearly_attained(family):
+  """For features of all ones at the scores of most curvature."""
+  model = glm(family, (FEATURES,), 2 if family == "multinomial" else 1)
+  outputs = 2 if family == "multinomial" else 1
+
+  def flat_loss(weights, client):
+    return model.loss(weights.reshape(outputs, FEATURES), client)
+
+  curvatures = []
+  for inputs in (jnp.ones((1, FEATURES)), jax.random.uniform(jax.random.key(0), (1, FEATURES))):
+    client = Examples(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1))
+    for scale in (0.0, 0.3):
+      weights = scale * jax.random.normal(jax.random.key(1), (outputs * FEATURES,))
+      curvatures.append(jnp.linalg.eigvalsh(jax.hessian(flat_loss)(weights, client))[-1])
+  assert 0.999 * model.smoothness <= max(curvatures) <= model.smoothness * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("family", ["logistic", "multinomial"])
+def test_no_gradient_exceeds_its_bound_and_a_confident_mistake_attains_it(family):
+  outputs = 3 if family == "multinomial" else 1
+  model = glm(family, (FEATURES,), outputs)
+  client = Examples(jnp.ones((1, FEATURES)), jnp.ones(1, jnp.int32), jnp.ones(1))
+  weights = jnp.zeros((outputs, FEATURES)).at[0].set(50.0 if family == "multinomial" else -50.0)
+  largest = jnp.max(jnp.abs(model.gradient(weights, client)))
+  assert 0.999 < largest <= model.gradient_bound == 1.0
+
+
+def test_steps_of_two_over_the_smoothness_never_part_two_models_and_longer_ones_do():
+  model = glm("multinomial", (FEATURES,), 3)
+  client = Examples(jnp.ones((1, FEATURES)), jnp.ones(1, jnp.int32), jnp.ones(1))
+  one = 1e-2 * jax.random.normal(jax.random.key(0), (1000, 3, FEATURES))
+  other = one + jnp.array([1e-2, -1e-2, 0.0])[None, :, None]
+
+  def stretch(rate):
+    gradients = [jax.vmap(model.gradient, (0, None))(x, client) for x in (one, other)]
+    after = one - other - rate * (gradients[0] - gradients[1])
+    return jnp.linalg.norm(after, axis=(1, 2)) / jnp.linalg.norm(one - other, axis=(1, 2))
+
+  assert jnp.max(stretch(2 / model.smoothness)) <= 1 + 1e-4
+  assert jnp.max(stretch(4 / model.smoothness)) > 1.3

@@ -46,6 +46,35 @@ class LaterUpdates(enum.StrEnum):
   ANY = "any"  #: nothing
 
 
+def known_of_steps(
+  learning_rate: float, clip: float, *, smoothness: float, gradient_bound: float
+) -> LaterUpdates:
+  """What is known of gradient steps on a convex loss, such as that of a `jdp.models.GLM`.
+
+  They are non-expansive if they are never clipped and are no longer than 2 / smoothness (arXiv
+  1808.06651, Proposition 18). That is so in real numbers; float32 adds its rounding.
+
+  Args:
+    learning_rate: the size of a step, the largest of a schedule.
+    clip: the bound c on the size of each coordinate of a gradient.
+    smoothness: an upper bound on the eigenvalues of the loss's second derivative.
+    gradient_bound: an upper bound on the size of each coordinate of a gradient.
+
+  Raises:
+    ValueError: if a number is not positive.
+
+  >>> known_of_steps(0.03, 1.0, smoothness=32.0, gradient_bound=1.0).value
+  'non_expansive'
+  >>> known_of_steps(0.03, 0.5, smoothness=32.0, gradient_bound=1.0).value
+  'any'
+  """
+  _validate.positive(learning_rate=learning_rate, clip=clip)
+  _validate.in_range(0, math.inf, smoothness=smoothness, gradient_bound=gradient_bound)
+  if gradient_bound <= clip and learning_rate * smoothness <= 2:
+    return LaterUpdates.NON_EXPANSIVE
+  return LaterUpdates.ANY
+
+
 def line_epsilon(
   epsilon: float,
   delta: float,

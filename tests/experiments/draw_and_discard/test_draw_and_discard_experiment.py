@@ -36,7 +36,7 @@ TINY = {
   "batch_sizes": (7,),
   "epsilons": (5.0,),
   "noisy_instances": 3,
-  "learning_rate": 0.1,
+  "learning_rate": 0.06,
 }
 NAMES = ("k_4", "batch_7", "k_3_epsilon_5")
 ROUND = 143 // 2
@@ -168,13 +168,14 @@ def test_the_report_says_what_each_adversary_learns(finished):
     channel_listener(5.0),
     channel_listener(5.0, reports=3, delta=1e-6),
     internal_threat(5.0, 3),
-    opportunistic_threat(5.0, 1e-6, 3, 2 * ROUND, later="any"),
+    opportunistic_threat(5.0, 1e-6, 3, 2 * ROUND, later="non_expansive", dimension=640),
     channel_listener(5.0, **whole),
     channel_listener(5.0, **whole, reports=3, delta=1e-6),
     internal_threat(5.0, 3, **whole),
   ]
   guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
   assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
+  assert "updates do not expand" in report.replace("\n", " ")
   (published,) = (
     line for line in report.splitlines() if line.startswith("Published, **no guarantees**")
   )
@@ -186,6 +187,25 @@ def test_the_report_says_what_each_adversary_learns(finished):
   for picture in re.findall(r"\]\((\w+\.png)\)", report):
     assert (finished[0] / picture).read_bytes().startswith(b"\x89PNG")
   assert report.count(".png)") == 3
+
+
+@pytest.mark.parametrize(
+  ("changes", "holds"),
+  [
+    ({"learning_rate": 0.0625}, True),  # 4 / 64 features
+    ({"learning_rate": 0.0626}, False),
+    ({"clip": 0.99}, False),
+    ({"clip": 2.0}, True),
+  ],
+)
+def test_later_updates_hide_a_coordinate_only_where_they_do_not_expand(changes, holds):
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, {"epsilons": (5.0,)} | changes)
+  task = draw_and_discard.load_stream_task(options)
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 5.0).event.guarantee
+  made = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5))
+  (third,) = (s for s in next(iter(made.values())) if s.adversary.startswith("III"))
+  assert ("non_expansive" in third.sees) == holds
+  assert third.epsilon <= guarantee.epsilon
 
 
 def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
