@@ -7,31 +7,44 @@ Three concerns never know of each other:
   sum);
 * the accounting (`jdp.accounting`), which comes afterwards, from a ledger (`jdp.ledger`) of what
   was done.
+
+A subpackage is imported when it is first used, so that `import jdp` alone costs next to nothing.
 """
 
-from jdp import (
-  accounting,
-  data,
-  events,
-  federated,
-  guarantees,
-  ledger,
-  mechanisms,
-  models,
-  numerics,
-  queries,
-  random,
-  sampling,
-  transforms,
-)
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from jdp import (
+    accounting,
+    attacks,
+    conformance,
+    data,
+    events,
+    federated,
+    guarantees,
+    ledger,
+    matrix_factorization,
+    mechanisms,
+    models,
+    numerics,
+    queries,
+    random,
+    sampling,
+    transforms,
+  )
 
 __all__ = [
   "accounting",
+  "attacks",
+  "conformance",
   "data",
   "events",
   "federated",
   "guarantees",
   "ledger",
+  "matrix_factorization",
   "mechanisms",
   "models",
   "numerics",
@@ -42,3 +55,13 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+def __getattr__(name: str) -> ModuleType:
+  """A subpackage, on its first use; Python keeps it afterwards."""
+  if name in __all__:
+    return importlib.import_module(f"jdp.{name}")
+  raise AttributeError(f"Expected one of {', '.join(__all__)} of jdp, got {name!r}.")
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *__all__})

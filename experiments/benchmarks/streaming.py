@@ -30,10 +30,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from absl import app, flags
 from jax import lax
 from jax.sharding import PartitionSpec
-from scipy import special, stats
 
 import jdp.random
 from experiments.benchmarks import checkouts, harness
@@ -61,14 +61,14 @@ def _numpy_release(dim: int, epsilon: float, rng: Any) -> Callable[[np.ndarray],
   """
   cap = mechanisms.priv_unit(dim, epsilon).parameters
   sigma = dim**-0.5
-  above = special.ndtr(-cap.gamma / sigma)  # P(alpha >= gamma) for alpha ~ N(0, 1/dim)
-  m = sigma * stats.norm.pdf(cap.gamma / sigma) * (cap.p / above - (1 - cap.p) / (1 - above))
+  above = scipy.special.ndtr(-cap.gamma / sigma)  # P(alpha >= gamma) for alpha ~ N(0, 1/dim)
+  m = sigma * scipy.stats.norm.pdf(cap.gamma / sigma) * (cap.p / above - (1 - cap.p) / (1 - above))
 
   def release(u):
     # Inverse transform sampling of alpha, on the cap with probability p and off it otherwise.
     in_cap = rng.random() < cap.p
     tail = rng.random() * above if in_cap else above + rng.random() * (1 - above)
-    alpha = -sigma * special.ndtri(tail)
+    alpha = -sigma * scipy.special.ndtri(tail)
     noise = rng.standard_normal(dim) * sigma
     noise -= (noise @ u) * u
     return (alpha * u + noise) / m

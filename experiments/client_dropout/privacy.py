@@ -3,6 +3,7 @@
 It tabulates epsilons and rounds at the publication's setting, collusion, and bits.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +21,20 @@ from jdp.queries.distributed.integer_sums import plan_grid
 
 Z, ROUNDS, DELTA, CLIENTS = 144.49, 1500, 1e-5, 1000
 _RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-_QUERIES: dict[str, DistributedSum] = {
-  name: distributed_sum(1.0, Z, scheme)
-  for name, scheme in (
-    ("no calibration", uncalibrated()),
-    ("calibration inside", calibrated()),
-    ("calibration outside", calibrated(inside=False)),
-    ("excess noise removed", excess(0.5)),
-    ("central noise", central()),
-  )
+_SCHEMES = {
+  "no calibration": uncalibrated(),
+  "calibration inside": calibrated(),
+  "calibration outside": calibrated(inside=False),
+  "excess noise removed": excess(0.5),
+  "central noise": central(),
 }
 _CLAIMS = {0.1: 15, 0.3: 50}  # Dropout -> percent by which calibration improves protection.
+
+
+@functools.cache
+def _query(name: str) -> DistributedSum:
+  """The query under a scheme; made late, as its constants start JAX's devices."""
+  return distributed_sum(1.0, Z, _SCHEMES[name])
 
 
 def epsilon(
@@ -47,7 +51,7 @@ def epsilon(
     dishonest: the share of clients that leave out their noise. They are lost at the same rate as
       the others.
   """
-  query = _QUERIES[name]
+  query = _query(name)
   reported = round(CLIENTS * (1 - rate))
   # Announced, then reported, then left at each calibration: the counts that the events need.
   counts = [CLIENTS, reported] + [round(reported * (1 - later))] * query.scheme.num_calibrations
@@ -62,7 +66,7 @@ def possible_rounds(name: str, observer: str, rate: float) -> int:
   The rounds of a Gaussian sum compose to one Gaussian sum, so their number is proportional to the
   variance.
   """
-  query = _QUERIES[name]
+  query = _query(name)
   left = round(CLIENTS * (1 - rate))
   counts = jnp.array([CLIENTS, left] + [left] * query.scheme.num_calibrations)
   realised = float(getattr(query.scheme.realised(counts, counts), observer))
@@ -73,7 +77,7 @@ def possible_rounds(name: str, observer: str, rate: float) -> int:
 def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]) -> str:
   rows = (
     [name, observer, *(form(value(name, observer, rate)) for rate in _RATES)]
-    for name in _QUERIES
+    for name in _SCHEMES
     for observer in ("server", "model")
   )
   return table(["noise", "against", *(f"{rate:.0%} lost" for rate in _RATES)], rows)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
@@ -191,7 +191,7 @@ for many."""
 
 
 def _interval(rate: float, count: int) -> str:
-  result = stats.binomtest(round(rate * count), count).proportion_ci()
+  result = scipy.stats.binomtest(round(rate * count), count).proportion_ci()
   return f"{100 * result.low:.2f} to {100 * result.high:.2f} %"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 
 from experiments.mean_estimation import sgd_asymptotics
 from experiments.mean_estimation.gradients import gradients
@@ -240,7 +240,7 @@ def sgd_part(options: Any) -> Part:
     )
     measured = np.mean(np.asarray(run(key), float) ** 2, axis=0)
     # The sum of squares over the true variance is chi-squared: the mean x* is known.
-    low, high = count / stats.chi2.ppf([(1 + _LEVEL) / 2, (1 - _LEVEL) / 2], count)
+    low, high = count / scipy.stats.chi2.ppf([(1 + _LEVEL) / 2, (1 - _LEVEL) / 2], count)
     predicted, limit = (
       sgd_asymptotics.covariance(release.noise(), steps),
       sgd_asymptotics.limit(release.noise()),

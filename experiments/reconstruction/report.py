@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from scipy import stats
 
 from experiments.reconstruction import images
 from experiments.reconstruction.cnn import Pictures
@@ -227,7 +227,7 @@ def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
   for name in dict.fromkeys(result["mechanism"] for result in private):
     own = [(r["epsilon"], r["views"][1]) for r in private if r["mechanism"] == name]
     shares = [(row["successes"][0], row["trials"]) for _, row in own]
-    limits = [stats.binomtest(*share).proportion_ci(0.95, "exact") for share in shares]
+    limits = [scipy.stats.binomtest(*share).proportion_ci(0.95, "exact") for share in shares]
     means = [successes / trials for successes, trials in shares]
     errors = np.abs([[m - i.low, i.high - m] for m, i in zip(means, limits, strict=True)]).T
     axes.errorbar([e for e, _ in own], means, yerr=errors, label=name, marker="o", capsize=3)
@@ -255,7 +255,7 @@ def _limit_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _share_with_interval(successes: int, trials: int) -> str:
-  interval = stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
+  interval = scipy.stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
   return f"{successes / trials:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 

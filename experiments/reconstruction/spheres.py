@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+import scipy
 
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.keys import case_key, case_number
@@ -123,7 +123,9 @@ def values_of(case: Case, generator: np.random.Generator, count: int) -> np.ndar
 def lower_limit(successes: int, trials: int) -> float:
   """The one-sided lower Clopper-Pearson limit of a chance of success, at `CONFIDENCE`."""
   return float(
-    stats.binomtest(successes, trials, alternative="greater").proportion_ci(CONFIDENCE, "exact").low
+    scipy.stats.binomtest(successes, trials, alternative="greater")
+    .proportion_ci(CONFIDENCE, "exact")
+    .low
   )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from scipy import stats
+import scipy
 
 from experiments.runner.options import option
 from jdp import _validate, accounting, sampling
@@ -150,7 +150,7 @@ def default_participation_cap(num_rounds: int, probability: float) -> int:
   >>> default_participation_cap(200, 0.1), default_participation_cap(10, 1.0)
   (31, 10)
   """
-  beyond = stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
+  beyond = scipy.stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
   # E[(K - c)+] is the sum of P(K > j) over j >= c.
   lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)
   return int(np.argmax(lost <= _LOST_SHARE * num_rounds * probability))

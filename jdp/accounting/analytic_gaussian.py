@@ -11,7 +11,7 @@ overflows in this form.
 
 import math
 
-from scipy import optimize, special
+import scipy
 
 from jdp import _validate
 
@@ -64,8 +64,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   if _log_delta(noise_multiplier, 0.0) <= log_delta:
     return 0.0
   # At this epsilon P(privacy loss > epsilon) is already below delta.
-  highest = (0.5 / noise_multiplier - special.ndtri_exp(log_delta)) / noise_multiplier
-  epsilon = optimize.brentq(
+  highest = (0.5 / noise_multiplier - scipy.special.ndtri_exp(log_delta)) / noise_multiplier
+  epsilon = scipy.optimize.brentq(
     lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta,
     0.0,
     highest,
@@ -106,7 +106,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
       f"Expected a noise multiplier between {_LEAST:g} and {_LARGEST:g}, got epsilon = {epsilon} "
       f"and delta = {delta}, which need one outside; choose others."
     )
-  return math.exp(optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
+  return math.exp(scipy.optimize.brentq(surplus, lowest, highest, xtol=1e-14)) * (1 + 2 * _SAFETY)
 
 
 def _log_delta(z: float, epsilon: float) -> float:
@@ -119,14 +119,15 @@ def _log_delta(z: float, epsilon: float) -> float:
     # Mills's ratio may overflow here. The two terms differ by much, so their plain difference 1 -
     # Phi(x) - phi(x) R(x + 1/z) is accurate.
     return math.log1p(
-      -float(special.ndtr(x)) - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
+      -float(scipy.special.ndtr(x))
+      - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
     )
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
 
 
 def _mills(x: float) -> float:
   """R(x) = Phi(-x)/phi(x)."""
-  return math.sqrt(math.pi / 2) * float(special.erfcx(x / math.sqrt(2)))
+  return math.sqrt(math.pi / 2) * float(scipy.special.erfcx(x / math.sqrt(2)))
 
 
 def _log(delta: float) -> float:

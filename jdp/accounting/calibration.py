@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from scipy import optimize
+import scipy
 
 from jdp import _validate
 from jdp.accounting.accountant import epsilon
@@ -243,7 +243,7 @@ def _largest(
         f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} "
         f"at delta={delta} with any; choose a smaller delta, or look at the plan."
       )
-  log_x = optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
+  log_x = scipy.optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
   while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
     log_x -= _STEP
   return math.exp(log_x)

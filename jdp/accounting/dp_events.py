@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scipy import special
+import scipy
 
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
@@ -216,7 +216,9 @@ def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
     )
 
   noise, num_values = (
-    parameters if pair.family is RANDOMIZED_RESPONSE else (2 * special.expit(-parameters[0]), 2)
+    parameters
+    if pair.family is RANDOMIZED_RESPONSE
+    else (2 * scipy.special.expit(-parameters[0]), 2)
   )
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 

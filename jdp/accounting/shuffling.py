@@ -30,10 +30,9 @@ arXiv 2208.04591 had stated the second r for every randomiser. Its erratum withd
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from jdp import _validate
 
@@ -49,7 +48,7 @@ _TINY = 1e-300
 
 _CLONES = {
   "any": lambda epsilon: math.exp(-epsilon),
-  "randomized_response": lambda epsilon: 2 * float(special.expit(-epsilon)),
+  "randomized_response": lambda epsilon: 2 * float(scipy.special.expit(-epsilon)),
 }
 
 
@@ -91,10 +90,10 @@ def shuffled_delta(
     math.expm1(-local_epsilon) * (1 + math.exp(-epsilon))
   )
   least = np.ceil(share * (clones + 1))
-  half = _binomial()(clones, 0.5)
+  half = scipy.stats.binom(clones, 0.5)
   above, at = half.sf(least - 1), half.pmf(least - 1)
   # The hockey-stick divergence of that event: a term at its border, less one of the tail beyond.
-  gain = -math.expm1(epsilon - local_epsilon) * float(special.expit(local_epsilon)) * at
+  gain = -math.expm1(epsilon - local_epsilon) * float(scipy.special.expit(local_epsilon)) * at
   lost = math.expm1(epsilon) * above
   return min(
     1.0,
@@ -168,13 +167,6 @@ def largest_local_epsilon(
   return _search(delta_of, delta, feasible=target_epsilon, infeasible=_MAX_EPSILON)
 
 
-def _binomial() -> Any:
-  """SciPy's binomial distribution."""
-  from scipy import stats  # Here, as it takes a quarter of a second to import.
-
-  return stats.binom
-
-
 @functools.lru_cache(maxsize=4)
 def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
   """Numbers of clones and their probabilities: all but 2 e^-_LOG_TAIL of the mass.
@@ -186,7 +178,7 @@ def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
   reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)
   clones = np.arange(max(0, math.floor(mean - reach)), min(others, math.ceil(mean + reach)) + 1.0)
   starts = np.arange(0, clones.size, -(-clones.size // _MAX_GROUPS))
-  return clones[starts], np.add.reduceat(_binomial()(others, probability).pmf(clones), starts)
+  return clones[starts], np.add.reduceat(scipy.stats.binom(others, probability).pmf(clones), starts)
 
 
 def _search(
@@ -204,7 +196,7 @@ def _search(
     return infeasible
   if excess(feasible) == 0:
     return feasible
-  found = float(optimize.brentq(excess, feasible, infeasible, xtol=_TOLERANCE / 4))
+  found = float(scipy.optimize.brentq(excess, feasible, infeasible, xtol=_TOLERANCE / 4))
   # The root may lie a rounding error on the infeasible side: step back until the bound holds.
   while excess(found) > 0:
     found += math.copysign(_TOLERANCE / 4, feasible - infeasible)

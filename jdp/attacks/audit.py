@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
 """(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise.
@@ -71,8 +71,8 @@ def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.nda
   ([0.0, 0.369, 0.948], [0.052, 0.631, 1.0])
   """
   k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
-  low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
-  high = np.where(k < n, special.betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
+  low = np.where(k > 0, scipy.special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
+  high = np.where(k < n, scipy.special.betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
   return low, high
 
 
@@ -113,7 +113,7 @@ def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   >>> quick_epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # `epsilon_bound`: 1.990
   1.991
   """
-  z = special.ndtri(1 - _error_probability(confidence) / 2)
+  z = scipy.special.ndtri(1 - _error_probability(confidence) / 2)
   _check_delta(delta)
 
   def limits(hits, trials):
@@ -151,7 +151,9 @@ def gaussian_bound(confidence: float) -> Bound:
     _, high = clopper_pearson(false_hits, false_trials, error)
     # A limit of 0 for P, or of 1 for Q, says nothing: the bound is 0 there, not -inf.
     informative = (low > 0) & (high < 1)
-    return np.where(informative, np.maximum(special.ndtri(low) - special.ndtri(high), 0.0), 0.0)
+    return np.where(
+      informative, np.maximum(scipy.special.ndtri(low) - scipy.special.ndtri(high), 0.0), 0.0
+    )
 
   return bound
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from jdp import _validate, random
 from jdp.attacks.channels import binned_channel, channel_epsilon
@@ -173,7 +173,7 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
     _validate.integer(1, dim=dim)
   laws = (
     _fitted_normal(present),
-    _fitted_normal(absent) if dim is None else stats.norm(0.0, dim**-0.5),
+    _fitted_normal(absent) if dim is None else scipy.stats.norm(0.0, dim**-0.5),
   )
   # The likelihood ratio hardly changes within a cell. The cells reach as far as either distribution
   # has a tail probability of 1e-30.
@@ -192,4 +192,4 @@ def _fitted_normal(scores: ArrayLike) -> Any:
       "Expected at least two scores, finite and not all equal, got an array of shape "
       f"{scores.shape}."
     )
-  return stats.norm(scores.mean(), scores.std(ddof=1))
+  return scipy.stats.norm(scores.mean(), scores.std(ddof=1))

@@ -15,7 +15,7 @@ Either way the result is never above the true epsilon.
 import itertools
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 
 def channel_epsilon(channel, delta: float = 0.0) -> float:
@@ -106,12 +106,12 @@ def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
   >>> round(channel_epsilon(cap_channel(100, cap.gamma, cap.p)), 6)
   4.0
   """
-  return _two_sided(p, special.betainc((dim - 1) / 2, (dim - 1) / 2, (1 - gamma) / 2))
+  return _two_sided(p, scipy.special.betainc((dim - 1) / 2, (dim - 1) / 2, (1 - gamma) / 2))
 
 
 def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
   """The channel of PrivUnitG's V on the inputs u and -u, by <V, u>, as in `cap_channel`."""
-  return _two_sided(p, stats.norm.sf(gamma))
+  return _two_sided(p, scipy.stats.norm.sf(gamma))
 
 
 def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
@@ -128,7 +128,7 @@ def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
   >>> round(channel_epsilon(cube_channel(100, cube.threshold, cube.p)), 6)
   4.0
   """
-  return _two_sided(p, stats.binom.sf(threshold - 1, dim, 0.5))
+  return _two_sided(p, scipy.stats.binom.sf(threshold - 1, dim, 0.5))
 
 
 def binned_channel(laws, edges) -> np.ndarray:
@@ -144,7 +144,7 @@ def binned_channel(laws, edges) -> np.ndarray:
     float64 [inputs, n + 1]. Each probability is exact to a relative 1e-16 of the smaller tail that
     the cell lies in.
 
-  >>> laws = stats.laplace(0.0, 0.25), stats.laplace(1.0, 0.25)
+  >>> laws = scipy.stats.laplace(0.0, 0.25), scipy.stats.laplace(1.0, 0.25)
   >>> round(channel_epsilon(binned_channel(laws, [0.0, 1.0])), 9)
   4.0
   """

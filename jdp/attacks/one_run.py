@@ -11,7 +11,7 @@ So one run of training bounds epsilon from below: its many canaries are the samp
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 from jdp import _validate
 
@@ -65,8 +65,8 @@ def one_run_p_value(
   _validate.non_negative(epsilon=epsilon)
   _validate.probability(delta=delta)
   # tails[i] = P(W >= v - i), so tails[i] - tails[0] = P(v - i <= W < v).
-  tails = stats.binom.sf(
-    num_correct - 1 - np.arange(num_correct + 1), num_guesses, special.expit(epsilon)
+  tails = scipy.stats.binom.sf(
+    num_correct - 1 - np.arange(num_correct + 1), num_guesses, scipy.special.expit(epsilon)
   )
   fewer = np.max((tails[1:] - tails[0]) / np.arange(1, num_correct + 1), initial=0.0)
   return float(min(tails[0] + 2 * num_canaries * delta * fewer, 1.0))
@@ -109,7 +109,7 @@ def one_run_epsilon(
   # The loop ends: P(W = r) is near 1 for a large epsilon.
   while surplus(low + _EPSILON_STEP) <= 0:
     low += _EPSILON_STEP
-  return optimize.brentq(surplus, low, low + _EPSILON_STEP, xtol=1e-9)
+  return scipy.optimize.brentq(surplus, low, low + _EPSILON_STEP, xtol=1e-9)
 
 
 def audit_one_run(

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.fft
+import scipy
 from jax.typing import ArrayLike
 
 from jdp import _validate

@@ -35,12 +35,18 @@ def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = N
     num_classes: labels are below it. None: below 2^31.
 
   Raises:
-    ValueError: if the numbers of inputs and labels differ. Also if a number would change in float32
-      or int32, beyond rounding: a label that is not whole, an input that is not finite.
+    ValueError: if the numbers of inputs and labels differ, or labels have another shape. Also if a
+      number would change in float32 or int32, beyond rounding: a label that is not whole, an input
+      that is not finite.
 
   >>> examples(np.ones((2, 3)), np.array([0.0, 1.0])).labels
   array([0, 1], dtype=int32)
   """
+  if np.ndim(labels) != 1 or np.ndim(inputs) < 1:
+    raise ValueError(
+      f"Expected inputs [n, ...] and labels [n], got shapes {np.shape(inputs)} and "
+      f"{np.shape(labels)}; give one label for each input."
+    )
   if len(inputs) != len(labels):
     raise ValueError(f"Expected as many inputs as labels, got {len(inputs)} and {len(labels)}.")
   return Examples(
@@ -61,13 +67,14 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
     `Examples` with leading axes [len(users), max n_user].
 
   Raises:
-    ValueError: if there is no user, or a user has an example that is not in the data.
+    ValueError: if there is no user, or a user has an example that is not in the data. Also if the
+      data's parts differ in length.
 
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
   >>> group(data, [np.array([2]), np.array([0, 1])]).labels.tolist()
   [[2, 0], [0, 1]]
   """
-  users = checked_users(users, len(data.labels))
+  users = checked_users(users, data)
   largest = max(map(len, users))
   indices = np.zeros((len(users), largest), np.int64)
   mask = np.zeros((len(users), largest), np.float32)
@@ -78,19 +85,24 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   return Examples(inputs, labels, mask)
 
 
-def checked_users(users: Sequence[np.ndarray], num_examples: int) -> list[np.ndarray]:
+def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarray]:
   """The numbers of each user's examples, int [n_user], checked.
 
   Raises:
     ValueError: if there is no user, or no example has such a number. NumPy would take -1 for the
-      last example.
+      last example. Also if the data's parts differ in length.
   """
+  lengths = [len(part) for part in data]
+  if len(set(lengths)) > 1:
+    raise ValueError(
+      f"Expected as many inputs as labels and mask elements, got {lengths}; give all of them."
+    )
   if not len(users):
     raise ValueError("Expected at least one user, got none.")
   if any(np.asarray(user).dtype == bool for user in users):
     raise ValueError("Expected the numbers of a user's examples, got booleans; use np.flatnonzero.")
   return [
-    whole_numbers("numbers of a user's examples", user, below=num_examples, dtype=np.int64)
+    whole_numbers("numbers of a user's examples", user, below=lengths[0], dtype=np.int64)
     for user in users
   ]
 
@@ -164,14 +176,28 @@ def partition_dirichlet(
   return [user for user in map(np.concatenate, users) if len(user)]
 
 
-def partition_by_group(groups: np.ndarray, *, max_examples: int | None = None) -> list[np.ndarray]:
+def partition_by_group(
+  groups: np.ndarray, *, num_examples: int | None = None, max_examples: int | None = None
+) -> list[np.ndarray]:
   """One user for each distinct value of `groups` (a writer).
 
-  Each user has its first `max_examples` examples.
+  Args:
+    groups: the group of each example, [n].
+    num_examples: of the data. Give it where the groups come from another file than the examples:
+      beyond the last group, examples would be left out in silence. None: not compared.
+    max_examples: each user has so many of its examples, the first ones. None: all.
 
   Raises:
-    ValueError: if a group is NaN, which is no user's. Also if max_examples is not positive.
+    ValueError: if a group is NaN, which is no user's. Also if there is not one group for each
+      example, or max_examples is not positive.
+
+  >>> partition_by_group(np.array(["ann", "bob", "ann"]), num_examples=3)
+  [array([0, 2]), array([1])]
   """
+  if np.ndim(groups) != 1 or num_examples not in (None, len(groups)):
+    raise ValueError(
+      f"Expected a group for each of {num_examples or 'n'} examples, got shape {np.shape(groups)}."
+    )
   if np.any(groups != groups):  # NaN alone differs from itself; groups may be strings
     raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
   if max_examples is not None:

@@ -1,14 +1,15 @@
 """Labelled data sets in their standard formats."""
 
-import gzip
+import math
+import os
 import pathlib
-import zlib
 from typing import NamedTuple
 
 import numpy as np
 
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
+from jdp.data.files import first_file, open_data, read_arrays, size_limit
 
 
 class Dataset(NamedTuple):
@@ -64,20 +65,21 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
 
   Raises:
     FileNotFoundError: if a file is missing. The message says which, and where it belongs.
-    ValueError: if a file is not in IDX format, or a label is no digit. Also unless there is one
-      writer, a whole number, for each training image.
+    ValueError: if a file is not in IDX format, a label is no digit, or the files disagree in
+      length or shape. Also unless there is one writer, a whole number, for each training image.
   """
   folder = pathlib.Path(data_dir)
-  if (folder / "mnist").is_dir():
+  if os.path.isdir(folder / "mnist"):
     folder = folder / "mnist"
-
-  def load(part):
-    images = read_idx(_idx_file(folder, f"{part}-images-idx3-ubyte")) / np.float32(255)
-    return examples(images, read_idx(_idx_file(folder, f"{part}-labels-idx1-ubyte")), 10)
-
-  train, writers = load("train"), folder / "mnist_writer_ids.npz"
-  groups = _writers(writers, len(train.labels)) if writers.exists() else None
-  return Dataset(train, load("t10k"), 10, groups)
+  train, test = (_labelled_images(folder, part) for part in ("train", "t10k"))
+  if train.inputs.shape[1:] != test.inputs.shape[1:]:
+    raise ValueError(
+      f"Expected images of one size in {folder}, got {train.inputs.shape[1:]} for training and "
+      f"{test.inputs.shape[1:]} for the test; fetch them again."
+    )
+  writers = folder / "mnist_writer_ids.npz"
+  groups = _writers(writers, len(train.labels)) if os.path.exists(writers) else None
+  return Dataset(train, test, 10, groups)
 
 
 def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
@@ -94,38 +96,51 @@ def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
 def read_idx(path: pathlib.Path) -> np.ndarray:
   """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz.
 
+  No more is read than the header announces, and of a gzip'd file no more than
+  `jdp.data.files.size_limit`.
+
   Raises:
-    ValueError: if the file is no such file, or is incomplete.
+    ValueError: if the file is no such file, or holds less or more than its header says.
   """
-  content = path.read_bytes()
-  if path.suffix == ".gz":
-    try:
-      content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-      raise ValueError(f"Expected a whole gzip file in {path}, got: {error}") from error
-  if len(content) < 4 or content[:3] != b"\x00\x00\x08" or len(content) < 4 + 4 * content[3]:
+  with open_data(path) as file:
+    # Header: two zero bytes, the type (8: unsigned bytes), the rank, and the sizes in big-endian.
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:3] != b"\x00\x00\x08":
+      got = f"header {magic.hex()}" if magic[:2] == b"\x00\x00" else "another file"
+      raise ValueError(f"Expected an IDX file of unsigned bytes in {path}, got {got}.")
+    rank = magic[3]
+    sizes = file.read(4 * rank)
+    if len(sizes) < 4 * rank:
+      raise ValueError(
+        f"Expected {4 * rank} bytes of sizes in {path}, got {len(sizes)}; fetch it again."
+      )
+    shape = np.frombuffer(sizes, ">u4").tolist()
+    expected = math.prod(shape)
+    data = file.read(min(expected, size_limit(path)) + 1)
+  if len(data) != expected:
+    got = f"{len(data)} or more" if len(data) > expected else f"{len(data)}"
+    raise ValueError(f"Expected {expected} bytes of data in {path}, got {got}; fetch it again.")
+  return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _labelled_images(folder: pathlib.Path, part: str) -> Examples:
+  """The images and labels of a part of MNIST, "train" or "t10k"."""
+  paths = [_idx_file(folder, f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
+  images, labels = map(read_idx, paths)
+  if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
     raise ValueError(
-      f"Expected an IDX file of unsigned bytes in {path}, got header {content[:4].hex()}."
+      f"Expected images [n, rows, columns] and their labels [n], n > 0, in {paths[0]} and "
+      f"{paths[1].name}, got shapes {images.shape} and {labels.shape}; fetch both again."
     )
-  # Header: two zero bytes, the type (8: unsigned bytes), the rank, and the sizes in big-endian.
-  rank = content[3]
-  shape = np.frombuffer(content, ">i4", count=rank, offset=4)
-  data = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
-  if data.size != np.prod(shape):
-    raise ValueError(
-      f"Expected {np.prod(shape)} bytes of data in {path}, got {data.size}; fetch it again."
-    )
-  return data.reshape(shape)
+  return examples(images / np.float32(255), labels, 10)
 
 
 def _writers(path: pathlib.Path, count: int) -> np.ndarray:
   """The writers of the training images, int64 [count]."""
-  with np.load(path) as file:
-    if "train_writer" not in file:
-      raise ValueError(
-        f"Expected an array train_writer in {path}, got {', '.join(file)}; fetch it again."
-      )
-    groups = whole_numbers("writers", file["train_writer"], dtype=np.int64)
+  arrays = read_arrays(path)
+  if "train_writer" not in arrays:
+    raise ValueError(f"Expected an array train_writer in {path}, got others; fetch it again.")
+  groups = whole_numbers("writers", arrays["train_writer"], dtype=np.int64)
   if groups.shape != (count,):
     raise ValueError(
       f"Expected a writer for each of {count} images in {path}, got shape {groups.shape}."
@@ -135,10 +150,8 @@ def _writers(path: pathlib.Path, count: int) -> np.ndarray:
 
 def _idx_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   """The path of MNIST's file of this name, gzip'd or not."""
-  for path in (folder / name, folder / f"{name}.gz"):
-    if path.exists():
-      return path
-  raise FileNotFoundError(
+  return first_file(
+    [folder / name, folder / f"{name}.gz"],
     f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another "
-    "--data_dir."
+    "--data_dir.",
   )

@@ -61,7 +61,7 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
 
   Raises:
     ValueError: if there is no user, or a user has an example that is not in the data. Also if all
-      together are too many for int32.
+      together are too many for int32, or the data's parts differ in length.
 
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -69,7 +69,7 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
   >>> packed.user(0).labels.tolist(), packed.user(0).mask.tolist(), packed.user(1).labels.tolist()
   ([2, 0], [1.0, 0.0], [0, 1])
   """
-  users = checked_users(users, len(data.labels))
+  users = checked_users(users, data)
   counts = np.array([len(user) for user in users], np.int32)
   width = int(counts.max())
   ends = whole_numbers(

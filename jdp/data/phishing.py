@@ -5,7 +5,6 @@ hosts, which a model would learn by heart.
 """
 
 import csv
-import gzip
 import pathlib
 import re
 import zlib
@@ -16,6 +15,7 @@ import numpy as np
 from jdp import _validate
 from jdp.data.clients import examples
 from jdp.data.datasets import Dataset
+from jdp.data.files import first_file, lines
 
 _LABELS = {"0": 0, "1": 1, "legitimate": 0, "phishing": 1}
 # A regular expression, since urllib refuses URLs that people do click on.
@@ -35,7 +35,8 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a column is missing, a label is another, or all hosts are on one side.
+    ValueError: if the file is no such CSV, a column is missing, or a label is another. Also if all
+      hosts are on one side.
   """
   urls, labels = read_urls(_csv_file(pathlib.Path(path)))
   is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])
@@ -52,19 +53,28 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
 def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
   """(URLs, labels int32 [n]) of a CSV file; see `phishing`."""
   urls, labels = [], []
-  with (
-    gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file
-  ):
-    for row in csv.DictReader(file):
-      url, label = row.get("url"), row.get("label", row.get("status"))
-      if url is None or label not in _LABELS:
-        raise ValueError(
-          f"Expected columns url and label (0, 1) or status (legitimate, phishing) in {path}, got "
-          f"columns {', '.join(map(str, row))}; put such a file there."
-        )
-      urls.append(url)
+  rows = csv.DictReader(lines(path), strict=True)
+  try:
+    if not {"url"} < {*(rows.fieldnames or ())} & {"url", "label", "status"}:
+      raise _another_file(path, "other columns in line 1")
+    for row in rows:
+      label = row.get("label", row.get("status"))
+      # None stands for fields that are missing, and is the key of those beyond the last column.
+      if label not in _LABELS or None in (*row, *row.values()):
+        raise _another_file(path, f"another label or number of fields in line {rows.line_num}")
+      urls.append(row["url"])
       labels.append(_LABELS[label])
+  except csv.Error:
+    raise _another_file(path, f"no CSV after line {rows.line_num}") from None
   return urls, np.array(labels, np.int32)
+
+
+def _another_file(path: pathlib.Path, got: str) -> ValueError:
+  """The refusal of a file, with what was found in it and where."""
+  return ValueError(
+    "Expected columns url and label (0, 1) or status (legitimate, phishing) in "
+    f"{path}, got {got}; put such a file there."
+  )
 
 
 def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
@@ -122,10 +132,7 @@ def _hashed_words(url: str) -> Iterator[str]:
 
 def _csv_file(path: pathlib.Path) -> pathlib.Path:
   """The CSV file that a path names: itself, or in the folder."""
-  candidates = (path, path / "urls_50k.csv.gz", path / "phishing" / "urls_50k.csv.gz")
-  for candidate in candidates:
-    if candidate.is_file():
-      return candidate
-  raise FileNotFoundError(
-    f"Expected a CSV file of URLs in {path}; put urls_50k.csv.gz there, or name a file."
+  return first_file(
+    [path, path / "urls_50k.csv.gz", path / "phishing" / "urls_50k.csv.gz"],
+    f"Expected a CSV file of URLs in {path}; put urls_50k.csv.gz there, or name a file.",
   )

@@ -1,13 +1,11 @@
 """Text of many users, and the sequences of words that a language model learns from."""
 
 import ast
-import gzip
 import itertools
 import json
 import pathlib
 import re
 import sysconfig
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.data.clients import Examples
+from jdp.data.files import first_file, lines
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.vocabulary import BOS, EOS, Vocabulary
 
@@ -42,24 +41,22 @@ def read_users(path: str | pathlib.Path) -> list[UserText]:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a line is not of this form.
+    ValueError: if a line is not of this form, or a user has several. A gzip'd file is refused if it
+      is damaged, or holds more than `jdp.data.files.size_limit`.
   """
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise FileNotFoundError(
-      f"Expected a file of users' texts at {path}; put it there, or name another folder."
-    )
-  try:
-    with (
-      gzip.open(path, "rt", encoding="utf-8")
-      if path.suffix == ".gz"
-      else open(path, encoding="utf-8") as file
-    ):
-      return [_parsed_user(line, f"line {number} of {path}") for number, line in enumerate(file, 1)]
-  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+  path = first_file(
+    [pathlib.Path(path)],
+    f"Expected a file of users' texts at {path}; put it there, or name another folder.",
+  )
+  users = [
+    _parsed_user(line, f"line {number} of {path}") for number, line in enumerate(lines(path), 1)
+  ]
+  if len({user.user for user in users}) < len(users):
     raise ValueError(
-      f"Expected whole UTF-8 text in {path}, got: {type(error).__name__}; fetch it again."
-    ) from error
+      f"Expected one line for each user in {path}, got several for one, who would count as several "
+      "users; join them."
+    )
+  return users
 
 
 def _parsed_user(line: str, place: str) -> UserText:
@@ -72,7 +69,7 @@ def _parsed_user(line: str, place: str) -> UserText:
       and isinstance(text, list)
       and all(isinstance(part, str) for part in text)
     )
-  except (ValueError, TypeError, KeyError):
+  except (ValueError, TypeError, KeyError, RecursionError):  # no JSON, another form, too deep
     valid = False
   if not valid:
     raise ValueError(
@@ -90,14 +87,20 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   Args:
     folder: the modules in it and its folders are the users, in order of their names. Tests and
       installed packages are left out. None: the standard library.
+
+  Raises:
+    ValueError: if there is no module with text.
   """
   root = pathlib.Path(sysconfig.get_path("stdlib") if folder is None else folder)
-  paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
+  paths = sorted(path.relative_to(root) for path in root.rglob("*.py") if path.is_file())
   modules = (path for path in paths if _NOT_MODULES.isdisjoint(path.parts))
   texts = (
     UserText(".".join(path.with_suffix("").parts), tuple(_prose(root / path))) for path in modules
   )
-  return [user for user in texts if user.text]
+  users = [user for user in texts if user.text]
+  if not users:
+    raise ValueError(f"Expected Python modules with comments in {root}, got none; name another.")
+  return users
 
 
 def _prose(path: pathlib.Path) -> Iterator[str]:
@@ -105,8 +108,8 @@ def _prose(path: pathlib.Path) -> Iterator[str]:
   source = path.read_bytes()
   try:
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
-  except (SyntaxError, ValueError):  # written for another version of Python, or no text at all
-    return
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return  # written for another version of Python, too deep for the parser, or no text at all
   for docstring in filter(None, map(ast.get_docstring, nodes)):
     yield from docstring.split("\n\n")
   yield from (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from jdp import _validate, random
 from jdp.accounting.local.priv_unit_g import GaussianCap, log_normal_density, optimal_gaussian_cap
@@ -130,7 +130,7 @@ def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], jax.Array]:
   """
 
   def upper_quantile(log_tail):
-    t = -special.ndtri_exp(log_tail)
+    t = -scipy.special.ndtri_exp(log_tail)
     return t, -np.exp(log_tail - log_normal_density(t))  # dt / d log Phi(-t)
 
   in_top = tabulate(lambda y: upper_quantile(cap.log_q + y), 0.0)

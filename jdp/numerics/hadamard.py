@@ -5,8 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
-from scipy.linalg import hadamard
 
 # The last levels of a vector are one matrix product. Rows shorter than that would defeat vector
 # instructions.
@@ -34,7 +34,7 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
   """
   shape = x.shape
   last = min(_num_levels(shape[-1], shape), _LAST_LEVELS)
-  matrix = jnp.asarray(hadamard(1 << last) * 2 ** (-0.5 * last), np.float32)
+  matrix = jnp.asarray(scipy.linalg.hadamard(1 << last) * 2 ** (-0.5 * last), np.float32)
   rows = _einsum("...ij,jk->...ik", x.reshape(*shape[:-1], -1, 1 << last), matrix)
   return transform_rows(rows).reshape(shape)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jdp.events import GroupedSums
 from jdp.queries.base import PyTree, SumQuery, taken
@@ -128,16 +127,23 @@ def _check_labels(names: Iterable[str], used: Iterable[Any]) -> None:
 
 def _select(name: str, by_vector: PyTree, record: PyTree) -> PyTree:
   """The record with only the vectors of group `name`."""
-  return jax.tree.map(
-    lambda label, x: x if label == name else optax.MaskedNode(), by_vector, record
-  )
+  masked = _masked_node()
+  return jax.tree.map(lambda label, x: x if label == name else masked, by_vector, record)
+
+
+def _masked_node() -> Any:
+  """What stands for a vector that is left out."""
+  import optax  # Here, as it takes a third of a second to import.
+
+  return optax.MaskedNode()
 
 
 def _merge(results: Sequence[PyTree]) -> PyTree:
   """One tree from the groups' results, which mask each other's vectors."""
+  masked_node = type(_masked_node())
 
   def is_masked(node):
-    return isinstance(node, optax.MaskedNode)
+    return isinstance(node, masked_node)
 
   def held(*nodes):
     # With nested groups a vector may be masked in all results; then it stays masked.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
-from scipy import special
 
 from jdp import _validate, random
 from jdp.events import SamplingEvent
@@ -148,5 +148,5 @@ def overflow_probability(population: int, probability: float, capacity: int) -> 
   return (
     0.0
     if capacity >= population
-    else float(special.betainc(capacity + 1, population - capacity, probability))
+    else float(scipy.special.betainc(capacity + 1, population - capacity, probability))
   )

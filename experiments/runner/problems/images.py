@@ -84,4 +84,6 @@ def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) ->
       f"Expected data with writers for --partition=writer, got {options.dataset} without; "
       "put mnist_writer_ids.npz beside MNIST's files, or choose --partition=iid."
     )
-  return data.partition_by_group(dataset.train_groups, max_examples=size)
+  return data.partition_by_group(
+    dataset.train_groups, num_examples=len(dataset.train.labels), max_examples=size
+  )

@@ -53,7 +53,7 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   params, file = load_params(path, like), pathlib.Path(path).resolve()
   # <workdir>/<setting>/<repetition>/params.npz
   flags = file.parent.parent.parent / FLAGS
-  earlier = files.read_json(flags)["flags"] if flags.exists() else {}
+  earlier = _read_flags(flags) if flags.exists() else {}
   if options.warm_start_public:
     _check_others(path, earlier, options)
     return params, Ledger()
@@ -69,6 +69,16 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   # Add the rounds in the clear: the ledger's own events state noise that is known.
   exposed = spent.caveats or not_private(types.SimpleNamespace(**earlier))
   return params, spent.extend(_in_the_clear(spent)) if exposed else spent
+
+
+def _read_flags(path: pathlib.Path) -> dict[str, Any]:
+  """The flags of a run, from its `flags.json`."""
+  try:
+    return dict(files.read_json(path)["flags"])
+  except (ValueError, TypeError, KeyError, RecursionError):
+    raise ValueError(
+      f"Expected the flags of a run in {path}, got another or a damaged file; name another run."
+    ) from None
 
 
 def _check_same_users(path: str, earlier: Mapping[str, Any], options: Any) -> None:

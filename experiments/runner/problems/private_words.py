@@ -1,5 +1,6 @@
 """A vocabulary counted among the users of a run: one noised release, also if the run is killed."""
 
+import pathlib
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,12 +32,12 @@ def private_words(
     size: number of words.
 
   Raises:
-    ValueError: if the noise key of a run that was begun is lost.
+    ValueError: if the noise key of a run that was begun is lost, or its words are damaged.
   """
   folder = workdir.path / "vocabulary"
   words = folder / "words.json"
   if words.exists():
-    return Vocabulary(tuple(files.read_json(words)))
+    return Vocabulary(_read_words(words))
   vocabulary, event = data.private_vocabulary(
     jax.random.fold_in(noise_key(workdir, options.noise_seed), _PURPOSE),
     [user.text for user in users],
@@ -50,3 +51,17 @@ def private_words(
   Ledger().append(event).save(folder / LEDGER)
   files.write_json(words, vocabulary.words)
   return vocabulary
+
+
+def _read_words(path: pathlib.Path) -> tuple[str, ...]:
+  """The words that were counted before."""
+  try:
+    words = files.read_json(path)
+  except (ValueError, RecursionError):
+    words = None
+  if not words or not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+    raise ValueError(
+      f"Expected a list of words in {path}, got another or a damaged file; remove it to count them "
+      "again, with the same noise."
+    )
+  return tuple(words)

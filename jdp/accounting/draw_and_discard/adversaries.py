@@ -16,8 +16,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from jdp import _validate
 from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
@@ -250,12 +250,12 @@ def internal_ratios(
     -np.abs(difference + np.asarray(m, float)[..., None, :]) / scale for m in (move, other_move)
   )
   pair, other_pair = likely.sum(axis=-1), other.sum(axis=-1)
-  total = special.logsumexp(pair, axis=-1)
+  total = scipy.special.logsumexp(pair, axis=-1)
   # The posterior of each pre-image, given the whole released model. The mean of other / likely
   # under it is the likelihood with one coordinate replaced, over the likelihood itself.
   log_posterior = (pair - total[..., None])[..., None]
   return InternalRatios(
-    total - special.logsumexp(other_pair, axis=-1),
-    -special.logsumexp(log_posterior + (other - likely), axis=-2),
-    special.logsumexp(likely, axis=-2) - special.logsumexp(other, axis=-2),
+    total - scipy.special.logsumexp(other_pair, axis=-1),
+    -scipy.special.logsumexp(log_posterior + (other - likely), axis=-2),
+    scipy.special.logsumexp(likely, axis=-2) - scipy.special.logsumexp(other, axis=-2),
   )

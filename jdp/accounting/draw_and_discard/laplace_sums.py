@@ -26,8 +26,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import optimize, special
 
 from jdp import _validate
 from jdp.accounting.renyi.conversions import IMPROVED
@@ -74,7 +74,7 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
       return math.exp(_log_tail(draws, high - shift))
     high *= 2
   # The half-line is the best one, so an error in its start changes delta in second order only.
-  start = optimize.brentq(excess, shift / 2, high, xtol=1e-9, rtol=1e-9)
+  start = scipy.optimize.brentq(excess, shift / 2, high, xtol=1e-9, rtol=1e-9)
   with_shift, without = _log_tail(draws, start - shift), _log_tail(draws, start)
   return float(np.maximum(0.0, -math.exp(with_shift) * math.expm1(epsilon + without - with_shift)))
 
@@ -182,7 +182,7 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
     return math.log(np.maximum(curve(epsilon), 1e-300)) - math.log(delta)
 
   # The root may be off by the tolerance. The same amount is added, so that the result is enough.
-  return min(limit, float(optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)
+  return min(limit, float(scipy.optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)
 
 
 def _least(bound: Callable[[float], float]) -> float:
@@ -202,7 +202,7 @@ def _least(bound: Callable[[float], float]) -> float:
 
   with np.errstate(over="ignore"):
     least = float(
-      optimize.minimize_scalar(
+      scipy.optimize.minimize_scalar(
         finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}
       ).fun
     )
@@ -210,7 +210,6 @@ def _least(bound: Callable[[float], float]) -> float:
 
 
 _POWERS = np.arange(float(MOST_DRAWS))
-_LOG_FACTORIALS = special.gammaln(_POWERS + 1)
 
 
 class _Terms(NamedTuple):
@@ -235,11 +234,16 @@ def _terms(draws: int) -> _Terms:
   """The terms of the sum of `draws` variables."""
   i = _POWERS[:draws]
   log_choose = (
-    special.gammaln(2 * draws - 1 - i) - special.gammaln(draws) - special.gammaln(draws - i)
+    scipy.special.gammaln(2 * draws - 1 - i)
+    - scipy.special.gammaln(draws)
+    - scipy.special.gammaln(draws - i)
   )
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
   return _Terms(
-    i, _LOG_FACTORIALS[:draws], log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1]
+    i,
+    scipy.special.gammaln(i + 1),
+    log_weights,
+    np.logaddexp.accumulate(log_weights[::-1])[::-1],
   )
 
 
@@ -248,7 +252,7 @@ def _log_poisson_mixture(terms: _Terms, log_weights: np.ndarray, x: float) -> fl
 
   The factor e^-x x^i / i! is Gamma(i+1)'s density at x, and the i-th term of its tails.
   """
-  log_terms = log_weights + special.xlogy(terms.power, x) - terms.log_factorials
+  log_terms = log_weights + scipy.special.xlogy(terms.power, x) - terms.log_factorials
   top = log_terms.max()  # taken out, so that not every term underflows
   return float(top + math.log(np.exp(log_terms - top).sum())) - x
 

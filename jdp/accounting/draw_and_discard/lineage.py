@@ -12,7 +12,7 @@ line has fewer.
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from jdp import _validate
 
@@ -123,7 +123,7 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   size = 1 + min(updates, math.ceil(mean + 12 * math.sqrt(mean) + 50))
   if seen == 1:
     # 1/k is the probability of descent.
-    law = stats.binom.pmf(np.arange(size), updates, 1 / num_instances)
+    law = scipy.stats.binom.pmf(np.arange(size), updates, 1 / num_instances)
     return law / num_instances
   if updates * seen * size > _MOST_WORK:
     raise ValueError(

@@ -18,7 +18,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from jdp import _validate
 from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
@@ -70,7 +70,7 @@ def log_density_constant(dim: int) -> float:
   """
   a = (dim - 1) / 2
   if a < 25:
-    return special.gammaln(a + 0.5) - special.gammaln(a) - 0.5 * math.log(math.pi)
+    return scipy.special.gammaln(a + 0.5) - scipy.special.gammaln(a) - 0.5 * math.log(math.pi)
   r = 1 / (a * a)
   series = (-1 / 8 + r * (1 / 192 + r * (-1 / 640 + r * (17 / 14336 - r * 31 / 18432)))) / a
   return 0.5 * math.log(a) + series - 0.5 * math.log(math.pi)
@@ -157,7 +157,7 @@ def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
     (gamma, log h), float64, accurate to 1e-12 relative to 1/sqrt(d).
   """
   log_tail = np.asarray(log_tail, float)
-  log_sine_squared = -(special.ndtri_exp(log_tail) ** 2) / (dim - 1.5)
+  log_sine_squared = -(scipy.special.ndtri_exp(log_tail) ** 2) / (dim - 1.5)
   gamma = np.sqrt(-np.expm1(log_sine_squared))
   log_height = log_sine_squared - math.log(2) - np.log1p(gamma)
   for _ in range(50):
@@ -217,11 +217,11 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
 
   if surplus_low(math.log(0.5)) >= 0:  # the root has gamma <= 1/2
     gamma = math.exp(
-      optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15)
+      scipy.optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15)
     )
     return _spend(dim, gamma, _log_height(gamma), epsilon)
   lowest = -2 * (epsilon + 100) / (dim - 1) - 100
-  log_height = optimize.brentq(surplus_high, lowest, math.log(0.25), xtol=1e-15, rtol=1e-15)
+  log_height = scipy.optimize.brentq(surplus_high, lowest, math.log(0.25), xtol=1e-15, rtol=1e-15)
   return _spend(dim, _gamma(log_height), log_height, epsilon)
 
 
@@ -310,7 +310,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   least_b = math.sqrt(2 / dim)
   if slack_b(least_b) >= 0:
     largest_b = (
-      1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else optimize.brentq(slack_b, least_b, 1 - 1e-12)
+      1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else scipy.optimize.brentq(slack_b, least_b, 1 - 1e-12)
     )
     gamma = max(gamma, largest_b)
   cap = _costed_cap(dim, gamma, _log_height(gamma), epsilon0)

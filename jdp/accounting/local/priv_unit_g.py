@@ -19,7 +19,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost, spend
 
@@ -80,11 +80,17 @@ def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
 
   def surplus(log_gamma):  # log(gamma / m), increasing through its only root
     gamma = math.exp(log_gamma)
-    return log_gamma - log_normal_density(gamma) + np.logaddexp(-log_odds, special.log_ndtr(-gamma))
+    return (
+      log_gamma
+      - log_normal_density(gamma)
+      + np.logaddexp(-log_odds, scipy.special.log_ndtr(-gamma))
+    )
 
   # The root lies between these for every epsilon that is allowed.
   low, high = math.log(1e-4), math.log(1 + math.sqrt(2 * MAX_EPSILON))
-  return _spend(math.exp(optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15)), epsilon)
+  return _spend(
+    math.exp(scipy.optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15)), epsilon
+  )
 
 
 def log_normal_density(x):
@@ -94,7 +100,7 @@ def log_normal_density(x):
 
 def _spend(gamma: float, epsilon: float) -> GaussianCap:
   """The half-space whose p spends epsilon, up to the safety margin."""
-  log_q, log_rest = float(special.log_ndtr(-gamma)), float(special.log_ndtr(gamma))
+  log_q, log_rest = float(scipy.special.log_ndtr(-gamma)), float(scipy.special.log_ndtr(gamma))
   logit_q = log_q - log_rest
   logit_p = spend(epsilon, logit_q, _SAFETY)
   made = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)

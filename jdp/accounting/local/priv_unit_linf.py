@@ -15,7 +15,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jdp import _validate
 from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
@@ -161,7 +161,7 @@ def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   """
   count = np.asarray(count, float)
   x = (2 * count - dim) / dim
-  deviance = 0.5 * dim * (special.xlog1py(1 + x, x) + special.xlog1py(1 - x, -x))
+  deviance = 0.5 * dim * (scipy.special.xlog1py(1 + x, x) + scipy.special.xlog1py(1 - x, -x))
   return (
     _log_stirling(np.array(float(dim)))
     - _log_stirling(count)
@@ -176,7 +176,7 @@ def _log_stirling(n: np.ndarray) -> np.ndarray:
   large = np.maximum(n, 16.0)
   r = 1 / (large * large)
   series = (1 / 12 + r * (-1 / 360 + r * (1 / 1260 + r * (-1 / 1680 + r / 1188)))) / large
-  exact = special.gammaln(n + 1) - special.xlogy(n, n) + n
+  exact = scipy.special.gammaln(n + 1) - scipy.special.xlogy(n, n) + n
   return np.where(n < 16, exact, 0.5 * np.log(2 * math.pi * large) + series)
 
 

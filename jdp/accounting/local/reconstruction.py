@@ -15,7 +15,7 @@ Everything is float64 on the host and in logarithms, as p underflows in many dim
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jdp import _validate
 from jdp.accounting.local import priv_unit
@@ -146,7 +146,7 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
     return 0.0
   if math.isinf(1 / noise_multiplier):  # a subnormal z
     return 0.0
-  return float(special.log_ndtr(special.ndtri_exp(log_guess) + 1 / noise_multiplier))
+  return float(scipy.special.log_ndtr(scipy.special.ndtri_exp(log_guess) + 1 / noise_multiplier))
 
 
 def largest_epsilon(log_guess: float, probability: float) -> float:

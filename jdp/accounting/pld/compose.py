@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from jdp.accounting.pld.discretise import Masses
 from jdp.accounting.pld.pairs import UNIT
@@ -69,7 +69,9 @@ class _Spectrum(NamedTuple):
 def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeComposition:
   """The composition of measures on lattices of one spacing, each as often as its count."""
   spacing = parts[0][0].lattice.spacing
-  size = fft.next_fast_len(max(math.ceil((window.high - window.low) / spacing), 16), real=True)
+  size = scipy.fft.next_fast_len(
+    max(math.ceil((window.high - window.low) / spacing), 16), real=True
+  )
   number = size // 2 + 1
   spectrum = _Spectrum(np.arange(number), np.ones(number), np.zeros(number), np.zeros(number))
   base, offset, logs, rounding, infinite = 0, 0.0, np.zeros(3), 0.0, 0.0
@@ -113,7 +115,7 @@ def _times(spectrum, scaled, largest, count, size, rounding):
   """The spectrum times that of a measure to the power of its count; its index 0 is `largest`."""
   # The largest mass there is its own transform: the rest, which is transformed, is smaller.
   apart, scaled[largest] = float(scaled[largest]), 0.0
-  transform = apart + fft.rfft(np.roll(_folded(scaled, size), -largest))[spectrum.kept]
+  transform = apart + scipy.fft.rfft(np.roll(_folded(scaled, size), -largest))[spectrum.kept]
   error = _transform_error(size) * math.sqrt(size) * _norm(scaled) + rounding
   magnitude = np.abs(transform) + error
   log_bound = spectrum.log_bound + count * np.log(magnitude)
@@ -127,7 +129,7 @@ def _inverse(spectrum, size):
   """The measure of a spectrum, [size], and a bound on the 2-norm of its error."""
   whole = np.zeros(size // 2 + 1, complex)
   whole[spectrum.kept] = spectrum.values
-  result = fft.irfft(whole, size)
+  result = scipy.fft.irfft(whole, size)
   errors = np.exp(spectrum.log_bound) * np.minimum(spectrum.relative, 2.0)
   error = math.sqrt(2 / size) * _norm(errors) + 2 * math.exp(-_NEGLIGIBLE)
   return result, error + _transform_error(size) * _norm(result)

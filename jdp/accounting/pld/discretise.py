@@ -24,7 +24,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from jdp.accounting.pld.pairs import UNIT, Pair
 
@@ -136,7 +136,7 @@ def _below_dots(stay, kept, moved, losses, spacing):
   slopes[begin] += (above_line - lowered)[begin + 1] / width[begin]
   slopes, weights = np.concatenate([-tail[:1], slopes]), np.concatenate([x[:1], width])
   if np.any(np.diff(slopes) < 0):
-    slopes = optimize.isotonic_regression(slopes, weights=weights).x
+    slopes = scipy.optimize.isotonic_regression(slopes, weights=weights).x
   mass = np.diff(np.append(slopes, 0.0))
   return np.maximum(x * (mass + 16 * UNIT * slopes), 0.0)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from jdp.accounting.renyi.conversions import IMPROVED
 
@@ -116,7 +116,7 @@ def _normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The standard normal probabilities [N + 1] of the cells between non-decreasing points t [N], and
   error bounds.
   """
-  tail = special.ndtr(-np.abs(t))
+  tail = scipy.special.ndtr(-np.abs(t))
   signed = np.concatenate([[0.0], np.where(t < 0, tail, -tail), [0.0]])  # Phi(t), less 1 from 0 on
   error = np.concatenate([[0.0], UNIT * (8 + 2 * np.minimum(t * t, 2000.0)) * tail, [0.0]])
   masses = np.diff(signed)
@@ -189,7 +189,7 @@ def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
 def pure(epsilon: float) -> Pair:
   """The response of one bit."""
   return atoms(
-    np.array([-epsilon, epsilon]), special.expit(np.array([-epsilon, epsilon])), 2 * epsilon
+    np.array([-epsilon, epsilon]), scipy.special.expit(np.array([-epsilon, epsilon])), 2 * epsilon
   )
 
 
@@ -226,7 +226,7 @@ def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
     farthest *= 1.3
   losses = np.linspace(0, min(farthest, _LARGEST), _POINTS)
   x, bound = np.exp(losses), np.exp(log_delta(losses))
-  slopes = optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
+  slopes = scipy.optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
   bound = bound[-1] - np.append(np.cumsum((slopes * np.diff(x))[::-1])[::-1], 0.0)
   slopes = np.append(slopes, 0.0)
   chords = -(1 - bound) / (1 + x)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy import special
+import scipy
 
 CHUNK = 2**16
 """Array elements at a time. It bounds the memory, and the arrays stay in the cache."""
@@ -70,7 +70,9 @@ def _terms(orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray,
   a = np.repeat(orders, np.array(orders) - 1)
   k = np.concatenate([np.arange(2, order + 1) for order in orders])
   starts = np.cumsum([0, *(order - 1 for order in orders[:-1])])
-  log_choose = special.gammaln(a + 1) - special.gammaln(k + 1) - special.gammaln(a - k + 1)
+  log_choose = (
+    scipy.special.gammaln(a + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(a - k + 1)
+  )
   return starts, k, a - k, log_choose
 
 

@@ -6,7 +6,7 @@ so every function below computes it as a sum or product of non-negative terms. A
 """
 
 import numpy as np
-from scipy import special
+import scipy
 
 from jdp.accounting.renyi.binomial_sums import log_expm1
 
@@ -22,7 +22,7 @@ def pure(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
   [[7.35325664e-01 1.00000000e+00]
    [1.00000000e-12 9.99306853e-07]]
   """
-  return _binary(epsilon[:, None], special.log_expit(epsilon)[:, None], orders)
+  return _binary(epsilon[:, None], scipy.special.log_expit(epsilon)[:, None], orders)
 
 
 def randomized_response(
@@ -79,7 +79,7 @@ def _log_second_order(x: np.ndarray) -> np.ndarray:
   """log(e^x - 1 - x), which is log(x^2/2) + log 1F1(1; 3; x)."""
   # e^x - 1 - x cancels near zero, its series does not. Clipping keeps branches finite elsewhere.
   near = np.clip(x, -1.0, 1.0)
-  small = 2 * np.log(np.abs(x)) - np.log(2) + np.log(special.hyp1f1(1, 3, near))
+  small = 2 * np.log(np.abs(x)) - np.log(2) + np.log(scipy.special.hyp1f1(1, 3, near))
   far = np.clip(x, 1.0, 700.0)  # beyond 700 the logarithm below is zero
   large = x + np.log1p(-(1 + far) * np.exp(-far))
   negative = np.log(np.expm1(x) - x)

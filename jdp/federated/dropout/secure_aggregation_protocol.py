@@ -61,7 +61,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
+import scipy
 
 from jdp import _validate, random
 from jdp.numerics.modular_arithmetic import reduce
@@ -205,10 +205,10 @@ def secure_aggregation(
     first = np.repeat(np.arange(num_clients), half)
     second = (first + np.tile(offsets, num_clients)) % num_clients
     kept = present[first] & present[second]
-    edges = sparse.coo_array(
+    edges = scipy.sparse.coo_array(
       (np.ones(kept.sum()), (first[kept], second[kept])), (num_clients, num_clients)
     )
-    _, labels = sparse.csgraph.connected_components(edges, directed=False)
+    _, labels = scipy.sparse.csgraph.connected_components(edges, directed=False)
     return len(np.unique(labels[present])) == 1
 
   return SecureAggregation(setup, mask, unmask, connected)

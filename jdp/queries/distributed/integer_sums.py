@@ -22,8 +22,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.flatten_util import ravel_pytree
-from scipy import optimize
 
 from jdp import _validate, random
 from jdp.events import DiscreteGaussianSum, SkellamSum
@@ -252,7 +252,7 @@ def plan_grid(
   # The bound falls with the spacing. The last factor exceeds the root's tolerance, so the bound
   # holds.
   spacing = math.exp(
-    optimize.brentq(
+    scipy.optimize.brentq(
       lambda x: log_bound(math.exp(x)) - target,
       math.log(smallest / 10),
       math.log(largest),
@@ -328,7 +328,7 @@ def _log_wrap_probability(
     return proxy * t * t / 2 + cumulant - t * limit
 
   # The best t is at most that of the Gaussian parts alone.
-  best = optimize.minimize_scalar(
+  best = scipy.optimize.minimize_scalar(
     exponent, bounds=(0.0, min(limit / (proxy + variance), 100.0)), method="bounded"
   )
   return math.log(2 * dim) + float(best.fun) - n * math.log1p(-_BETA)

@@ -11,7 +11,9 @@ from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.runner import options
 from experiments.runner.problems.catalogue import USERS, ProblemOptions
 from experiments.runner.problems.prior import load_start
+from experiments.runner.problems.private_words import private_words
 from experiments.runner.runs.params import save_params
+from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger
@@ -166,3 +168,22 @@ def test_of_other_users_nothing_is_counted(tmp_path, then, now):
 def test_a_public_start_that_cannot_be_one_is_refused(tmp_path, then, now, message):
   with pytest.raises(ValueError, match=message):
     load(earlier_run(tmp_path, then), {**now, **PUBLIC})
+
+
+DAMAGED = [b"", b"3", b"[]", b"{}", b'{"flags": 3}', b'["a", 3]', b"\xff", b"[" * 10**5]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_flags_of_an_earlier_run_are_refused(tmp_path, content):
+  path = earlier_run(tmp_path, IMAGES)
+  (tmp_path / "flags.json").write_bytes(content)
+  with pytest.raises(ValueError, match=r"Expected the flags of a run in .*flags.json, got another"):
+    load(path, IMAGES)
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_words_of_a_run_are_refused(tmp_path, content):
+  (tmp_path / "vocabulary").mkdir()
+  (tmp_path / "vocabulary" / "words.json").write_bytes(content)
+  with pytest.raises(ValueError, match=r"Expected a list of words in .*words.json, got another"):
+    private_words(Workdir(tmp_path), None, [], [], 1)

@@ -1,0 +1,147 @@
+"""Files of data, read within a limit, or refused by a sentence that quotes nothing of them."""
+
+import contextlib
+import gzip
+import io
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+_COMPRESSED = (".gz", ".npz")
+_LARGEST_RATIO = 32  # Text and images become 2 to 10 times smaller, zeros 1,000 times.
+_ALWAYS_ALLOWED = 2**26
+_CHUNK = 2**17
+
+
+def first_file(candidates: Sequence[pathlib.Path], missing: str) -> pathlib.Path:
+  """The first path that is a file.
+
+  Raises:
+    FileNotFoundError: if none is; `missing` is the message.
+  """
+  for path in candidates:
+    if os.path.isfile(path):  # False also for names that are too long, where pathlib may raise.
+      return path
+  raise FileNotFoundError(missing)
+
+
+def size_limit(path: pathlib.Path) -> int:
+  """How many bytes of data may be read from a file.
+
+  If it is compressed, 32 for each byte of the file, and always 64 MiB. Otherwise what it has.
+  """
+  size = path.stat().st_size
+  return max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if path.suffix in _COMPRESSED else size
+
+
+def open_data(path: pathlib.Path) -> BinaryIO:
+  """A file's bytes, decompressed if its name ends in .gz. Close it after use.
+
+  Raises:
+    ValueError: if the file cannot be read. For gzip'd files, reading raises it as well: if the
+      file is damaged, or holds more than `size_limit`.
+  """
+  try:
+    file = open(path, "rb")  # noqa: SIM115  # The caller closes it.
+  except OSError as error:
+    raise ValueError(
+      f"Expected a file that can be read in {path}, got: {error.strerror}; mend it."
+    ) from error
+  return file if path.suffix != ".gz" else io.BufferedReader(_Decompressed(file, path), _CHUNK)
+
+
+class _Decompressed(io.RawIOBase):
+  """The data of a gzip file, decompressed as it is read, up to the limit."""
+
+  def __init__(self, file: BinaryIO, path: pathlib.Path):
+    self._file, self._data = file, gzip.GzipFile(fileobj=file)
+    self._path, self._limit = path, size_limit(path)
+    self._num_read = 0
+
+  def readable(self) -> bool:
+    """Always."""
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    """Reads at most a chunk, whatever the buffer holds."""
+    try:
+      count = self._data.readinto(memoryview(buffer)[:_CHUNK])
+    except (OSError, EOFError, zlib.error):
+      # The causes quote bytes of the file, or a checksum of them.
+      raise ValueError(
+        f"Expected a whole gzip file in {self._path}, got one that is damaged or cut short after "
+        f"{self._num_read} bytes of data; fetch it again."
+      ) from None
+    self._num_read += count
+    if self._num_read > self._limit:
+      raise ValueError(
+        f"Expected at most {self._limit} bytes of data in {self._path}, got more; decompress the "
+        "file yourself if you trust it, and give it without .gz."
+      )
+    return count
+
+  def close(self) -> None:
+    """Closes the file as well."""
+    self._file.close()
+    super().close()
+
+
+def lines(path: pathlib.Path) -> Iterator[str]:
+  """The lines of a text in UTF-8, with their ends; see `open_data`.
+
+  Raises:
+    ValueError: also if a line is not UTF-8. The message says which.
+  """
+  with open_data(path) as file:
+    for number, line in enumerate(file, 1):
+      try:
+        text = line.decode()
+      except UnicodeDecodeError:
+        raise ValueError(
+          f"Expected UTF-8 text in line {number} of {path}, got other bytes; mend the file."
+        ) from None
+      yield text
+
+
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of an npz file, by name.
+
+  Raises:
+    ValueError: if it is no such file, is damaged, or holds more than `size_limit`. Also if it holds
+      Python objects.
+  """
+  with open_data(path) as file:
+    with _refused_as_damaged(path), zipfile.ZipFile(file) as archive:
+      size = sum(member.file_size for member in archive.infolist())
+    if size > size_limit(path):
+      raise ValueError(
+        f"Expected at most {size_limit(path)} bytes of data in {path}, got {size}; save it with "
+        "np.savez, which does not compress."
+      )
+    file.seek(0)
+    with _refused_as_damaged(path), np.load(file, allow_pickle=False) as members:
+      return {name: _array(members[name]) for name in members}
+
+
+@contextlib.contextmanager
+def _refused_as_damaged(path: pathlib.Path) -> Iterator[None]:
+  """Turns any error into one that names the file."""
+  try:
+    yield
+  except Exception:  # zipfile and NumPy raise a dozen types, some of which quote the file.
+    raise ValueError(
+      f"Expected a whole npz file of numbers in {path}, got a damaged or another one; fetch it "
+      "again."
+    ) from None
+
+
+def _array(member: Any) -> np.ndarray:
+  """A member of an npz file; those that are no arrays are bytes."""
+  if not isinstance(member, np.ndarray):
+    raise TypeError("no array")
+  return member
