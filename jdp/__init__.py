@@ -56,6 +56,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+
 def __getattr__(name: str) -> ModuleType:
   """A subpackage, on its first use; Python keeps it afterwards."""
   if name in __all__:

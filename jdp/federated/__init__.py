@@ -34,6 +34,7 @@ from jdp.federated.iterative import initial_values, iterative_training, record_l
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.planned_fedavg import dp_fedavg
+from jdp.federated.runs import callbacks
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.federated.runs.training import Progress, Result, train
 
@@ -50,6 +51,7 @@ __all__ = [
   "ShardedClients",
   "adaptive_average",
   "add_updates",
+  "callbacks",
   "client_dropout",
   "client_mesh",
   "clipped_denominator",

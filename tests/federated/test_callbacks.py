@@ -1,0 +1,83 @@
+"""Callbacks of a run: every evaluation once, in order, with the numbers of the metrics."""
+
+import csv
+import sys
+import types
+
+import jax
+import pytest
+
+from jdp.federated.runs import callbacks
+from jdp.federated.runs.training import Progress
+from jdp.ledger import Ledger
+
+ROWS = [
+  {"round": 0, "accuracy": 0.1, "central_epsilon": None},
+  {"round": 5, "accuracy": 0.25, "central_epsilon": 1.5},
+  {"round": 10, "accuracy": 0.5, "central_epsilon": 2.0},
+]
+RUN = [Progress(row["round"], 10, {}, row, Ledger(), None) for row in ROWS]
+
+
+def feed(callback):
+  for progress in RUN:
+    callback(progress)
+
+
+def test_a_csv_file_holds_every_evaluation(tmp_path):
+  feed(callbacks.csv_file(tmp_path / "metrics.csv"))
+  with open(tmp_path / "metrics.csv") as file:
+    rows = list(csv.DictReader(file))
+  assert [row["accuracy"] for row in rows] == ["0.1", "0.25", "0.5"]
+  assert [row["central_epsilon"] for row in rows] == ["", "1.5", "2.0"]
+
+
+def test_tensorboard_gets_each_scalar_at_its_round(tmp_path, monkeypatch):
+  written = []
+  writer = types.SimpleNamespace(
+    add_scalar=lambda *scalar: written.append(scalar), flush=lambda: None
+  )
+  fake = types.SimpleNamespace(SummaryWriter=lambda folder: writer)
+  monkeypatch.setitem(sys.modules, "tensorboardX", fake)
+  feed(callbacks.tensorboard(tmp_path))
+  assert written == [
+    ("accuracy", 0.1, 0), ("accuracy", 0.25, 5), ("central_epsilon", 1.5, 5),
+    ("accuracy", 0.5, 10), ("central_epsilon", 2.0, 10),
+  ]  # fmt: skip
+
+
+def test_without_its_package_a_writer_says_what_to_install(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "tensorboardX", None)
+  with pytest.raises(ImportError, match="pip install tensorboardX"):
+    callbacks.tensorboard(tmp_path)
+
+
+def test_lines_in_a_pipe_and_a_bar_on_a_terminal(capsys, monkeypatch):
+  feed(callbacks.progress_bar())
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[1] == "round 5 of 10: accuracy 0.25, central_epsilon 1.5"
+  assert len(lines) == 3
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+  feed(callbacks.progress_bar())
+  assert "10/10" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_train_calls_them(tmp_path):
+  import optax
+
+  from jdp import queries, sampling
+  from jdp.federated import add_updates, rounds, train
+
+  sampler = sampling.poisson(20, 0.5)
+  mean = queries.average(queries.gaussian_sum(1.0, 1.0), sampler.expected_size)
+  algorithm = rounds(
+    lambda keys, value, own: (own - value, {}),
+    mean, sampler, add_updates(optax.sgd(0.5)), relation="add_remove",
+  )  # fmt: skip
+  train(
+    algorithm, jax.numpy.float32(0), jax.numpy.ones(20), num_rounds=4, evaluate_every=2,
+    callbacks=[callbacks.csv_file(tmp_path / "metrics.csv")], delta=1e-5,
+    evaluate=lambda value: {"error": abs(value - 1)},
+  )  # fmt: skip
+  assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1 + 3
