@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from jdp.federated.runs.run_folder import read_rows, write, write_rows
+from jdp.federated.runs.whole_files import read_rows, write, write_rows
 
 __all__ = ["read_json", "read_rows", "write", "write_json", "write_rows"]
 
@@ -15,5 +15,14 @@ def write_json(path: pathlib.Path, data: Any) -> None:
 
 
 def read_json(path: pathlib.Path) -> Any:
-  """The data in a JSON file."""
-  return json.loads(path.read_text())
+  """The data in a JSON file.
+
+  Raises:
+    ValueError: if it holds no JSON.
+  """
+  try:
+    return json.loads(path.read_text())
+  except ValueError as error:
+    raise ValueError(
+      f"Expected JSON in {path}, got a file that was changed or damaged; restore it from a copy."
+    ) from error

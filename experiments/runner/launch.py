@@ -1,5 +1,6 @@
 """The body of every binary: flags and presets, the work directory, and resumption."""
 
+import contextlib
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -81,9 +82,17 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   location = Location(values.preset, values.workdir, values.resume)
   try:
     prepared = prepare(experiment, options.given(experiment.options_type, values), location)
-  except (ValueError, FileNotFoundError, ImportError) as error:
+  except (ValueError, OSError, ImportError) as error:
     sys.exit(f"{experiment.name}: {error}")
-  execute(prepared)
+  try:
+    execute(prepared)
+  except OSError as error:
+    sys.exit(f"{experiment.name}: {error}; mend that, and continue with --resume.")
+  except ValueError as error:
+    # What jdp refuses is said in such a sentence; any other error keeps its traceback.
+    if not str(error).startswith("Expected "):
+      raise
+    sys.exit(f"{experiment.name}: {error}")
 
 
 class Prepared(NamedTuple):
@@ -117,10 +126,12 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
     chosen = options.resolve(kind, given, options.read_flagfile(kind, experiment.presets[preset]))
     work = experiment.prepare(chosen)
     folder = workdir.create(location.path, experiment.name, preset, vars(chosen))
-  lock = workdir.lock(folder)
-  files.write(
-    folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode()
-  )
+  with contextlib.ExitStack() as opened:
+    lock = opened.enter_context(workdir.lock(folder))
+    files.write(
+      folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode()
+    )
+    opened.pop_all()  # The lock is held until the work is done.
   return Prepared(folder, lock, work)
 
 

@@ -147,8 +147,23 @@ def to_flagfile(options) -> str:
 
 
 def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
-  """The options whose `dataclasses.asdict` was written as JSON."""
-  return options_type(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()})
+  """The options whose `dataclasses.asdict` was written as JSON, checked as flags are.
+
+  Raises:
+    ValueError: if a name, a type or a value is none that flags can give.
+  """
+  values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+  if set(values) != set(_specs(options_type)):
+    names = ", ".join(sorted(set(values) ^ set(_specs(options_type))))
+    raise ValueError(f"Expected the options of {options_type.__name__}, got others: {names}.")
+  given = {name: value for name, value in values.items() if value is not None}
+  for name, value in given.items():
+    _check_type(options_type, name, value)
+  made = resolve(options_type, given)
+  for name, value in values.items():
+    if getattr(made, name) != value:
+      raise ValueError(f"Expected --{name}={getattr(made, name)} beside the others, got {value}.")
+  return made
 
 
 _DEFINERS: dict[type, Callable] = {
@@ -181,6 +196,16 @@ def _parse(options_type: type, name: str, value: Any) -> Any:
     raise ValueError(
       f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}."
     ) from error
+
+
+def _check_type(options_type: type, name: str, value: Any) -> None:
+  """Refuses a value of another type than the flag's."""
+  kind, is_list = _element_type(options_type, name)
+  types = (float, int) if kind is float else (kind,)
+  elements = value if is_list and isinstance(value, tuple) else (value,)
+  if is_list != isinstance(value, tuple) or any(type(e) not in types for e in elements):
+    expected = f"a list of {kind.__name__}" if is_list else kind.__name__
+    raise ValueError(f"Expected --{name} to be {expected}, got {value!r}.")
 
 
 def _format(value: Any) -> str:

@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tm
 def test_a_run_whose_key_is_lost_or_another_is_not_continued(tmp_path):
   own = {"noise_key": None, "data_key": None}
   run(**own, workdir=tmp_path / "run")
-  with pytest.raises(ValueError, match="Expected a ledger of run"):
+  with pytest.raises(ValueError, match="Expected the key of noise that the run"):
     run(noise_key=random.seeded_key(6), workdir=tmp_path / "run")
   (tmp_path / "run.secret/noise_key").unlink()
   with pytest.raises(
@@ -227,7 +227,12 @@ def test_a_run_folder_names_the_places(tmp_path):
   folder = RunFolder(tmp_path / "public", tmp_path / "hidden" / "run", "mine/0")
   run(workdir=folder)
   assert {path.name for path in folder.path.iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
-  assert {path.name for path in folder.secret.iterdir()} == {"checkpoints"}
+  assert {path.name for path in folder.secret.iterdir()} == {
+    "checkpoints",
+    "lock",
+    "released",
+    "run.json",
+  }
   assert '"run":"mine/0 ' in (folder.path / "ledger.jsonl").read_text()
 
 

@@ -29,11 +29,18 @@ def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
     like: parameters of the same structure and shapes or their shapes.
 
   Raises:
-    ValueError: if the file holds other parameters.
+    ValueError: if the file is damaged or holds other parameters.
     FileNotFoundError: if there is none.
   """
-  with np.load(path) as file:
-    arrays = dict(file)
+  try:
+    with np.load(path) as file:
+      arrays = dict(file)
+  except FileNotFoundError:
+    raise
+  except Exception as error:  # Whatever zipfile, zlib and NumPy raise at a damaged file.
+    raise ValueError(
+      f"Expected parameters in {path}, got a damaged file; restore it from a copy."
+    ) from error
   # Names and shapes must agree: parameters of another model are refused.
   expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
   got = {name: array.shape for name, array in arrays.items()}

@@ -7,19 +7,23 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.runner import files
-from experiments.runner.runs.costs import costs
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
+from experiments.runner.runs.results import (
+  PARAMS,
+  RESULT,
+  check_finished,
+  cost,
+  read_result,
+  write_result,
+)
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.runs.training import Evaluate
-from jdp.ledger import Ledger, to_json
+from jdp.ledger import Ledger
 
 PyTree = Any
-_RESULT = "result.json"
-_PARAMS = "params.npz"
 
 
 class Setting(NamedTuple):
@@ -83,7 +87,9 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   """Runs what is not finished yet.
 
   Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and
-  `result.json`. No two runs share noise: each has a key of its own.
+  `result.json`. No two runs share noise: each has a key of its own. Of a run that an earlier
+  process finished, the files are compared with what was written, and the cost is computed again
+  from the ledger.
 
   Returns:
     A result for each run. It holds:
@@ -93,11 +99,17 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     * "metrics" (the last ones)
     * "not_private" (its ledger's caveats)
     * the guarantees "central", "release" and "local" (`Costs`) as JSON data or null
+
+  Raises:
+    ValueError: if a run that an earlier process finished is not as it left it.
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
   pending = [
-    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()
+    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / RESULT).exists()
   ]
+  for number, (setting, seed) in enumerate(runs):
+    if number not in pending:
+      check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
   if pending:
     key = noise_key(workdir, options.noise_seed)
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
@@ -106,7 +118,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
         run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
-  return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
+  return [read_result(_folder(workdir, *run)) for run in runs]
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
@@ -156,19 +168,15 @@ def _finish(
   """
   folder = _folder(workdir, setting, seed)
   outcome = train_run(run, folder, workdir.secret / run.name, options, report)
-  save_params(folder / _PARAMS, outcome.params)
-  guarantees = costs(outcome.ledger, delta)._asdict()
-  files.write_json(
-    folder / _RESULT,
-    {
-      "setting": setting.name,
-      "label": setting.label,
-      "public": setting.public,
-      "seed": seed,
-      "rounds": outcome.metrics[-1]["round"],
-      "stopped": outcome.stopped,
-      "metrics": outcome.metrics[-1],
-      "not_private": outcome.ledger.caveats,
-      **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},
-    },
-  )
+  save_params(folder / PARAMS, outcome.params)
+  content = {
+    "setting": setting.name,
+    "label": setting.label,
+    "public": setting.public,
+    "seed": seed,
+    "rounds": outcome.metrics[-1]["round"],
+    "stopped": outcome.stopped,
+    "metrics": outcome.metrics[-1],
+    **cost(outcome.ledger, delta),
+  }
+  write_result(folder, content)

@@ -14,12 +14,13 @@ from experiments.runner.options import option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
 from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, train
-from jdp.federated.runs.run_folder import RowFile
 from jdp.federated.runs.training import Evaluate
+from jdp.federated.runs.whole_files import RowFile
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
 
 PyTree = Any
+DIAGNOSTICS = "diagnostics.jsonl"
 
 _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
@@ -120,7 +121,7 @@ class _DiagnosticsFile:
   """The callback that writes `diagnostics.jsonl`."""
 
   def __init__(self, folder: pathlib.Path):
-    self._path = folder / "diagnostics.jsonl"
+    self._path = folder / DIAGNOSTICS
     self._file: RowFile | None = None
 
   def __call__(self, progress: Progress) -> None:

@@ -3,19 +3,15 @@
 The work directory can be published as far as its runs are private. `results.json` names those that
 are not (baselines among them) under "not_private".
 
-`<workdir>.secret` holds the noise key and the checkpoints. Whoever has them can remove the noise,
-or see who took part. It is readable by its owner alone, and removed when the experiment is
-finished.
+`<workdir>.secret` holds the noise key, the checkpoints and digests of the data. Whoever has them
+can remove the noise, or see who took part. It is readable by its owner alone, and removed when the
+experiment is finished.
+
+A run is begun when `flags.json` is there. What a process left that was killed before is taken over.
 """
 
-import fcntl
-import functools
-import hashlib
-import importlib.metadata
 import pathlib
-import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -24,13 +20,15 @@ from typing import IO, Any, NamedTuple
 import jax
 
 import experiments
-import jdp
-from experiments.runner import files
 from jdp import random
-from jdp.federated.runs.run_folder import LEDGER, kept_key
+from jdp.federated.runs import environment as library
+from jdp.federated.runs.run_folder import LEDGER, hold, kept_key, refuse_other_environment
+from jdp.federated.runs.whole_files import read_sealed, write_sealed
 
 FLAGS = "flags.json"
 _KEY = "noise_key"
+# What a process leaves that is killed before its run is begun.
+_BEFORE_FLAGS, _SECRET_BEFORE_FLAGS = {f"{FLAGS}.tmp"}, {"lock"}
 
 
 class Workdir(NamedTuple):
@@ -54,20 +52,13 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     flags: the options of the run, as JSON data.
 
   Raises:
-    ValueError: if the folder is not empty, or has a secret sibling.
+    ValueError: if the folder is not empty, has a secret sibling, or is taken by another process.
   """
   if path is None:
     pathlib.Path("runs").mkdir(exist_ok=True)
     path = tempfile.mkdtemp(prefix=time.strftime(f"{experiment}-%Y%m%d-%H%M%S-"), dir="runs")
   workdir = Workdir(pathlib.Path(path).resolve())
-  if workdir.path.exists() and any(workdir.path.iterdir()):
-    raise ValueError(
-      f"Expected a missing or empty --workdir, got {workdir.path}; add --resume to continue there."
-    )
-  if workdir.secret.exists():
-    raise ValueError(
-      f"Expected no {workdir.secret}, got one left by another run; remove it if that run is over."
-    )
+  _refuse_used(workdir)
   workdir.path.mkdir(parents=True, exist_ok=True)
   content = {
     "experiment": experiment,
@@ -75,7 +66,9 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     "flags": flags,
     "environment": environment(),
   }
-  files.write_json(workdir.path / FLAGS, content)
+  with lock(workdir):
+    _refuse_used(workdir)  # Another process may have begun there in the meantime.
+    write_sealed(workdir.path / FLAGS, content)
   return workdir
 
 
@@ -83,8 +76,8 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
   """The work directory, preset and flags of a run to be resumed.
 
   Raises:
-    ValueError: if there is none, or if it was made by another experiment or in another environment.
-      There the same rounds need not have the same bits.
+    ValueError: if there is none, or its flags were changed. Also if it was made by another
+      experiment or in another environment. There the same rounds need not have the same bits.
   """
   if path is None:
     raise ValueError(
@@ -92,18 +85,13 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
     )
   workdir = Workdir(pathlib.Path(path).resolve())
   if not (workdir.path / FLAGS).exists():
-    raise ValueError(
-      f"Expected {FLAGS} in {workdir.path}, got none: no run was started there; leave out --resume."
-    )
-  saved = files.read_json(workdir.path / FLAGS)
-  # All of these may change the bits of a repeated round, which would be a second release.
-  expected = {"experiment": saved["experiment"], **saved["environment"]}
-  for name, value in {"experiment": experiment, **environment()}.items():
-    if expected.get(name) != value:
-      raise ValueError(
-        f"Expected to resume with {name} {expected.get(name)}, as {workdir.path} was begun, got "
-        f"{value}; a repeated round could differ in its bits."
-      )
+    advice = ": no run was started there; leave out --resume."
+    if _names(workdir.path) - _BEFORE_FLAGS:
+      advice = " beside other files; restore it from a copy, or start anew in another folder."
+    raise ValueError(f"Expected {FLAGS} in {workdir.path}, got none{advice}")
+  saved = read_sealed(workdir.path / FLAGS)
+  begun = {"experiment": saved["experiment"], **saved["environment"]}
+  refuse_other_environment(workdir.path, begun, {"experiment": experiment, **environment()})
   return workdir, saved["preset"], saved["flags"]
 
 
@@ -116,15 +104,7 @@ def lock(workdir: Workdir) -> IO[str]:
     ValueError: if another process holds the lock.
   """
   workdir.secret.mkdir(mode=0o700, exist_ok=True)
-  file = open(workdir.secret / "lock", "w")  # noqa: SIM115  # The caller closes it.
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    file.close()
-    raise ValueError(
-      f"Expected no other process in {workdir.path}, got one; wait for it to end."
-    ) from error
-  return file
+  return hold(workdir.secret)
 
 
 def remove_secrets(workdir: Workdir) -> None:
@@ -151,24 +131,22 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
 
 
-@functools.cache
-def _source_fingerprint() -> str:
-  """A hash of the code of jdp and of the experiments: an edited line may change a round's bits."""
-  roots = [pathlib.Path(module.__file__).parent for module in (jdp, experiments) if module.__file__]
-  digest = hashlib.sha256()
-  for path in sorted(path for root in roots for path in root.rglob("*.py")):
-    digest.update(path.read_bytes())
-  return digest.hexdigest()[:16]
-
-
 def environment() -> dict[str, str]:
-  """What the bits of a result depend on besides the flags: versions, devices and source code."""
-  devices = jax.devices()
-  packages = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax")
-  return {
-    "python": platform.python_version(),
-    **{name: importlib.metadata.version(name) for name in packages},
-    "platform": f"{sys.platform} {platform.machine()}",
-    "devices": f"{len(devices)} x {devices[0].device_kind}",
-    "source": _source_fingerprint(),
-  }
+  """What the bits of a result depend on besides the flags."""
+  return {**library.environment(), "experiments": library.source_fingerprint(experiments)}
+
+
+def _refuse_used(workdir: Workdir) -> None:
+  """Refuses the folders of another run, but takes over those of one that was never begun."""
+  if names := _names(workdir.path) - _BEFORE_FLAGS:
+    advice = "add --resume to continue there" if FLAGS in names else "name another"
+    raise ValueError(f"Expected a missing or empty --workdir, got {workdir.path}; {advice}.")
+  if _names(workdir.secret) - _SECRET_BEFORE_FLAGS:
+    raise ValueError(
+      f"Expected no {workdir.secret}, got one left by another run; remove it if that run is over."
+    )
+
+
+def _names(folder: pathlib.Path) -> set[str]:
+  """The names in a folder; none if there is no folder."""
+  return {path.name for path in folder.iterdir()} if folder.exists() else set()

@@ -3,7 +3,10 @@
 They are private: a sampler's state counts each user's participations.
 """
 
+import hashlib
 import pathlib
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,61 +14,101 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jdp.federated.runs.digest import is_key, to_data
+
 PyTree = Any
+_KEPT = 3
+_DIGEST_SIZE = 32
 
 
 class Checkpoints:
-  """The latest state of a run, in a folder.
+  """The latest states of a run, in a folder.
 
-  A state is saved leaf by leaf as plain arrays, random keys as their key data. A save is whole or
-  absent, whenever the process is killed.
+  A state is saved as the bytes of its leaves, those of random keys as their key data, after a
+  digest of them. A save is whole or absent, whenever the process is killed. The last three are
+  kept, so one that is damaged later is replaced by the one before it.
 
   Args:
     folder: made if missing.
   """
 
   def __init__(self, folder: pathlib.Path):
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-    self._manager = ocp.CheckpointManager(folder, options=options)
+    options = ocp.CheckpointManagerOptions(max_to_keep=_KEPT, enable_async_checkpointing=False)
+    self._folder = folder
+    try:
+      self._manager = ocp.CheckpointManager(folder, options=options)
+    except Exception as error:
+      raise ValueError(
+        f"Expected checkpoints in {folder}, got what orbax cannot read ({error}); restore them "
+        "from a copy, or remove that folder: the run then repeats its rounds, bit for bit."
+      ) from error
+    self._damaged: list[int] = []
 
   def save(self, step: int, state: PyTree) -> None:
-    """Saves the state after `step` rounds, and removes the one before.
+    """Saves the state after `step` rounds, and removes the oldest of more than three.
 
     The state is on disk when this returns.
     """
-    leaves = [np.asarray(_to_data(leaf)) for leaf in jax.tree.leaves(state)]
-    self._manager.save(step, args=ocp.args.StandardSave({"leaves": leaves}))
+    # Those that could not be read are kept until there is something newer to put in their place.
+    while self._damaged:
+      self._manager.delete(self._damaged.pop())
+    content = np.concatenate(list(map(_to_bytes, jax.tree.leaves(state))))
+    saved = {"state": np.concatenate([_digest(content), content])}
+    self._manager.save(step, args=ocp.args.StandardSave(saved), force=True)
 
   def restore(self, like: PyTree) -> tuple[int, PyTree]:
-    """(rounds done, state) of the last save, or (0, like) if there is none.
+    """(rounds done, state) of the newest save that is whole, or (0, like) if there is none.
+
+    A damaged one is named in a warning.
 
     Args:
       like: a state of the same structure, shapes and types.
     """
-    step = self._manager.latest_step()
-    if step is None:
-      return 0, like
     leaves, treedef = jax.tree.flatten(like)
-    target = {"leaves": [np.asarray(_to_data(leaf)) for leaf in leaves]}
-    saved = self._manager.restore(step, args=ocp.args.StandardRestore(target))["leaves"]
-    return step, jax.tree.unflatten(treedef, list(map(_from_data, saved, leaves)))
+    for step in sorted(self._manager.all_steps(), reverse=True):
+      content = self._read(step, sum(_to_bytes(leaf).size for leaf in leaves))
+      if content is not None:
+        return step, jax.tree.unflatten(treedef, _from_bytes(content, leaves))
+      self._damaged.append(step)
+      warnings.warn(
+        f"Expected a whole checkpoint after round {step} in {self._folder}, got a damaged one; the "
+        "rounds since an older one, or all, are repeated, bit for bit.",
+        stacklevel=2,
+      )
+    return 0, like
 
   def close(self) -> None:
     """Ends orbax's threads."""
     self._manager.close()
 
+  def _read(self, step: int, size: int) -> np.ndarray | None:
+    """The bytes of a save, or None if it is damaged."""
+    target = {"state": np.zeros(_DIGEST_SIZE + size, np.uint8)}
+    try:
+      saved = self._manager.restore(step, args=ocp.args.StandardRestore(target))["state"]
+    except Exception:  # Whatever orbax and its libraries raise at damaged files.
+      return None
+    digest, content = saved[:_DIGEST_SIZE], saved[_DIGEST_SIZE:]
+    return content if np.array_equal(digest, _digest(content)) else None
 
-def _is_key(leaf: jax.Array) -> bool:
-  return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+def _digest(content: np.ndarray) -> np.ndarray:
+  return np.frombuffer(hashlib.sha256(content.data).digest(), np.uint8)
 
 
-def _to_data(leaf: jax.Array) -> jax.Array:
-  """The leaf as a plain array, which orbax can save."""
-  return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+def _to_bytes(leaf: jax.Array) -> np.ndarray:
+  """The leaf's bytes, uint8 [n]."""
+  return np.ascontiguousarray(to_data(leaf)).reshape(-1).view(np.uint8)
 
 
-def _from_data(data: np.ndarray, like: jax.Array) -> jax.Array:
-  """The leaf that was saved, a key if `like` is one."""
-  if _is_key(like):
-    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
-  return jnp.asarray(data)
+def _from_bytes(content: np.ndarray, like: Sequence[jax.Array]) -> list[jax.Array]:
+  """The leaves that were saved, of the shapes and types of `like`."""
+  made = []
+  for leaf in like:
+    data = np.asarray(to_data(leaf))
+    own, content = content[: data.nbytes], content[data.nbytes :]
+    array = jnp.asarray(own.view(data.dtype).reshape(data.shape))
+    made.append(
+      jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key(leaf) else array
+    )
+  return made

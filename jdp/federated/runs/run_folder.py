@@ -1,24 +1,27 @@
 """The files of a training run: those to publish, and apart from them those to keep secret.
 
-The run's folder holds its ledger and its metrics. The secret folder holds the noise key and the
-checkpoints. Whoever has them can take the noise off, or see who took part. Remove it when the run
-is over and its result is saved.
+The run's folder holds its ledger and its metrics. The secret folder holds the noise key, the
+checkpoints and digests of the data. Whoever has them can take the noise off, or see who took part.
+Remove it when the run is over and its result is saved.
 """
 
+import fcntl
 import hashlib
-import json
 import os
 import pathlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import IO, NamedTuple
 
 import jax
 import numpy as np
 
 from jdp import random
+from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
 
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
+DESCRIPTION = "run.json"
+_KEY_BYTES, _CHECK_BYTES = 32, 8
 
 
 class RunFolder(NamedTuple):
@@ -48,6 +51,25 @@ def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
   return workdir
 
 
+def hold(secret: pathlib.Path) -> IO[str]:
+  """Locks a secret folder against other processes.
+
+  The lock is held until the returned file is closed or the process ends.
+
+  Raises:
+    ValueError: if another process holds the lock.
+  """
+  file = open(secret / "lock", "w")  # noqa: SIM115  # The caller closes it.
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as error:
+    file.close()
+    raise ValueError(
+      f"Expected no other process in the run of {secret}, got one; wait for it to end."
+    ) from error
+  return file
+
+
 def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
   """The key in a file of mode 0600.
 
@@ -59,19 +81,82 @@ def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
     begun: whether rounds were done.
 
   Raises:
-    ValueError: if rounds were done with a key that is lost. Other noise on the same rounds would be
-      a second release of them, while the ledger would hold one.
+    ValueError: if rounds were done with a key that is lost or damaged. Other noise on the same
+      rounds would be a second release of them, while the ledger would hold one.
   """
+  name = path.name.replace("_", " ")
   if path.exists():
-    return random.restore_key(np.frombuffer(path.read_bytes(), np.uint32))
+    content = path.read_bytes()
+    if content != _checked(content[:_KEY_BYTES]):
+      raise ValueError(
+        f"Expected the {name} of the run in {path}, got a damaged file; restore it from a copy, or "
+        "start anew in another folder."
+      )
+    return random.restore_key(np.frombuffer(content[:_KEY_BYTES], np.uint32))
   if begun:
-    name = path.name.replace("_", " ")
     raise ValueError(
       f"Expected the {name} of the run in {path}, got none; it cannot be resumed, start anew."
     )
   key = random.secure_key()
-  write(path, np.asarray(jax.random.key_data(key)).tobytes(), mode=0o600)
+  write(path, _checked(np.asarray(jax.random.key_data(key)).tobytes()), mode=0o600)
   return key
+
+
+def _checked(content: bytes) -> bytes:
+  """The content, with a digest that tells whether it is damaged."""
+  return content + hashlib.sha256(b"checked" + content).digest()[:_CHECK_BYTES]
+
+
+def check_description(
+  folder: RunFolder, digests: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+  """Compares a run with what it was begun with, which the secret folder keeps.
+
+  Args:
+    folder: of the run, held.
+    digests: of what is private, name -> digest. They appear in no message.
+    environment: of what may be shown, name -> value.
+
+  Raises:
+    ValueError: if something else was there when the run was begun. A round that is done again could
+      then have other bits, with the same noise.
+  """
+  path = folder.secret / DESCRIPTION
+  if not path.exists():
+    if (folder.path / LEDGER).exists():
+      raise ValueError(
+        f"Expected in {path} what the run {folder.name} was begun with, got no such file; restore "
+        "it from a copy, or start anew in another folder."
+      )
+    write_sealed(path, {"digests": digests, "environment": environment}, mode=0o600)
+    return
+  begun = read_sealed(path)
+  for name, value in digests.items():
+    if begun["digests"].get(name) != value:
+      raise ValueError(
+        f"Expected the {name} that the run {folder.name} was begun with, got another: rounds that "
+        "are done again would be a second release of them; give what it was begun with, or start "
+        "anew in another folder."
+      )
+  refuse_other_environment(folder.path, begun["environment"], environment)
+
+
+def refuse_other_environment(
+  path: pathlib.Path, begun: Mapping[str, str], now: Mapping[str, str]
+) -> None:
+  """Refuses to go on where the bits of a repeated round could differ.
+
+  Args:
+    path: of the run.
+    begun: what it was begun with, name -> value.
+    now: the same of this process.
+  """
+  for name, value in now.items():
+    if begun.get(name) != value:
+      raise ValueError(
+        f"Expected to resume with {name} {begun.get(name)}, as {path} was begun, got {value}; a "
+        "repeated round could differ in its bits: resume as it was begun, or start anew."
+      )
 
 
 def fingerprint(key: jax.Array) -> str:
@@ -79,52 +164,3 @@ def fingerprint(key: jax.Array) -> str:
   return hashlib.sha256(
     b"fingerprint" + np.asarray(jax.random.key_data(key)).tobytes()
   ).hexdigest()[:16]
-
-
-def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
-  """Writes a file at once: a reader sees the old content or the new, never a part.
-
-  Args:
-    path: the file, replaced if it exists.
-    content: its bytes, on disk before the name points to them.
-    mode: permissions, minus the process's umask. 0o600 is for secrets.
-  """
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
-  with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  # Only a file that is whole on disk gets the name.
-  os.replace(temporary, path)
-
-
-def write_rows(path: pathlib.Path, rows: Iterable[Any]) -> None:
-  """Writes JSON Lines: one row a line. Infinity and NaN are refused: they are not JSON."""
-  write(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
-
-
-def read_rows(path: pathlib.Path) -> list[Any]:
-  """The rows of a JSON Lines file; none if there is no file."""
-  return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-class RowFile:
-  """A JSON Lines file of rows by round.
-
-  Args:
-    path: the file.
-    done: rows after this round are dropped, as they will be made again.
-
-  Attributes:
-    rows: what it holds.
-  """
-
-  def __init__(self, path: pathlib.Path, done: int):
-    self._path = path
-    self.rows = [row for row in read_rows(path) if row["round"] <= done]
-
-  def append(self, row: dict[str, Any]) -> None:
-    """Adds a row, on disk when this returns."""
-    self.rows.append(row)
-    write_rows(self._path, self.rows)

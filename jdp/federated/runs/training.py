@@ -109,7 +109,10 @@ def train(
   Formal guarantee: that of the ledger. It holds every round's events before the round's result is
   evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is on
   disk by then. A run that is killed and started again with the same arguments goes on to the same
-  bits, without releasing anything twice. Rounds beyond the budget are never released.
+  bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
+  not go on with other data, keys or first parameters, or where JAX's settings, versions or the
+  machine are others: it would repeat a released round as something else. Algorithms cannot be
+  compared, but a model that differs from the one released after the same round is not released.
 
   Args:
     algorithm: what is trained.
@@ -131,8 +134,8 @@ def train(
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
     prior: what was released about the same clients before the first round.
     workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
-      is for the key and the checkpoints. Remove that when the result is saved. A `RunFolder` names
-      other places. None: nothing is kept.
+      is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
+      A `RunFolder` names other places. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
 
   Returns:
@@ -141,7 +144,9 @@ def train(
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, a metric is not finite, or the workdir is of
-      another run. That is one with other keys, rounds or earlier releases.
+      another run. That is one with other data, keys, first parameters, rounds or earlier releases,
+      or in another environment. Also if another process has the workdir, or a file that is needed
+      is lost or damaged: the message says what to do.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -175,11 +180,11 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
-  records, keys = open_records(workdir, noise_key, data_key, prior)
+  start = replicate(algorithm.init(params), _mesh(clients))
+  records, keys = open_records(workdir, noise_key, data_key, prior, clients, start)
   evaluate = evaluate or (lambda params: {})
   run = _Run(records.name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
   with contextlib.closing(records):
-    start = replicate(algorithm.init(params), _mesh(clients))
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
 
@@ -228,7 +233,8 @@ def _train(
       # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)
       done, state = done + count, block.state
-      records.append_row({"round": done, **_measure(run, state.params, records.ledger)})
+      records.check_release(done, state.params)
+      records.append_row({"round": done, **_measure(run, state.params, records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   return Result(state.params, records.ledger, list(records.rows), stopped)

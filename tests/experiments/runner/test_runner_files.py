@@ -76,6 +76,7 @@ def test_a_work_directory_must_be_new(tmp_path):
   ):
     create(tmp_path / "new")
   (tmp_path / "other.secret").mkdir()
+  (tmp_path / "other.secret/noise_key").touch()
   with pytest.raises(ValueError, match=r"Expected no .*other\.secret, got one left by another run"):
     create(tmp_path / "other")
   assert not (tmp_path / "other").exists()
@@ -98,7 +99,7 @@ def test_what_can_be_resumed(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="Expected --workdir with --resume, got none"):
     workdir.reopen(None, "example")
   with pytest.raises(ValueError, match="got none: no run was started there"):
-    workdir.reopen(str(tmp_path), "example")
+    workdir.reopen(str(tmp_path / "missing"), "example")
   with pytest.raises(ValueError, match=r"Expected to resume with experiment example.* got other"):
     workdir.reopen(str(tmp_path / "run"), "other")
   changed = {**workdir.environment(), "jax": "0.0"}

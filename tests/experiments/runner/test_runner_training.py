@@ -175,7 +175,7 @@ def test_events_are_on_disk_before_the_model_is_used(tmp_path, monkeypatch):
 
   def save_recorded(self, done, state):
     recorded()
-    assert int(state.round) == done == seen[-1]
+    assert int(state[0].round) == done == seen[-1]
     save(self, done, state)
 
   monkeypatch.setattr(Checkpoints, "save", save_recorded)
@@ -285,5 +285,5 @@ def test_a_budget_holds_when_the_ledger_is_ahead_of_the_checkpoint(
 
 def test_a_ledger_of_another_key_is_refused(tmp_path):
   go(tmp_path, make_run())
-  with pytest.raises(ValueError, match="Expected a ledger of run"):
+  with pytest.raises(ValueError, match="Expected the key of noise that the run"):
     go(tmp_path, make_run(noise_key=random.seeded_key(6)))

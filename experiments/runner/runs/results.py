@@ -1,0 +1,75 @@
+"""The result of a finished run, and whether its files are still as the run left them."""
+
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.runner.runs.costs import costs
+from experiments.runner.runs.training import DIAGNOSTICS
+from jdp.federated.runs.run_folder import LEDGER, METRICS
+from jdp.federated.runs.whole_files import read_sealed, write_sealed
+from jdp.ledger import Ledger, load, to_json
+
+RESULT = "result.json"
+PARAMS = "params.npz"
+_FILES = (LEDGER, METRICS, PARAMS, DIAGNOSTICS)
+
+
+def cost(ledger: Ledger, delta: float) -> dict[str, Any]:
+  """What a result says of a run's cost, as JSON data: its caveats and its `Costs`."""
+  guarantees = costs(ledger, delta)._asdict()
+  stated = {name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()}
+  return {"not_private": list(ledger.caveats), **stated}
+
+
+def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
+  """Writes the result of a run, with digests of the files that the run has left.
+
+  Raises:
+    ValueError: if its ledger or metrics are gone.
+  """
+  digests = _digests(folder)
+  for name in (LEDGER, METRICS):
+    if name not in digests:
+      raise ValueError(
+        f"Expected {folder / name}, which this run wrote, got none: it was removed meanwhile; "
+        "restore it from a copy, and continue with --resume."
+      )
+  write_sealed(folder / RESULT, {**content, "files": digests})
+
+
+def read_result(folder: pathlib.Path) -> dict[str, Any]:
+  """The result of a finished run, without what is there to check it."""
+  return {name: value for name, value in read_sealed(folder / RESULT).items() if name != "files"}
+
+
+def check_finished(folder: pathlib.Path, delta: float) -> None:
+  """Refuses a finished run whose files changed, or whose cost is not that of its ledger.
+
+  Raises:
+    ValueError: in either case.
+  """
+  result = read_sealed(folder / RESULT)
+  found = _digests(folder)
+  for name, written in result["files"].items():
+    if found.get(name) != written:
+      raise ValueError(
+        f"Expected {folder / name} as its run left it, got a file that was changed, damaged or "
+        "removed; restore it from a copy, or start anew in another folder."
+      )
+  found_cost = cost(load(folder / LEDGER), delta)
+  if any(result[name] != value for name, value in found_cost.items()):
+    raise ValueError(
+      f"Expected in {folder / RESULT} the cost that {LEDGER} beside it has, got another; restore "
+      "both from a copy, or start anew in another folder."
+    )
+
+
+def _digests(folder: pathlib.Path) -> dict[str, str]:
+  """The SHA-256 hash of each file of a run, by its name."""
+  return {
+    name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    for name in _FILES
+    if (folder / name).exists()
+  }

@@ -1,0 +1,51 @@
+"""Digests of the models that a run has released, by which repeated rounds are compared."""
+
+import os
+import pathlib
+import re
+from typing import Any
+
+from jdp.federated.runs.digest import digest
+
+PyTree = Any
+
+
+class Released:
+  """A file with a line for each evaluated round: its number, and the digest of its model.
+
+  A round that is done again uses the noise of the first time. With the same model that is no second
+  release. With another model, of another algorithm or machine, the difference would show the data
+  without noise.
+
+  Args:
+    path: the file, in a secret folder. It is made when the first line is written.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    content = path.read_bytes() if path.exists() else b""
+    # A line that a killed process left in parts is of a round that was never released.
+    self._known = dict(re.findall(rb"^(\d+) ([0-9a-f]{64})$", content, re.MULTILINE))
+
+  def check(self, done: int, params: PyTree) -> None:
+    """Notes the model after `done` rounds, on disk when this returns, or compares it.
+
+    Raises:
+      ValueError: if another model was released after that round.
+    """
+    name, found = str(done).encode(), digest(params).encode()
+    known = self._known.setdefault(name, found)
+    if known != found:
+      raise ValueError(
+        f"Expected the model that was released after round {done} before, got another with the "
+        "same noise, which must not be released too; resume with the algorithm that the run was "
+        f"begun with, or start anew in another folder. If {self._path} is damaged, remove it."
+      )
+    if known is found:
+      self._write(b"\n" + name + b" " + found)
+
+  def _write(self, line: bytes) -> None:
+    with open(self._path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+      file.write(line)
+      file.flush()
+      os.fsync(file.fileno())

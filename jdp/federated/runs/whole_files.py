@@ -1,0 +1,100 @@
+"""Files that are whole or absent, whenever the process is killed, and say if they were changed."""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_DAMAGED = (
+  "a file that was changed or damaged; restore it from a copy, or start anew in another folder."
+)
+
+
+def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
+  """Writes a file at once: a reader sees the old content or the new, never a part.
+
+  Args:
+    path: the file, replaced if it exists.
+    content: its bytes, on disk before the name points to them.
+    mode: permissions, minus the process's umask. 0o600 is for secrets.
+  """
+  temporary = path.with_name(path.name + ".tmp")
+  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
+  with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+  # Only a file that is whole on disk gets the name.
+  os.replace(temporary, path)
+
+
+def write_rows(path: pathlib.Path, rows: Iterable[Any]) -> None:
+  """Writes JSON Lines: one row a line. Infinity and NaN are refused: they are not JSON."""
+  write(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def read_rows(path: pathlib.Path) -> list[Any]:
+  """The rows of a JSON Lines file; none if there is no file.
+
+  Raises:
+    ValueError: if a line is no JSON.
+  """
+  try:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+  except ValueError as error:
+    raise ValueError(f"Expected JSON Lines in {path}, got {_DAMAGED}") from error
+
+
+def write_sealed(path: pathlib.Path, data: Mapping[str, Any], *, mode: int = 0o666) -> None:
+  """Writes JSON data with their digest, by which `read_sealed` sees a change."""
+  content = {**data, "digest": _seal(data)}
+  write(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode(), mode=mode)
+
+
+def read_sealed(path: pathlib.Path) -> dict[str, Any]:
+  """The data that `write_sealed` wrote.
+
+  Raises:
+    ValueError: if they were changed since, by a hand or by damage.
+  """
+  try:
+    data = json.loads(path.read_text())
+    seal = data.pop("digest")
+  except (ValueError, TypeError, AttributeError, KeyError) as error:
+    raise ValueError(f"Expected {path} as it was written, got {_DAMAGED}") from error
+  if seal != _seal(data):
+    raise ValueError(f"Expected {path} as it was written, got {_DAMAGED}")
+  return data
+
+
+def _seal(data: Mapping[str, Any]) -> str:
+  text = json.dumps(data, sort_keys=True, allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class RowFile:
+  """A JSON Lines file of rows by round.
+
+  Args:
+    path: the file.
+    done: rows after this round are dropped, as they will be made again. If no round is done, all
+      are.
+
+  Attributes:
+    rows: what it holds.
+  """
+
+  def __init__(self, path: pathlib.Path, done: int):
+    self._path = path
+    rows = read_rows(path) if done else []
+    try:
+      self.rows = [row for row in rows if row["round"] <= done]
+    except (KeyError, TypeError) as error:
+      raise ValueError(f"Expected rows by round in {path}, got {_DAMAGED}") from error
+
+  def append(self, row: dict[str, Any]) -> None:
+    """Adds a row, on disk when this returns."""
+    self.rows.append(row)
+    write_rows(self._path, self.rows)

@@ -1,0 +1,137 @@
+"""A run goes on with what it was begun with alone: another release would have the same noise."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp import random
+from jdp.federated.runs import environment, run_records
+from jdp.federated.runs.digest import digest
+from tests.helpers.small_runs import ALGORITHM, CLIENTS, ROUNDS, copied, ending, go
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+  """A run whose rounds 3 and 4 were released, and are done again, as no checkpoint holds them."""
+  folder = tmp_path_factory.mktemp("begun") / "run"
+  go(folder, stop_at=4)
+  return folder
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"clients": CLIENTS.at[3, 1].add(1e-6)}, "Expected the data that the run run was begun with"),
+    ({"clients": CLIENTS[:, ::-1]}, "Expected the data"),
+    ({"clients": CLIENTS.astype(jnp.float16)}, "Expected the data"),
+    ({"clients": [CLIENTS]}, "Expected the data"),
+    ({"params": jnp.ones(2)}, "Expected the first state"),
+    ({"data_key": jax.random.key(2)}, "Expected the key of local training"),
+    ({"noise_key": random.seeded_key(1)}, "Expected the key of noise"),
+  ],
+)
+def test_what_changed_is_refused_before_any_round_is_done_again(begun, tmp_path, changes, message):
+  folder = copied(begun, tmp_path)
+  shown = []
+  changes["callbacks"] = [shown.append]
+  with pytest.raises(ValueError, match=message) as error:
+    go(folder, **changes)
+  assert digest(changes.get("clients", CLIENTS)) not in str(error.value)
+  assert not shown
+  assert len(go(folder).ledger) == ROUNDS  # As it was begun, it goes on.
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", environment.environment())
+def test_another_environment_is_refused(begun, tmp_path, monkeypatch, name):
+  changed = {**environment.environment(), name: "another"}
+  monkeypatch.setattr(run_records, "environment", lambda: changed)
+  with pytest.raises(ValueError, match=f"Expected to resume with {name} .*, got another"):
+    go(copied(begun, tmp_path))
+
+
+def test_the_environment_holds_the_settings_that_change_bits(monkeypatch):
+  before = environment.environment()
+  assert "enable_x64=False" in before["settings"]
+  assert "cores" in before["processor"]
+  monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+  assert environment.environment()["settings"] != before["settings"]
+  monkeypatch.undo()
+  for name, value in (
+    ("jax_enable_x64", True),
+    ("jax_default_matmul_precision", "bfloat16"),
+    ("jax_threefry_partitionable", not jax.config.jax_threefry_partitionable),
+  ):
+    old = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+      assert environment.environment()["settings"] != before["settings"], name
+    finally:
+      jax.config.update(name, old)
+  assert environment.environment() == before
+
+
+def test_digests_see_every_bit_and_place():
+  trees = [
+    {"a": jnp.zeros(2), "b": jnp.zeros(2)},
+    {"a": jnp.zeros(2), "c": jnp.zeros(2)},
+    {"a": jnp.zeros(2), "b": -jnp.zeros(2)},
+    {"a": jnp.zeros((2, 1)), "b": jnp.zeros(2)},
+    {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.bfloat16)},
+    {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.int32)},
+    {"a": jnp.zeros(2), "b": (jnp.zeros(1), jnp.zeros(1))},
+    {"a": jnp.zeros(2), "b": jnp.full(2, jnp.nan)},
+    {"a": jnp.zeros(2), "b": jax.random.key(0)},
+    {"a": jnp.zeros(2), "b": jax.random.key(1)},
+    {"a": jnp.zeros(2), "b": random.seeded_key(1)},
+  ]
+  assert len({digest(tree) for tree in trees}) == len(trees)
+  assert digest({"a": np.zeros(2, np.float32)}) == digest({"a": jnp.zeros(2)})
+
+
+def test_digests_lie_in_the_secret_folder_alone(begun):
+  secret = begun.with_name("run.secret") / "run.json"
+  found = json.loads(secret.read_text())["digests"]["data"]
+  assert found == digest(CLIENTS)
+  assert secret.stat().st_mode & 0o077 == 0
+  assert not any(found in path.read_text() for path in begun.iterdir())
+
+
+def test_a_run_ends_the_same_with_more_rounds_or_other_evaluations(begun, tmp_path):
+  """Those change no round, so a run may be continued with them."""
+  folder = copied(begun, tmp_path)
+  expected = go(folder)
+  longer = go(copied(begun, tmp_path / "longer"), num_rounds=ROUNDS + 1, evaluate_every=1)
+  assert list(longer.ledger)[:ROUNDS] == list(expected.ledger)
+  assert ending(folder, expected)
+
+
+def test_a_release_that_was_noted_in_parts_was_never_made(begun, tmp_path):
+  folder = copied(begun, tmp_path)
+  noted = tmp_path / "run.secret/released"
+  noted.write_bytes(noted.read_bytes()[:-1])
+  assert len(go(folder).ledger) == ROUNDS
+  lines = noted.read_bytes().split()
+  assert lines[:2] + lines[4:6] == [b"2", lines[1], b"4", lines[5]]
+  assert lines[5].startswith(lines[3])
+  assert lines[5] != lines[3]
+
+
+def other_step(noise_key, data_key, state, clients):
+  """The same events and noise, and another model: as with another learning rate."""
+  after, events, diagnostics = ALGORITHM.round(noise_key, data_key, state, clients)
+  return after._replace(params=after.params + clients.sum(0)), events, diagnostics
+
+
+def test_a_round_that_is_repeated_with_another_algorithm_is_never_shown(begun, tmp_path):
+  """No algorithm can be compared with another, but the models that they release can."""
+  folder, shown = copied(begun, tmp_path), []
+  other = ALGORITHM._replace(round=other_step)
+  with pytest.raises(ValueError, match="Expected the model that was released after round 4 before"):
+    go(folder, algorithm=other, callbacks=[shown.append])
+  assert [progress.round for progress in shown] == [2]
+  assert len(go(folder).ledger) == ROUNDS

@@ -1,0 +1,96 @@
+"""Errors of the operating system at every write of a run: it goes on to the same bits."""
+
+import contextlib
+import errno
+import itertools
+import os
+import resource
+
+import pytest
+
+from tests.helpers.small_runs import ending, go
+
+CALLS = ("open", "fsync", "replace", "rename", "mkdir", "ftruncate")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """The key of a run, and how it ends."""
+  folder = tmp_path_factory.mktemp("whole") / "run"
+  result = go(folder)
+  return (folder.with_name("run.secret") / "noise_key").read_bytes(), ending(folder, result)
+
+
+def with_key(folder, key):
+  """A run that has its key and nothing else, as one that was killed before its first round."""
+  secret = folder.with_name("run.secret")
+  secret.mkdir(mode=0o700)
+  (secret / "noise_key").write_bytes(key)
+  return folder
+
+
+def fail_at(monkeypatch, number, code):
+  """Makes the `number`-th call that changes the disk fail; returns what counts them."""
+  left = itertools.count(number, -1)
+
+  def failing(original):
+    def call(*arguments, **options):
+      if next(left) == 1:
+        raise OSError(code, os.strerror(code))
+      return original(*arguments, **options)
+
+    return call
+
+  for name in CALLS:
+    monkeypatch.setattr(os, name, failing(getattr(os, name)))
+  return left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["disk full", "input/output"])
+def test_an_error_at_any_call_leaves_a_run_that_goes_on(tmp_path, monkeypatch, whole, code):
+  key, expected = whole
+  for number in itertools.count(1):
+    (tmp_path / str(number)).mkdir()
+    folder = with_key(tmp_path / str(number) / "run", key)
+    with monkeypatch.context() as patch:
+      left = fail_at(patch, number, code)
+      try:
+        result = go(folder)
+      except (OSError, ValueError):
+        result = None
+      reached = next(left) < 1
+    if not reached:
+      break
+    assert ending(folder, result or go(folder)) == expected, number
+  # Two for each file that is replaced: 5 rows and a description; the ledger's header, folder and 4
+  # blocks; and those of orbax for each of 4 checkpoints.
+  print(f"an error at each of {number - 1} calls: every run went on to equal bits")
+  assert number > 2 * 6 + 2 + 4 + 3 * 4
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+  """Writes beyond this size of a file fail, also those of libraries that are not Python."""
+  old = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.slow
+def test_a_write_that_ends_early_leaves_a_run_that_goes_on(tmp_path, whole):
+  key, expected = whole
+  failed = 0
+  for size in itertools.chain(range(0, 400, 13), range(400, 2400, 67)):
+    (tmp_path / str(size)).mkdir()
+    folder = with_key(tmp_path / str(size) / "run", key)
+    result = None
+    with files_of_at_most(size), contextlib.suppress(OSError, ValueError):
+      result = go(folder)
+    failed += result is None
+    assert ending(folder, result or go(folder)) == expected, size
+  print(f"writes cut short in {failed} runs: every one went on to equal bits")
+  assert failed > 30
