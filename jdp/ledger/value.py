@@ -12,6 +12,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.events import (
+  NO_NUMBER,
   BallsInBins,
   Event,
   GaussianSum,
@@ -20,8 +21,8 @@ from jdp.events import (
   Round,
   ShuffledBatches,
 )
-from jdp.ledger.file_format import file_header, sync_folder, to_line
-from jdp.ledger.json_form import entries_to_json
+from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
+from jdp.ledger.records import END_RECORD, entry_records
 from jdp.ledger.unstacking import unstack
 
 
@@ -32,6 +33,11 @@ class Ledger:
   Attributes:
     entries: pairs (event, count): the event happened `count` times in a row.
 
+  Raises:
+    TypeError: if entries are not a tuple of pairs, or an event is neither a `Round` nor a
+      `LocalRelease`.
+    ValueError: if a count is not a whole number > 0, or an event was stacked by a scan.
+
   >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1))
   >>> ledger = Ledger().append(event).append(event, count=99)
   >>> len(ledger), len(ledger.entries)
@@ -41,6 +47,15 @@ class Ledger:
   """
 
   entries: tuple[tuple[Event, int], ...] = ()
+
+  def __post_init__(self):
+    if not isinstance(self.entries, tuple):
+      raise TypeError(
+        f"Expected entries to be a tuple of (event, count), got {type(self.entries).__name__}; "
+        "append events to Ledger()."
+      )
+    for entry in self.entries:
+      _check_entry(entry, 1)
 
   def append(self, event: Event, *, count: int = 1) -> "Ledger":
     """A new ledger in which `event` has happened `count` more times.
@@ -83,24 +98,21 @@ class Ledger:
     any part of another ledger, so their numbers are not looked at. `append` does that.
 
     Raises:
+      TypeError: if an event is neither a `Round` nor a `LocalRelease`.
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
     """
     merged = list(self.entries)
-    for event, count in entries:
-      if not (isinstance(count, int | np.integer) and count >= 0):
-        raise ValueError(f"Expected count to be a whole number >= 0, got {count!r}.")
-      if np.ndim(event.number):
-        number = np.size(event.number)
-        raise ValueError(
-          f"Expected the event of one round, got {number} stacked by a scan; append it, or unstack "
-          "it."
-        )
+    for entry in entries:
+      event, count = _check_entry(entry, 0)
       # Equal events in a row are one entry, so a run of many rounds stays small.
-      if count and merged and _same(merged[-1][0], event):
-        merged[-1] = (event, merged[-1][1] + int(count))
+      if count and merged and same_event(merged[-1][0], event):
+        merged[-1] = (event, merged[-1][1] + count)
       elif count:
-        merged.append((event, int(count)))
-    return Ledger(tuple(merged))
+        merged.append((event, count))
+    # Not by the constructor, which would check all entries again.
+    extended = object.__new__(Ledger)
+    object.__setattr__(extended, "entries", tuple(merged))
+    return extended
 
   def __add__(self, other: "Ledger") -> "Ledger":
     """The events of this ledger, followed by those of the other.
@@ -172,16 +184,21 @@ class Ledger:
     """Every event, repeated as often as it happened."""
     return itertools.chain.from_iterable(itertools.repeat(e, n) for e, n in self.entries)
 
-  def save(self, path: str | os.PathLike) -> None:
-    """Writes the ledger as JSON Lines, atomically; `load` reads it back equal."""
+  def save(self, path: str | os.PathLike, *, key: bytes | None = None) -> None:
+    """Writes the ledger as JSON Lines, atomically and closed; `load` reads it back equal.
+
+    Args:
+      path: the file, replaced if it exists.
+      key: at least 16 secret bytes. Whoever loads the file with them knows that a holder of the key
+        wrote it. None: whoever can write the file can write another ledger in its place.
+    """
+    check_key(key)
     path = pathlib.Path(path)
-    text = to_line(file_header()) + "".join(
-      to_line({"entries": entries_to_json([entry])}) for entry in self.entries
-    )
+    records = itertools.chain([file_header(key)], entry_records(self.entries), [END_RECORD])
     # A file beside it, as a file is replaced atomically on its own file system only.
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w") as file:
-      file.write(text)
+    with open(temporary, "wb") as file:
+      file.writelines(line for line, _ in to_lines(records, b"", key))
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -200,7 +217,31 @@ def subsampled_gaussian(
   return Ledger().append(event, count=num_rounds)
 
 
-def _same(event: Event, other: Event) -> bool:
+def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
+  """The entry, its count a Python number. Refuses what is no event of one round, or no count."""
+  try:
+    event, count = entry
+  except (TypeError, ValueError):
+    raise TypeError(f"Expected entries (event, count), got {type(entry).__name__}.") from None
+  if not isinstance(event, Round | LocalRelease):
+    raise TypeError(
+      f"Expected an event of jdp.events that is a Round or a LocalRelease, got "
+      f"{type(event).__name__}."
+    )
+  # A truth value is an int to Python, but no count.
+  if type(count) is not int or count < least:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
+      raise ValueError(f"Expected count to be a whole number >= {least}, got {count!r}.")
+    entry = event, int(count)
+  if event.number is not NO_NUMBER and np.ndim(event.number):
+    raise ValueError(
+      f"Expected the event of one round, got {np.size(event.number)} stacked by a scan; append it, "
+      "or unstack it."
+    )
+  return entry
+
+
+def same_event(event: Event, other: Event) -> bool:
   """Whether two events are equal, and their noise is equally well protected."""
   return event == other and bool(event.key_exposed) == bool(other.key_exposed)
 

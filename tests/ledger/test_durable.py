@@ -227,5 +227,5 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path):
       DurableLedger(path, "run")
     assert path.read_bytes() == content
   path.write_bytes(header + line + line)
-  with pytest.raises(ValueError, match="Expected round 1 in line 3"):
+  with pytest.raises(ValueError, match="damaged one at line 3, or lines before it were removed"):
     DurableLedger(path, "other run")

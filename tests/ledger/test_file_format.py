@@ -16,7 +16,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, from_json, load
-from jdp.ledger.file_format import to_line
+from jdp.ledger.file_format import to_lines
 from tests.helpers.example_events import EVENTS
 
 numbers = st.floats(0, exclude_min=True, allow_infinity=False)
@@ -57,13 +57,15 @@ def test_numpy_scalars_are_saved_exactly(tmp_path):
 @pytest.mark.parametrize(
   ("record", "message"),
   [
-    ({"format": "jdp-ledger", "version": 2}, "of version 1"),
-    ({"format": "other", "version": 1}, "Expected a jdp-ledger file"),
+    ({"format": "jdp-ledger", "version": 3}, "of version 2 or 1"),
+    ({"format": "other", "version": 2}, "Expected a jdp-ledger file"),
+    (["jdp-ledger", 2], "Expected a jdp-ledger file"),
   ],
 )
 def test_another_format_is_refused(tmp_path, record, message):
   path = pathlib.Path(tmp_path / "ledger")
-  path.write_text(to_line(record))
+  ((line, _),) = to_lines([record], b"", None)
+  path.write_bytes(line)
   with pytest.raises(ValueError, match=message):
     load(path)
 
