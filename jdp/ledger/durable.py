@@ -13,7 +13,14 @@ from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_
 from jdp.ledger.reading import Contents, Row, read_contents
 from jdp.ledger.records import END_RECORD, entry_records, round_records
 from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import Ledger, count_types, refuse_gap, refuse_two_caps, same_event
+from jdp.ledger.value import (
+  Ledger,
+  count_types,
+  marked_exposed,
+  refuse_gap,
+  refuse_two_caps,
+  same_event,
+)
 
 
 class LedgerMark(NamedTuple):
@@ -66,6 +73,8 @@ class DurableLedger:
     prior: What was released about the same records before the run's first round. It is on disk when
       this returns.
     key: At least 16 secret bytes, if the links are to be message authentication codes.
+    key_exposed: Whether the noise of the whole run is from a key that is no secret, such as one of
+      a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
     expected: What an earlier `mark` of the file was, if one was kept. A file that does not go on
       from there is refused, and left as it is.
 
@@ -83,10 +92,12 @@ class DurableLedger:
     prior: Ledger = Ledger(),
     *,
     key: bytes | None = None,
+    key_exposed: bool = False,
     expected: LedgerMark | None = None,
   ):
     check_key(key)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
+    self._exposed = {"key_exposed": True} if key_exposed else {}
     self._file = AppendOnlyFile(self._path)
     try:
       contents, missing = self._recover(run)
@@ -109,7 +120,7 @@ class DurableLedger:
 
     They are the header and the earlier releases.
     """
-    header = file_header(self._key, run=run)
+    header = file_header(self._key, run=run, **self._exposed)
     records = itertools.chain([header], entry_records(self._prior.entries))
     lines = list(to_lines(records, b"", self._key))
     beginning, link = b"".join(line for line, _ in lines), lines[-1][1]
@@ -132,6 +143,11 @@ class DurableLedger:
       raise ValueError(
         f"Expected a ledger of run {run!r} in {self._path}, got one of run {header.get('run')!r}; "
         "give each run a work directory of its own."
+      )
+    if bool(header.get("key_exposed")) != bool(self._exposed):
+      raise ValueError(
+        f"Expected key_exposed to be {bool(header.get('key_exposed'))}, as {self._path} was begun, "
+        f"got {bool(self._exposed)}; go on with the key that the run was begun with."
       )
     if header["version"] != FORMAT_VERSION:
       raise ValueError(
@@ -218,6 +234,7 @@ class DurableLedger:
     new: list[Row] = []
     for number, events in enumerate(rounds, first_round):
       row = tuple(event for stacked in events for event in unstack(stacked))
+      row = marked_exposed(row) if self._exposed else row
       following = self._end.num_rounds + len(new)
       if not 0 <= number <= following:
         raise ValueError(f"Expected round {following} next in {self._path}, got round {number}.")

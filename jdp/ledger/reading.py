@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jdp.events import Event
 from jdp.ledger.file_format import Line, check_key, read_lines
 from jdp.ledger.json_form import from_forms, from_json
-from jdp.ledger.value import Ledger
+from jdp.ledger.value import Ledger, marked_exposed
 
 Entry = tuple[Event, int]
 Row = tuple[Event, ...]
@@ -132,7 +132,10 @@ def _take(contents: Contents, line: Line) -> None:
   elif record.get("end"):
     contents.closed = True
   elif record.get("round", -1) >= 0:
-    rows = list(_rounds_of(record, unchained=line.link is None))
+    rows = _rounds_of(record, unchained=line.link is None)
+    # The writer has marked them too. What the header says holds for whatever follows it.
+    if contents.header.get("key_exposed"):
+      rows = list(map(marked_exposed, rows))
     if record["round"] != len(contents.rounds):
       raise ValueError(f"Expected round {len(contents.rounds)}, got round {record['round']}.")
     contents.rounds += rows

@@ -246,6 +246,16 @@ def same_event(event: Event, other: Event) -> bool:
   return event == other and bool(event.key_exposed) == bool(other.key_exposed)
 
 
+def marked_exposed(events: Sequence[Event]) -> tuple[Event, ...]:
+  """The events, with the mark of noise whose key is no secret."""
+  if all(event.key_exposed is True for event in events):
+    return tuple(events)
+  return tuple(
+    event if event.key_exposed is True else dataclasses.replace(event, key_exposed=True)
+    for event in events
+  )
+
+
 def count_types(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
   """How many events there are of each type."""
   counts: collections.Counter[type] = collections.Counter()

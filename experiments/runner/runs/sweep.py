@@ -9,6 +9,7 @@ import jax
 
 from experiments.runner import files
 from experiments.runner.runs.costs import costs
+from experiments.runner.runs.finished_ledgers import LINK, RESULT, ledger_link
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
@@ -18,7 +19,6 @@ from jdp.federated.runs.training import Evaluate
 from jdp.ledger import Ledger, to_json
 
 PyTree = Any
-_RESULT = "result.json"
 _PARAMS = "params.npz"
 
 
@@ -90,13 +90,14 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
     * "setting", "label", "public", "seed" and "rounds"
     * "stopped" (whether its budget stopped it)
+    * "ledger_link" (its ledger's last link, which stands for all of it)
     * "metrics" (the last ones)
     * "not_private" (its ledger's caveats)
     * the guarantees "central", "release" and "local" (`Costs`) as JSON data or null
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
   pending = [
-    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / _RESULT).exists()
+    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / RESULT).exists()
   ]
   if pending:
     key = noise_key(workdir, options.noise_seed)
@@ -106,7 +107,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
         run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
-  return [files.read_json(_folder(workdir, *run) / _RESULT) for run in runs]
+  return [files.read_json(_folder(workdir, *run) / RESULT) for run in runs]
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
@@ -159,7 +160,7 @@ def _finish(
   save_params(folder / _PARAMS, outcome.params)
   guarantees = costs(outcome.ledger, delta)._asdict()
   files.write_json(
-    folder / _RESULT,
+    folder / RESULT,
     {
       "setting": setting.name,
       "label": setting.label,
@@ -167,6 +168,7 @@ def _finish(
       "seed": seed,
       "rounds": outcome.metrics[-1]["round"],
       "stopped": outcome.stopped,
+      LINK: ledger_link(folder),
       "metrics": outcome.metrics[-1],
       "not_private": outcome.ledger.caveats,
       **{name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()},

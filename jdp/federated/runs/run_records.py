@@ -8,6 +8,7 @@ import jax
 
 from jdp import random
 from jdp.events import Event
+from jdp.federated.runs.ledger_marks import keep_mark, kept_mark
 from jdp.federated.runs.run_folder import (
   LEDGER,
   METRICS,
@@ -18,6 +19,7 @@ from jdp.federated.runs.run_folder import (
   run_folder,
 )
 from jdp.ledger import DurableLedger, Ledger, unstack
+from jdp.ledger.value import marked_exposed, refuse_two_caps
 
 PyTree = Any
 Workdir = str | os.PathLike | RunFolder
@@ -53,24 +55,32 @@ class Records(Protocol):
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
 
+  def finish(self) -> None:
+    """Records that the run is over."""
+
   def close(self) -> None:
     """Ends the recording."""
 
 
 class MemoryRecords:
-  """Records that end with the process."""
+  """Records that end with the process.
+
+  Args:
+    prior: what was released before the first round.
+    exposed: whether the key of the noise is no secret. Then all rounds are marked.
+  """
 
   name = "the run"
 
-  def __init__(self, prior: Ledger):
-    self._prior, self._own = prior, Ledger()
+  def __init__(self, prior: Ledger, *, exposed: bool):
+    self._ledger, self._prior, self._exposed = prior, prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
 
   @property
   def ledger(self) -> Ledger:
     """All that was recorded, with what came before the run."""
-    return self._prior + self._own
+    return self._ledger
 
   def restore(self, state: PyTree) -> tuple[int, PyTree]:
     """(0, the state given): nothing was saved."""
@@ -80,9 +90,10 @@ class MemoryRecords:
     """Records the events of round `first_round` and of those that follow it."""
     del first_round
     rounds = list(rounds)
-    self._own = self._own.extend(
-      (event, 1) for events in rounds for one in events for event in unstack(one)
-    )
+    events = [event for events in rounds for one in events for event in unstack(one)]
+    new = [(event, 1) for event in (marked_exposed(events) if self._exposed else events)]
+    refuse_two_caps(new, self._prior.entries)
+    self._ledger = self._ledger.extend(new)
     self.last_round += len(rounds)
 
   def append_row(self, row: dict[str, Any]) -> None:
@@ -91,6 +102,9 @@ class MemoryRecords:
 
   def save(self, done: int, state: PyTree) -> None:
     """Saves nothing."""
+
+  def finish(self) -> None:
+    """Nothing is to be closed."""
 
   def close(self) -> None:
     """Nothing is open."""
@@ -103,13 +117,14 @@ class FolderRecords:
     folder: of the run.
     noise_key: its key. A run's name belongs to one key, so no round is done again with other noise.
     prior: what was released before the first round.
+    exposed: whether that key is no secret. Then all rounds are marked.
 
   Raises:
     ImportError: if orbax is not installed. It writes checkpoints.
-    ValueError: if the ledger in the folder is of another run, key or prior.
+    ValueError: if the ledger in the folder is of another run, key or prior, or was shortened.
   """
 
-  def __init__(self, folder: RunFolder, noise_key: jax.Array, prior: Ledger):
+  def __init__(self, folder: RunFolder, noise_key: jax.Array, prior: Ledger, *, exposed: bool):
     # Imported here, as orbax is an optional dependency.
     try:
       from jdp.federated.runs.checkpoints import Checkpoints
@@ -124,7 +139,11 @@ class FolderRecords:
     # A ledger that is refused must not leave orbax's threads behind.
     try:
       self._ledger = DurableLedger(
-        folder.path / LEDGER, f"{folder.name} {fingerprint(noise_key)}", prior
+        folder.path / LEDGER,
+        f"{folder.name} {fingerprint(noise_key)}",
+        prior,
+        key_exposed=exposed,
+        expected=kept_mark(folder.secret),
       )
     except BaseException:
       self._checkpoints.close()
@@ -160,6 +179,7 @@ class FolderRecords:
     All are written to disk at once.
     """
     self._ledger.append(first_round, *rounds)
+    keep_mark(self._folder.secret, self._ledger.mark)
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""
@@ -168,6 +188,11 @@ class FolderRecords:
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
     self._checkpoints.save(done, state)
+
+  def finish(self) -> None:
+    """Records that the run is over. Its ledger takes no further rounds."""
+    self._ledger.finish()
+    keep_mark(self._folder.secret, self._ledger.mark)
 
   def close(self) -> None:
     """Closes the files; another process may go on."""
@@ -195,9 +220,10 @@ def open_records(
   """
   folder = None if workdir is None else run_folder(workdir)
   keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
+  exposed = bool(random.is_exposed(*keys))
   if folder is None:
-    return MemoryRecords(prior), keys
-  return FolderRecords(folder, keys[0], prior), keys
+    return MemoryRecords(prior, exposed=exposed), keys
+  return FolderRecords(folder, keys[0], prior, exposed=exposed), keys
 
 
 def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:

@@ -141,7 +141,8 @@ def train(
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, a metric is not finite, or the workdir is of
-      another run. That is one with other keys, rounds or earlier releases.
+      another run. That is one with other keys, rounds or earlier releases. Also if rounds are
+      missing from the end of the workdir's ledger, or it is finished and would get further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -234,6 +235,7 @@ def _train(
       records.append_row({"round": done, **_measure(run, state.params, records.ledger)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
+  records.finish()
   return Result(state.params, records.ledger, list(records.rows), stopped)
 
 
