@@ -7,12 +7,13 @@ column of values, `{"column": [...]}`, in the place of each number that differs.
 import dataclasses
 import functools
 import itertools
+import operator
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jdp import guarantees
-from jdp.events import EVENT_TYPES, Event
+from jdp.events import EVENT_TYPES, Event, FixedSizeSampling
 
 _LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
@@ -46,11 +47,19 @@ def from_json(data: Any) -> Any:
   if not isinstance(data, dict):
     return data
   if "column" in data:
-    return _Column(data["column"])
+    return _Column(_checked_numbers(data["column"]))
   kind: Any = EVENT_TYPES.get(data["type"]) or _GUARANTEES.get(data["type"])
   if kind is None:
     raise ValueError(f"Expected an event type this version of jdp knows, got {data['type']!r}.")
   return _make(kind, {name: value for name, value in data.items() if name != "type"})
+
+
+def _checked_numbers(column: Sequence[Any]) -> Sequence[Any]:
+  """The column. Refuses what to_forms leaves out of columns."""
+  if others := set(map(type, column)) - {int, float, bool, type(None)}:
+    names = ", ".join(sorted(kind.__name__ for kind in others))
+    raise ValueError(f"Expected a column of numbers, got {names}.")
+  return column
 
 
 class _Column(list):
@@ -64,10 +73,50 @@ def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
   if not columns:
     return kind(**fields)
   # Only what differs is made anew, so that many events share what they have in common.
-  return _Column(
-    kind(**{**fields, **dict(zip(columns, row, strict=True))})
-    for row in zip(*columns.values(), strict=True)
-  )
+  rows = list(zip(*columns.values(), strict=True))
+  if kind in _SEPARATELY_CHECKED and all(map(_is_plain, columns.values())):
+    extremes = {row for column in columns.values() for row in _extremes(column)}
+    made = {n: kind(**{**fields, **dict(zip(columns, rows[n], strict=True))}) for n in extremes}
+    # What the constructor turned into something else is left to it.
+    if all(getattr(made[n], name) is columns[name][n] for n in made for name in columns):
+      return _copies(made[min(made)], list(columns), rows)
+  return _Column(kind(**{**fields, **dict(zip(columns, row, strict=True))}) for row in rows)
+
+
+# Types that check one number without a look at another, and that it lies in an interval. If a
+# column's least and largest number are accepted, so are those between.
+_SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {FixedSizeSampling}
+
+
+def _is_plain(column: _Column) -> bool:
+  """Whether the values are numbers of one type, none of them NaN, or events of one type."""
+  kinds = set(map(type, column))
+  return len(kinds) == 1 and (kinds <= _SEPARATELY_CHECKED or all(map(operator.eq, column, column)))
+
+
+def _extremes(column: _Column) -> set[int]:
+  """Where a column's least and largest numbers are. Of events, which were checked, any will do."""
+  if not isinstance(column[0], int | float):
+    return {0}
+  return {column.index(min(column)), column.index(max(column))}
+
+
+def _copies(like: Any, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> _Column:
+  """Copies of an event or a guarantee, with the values of each row in the fields named.
+
+  They are made without the constructor, which takes most of the time that a long ledger is read in.
+  """
+  kind, put = type(like), object.__setattr__
+  shared = [(name, value) for name, value in vars(like).items() if name not in names]
+  copies = _Column()
+  for row in rows:
+    copy = object.__new__(kind)
+    for name, value in shared:
+      put(copy, name, value)
+    for name, value in zip(names, row, strict=True):
+      put(copy, name, value)
+    copies.append(copy)
+  return copies
 
 
 def to_forms(rows: Iterable[Sequence[Event]]) -> Iterator[tuple[int, list[Any]]]:
@@ -76,12 +125,15 @@ def to_forms(rows: Iterable[Sequence[Event]]) -> Iterator[tuple[int, list[Any]]]
   Args:
     rows: each is some events, such as those of a round.
   """
-  described = ([to_json(event) for event in row] for row in rows)
-  split = ((data, *_without_numbers(data)) for data in described)
-  for _, group in itertools.groupby(split, key=lambda row: row[1]):
+
+  def split(row: Sequence[Event]) -> tuple[Any, Sequence[Event], list[Any]]:
+    numbers: list[Any] = []
+    return _without_numbers(tuple(row), numbers), row, numbers
+
+  for _, group in itertools.groupby(map(split, rows), key=operator.itemgetter(0)):
     while rest := list(itertools.islice(group, _LONGEST)):
       columns = map(_column, zip(*(numbers for *_, numbers in rest), strict=True))
-      yield len(rest), _with_columns(rest[0][0], columns)
+      yield len(rest), [_with_columns(to_json(event), columns) for event in rest[0][1]]
 
 
 def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
@@ -99,21 +151,23 @@ def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
   return list(zip(*columns, strict=True))
 
 
-def _without_numbers(data: Any) -> tuple[Any, list[Any]]:
-  """JSON data in a form that can be compared, and the numbers (and truth values) taken out."""
-  numbers: list[Any] = []
-
-  def walk(part: Any) -> Any:
-    if isinstance(part, dict):
-      return tuple((name, walk(value)) for name, value in part.items())
-    if isinstance(part, list):
-      return tuple(map(walk, part))
-    if isinstance(part, str):
-      return part
-    numbers.append(part)
+def _without_numbers(value: Any, numbers: list[Any]) -> Any:
+  """What can be compared of an event's JSON data. The numbers (and truth values) are taken out."""
+  if isinstance(value, tuple):
+    return tuple(_without_numbers(part, numbers) for part in value)
+  if isinstance(value, str):
+    return value
+  if not dataclasses.is_dataclass(value):
+    numbers.append(value)
     return None
-
-  return walk(data), numbers
+  kind = type(value)
+  parts = [
+    _without_numbers(getattr(value, name), numbers)
+    for name in _compared(kind)  # type: ignore[arg-type]
+  ]
+  if exposed := bool(getattr(value, "key_exposed", False)):
+    numbers.append(exposed)
+  return (kind, exposed, *parts)
 
 
 def _column(values: Sequence[Any]) -> Any:
