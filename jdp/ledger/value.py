@@ -54,8 +54,7 @@ class Ledger:
         f"Expected entries to be a tuple of (event, count), got {type(self.entries).__name__}; "
         "append events to Ledger()."
       )
-    for entry in self.entries:
-      _check_entry(entry, 1)
+    object.__setattr__(self, "entries", tuple(_check_entry(entry, 1) for entry in self.entries))
 
   def append(self, event: Event, *, count: int = 1) -> "Ledger":
     """A new ledger in which `event` has happened `count` more times.

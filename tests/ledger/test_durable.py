@@ -11,6 +11,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
+from jdp.ledger.append_only_file import AppendOnlyFile
 from tests.helpers.example_events import EVENTS
 
 
@@ -229,3 +230,107 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path):
   path.write_bytes(header + line + line)
   with pytest.raises(ValueError, match="damaged one at line 3, or lines before it were removed"):
     DurableLedger(path, "other run")
+
+
+def unlink(path):
+  path.unlink()
+
+
+def replace(path):
+  other = path.with_name("other")
+  other.write_bytes(path.read_bytes())
+  os.replace(other, path)
+
+
+def remove_its_folder(path):
+  path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def shorten(path):
+  os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("meanwhile", [unlink, replace, remove_its_folder, shorten])
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_file_that_is_lost_while_open_is_noticed(tmp_path, meanwhile, finish):
+  """Rounds that nobody could count would be released."""
+  (tmp_path / "folder").mkdir()
+  path = tmp_path / "folder" / "ledger"
+  ledger = DurableLedger(path, "run")
+  ledger.append(0, [EVENTS[0]])
+  meanwhile(path)
+  for _ in range(2):
+    with pytest.raises(OSError, match=r"Expected .*ledger.*, got .*; restore it, as what it held"):
+      ledger.finish() if finish else ledger.append(1, [EVENTS[1]])
+  assert ledger.last_round == 0
+  assert list(ledger.ledger) == EVENTS[:1]
+  ledger.close()
+
+
+def test_what_a_failed_write_left_is_cut_off_before_the_next(tmp_path, monkeypatch):
+  """The disk is full in the middle of a line, and even the cut fails."""
+  path = tmp_path / "ledger"
+  ledger = DurableLedger(path, "run")
+  before = path.read_bytes()
+  write = os.write
+
+  def full(descriptor, data):
+    write(descriptor, bytes(data)[:9])
+    raise OSError("No space left on device")
+
+  def unable(descriptor, size):
+    raise OSError("Input/output error")
+
+  with monkeypatch.context() as patched:
+    patched.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+      ledger.append(0, [EVENTS[0]])
+    assert path.read_bytes() == before
+    patched.setattr(os, "ftruncate", unable)
+    with pytest.raises(OSError, match="No space"):
+      ledger.append(0, [EVENTS[0]])
+    assert path.read_bytes() != before
+    with pytest.raises(OSError, match="Input/output"):  # goes no further until it is cut
+      ledger.append(0, [EVENTS[0]])
+  ledger.append(0, [EVENTS[0]])
+  ledger.finish()
+  ledger.close()
+  assert list(load(path)) == EVENTS[:1]
+
+
+def test_a_write_that_is_done_in_pieces_is_whole(tmp_path, monkeypatch):
+  path, write = tmp_path / "ledger", os.write
+  monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:7]))
+  durable(path, [[event] for event in EVENTS])
+  assert list(load(path)) == EVENTS
+
+
+def test_an_interrupt_after_a_write_leaves_a_ledger_that_can_be_appended_to(tmp_path, monkeypatch):
+  """The line is on disk, but its writer does not know: it is cut off, and written again."""
+  path, real = tmp_path / "ledger", AppendOnlyFile.append
+
+  def interrupted(*arguments, **named):
+    real(*arguments, **named)
+    raise KeyboardInterrupt
+
+  ledger = DurableLedger(path, "run")
+  with monkeypatch.context() as patched:
+    patched.setattr(AppendOnlyFile, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      ledger.append(0, [EVENTS[0]])
+  assert (ledger.last_round, list(ledger.ledger)) == (-1, [])
+  ledger.append(0, [EVENTS[0]])
+  ledger.append(1, [EVENTS[1]])
+  ledger.close()
+  assert list(load(path)) == list(ledger.ledger) == EVENTS[:2]
+
+
+def test_what_an_earlier_process_wrote_is_brought_to_disk(tmp_path, monkeypatch):
+  """It may have been killed between a write and its fsync: its rounds are taken as recorded."""
+  durable(tmp_path / "ledger", [[EVENTS[0]]])
+  synced = []
+  monkeypatch.setattr(
+    os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+  )
+  DurableLedger(tmp_path / "ledger", "run").close()
+  assert synced == [str(tmp_path / "ledger"), str(tmp_path)]

@@ -16,8 +16,10 @@ from jdp.events import (
   ShuffledBatches,
 )
 from jdp.guarantees import PureDP
-from jdp.ledger import Ledger, subsampled_gaussian
+from jdp.ledger import Ledger, subsampled_gaussian, value
 from tests.helpers.example_events import EVENTS
+
+STACKED = dataclasses.replace(EVENTS[0], number=np.arange(2))
 
 hypothesis = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 
@@ -115,3 +117,43 @@ def test_append_refuses_what_is_no_event(event):
 def test_append_refuses_events_stacked_twice():
   with pytest.raises(ValueError, match="at most one axis, of rounds"):
     Ledger().append(GaussianSum(jnp.ones((2, 2)), 1.0))
+
+
+@pytest.mark.parametrize(
+  ("entries", "error", "message"),
+  [
+    ([(EVENTS[0], 1)], TypeError, "Expected entries to be a tuple of .event, count., got list"),
+    (None, TypeError, "Expected entries to be a tuple"),
+    ((EVENTS[0],), TypeError, "Expected entries .event, count., got Round"),
+    (((EVENTS[0], 1, 2),), TypeError, "Expected entries .event, count., got tuple"),
+    (((EVENTS[0], -90),), ValueError, "Expected count to be a whole number >= 1, got -90"),
+    (((EVENTS[0], 0),), ValueError, "Expected count to be a whole number >= 1, got 0"),
+    (((EVENTS[0], 1.0),), ValueError, "Expected count to be a whole number >= 1, got 1.0"),
+    (((EVENTS[0], True),), ValueError, "Expected count to be a whole number >= 1, got True"),
+    (((EVENTS[0], "3"),), ValueError, "Expected count to be a whole number >= 1, got '3'"),
+    (((EVENTS[0].query, 1),), TypeError, "a Round or a LocalRelease, got GaussianSum"),
+    (((None, 1),), TypeError, "a Round or a LocalRelease, got NoneType"),
+    (((STACKED, 1),), ValueError, "Expected the event of one round, got 2 stacked by a scan"),
+  ],
+)
+def test_a_ledger_made_by_hand_is_checked(entries, error, message):
+  """A count of -90 would lower the epsilon of the other events."""
+  with pytest.raises(error, match=message):
+    Ledger(entries)
+
+
+def test_a_ledger_made_by_hand_counts_as_one_that_was_appended_to():
+  by_hand = Ledger(((EVENTS[0], np.int8(100)), (EVENTS[0], np.int8(100)), (EVENTS[1], 1)))
+  assert list(by_hand) == [EVENTS[0]] * 200 + [EVENTS[1]]
+  assert len(by_hand) == 201  # 8 bits would overflow
+
+
+def test_many_appends_look_at_the_new_event_alone(monkeypatch):
+  """So their time is in proportion to their number, but for a copy."""
+  looked = []
+  real = value._check_entry
+  monkeypatch.setattr(value, "_check_entry", lambda *entry: looked.append(0) or real(*entry))
+  ledger = Ledger()
+  for event in EVENTS * 3:
+    ledger = ledger.append(event)
+  assert len(looked) == len(EVENTS) * 3
