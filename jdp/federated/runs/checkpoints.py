@@ -25,7 +25,9 @@ class Checkpoints:
   """
 
   def __init__(self, folder: pathlib.Path):
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=1, enable_async_checkpointing=False, **_alone(folder)
+    )
     self._manager = ocp.CheckpointManager(folder, options=options)
 
   def save(self, step: int, state: PyTree) -> None:
@@ -53,6 +55,18 @@ class Checkpoints:
   def close(self) -> None:
     """Ends orbax's threads."""
     self._manager.close()
+
+
+def _alone(folder: pathlib.Path) -> dict[str, Any]:
+  """Options by which one of several processes waits for no other."""
+  if jax.process_count() == 1:
+    return {}
+  folder.mkdir(parents=True, exist_ok=True)  # orbax does not, for one process of several
+  this = jax.process_index()
+  alone = ocp.options.MultiprocessingOptions(
+    primary_host=this, active_processes={this}, barrier_sync_key_prefix="jdp"
+  )
+  return {"create": False, "multiprocessing_options": alone}
 
 
 def _is_key(leaf: jax.Array) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from jdp import random
 from jdp.events import Event
@@ -88,13 +89,17 @@ class MemoryRecords:
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it."""
-    del first_round
-    rounds = list(rounds)
+    # Several processes may repeat rounds that they were told of.
+    rounds = list(rounds)[self.last_round + 1 - first_round :]
     events = [event for events in rounds for one in events for event in unstack(one)]
     new = [(event, 1) for event in (marked_exposed(events) if self._exposed else events)]
     refuse_two_caps(new, self._prior.entries)
     self._ledger = self._ledger.extend(new)
     self.last_round += len(rounds)
+
+  def take(self, ledger: Ledger, last_round: int, rows: list[dict[str, Any]]) -> None:
+    """Goes on from what another process has recorded."""
+    self._ledger, self.last_round, self.rows = ledger, last_round, rows
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""
@@ -218,12 +223,45 @@ def open_records(
     ImportError: see `FolderRecords`.
     ValueError: see `FolderRecords`, and if rounds were done with a key that is lost.
   """
+  if jax.process_count() > 1:
+    return _open_shared(workdir, noise_key, data_key, prior)
   folder = None if workdir is None else run_folder(workdir)
   keys = _key(noise_key, folder, "noise_key"), _key(data_key, folder, "data_key")
+  return _open(folder, keys, prior), keys
+
+
+def _open(folder: RunFolder | None, keys: tuple[jax.Array, jax.Array], prior: Ledger) -> Records:
+  """The records of one process."""
   exposed = bool(random.is_exposed(*keys))
   if folder is None:
-    return MemoryRecords(prior, exposed=exposed), keys
-  return FolderRecords(folder, keys[0], prior, exposed=exposed), keys
+    return MemoryRecords(prior, exposed=exposed)
+  return FolderRecords(folder, keys[0], prior, exposed=exposed)
+
+
+def _open_shared(
+  workdir: Workdir | None,
+  noise_key: jax.Array | None,
+  data_key: jax.Array | None,
+  prior: Ledger,
+) -> tuple[Records, tuple[jax.Array, jax.Array]]:
+  """As `open_records`, where several processes compute a run: the first of them alone has files."""
+  # Here, as importing it takes time that a run of one process need not spend.
+  from jdp.federated.runs.shared_records import SharedRecords, told
+
+  def folder() -> RunFolder | None:
+    return None if workdir is None else run_folder(workdir)
+
+  def key(given: jax.Array | None, name: str) -> jax.Array:
+    if given is not None:
+      return given
+    made = told(lambda: np.asarray(jax.random.key_data(_key(None, folder(), name))).tobytes())
+    return random.restore_key(np.frombuffer(made, np.uint32))
+
+  keys = key(noise_key, "noise_key"), key(data_key, "data_key")
+  first: list[Records] = []
+  told(lambda: first.append(_open(folder(), keys, prior)))
+  exposed = bool(random.is_exposed(*keys))
+  return SharedRecords(first[0] if first else None, prior, exposed=exposed), keys
 
 
 def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
