@@ -92,7 +92,8 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
     raise FileNotFoundError(
       f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
     )
-  held = ledger.load(options.ledger)
+  file = ledger.load_file(options.ledger)
+  held = file.ledger
   observers = (
     [options.observer]
     if options.observer
@@ -104,7 +105,11 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
   for observer in observers:
     accounting.epsilon(held, options.delta, relation=options.relation, observer=observer)
   scope = options.relation, options.delta, options.accountants
-  return lambda: [part for observer in observers for part in ledger_parts(held, observer, *scope)]
+  return lambda: [
+    part
+    for observer in observers
+    for part in ledger_parts(held, observer, *scope, remarks=file.remarks)
+  ]
 
 
 def _plan(options: Any) -> Callable[[], list[Part]]:

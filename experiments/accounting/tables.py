@@ -56,11 +56,18 @@ def plan_part(
 
 
 def ledger_parts(
-  ledger: Ledger, observer: str, relation: str | None, delta: float, accountants: Sequence[str]
+  ledger: Ledger,
+  observer: str,
+  relation: str | None,
+  delta: float,
+  accountants: Sequence[str],
+  *,
+  remarks: Sequence[str] = (),
 ) -> list[Part]:
   """What one observer learnt: epsilon over the rounds, and delta over epsilon at the end.
 
-  A ledger's caveats stand before every number and in the plots' titles.
+  A ledger's caveats stand before every number and in the plots' titles. So do the remarks on its
+  file (`LedgerFile.remarks`), but for the titles.
   """
   seen = Ledger().extend(
     (event, count) for event, count in ledger.entries if event.observer == observer
@@ -69,8 +76,8 @@ def ledger_parts(
   label = " (NOT PRIVATE)" if seen.caveats else ""
   scope = f"{observer}: {len(seen)} events of type {kinds}{label}"
   local = [event for event, _ in seen.entries if isinstance(event, LocalRelease)]
-  text = warnings(seen.caveats)
-  text += (
+  notes = warnings(seen.caveats) + "".join(f"**Note: {remark}.**\n\n" for remark in remarks)
+  text = notes + (
     f"All local releases of a unit together: {accounting.local_guarantee(seen)}.\n\n"
     if local
     else ""
@@ -106,7 +113,7 @@ def ledger_parts(
       text + table(["events", *accountants], rows),
       {f"{observer}_epsilon_over_rounds": over_rounds},
     ),
-    _delta_part(seen, observer, relation, end),
+    _delta_part(seen, observer, relation, end, notes),
   ]
 
 
@@ -142,7 +149,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
 
 
 def _delta_part(
-  seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float]
+  seen: Ledger, observer: str, relation: str | None, end: Mapping[str, float], notes: str
 ) -> Part:
   # The curve goes on to twice the largest stated epsilon, where delta is below its target.
   largest = max((2 * value for value in end.values() if math.isfinite(value)), default=1.0)
@@ -161,7 +168,7 @@ def _delta_part(
   made, axes = plots.figure("epsilon", "delta", f"{observer}, all events{label}")
   _curves(axes, grid, columns)
   axes.set(yscale="log", ylim=(1e-12, 1))
-  text = warnings(seen.caveats) + table(["epsilon", *columns], rows)
+  text = notes + table(["epsilon", *columns], rows)
   return Part(f"{observer}: delta over epsilon{label}", text, {f"{observer}_delta": made})
 
 

@@ -14,8 +14,9 @@ from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
-from experiments.runner.runs.workdir import LEDGER, Workdir
-from jdp import accounting, ledger
+from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.workdir import Workdir
+from jdp import accounting
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
@@ -63,7 +64,7 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   rounds.
   """
   spent = [
-    ledger.load(workdir.path / row["setting"] / str(seed) / LEDGER) for seed in range(row["seeds"])
+    finished_ledger(workdir.path / row["setting"] / str(seed)) for seed in range(row["seeds"])
   ]
   server = max(accounting.epsilon(one, delta, observer=Observer.SERVER) for one in spent)
   rounds: list[Any] = [entry for one in spent for entry in one.entries]

@@ -24,7 +24,8 @@ from experiments.runner.reports.summary import (
   write_results,
 )
 from experiments.runner.reports.tables import epsilon, percent, properties, table
-from experiments.runner.runs.workdir import LEDGER, Workdir
+from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
 from jdp.guarantees import rounded_up
@@ -126,7 +127,7 @@ def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
       "cohort": variant.options.cohort_size,
       "planned": None,
     }
-  spent = ledger.load(workdir.path / variant.setting.name / "0" / LEDGER)
+  spent = finished_ledger(workdir.path / variant.setting.name / "0")
   # The ledger begins with the prior's events; the first after them is of the first round.
   first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
   clip_norm, stddev = (

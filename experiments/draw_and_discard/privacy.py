@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from experiments.runner.reports import statements
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.summary import Row
-from experiments.runner.runs.workdir import LEDGER, Workdir
-from jdp import ledger
+from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard import (
   Statement,
   channel_listener,
@@ -157,7 +157,7 @@ def _certificate(options: Any, task: Any) -> str:
 
 
 def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
-  book = ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
+  book = finished_ledger(workdir.path / row["setting"] / "0")
   event = next(event for event in book if isinstance(event, LocalRelease))
   epsilon = event.guarantee.epsilon
   lines = []

@@ -12,7 +12,8 @@ from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
-from experiments.runner.runs.workdir import LEDGER, Workdir
+from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, Round
 
@@ -61,7 +62,7 @@ def _parts(
 
 def _first_ledger(workdir: Workdir, row: Row) -> ledger.Ledger:
   """The ledger of a setting's first repetition."""
-  return ledger.load(workdir.path / row["setting"] / "0" / LEDGER)
+  return finished_ledger(workdir.path / row["setting"] / "0")
 
 
 def _pld_epsilon(spent: ledger.Ledger, delta: float) -> float | None:

@@ -1,7 +1,6 @@
 """Several processes compute what one process computes."""
 
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -10,46 +9,19 @@ import numpy as np
 import pytest
 
 from jdp.federated import client_mesh, replicate
+from tests.helpers import two_process_scripts
 from tests.helpers.two_processes import train
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ROOT / "tests" / "helpers"
 
 
-def free_port():
-  with socket.socket() as listener:
-    listener.bind(("localhost", 0))
-    return listener.getsockname()[1]
-
-
-def start(output):
-  """Two processes of four devices each; what they print is shown if they fail."""
-  port = free_port()
-  return [
-    subprocess.Popen(
-      [sys.executable, SCRIPTS / "two_processes.py", str(port), str(number), output],
-      cwd=ROOT,
-      env={
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-      },
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
-    for number in range(2)
-  ]
-
-
 @pytest.mark.slow
 def test_two_processes_train_as_one_device(tmp_path):
   """Bit for bit, on two devices and on eight, with data sharded: no sum is rounded."""
-  processes = start(tmp_path / "found.npz")
+  processes = two_process_scripts.start("two_processes.py", tmp_path / "found.npz", devices=4)
   alone, two = (train(client_mesh(jax.devices()[:count]), replicate) for count in (1, 2))
-  for process in processes:
-    text, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, text
+  two_process_scripts.finish(processes)
   found = np.load(tmp_path / "found.npz")
   assert found["devices"] == 8
   for array in ("w", "b"):

@@ -24,7 +24,7 @@ from jdp.federated import (
   train,
 )
 from jdp.guarantees import PureDP
-from jdp.ledger import Ledger, load
+from jdp.ledger import Ledger, load, load_file
 
 CLIENTS = jnp.arange(12.0).reshape(6, 2)
 START, ROUNDS, DELTA = jnp.zeros(2), 7, 1e-5
@@ -166,6 +166,40 @@ def test_a_run_whose_key_is_lost_or_another_is_not_continued(tmp_path):
     run(**own, workdir=tmp_path / "run")
 
 
+def test_a_ledger_that_was_shortened_or_replaced_is_not_gone_on_with(tmp_path):
+  """Also if what was kept beside the key is all that is newer: an older folder was restored."""
+  ledger = tmp_path / "run/ledger.jsonl"
+
+  def interrupt(progress):
+    if progress.round == 6:
+      raise InterruptedRunError
+
+  with pytest.raises(InterruptedRunError):
+    run(workdir=tmp_path / "run", callbacks=[interrupt])
+  whole = ledger.read_bytes()
+  lines = whole.splitlines(keepends=True)
+  for kept in range(len(lines)):
+    ledger.write_bytes(b"".join(lines[:kept]))
+    with pytest.raises(
+      ValueError, match=r"Expected a ledger that holds round 5 with link .* resto"
+    ):
+      run(workdir=tmp_path / "run")
+    assert ledger.read_bytes() == b"".join(lines[:kept])
+  ledger.write_bytes(whole)
+  assert len(run(workdir=tmp_path / "run").ledger) == ROUNDS
+  assert load_file(ledger).closed
+  with pytest.raises(ValueError, match="Expected no further rounds in"):
+    run(workdir=tmp_path / "run", num_rounds=ROUNDS + 1)
+
+
+def test_a_mark_that_is_damaged_is_a_sentence(tmp_path):
+  run(workdir=tmp_path / "run", num_rounds=1)
+  for content in ("", "{}", "[1]", '{"last_round": 0, "link": "a", "more": 1}'):
+    (tmp_path / "run.secret/ledger_mark.json").write_text(content)
+    with pytest.raises(ValueError, match=r"Expected in .*ledger_mark.json how far"):
+      run(workdir=tmp_path / "run", num_rounds=1)
+
+
 def test_keys_are_of_the_operating_system_and_never_the_same_twice():
   one, two = (run(noise_key=None, data_key=None) for _ in range(2))
   assert not one.ledger.caveats
@@ -195,6 +229,21 @@ def test_local_releases_alone_have_no_central_epsilon():
 
   result = run(FederatedAlgorithm(averaging().init, round_fn), num_rounds=1, delta=DELTA)
   assert [row["central_epsilon"] for row in result.metrics] == [0.0, None]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
+def test_rounds_with_a_known_key_are_marked_whatever_the_algorithm_says(tmp_path, kept):
+  event = Round(PoissonSampling(1.0), GaussianSum(1.0, 2.0))
+
+  def round_fn(noise_key, data_key, state, clients):
+    return state, (event,), None
+
+  folder = tmp_path / "run" if kept else None
+  result = run(FederatedAlgorithm(averaging().init, round_fn), num_rounds=2, workdir=folder)
+  assert result.ledger.caveats[0].startswith("the noise of 2 of 2 events came from a key")
+  if kept:
+    assert '"key_exposed":true' in (folder / "ledger.jsonl").read_text().splitlines()[0]
+    assert load(folder / "ledger.jsonl").caveats == result.ledger.caveats
 
 
 def test_capped_releases_of_two_runs_are_not_added():
@@ -229,6 +278,7 @@ def test_a_run_folder_names_the_places(tmp_path):
   assert {path.name for path in folder.path.iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
   assert {path.name for path in folder.secret.iterdir()} == {
     "checkpoints",
+    "ledger_mark.json",
     "lock",
     "released",
     "run.json",

@@ -14,11 +14,12 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.statements import not_private
 from experiments.runner.runs.costs import central_epsilon
+from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import FLAGS, LEDGER
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
-from jdp.ledger import Ledger, load
+from jdp.ledger import Ledger
 
 PyTree = Any
 
@@ -47,6 +48,7 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
       * The file holds other parameters or those of other words.
       * The parameters are said to be public and come from the same data.
       * They are not said to be public, but ledger or flags are missing, or the users are others.
+      * The ledger is damaged, not closed, or not that of the run's result.
 
     FileNotFoundError: if there is no file.
   """
@@ -65,7 +67,7 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
         "nobody of this run was among its users."
       )
   _check_same_users(path, earlier, options)
-  spent = load(file.with_name(LEDGER))
+  spent = finished_ledger(file.parent)
   # Add the rounds in the clear: the ledger's own events state noise that is known.
   exposed = spent.caveats or not_private(types.SimpleNamespace(**earlier))
   return params, spent.extend(_in_the_clear(spent)) if exposed else spent

@@ -9,10 +9,13 @@ from experiments.runner.runs.costs import costs
 from experiments.runner.runs.training import DIAGNOSTICS
 from jdp.federated.runs.run_folder import LEDGER, METRICS
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
-from jdp.ledger import Ledger, load, to_json
+from jdp.ledger import Ledger, load, load_file, to_json
 
 RESULT = "result.json"
 PARAMS = "params.npz"
+LINK = "ledger_link"
+"""The field of a result that keeps its ledger's last link, which stands for all of the ledger."""
+
 _FILES = (LEDGER, METRICS, PARAMS, DIAGNOSTICS)
 
 
@@ -24,7 +27,7 @@ def cost(ledger: Ledger, delta: float) -> dict[str, Any]:
 
 
 def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
-  """Writes the result of a run, with digests of the files that the run has left.
+  """Writes the result of a run, with its ledger's link and digests of the files that it has left.
 
   Raises:
     ValueError: if its ledger or metrics are gone.
@@ -36,7 +39,8 @@ def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
         f"Expected {folder / name}, which this run wrote, got none: it was removed meanwhile; "
         "restore it from a copy, and continue with --resume."
       )
-  write_sealed(folder / RESULT, {**content, "files": digests})
+  link = load_file(folder / LEDGER).link
+  write_sealed(folder / RESULT, {**content, LINK: link, "files": digests})
 
 
 def read_result(folder: pathlib.Path) -> dict[str, Any]:

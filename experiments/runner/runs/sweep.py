@@ -96,6 +96,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
     * "setting", "label", "public", "seed" and "rounds"
     * "stopped" (whether its budget stopped it)
+    * "ledger_link" (its ledger's last link, which stands for all of it)
     * "metrics" (the last ones)
     * "not_private" (its ledger's caveats)
     * the guarantees "central", "release" and "local" (`Costs`) as JSON data or null

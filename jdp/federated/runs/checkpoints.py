@@ -33,7 +33,9 @@ class Checkpoints:
   """
 
   def __init__(self, folder: pathlib.Path):
-    options = ocp.CheckpointManagerOptions(max_to_keep=_KEPT, enable_async_checkpointing=False)
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=_KEPT, enable_async_checkpointing=False, **_alone(folder)
+    )
     self._folder = folder
     try:
       self._manager = ocp.CheckpointManager(folder, options=options)
@@ -90,6 +92,18 @@ class Checkpoints:
       return None
     digest, content = saved[:_DIGEST_SIZE], saved[_DIGEST_SIZE:]
     return content if np.array_equal(digest, _digest(content)) else None
+
+
+def _alone(folder: pathlib.Path) -> dict[str, Any]:
+  """Options by which one of several processes waits for no other."""
+  if jax.process_count() == 1:
+    return {}
+  folder.mkdir(parents=True, exist_ok=True)  # orbax does not, for one process of several
+  this = jax.process_index()
+  alone = ocp.options.MultiprocessingOptions(
+    primary_host=this, active_processes={this}, barrier_sync_key_prefix="jdp"
+  )
+  return {"create": False, "multiprocessing_options": alone}
 
 
 def _digest(content: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from jdp import random
 from jdp.events import Event
 from jdp.federated.runs.digest import digest
 from jdp.federated.runs.environment import environment
+from jdp.federated.runs.ledger_marks import keep_mark, kept_mark
 from jdp.federated.runs.released import Released
 from jdp.federated.runs.run_folder import (
   LEDGER,
@@ -28,6 +29,7 @@ from jdp.federated.runs.run_folder import (
 )
 from jdp.federated.runs.whole_files import RowFile
 from jdp.ledger import DurableLedger, Ledger, unstack
+from jdp.ledger.value import marked_exposed, refuse_two_caps
 
 PyTree = Any
 Workdir = str | os.PathLike | RunFolder
@@ -70,24 +72,32 @@ class Records(Protocol):
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
 
+  def finish(self) -> None:
+    """Records that the run is over."""
+
   def close(self) -> None:
     """Ends the recording."""
 
 
 class MemoryRecords:
-  """Records that end with the process."""
+  """Records that end with the process.
+
+  Args:
+    prior: what was released before the first round.
+    exposed: whether the key of the noise is no secret. Then all rounds are marked.
+  """
 
   name = "the run"
 
-  def __init__(self, prior: Ledger):
-    self._prior, self._own = prior, Ledger()
+  def __init__(self, prior: Ledger, *, exposed: bool):
+    self._ledger, self._prior, self._exposed = prior, prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
 
   @property
   def ledger(self) -> Ledger:
     """All that was recorded, with what came before the run."""
-    return self._prior + self._own
+    return self._ledger
 
   @property
   def reached(self) -> Ledger:
@@ -100,13 +110,20 @@ class MemoryRecords:
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it."""
-    del first_round
-    rounds = list(rounds)
-    self._own = self._own.extend(_entries(rounds))
+    # Several processes may repeat rounds that they were told of.
+    rounds = list(rounds)[self.last_round + 1 - first_round :]
+    events = [event for event, _ in _entries(rounds)]
+    new = [(event, 1) for event in (marked_exposed(events) if self._exposed else events)]
+    refuse_two_caps(new, self._prior.entries)
+    self._ledger = self._ledger.extend(new)
     self.last_round += len(rounds)
 
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses nothing: no round is repeated."""
+
+  def take(self, ledger: Ledger, last_round: int, rows: list[dict[str, Any]]) -> None:
+    """Goes on from what another process has recorded."""
+    self._ledger, self.last_round, self.rows = ledger, last_round, rows
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""
@@ -114,6 +131,9 @@ class MemoryRecords:
 
   def save(self, done: int, state: PyTree) -> None:
     """Saves nothing."""
+
+  def finish(self) -> None:
+    """Nothing is to be closed."""
 
   def close(self) -> None:
     """Nothing is open."""
@@ -137,8 +157,8 @@ class FolderRecords:
   Raises:
     ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if another process has the run, or a key is lost or damaged. Also if the ledger in
-      the folder is of another run, key or prior, or the run was begun with other data, another
-      state or key of local training, or in another environment.
+      the folder is of another run, key or prior, or was shortened. Also if the run was begun with
+      other data, another state or key of local training, or in another environment.
   """
 
   def __init__(
@@ -175,7 +195,11 @@ class FolderRecords:
       }
       check_description(folder, digests, environment())
       self._ledger = DurableLedger(
-        folder.path / LEDGER, f"{folder.name} {fingerprint(self.keys[0])}", prior
+        folder.path / LEDGER,
+        f"{folder.name} {fingerprint(self.keys[0])}",
+        prior,
+        key_exposed=bool(random.is_exposed(*self.keys)),
+        expected=kept_mark(folder.secret),
       )
       opened.callback(self._ledger.close)
       self._released = Released(folder.secret / "released")
@@ -240,6 +264,7 @@ class FolderRecords:
     rounds = list(rounds)
     on_record = self.last_round
     self._ledger.append(first_round, *rounds)
+    keep_mark(self._folder.secret, self._ledger.mark)
     if self._repeated is not None:
       ahead = first_round + len(rounds) <= on_record
       self._repeated = self._repeated.extend(_entries(rounds)) if ahead else None
@@ -255,6 +280,11 @@ class FolderRecords:
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
     self._checkpoints.save(done, (state, _digest_of_rows(self.rows), np.int64(len(self.reached))))
+
+  def finish(self) -> None:
+    """Records that the run is over. Its ledger takes no further rounds."""
+    self._ledger.finish()
+    keep_mark(self._folder.secret, self._ledger.mark)
 
   def close(self) -> None:
     """Closes the files; another process may go on."""
@@ -290,11 +320,51 @@ def open_records(
     ImportError: see `FolderRecords`.
     ValueError: see `FolderRecords`.
   """
+  if jax.process_count() > 1:
+    return _open_shared(workdir, noise_key, data_key, prior, clients, start)
+  return _open(workdir, noise_key, data_key, prior, clients, start)
+
+
+def _open(
+  workdir: Workdir | None,
+  noise_key: jax.Array | None,
+  data_key: jax.Array | None,
+  prior: Ledger,
+  clients: PyTree,
+  start: PyTree,
+) -> tuple[Records, tuple[jax.Array, jax.Array]]:
+  """As `open_records`, of one process."""
   if workdir is None:
     keys = _key(noise_key, None, "noise_key"), _key(data_key, None, "data_key")
-    return MemoryRecords(prior), keys
+    return MemoryRecords(prior, exposed=bool(random.is_exposed(*keys))), keys
   records = FolderRecords(run_folder(workdir), noise_key, data_key, prior, clients, start)
   return records, records.keys
+
+
+def _open_shared(
+  workdir: Workdir | None,
+  noise_key: jax.Array | None,
+  data_key: jax.Array | None,
+  prior: Ledger,
+  clients: PyTree,
+  start: PyTree,
+) -> tuple[Records, tuple[jax.Array, jax.Array]]:
+  """As `open_records`, where several processes compute a run: the first of them alone has files."""
+  # Here, as importing it takes time that a run of one process need not spend.
+  from jdp.federated.runs.shared_records import SharedRecords, told
+
+  opened: list[tuple[Records, tuple[jax.Array, jax.Array]]] = []
+  told(lambda: opened.append(_open(workdir, noise_key, data_key, prior, clients, start)))
+
+  def key(given: jax.Array | None, place: int) -> jax.Array:
+    if given is not None:
+      return given
+    made = told(lambda: np.asarray(jax.random.key_data(opened[0][1][place])).tobytes())
+    return random.restore_key(np.frombuffer(made, np.uint32))
+
+  keys = key(noise_key, 0), key(data_key, 1)
+  exposed = bool(random.is_exposed(*keys))
+  return SharedRecords(opened[0][0] if opened else None, prior, exposed=exposed), keys
 
 
 def _key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:

@@ -146,7 +146,8 @@ def train(
       Also if there is a budget without a delta, a metric is not finite, or the workdir is of
       another run. That is one with other data, keys, first parameters, rounds or earlier releases,
       or in another environment. Also if another process has the workdir, or a file that is needed
-      is lost or damaged: the message says what to do.
+      is lost or damaged: the message says what to do. Also if rounds are missing from the end of
+      the workdir's ledger, or it is finished and would get further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -237,6 +238,7 @@ def _train(
       records.append_row({"round": done, **_measure(run, state.params, records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
+  records.finish()
   return Result(state.params, records.ledger, list(records.rows), stopped)
 
 

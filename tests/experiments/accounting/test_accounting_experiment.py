@@ -12,7 +12,7 @@ from experiments.runner.published_language_models import PUBLISHED
 from jdp import accounting
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import SeparatedDP, rounded_up
-from jdp.ledger import Ledger, subsampled_gaussian
+from jdp.ledger import DurableLedger, Ledger, subsampled_gaussian
 from tests.experiments.report_tables import rows
 
 EXPERIMENT = binary.EXPERIMENT
@@ -129,6 +129,24 @@ def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, caps
       ] * 2
       assert [part.split("\n")[0].count("(NOT PRIVATE)") for part in parts] == [labels // 4] * 2
       assert all(part.index("**NOT PRIVATE") < part.index("| ") for part in parts if exposed)
+
+
+def test_a_file_that_may_have_lost_rounds_is_remarked_on_before_every_number(tmp_path, capsys):
+  event = Round(PoissonSampling(0.05), GaussianSum(2.0, 3.0))
+  path = tmp_path / "ledger.jsonl"
+  given = {"task": "ledger", "ledger": str(path), "accountants": ("rdp",)}
+  durable = DurableLedger(path, "run", key_exposed=True)
+  durable.append(0, *[[event]] * 20)
+  for finished in (False, True):
+    if finished:
+      durable.finish()
+    report = run(tmp_path / str(finished), **given)
+    for text in (report, capsys.readouterr().out):
+      parts = text.partition("\n## How to repeat it")[0].split("\n## ")[1:]
+      assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [1, 1]
+      assert [part.count("Note: the ledger is not closed") for part in parts] == [not finished] * 2
+      assert finished or all(part.index("**Note") < part.index("| ") for part in parts)
+  durable.close()
 
 
 def test_without_privacy_epsilon_is_infinite_and_said_to_be(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from experiments.runner.problems.catalogue import USERS, ProblemOptions
 from experiments.runner.problems.prior import load_start
 from experiments.runner.problems.private_words import private_words
 from experiments.runner.runs.params import save_params
+from experiments.runner.runs.results import LINK
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.ledger import Ledger
+from jdp.ledger import Ledger, load_file
 
 PARAMS = {"w": np.ones(3, np.float32)}
 SPENT = Ledger().append(Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0)), count=5)
@@ -89,6 +91,20 @@ def test_a_run_whose_ledger_says_that_its_key_is_known_released_in_the_clear(tmp
   _, spent = load(path, IMAGES)
   assert spent.caveats
   assert accounting.epsilon(spent, 1e-5) == math.inf > accounting.epsilon(SPENT, 1e-5)
+
+
+def test_a_ledger_that_may_have_lost_rounds_is_no_account_of_an_earlier_run(tmp_path):
+  path = earlier_run(tmp_path, IMAGES)
+  folder = pathlib.Path(path).parent
+  (folder / "result.json").write_text(json.dumps({LINK: load_file(folder / "ledger.jsonl").link}))
+  assert load(path, IMAGES)[1] == SPENT
+  Ledger().extend(SPENT.rounds(0, 4).entries).save(folder / "ledger.jsonl")
+  with pytest.raises(ValueError, match=r"Expected the ledger with link .*, got one with link"):
+    load(path, IMAGES)
+  *lines, _ = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+  (folder / "ledger.jsonl").write_bytes(b"".join(lines))
+  with pytest.raises(ValueError, match=r"Expected the ledger of a finished run in .*not closed"):
+    load(path, IMAGES)
 
 
 @pytest.mark.parametrize("name", USERS)

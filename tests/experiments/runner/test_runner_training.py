@@ -102,7 +102,7 @@ def test_what_a_run_leaves(tmp_path):
     {"round": 7, "size": 6},
   ]
   assert [rounds for rounds, _ in news] == [0, 3, 3, 1]
-  assert news[1][1].startswith("example/0: round 3/7, mean ")
+  assert news[1][1].startswith("example/0 (NOT PRIVATE): round 3/7, mean ")
 
 
 PRIOR = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 6.0)), count=2)

@@ -1,0 +1,161 @@
+"""The records of a run that several processes compute together: the first process alone has files.
+
+What it reads, it tells the others. What it cannot do is an error of every process, so none of them
+waits for another in vain, or uses a round that is not on record.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jdp.events import Event
+from jdp.federated.runs.digest import is_key, to_data
+from jdp.federated.runs.run_records import MemoryRecords, Records
+from jdp.ledger import Ledger, from_json, to_json
+
+PyTree = Any
+
+
+def told(say: Callable[[], bytes | None]) -> bytes:
+  """What `say` returns on the first process, on every process. All of them call it together.
+
+  Raises:
+    Exception: on the first process, what `say` raises.
+    RuntimeError: on the others, if `say` raises anything.
+  """
+  content, failure = b"", None
+  if jax.process_index() == 0:
+    try:
+      content = b"+" + (say() or b"")
+    except Exception as error:
+      content, failure = b"-" + str(error).encode(), error
+  size = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+  sent = np.frombuffer(content.ljust(size), np.uint8)
+  content = np.asarray(multihost_utils.broadcast_one_to_all(sent)).astype(np.uint8).tobytes()
+  if failure is not None:
+    raise failure
+  if content.startswith(b"-"):
+    raise RuntimeError(
+      f"Expected the first process to go on, got its error: {content[1:].decode()}"
+    )
+  return content[1:]
+
+
+class SharedRecords:
+  """Records of which every process holds the same, and the first one alone writes them.
+
+  Args:
+    first: the records of the first process; None on the others.
+    prior: what was released before the first round.
+    exposed: whether the key of the noise is no secret.
+  """
+
+  def __init__(self, first: Records | None, prior: Ledger, *, exposed: bool):
+    self._first = first
+    self._own = MemoryRecords(prior, exposed=exposed)
+    self.name = told(lambda: self._of_first.name.encode()).decode()
+
+  @property
+  def _of_first(self) -> Records:
+    assert self._first is not None, "asked of another than the first process"
+    return self._first
+
+  @property
+  def _here(self) -> Records:
+    return self._own if self._first is None else self._first
+
+  @property
+  def rows(self) -> list[dict[str, Any]]:
+    """The metrics, one row for each evaluation."""
+    return self._here.rows
+
+  @property
+  def ledger(self) -> Ledger:
+    """All that was recorded, with what came before the run."""
+    return self._here.ledger
+
+  @property
+  def reached(self) -> Ledger:
+    """What was recorded up to the round reached."""
+    return self._here.reached
+
+  @property
+  def last_round(self) -> int:
+    """The last round recorded; -1 if there is none."""
+    return self._here.last_round
+
+  def restore(self, state: PyTree) -> tuple[int, PyTree]:
+    """(rounds done, state) of the last save, or (0, the state given) if there is none."""
+    restored: list[Any] = []
+
+    def say() -> bytes:
+      restored.append(self._of_first.restore(state))
+      done, _ = restored[0]
+      entries = [[to_json(event), count] for event, count in self.ledger.entries]
+      return json.dumps([done, self.last_round, self.rows, entries], default=float).encode()
+
+    done, last_round, rows, entries = json.loads(told(say))
+    if self._first is None:
+      ledger = Ledger().extend((from_json(event), count) for event, count in entries)
+      self._own.take(ledger, last_round, rows)
+    leaves = told(lambda: _to_bytes(restored[0][1])) if done else b""
+    return done, _from_bytes(leaves, state) if done else state
+
+  def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
+    """Records the events of round `first_round` and of those that follow it.
+
+    They are on the first process's disk when this returns on any.
+    """
+    rounds = list(rounds)
+    told(lambda: self._of_first.append_events(first_round, rounds))
+    if self._first is None:
+      self._own.append_events(first_round, rounds)
+
+  def check_release(self, done: int, params: PyTree) -> None:
+    """Refuses a model if another was released after the same round."""
+    told(lambda: self._of_first.check_release(done, params))
+
+  def append_row(self, row: dict[str, Any]) -> None:
+    """Records the metrics of a round."""
+    told(lambda: self._of_first.append_row(row))
+    if self._first is None:
+      self._own.append_row(row)
+
+  def save(self, done: int, state: PyTree) -> None:
+    """Saves the state after `done` rounds."""
+    told(lambda: self._of_first.save(done, state))
+
+  def finish(self) -> None:
+    """Records that the run is over."""
+    told(lambda: self._of_first.finish())
+
+  def close(self) -> None:
+    """Closes the files of the first process."""
+    self._here.close()
+
+
+def _to_bytes(state: PyTree) -> bytes:
+  """The leaves of a state, random keys as their key data."""
+  file = io.BytesIO()
+  np.savez(file, *(np.asarray(to_data(leaf)) for leaf in jax.tree.leaves(state)))
+  return file.getvalue()
+
+
+def _from_bytes(content: bytes, like: PyTree) -> PyTree:
+  """The state whose leaves `_to_bytes` wrote, each where its like lies."""
+  leaves, treedef = jax.tree.flatten(like)
+  saved = np.load(io.BytesIO(content))
+
+  def put(index: int, leaf: Any) -> Any:
+    array = saved[f"arr_{index}"]
+    if is_key(leaf):
+      return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+    # NumPy's files know no bfloat16: its bytes come back without a type.
+    return jax.jit(lambda x: x, out_shardings=leaf.sharding)(array.view(leaf.dtype))
+
+  return jax.tree.unflatten(treedef, [put(*item) for item in enumerate(leaves)])

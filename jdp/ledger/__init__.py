@@ -1,0 +1,39 @@
+"""The privacy ledger: what was done, as a value and as a durable file.
+
+A `Ledger` is an immutable sequence of events, run-length encoded. It knows nothing of epsilons:
+`jdp.accounting` reads it afterwards. It does know what speaks against them, such as noise whose key
+was no secret (`Ledger.caveats`).
+
+A `DurableLedger` is a file that grows. A run appends each round's events to it *before* the round's
+result is used for anything that leaves the process. The file has these properties:
+
+* It survives a kill at any moment, as a torn last line is repaired, and a failed write, which is
+  rolled back.
+* It takes the same round of the same run only once.
+* It has one writer at a time.
+* Its lines are a chain with an end. So a file that lost a line is refused when it is read, and one
+  that lost its last lines is not taken for that of a finished run (`LedgerFile.remarks`).
+
+Both classes refuse an event whose number says that events before it are missing.
+"""
+
+from jdp.ledger.durable import DurableLedger, LedgerMark
+from jdp.ledger.file_format import FORMAT_VERSION
+from jdp.ledger.json_form import from_json, to_json
+from jdp.ledger.reading import LedgerFile, load, load_file
+from jdp.ledger.unstacking import unstack
+from jdp.ledger.value import Ledger, subsampled_gaussian
+
+__all__ = [
+  "FORMAT_VERSION",
+  "DurableLedger",
+  "Ledger",
+  "LedgerFile",
+  "LedgerMark",
+  "from_json",
+  "load",
+  "load_file",
+  "subsampled_gaussian",
+  "to_json",
+  "unstack",
+]

@@ -1,0 +1,95 @@
+"""A file that grows by whole pieces, each on disk before its writer goes on."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+
+
+class AppendOnlyFile:
+  """A file that grows at its end, with one writer.
+
+  Its writer knows how much of it counts. What lies beyond, a failed write has left there. The lock
+  (flock) is held until the file is closed or the process ends.
+
+  Args:
+    path: The file. It is made if missing.
+
+  Raises:
+    BlockingIOError: if another writer has the file open.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+      self._lock()
+      self.check()
+    except BaseException:
+      self.close()
+      raise
+
+  def _lock(self) -> None:
+    """Makes this the only writer of the file."""
+    try:
+      fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise BlockingIOError(
+        error.errno,
+        f"Expected to be the only writer of {self._path}, got a file that another has open; stop "
+        "that one.",
+      ) from None
+
+  def check(self) -> None:
+    """Refuses a file that its path no longer leads to.
+
+    Raises:
+      OSError: if the file was removed, or another has its place.
+    """
+    held = os.fstat(self._descriptor)
+    with contextlib.suppress(FileNotFoundError):
+      named = os.stat(self._path)
+      if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino):
+        return
+    raise OSError(
+      f"Expected {self._path} to be the file that was opened, got it removed or replaced; restore "
+      "it, as what it held cannot be counted without it."
+    )
+
+  def append(self, data: bytes, *, size: int) -> None:
+    """Writes after the first `size` bytes, which count, and returns when all is on disk.
+
+    If that fails, the file is cut to `size` bytes again. If even that fails, the next call does it
+    first.
+
+    Raises:
+      OSError: if it fails. Also if the file was removed, replaced or shortened.
+    """
+    self.check()
+    self._cut(size)
+    try:
+      rest = memoryview(data)
+      while rest:
+        rest = rest[os.write(self._descriptor, rest) :]
+      os.fsync(self._descriptor)
+    except BaseException:
+      with contextlib.suppress(OSError):
+        self._cut(size)
+      raise
+
+  def _cut(self, size: int) -> None:
+    """Makes the file `size` bytes long."""
+    found = os.fstat(self._descriptor).st_size
+    if found < size:
+      raise OSError(
+        f"Expected at least {size} bytes in {self._path}, got {found}: it was shortened while "
+        "open; restore it, as what it held cannot be counted without it."
+      )
+    if found > size:
+      os.ftruncate(self._descriptor, size)
+
+  def close(self) -> None:
+    """Closes the file; another writer may open it."""
+    descriptor, self._descriptor = self._descriptor, -1
+    if descriptor >= 0:
+      os.close(descriptor)

@@ -1,0 +1,288 @@
+"""The ledger as a file that grows, written before a round's result is used."""
+
+import collections
+import itertools
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from jdp.events import Event
+from jdp.ledger.append_only_file import AppendOnlyFile
+from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
+from jdp.ledger.reading import Contents, Row, read_contents
+from jdp.ledger.records import END_RECORD, entry_records, round_records
+from jdp.ledger.unstacking import unstack
+from jdp.ledger.value import (
+  Ledger,
+  count_types,
+  marked_exposed,
+  refuse_gap,
+  refuse_two_caps,
+  same_event,
+)
+
+
+class LedgerMark(NamedTuple):
+  """How far a ledger had grown at some time. A checkpoint or a result keeps it.
+
+  Attributes:
+    last_round: the last round that it held; -1 if there was none.
+    link: its last line's link in hexadecimal digits, which stands for all lines up to there.
+  """
+
+  last_round: int
+  link: str
+
+
+class _End(NamedTuple):
+  """Where what counts of a file ends. It is replaced as a whole, when that is on disk.
+
+  Attributes:
+    size: in bytes.
+    link: of the last line.
+    num_rounds: how many rounds there are.
+    counts: how many events of each type they have.
+    closed: whether the last line is the end record.
+  """
+
+  size: int
+  link: bytes
+  num_rounds: int
+  counts: collections.Counter[type]
+  closed: bool
+
+
+class DurableLedger:
+  """An append-only ledger file, written before a round's result is used.
+
+  `append` returns once the operating system has the rounds on disk. If it fails, it has recorded
+  nothing, and may be called again. Rounds arrive in order. A round that the file already holds is
+  not written again. So a run resumed from a checkpoint may repeat rounds (bit for bit, with the
+  same keys) without counting them twice. The file is locked (flock) until it is closed or the
+  process ends.
+
+  The lines are a chain (`jdp.ledger.file_format`), and `finish` closes it. So nothing can be taken
+  out of the file unnoticed but rounds at its end, before `finish`. Whoever keeps a `mark` notices
+  that too (`expected`). None of this stops somebody who writes a whole new file and replaces the
+  mark; with a key, nobody but its holders can do that.
+
+  Args:
+    path: The file. It is made if missing, and repaired if its last line is torn.
+    run: The name of the run. A file of another run is refused.
+    prior: What was released about the same records before the run's first round. It is on disk when
+      this returns.
+    key: At least 16 secret bytes, if the links are to be message authentication codes.
+    key_exposed: Whether the noise of the whole run is from a key that is no secret, such as one of
+      a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
+    expected: What an earlier `mark` of the file was, if one was kept. A file that does not go on
+      from there is refused, and left as it is.
+
+  Raises:
+    TypeError: if the key is no bytes.
+    ValueError: if the file is no ledger, or belongs to another run. Also if it begins with other
+      earlier releases, has a line that is damaged, missing or moved, or ends before `expected`.
+    OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike,
+    run: str,
+    prior: Ledger = Ledger(),
+    *,
+    key: bytes | None = None,
+    key_exposed: bool = False,
+    expected: LedgerMark | None = None,
+  ):
+    check_key(key)
+    self._path, self._prior, self._key = pathlib.Path(path), prior, key
+    self._exposed = {"key_exposed": True} if key_exposed else {}
+    self._file = AppendOnlyFile(self._path)
+    try:
+      contents, missing = self._recover(run)
+      self._refuse_shortened(contents, expected)
+      # Also if nothing is missing: what an earlier process wrote need not be on disk yet.
+      self._file.append(missing, size=contents.size)
+      sync_folder(self._path)
+    except BaseException:
+      self._file.close()
+      raise
+    # More of them than the end says is what a failed `append` left.
+    self._rounds = contents.rounds
+    counts = count_types((event, 1) for row in contents.rounds for event in row)
+    size = contents.size + len(missing)
+    self._end = _End(size, contents.link, len(contents.rounds), counts, contents.closed)
+    self._counted = prior, 0  # the ledger of so many rounds
+
+  def _recover(self, run: str) -> tuple[Contents, bytes]:
+    """What an earlier process wrote, and what is missing of its first lines.
+
+    They are the header and the earlier releases.
+    """
+    header = file_header(self._key, run=run, **self._exposed)
+    records = itertools.chain([header], entry_records(self._prior.entries))
+    lines = list(to_lines(records, b"", self._key))
+    beginning, link = b"".join(line for line, _ in lines), lines[-1][1]
+    found = self._path.read_bytes()[: len(beginning)]
+    # A file that holds only the beginning of its first lines was torn at its first write.
+    if len(found) < len(beginning) and beginning.startswith(found):
+      return Contents(header, link=link, links={link: -1}, size=len(found)), beginning[len(found) :]
+    contents = read_contents(self._path, self._key)
+    self._refuse_other(contents, run)
+    return contents, b""
+
+  def _refuse_other(self, contents: Contents, run: str) -> None:
+    """Refuses a file that is no ledger of this run, begun as this one."""
+    header = contents.header
+    if not header:
+      raise ValueError(
+        f"Expected a ledger in {self._path}, got a file without its header; choose another path."
+      )
+    if header.get("run") != run:
+      raise ValueError(
+        f"Expected a ledger of run {run!r} in {self._path}, got one of run {header.get('run')!r}; "
+        "give each run a work directory of its own."
+      )
+    if bool(header.get("key_exposed")) != bool(self._exposed):
+      raise ValueError(
+        f"Expected key_exposed to be {bool(header.get('key_exposed'))}, as {self._path} was begun, "
+        f"got {bool(self._exposed)}; go on with the key that the run was begun with."
+      )
+    if header["version"] != FORMAT_VERSION:
+      raise ValueError(
+        f"Expected a ledger of version {FORMAT_VERSION} in {self._path}, got version "
+        f"{header['version']}, which can be read only; go on with the jdp that began the run, or "
+        "give this ledger to a new run as its prior."
+      )
+    before, prior = contents.before, self._prior.entries
+    if len(before) != len(prior) or not all(map(_same_entry, before, prior)):
+      raise ValueError(
+        f"Expected {self._path} to begin with the {len(self._prior)} earlier releases given, got "
+        "others; give the run what it was begun with, or a work directory of its own."
+      )
+
+  def _refuse_shortened(self, contents: Contents, expected: LedgerMark | None) -> None:
+    """Refuses a file that does not hold the line whose link was kept."""
+    if expected is None or any(link.hex() == expected.link for link in contents.links):
+      return
+    raise ValueError(
+      f"Expected a ledger that holds round {expected.last_round} with link {expected.link} in "
+      f"{self._path}, got one that ends at round {len(contents.rounds) - 1} or is another; restore "
+      "it, as the epsilon would be too small."
+    )
+
+  @property
+  def last_round(self) -> int:
+    """The last round recorded; -1 if there is none."""
+    return self._end.num_rounds - 1
+
+  @property
+  def link(self) -> str:
+    """The last line's link, in hexadecimal digits. It stands for the whole file."""
+    return self._end.link.hex()
+
+  @property
+  def mark(self) -> LedgerMark:
+    """How far the ledger has grown, for a checkpoint or a result to keep."""
+    return LedgerMark(self.last_round, self.link)
+
+  @property
+  def ledger(self) -> Ledger:
+    """All that was recorded, as a value: what came before the run, and its rounds."""
+    ledger, num_rounds = self._counted
+    # Only what is new, so that asking after each of many rounds does not count all of them again.
+    new = itertools.islice(self._rounds, num_rounds, self._end.num_rounds)
+    ledger = ledger.extend((event, 1) for row in new for event in row)
+    self._counted = ledger, self._end.num_rounds
+    return ledger
+
+  def append(self, first_round: int, *rounds: Iterable[Event]) -> None:
+    """Records the events of round `first_round` and of those that follow it, in one write to disk.
+
+    Args:
+      first_round: The number of the first of the rounds.
+      *rounds: The events of each round, with scalar values (see `unstack`).
+
+    Raises:
+      ValueError: if a round is skipped, or is on file with other events. Also if events are
+        missing, as for `Ledger.append`. Also if both it and what came before the run hold local
+        releases with a cap, as for the sum of two ledgers. Also if the ledger is finished.
+      OSError: if they could not be written. Nothing is recorded then. Also if the file was removed,
+        replaced or shortened.
+    """
+    end = self._end
+    new = self._unrecorded(first_round, rounds)
+    if not new:
+      return
+    if end.closed:
+      raise ValueError(
+        f"Expected no further rounds in {self._path}, which was finished after round "
+        f"{self.last_round}, got round {end.num_rounds}; give it to a new run as its prior."
+      )
+    counts, entries = end.counts.copy(), [(event, 1) for row in new for event in row]
+    refuse_gap(counts, entries)
+    refuse_two_caps(entries, self._prior.entries)
+    self._rounds[end.num_rounds :] = _shared(new)
+    self._write(
+      round_records(end.num_rounds, new),
+      end._replace(num_rounds=end.num_rounds + len(new), counts=counts),
+    )
+
+  def _unrecorded(self, first_round: int, rounds: Iterable[Iterable[Event]]) -> list[Row]:
+    """The rounds that are not on file. Those that are must repeat what it says."""
+    new: list[Row] = []
+    for number, events in enumerate(rounds, first_round):
+      row = tuple(event for stacked in events for event in unstack(stacked))
+      row = marked_exposed(row) if self._exposed else row
+      following = self._end.num_rounds + len(new)
+      if not 0 <= number <= following:
+        raise ValueError(f"Expected round {following} next in {self._path}, got round {number}.")
+      if number == following:
+        new.append(row)
+      elif not _same_row(self._rounds[number], row):
+        raise ValueError(
+          f"Expected round {number} to repeat the events on file in {self._path}, got other events."
+        )
+    return new
+
+  def finish(self) -> None:
+    """Writes that the run is over, once. The ledger then takes no further rounds.
+
+    Raises:
+      OSError: as `append`.
+    """
+    if self._end.closed:
+      self._file.check()
+    else:
+      self._write([END_RECORD], self._end._replace(closed=True))
+
+  def close(self) -> None:
+    """Closes the file; another writer may open it, and go on unless the ledger is finished."""
+    self._file.close()
+
+  def _write(self, records: Iterable[dict[str, Any]], end: _End) -> None:
+    """Writes the records; the ledger then ends at `end`, whose size and link are found here."""
+    lines = list(to_lines(records, end.link, self._key))
+    data = b"".join(line for line, _ in lines)
+    self._file.append(data, size=end.size)
+    # Only after the write: a round whose write failed must be written when it comes again.
+    self._end = end._replace(size=end.size + len(data), link=lines[-1][1])
+
+
+def _shared(rows: Iterable[Row]) -> list[Row]:
+  """The rounds, equal ones in a row as one object, so that long runs stay small."""
+  shared: list[Row] = []
+  for row in rows:
+    shared.append(shared[-1] if shared and _same_row(shared[-1], row) else row)
+  return shared
+
+
+def _same_row(row: Row, other: Row) -> bool:
+  """Whether two rounds have the same events."""
+  return len(row) == len(other) and all(map(same_event, row, other))
+
+
+def _same_entry(entry: tuple[Event, int], other: tuple[Event, int]) -> bool:
+  """Whether two counted events are the same."""
+  return entry[1] == other[1] and same_event(entry[0], other[0])

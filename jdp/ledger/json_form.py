@@ -1,0 +1,184 @@
+"""Events as JSON data, one by one or many at once.
+
+Many events that differ in numbers alone are one form: the JSON data of the first of them, with a
+column of values, `{"column": [...]}`, in the place of each number that differs.
+"""
+
+import dataclasses
+import functools
+import itertools
+import operator
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jdp import guarantees
+from jdp.events import EVENT_TYPES, Event, FixedSizeSampling
+
+_LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
+_GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
+
+
+def to_json(value: Any) -> Any:
+  """An event as JSON data.
+
+  A dataclass becomes its fields and its type's name. A tuple becomes a list.
+  """
+  if isinstance(value, tuple):
+    return [to_json(v) for v in value]
+  if not dataclasses.is_dataclass(value):
+    return value
+  fields = {name: to_json(getattr(value, name)) for name in _compared(type(value))}  # type: ignore[arg-type]
+  # Fields that take no part in equality are left out, except the mark of an exposed key.
+  exposed = {"key_exposed": True} if getattr(value, "key_exposed", False) else {}
+  return {"type": type(value).__name__, **fields, **exposed}
+
+
+@functools.cache
+def _compared(kind: Any) -> tuple[str, ...]:
+  """The names of the fields that take part in equality."""
+  return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
+
+
+def from_json(data: Any) -> Any:
+  """The event that `to_json` described, or a list of those of a form. Their checks run again."""
+  if isinstance(data, list):
+    return _make(lambda **parts: tuple(parts.values()), {str(n): v for n, v in enumerate(data)})
+  if not isinstance(data, dict):
+    return data
+  if "column" in data:
+    return _Column(_checked_numbers(data["column"]))
+  kind: Any = EVENT_TYPES.get(data["type"]) or _GUARANTEES.get(data["type"])
+  if kind is None:
+    raise ValueError(f"Expected an event type this version of jdp knows, got {data['type']!r}.")
+  return _make(kind, {name: value for name, value in data.items() if name != "type"})
+
+
+def _checked_numbers(column: Sequence[Any]) -> Sequence[Any]:
+  """The column. Refuses what to_forms leaves out of columns."""
+  if others := set(map(type, column)) - {int, float, bool, type(None)}:
+    names = ", ".join(sorted(kind.__name__ for kind in others))
+    raise ValueError(f"Expected a column of numbers, got {names}.")
+  return column
+
+
+class _Column(list):
+  """The values of many events in one place."""
+
+
+def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
+  """What `kind` makes of the fields, or the list of what it makes of each row of the columns."""
+  fields = {name: from_json(value) for name, value in data.items()}
+  columns = {name: value for name, value in fields.items() if isinstance(value, _Column)}
+  if not columns:
+    return kind(**fields)
+  # Only what differs is made anew, so that many events share what they have in common.
+  rows = list(zip(*columns.values(), strict=True))
+  if kind in _SEPARATELY_CHECKED and all(map(_is_plain, columns.values())):
+    extremes = {row for column in columns.values() for row in _extremes(column)}
+    made = {n: kind(**{**fields, **dict(zip(columns, rows[n], strict=True))}) for n in extremes}
+    # What the constructor turned into something else is left to it.
+    if all(getattr(made[n], name) is columns[name][n] for n in made for name in columns):
+      return _copies(made[min(made)], list(columns), rows)
+  return _Column(kind(**{**fields, **dict(zip(columns, row, strict=True))}) for row in rows)
+
+
+# Types that check one number without a look at another, and that it lies in an interval. If a
+# column's least and largest number are accepted, so are those between.
+_SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {FixedSizeSampling}
+
+
+def _is_plain(column: _Column) -> bool:
+  """Whether the values are numbers of one type, none of them NaN, or events of one type."""
+  kinds = set(map(type, column))
+  return len(kinds) == 1 and (kinds <= _SEPARATELY_CHECKED or all(map(operator.eq, column, column)))
+
+
+def _extremes(column: _Column) -> set[int]:
+  """Where a column's least and largest numbers are. Of events, which were checked, any will do."""
+  if not isinstance(column[0], int | float):
+    return {0}
+  return {column.index(min(column)), column.index(max(column))}
+
+
+def _copies(like: Any, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> _Column:
+  """Copies of an event or a guarantee, with the values of each row in the fields named.
+
+  They are made without the constructor, which takes most of the time that a long ledger is read in.
+  """
+  kind, put = type(like), object.__setattr__
+  shared = [(name, value) for name, value in vars(like).items() if name not in names]
+  copies = _Column()
+  for row in rows:
+    copy = object.__new__(kind)
+    for name, value in shared:
+      put(copy, name, value)
+    for name, value in zip(names, row, strict=True):
+      put(copy, name, value)
+    copies.append(copy)
+  return copies
+
+
+def to_forms(rows: Iterable[Sequence[Event]]) -> Iterator[tuple[int, list[Any]]]:
+  """(number of rows, the form of each event in them) for successive rows that differ in numbers.
+
+  Args:
+    rows: each is some events, such as those of a round.
+  """
+
+  def split(row: Sequence[Event]) -> tuple[Any, Sequence[Event], list[Any]]:
+    numbers: list[Any] = []
+    return _without_numbers(tuple(row), numbers), row, numbers
+
+  for _, group in itertools.groupby(map(split, rows), key=operator.itemgetter(0)):
+    while rest := list(itertools.islice(group, _LONGEST)):
+      columns = map(_column, zip(*(numbers for *_, numbers in rest), strict=True))
+      yield len(rest), [_with_columns(to_json(event), columns) for event in rest[0][1]]
+
+
+def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
+  """The rows that `to_forms` described.
+
+  Equal rows are one object.
+
+  Raises:
+    ValueError: if a column has not `size` values.
+  """
+  events = [from_json(form) for form in forms]
+  if not any(isinstance(event, _Column) for event in events):
+    return [tuple(events)] * size
+  columns = (e if isinstance(e, _Column) else [e] * size for e in events)
+  return list(zip(*columns, strict=True))
+
+
+def _without_numbers(value: Any, numbers: list[Any]) -> Any:
+  """What can be compared of an event's JSON data. The numbers (and truth values) are taken out."""
+  if isinstance(value, tuple):
+    return tuple(_without_numbers(part, numbers) for part in value)
+  if isinstance(value, str):
+    return value
+  if not dataclasses.is_dataclass(value):
+    numbers.append(value)
+    return None
+  kind = type(value)
+  parts = [
+    _without_numbers(getattr(value, name), numbers)
+    for name in _compared(kind)  # type: ignore[arg-type]
+  ]
+  if exposed := bool(getattr(value, "key_exposed", False)):
+    numbers.append(exposed)
+  return (kind, exposed, *parts)
+
+
+def _column(values: Sequence[Any]) -> Any:
+  """A column, or the value itself if all are the same. Minus zero is not zero, nor is True one."""
+  return {"column": list(values)} if len(set(map(repr, values))) > 1 else values[0]
+
+
+def _with_columns(data: Any, columns: Iterator[Any]) -> Any:
+  """JSON data with the columns in the places of its numbers."""
+  if isinstance(data, dict):
+    return {name: _with_columns(value, columns) for name, value in data.items()}
+  if isinstance(data, list):
+    return [_with_columns(value, columns) for value in data]
+  return data if isinstance(data, str) else next(columns)

@@ -1,0 +1,311 @@
+"""The ledger as an immutable value."""
+
+import collections
+import dataclasses
+import itertools
+import os
+import pathlib
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from jdp import _validate
+from jdp.events import (
+  NO_NUMBER,
+  BallsInBins,
+  Event,
+  GaussianSum,
+  LocalRelease,
+  PoissonSampling,
+  Round,
+  ShuffledBatches,
+)
+from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
+from jdp.ledger.records import END_RECORD, entry_records
+from jdp.ledger.unstacking import unstack
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """An immutable, run-length encoded sequence of events.
+
+  Attributes:
+    entries: pairs (event, count): the event happened `count` times in a row.
+
+  Raises:
+    TypeError: if entries are not a tuple of pairs, or an event is neither a `Round` nor a
+      `LocalRelease`.
+    ValueError: if a count is not a whole number > 0, or an event was stacked by a scan.
+
+  >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1))
+  >>> ledger = Ledger().append(event).append(event, count=99)
+  >>> len(ledger), len(ledger.entries)
+  (100, 1)
+  >>> ledger.rounds(90, 100) + ledger.rounds(0, 90) == ledger
+  True
+  """
+
+  entries: tuple[tuple[Event, int], ...] = ()
+
+  def __post_init__(self):
+    if not isinstance(self.entries, tuple):
+      raise TypeError(
+        f"Expected entries to be a tuple of (event, count), got {type(self.entries).__name__}; "
+        "append events to Ledger()."
+      )
+    object.__setattr__(self, "entries", tuple(_check_entry(entry, 1) for entry in self.entries))
+
+  def append(self, event: Event, *, count: int = 1) -> "Ledger":
+    """A new ledger in which `event` has happened `count` more times.
+
+    The event of round n comes after at least n events of its type, those of rounds 0 to n - 1. A
+    loop that keeps its last event only (`fori_loop`) has lost the others. A run that is resumed
+    goes on with the ledger of its earlier rounds (`load`). A gap is not seen in a ledger that holds
+    another run too, with as many events of that type.
+
+    Args:
+      event: An event, as made on the host or as returned by a jitted step. If its arrays have a
+        leading axis (stacked by a scan over rounds), it is unrolled to one event for each index
+        (see `unstack`).
+      count: How often it happened. For stacked events their axis says it.
+
+    Returns:
+      The new ledger. `self` is unchanged.
+
+    Raises:
+      TypeError: if `event` is not an event.
+      ValueError: if count is not a whole number >= 0, or given with stacked events. Also if
+        `unstack` refuses the event, or if events before it are missing.
+    """
+    events = unstack(event)
+    if len(events) != 1 and count != 1:
+      raise ValueError(
+        f"Expected count=1 with events stacked by a scan ({len(events)} rounds), got {count}; "
+        "leave it out, or append the events of each scan."
+      )
+    entries = [(e, count) for e in events]
+    extended = self.extend(entries)  # also refuses a count that is no whole number
+    refuse_gap(count_types(self.entries), entries)
+    return extended
+
+  def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
+    """A new ledger with further (event, count) entries, in order.
+
+    Their events hold scalars (see `unstack`). Every call copies the ledger. So add many events by
+    one call, in time in proportion to their number, rather than by one call each. Entries may be
+    any part of another ledger, so their numbers are not looked at. `append` does that.
+
+    Raises:
+      TypeError: if an event is neither a `Round` nor a `LocalRelease`.
+      ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
+    """
+    merged = list(self.entries)
+    for entry in entries:
+      event, count = _check_entry(entry, 0)
+      # Equal events in a row are one entry, so a run of many rounds stays small.
+      if count and merged and same_event(merged[-1][0], event):
+        merged[-1] = (event, merged[-1][1] + count)
+      elif count:
+        merged.append((event, count))
+    # Not by the constructor, which would check all entries again.
+    extended = object.__new__(Ledger)
+    object.__setattr__(extended, "entries", tuple(merged))
+    return extended
+
+  def __add__(self, other: "Ledger") -> "Ledger":
+    """The events of this ledger, followed by those of the other.
+
+    Raises:
+      ValueError: if both hold local releases with a cap. `max_releases` is over a run, and they may
+        be of two runs. If they are of one, `extend` the first ledger by the other's entries.
+    """
+    if not isinstance(other, Ledger):
+      return NotImplemented
+    refuse_two_caps(self.entries, other.entries)
+    return self.extend(other.entries)
+
+  def rounds(self, start: int, stop: int) -> "Ledger":
+    """The ledger of the rounds from `start` up to and without `stop`, as of a run of its own.
+
+    Rounds are counted from 0. A round is a `Round` event and what follows it, up to the next
+    `Round`. The first one also has what comes before it. In a ledger without any `Round`, every
+    event is a round.
+
+    A slice may begin within an epoch of a `ShuffledBatches` or `BallsInBins`. Its first round of
+    that sampling is then marked as the start of the epoch. The record of a neighbour may be in it,
+    and the accountant counts epochs by their starts. Two samplers with equal parameters in one
+    ledger cannot be told apart. Slice their ledgers before adding them.
+
+    Raises:
+      ValueError: if `start` or `stop` is no whole number >= 0.
+    """
+    _validate.integer(0, start=start, stop=stop)
+    kept: list[tuple[Event, int]] = []
+    first_of_next, has_rounds = 0, any(isinstance(event, Round) for event, _ in self.entries)
+    for event, count in self.entries:
+      if has_rounds and not isinstance(event, Round):  # belongs to the round before it
+        kept.append((event, count if start <= max(first_of_next - 1, 0) < stop else 0))
+        continue
+      first, first_of_next = first_of_next, first_of_next + count
+      kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
+    return Ledger().extend(_with_epochs_started(entry for entry in kept if entry[1]))
+
+  @property
+  def caveats(self) -> tuple[str, ...]:
+    """Why the guarantees of these events do not hold, in sentences.
+
+    There are none if nothing is known against the guarantees. Code that shows an epsilon of the
+    ledger shows its caveats with it, after "NOT PRIVATE". Sums, slices and files keep them. They
+    take no part in equality.
+
+    >>> event = Round(
+    ...   PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1), key_exposed=True
+    ... )
+    >>> ledger = subsampled_gaussian(0.01, 1.1, 3) + Ledger().append(event, count=2)
+    >>> print(*ledger.caveats)  # doctest: +NORMALIZE_WHITESPACE
+    the noise of 2 of 5 events came from a key that jdp.random.secure_key did not make, or that drew
+    more than noise: whoever knows that key can undo it
+    """
+    exposed = sum(count for event, count in self.entries if event.key_exposed)
+    if not exposed:
+      return ()
+    return (
+      f"the noise of {exposed} of {len(self)} events came from a key that jdp.random.secure_key "
+      "did not make, or that drew more than noise: whoever knows that key can undo it",
+    )
+
+  def __len__(self) -> int:
+    """The number of events."""
+    return sum(count for _, count in self.entries)
+
+  def __iter__(self) -> Iterator[Event]:
+    """Every event, repeated as often as it happened."""
+    return itertools.chain.from_iterable(itertools.repeat(e, n) for e, n in self.entries)
+
+  def save(self, path: str | os.PathLike, *, key: bytes | None = None) -> None:
+    """Writes the ledger as JSON Lines, atomically and closed; `load` reads it back equal.
+
+    Args:
+      path: the file, replaced if it exists.
+      key: at least 16 secret bytes. Whoever loads the file with them knows that a holder of the key
+        wrote it. None: whoever can write the file can write another ledger in its place.
+    """
+    check_key(key)
+    path = pathlib.Path(path)
+    records = itertools.chain([file_header(key)], entry_records(self.entries), [END_RECORD])
+    # A file beside it, as a file is replaced atomically on its own file system only.
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+      file.writelines(line for line, _ in to_lines(records, b"", key))
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path)
+
+
+def subsampled_gaussian(
+  sampling_probability: float, noise_multiplier: float, num_rounds: int
+) -> Ledger:
+  """The ledger of a planned run: Poisson sampling, one Gaussian sum a round, add/remove.
+
+  >>> len(subsampled_gaussian(0.01, 1.1, 1000))
+  1000
+  """
+  event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
+  return Ledger().append(event, count=num_rounds)
+
+
+def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
+  """The entry, its count a Python number. Refuses what is no event of one round, or no count."""
+  try:
+    event, count = entry
+  except (TypeError, ValueError):
+    raise TypeError(f"Expected entries (event, count), got {type(entry).__name__}.") from None
+  if not isinstance(event, Round | LocalRelease):
+    raise TypeError(
+      f"Expected an event of jdp.events that is a Round or a LocalRelease, got "
+      f"{type(event).__name__}."
+    )
+  # A truth value is an int to Python, but no count.
+  if type(count) is not int or count < least:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
+      raise ValueError(f"Expected count to be a whole number >= {least}, got {count!r}.")
+    entry = event, int(count)
+  if event.number is not NO_NUMBER and np.ndim(event.number):
+    raise ValueError(
+      f"Expected the event of one round, got {np.size(event.number)} stacked by a scan; append it, "
+      "or unstack it."
+    )
+  return entry
+
+
+def same_event(event: Event, other: Event) -> bool:
+  """Whether two events are equal, and their noise is equally well protected."""
+  return event == other and bool(event.key_exposed) == bool(other.key_exposed)
+
+
+def marked_exposed(events: Sequence[Event]) -> tuple[Event, ...]:
+  """The events, with the mark of noise whose key is no secret."""
+  if all(event.key_exposed is True for event in events):
+    return tuple(events)
+  return tuple(
+    event if event.key_exposed is True else dataclasses.replace(event, key_exposed=True)
+    for event in events
+  )
+
+
+def count_types(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
+  """How many events there are of each type."""
+  counts: collections.Counter[type] = collections.Counter()
+  for event, count in entries:
+    counts[type(event)] += count
+  return counts
+
+
+def refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
+  """Refuses an event whose number exceeds the count of the events of its type before it.
+
+  It adds the entries to `counts`.
+  """
+  for event, count in entries:
+    kind, number = type(event), typing.cast(int, event.number)
+    counts[kind] += count
+    # The last of the repeated events has counts[kind] - 1 of its type before it.
+    if count and number >= counts[kind]:
+      raise ValueError(
+        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round "
+        f"{number}: the events of rounds between are missing. Append the event of every round (a "
+        "scan returns and stacks them, a fori_loop loses them). Resume a run with the ledger of "
+        "its earlier rounds."
+      )
+
+
+def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
+  """Refuses the entries of two runs whose local releases are capped.
+
+  Each cap is over its own run.
+  """
+  if all(
+    any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries)
+    for entries in runs
+  ):
+    raise ValueError(
+      "Expected local releases with max_releases in one of two ledgers that are added, got them in "
+      "both; state the cap over both runs (or None), or extend the first ledger if it is one run."
+    )
+
+
+def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
+  """The entries, with the first round of each sampling by epochs marked as the start of one."""
+  seen = set()
+  for event, count in entries:
+    sampling = getattr(event, "sampling", None)
+    if isinstance(sampling, ShuffledBatches | BallsInBins):
+      starting = dataclasses.replace(sampling, starts_epoch=True)
+      if starting not in seen:
+        seen.add(starting)
+        # Only the first round of the entry is marked. The others stay as they are.
+        yield dataclasses.replace(typing.cast(Round, event), sampling=starting), 1
+        count -= 1
+    yield event, count

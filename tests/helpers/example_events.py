@@ -1,0 +1,41 @@
+"""One event or more of every type."""
+
+import numpy as np
+
+from jdp.events import (
+  BallsInBins,
+  ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  LocalRelease,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  RandomizedResponse,
+  Round,
+  ShuffledBatches,
+  SkellamSum,
+  WeightedAverage,
+)
+from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
+
+EVENTS = [
+  Round(PoissonSampling(0.1, 1e-13, population=60_000), GaussianSum(1 / 3, 0.7)),
+  Round(PoissonSampling(1.0), NonPrivate(), "zero_out", "example", "server"),
+  LocalRelease(PureDP(np.pi)),
+  LocalRelease(ApproxDP(0.1, 1e-300), max_releases=3),
+  LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
+  Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
+  Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
+  Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
+  Round(
+    PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))
+  ),
+  Round(PoissonSampling(1.0), DistributedGaussianSum(1 / 3, 0.7, released=False), "zero_out"),
+  Round(PoissonSampling(1.0), DiscreteGaussianSum(10.5, 100.0, 2.5, 90, 1000), "zero_out"),
+  Round(PoissonSampling(1.0), SkellamSum(10.5, 100.0, 2.5, 90), "zero_out"),
+]

@@ -1,0 +1,44 @@
+"""Starts a script in two processes that JAX knows of as one program."""
+
+import pathlib
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def start(script, output, *, devices):
+  """Two processes `python SCRIPT PORT NUMBER OUTPUT` of so many devices each.
+
+  The script is one of this folder. What the processes print can be read from them.
+  """
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    port = listener.getsockname()[1]
+  return [
+    subprocess.Popen(
+      [sys.executable, ROOT / "tests" / "helpers" / script, str(port), str(number), output],
+      cwd=ROOT,
+      env={
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+      },
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for number in range(2)
+  ]
+
+
+def finish(processes, seconds=300):
+  """Waits for the processes; what they printed is shown if they failed."""
+  try:
+    for process in processes:
+      text, _ = process.communicate(timeout=seconds)
+      assert process.returncode == 0, text
+  finally:
+    for process in processes:
+      process.kill()  # JAX takes a gentler signal for a notice.

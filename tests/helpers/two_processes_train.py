@@ -1,0 +1,84 @@
+"""One of the two processes of `test_shared_records`: python two_processes_train.py PORT NUMBER DIR.
+
+It trains in one work directory, is interrupted, and goes on; then it meets an error of the first.
+"""
+
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jdp import queries, sampling
+from jdp.federated import add_updates, client_mesh, replicate, rounds, train
+
+NUM_ROUNDS = 7
+
+
+class InterruptedRunError(Exception):
+  """Ends a run in the middle."""
+
+
+def trained(mesh, place, workdir, interrupt_at=None, **changes):
+  """The result of a run of clients who send the way to their own values, with keys of its own."""
+  query = queries.average(queries.gaussian_sum(1.0, 0.1), 8.0)
+  algorithm = rounds(
+    lambda keys, value, own: (own - value, {}),
+    query,
+    sampling.poisson(16, 0.5),
+    add_updates(optax.sgd(0.5)),
+    relation="add_remove",
+    chunk_size=2,
+    mesh=mesh,
+  )
+
+  def interrupt(progress):
+    if progress.round == interrupt_at:
+      raise InterruptedRunError
+
+  clients = place(jnp.arange(32.0).reshape(16, 2), mesh)
+  arguments = {"num_rounds": NUM_ROUNDS, "evaluate_every": 2, "delta": 1e-5, "max_epsilon": 1e6}
+  return train(
+    algorithm,
+    jnp.zeros(2),
+    clients,
+    workdir=workdir,
+    evaluate=lambda params: {"first": params[0]},
+    callbacks=[interrupt],
+    **{**arguments, **changes},
+  )
+
+
+def outcome(result):
+  """What a process says of a result."""
+  return {
+    "params": np.asarray(result.params).tolist(),
+    "events": len(result.ledger),
+    "caveats": result.ledger.caveats,
+    "metrics": result.metrics,
+  }
+
+
+def main():
+  port, number, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+  jax.config.update("jax_cpu_collectives_implementation", "gloo")
+  jax.distributed.initialize(f"localhost:{port}", 2, number)
+  mesh, said = client_mesh(), {}
+  workdir = folder / "run" if number == 0 else folder / "nobody writes here"
+  try:
+    trained(mesh, replicate, workdir, interrupt_at=4)
+  except InterruptedRunError:
+    said["interrupted"] = True
+  said["resumed"] = outcome(trained(mesh, replicate, workdir))
+  try:
+    trained(mesh, replicate, workdir, num_rounds=NUM_ROUNDS + 1)
+  except (RuntimeError, ValueError) as error:
+    said["refused"] = str(error)
+  (folder / f"{number}.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+  main()
