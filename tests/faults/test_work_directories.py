@@ -120,7 +120,7 @@ def test_options_read_from_a_file_are_checked_as_flags_are(changes, message):
   [
     ("a/0/result.json", '"epsilon": ', '"epsilon": 0', "result.json as it was written"),
     ("b/0/metrics.jsonl", '"first": ', '"first": 1', "metrics.jsonl as its run left it"),
-    ("b/0/ledger.jsonl", '"round":3', '"round":4', "ledger.jsonl as its run left it"),
+    ("b/0/ledger.jsonl", '"add_remove"', '"zero_out"', "ledger.jsonl as its run left it"),
   ],
 )
 def test_edited_results_are_refused(finished, tmp_path, file, old, new, message):
@@ -215,5 +215,5 @@ def test_a_ledger_that_is_removed_while_the_run_goes_on_is_no_success(tmp_path, 
     run(path)
   assert path.with_name("run.secret").exists()
   monkeypatch.undo()
-  with pytest.raises(ValueError, match=r"Expected the events of 4 rounds in .*, got those of 0"):
+  with pytest.raises(ValueError, match="Expected a ledger that holds round 3"):
     run(path, resume=True)
