@@ -1,5 +1,6 @@
 """The body of every binary: flags and presets, the work directory, and resumption."""
 
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +82,7 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   location = Location(values.preset, values.workdir, values.resume)
   try:
     prepared = prepare(experiment, options.given(experiment.options_type, values), location)
-  except (ValueError, FileNotFoundError, ImportError) as error:
+  except (ValueError, OSError, ImportError) as error:
     sys.exit(f"{experiment.name}: {error}")
   execute(prepared)
 
@@ -107,6 +108,7 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
     FileNotFoundError: if a file of the data is missing.
   """
   kind = experiment.options_type
+  _check_workdir(location.path)
   if location.resume:
     folder, preset, saved = workdir.reopen(location.path, experiment.name)
     _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
@@ -136,6 +138,19 @@ def execute(prepared: Prepared) -> None:
   with prepared.lock:
     prepared.work(folder)
     workdir.remove_secrets(folder)
+
+
+def _check_workdir(path: str | None) -> None:
+  """Refuses a work directory that cannot be one, before the data is read."""
+  if path is None:
+    return
+  options.check_text(**{"--workdir": path})
+  folder = pathlib.Path(path).resolve()
+  nearest = next(place for place in (folder, *folder.parents) if place.exists())
+  if not folder.name or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+    raise ValueError(
+      f"Expected --workdir to be a folder that can be written, got {path}; choose another."
+    )
 
 
 def _refuse_changes(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
