@@ -31,6 +31,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jdp import _validate, guarantees
+from jdp._arguments import checked
 from jdp.events import (
   EVENT_TYPES,
   NO_NUMBER,
@@ -210,6 +211,7 @@ class Ledger:
     _sync_folder(path)
 
 
+@checked
 def subsampled_gaussian(
   sampling_probability: float, noise_multiplier: float, num_rounds: int
 ) -> Ledger:
@@ -218,6 +220,9 @@ def subsampled_gaussian(
   >>> len(subsampled_gaussian(0.01, 1.1, 1000))
   1000
   """
+  _validate.probability(sampling_probability=sampling_probability)
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _validate.integer(0, num_rounds=num_rounds)
   event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
   return Ledger().append(event, count=num_rounds)
 
@@ -339,6 +344,7 @@ def _rebuild(event: Any) -> Any:
   return type(event)(**{name: _rebuild(value) for name, value in vars(event).items()})
 
 
+@checked
 def load(path: str | os.PathLike) -> Ledger:
   """Reads a file that `Ledger.save` or a `DurableLedger` wrote.
 

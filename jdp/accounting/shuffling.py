@@ -36,6 +36,7 @@ import numpy as np
 from scipy import optimize, special
 
 from jdp import _validate
+from jdp._arguments import checked
 
 # Numbers of clones beyond which e^-80 of the mass lies are not summed over. That mass is added to
 # delta.
@@ -53,6 +54,7 @@ _CLONES = {
 }
 
 
+@checked
 def shuffled_delta(
   local_epsilon: float, num_reports: int, epsilon: float, *, randomizer: str = "any"
 ) -> float:
@@ -103,6 +105,7 @@ def shuffled_delta(
   )
 
 
+@checked
 def shuffled_epsilon(
   local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:
@@ -135,6 +138,7 @@ def shuffled_epsilon(
   return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
 
 
+@checked
 def largest_local_epsilon(
   target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:

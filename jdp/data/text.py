@@ -6,6 +6,7 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,9 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.vocabulary import BOS, EOS, Vocabulary
+
+_LONGEST = 2**20  # tokens of a sequence
 
 _COMMENT = re.compile(r"^\s*#+(.*)$", re.MULTILINE)
 _NOT_MODULES = {"site-packages", "dist-packages", "test", "tests"}
@@ -35,6 +39,7 @@ class UserText(NamedTuple):
   text: tuple[str, ...]
 
 
+@checked
 def read_users(path: str | pathlib.Path) -> list[UserText]:
   """The users of a file in JSON Lines, gzip'd if its name ends in .gz.
 
@@ -82,6 +87,7 @@ def _parsed_user(line: str, place: str) -> UserText:
   return UserText(user, tuple(text))
 
 
+@checked
 def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   """The docstrings and comments of Python modules, as the texts of users.
 
@@ -114,6 +120,7 @@ def _prose(path: pathlib.Path) -> Iterator[str]:
   )
 
 
+@checked
 def text_users(
   vocabulary: Vocabulary,
   users: Iterable[Sequence[str]],
@@ -162,6 +169,7 @@ def text_users(
   return pack(_concatenated(parts), _consecutive([len(part.labels) for part in parts]))
 
 
+@checked
 def sequences(
   vocabulary: Vocabulary, texts: Iterable[str], *, unroll: int = 10, max_tokens: int | None = None
 ) -> Examples:
@@ -180,6 +188,9 @@ def sequences(
   Returns:
     `Examples` with inputs and labels int32 [n, unroll].
   """
+  _validate.in_range(1, _LONGEST, unroll=unroll)
+  if max_tokens is not None:
+    _validate.in_range(1, sys.maxsize, max_tokens=max_tokens)
   return _cut_sequences(_token_pairs(vocabulary, texts, max_tokens), unroll)
 
 

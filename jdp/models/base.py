@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 
 PyTree = Any
@@ -27,6 +29,7 @@ class Model(NamedTuple):
 Loss = Callable[[PyTree, Examples], jax.Array]
 
 
+@checked
 def half_precision(model: Model) -> Model:
   """The model computed in bfloat16, for clients.
 
@@ -44,6 +47,7 @@ def half_precision(model: Model) -> Model:
   return Model(model.init, apply)
 
 
+@checked
 def cross_entropy(model: Model) -> Loss:
   """The loss (parameters, examples) -> mean cross-entropy over the examples that count.
 
@@ -77,6 +81,7 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
+@checked
 def accuracy(
   model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
 ) -> jax.Array:
@@ -86,6 +91,8 @@ def accuracy(
     inputs, labels, mask = example
     return jnp.where(jnp.argmax(model.apply(params, inputs[None])[0]) == labels, mask, 0.0)
 
+  _validate.integer(1, batch_size=batch_size)
+  batch_size = min(batch_size, max(1, len(examples.labels)))
   return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(
     examples.mask
   )

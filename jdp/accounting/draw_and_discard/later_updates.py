@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.draw_and_discard import lineage
 from jdp.accounting.draw_and_discard.laplace_sums import (
   MOST_DRAWS,
@@ -46,6 +47,7 @@ class LaterUpdates(enum.StrEnum):
   ANY = "any"  #: nothing
 
 
+@checked
 def line_epsilon(
   epsilon: float,
   delta: float,
@@ -94,6 +96,7 @@ def line_epsilon(
   return least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
 
 
+@checked
 def snapshot_epsilon(
   epsilon: float,
   delta: float,

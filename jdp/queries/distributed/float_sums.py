@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import DistributedGaussianSum
 from jdp.numerics import vectors
@@ -75,6 +76,7 @@ class DistributedSum(NamedTuple):
   finalize: Callable[..., tuple[PyTree, RoundEvents]]
 
 
+@checked
 def distributed_sum(
   clip_norm: float, noise_multiplier: float, scheme: NoiseScheme, *, min_clients: int = 1
 ) -> DistributedSum:
@@ -123,7 +125,7 @@ def distributed_sum(
   2.0000 True
   """
   _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
-  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _validate.in_range(0, FLOAT32_SAFE[1], noise_multiplier=noise_multiplier)
   _validate.integer(1, min_clients=min_clients)
   if noise_multiplier != 0:
     _validate.in_range(*FLOAT32_SAFE, stddev=noise_multiplier * clip_norm)
