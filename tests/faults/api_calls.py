@@ -87,8 +87,11 @@ class Outcome(NamedTuple):
   detail: str = ""
 
 
-def fuzz(number, seed=0, *, packages=("jdp",)):
-  """Makes so many hostile calls; returns a count of each kind of outcome, and the faults."""
+def fuzz(number, seed=0, *, packages=("jdp",), told=lambda outcome: None):
+  """Makes so many hostile calls; returns a count of each kind of outcome, and the faults.
+
+  Each fault is told at once.
+  """
   rng, counts, faults = random.Random(seed), collections.Counter(), []
   names = sorted(name for name in public_functions() if name.startswith(packages))
   for name in itertools.islice(itertools.cycle(names), number):
@@ -97,6 +100,7 @@ def fuzz(number, seed=0, *, packages=("jdp",)):
     counts[outcome.kind] += 1
     if outcome.kind not in ("result", "refused"):
       faults.append(outcome)
+      told(outcome)
   return counts, faults
 
 

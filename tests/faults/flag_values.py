@@ -112,8 +112,11 @@ class Outcome(NamedTuple):
   detail: str = ""
 
 
-def fuzz(number, seed=0, *, experiments=NAMES):
-  """Tries so many flags with hostile values; returns a count of each outcome, and the faults."""
+def fuzz(number, seed=0, *, experiments=NAMES, told=lambda outcome: None):
+  """Tries so many flags with hostile values; returns a count of each outcome, and the faults.
+
+  Each fault is told at once.
+  """
   rng, counts, faults = random.Random(seed), collections.Counter(), []
   modules = [importlib.import_module(f"experiments.{name}.__main__") for name in experiments]
   for module in itertools.islice(itertools.cycle(modules), number):
@@ -122,6 +125,7 @@ def fuzz(number, seed=0, *, experiments=NAMES):
     counts[outcome.kind] += 1
     if outcome.kind not in ("accepted", "refused"):
       faults.append(outcome)
+      told(outcome)
   return counts, faults
 
 

@@ -25,9 +25,9 @@ def main():
   failed = False
   for what, fuzz in (("calls", api_calls.fuzz), ("flags", flag_values.fuzz)):
     number = getattr(options, what)
-    counts, faults = fuzz(number, options.seed)
-    for fault in faults:
-      print(*fault, sep=" | ")
+    counts, faults = fuzz(
+      number, options.seed, told=lambda fault: print(*fault, sep=" | ", flush=True)
+    )
     if number:
       print(f"{number} {what}: {dict(counts)}")
     failed |= bool(faults)
