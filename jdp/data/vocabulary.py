@@ -142,7 +142,6 @@ def private_vocabulary(
   """
   names = tuple(dict.fromkeys(candidates))
   _validate.integer(1, size=size, words_per_user=words_per_user)
-  _validate.non_negative(noise_multiplier=noise_multiplier)
   if size > len(names):
     raise ValueError(
       f"Expected size of at most {len(names)} candidates, got {size}; name more candidates."
@@ -173,7 +172,7 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
   _validate.in_range(1, 2**31 - 1, words_per_user=words_per_user)
-  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _validate.in_range(0, 1e20, noise_multiplier=noise_multiplier)
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 
