@@ -191,5 +191,6 @@ def true_average() -> SumQuery:
 
 def _check_numbers(noise_multiplier: float, **weight: float) -> None:
   """Refuses what float32 would flush to zero or infinity."""
-  _validate.in_range(0, FLOAT32_SAFE[1], noise_multiplier=noise_multiplier)
+  if noise_multiplier:
+    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
   _validate.in_range(*FLOAT32_SAFE, **weight)

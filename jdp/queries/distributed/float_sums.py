@@ -125,7 +125,8 @@ def distributed_sum(
   2.0000 True
   """
   _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
-  _validate.in_range(0, FLOAT32_SAFE[1], noise_multiplier=noise_multiplier)
+  if noise_multiplier:
+    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
   _validate.integer(1, min_clients=min_clients)
   if noise_multiplier != 0:
     _validate.in_range(*FLOAT32_SAFE, stddev=noise_multiplier * clip_norm)
