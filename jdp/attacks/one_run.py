@@ -168,7 +168,7 @@ def audit_one_run(
 
 def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None:
   """Refuses numbers of canaries, guesses and right guesses that do not fit together."""
-  _validate.integer(1, num_canaries=num_canaries)
+  _validate.in_range(1, 2**53, num_canaries=num_canaries)
   _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
   if not num_correct <= num_guesses <= num_canaries:
     raise ValueError(

@@ -137,6 +137,7 @@ def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subjec
     delta: of mechanisms that are not pure. It is large, so that events of that probability are
       seen.
   """
+  _validate.one_of(list(registry.registered()), name=name)
   dim = registry.registered()[name].smallest_dim
   return registered_subject(
     name, registry.Setting(dim, epsilon, num_projections=min(2, dim), delta=delta)
