@@ -8,6 +8,11 @@ import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jdp._arguments import shown
+
 
 def positive(**values: float) -> None:
   """Requires each value to be a finite number above zero."""
@@ -39,12 +44,23 @@ def one_of(choices: Collection[Any], **values: Any) -> None:
   _require("one of " + ", ".join(map(str, choices)), lambda v: v in choices, values)
 
 
+def broadcast(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
+  """Requires arrays whose shapes fit together. Returns them in float64, all of one shape."""
+  try:
+    return np.broadcast_arrays(*(np.asarray(array, np.float64) for array in arrays.values()))
+  except ValueError:
+    shapes = " and ".join(str(np.shape(array)) for array in arrays.values())
+    raise ValueError(
+      f"Expected {' and '.join(arrays)} of shapes that fit together, got {shapes}."
+    ) from None
+
+
 def _require(expected: str, accepts: Callable[[Any], bool], values: dict[str, Any]) -> None:
   """Raises a ValueError that says what was expected, for the first value that is not accepted."""
   for name, value in values.items():
     try:
       accepted = bool(accepts(value))
-    except TypeError:  # a value of another type
+    except (TypeError, ValueError):  # a value of another type, or an array
       accepted = False
     if not accepted:
-      raise ValueError(f"Expected {name} to be {expected}, got {value!r}.")
+      raise ValueError(f"Expected {name} to be {expected}, got {shown(value)}.")

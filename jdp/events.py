@@ -14,14 +14,15 @@ ledger cannot take them for one event.
 
 import dataclasses
 import typing
-from collections.abc import Iterable
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
 from jdp import _validate
+from jdp._arguments import convert_fields
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 
 EVENT_TYPES: dict[str, type] = {}
@@ -60,7 +61,7 @@ def _event(cls: type[T]) -> type[T]:
       f"Expected a subclass of EventBase, got {cls.__name__}; derive it from EventBase, as a scan "
       "loses events without a number."
     )
-  kind: Any = dataclasses.dataclass(frozen=True)(cls)
+  kind: Any = dataclasses.dataclass(frozen=True)(_converting(cls))
   names = tuple(f.name for f in dataclasses.fields(kind))
 
   def is_leaf(name: str, value: Any) -> bool:
@@ -86,6 +87,18 @@ def _event(cls: type[T]) -> type[T]:
   jax.tree_util.register_pytree_node(kind, flatten, unflatten)
   EVENT_TYPES[kind.__name__] = kind
   return kind
+
+
+def _converting(cls: type[T]) -> type[T]:
+  """Makes the constructor of `cls` convert its fields before it checks them."""
+  check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda event: None)
+
+  def __post_init__(event: Any) -> None:  # noqa: N807  # a dataclass calls it by this name
+    convert_fields(event)
+    check(event)
+
+  cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+  return cls
 
 
 def _holds_events(value: Any) -> bool:
@@ -312,7 +325,7 @@ class GroupedSums(EventBase):
     labels: The groups' names, in the same order.
   """
 
-  parts: tuple["SumQueryEvent", ...]
+  parts: tuple["QueryEvent", ...]
   labels: tuple[str, ...]
 
   def __post_init__(self):
@@ -416,6 +429,7 @@ SumQueryEvent = (
   | DiscreteGaussianSum
   | SkellamSum
 )
+QueryEvent = Annotated[SumQueryEvent, EventBase]  # at run time a registered one too (`register`)
 
 
 @_event
@@ -432,14 +446,12 @@ class Round(EventBase):
   """
 
   sampling: SamplingEvent
-  query: SumQueryEvent
+  query: QueryEvent
   relation: Relation = Relation.ADD_REMOVE
   unit: Unit = Unit.USER
   observer: Observer = Observer.MODEL
 
   def __post_init__(self):
-    for name, kind in (("relation", Relation), ("unit", Unit), ("observer", Observer)):
-      object.__setattr__(self, name, kind(getattr(self, name)))
     # The query's event has the number and the mark of its key, as it is made where the sum is
     # released. They are compared by identity, because both may be tracers.
     for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from jdp import _validate
+from jdp._arguments import checked, convert_fields
 
 
 class Relation(enum.StrEnum):
@@ -66,8 +67,7 @@ class Guarantee:
   observer: Observer = Observer.SERVER
 
   def __post_init__(self):
-    for name, kind in _SCOPE.items():
-      object.__setattr__(self, name, kind(getattr(self, name)))
+    convert_fields(self)
 
   def restate(self, **changes: Any) -> Self:
     """The same guarantee, stated for another `unit`, `observer` or `relation`.
@@ -177,6 +177,7 @@ class SeparatedDP(Guarantee):
     return f"{parts}, {rounded_up(self.epsilon)}-DP {self._scope()}"
 
 
+@checked
 def rounded_up(bound: float, digits: int = 6) -> str:
   """An upper bound in so many significant digits: what is printed holds too.
 
@@ -195,6 +196,7 @@ def rounded_up(bound: float, digits: int = 6) -> str:
   return _rounded(bound, digits, decimal.ROUND_CEILING)
 
 
+@checked
 def rounded_down(bound: float, digits: int = 6) -> str:
   """A lower bound in so many significant digits.
 
@@ -221,6 +223,7 @@ def _rounded(bound: float, digits: int, rounding: str) -> str:
 AnyGuarantee = PureDP | ApproxDP | SeparatedDP
 
 
+@checked
 def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
   """The relation, unit and observer that guarantees share, by name.
 
@@ -237,6 +240,7 @@ def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
   return dict(zip(_SCOPE, scopes.pop(), strict=True))
 
 
+@checked
 def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   """The guarantee of several releases of one unit's data together, by basic composition.
 

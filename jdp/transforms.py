@@ -50,6 +50,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import random
+from jdp._arguments import checked
 from jdp._dispatch import waits_for
 from jdp.events import SumQueryEvent
 from jdp.federated.engine.cohort import unrounded_cohort_sum
@@ -79,6 +80,7 @@ class ReleaseState(NamedTuple):
   event: SumQueryEvent
 
 
+@checked
 def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Finalises a query: the update is a sum of its contributions, and becomes the private aggregate.
 
@@ -109,6 +111,7 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   return _transformation(query, key, lambda key, state, total, extra_args: total)
 
 
+@checked
 def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   """Per-record gradients in, their private aggregate out.
 
@@ -159,6 +162,7 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
   return _transformation(query, key, total)
 
 
+@checked
 def contribution_sum(
   vectors_fn: Callable[[PyTree, PyTree], PyTree],
   query: SumQuery,

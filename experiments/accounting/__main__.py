@@ -63,7 +63,7 @@ class AccountingOptions:
     None, "Noise multipliers. Default: 0.7,1.1.", check=_validate.positive, when=_PLAN
   )
   rounds: tuple[int, ...] | None = option(
-    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN
+    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN, most=10**12
   )
   solve_for: str | None = option(
     "z",

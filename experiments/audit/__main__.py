@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from experiments.audit import report as audit_report
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
+from experiments.runner.options import MOST_SEED, option
 from experiments.runner.problems.images import ClassificationOptions, image_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
@@ -48,6 +48,7 @@ from jdp.sampling import poisson
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
+_seed = partial(_validate.integer, 0)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
@@ -76,6 +77,7 @@ class AuditOptions(ClassificationOptions):
     "Reports of each of two inputs that measure the event; a quarter as many of every input "
     "choose it.",
     check=partial(_validate.integer, 4),
+    most=10**9,
   )
   confidence: float = option(
     0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability
@@ -99,8 +101,12 @@ class AuditOptions(ClassificationOptions):
   delta: float = option(
     1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
   )
-  data_seed: int = option(0, "Seed of the data's partition.", check=partial(_validate.integer, 0))
-  seed: int = option(0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0))
+  data_seed: int = option(
+    0, "Seed of the data's partition.", check=partial(_validate.integer, 0), most=MOST_SEED
+  )
+  seed: int = option(
+    0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0), most=MOST_SEED
+  )
 
 
 class Local(NamedTuple):

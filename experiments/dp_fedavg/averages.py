@@ -100,8 +100,9 @@ class AverageOptions(FederationOptions):
     "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what "
     "is run has --cohort_size users a round and less privacy. Default: no such plan.",
     check=_count,
+    most=10**9,
   )
-  noise_population: int | None = option(None, "Users of that plan.", check=_count)
+  noise_population: int | None = option(None, "Users of that plan.", check=_count, most=10**9)
 
 
 class Federation(NamedTuple):

@@ -73,7 +73,7 @@ class DrawAndDiscardOptions(TrainingOptions):
     when=_DATA,
   )
   instances: tuple[int, ...] | None = option(
-    (1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING
+    (1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING, may_be_empty=True
   )
   batch_sizes: tuple[int, ...] | None = option(
     (),
@@ -85,6 +85,7 @@ class DrawAndDiscardOptions(TrainingOptions):
     (1.0,),
     "Epsilon of one update; runs with noise. The other tasks take the first.",
     check=_epsilon,
+    may_be_empty=True,
   )
   noise: str = option(
     "laplace",

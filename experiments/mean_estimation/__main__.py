@@ -24,7 +24,7 @@ from experiments.mean_estimation.gradients import directions
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.runner.keys import case_key
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
+from experiments.runner.options import MOST_SEED, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
@@ -34,6 +34,7 @@ from jdp.mechanisms import stream_sum
 from jdp.mechanisms.registry import Setting
 
 _count = partial(_validate.integer, 1)
+_seed = partial(_validate.integer, 0)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
 _DIGITS = "digits"
 _ROWS = "results.jsonl"
@@ -61,9 +62,10 @@ class MeanEstimationOptions:
     "Dimensions.",
     check=partial(_validate.integer, 2),
     when={"values": ("normal", "signs")},
+    most=10**8,
   )
   epsilons: tuple[float, ...] = option((4.0,), "Privacy losses of a release.", check=_epsilon)
-  cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=_count)
+  cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=_count, most=10**9)
   num_projections: tuple[int, ...] = option(
     (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
   )
@@ -75,8 +77,12 @@ class MeanEstimationOptions:
   )
   sgd_steps: int = option(2000, "Steps of the task sgd.", check=_count)
   sgd_repetitions: int = option(1000, "Runs of the task sgd, side by side.", check=_count)
-  data_seed: int = option(0, "Seed of the values.", check=partial(_validate.integer, 0))
-  noise_seed: int = option(0, "Seed of the noise.", check=partial(_validate.integer, 0))
+  data_seed: int = option(
+    0, "Seed of the values.", check=partial(_validate.integer, 0), most=MOST_SEED
+  )
+  noise_seed: int = option(
+    0, "Seed of the noise.", check=partial(_validate.integer, 0), most=MOST_SEED
+  )
 
 
 class Point(NamedTuple):

@@ -51,11 +51,13 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
     ("none", "central"),
     "Runs to compare with: no privacy, central privacy alone.",
     choices=("none", "central"),
+    may_be_empty=True,
   )
   epsilon_directions: tuple[float, ...] = option(
     (2.0, 8.0, 32.0, 128.0),
     "eps1, local privacy loss of a release's direction; a run for each.",
     check=_epsilon,
+    may_be_empty=True,
   )
   direction_mechanism: str = option(
     "priv_unit",

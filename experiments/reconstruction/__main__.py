@@ -23,7 +23,7 @@ from experiments.reconstruction.cnn import pictures
 from experiments.reconstruction.spheres import Case, measure
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
+from experiments.runner.options import MOST_SEED, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
@@ -63,7 +63,7 @@ class ReconstructionOptions:
     check=partial(_validate.in_range, 1e-3, 1.4142),
   )
   dims: tuple[int, ...] = option(
-    (3, 10, 50, 100, 784), "k.", check=partial(_validate.in_range, 2, 10**9)
+    (3, 10, 50, 100, 784), "k.", check=partial(_validate.in_range, 2, 10**9), most=10**9
   )
   density_ratios: tuple[float, ...] = option(
     (1.0, 10.0), "rho_0 of the priors: 1, or at least 2.", check=partial(_validate.in_range, 1, 1e6)
@@ -74,7 +74,7 @@ class ReconstructionOptions:
   probability: float = option(
     1e-3, "Chance of a reconstruction that the task bound accepts.", check=_chance
   )
-  trials: int = option(100_000, "Of each point of the task spheres.", check=_count)
+  trials: int = option(100_000, "Of each point of the task spheres.", check=_count, most=10**9)
   dataset: str = option("digits", "The images: digits needs no file.", choices=("digits", "mnist"))
   data_dir: str | None = option(
     None, "The folder with the data's files.", when={"dataset": ("mnist",)}
@@ -97,6 +97,7 @@ class ReconstructionOptions:
     0,
     "Of values and noise: this is an attack, not a private run.",
     check=partial(_validate.integer, 0),
+    most=MOST_SEED,
   )
 
 

@@ -1,6 +1,7 @@
 """The body of every binary: flags and presets, the work directory, and resumption."""
 
 import contextlib
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -116,6 +117,7 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
     FileNotFoundError: if a file of the data is missing.
   """
   kind = experiment.options_type
+  _check_workdir(location.path)
   if location.resume:
     folder, preset, saved = workdir.reopen(location.path, experiment.name)
     _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
@@ -147,6 +149,19 @@ def execute(prepared: Prepared) -> None:
   with prepared.lock:
     prepared.work(folder)
     workdir.remove_secrets(folder)
+
+
+def _check_workdir(path: str | None) -> None:
+  """Refuses a work directory that cannot be one, before the data is read."""
+  if path is None:
+    return
+  options.check_text(**{"--workdir": path})
+  folder = pathlib.Path(path).resolve()
+  nearest = next(place for place in (folder, *folder.parents) if place.exists())
+  if not folder.name or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+    raise ValueError(
+      f"Expected --workdir to be a folder that can be written, got {path}; choose another."
+    )
 
 
 def _refuse_changes(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

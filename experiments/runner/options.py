@@ -15,11 +15,15 @@ from typing import Any, NamedTuple, TypeVar
 from absl import flags
 
 from jdp import _validate
+from jdp._arguments import shown, take
 
 flags.disclaim_key_flags()  # Flags belong to the binary that defines them through `define`.
 
 Options = TypeVar("Options")
 _KEY = "option"
+_MOST_ELEMENTS = 1000  # of a list
+_LONGEST_TEXT, _LONGEST_NAME = 4096, 255  # bytes, as for the paths of most file systems
+MOST_SEED = 2**32 - 1
 
 
 class _Spec(NamedTuple):
@@ -31,6 +35,8 @@ class _Spec(NamedTuple):
   check: Callable[..., None] | None
   when: Mapping[str, Collection[str]]
   group: str | None
+  most: int
+  may_be_empty: bool
 
   def applies(self, values: Mapping[str, Any]) -> bool:
     return all(values[name] in choices for name, choices in self.when.items())
@@ -44,6 +50,8 @@ def option(
   check: Callable[..., None] | None = None,
   when: Mapping[str, Collection[str]] | None = None,
   group: str | None = None,
+  most: int = 1_000_000,
+  may_be_empty: bool = False,
 ) -> Any:
   """A dataclass field that becomes a flag.
 
@@ -56,8 +64,12 @@ def option(
     when: the choices that it belongs to: {"optimizer": ("momentum",)}. Without one of these choices
       it is None, and giving it is refused.
     group: a name. Exactly one option of a group is given.
+    most: the largest whole number that it, or each of its elements, may be. More rounds, users or
+      repetitions than that are a slip of the keyboard, and would fill the memory.
+    may_be_empty: whether a list may be empty, though its default is not.
   """
-  spec = _Spec(default, help, choices, check, when or {}, group)
+  empty = may_be_empty or default == ()
+  spec = _Spec(default, help, choices, check, when or {}, group, most, empty)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
 
 
@@ -100,9 +112,9 @@ def resolve(
     _refuse_orphan(name, specs[name], values)
   for group in {spec.group for spec in specs.values()} - {None}:
     _check_group({name: values[name] for name, spec in specs.items() if spec.group == group})
-  for name, spec in specs.items():
-    _check(name, spec, values[name])
-  return options_type(**values)
+  return options_type(
+    **{n: _checked(options_type, n, spec, values[n]) for n, spec in specs.items()}
+  )
 
 
 def define(options_type: type, values: flags.FlagValues) -> None:
@@ -194,7 +206,7 @@ def _parse(options_type: type, name: str, value: Any) -> Any:
     return tuple(map(kind, value))
   except ValueError as error:
     raise ValueError(
-      f"Expected --{name} to be a list of numbers such as 2,8, got {','.join(value)}."
+      f"Expected --{name} to be a list of numbers such as 2,8, got {_shortened(','.join(value))}."
     ) from error
 
 
@@ -210,6 +222,10 @@ def _check_type(options_type: type, name: str, value: Any) -> None:
 
 def _format(value: Any) -> str:
   return ",".join(map(_format, value)) if isinstance(value, tuple) else str(value)
+
+
+def _shortened(text: str) -> str:
+  return text if len(text) <= 100 else f"{text[:90]}..."
 
 
 def _describe(spec: _Spec) -> str:
@@ -247,12 +263,48 @@ def _check_group(values: Mapping[str, Any]) -> None:
     raise ValueError(f"Expected exactly one of {names}, got {count or 'none'}.")
 
 
-def _check(name: str, spec: _Spec, value: Any) -> None:
-  elements = value if isinstance(value, tuple) else (value,) * (value is not None)
-  if len(set(elements)) < len(elements):
-    raise ValueError(f"Expected --{name} without repetitions, got {_format(value)}.")
+def _checked(options_type: type, name: str, spec: _Spec, value: Any) -> Any:
+  """The value, of its field's type and within its bounds."""
+  if value is None:
+    return None
+  kind, is_list = _element_type(options_type, name)
+  if is_list:
+    _check_list(name, spec, value)
+  elements = tuple(take(kind, f"--{name}", element) for element in (value if is_list else (value,)))
   for element in elements:
     if spec.choices:
       _validate.one_of(spec.choices, **{f"--{name}": element})
+    elif kind is str:
+      check_text(**{f"--{name}": element})
+    if kind is int and element > spec.most:
+      raise ValueError(f"Expected --{name} of at most {spec.most}, got {shown(element)}.")
     if spec.check:
       spec.check(**{f"--{name}": element})
+  return elements if is_list else elements[0]
+
+
+def _check_list(name: str, spec: _Spec, value: Any) -> None:
+  if not isinstance(value, tuple | list):
+    raise ValueError(f"Expected --{name} to be a list, got {shown(value)}.")
+  if not value and not spec.may_be_empty:
+    raise ValueError(f"Expected --{name} of at least one element, got none; leave it out.")
+  if len(value) > _MOST_ELEMENTS:
+    raise ValueError(
+      f"Expected --{name} of at most {_MOST_ELEMENTS} elements, got {len(value)}; make more runs."
+    )
+  if len(set(map(repr, value))) < len(value):
+    raise ValueError(f"Expected --{name} without repetitions, got {_shortened(_format(value))}.")
+
+
+def check_text(**values: str) -> None:
+  """Refuses text that is no file's name and no word: too long, or with unprintable characters."""
+  for name, text in values.items():
+    try:
+      size, longest = len(text.encode()), max(len(part.encode()) for part in text.split("/"))
+    except UnicodeEncodeError:
+      raise ValueError(f"Expected {name} in UTF-8, got other bytes; rename it.") from None
+    if not text.isprintable() or size > _LONGEST_TEXT or longest > _LONGEST_NAME:
+      raise ValueError(
+        f"Expected {name} to be printable, of at most {_LONGEST_NAME} bytes a name and "
+        f"{_LONGEST_TEXT} in all, got {shown(text)}."
+      )

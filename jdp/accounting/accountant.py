@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.composition import (
   Composition,
@@ -41,6 +42,7 @@ def _pld_profile(composed: Composition, tolerance: float | None = None) -> Priva
 _ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": _pld_profile}
 
 
+@checked
 def epsilon(
   ledger: Ledger,
   delta: float,
@@ -95,6 +97,7 @@ def epsilon(
     return _number("epsilon", _profile(ledger, accountant, relation, observer).epsilon(delta))
 
 
+@checked
 def delta(
   ledger: Ledger,
   epsilon: float,
@@ -122,6 +125,7 @@ def delta(
     return _number("delta", _profile(ledger, accountant, relation, observer).delta(epsilon))
 
 
+@checked
 def epsilon_interval(
   ledger: Ledger,
   delta: float,

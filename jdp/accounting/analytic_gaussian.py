@@ -14,6 +14,7 @@ import math
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 
 # Relative safety margin of the results. It exceeds the error of the formulas here.
 _SAFETY = 1e-9
@@ -22,6 +23,7 @@ _LEAST, _LARGEST = 1e-4, 1e4
 _FAR = 40.0  # x from which the normal density underflows
 
 
+@checked
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
   """The least delta of one Gaussian release at a given epsilon.
 
@@ -42,6 +44,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
   return math.exp(_log_delta(noise_multiplier, epsilon))
 
 
+@checked
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   """The least epsilon of one Gaussian release at a given delta.
 
@@ -75,6 +78,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   return epsilon * (1 + _SAFETY)
 
 
+@checked
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   """The least noise multiplier whose Gaussian release is (epsilon, delta)-DP.
 

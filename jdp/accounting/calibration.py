@@ -13,6 +13,7 @@ from typing import Any
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
@@ -22,6 +23,7 @@ _LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
 _MOST = 2**40  # the largest whole number that is tried
 
 
+@checked
 def calibrate_noise_multiplier(
   target_epsilon: float,
   delta: float,
@@ -59,6 +61,7 @@ def calibrate_noise_multiplier(
   _validate.positive(sampling_probability=sampling_probability)
   _validate.probability(sampling_probability=sampling_probability)
   _validate.integer(1, num_rounds=num_rounds)
+  _validate.in_range(1, 2**53, num_rounds=num_rounds)
 
   def plan(noise_multiplier: float) -> Ledger:
     return prior + subsampled_gaussian(sampling_probability, noise_multiplier, num_rounds)
@@ -75,6 +78,7 @@ def calibrate_noise_multiplier(
   return calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
 
 
+@checked
 def calibrate_noise(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
@@ -104,6 +108,7 @@ def calibrate_noise(
   return 1 / _largest(target_epsilon, delta, lambda x: plan(1 / x), "noise", accounting)
 
 
+@checked
 def calibrate_clip_norm(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
@@ -123,6 +128,7 @@ def calibrate_clip_norm(
   return _largest(target_epsilon, delta, plan, "clip norm", accounting)
 
 
+@checked
 def calibrate_sampling_probability(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
 ) -> float:
@@ -147,6 +153,7 @@ def calibrate_sampling_probability(
   return _largest(target_epsilon, delta, plan, "sampling probability", accounting, high=0.0)
 
 
+@checked
 def calibrate_rounds(
   target_epsilon: float,
   delta: float,
@@ -176,6 +183,7 @@ def calibrate_rounds(
   return _largest_whole(target_epsilon, delta, plan, maximum, "round", accounting)
 
 
+@checked
 def calibrate_cohort(
   target_epsilon: float,
   delta: float,

@@ -43,6 +43,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jdp._arguments import checked
 from jdp.accounting.pair_families import (
   CONCENTRATED,
   GAUSSIAN,
@@ -65,6 +66,7 @@ from jdp.events import (
   LaplaceSum,
   NonPrivate,
   PureRelease,
+  QueryEvent,
   RandomizedResponse,
   SkellamSum,
   SumQueryEvent,
@@ -95,7 +97,8 @@ def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation
   return _RELEASES[type(query)](query, relation, declared)
 
 
-def noise_multiplier(query: SumQueryEvent, relation: Relation | str) -> float:
+@checked
+def noise_multiplier(query: QueryEvent, relation: Relation | str) -> float:
   """The noise multiplier of a Gaussian release: its standard deviation over its sensitivity.
 
   Args:
@@ -267,6 +270,7 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
 }
 
 
+@checked
 def register_analysis(
   event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import scipy
 
+from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
 from jdp.accounting.composition import Composition, compose_rounds, events_of_type, events_seen
@@ -60,6 +61,7 @@ class Export(NamedTuple):
   overflow_probability: float
 
 
+@checked
 def to_dp_event(
   ledger: Ledger, *, relation: str | None = None, observer: str | None = None
 ) -> Export:
@@ -125,8 +127,13 @@ def to_dp_event(
   )
 
 
+@checked
 def from_dp_event(
-  event: "DpEvent", *, relation: str, unit: str = Unit.USER, observer: str = Observer.MODEL
+  event: "DpEvent",
+  *,
+  relation: Relation | str,
+  unit: Unit | str = Unit.USER,
+  observer: Observer | str = Observer.MODEL,
 ) -> Ledger:
   """The ledger of what a `dp_accounting.DpEvent` says, its noise multipliers taken for `relation`.
 
@@ -262,8 +269,8 @@ def _query(event: Any, relation: Relation) -> SumQueryEvent:
       tuple(_query(e, relation) for e in members), tuple(map(str, range(len(members))))
     )
   raise ValueError(
-    f"Expected a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; leave it "
-    "out."
+    f"Expected event to be a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; "
+    "leave it out."
   )
 
 

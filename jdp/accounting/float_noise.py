@@ -58,6 +58,7 @@ adds up to at most sqrt(2) times what independent errors would, of which two thi
 import math
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.guarantees import rounded_up
 
 FINEST_SHARE = 1 / 16
@@ -91,6 +92,7 @@ def check_spacing(spacing: float, noise: float | None) -> None:
     )
 
 
+@checked
 def grid_surcharge(
   spacing: float, stddev: float, dim: int, delta: float, *, large: bool = False
 ) -> float:
@@ -126,7 +128,7 @@ def grid_surcharge(
   ['2.6e-04', '6.6e-03', '8.6e-02']
   """
   _validate.positive(spacing=spacing, stddev=stddev)
-  _validate.integer(1, dim=dim)
+  _validate.in_range(1, 1e12, dim=dim)
   _validate.in_range(1e-300, 1, delta=delta)
   check_spacing(spacing, stddev)
   error = (4 if large else 1) * _CELL_ERROR * stddev / min(spacing, stddev)

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
+from jdp._arguments import checked
 from jdp.accounting.composition import (
   Composition,
   compose_pairs,
@@ -17,6 +18,7 @@ from jdp.guarantees import AnyGuarantee, Guarantee, compose
 from jdp.ledger import Ledger
 
 
+@checked
 def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee:
   """The guarantee of all local releases that one observer saw of one unit.
 

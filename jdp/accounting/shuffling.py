@@ -35,6 +35,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 
 # Numbers of clones beyond which e^-80 of the mass lies are not summed over. That mass is added to
 # delta.
@@ -52,6 +53,7 @@ _CLONES = {
 }
 
 
+@checked
 def shuffled_delta(
   local_epsilon: float, num_reports: int, epsilon: float, *, randomizer: str = "any"
 ) -> float:
@@ -102,6 +104,7 @@ def shuffled_delta(
   )
 
 
+@checked
 def shuffled_epsilon(
   local_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:
@@ -134,6 +137,7 @@ def shuffled_epsilon(
   return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
 
 
+@checked
 def largest_local_epsilon(
   target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
 ) -> float:

@@ -22,6 +22,9 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from jdp import _validate
+from jdp._arguments import Matrix, Vector, checked
+
 Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
 """(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise.
 
@@ -58,7 +61,10 @@ class ScoreAudit(NamedTuple):
   false_trials: int
 
 
-def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def clopper_pearson(
+  successes: ArrayLike, trials: ArrayLike, error: float
+) -> tuple[np.ndarray, np.ndarray]:
   """Lower and upper confidence limits of a probability from independent trials, elementwise.
 
   Each limit is wrong with probability at most `error`.
@@ -70,12 +76,13 @@ def clopper_pearson(successes, trials, error: float) -> tuple[np.ndarray, np.nda
   >>> low.round(3).tolist(), high.round(3).tolist()
   ([0.0, 0.369, 0.948], [0.052, 0.631, 1.0])
   """
-  k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
+  k, n = _validate.broadcast(successes=successes, trials=trials)
   low = np.where(k > 0, scipy.special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
   high = np.where(k < n, scipy.special.betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
   return low, high
 
 
+@checked
 def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   """The bound log((P - delta) / Q) on epsilon.
 
@@ -102,6 +109,7 @@ def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   return bound
 
 
+@checked
 def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   """`epsilon_bound` by Wilson's limits, for the choice of events.
 
@@ -131,6 +139,7 @@ def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
   return bound
 
 
+@checked
 def gaussian_bound(confidence: float) -> Bound:
   """The bound Phi^-1(P) - Phi^-1(Q) on mu, for mechanisms that are mu-GDP.
 
@@ -158,7 +167,8 @@ def gaussian_bound(confidence: float) -> Bound:
   return bound
 
 
-def audit_scores(first, second, bound: Bound) -> ScoreAudit:
+@checked
+def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   """An audit by a threshold on scores.
 
   The first half of the scores chooses the threshold, and the second half measures it.
@@ -180,7 +190,7 @@ def audit_scores(first, second, bound: Bound) -> ScoreAudit:
   >>> 0.8 < audit.bound < 1.0
   True
   """
-  first, second = _checked_scores(first), _checked_scores(second)
+  first, second = _checked_scores("first", first), _checked_scores("second", second)
   (own, new), (other, other_new) = (
     np.split(scores, [len(scores) // 2]) for scores in (first, second)
   )
@@ -194,7 +204,8 @@ def audit_scores(first, second, bound: Bound) -> ScoreAudit:
   return found._replace(threshold=-found.threshold, upper=False)
 
 
-def audit_outcomes(counts, *, confidence: float, delta: float = 0.0) -> float:
+@checked
+def audit_outcomes(counts: Matrix, *, confidence: float, delta: float = 0.0) -> float:
   """A lower bound on epsilon from histograms, jointly over all outcomes and all pairs of inputs.
 
   Args:
@@ -247,7 +258,8 @@ class Outcomes(NamedTuple):
     return int(np.count_nonzero(np.isin(scores, self.values)))
 
 
-def best_threshold(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, Threshold]:
+@checked
+def best_threshold(first: Vector, second: Vector, bound: Bound) -> tuple[float, Threshold]:
   """(bound, event) of the threshold with the largest bound on these scores.
 
   The bound only ranks events: a proof needs new scores, which took no part in the choice.
@@ -265,7 +277,8 @@ def best_threshold(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple
   return float(bounds[best]), Threshold(float(thresholds[best]))
 
 
-def best_outcomes(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, Outcomes]:
+@checked
+def best_outcomes(first: Vector, second: Vector, bound: Bound) -> tuple[float, Outcomes]:
   """(bound, event) of the set of frequent outcomes with the largest bound.
 
   The set holds the outcomes of the largest likelihood ratios.
@@ -314,11 +327,11 @@ def _count_at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
   return len(scores) - np.searchsorted(scores, thresholds, side="left")
 
 
-def _checked_scores(values: ArrayLike) -> np.ndarray:
+def _checked_scores(name: str, values: ArrayLike) -> np.ndarray:
   values = np.asarray(values, np.float64)
   if not (values.ndim == 1 and values.size >= 2 and not np.any(np.isnan(values))):
     raise ValueError(
-      f"Expected at least two scores, none of them NaN, got an array of shape {values.shape}."
+      f"Expected {name} to be at least two scores, none of them NaN, got shape {values.shape}."
     )
   return values
 

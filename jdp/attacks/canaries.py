@@ -22,11 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax.flatten_util import ravel_pytree
-from numpy.typing import ArrayLike
 
 from jdp import _validate, random
+from jdp._arguments import AnyVector, Arrays, Matrix, Vector, checked
 from jdp.attacks.channels import binned_channel, channel_epsilon
 from jdp.federated.engine.local_training import LocalUpdate, Project, no_projection
+from jdp.federated.engine.sharded import num_clients
 
 PyTree = Any
 
@@ -46,6 +47,7 @@ class Planted(NamedTuple):
   canary: jax.Array
 
 
+@checked
 def canary_directions(key: jax.Array, num_canaries: int, dim: int) -> jax.Array:
   """Random directions that are orthogonal to each other, so that no canary hides another.
 
@@ -63,13 +65,14 @@ def canary_directions(key: jax.Array, num_canaries: int, dim: int) -> jax.Array:
   """
   _validate.integer(1, num_canaries=num_canaries)
   if not num_canaries <= dim:
-    raise ValueError(f"Expected at most dim = {dim} canaries, got {num_canaries}.")
+    raise ValueError(f"Expected num_canaries of at most dim = {dim}, got {num_canaries}.")
   # Q alone depends on LAPACK's choice of signs; with R's diagonal made positive it is uniform.
   basis, triangle = jnp.linalg.qr(random.normal(key, (dim, num_canaries)))
   return (basis * jnp.sign(jnp.diagonal(triangle))[None]).T
 
 
-def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
+@checked
+def plant(clients: Arrays, included: AnyVector) -> Planted:
   """The clients, followed by a row for each canary.
 
   Every canary has a row, so shapes do not tell who takes part.
@@ -83,7 +86,7 @@ def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
   [-1, -1, 0, -2]
   """
   included = np.asarray(included, bool)
-  num_users, num_canaries = len(jax.tree.leaves(clients)[0]), len(included)
+  num_users, num_canaries = num_clients(clients), len(included)
   rows = jax.tree.map(
     lambda x: jnp.concatenate([x, jnp.zeros((num_canaries, *x.shape[1:]), x.dtype)]), clients
   )
@@ -91,6 +94,7 @@ def plant(clients: PyTree, included: jax.typing.ArrayLike) -> Planted:
   return Planted(rows, jnp.asarray(np.append(np.full(num_users, _USER), canary), jnp.int32))
 
 
+@checked
 def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float) -> LocalUpdate:
   """The `LocalUpdate` of `Planted` clients: users train, and canaries send their directions.
 
@@ -114,7 +118,8 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
   return update
 
 
-def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
+@checked
+def cosines(directions: Matrix, update: Vector) -> np.ndarray:
   """The cosine of an update [dim] with each direction [m, dim].
 
   Returns float64 [m], zeros if the update is zero.
@@ -122,13 +127,21 @@ def cosines(directions: jax.Array, update: jax.Array) -> np.ndarray:
   >>> cosines(jnp.eye(2), jnp.array([0.6, 0.8])).round(6).tolist()
   [0.6, 0.8]
   """
+  if np.shape(directions)[1:] != np.shape(update):
+    raise ValueError(
+      f"Expected directions [m, dim] and update [dim], got {np.shape(directions)} and "
+      f"{np.shape(update)}."
+    )
   vector = np.asarray(update, np.float64)
   return (
     np.asarray(directions, np.float64) @ vector / max(np.linalg.norm(vector), np.finfo(float).tiny)
   )
 
 
-def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=None) -> float:
+@checked
+def one_shot_estimate(
+  present: Vector, *, delta: float, dim: int | None = None, absent: Vector | None = None
+) -> float:
   """An ESTIMATE of epsilon from the cosines of one run; it may lie on either side of the true one.
 
   It is no bound. It is the epsilon at delta between two normal distributions. One is fitted to the
@@ -172,8 +185,8 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   if dim is not None:
     _validate.integer(1, dim=dim)
   laws = (
-    _fitted_normal(present),
-    _fitted_normal(absent) if dim is None else scipy.stats.norm(0.0, dim**-0.5),
+    _fitted_normal("present", present),
+    _fitted_normal("absent", absent) if dim is None else scipy.stats.norm(0.0, dim**-0.5),
   )
   # The likelihood ratio hardly changes within a cell. The cells reach as far as either distribution
   # has a tail probability of 1e-30.
@@ -182,14 +195,14 @@ def one_shot_estimate(present, *, delta: float, dim: int | None = None, absent=N
   return channel_epsilon(binned_channel(laws, edges), delta)
 
 
-def _fitted_normal(scores: ArrayLike) -> Any:
+def _fitted_normal(name: str, scores: Vector) -> Any:
   """The normal distribution with the mean and standard deviation of the scores."""
   scores = np.asarray(scores, np.float64)
   if not (
     scores.ndim == 1 and scores.size >= 2 and np.all(np.isfinite(scores)) and np.ptp(scores) > 0
   ):
     raise ValueError(
-      "Expected at least two scores, finite and not all equal, got an array of shape "
+      f"Expected {name} to be at least two scores, finite and not all equal, got shape "
       f"{scores.shape}."
     )
   return scipy.stats.norm(scores.mean(), scores.std(ddof=1))

@@ -13,12 +13,21 @@ Either way the result is never above the true epsilon.
 """
 
 import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy
 
+from jdp import _validate
+from jdp._arguments import Matrix, Vector, checked
+from jdp.accounting.local.priv_unit import MAX_DIM
+from jdp.accounting.local.scalar_dp import MAX_LEVELS
 
-def channel_epsilon(channel, delta: float = 0.0) -> float:
+
+@checked
+def channel_epsilon(channel: Matrix, delta: float = 0.0) -> float:
   """The least epsilon for which a channel is (epsilon, delta)-DP, for any two of its inputs.
 
   An event needs the epsilon log((P - delta) / Q). By Neyman and Pearson's lemma the event that
@@ -47,7 +56,7 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
     and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)
   ):
     raise ValueError(
-      f"Expected rows of probabilities that sum to 1, got an array of shape {channel.shape}."
+      f"Expected channel to be rows of probabilities that sum to 1, got shape {channel.shape}."
     )
   if not 0 <= delta < 1:
     raise ValueError(f"Expected delta in [0, 1), got {delta}.")
@@ -60,6 +69,7 @@ def channel_epsilon(channel, delta: float = 0.0) -> float:
   )
 
 
+@checked
 def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
   """The channel of randomised response on levels 0..k.
 
@@ -78,12 +88,15 @@ def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
   >>> round(channel_epsilon(response_channel(grid.num_levels, grid.log_lie_probability)), 9)
   4.0
   """
+  _validate.in_range(1, MAX_LEVELS, num_levels=num_levels)
+  _validate.in_range(-math.inf, 0, log_lie_probability=log_lie_probability)
   lie = np.exp(log_lie_probability)
   channel = np.full((num_levels + 1, num_levels + 1), lie / num_levels)
   np.fill_diagonal(channel, -np.expm1(log_lie_probability))
   return channel
 
 
+@checked
 def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
   """The channel of PrivUnit's V on the inputs u and -u, by its height t = <V, u>.
 
@@ -106,14 +119,20 @@ def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
   >>> round(channel_epsilon(cap_channel(100, cap.gamma, cap.p)), 6)
   4.0
   """
+  _validate.in_range(2, MAX_DIM, dim=dim)
+  _validate.in_range(0, 1, gamma=gamma, p=p)
   return _two_sided(p, scipy.special.betainc((dim - 1) / 2, (dim - 1) / 2, (1 - gamma) / 2))
 
 
+@checked
 def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
   """The channel of PrivUnitG's V on the inputs u and -u, by <V, u>, as in `cap_channel`."""
+  _validate.in_range(-1e3, 1e3, gamma=gamma)
+  _validate.probability(p=p)
   return _two_sided(p, scipy.stats.norm.sf(gamma))
 
 
+@checked
 def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
   """The channel of PrivUnit-infinity's V on two opposite vertices of the cube.
 
@@ -128,10 +147,14 @@ def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
   >>> round(channel_epsilon(cube_channel(100, cube.threshold, cube.p)), 6)
   4.0
   """
+  _validate.in_range(1, MAX_DIM, dim=dim)
+  _validate.in_range(0, dim, threshold=threshold)
+  _validate.probability(p=p)
   return _two_sided(p, scipy.stats.binom.sf(threshold - 1, dim, 0.5))
 
 
-def binned_channel(laws, edges) -> np.ndarray:
+@checked
+def binned_channel(laws: Sequence[Any], edges: Vector) -> np.ndarray:
   """The channel of real outputs that are told apart by cells only.
 
   Args:
@@ -148,6 +171,8 @@ def binned_channel(laws, edges) -> np.ndarray:
   >>> round(channel_epsilon(binned_channel(laws, [0.0, 1.0])), 9)
   4.0
   """
+  if not laws or not all(hasattr(law, side) for law in laws for side in ("cdf", "sf")):
+    raise ValueError("Expected laws with cdf and sf, got others; freeze a distribution of SciPy.")
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
   below, above = (np.array([getattr(law, side)(edges) for law in laws]) for side in ("cdf", "sf"))
   # The difference is taken of the smaller tail: that of the other would cancel. Rounding may make

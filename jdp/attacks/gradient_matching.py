@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.attacks.reconstruction import GaussianPrior
 from jdp.numerics.vectors import unit
 
@@ -44,6 +45,7 @@ class Match(NamedTuple):
   cosine: jax.Array
 
 
+@checked
 def match_gradient(
   gradient_of: Callable[[jax.Array, jax.Array], jax.Array],
   prior: GaussianPrior,

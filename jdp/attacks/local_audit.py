@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.attacks.audit import Bound, ScoreAudit, audit_scores
 from jdp.mechanisms.base import LocalMechanism, Report
 from jdp.mechanisms.separated_product import SeparatedParameters
@@ -19,6 +20,7 @@ _BATCH = 4096
 _SHRUNK = 1e-6  # the second input's share of the radius, where the magnitude is released apart
 
 
+@checked
 def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic:
   """The score <estimate, difference>: for PrivUnit on u and -u, 2 <Z, u>.
 
@@ -28,6 +30,7 @@ def projection_on(mechanism: LocalMechanism, difference: jax.Array) -> Statistic
   return lambda report: jnp.sum(mechanism.decode(report) * difference)
 
 
+@checked
 def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax.Array, jax.Array]:
   """Two opposite values v and -v of norm `radius` in the mechanism's norm.
 
@@ -49,6 +52,7 @@ def opposite_inputs(mechanism: LocalMechanism, radius: float = 1.0) -> tuple[jax
   return longest, -longest * (_SHRUNK if apart else 1.0)
 
 
+@checked
 def score_sampler(
   release: Callable[[jax.Array, Any], Report],
   statistic: Callable[[Report], Any],
@@ -63,6 +67,7 @@ def score_sampler(
     statistic: report -> scalar. For a pytree of scalars the sampler returns a pytree of arrays.
     batch: how many reports are made at once.
   """
+  _validate.in_range(1, 2**24, batch=batch)
 
   @jax.jit
   def scores(key, number, value):
@@ -79,6 +84,7 @@ def score_sampler(
   return sample
 
 
+@checked
 def draw_scores(
   key: jax.Array,
   mechanism: LocalMechanism,
@@ -102,6 +108,7 @@ def draw_scores(
   ]
 
 
+@checked
 def audit_mechanism(
   key: jax.Array,
   mechanism: LocalMechanism,
@@ -149,6 +156,11 @@ def audit_mechanism(
   True
   """
   _validate.integer(4, num_samples=num_samples)
+  for name, value in (("first", first), ("second", second)):
+    if np.shape(value) != mechanism.shape:
+      raise ValueError(
+        f"Expected {name} of shape {mechanism.shape}, the mechanism's, got {np.shape(value)}."
+      )
   if statistic is None:
     statistic = projection_on(
       mechanism, jnp.asarray(first, jnp.float32) - jnp.asarray(second, jnp.float32)

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import AnyVector, checked
 
 _EPSILON_STEP = 0.25  # of the search upwards in epsilon, before its result is refined
 
@@ -34,6 +35,7 @@ class OneRunAudit(NamedTuple):
   num_canaries: int
 
 
+@checked
 def one_run_p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float = 0.0
 ) -> float:
@@ -72,6 +74,7 @@ def one_run_p_value(
   return float(min(tails[0] + 2 * num_canaries * delta * fewer, 1.0))
 
 
+@checked
 def one_run_epsilon(
   num_canaries: int, num_guesses: int, num_correct: int, *, confidence: float, delta: float = 0.0
 ) -> float:
@@ -112,8 +115,9 @@ def one_run_epsilon(
   return scipy.optimize.brentq(surplus, low, low + _EPSILON_STEP, xtol=1e-9)
 
 
+@checked
 def audit_one_run(
-  scores, included, *, num_guesses: int, confidence: float, delta: float = 0.0
+  scores: AnyVector, included: AnyVector, *, num_guesses: int, confidence: float, delta: float = 0.0
 ) -> OneRunAudit:
   """A lower bound on epsilon from guesses of which canaries were included.
 
@@ -144,7 +148,8 @@ def audit_one_run(
   scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
   if not (scores.ndim == 1 and scores.shape == included.shape and not np.any(np.isnan(scores))):
     raise ValueError(
-      f"Expected a score for each coin, none NaN, got shapes {scores.shape} and {included.shape}."
+      f"Expected scores, one for each coin in included, none NaN, got shapes {scores.shape} and "
+      f"{included.shape}."
     )
   _validate.integer(2, num_guesses=num_guesses)
   if num_guesses % 2:
@@ -163,7 +168,7 @@ def audit_one_run(
 
 def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None:
   """Refuses numbers of canaries, guesses and right guesses that do not fit together."""
-  _validate.integer(1, num_canaries=num_canaries)
+  _validate.in_range(1, 2**53, num_canaries=num_canaries)
   _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
   if not num_correct <= num_guesses <= num_canaries:
     raise ValueError(

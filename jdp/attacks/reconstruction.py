@@ -21,6 +21,7 @@ Then it attacks:
 What an attack achieves is no guarantee: `jdp.accounting.local.reconstruction` bounds all attacks.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,7 +32,10 @@ import scipy
 from jax.typing import ArrayLike
 
 from jdp import _validate
+from jdp._arguments import Matrix, Rows, checked
 from jdp.numerics.vectors import unit
+
+_MOST_NUMBERS = 2**26  # in an array that a factory makes
 
 
 class GaussianPrior(NamedTuple):
@@ -61,6 +65,7 @@ class Reconstruction(NamedTuple):
   candidate: jax.Array
 
 
+@checked
 def pixel_prior(dim: int) -> GaussianPrior:
   """The prior for `dim` pixels without data: independent, mean 1/2 and variance 1/12.
 
@@ -69,11 +74,12 @@ def pixel_prior(dim: int) -> GaussianPrior:
   >>> pixel_prior(2).mean.tolist()
   [0.5, 0.5]
   """
-  _validate.integer(1, dim=dim)
+  _validate.in_range(1, _MOST_NUMBERS, dim=dim)
   return GaussianPrior(jnp.full(dim, 0.5), jnp.eye(dim), jnp.full(dim, 1 / 12))
 
 
-def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
+@checked
+def principal_prior(inputs: Rows, num_components: int) -> GaussianPrior:
   """The prior from the mean and the principal components of public inputs.
 
   Args:
@@ -104,6 +110,7 @@ def principal_prior(inputs: ArrayLike, num_components: int) -> GaussianPrior:
   )
 
 
+@checked
 def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
   """The projection to an image's lowest frequencies, which give a general sense of it.
 
@@ -128,7 +135,8 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
   return np.kron(rows, columns)[order].astype(np.float32)
 
 
-def input_of_gradient(gradient: ArrayLike) -> jax.Array:
+@checked
+def input_of_gradient(gradient: Matrix) -> jax.Array:
   """The input, from a noiseless gradient of a generalised linear model with an intercept.
 
   Row c of the gradient is residual_c (x, 1), so its features over its intercept are x. The result
@@ -151,18 +159,20 @@ def input_of_gradient(gradient: ArrayLike) -> jax.Array:
   return intercepts @ rows[:, :-1] / jnp.where(square > 0, square, 1.0)
 
 
+@checked
 def residuals_at_zero(num_classes: int) -> np.ndarray:
   """The residuals of multinomial regression at parameters of zero: softmax(0) - onehot(label).
 
   Returns:
     float32 [num_classes, num_classes], a row for each label.
   """
-  _validate.integer(2, num_classes=num_classes)
+  _validate.in_range(2, math.isqrt(_MOST_NUMBERS), num_classes=num_classes)
   return (1 / num_classes - np.eye(num_classes)).astype(np.float32)
 
 
+@checked
 def gaussian_attack(
-  residuals: ArrayLike, prior: GaussianPrior
+  residuals: Matrix, prior: GaussianPrior
 ) -> Callable[[jax.Array, ArrayLike], Reconstruction]:
   """The posterior mean of the input, from a noisy gradient and candidates for its residual.
 

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
+from jdp import _validate
+from jdp._arguments import Rows, checked
 from jdp.attacks.audit import Bound
 
 _MODULI = (3, 5, 7, 16)
@@ -45,7 +48,8 @@ class ResidueAudit(NamedTuple):
   false_trials: int
 
 
-def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
+@checked
+def residues(numbers: Rows, spacing: float | None = None) -> dict[str, np.ndarray]:
   """The residues of released numbers, by name: what remains when their size is forgotten.
 
   Each coordinate has four kinds:
@@ -75,16 +79,23 @@ def residues(numbers, spacing: float | None = None) -> dict[str, np.ndarray]:
   >>> residues([12, 7], spacing=0.25)["modulo 5 of 0"].tolist()
   [2, 2]
   """
+  return _residues("numbers", numbers, spacing)
+
+
+def _residues(name: str, numbers: ArrayLike, spacing: float | None) -> dict[str, np.ndarray]:
+  """`residues` of an argument of that name."""
   numbers = np.asarray(numbers)
   if not (numbers.ndim in (1, 2) and np.all(np.isfinite(numbers))):
     raise ValueError(
-      f"Expected finite numbers [n] or [n, coordinates], got an array of shape {numbers.shape}."
+      f"Expected {name} to be finite numbers [n] or [n, coordinates], got shape {numbers.shape}."
     )
+  if spacing is not None:
+    _validate.in_range(1e-30, 1e30, spacing=spacing)
   columns = numbers.reshape(len(numbers), -1).T
   return {
-    f"{name} of {coordinate}": residue
+    f"{kind} of {coordinate}": residue
     for coordinate, column in enumerate(columns)
-    for name, residue in (
+    for kind, residue in (
       _of_floats(column) if spacing is None else _on_grid(column, spacing)
     ).items()
   }
@@ -136,7 +147,10 @@ def _exponent(numbers: jax.Array) -> jax.Array:
   return jnp.maximum((pattern >> 23) & 0xFF, 1) - 150
 
 
-def audit_residues(first, second, bound: Bound, *, spacing: float | None = None) -> ResidueAudit:
+@checked
+def audit_residues(
+  first: Rows, second: Rows, bound: Bound, *, spacing: float | None = None
+) -> ResidueAudit:
   """An audit by residues, over all columns of `residues`.
 
   The first half of the numbers chooses the event, and the second half measures it. The event is a
@@ -163,9 +177,13 @@ def audit_residues(first, second, bound: Bound, *, spacing: float | None = None)
   """
   if min(len(first), len(second)) < 2:
     raise ValueError(
-      f"Expected at least two numbers on each input, got {len(first)} and {len(second)}."
+      f"Expected at least two numbers in first and in second, got {len(first)} and {len(second)}."
     )
-  columns, others = residues(first, spacing), residues(second, spacing)
+  if np.shape(first)[1:] != np.shape(second)[1:]:
+    raise ValueError(
+      f"Expected first and second alike, got shapes {np.shape(first)} and {np.shape(second)}."
+    )
+  columns, others = _residues("first", first, spacing), _residues("second", second, spacing)
   candidates = [
     (*_best_event(own, other, bound), name, upper, new, other_new)
     for name in columns

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import Vector, checked
 
 PyTree = Any
 
@@ -53,6 +54,7 @@ def largest_deviation(instances: PyTree, submitted: PyTree) -> jax.Array:
   return jnp.max(jnp.stack(jax.tree.leaves(jax.tree.map(deviation, instances, submitted))))
 
 
+@checked
 def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
   """The test whether every weight lies within mean +- threshold * standard deviation.
 
@@ -70,9 +72,8 @@ def interval_test(threshold: float) -> Callable[[PyTree, PyTree], jax.Array]:
   return lambda instances, submitted: largest_deviation(instances, submitted) <= threshold
 
 
-def rejection_rates(
-  deviations: jax.typing.ArrayLike, thresholds: jax.typing.ArrayLike
-) -> np.ndarray:
+@checked
+def rejection_rates(deviations: Vector, thresholds: jax.typing.ArrayLike) -> np.ndarray:
   """The share of deviations above each threshold.
 
   For honest updates this is the rate of false positives. For an attack's updates it is the rate of
@@ -84,14 +85,15 @@ def rejection_rates(
   ordered = np.sort(np.asarray(deviations, np.float64))
   if not (ordered.ndim == 1 and ordered.size and not np.isnan(ordered[-1])):
     raise ValueError(
-      f"Expected at least one deviation, none of them NaN, got an array of shape {ordered.shape}."
+      f"Expected deviations, at least one, none of them NaN, got shape {ordered.shape}."
     )
   return (
     ordered.size - np.searchsorted(ordered, np.asarray(thresholds, np.float64), side="right")
   ) / ordered.size
 
 
-def threshold_for(honest: jax.typing.ArrayLike, false_positive_rate: float) -> float:
+@checked
+def threshold_for(honest: Vector, false_positive_rate: float) -> float:
   """The least threshold that rejects at most a share `false_positive_rate` of honest updates.
 
   The share holds for the deviations given. For new updates it holds only up to the sample's error.
@@ -105,13 +107,12 @@ def threshold_for(honest: jax.typing.ArrayLike, false_positive_rate: float) -> f
   95.0
   """
   values = np.sort(np.asarray(honest, np.float64))
-  if not 0 < false_positive_rate < 1:
-    raise ValueError(f"Expected false_positive_rate in (0, 1), got {false_positive_rate}.")
+  _validate.in_range(1e-12, 1 - 1e-12, false_positive_rate=false_positive_rate)
   allowed = math.floor(false_positive_rate * values.size)
   if not (allowed >= 1 and not np.isnan(values[-1])):
     raise ValueError(
-      f"Expected at least {math.ceil(1 / false_positive_rate)} deviations, none of them NaN, got "
-      f"{values.size}; take more."
+      f"Expected honest to be at least {math.ceil(1 / false_positive_rate)} deviations, none of "
+      f"them NaN, got {values.size}; take more."
     )
   return float(values[-allowed - 1])
 
@@ -133,6 +134,7 @@ class View(NamedTuple):
 Attack = Callable[[jax.Array, View], PyTree]  # (key, view) -> submitted model
 
 
+@checked
 def random_model(stddev: float) -> Attack:
   """An attack that sends a model of independent N(0, stddev^2) weights."""
   _validate.positive(stddev=stddev)
@@ -147,6 +149,7 @@ def random_model(stddev: float) -> Attack:
   return attack
 
 
+@checked
 def scaled_update(factor: float) -> Attack:
   """An attack that sends the honest update, with its noise, times `factor`.
 
@@ -166,6 +169,7 @@ def sign_flip() -> Attack:
   return scaled_update(-1.0)
 
 
+@checked
 def drift(shift: PyTree) -> Attack:
   """An attack that moves the honest model by `shift`, a pytree like it.
 

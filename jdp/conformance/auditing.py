@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.attacks.audit import (
   Bound,
   Outcomes,
@@ -97,6 +98,7 @@ class _Candidate(NamedTuple):
   event: Event
 
 
+@checked
 def audit(
   subject: Subject,
   key: jax.Array,
@@ -167,6 +169,7 @@ def audit(
   )
 
 
+@checked
 def audit_all(
   subjects: Mapping[Name, Subject],
   key: jax.Array,

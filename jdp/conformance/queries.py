@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import accounting, transforms
+from jdp import _validate, accounting, transforms
+from jdp._arguments import Arrays, checked
 from jdp.accounting.amplification import is_central
 from jdp.accounting.dominating_pairs import dominating_pair as analysed
 from jdp.conformance.auditing import Subject
@@ -40,9 +41,10 @@ _NEIGHBOURS = {
 }
 
 
+@checked
 def query_subjects(
   query: SumQuery,
-  victim: Any,
+  victim: Arrays,
   others: tuple[tuple[Any, float], ...] = (),
   *,
   delta: float = 0.1,
@@ -108,8 +110,10 @@ def query_subjects(
   return subjects
 
 
+@checked
 def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation, Subject]:
   """The subjects of a registered query."""
+  _validate.one_of(list(registry.registered()), name=name)
   entry = registry.registered()[name]
   return query_subjects(entry.make(), entry.victim, entry.others, delta=delta)
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdp import _validate
+from jdp._arguments import checked
 from jdp.attacks.local_audit import opposite_inputs
 from jdp.conformance.auditing import Statistic, Subject
 from jdp.conformance.statistics import default_statistics
@@ -23,6 +25,7 @@ def _no_further(difference: np.ndarray) -> dict[str, Statistic]:
   return {}
 
 
+@checked
 def release_subject(
   release: Callable[[jax.Array, jax.Array], Any],
   first: jax.typing.ArrayLike,
@@ -57,6 +60,8 @@ def release_subject(
   True
   """
   first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
+  if first.shape != second.shape:
+    raise ValueError(f"Expected first and second alike, got shapes {first.shape}, {second.shape}.")
   outside = {
     "zero": np.float32(0),
     "huge": _HUGE,
@@ -77,6 +82,7 @@ def release_subject(
   )
 
 
+@checked
 def mechanism_subject(
   mechanism: LocalMechanism,
   *,
@@ -102,12 +108,14 @@ def mechanism_subject(
   )
 
 
+@checked
 def registered_subject(name: str, setting: registry.Setting) -> Subject:
   """The subject of a registered mechanism, made for a setting.
 
   >>> registered_subject("hemisphere", registry.Setting(dim=2, epsilon=1.0)).epsilon
   0.9999999995
   """
+  _validate.one_of(list(registry.registered()), name=name)
   entry = registry.registered()[name]
   mechanism = entry.make(setting)
   return mechanism_subject(
@@ -117,6 +125,7 @@ def registered_subject(name: str, setting: registry.Setting) -> Subject:
   )
 
 
+@checked
 def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subject:
   """The subject of a registered mechanism in the fewest dimensions that it takes.
 
@@ -128,6 +137,7 @@ def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subjec
     delta: of mechanisms that are not pure. It is large, so that events of that probability are
       seen.
   """
+  _validate.one_of(list(registry.registered()), name=name)
   dim = registry.registered()[name].smallest_dim
   return registered_subject(
     name, registry.Setting(dim, epsilon, num_projections=min(2, dim), delta=delta)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import AnyRows, AnyVector, checked
 from jdp.data.casts import float32, whole_numbers
 
 Array = jax.Array | np.ndarray
@@ -26,7 +27,8 @@ class Examples(NamedTuple):
   mask: Array
 
 
-def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = None) -> Examples:
+@checked
+def examples(inputs: AnyRows, labels: AnyRows, num_classes: int | None = None) -> Examples:
   """The `Examples` of inputs and labels, without padding.
 
   Args:
@@ -56,6 +58,7 @@ def examples(inputs: np.ndarray, labels: np.ndarray, num_classes: int | None = N
   )
 
 
+@checked
 def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   """The examples of each user, padded to the largest user.
 
@@ -107,6 +110,7 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
   ]
 
 
+@checked
 def partition_iid(
   rng: np.random.Generator, num_examples: int, examples_per_user: int
 ) -> list[np.ndarray]:
@@ -114,13 +118,15 @@ def partition_iid(
 
   A remainder too small for a user is left out.
   """
+  _validate.in_range(1, 2**31 - 1, num_examples=num_examples)
   _check_size(num_examples, examples_per_user)
   num_users = num_examples // examples_per_user
   return list(rng.permutation(num_examples)[: num_users * examples_per_user].reshape(num_users, -1))
 
 
+@checked
 def partition_by_label(
-  rng: np.random.Generator, labels: np.ndarray, examples_per_user: int, *, labels_per_user: int = 2
+  rng: np.random.Generator, labels: AnyVector, examples_per_user: int, *, labels_per_user: int = 2
 ) -> list[np.ndarray]:
   """Non-IID users of equal size, each with few labels.
 
@@ -145,6 +151,7 @@ def partition_by_label(
   return list(by_label[rng.permutation(num_shards)].reshape(-1, examples_per_user))
 
 
+@checked
 def partition_dirichlet(
   rng: np.random.Generator, labels: np.ndarray, num_users: int, concentration: float
 ) -> list[np.ndarray]:
@@ -176,8 +183,9 @@ def partition_dirichlet(
   return [user for user in map(np.concatenate, users) if len(user)]
 
 
+@checked
 def partition_by_group(
-  groups: np.ndarray, *, num_examples: int | None = None, max_examples: int | None = None
+  groups: AnyVector, *, num_examples: int | None = None, max_examples: int | None = None
 ) -> list[np.ndarray]:
   """One user for each distinct value of `groups` (a writer).
 
@@ -202,7 +210,10 @@ def partition_by_group(
     raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
   if max_examples is not None:
     _validate.integer(1, max_examples=max_examples)
-  order = np.argsort(groups, kind="stable")
+  try:
+    order = np.argsort(groups, kind="stable")
+  except TypeError:
+    raise ValueError("Expected groups of one type, got several; name them by strings.") from None
   users = np.split(order, np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1)
   return [user[:max_examples] for user in users]
 

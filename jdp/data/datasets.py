@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
 from jdp.data.files import first_file, open_data, read_arrays, size_limit
@@ -55,6 +57,7 @@ def digits() -> Dataset:
   return Dataset(train, test, 10)
 
 
+@checked
 def mnist(data_dir: str | pathlib.Path) -> Dataset:
   """MNIST from files in IDX format: 60,000 and 10,000 images of 28 x 28 pixels.
 
@@ -82,12 +85,12 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
   return Dataset(train, test, 10, groups)
 
 
+@checked
 def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
   """The data set of a given name: "digits" (needs no file) or "mnist" (from data_dir)."""
+  _validate.one_of(("digits", "mnist"), name=name)
   if name == "digits":
     return digits()
-  if name != "mnist":
-    raise ValueError(f"Expected a data set digits or mnist, got {name!r}.")
   if data_dir is None:
     raise ValueError("Expected --data_dir for mnist, got none; name the folder with the IDX files.")
   return mnist(data_dir)

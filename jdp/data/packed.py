@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdp._arguments import checked
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Array, Examples, checked_users
 
@@ -50,6 +51,7 @@ class PackedUsers:
     return jax.tree.map(rows, self.examples)
 
 
+@checked
 def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
   """The examples of each user, without padding between them.
 

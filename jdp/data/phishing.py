@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import examples
 from jdp.data.datasets import Dataset
 from jdp.data.files import first_file, lines
@@ -22,6 +23,7 @@ _LABELS = {"0": 0, "1": 1, "legitimate": 0, "phishing": 1}
 _URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
+@checked
 def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
   """A data set of labelled URLs, 1 for phishing.
 
@@ -50,6 +52,7 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
   return Dataset(train, test, 2)
 
 
+@checked
 def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
   """(URLs, labels int32 [n]) of a CSV file; see `phishing`."""
   urls, labels = [], []
@@ -77,6 +80,7 @@ def _another_file(path: pathlib.Path, got: str) -> ValueError:
   )
 
 
+@checked
 def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   """The features of URLs, as bits: what their paths and queries are made of.
 
@@ -108,6 +112,7 @@ def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   return features
 
 
+@checked
 def split_url(url: str) -> tuple[str, str, str]:
   """(host, path, query) of any string, in lower case.
 

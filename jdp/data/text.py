@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -12,10 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.files import first_file, lines
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.vocabulary import BOS, EOS, Vocabulary
+
+_LONGEST = 2**20  # tokens of a sequence
 
 _COMMENT = re.compile(r"^\s*#+(.*)$", re.MULTILINE)
 _NOT_MODULES = {"site-packages", "dist-packages", "test", "tests"}
@@ -34,6 +38,7 @@ class UserText(NamedTuple):
   text: tuple[str, ...]
 
 
+@checked
 def read_users(path: str | pathlib.Path) -> list[UserText]:
   """The users of a file in JSON Lines, gzip'd if its name ends in .gz.
 
@@ -79,6 +84,7 @@ def _parsed_user(line: str, place: str) -> UserText:
   return UserText(user, tuple(text))
 
 
+@checked
 def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   """The docstrings and comments of Python modules, as the texts of users.
 
@@ -117,6 +123,7 @@ def _prose(path: pathlib.Path) -> Iterator[str]:
   )
 
 
+@checked
 def text_users(
   vocabulary: Vocabulary,
   users: Iterable[Sequence[str]],
@@ -165,6 +172,7 @@ def text_users(
   return pack(_concatenated(parts), _consecutive([len(part.labels) for part in parts]))
 
 
+@checked
 def sequences(
   vocabulary: Vocabulary, texts: Iterable[str], *, unroll: int = 10, max_tokens: int | None = None
 ) -> Examples:
@@ -183,6 +191,9 @@ def sequences(
   Returns:
     `Examples` with inputs and labels int32 [n, unroll].
   """
+  _validate.in_range(1, _LONGEST, unroll=unroll)
+  if max_tokens is not None:
+    _validate.in_range(1, sys.maxsize, max_tokens=max_tokens)
   return _cut_sequences(_token_pairs(vocabulary, texts, max_tokens), unroll)
 
 

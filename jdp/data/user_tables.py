@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jdp._arguments import checked
 from jdp.data.clients import Examples, examples, partition_by_group
 from jdp.data.packed import PackedUsers, pack
 
 
+@checked
 def clients_from_arrays(
   inputs: ArrayLike, labels: ArrayLike, users: ArrayLike, *, num_classes: int | None = None
 ) -> PackedUsers:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.queries import gaussian_sum
 from jdp.random import is_exposed
@@ -70,6 +71,7 @@ class Vocabulary:
     return " ".join((*SPECIAL, *self.words)[number] for number in numbers)
 
 
+@checked
 def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
   """The `size` most frequent words of public texts, or all of them if there are fewer.
 
@@ -88,6 +90,7 @@ def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
   return Vocabulary(tuple(word for word, _ in counts.most_common(size)))
 
 
+@checked
 def private_vocabulary(
   key: jax.Array,
   users: Sequence[Iterable[str]],
@@ -139,7 +142,6 @@ def private_vocabulary(
   """
   names = tuple(dict.fromkeys(candidates))
   _validate.integer(1, size=size, words_per_user=words_per_user)
-  _validate.non_negative(noise_multiplier=noise_multiplier)
   if size > len(names):
     raise ValueError(
       f"Expected size of at most {len(names)} candidates, got {size}; name more candidates."
@@ -153,6 +155,7 @@ def private_vocabulary(
   )
 
 
+@checked
 def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
   """The event of a `private_vocabulary` that is yet to be drawn, for planning.
 
@@ -168,6 +171,8 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
+  _validate.in_range(1, 2**31 - 1, words_per_user=words_per_user)
+  _validate.in_range(0, 1e20, noise_multiplier=noise_multiplier)
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jdp import _validate, accounting
+from jdp._arguments import Arrays, checked
 from jdp.events import GaussianSum, NonPrivate, WeightedAverage
 from jdp.guarantees import Relation
 from jdp.queries import (
@@ -47,12 +48,14 @@ class Clipping(NamedTuple):
   query: Callable[[Callable[[ClipNorm], SumQuery]], SumQuery]
 
 
+@checked
 def flat_clipping(clip_norm: ClipNorm) -> Clipping:
   """Scales the whole update down to an L2 norm of S, a number or a schedule (round -> S)."""
   return Clipping(clip_norm, lambda make: make(clip_norm))
 
 
-def per_layer_clipping(params: PyTree, clip_norm: ClipNorm, *, shares: str = "equal") -> Clipping:
+@checked
+def per_layer_clipping(params: Arrays, clip_norm: ClipNorm, *, shares: str = "equal") -> Clipping:
   """Scales every layer j down to its own S_j, with sum_j S_j^2 = S^2.
 
   Args:
@@ -68,6 +71,7 @@ def per_layer_clipping(params: PyTree, clip_norm: ClipNorm, *, shares: str = "eq
   return Clipping(clip_norm, query)
 
 
+@checked
 def fixed_denominator(
   clipping: Clipping,
   noise_multiplier: float,
@@ -98,7 +102,7 @@ def fixed_denominator(
   >>> query.finalize(jax.random.key(0), query.init(0.0), jax.numpy.zeros(1))[1]
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
-  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _check_numbers(noise_multiplier, expected_weight=expected_weight)
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one. A noise of z S over
   # that multiplier has the multiplier z.
   stddev = times(
@@ -108,6 +112,7 @@ def fixed_denominator(
   return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
 
 
+@checked
 def clipped_denominator(
   clipping: Clipping,
   noise_multiplier: float,
@@ -136,7 +141,7 @@ def clipped_denominator(
   >>> query.init(0.0).step.item()
   0
   """
-  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _check_numbers(noise_multiplier, least_weight=least_weight)
   multiplier = accounting.noise_multiplier(WeightedAverage(1.0, 1.0, least_weight), relation)
   stddev = times(noise_multiplier / multiplier, clipping.clip_norm)
   return clipping.query(
@@ -144,6 +149,7 @@ def clipped_denominator(
   )
 
 
+@checked
 def adaptive_average(
   noise_multiplier: float, expected_weight: float, **settings: float
 ) -> SumQuery:
@@ -160,6 +166,7 @@ def adaptive_average(
     expected_weight: q W > 0, public.
     **settings: of `jdp.queries.adaptive_clipped_sum`.
   """
+  _check_numbers(noise_multiplier, expected_weight=expected_weight)
   return average(
     adaptive_clipped_sum(noise_multiplier, expected_weight, **settings), expected_weight
   )
@@ -180,3 +187,10 @@ def true_average() -> SumQuery:
     return result, NonPrivate(), state
 
   return query._replace(finalize=finalize, clip=unbounded)
+
+
+def _check_numbers(noise_multiplier: float, **weight: float) -> None:
+  """Refuses what float32 would flush to zero or infinity."""
+  if noise_multiplier:
+    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
+  _validate.in_range(*FLOAT32_SAFE, **weight)

@@ -48,6 +48,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.federated.engine.cohort import default_chunk_size
 from jdp.federated.engine.ghost_norms import ghost_client
@@ -67,6 +68,7 @@ from jdp.sampling import Sampler
 PyTree = Any
 
 
+@checked
 def federated_averaging(
   local_update: LocalUpdate,
   query: SumQuery,
@@ -160,6 +162,7 @@ def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:
   return local_update
 
 
+@checked
 def dp_sgd(
   loss: Loss,
   query: SumQuery,
@@ -200,6 +203,7 @@ def dp_sgd(
   )
 
 
+@checked
 def weight_by_examples(cap: float) -> Callable[[Examples], jax.Array]:
   """The weight w_k = min(n_k / cap, 1) of a client with n_k examples.
 

@@ -17,6 +17,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.guarantees import Relation, Unit
@@ -63,6 +64,7 @@ class Vectors(NamedTuple):
   metrics: dict[str, jax.Array]
 
 
+@checked
 def initial_values(model: NormalisedModel, key: jax.Array, *, metrics: bool = True) -> Trained:
   """The server's values before the first round, with or without metrics."""
   names = ("accuracy", "loss") if metrics else ()
@@ -117,6 +119,7 @@ def record_vectors(model: NormalisedModel, values: Trained, record: Examples) ->
   return Vectors(gradient, record_moments(normalised, mask), metrics)
 
 
+@checked
 def iterative_training(
   model: NormalisedModel,
   query: SumQuery,

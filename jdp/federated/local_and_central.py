@@ -12,6 +12,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
+from jdp._arguments import checked
 from jdp.events import LocalRelease
 from jdp.federated.engine.local_training import LocalUpdate
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, add_updates, rounds
@@ -22,6 +23,7 @@ from jdp.queries import SumQuery
 from jdp.sampling import Sampler
 
 
+@checked
 def private_federated(
   local_update: LocalUpdate,
   query: SumQuery,

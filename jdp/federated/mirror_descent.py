@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jdp import _validate
+from jdp._arguments import checked
 
 PyTree = Any
 
@@ -25,6 +26,7 @@ class MirrorState(NamedTuple):
   dual: PyTree
 
 
+@checked
 def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.GradientTransformation:
   """Mirror descent under ||x||_p^2 / 2, for optima with few large entries.
 

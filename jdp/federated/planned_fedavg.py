@@ -8,6 +8,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate, accounting
+from jdp._arguments import checked
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate, local_sgd
@@ -25,6 +26,7 @@ PyTree = Any
 _one_epoch = partial(local_sgd, learning_rate=0.1, batch_size=10)
 
 
+@checked
 def dp_fedavg(
   loss: Loss,
   clients: PyTree,

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jdp._arguments import checked
 from jdp.events import Event
 from jdp.ledger.file_format import Line, check_key, read_lines
 from jdp.ledger.json_form import from_forms, from_json
@@ -60,6 +61,7 @@ class LedgerFile(NamedTuple):
     return ()
 
 
+@checked
 def load(path: str | os.PathLike, *, key: bytes | None = None) -> Ledger:
   """Reads a file that `Ledger.save` or a `DurableLedger` wrote.
 
@@ -78,6 +80,7 @@ def load(path: str | os.PathLike, *, key: bytes | None = None) -> Ledger:
   return load_file(path, key=key).ledger
 
 
+@checked
 def load_file(path: str | os.PathLike, *, key: bytes | None = None) -> LedgerFile:
   """Reads a ledger as `load` does, with what else the file says."""
   with _uncollected():

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import (
   NO_NUMBER,
   BallsInBins,
@@ -204,6 +205,7 @@ class Ledger:
     sync_folder(path)
 
 
+@checked
 def subsampled_gaussian(
   sampling_probability: float, noise_multiplier: float, num_rounds: int
 ) -> Ledger:
@@ -212,6 +214,9 @@ def subsampled_gaussian(
   >>> len(subsampled_gaussian(0.01, 1.1, 1000))
   1000
   """
+  _validate.probability(sampling_probability=sampling_probability)
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  _validate.integer(0, num_rounds=num_rounds)
   event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
   return Ledger().append(event, count=num_rounds)
 

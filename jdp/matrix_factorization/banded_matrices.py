@@ -6,6 +6,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES, banded_toeplitz
 from jdp.matrix_factorization.participation import heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, workload_matrix
@@ -52,6 +53,7 @@ class BandedStrategy(Strategy):
     return np.sum(rows**2, axis=0)
 
 
+@checked
 def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStrategy:
   """The banded strategy of the least error of prefix sums, among all with columns of norm 1.
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import optimize, special
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES
 from jdp.matrix_factorization.participation import most_participations
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
@@ -41,6 +42,7 @@ class BufferedStrategy(ToeplitzStrategy):
   inverse_scale: np.ndarray
 
 
+@checked
 def buffered_toeplitz(
   num_rounds: int,
   *,

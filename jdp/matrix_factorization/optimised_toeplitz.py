@@ -10,6 +10,7 @@ import numpy as np
 from scipy import optimize, signal
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.matrix_factorization.toeplitz import (
   ToeplitzStrategy,
   from_coefficients,
@@ -20,6 +21,7 @@ from jdp.matrix_factorization.toeplitz import (
 OBJECTIVES = ("mean", "max")
 
 
+@checked
 def banded_toeplitz(num_rounds: int, bands: int, *, objective: str = "mean") -> ToeplitzStrategy:
   """The banded Toeplitz strategy of the least error of prefix sums.
 

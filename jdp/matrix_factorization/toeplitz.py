@@ -6,6 +6,7 @@ import numpy as np
 from scipy import linalg, signal
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.matrix_factorization.participation import pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, check_workload
 
@@ -84,6 +85,7 @@ def inverse_square_root_coefficients(length: int) -> np.ndarray:
   return np.cumprod(np.append(1.0, (2 * j - 3) / (2 * j)))
 
 
+@checked
 def identity(num_rounds: int) -> ToeplitzStrategy:
   """Independent noise in every round, as of DP-SGD and DP-FedAvg.
 
@@ -94,6 +96,7 @@ def identity(num_rounds: int) -> ToeplitzStrategy:
   return from_coefficients(np.ones(1), num_rounds, 0)
 
 
+@checked
 def square_root_toeplitz(num_rounds: int, *, bands: int | None = None) -> ToeplitzStrategy:
   """The square root of prefix sums: A = C C (arXiv 2202.11205).
 
@@ -122,6 +125,7 @@ def square_root_toeplitz(num_rounds: int, *, bands: int | None = None) -> Toepli
   return from_coefficients(square_root_coefficients(kept), num_rounds, kept - 1)
 
 
+@checked
 def banded_inverse_square_root(num_rounds: int, bands: int) -> ToeplitzStrategy:
   """C^-1 has the first coefficients of the inverse square root of prefix sums (arXiv 2505.12128).
 

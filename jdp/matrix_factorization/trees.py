@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.matrix_factorization.participation import pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload
 
@@ -65,6 +66,7 @@ class TreeStrategy(Strategy):
     )
 
 
+@checked
 def tree(num_rounds: int) -> TreeStrategy:
   """The binary tree over the rounds.
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting.analytic_gaussian import gaussian_epsilon
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
@@ -32,6 +33,7 @@ from jdp.numerics.dither import dithered
 _ROUNDING = 2e-6
 
 
+@checked
 def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) -> LocalMechanism:
   """Releases a value plus independent Laplace noise on each coordinate.
 
@@ -74,6 +76,7 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   )
 
 
+@checked
 def gaussian(
   stddev: float, sensitivity: float, delta: float, *, shape: tuple[int, ...] = ()
 ) -> LocalMechanism:
@@ -109,6 +112,7 @@ def gaussian(
   (0.926342, 1e-05)-DP per value (replace one), against the server
   """
   _validate.positive(stddev=stddev, sensitivity=sensitivity)
+  _validate.in_range(1e-4 * sensitivity, 1e4 * sensitivity, stddev=stddev)
   guarantee = ApproxDP(gaussian_epsilon(stddev / sensitivity, delta), delta)
   size = math.prod(shape)
   return _additive(
@@ -116,6 +120,7 @@ def gaussian(
   )
 
 
+@checked
 def l2_laplace(
   epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()
 ) -> LocalMechanism:
@@ -181,7 +186,8 @@ def _additive(
   The noise has E||noise||^2 = second_moment.
   """
   # Beyond this range float32 would flush the noise to zero or infinity.
-  _validate.in_range(1e-30, 1e30, scale_of_the_noise=scale, sensitivity=sensitivity)
+  of_noise = "scale of the noise, by sensitivity and epsilon or stddev,"
+  _validate.in_range(1e-30, 1e30, **{of_noise: scale, "sensitivity": sensitivity})
   size, radius = math.prod(shape), sensitivity / 2
   stddev = math.sqrt(second_moment / max(1, size)) * scale
   spacing = FINEST_SHARE * stddev

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.float_noise import check_spacing
 from jdp.guarantees import rounded_up
 from jdp.mechanisms.base import LocalMechanism
@@ -31,6 +32,7 @@ class GridParameters(NamedTuple):
   dtype: np.dtype
 
 
+@checked
 def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False) -> LocalMechanism:
   """Rounds a mechanism's estimates to multiples of `spacing`, on the client and after sampling.
 

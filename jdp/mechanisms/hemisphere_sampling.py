@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting.local.priv_unit import cap_at
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics import vectors
 
 
+@checked
 def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
   """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite.
 

@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting.local.priv_unit_g import GaussianCap, log_normal_density, optimal_gaussian_cap
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
@@ -20,6 +21,7 @@ from jdp.numerics.vectors import l2_norm, unit
 _SPACING = 1 / 64  # of the dither, whose unit is the noise's standard deviation in V, 1
 
 
+@checked
 def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   """Releases the direction u of a vector in R^dim by Gaussian noise that is truncated along u.
 

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import random
+from jdp._arguments import checked
 from jdp.accounting.local import priv_unit_linf as cubes
 from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws.agreement import count_sampler, random_subset
 
 
+@checked
 def priv_unit_linf(
   dim: int, epsilon: float, *, kappa: int | None = None, p: float | None = None
 ) -> LocalMechanism:

@@ -8,8 +8,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jdp import random
+from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting.local import priv_unit as caps
+from jdp.accounting.local.threshold import MAX_EPSILON
 from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws.cap_height import height_sampler
@@ -26,6 +28,7 @@ _SMALL_DIM = 64
 _SPACING_SHARE = 1 / 64
 
 
+@checked
 def priv_unit(
   dim: int, epsilon: float, *, gamma: float | None = None, p: float | None = None
 ) -> LocalMechanism:
@@ -137,6 +140,7 @@ def priv_unit(
   )
 
 
+@checked
 def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, float]:
   """(gamma, p) of the paper's parameterisation, to pass to `priv_unit` with epsilon0 + epsilon1.
 
@@ -151,6 +155,7 @@ def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, 
   >>> f"{priv_unit(1000, 4.0, gamma=gamma, p=p).guarantee.epsilon:.3f}"
   '2.916'
   """
+  _validate.in_range(0, MAX_EPSILON, epsilon0=epsilon0, epsilon1=epsilon1)
   cap = caps.published_cap(dim, epsilon0, epsilon1)
   return cap.gamma, cap.p
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp.accounting.local.priv_unit import Cap, log_density_constant
+from jdp._arguments import checked
+from jdp.accounting.local.priv_unit import MAX_DIM, Cap, log_density_constant
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws import projections
 from jdp.mechanisms.priv_unit_l2 import priv_unit
@@ -46,6 +47,7 @@ class ProjUnitParameters(NamedTuple):
   cap: Cap
 
 
+@checked
 def proj_unit(
   dim: int, epsilon: float, num_projections: int, *, projection_key: jax.Array | None = None
 ) -> LocalMechanism:
@@ -112,6 +114,7 @@ def proj_unit(
   return _mechanism(projection, dim, dim, num_projections, epsilon)
 
 
+@checked
 def fast_proj_unit(
   dim: int,
   epsilon: float,
@@ -248,6 +251,6 @@ def _mechanism(
 
 
 def _check(dim: int, num_projections: int) -> None:
-  _validate.integer(2, dim=dim, num_projections=num_projections)
+  _validate.in_range(2, MAX_DIM, dim=dim, num_projections=num_projections)
   if not num_projections <= dim:
     raise ValueError(f"Expected num_projections to be at most dim = {dim}, got {num_projections}.")

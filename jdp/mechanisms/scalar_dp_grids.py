@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import random
+from jdp._arguments import checked
 from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 
 
+@checked
 def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None) -> LocalMechanism:
   """Releases a number in [0, max_value] as a noisy level of an equidistant grid.
 
@@ -71,6 +73,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   return _mechanism(grid, encode, decode)
 
 
+@checked
 def scalar_rel_dp(
   epsilon: float, max_value: float, *, num_levels: int, min_value: float
 ) -> LocalMechanism:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jdp._arguments import checked
 from jdp.guarantees import SeparatedDP, common_scope
 from jdp.mechanisms.base import LocalMechanism
 
@@ -27,6 +28,7 @@ class SeparatedParameters(NamedTuple):
   magnitude: object
 
 
+@checked
 def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMechanism:
   """Releases a vector w = r u as the product of an estimate of u and one of r = ||w||.
 

@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
@@ -20,6 +21,7 @@ _NUMBERS_IN_BLOCK = 200_000
 _CLIENTS_IN_GROUP = 8
 
 
+@checked
 def stream_sum(
   mechanism: LocalMechanism,
   keys: jax.Array,
@@ -80,6 +82,7 @@ def stream_sum(
   return rounded(total)
 
 
+@checked
 def unrounded_stream_sum(
   mechanism: LocalMechanism,
   keys: jax.Array,

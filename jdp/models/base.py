@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 
 PyTree = Any
@@ -60,6 +62,7 @@ def check_parameters(params: PyTree) -> None:
     )
 
 
+@checked
 def half_precision(model: Model) -> Model:
   """The model computed in bfloat16, for clients.
 
@@ -78,6 +81,7 @@ def half_precision(model: Model) -> Model:
   return Model(model.init, half(model.apply), model.apply_training and half(model.apply_training))
 
 
+@checked
 def cross_entropy(model: Model) -> Loss:
   """The loss (parameters, examples, key) -> mean cross-entropy over the examples that count.
 
@@ -119,6 +123,7 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
+@checked
 def accuracy(
   model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
 ) -> jax.Array:
@@ -128,6 +133,8 @@ def accuracy(
     inputs, labels, mask = example
     return jnp.where(jnp.argmax(model.apply(params, inputs[None])[0]) == labels, mask, 0.0)
 
+  _validate.integer(1, batch_size=batch_size)
+  batch_size = min(batch_size, max(1, len(examples.labels)))
   return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(
     examples.mask
   )

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.models.base import Model, mean_of_counting
 from jdp.models.cnn import Conv
 
@@ -73,6 +74,7 @@ class NormalisedModel(NamedTuple):
   ]
 
 
+@checked
 def without_statistics(model: Model) -> NormalisedModel:
   """A model that normalises nothing, in the form of one that does."""
   return NormalisedModel(
@@ -165,6 +167,7 @@ class _BatchNormCNN(nn.Module):
     return nn.Dense(self.num_classes, name="Dense_1")(x), normalised
 
 
+@checked
 def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> NormalisedModel:
   """A convolution and a dense layer, each normalised, and a dense layer on top.
 
@@ -184,7 +187,7 @@ def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> Normalised
   _validate.integer(2, num_classes=num_classes)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4:
     raise ValueError(
-      f"Expected images of at least 4 x 4 pixels, got shape {input_shape}; scale them up."
+      f"Expected images of at least 4 x 4 pixels, got input_shape {input_shape}; scale them up."
     )
   height, width, channels = (*input_shape, 1)[:3]
   network = _BatchNormCNN(num_classes)

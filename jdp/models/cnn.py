@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.models.base import Model
 
 
@@ -77,6 +78,7 @@ class _SmallCNN(nn.Module):
     return nn.Dense(self.num_classes)(x)
 
 
+@checked
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """Two convolutions and two dense layers, the architecture of TensorFlow Privacy's MNIST tutorial.
 
@@ -97,7 +99,7 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   _validate.integer(2, num_classes=num_classes)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 16:
     raise ValueError(
-      f"Expected images of at least 16 x 16 pixels, got shape {input_shape}; use "
+      f"Expected images of at least 16 x 16 pixels, got input_shape {input_shape}; use "
       "logistic_regression."
     )
   height, width, channels = (*input_shape, 1)[:3]

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 
+from jdp._arguments import checked
 from jdp.models.base import Model, check_parameters
 
 
+@checked
 def from_equinox(
   module: Any, input_shape: tuple[int, ...], *, dtype: jax.typing.DTypeLike = "float32"
 ) -> Model:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jdp._arguments import checked
 from jdp.models.base import Model, check_parameters
 
 PyTree = Any
@@ -16,6 +17,7 @@ PyTree = Any
 _FLAGS = {"train": True, "training": True, "is_training": True, "deterministic": False}
 
 
+@checked
 def from_flax(
   module: nn.Module | nnx.Module | Callable[[nnx.Rngs], nnx.Module],
   input_shape: tuple[int, ...],

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.models.base import Loss
 
@@ -74,6 +75,7 @@ class GLM(NamedTuple):
   gradient_bound: float
 
 
+@checked
 def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
   """A generalised linear model on features and responses in [0, 1].
 

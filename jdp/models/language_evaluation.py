@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
 from jdp.models.recurrent_language import LanguageModel, cross_entropies, tokens
@@ -15,6 +16,7 @@ PyTree = Any
 TOPS = (1, 3, 5)
 
 
+@checked
 def language_metrics(
   model: LanguageModel, params: PyTree, examples: Examples, *, batch_size: int = 50
 ) -> dict[str, jax.Array]:
@@ -56,10 +58,16 @@ def language_metrics(
       jnp.sum(counts),
     )
 
-  sums = jax.tree.map(jnp.sum, jax.lax.map(one, examples, batch_size=batch_size))
+  sums = jax.tree.map(jnp.sum, jax.lax.map(one, examples, batch_size=_batch(batch_size, examples)))
   right, num_words, loss, num_tokens = sums
   accuracies = {f"accuracy_top{top}": right[top] / jnp.maximum(num_words, 1.0) for top in TOPS}
   return {**accuracies, "perplexity": jnp.exp(loss / jnp.maximum(num_tokens, 1.0))}
+
+
+def _batch(batch_size: int, examples: Examples) -> int:
+  """The batch size, at most all examples."""
+  _validate.integer(1, batch_size=batch_size)
+  return min(batch_size, max(1, len(examples.labels)))
 
 
 def _offered(logits: jax.Array) -> jax.Array:
@@ -73,6 +81,7 @@ def _tokens_of_one(sequence: Examples) -> tuple[jax.Array, jax.Array, jax.Array]
   return inputs[0], labels[0], counts[0]
 
 
+@checked
 def head_words(
   model: LanguageModel,
   params: PyTree,
@@ -101,6 +110,10 @@ def head_words(
   """
   last = jnp.array(heads, jnp.int32) + len(SPECIAL)
 
+  num_words = jax.eval_shape(model.apply, params, examples.inputs[:1]).shape[-1]
+  _validate.in_range(1, num_words, predictions=predictions)
+  _validate.integer(1, number_of_heads=len(heads))
+
   def one(sequence):
     inputs, _, counts = _tokens_of_one(sequence)
     # likeliest: [steps, predictions]
@@ -110,9 +123,10 @@ def head_words(
     places = jax.nn.one_hot(size, predictions + 1, dtype=jnp.int32)
     return jnp.sum(places, axis=1, where=counts[None, :, None] > 0)
 
-  return jnp.sum(jax.lax.map(one, examples, batch_size=batch_size), axis=0)
+  return jnp.sum(jax.lax.map(one, examples, batch_size=_batch(batch_size, examples)), axis=0)
 
 
+@checked
 def next_words(
   model: LanguageModel, params: PyTree, vocabulary: Vocabulary, text: str, count: int = 3
 ) -> list[tuple[str, float]]:

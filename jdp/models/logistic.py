@@ -5,9 +5,11 @@ import math
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.models.base import Model
 
 
+@checked
 def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """The generalised linear model softmax(W x + b), started at zero.
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, SPECIAL
 from jdp.models.base import Loss, mean_of_counting
@@ -62,6 +63,7 @@ class LanguageModel(NamedTuple):
   predict: Callable[[PyTree, jax.Array], Prediction]
 
 
+@checked
 def language_model(
   vocabulary_size: int, *, embedding: int = 96, hidden: int = 256
 ) -> LanguageModel:
@@ -150,6 +152,7 @@ def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
   return outputs.swapaxes(0, 1)
 
 
+@checked
 def next_word_loss(model: LanguageModel) -> Loss:
   """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats.
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import GaussianSum, GroupedSums
 from jdp.guarantees import rounded_up
 from jdp.numerics import vectors
@@ -44,6 +45,7 @@ class AdaptiveContribution(NamedTuple):
   unclipped: jax.Array
 
 
+@checked
 def adaptive_clipped_sum(
   noise_multiplier: float,
   expected_size: float,

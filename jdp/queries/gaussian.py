@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import GaussianSum, NonPrivate
 from jdp.numerics import vectors
@@ -33,6 +34,7 @@ def initial_state(record: PyTree) -> SumState:
   return SumState(jnp.int32(0))
 
 
+@checked
 def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQuery:
   """The sum of vectors, each clipped to an L2 norm of S, plus N(0, sigma^2) on each coordinate.
 
@@ -110,6 +112,7 @@ def no_privacy() -> SumQuery:
   return SumQuery(initial_state, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
+@checked
 def average(query: SumQuery, denominator: float) -> SumQuery:
   """The query's sum divided by a fixed number, such as the *expected* cohort size qN.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE, check_spacing
 from jdp.queries.base import SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE
@@ -14,6 +15,7 @@ from jdp.queries.gaussian import FLOAT32_SAFE
 _LARGEST = np.float32(2**24)  # float32 holds every integer up to this one
 
 
+@checked
 def on_grid(query: SumQuery, spacing: float) -> SumQuery:
   """Rounds each coordinate of the query's result to the nearest multiple of `spacing`.
 

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdp._arguments import checked
 from jdp.events import GroupedSums
 from jdp.queries.base import PyTree, SumQuery, taken
 from jdp.queries.prefix import broadcast_prefix
 
 
+@checked
 def grouped(
   queries: Mapping[str, SumQuery], labels: PyTree | Callable[[PyTree], PyTree]
 ) -> SumQuery:

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
 from jdp.queries.prefix import broadcast_prefix
 
 
+@checked
 def joint_clipped_sum(
   scales: PyTree, clip_norm: float | Schedule, stddev: float | Schedule
 ) -> SumQuery:

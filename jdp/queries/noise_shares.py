@@ -11,8 +11,10 @@ import math
 from collections.abc import Mapping
 
 from jdp import _validate
+from jdp._arguments import checked
 
 
+@checked
 def proportional_noise(
   clip_norms: Mapping[str, float], noise_multiplier: float
 ) -> dict[str, float]:
@@ -40,6 +42,7 @@ def proportional_noise(
   }
 
 
+@checked
 def dimension_adjusted_noise(
   clip_norms: Mapping[str, float], dimensions: Mapping[str, int], noise_multiplier: float
 ) -> dict[str, float]:

@@ -9,11 +9,13 @@ import math
 import jax
 
 from jdp import _validate
+from jdp._arguments import Arrays, checked
 from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import gaussian_sum
 from jdp.queries.grouped_query import grouped
 
 
+@checked
 def layers(record: PyTree) -> PyTree:
   """Names the layer of each vector of a record, for `grouped`: a tree of the record's structure.
 
@@ -35,8 +37,9 @@ def layers(record: PyTree) -> PyTree:
   return jax.tree_util.tree_map_with_path(name, record)
 
 
+@checked
 def per_layer(
-  record: PyTree, clip_norm: float | Schedule, stddev: float | Schedule, *, shares: str = "equal"
+  record: Arrays, clip_norm: float | Schedule, stddev: float | Schedule, *, shares: str = "equal"
 ) -> SumQuery:
   """The sum of records with each layer j clipped to its own S_j, plus N(0, sigma^2).
 

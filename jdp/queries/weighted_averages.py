@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import WeightedAverage
 from jdp.numerics import vectors
 from jdp.numerics.compensated import divide, maximum
@@ -37,6 +38,7 @@ class WeightedContribution(NamedTuple):
   weight: jax.Array
 
 
+@checked
 def weighted_average(
   clip_norm: float | Schedule, stddev: float | Schedule, *, min_total_weight: float
 ) -> SumQuery:

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.random import integer_distributions
 from jdp.random.draws import bits
 from jdp.random.words import in_tiles, words
 
 
+@checked
 def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Draws with P(x) proportional to e^(-x^2 / (2 stddev^2)) on the integers.
 
@@ -45,6 +47,7 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
   return _table_draws(key, integer_distributions.discrete_gaussian(float(stddev)).rows, shape)
 
 
+@checked
 def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Draws with P(x) proportional to e^(-|x| / scale) on the integers.
 
@@ -68,6 +71,7 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
   return _table_draws(key, integer_distributions.discrete_laplace(float(scale)).rows, shape)
 
 
+@checked
 def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Differences of two Poisson variables of mean variance / 2 (arXiv 2110.04995, Section 2).
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.random.words import in_tiles, is_threefry, words
 
 # Minimax polynomials, by Remez exchange, of least relative error:
@@ -145,6 +146,7 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
   return jnp.concatenate(halves)[:size].reshape(shape).astype(dtype)
 
 
+@checked
 @partial(jax.jit, static_argnames=("p", "shape"))
 def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Coins that are True with probability `realised_probability(p)`.
@@ -175,6 +177,7 @@ def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Arra
   return (high < threshold_high) | ((high == threshold_high) & (low < threshold_low))
 
 
+@checked
 def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
   """One coin that is True with probability e^log_p, however small.
 
@@ -203,6 +206,7 @@ def rare_bernoulli(key: jax.Array, log_p: float) -> jax.Array:
   return coin & jnp.all(bits(words_key, (num_words,)) == 0) if num_words else coin
 
 
+@checked
 def realised_probability(p: float) -> float:
   """The exact probability with which `bernoulli(key, p)` is True.
 

@@ -19,9 +19,11 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.random.chacha import IMPLS, SECURE_IMPLS
 
 
+@checked
 def secure_key(impl: str = "chacha20") -> jax.Array:
   """A new key of 256 bits from the operating system, for all that a guarantee rests on.
 
@@ -43,6 +45,7 @@ def secure_key(impl: str = "chacha20") -> jax.Array:
   return _key(os.urandom(32), impl, SECURE_IMPLS)
 
 
+@checked
 def restore_key(data: ArrayLike, impl: str = "chacha20") -> jax.Array:
   """The key of `secure_key` whose `jax.random.key_data` was stored.
 
@@ -59,14 +62,16 @@ def restore_key(data: ArrayLike, impl: str = "chacha20") -> jax.Array:
   >>> bool(restore_key(jax.random.key_data(key)) == key)
   True
   """
-  words = np.asarray(data, "<u4")
-  if words.shape != (8,):
+  words = np.asarray(data)
+  if words.shape != (8,) or words.dtype.kind not in "iu":
     raise ValueError(
-      f"Expected the data of one key, [8], got shape {words.shape}; restore keys one by one."
+      f"Expected the data of one key, [8] words, got {words.dtype} of shape {words.shape}; restore "
+      "keys one by one."
     )
-  return _key(words.tobytes(), impl, SECURE_IMPLS)
+  return _key(words.astype("<u4").tobytes(), impl, SECURE_IMPLS)
 
 
+@checked
 def seeded_key(seed: int, impl: str = "chacha20") -> jax.Array:
   """A key made from a number, for runs that must be repeatable. NOT private.
 
@@ -91,6 +96,7 @@ def seeded_key(seed: int, impl: str = "chacha20") -> jax.Array:
   return _key(hashlib.sha256(str(int(seed)).encode()).digest(), impl, IMPLS)
 
 
+@checked
 def is_secure(key: jax.Array) -> bool:
   """Whether `key` is from `secure_key`, derived from such a key, or restored.
 
@@ -106,6 +112,7 @@ def is_secure(key: jax.Array) -> bool:
   return jax.random.key_impl(key) in SECURE_IMPLS.values()
 
 
+@checked
 def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool | jax.Array:
   """Whether others may know the noise drawn with `noise_key`: an event's `key_exposed`.
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import BallsInBins, SamplingEvent, ShuffledBatches
 from jdp.random.words import words
 from jdp.sampling.base import (
@@ -38,6 +39,7 @@ class EpochState(NamedTuple):
   position: jax.Array
 
 
+@checked
 def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) -> Sampler:
   """The batches of a shuffled epoch, one batch a round.
 
@@ -104,6 +106,7 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
   )
 
 
+@checked
 def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = None) -> Sampler:
   """Each record picks one round of every epoch, uniformly and independently of the others.
 

@@ -3,10 +3,12 @@
 import jax.numpy as jnp
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.events import PoissonSampling
 from jdp.sampling.base import Sampler, check_population, least_capacity, overflow_probability, pack
 
 
+@checked
 def poisson(
   population: int,
   probability: float,

@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import FixedSizeSampling
 from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
 
 
+@checked
 def fixed_size(population: int, sample_size: int) -> Sampler:
   """A uniformly random subset of `sample_size` of `population` records, anew each round.
 

@@ -130,7 +130,10 @@ def test_joint_bounds_of_histograms_hold_in_19_of_20_trials():
     (lambda: epsilon_bound(math.nan), "Expected confidence"),
     (lambda: epsilon_bound(0.95, 1.0), r"Expected delta in \[0, 1\), got 1.0"),
     (lambda: gaussian_bound(0.0), "Expected confidence"),
-    (lambda: audit_scores([1.0], [1.0, 2.0], epsilon_bound(0.9)), "Expected at least two scores"),
+    (
+      lambda: audit_scores([1.0], [1.0, 2.0], epsilon_bound(0.9)),
+      "Expected first to be at least two scores",
+    ),
     (lambda: audit_scores([1.0, math.nan], [1.0, 2.0], epsilon_bound(0.9)), "none of them NaN"),
     (
       lambda: audit_outcomes([[1, 2]], confidence=0.9),

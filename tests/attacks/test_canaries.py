@@ -229,7 +229,7 @@ def test_directions_are_uniform_and_orthogonal():
     (lambda: one_run_epsilon(10, 5, 5, confidence=1.0), r"Expected confidence in \(0, 1\)"),
     (
       lambda: audit_one_run([0.0, 1.0], [True], num_guesses=2, confidence=0.9),
-      "Expected a score for each coin",
+      "one for each coin in included",
     ),
     (
       lambda: audit_one_run([0.0, math.nan], [True, False], num_guesses=2, confidence=0.9),
@@ -241,7 +241,7 @@ def test_directions_are_uniform_and_orthogonal():
     ),
     (
       lambda: canary_directions(jax.random.key(0), 4, 3),
-      "Expected at most dim = 3 canaries, got 4",
+      "Expected num_canaries of at most dim = 3, got 4",
     ),
     (lambda: planted_update(UPDATE, DIRECTIONS, 0.0), "Expected norm to be a finite number > 0"),
     (lambda: one_shot_estimate([0.1, 0.2], delta=DELTA), "Expected exactly one of dim and absent"),

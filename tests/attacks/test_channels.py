@@ -130,9 +130,9 @@ def test_an_outcome_that_one_input_alone_has():
 @pytest.mark.parametrize(
   ("channel", "delta", "message"),
   [
-    ([[0.5, 0.4]], 0.0, "Expected rows of probabilities that sum to 1"),
-    ([[1.5, -0.5]], 0.0, "Expected rows of probabilities"),
-    ([[math.nan, 1.0]], 0.0, "Expected rows of probabilities"),
+    ([[0.5, 0.4]], 0.0, "Expected channel to be rows of probabilities that sum to 1"),
+    ([[1.5, -0.5]], 0.0, "Expected channel to be rows of probabilities"),
+    ([[math.nan, 1.0]], 0.0, "Expected channel to be rows of probabilities"),
     ([[1.0]], 1.0, r"Expected delta in \[0, 1\)"),
   ],
 )

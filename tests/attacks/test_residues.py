@@ -98,7 +98,7 @@ def test_a_lattice_in_any_coordinate_and_an_equality_are_seen():
 def test_refusals():
   with pytest.raises(ValueError, match="at least two numbers"):
     audit_residues(np.zeros(1), np.zeros(9), BOUND)
-  with pytest.raises(ValueError, match="Expected finite numbers"):
+  with pytest.raises(ValueError, match="to be finite numbers"):
     residues(np.float32([0.0, np.nan]))
-  with pytest.raises(ValueError, match="Expected finite numbers"):
+  with pytest.raises(ValueError, match="to be finite numbers"):
     residues(np.zeros((2, 2, 2), np.float32))

@@ -63,7 +63,7 @@ def test_rates_and_thresholds():
   [
     (lambda: spam.interval_test(np.nan), "Expected threshold"),
     (lambda: spam.rejection_rates([1.0, np.nan], 1.0), "none of them NaN"),
-    (lambda: spam.rejection_rates([], 1.0), "at least one deviation"),
+    (lambda: spam.rejection_rates([], 1.0), "Expected deviations"),
     (lambda: spam.threshold_for([1.0], 0.0), "false_positive_rate"),
     (lambda: spam.threshold_for(np.ones(999), 0.001), "at least 1000 deviations"),
     (lambda: spam.threshold_for([1.0, 2.0, np.nan], 0.5), "none of them NaN"),

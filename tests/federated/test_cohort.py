@@ -87,6 +87,15 @@ def test_an_empty_sample_sums_to_zeros(mesh):
   )
 
 
+def test_a_chunk_is_no_larger_than_the_sample():
+  sample = make_sample([1, 4, 2], capacity=5)
+  keys, shared = (jax.random.key(0), jax.random.key(1)), jnp.float32(0.5)
+  program = jax.make_jaxpr(
+    lambda sample: cohort_sum(client_fn, keys, shared, sample, DATA, chunk_size=1_000_000)
+  )(sample)
+  assert "1000000" not in str(program)
+
+
 @pytest.mark.slow
 @every_mesh
 def test_padding_changes_no_bit_whatever_it_points_at(mesh):

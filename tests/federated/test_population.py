@@ -305,7 +305,9 @@ def test_the_number_of_clients_is_that_of_the_data_however_it_is_held(form, popu
   "data", [{"x": jnp.ones((CLIENTS, 3)), "y": jnp.ones(CLIENTS + 1)}, {}, jnp.float32(1)]
 )
 def test_arrays_that_do_not_agree_about_the_clients_are_refused(data):
-  with pytest.raises(ValueError, match="Expected arrays with one leading axis of all clients"):
+  with pytest.raises(
+    ValueError, match="Expected data of arrays with one leading axis of all clients"
+  ):
     cohort_sum(sampling.poisson(CLIENTS, 0.5), data)
 
 

@@ -141,10 +141,10 @@ def test_accuracy_is_the_share_of_right_answers_that_count(batch_size):
   ("make", "message"),
   [
     (lambda: logistic_regression((3,), 1), "num_classes to be a whole number >= 2"),
-    (lambda: small_cnn((28, 28), 1.5), "num_classes to be a whole number >= 2"),
+    (lambda: small_cnn((28, 28), 1.5), "num_classes to be a whole number"),
     (
       lambda: small_cnn((8, 8), 10),
-      r"at least 16 x 16 pixels, got shape \(8, 8\); use logistic_regression",
+      r"at least 16 x 16 pixels, got input_shape \(8, 8\); use logistic_regression",
     ),
     (lambda: small_cnn((784,), 10), "at least 16 x 16 pixels"),
   ],

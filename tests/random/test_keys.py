@@ -280,5 +280,5 @@ def test_unknown_kind_of_key_is_refused(make):
 
 @pytest.mark.parametrize("seed", [-1, 0.5, float("nan")])
 def test_bad_seed_is_refused(seed):
-  with pytest.raises(ValueError, match="whole number >= 0"):
+  with pytest.raises(ValueError, match="whole number"):
     jdp.random.seeded_key(seed)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments.runner.options import option
+from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
 from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, train
@@ -32,15 +32,19 @@ class TrainingOptions:
 
   num_rounds: int = option(100, "Rounds of training.", check=_count)
   eval_every: int = option(10, "Rounds between evaluations, each with a checkpoint.", check=_count)
-  seeds: int = option(1, "Repetitions of every setting.", check=_count)
-  init_seed: int = option(0, "Seed of the initial model.", check=_seed)
+  seeds: int = option(1, "Repetitions of every setting.", check=_count, most=1000)
+  init_seed: int = option(0, "Seed of the initial model.", check=_seed, most=MOST_SEED)
   data_seed: int = option(
-    0, "Seed of the partition into users and of the order of local training.", check=_seed
+    0,
+    "Seed of the partition into users and of the order of local training.",
+    check=_seed,
+    most=MOST_SEED,
   )
   noise_seed: int | None = option(
     None,
     "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private.",
     check=_seed,
+    most=MOST_SEED,
   )
   max_epsilon: float | None = option(
     None,

@@ -20,6 +20,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from jdp import _validate
+from jdp._arguments import Rows, checked
 from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 from jdp.accounting.draw_and_discard.one_update import channel_guarantee
 from jdp.guarantees import Unit, rounded_up
@@ -59,6 +60,7 @@ class Statement(NamedTuple):
     )
 
 
+@checked
 def channel_listener(epsilon: float, **reports: Any) -> Statement:
   """Adversary I, who sees the model that a client draws and the one that it returns.
 
@@ -82,6 +84,7 @@ def channel_listener(epsilon: float, **reports: Any) -> Statement:
   )
 
 
+@checked
 def internal_threat(epsilon: float, num_instances: int, **reports: Any) -> Statement:
   """Adversary II, who sees the k instances but not which one was drawn (Section 4.3).
 
@@ -112,6 +115,7 @@ def _is_laplace(reports: dict[str, Any]) -> bool:
   return reports.get("noise", "laplace") == "laplace"
 
 
+@checked
 def opportunistic_threat(
   epsilon: float, delta: float, num_instances: int, updates: int, *, seen: int = 1, **line: Any
 ) -> Statement:
@@ -150,6 +154,7 @@ def opportunistic_threat(
   )
 
 
+@checked
 def published_average(epsilon: float, num_instances: int) -> float:
   """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins.
 
@@ -163,6 +168,7 @@ def published_average(epsilon: float, num_instances: int) -> float:
   return epsilon * (num_instances - 1) / num_instances
 
 
+@checked
 def published_lemma(epsilon: float, delta: float, updates: float) -> float:
   """Lemma 4.3: an epsilon at `delta` after `updates` updates along the line.
 
@@ -205,11 +211,12 @@ class InternalRatios(NamedTuple):
   alone: np.ndarray
 
 
+@checked
 def internal_ratios(
-  instances: ArrayLike,
-  released: ArrayLike,
-  move: ArrayLike,
-  other_move: ArrayLike,
+  instances: Rows,
+  released: Rows,
+  move: Rows,
+  other_move: Rows,
   scale: ArrayLike,
 ) -> InternalRatios:
   """A diagnostic, no guarantee: what adversary II learns from one update.
@@ -243,6 +250,7 @@ def internal_ratios(
   1.0 [1.] [1.]
   """
   # From each instance to the released model, [..., k, d]. With the move added it is the noise.
+  _check_updates(instances, released, move, other_move, scale)
   difference = np.asarray(released, float)[..., None, :] - np.asarray(instances, float)
   scale = np.asarray(scale, float)
   scale = scale[..., None] if scale.ndim else scale
@@ -259,3 +267,19 @@ def internal_ratios(
     -scipy.special.logsumexp(log_posterior + (other - likely), axis=-2),
     scipy.special.logsumexp(likely, axis=-2) - scipy.special.logsumexp(other, axis=-2),
   )
+
+
+def _check_updates(instances: Any, released: Any, move: Any, other_move: Any, scale: Any) -> None:
+  """Refuses updates whose shapes do not fit together."""
+  shapes = [np.shape(instances)[:-2] + np.shape(instances)[-1:]]
+  shapes += [np.shape(array) for array in (released, move, other_move)]
+  try:
+    same = len({shape[-1] for shape in shapes}) == 1 and np.ndim(instances) > 1
+    np.broadcast_shapes(*shapes, np.shape(scale))
+  except ValueError:
+    same = False
+  if not same:
+    raise ValueError(
+      "Expected instances [..., k, d], released, move and other_move [..., d] and a scale that fit "
+      f"together, got {[np.shape(a) for a in (instances, released, move, other_move, scale)]}."
+    )

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.draw_and_discard import lineage
 from jdp.accounting.draw_and_discard.laplace_sums import (
   MOST_DRAWS,
@@ -46,6 +47,7 @@ class LaterUpdates(enum.StrEnum):
   ANY = "any"  #: nothing
 
 
+@checked
 def known_of_steps(
   learning_rate: float, clip: float, *, smoothness: float, gradient_bound: float
 ) -> LaterUpdates:
@@ -75,6 +77,7 @@ def known_of_steps(
   return LaterUpdates.ANY
 
 
+@checked
 def line_epsilon(
   epsilon: float,
   delta: float,
@@ -123,6 +126,7 @@ def line_epsilon(
   return least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
 
 
+@checked
 def snapshot_epsilon(
   epsilon: float,
   delta: float,

@@ -15,11 +15,13 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 
 _MOST_INSTANCES, MOST_UPDATES = 2048, 2**53
 _MOST_ON_LINE, _MOST_WORK = 2**20, 10**10
 
 
+@checked
 def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   """The distribution of the number of instances that descend from one user's update.
 
@@ -53,6 +55,7 @@ def num_descendants(num_instances: int, updates: int) -> np.ndarray:
   return np.linalg.matrix_power(step, updates)[1]  # the chain starts with one descendant
 
 
+@checked
 def probability_gone(num_instances: int, updates: float) -> float:
   """The probability that no instance descends from one user's update any more.
 
@@ -73,6 +76,7 @@ def probability_gone(num_instances: int, updates: float) -> float:
   return float(num_descendants(num_instances, int(updates))[0])
 
 
+@checked
 def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np.ndarray:
   """The distribution of the further updates that hide one user's update from a later observer.
 
@@ -150,6 +154,7 @@ def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
   return earlier
 
 
+@checked
 def instance_variance(
   num_instances: int, noise_variance: float, *, updates: int = 0, initial: float | None = None
 ) -> float:

@@ -27,6 +27,7 @@ import math
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.accounting.draw_and_discard.laplace_sums import laplace_rdp, rdp_epsilon
 from jdp.guarantees import ApproxDP, PureDP, Unit
@@ -34,6 +35,7 @@ from jdp.guarantees import ApproxDP, PureDP, Unit
 _MOST_COORDINATES = 2**53
 
 
+@checked
 def noise_scale(epsilon: float, norm: float, step: float) -> float:
   """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
 
@@ -48,6 +50,7 @@ def noise_scale(epsilon: float, norm: float, step: float) -> float:
   return 2 * norm * step / epsilon
 
 
+@checked
 def joint_epsilon(
   epsilon: float, coordinates: int, *, clip: float = 1.0, l1_norm: float = math.inf
 ) -> float:
@@ -94,6 +97,7 @@ def _finite(name: str, value: float) -> float:
   return value
 
 
+@checked
 def channel_guarantee(
   epsilon: float,
   *,

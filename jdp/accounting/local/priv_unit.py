@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
 from jdp.guarantees import rounded_up
 
@@ -177,6 +178,7 @@ def log_density(dim: int, gamma, log_height) -> np.ndarray:
   return log_density_constant(dim) + 0.5 * (dim - 3) * log_sine_squared
 
 
+@checked
 def optimal_cap(dim: int, epsilon: float) -> Cap:
   """The cap and probability with the least mean squared error among all that cost epsilon.
 
@@ -225,6 +227,7 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
   return _spend(dim, _gamma(log_height), log_height, epsilon)
 
 
+@checked
 def cap_at(dim: int, epsilon: float, gamma: float) -> Cap:
   """The cap of a given gamma. Its p is the best for epsilon: the one that spends all of it."""
   _check(dim, epsilon)
@@ -232,6 +235,7 @@ def cap_at(dim: int, epsilon: float, gamma: float) -> Cap:
   return _spend(dim, gamma, _log_height(gamma), epsilon)
 
 
+@checked
 def cap_of(dim: int, gamma: float, p: float) -> Cap:
   """The cap of a given (gamma, p), with its exact epsilon.
 
@@ -249,6 +253,7 @@ def cap_of(dim: int, gamma: float, p: float) -> Cap:
   return cap
 
 
+@checked
 def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
   """The best cap for a given p: m grows with gamma, so it spends all of epsilon on gamma.
 
@@ -269,6 +274,7 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
   return _costed_cap(dim, float(gamma), float(log_height), logit_p)
 
 
+@checked
 def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   """The paper's choice: p = expit(epsilon0), gamma from its sufficient conditions for epsilon1.
 

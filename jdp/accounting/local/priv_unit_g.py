@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from jdp._arguments import checked
 from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost, spend
 
 # The relative margin by which a mechanism's epsilon stays below the one asked for. It is well above
@@ -53,6 +54,7 @@ class GaussianCap(NamedTuple):
     return (dim + self.gamma * self.m) / self.m**2 - 1
 
 
+@checked
 def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
   """The half-space and probability with the largest m among all that cost epsilon.
 

@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
 
 MAX_DIM = 10**7
@@ -57,6 +58,7 @@ class Cube(NamedTuple):
     return math.exp(self.log_m)
 
 
+@checked
 def optimal_cube(dim: int, epsilon: float) -> Cube:
   """The threshold and probability with the least mean squared error among all that cost epsilon.
 
@@ -90,12 +92,14 @@ def optimal_cube(dim: int, epsilon: float) -> Cube:
   return _spend(dim, low, epsilon)
 
 
+@checked
 def cube_at(dim: int, epsilon: float, kappa: int) -> Cube:
   """The cube of a given kappa. Its p is the best for epsilon: the one that spends all of it."""
   _check(dim, epsilon)
   return _spend(dim, _threshold(dim, kappa), epsilon)
 
 
+@checked
 def cube_of(dim: int, kappa: int, p: float) -> Cube:
   """The cube of a given (kappa, p), with its exact epsilon.
 
@@ -116,6 +120,7 @@ def cube_of(dim: int, kappa: int, p: float) -> Cube:
   return cube
 
 
+@checked
 def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
   """The best threshold for a given p: the largest L that costs at most epsilon.
 

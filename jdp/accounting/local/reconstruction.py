@@ -18,12 +18,14 @@ import numpy as np
 import scipy
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.local import priv_unit
 from jdp.guarantees import rounded_up
 
 _MOST_EPSILON = 1e150
 
 
+@checked
 def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   """log p of naming a direction in R^dim to within a distance alpha, from the prior alone.
 
@@ -67,6 +69,7 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
   return min(0.0, math.log(density_ratio) + float(log_share))
 
 
+@checked
 def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> float:
   """log of min(1, e^epsilon p + delta): the largest chance after a release, with p = e^log_guess.
 
@@ -101,6 +104,7 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
   )
 
 
+@checked
 def log_success_exact(log_guess: float, epsilon: float) -> float:
   """log of the largest posterior chance: its odds are e^epsilon times those of the guess.
 
@@ -120,6 +124,7 @@ def log_success_exact(log_guess: float, epsilon: float) -> float:
   return -float(np.logaddexp(0.0, -logit))
 
 
+@checked
 def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
   """log Phi(Phi^-1(p) + 1/z): the largest average chance after a release with Gaussian noise.
 
@@ -149,6 +154,7 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
   return float(scipy.special.log_ndtr(scipy.special.ndtri_exp(log_guess) + 1 / noise_multiplier))
 
 
+@checked
 def largest_epsilon(log_guess: float, probability: float) -> float:
   """The largest epsilon that keeps the chance of success at or below `probability`.
 
@@ -176,6 +182,7 @@ def largest_epsilon(log_guess: float, probability: float) -> float:
   return epsilon
 
 
+@checked
 def closest_alpha(
   dim: int, epsilon: float, probability: float, density_ratio: float = 1.0
 ) -> float:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 
 # With more levels the rounding to them is float32's own, and k-ary draws need wider words.
 MAX_LEVELS = 2**16
@@ -69,6 +70,7 @@ class ScalarGrid(NamedTuple):
     return float(worst_variance(self.epsilon, np.array(self.num_levels))) * self.max_value**2
 
 
+@checked
 def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None) -> ScalarGrid:
   """The constants for `num_levels` = k, by default the k with the least worst-case variance.
 
@@ -90,6 +92,7 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   )
 
 
+@checked
 def best_num_levels(epsilon: float) -> int:
   """The k that minimises the worst-case variance.
 
@@ -169,6 +172,7 @@ class RelativeGrid(NamedTuple):
     return levels[:-1], levels[1:], variances[:-1], variances[1:]
 
 
+@checked
 def relative_grid(
   epsilon: float, max_value: float, num_levels: int, min_value: float
 ) -> RelativeGrid:
@@ -198,6 +202,7 @@ def relative_grid(
   )
 
 
+@checked
 def best_num_relative_levels(epsilon: float, max_value: float, min_value: float) -> int:
   """The k >= 2 of ScalarRelDP with the least worst-case relative variance.
 

@@ -20,12 +20,15 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.renyi.binomial_sums import CHUNK, chunks, log_binomial_sum, log_expm1
 
 _LEAST_PROBABILITY = 1e-300  # a smaller one counts as this, whose reciprocal is finite
 _MAX_BINOMIAL_ORDER = 1024  # beyond it a whole order's sum has more terms than the quadrature nodes
 
 
+@checked
 def rdp_subsampled_gaussian(
   sampling_probability: ArrayLike, noise_multiplier: ArrayLike, orders: ArrayLike
 ) -> np.ndarray:
@@ -51,8 +54,8 @@ def rdp_subsampled_gaussian(
   >>> print(rdp_subsampled_gaussian(0.01, 1.0, [1.25, 2.0, 32.5]))
   [1.05398005e-04 1.71813422e-04 1.14986339e+01]
   """
-  q, z = np.broadcast_arrays(
-    np.asarray(sampling_probability, float), np.asarray(noise_multiplier, float)
+  q, z = _validate.broadcast(
+    sampling_probability=sampling_probability, noise_multiplier=noise_multiplier
   )
   a = np.asarray(orders, float)
   _check("sampling_probability in [0, 1]", (q >= 0) & (q <= 1), q)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.federated.draw_and_discard.update_stream import (
   ClientUpdate,
   Passes,
@@ -35,6 +36,7 @@ class BatchingState(NamedTuple):
   total: PyTree
 
 
+@checked
 def server_batching(
   update: ClientUpdate, batch_size: int, schedule: Passes, *, block_size: int | None = None
 ) -> FederatedAlgorithm:
@@ -58,6 +60,7 @@ def server_batching(
   return in_rounds(server_batching_process(update, batch_size, block_size=block_size), schedule)
 
 
+@checked
 def server_batching_process(
   update: ClientUpdate, batch_size: int, *, block_size: int | None = None
 ) -> Process:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.accounting import gaussian_noise_multiplier
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.data.clients import Examples
@@ -43,6 +44,7 @@ _ClipTo = Callable[[PyTree, Any], PyTree]
 _ROUNDING = 2e-6
 
 
+@checked
 def laplace_update(
   gradient: Gradient,
   epsilon: float,
@@ -102,6 +104,7 @@ def laplace_update(
   )
 
 
+@checked
 def gaussian_update(
   gradient: Gradient,
   epsilon: float,
@@ -149,6 +152,7 @@ def gaussian_update(
   )
 
 
+@checked
 def exact_update(
   gradient: Gradient, learning_rate: float, *, clip: float = 1.0, schedule: Schedule | None = None
 ) -> ClientUpdate:

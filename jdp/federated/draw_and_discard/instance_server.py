@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import Arrays, Scalar, checked
 from jdp.federated.draw_and_discard.update_stream import (
   ClientUpdate,
   Passes,
@@ -46,6 +47,7 @@ class InstancesState(NamedTuple):
   rejected: jax.Array
 
 
+@checked
 def draw_and_discard(
   update: ClientUpdate,
   num_instances: int,
@@ -98,8 +100,9 @@ def draw_and_discard(
   return in_rounds(draw_and_discard_process(update, num_instances, **options), schedule)
 
 
+@checked
 def spread_instances(
-  key: jax.Array, params: PyTree, num_instances: int, update_variance: jax.typing.ArrayLike
+  key: jax.Array, params: Arrays, num_instances: int, update_variance: Scalar
 ) -> PyTree:
   """The instances to begin with: normal noise of variance (k/2) s2 around the parameters.
 
@@ -131,6 +134,7 @@ def spread_instances(
   return jax.tree.unflatten(structure, spread)
 
 
+@checked
 def draw_and_discard_process(
   update: ClientUpdate,
   num_instances: int,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.data.clients import Array, Examples
 from jdp.events import LocalRelease
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
@@ -122,6 +123,7 @@ class Arrivals:
   population: int
 
 
+@checked
 def arrivals(users: Array, population: int) -> Arrivals:
   """The `Arrivals` of these users.
 
@@ -212,6 +214,7 @@ class Passes(NamedTuple):
     )
 
 
+@checked
 def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Passes:
   """The `Passes` of a run, for `draw_and_discard` and `server_batching`.
 

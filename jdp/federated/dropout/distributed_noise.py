@@ -26,6 +26,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate, sampling
+from jdp._arguments import checked
 from jdp.events import PoissonSampling
 from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
 from jdp.federated.engine.local_training import LocalUpdate, no_projection
@@ -68,6 +69,7 @@ class _Adapted(NamedTuple):
   server_event: Callable[[jax.Array, Any], Any]
 
 
+@checked
 def client_dropout(
   local_update: LocalUpdate,
   query: DistributedSum | SumQuery,

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
+
+_MOST_CLIENTS = 10**8  # who are drawn one by one
 
 
 class DropoutModel(NamedTuple):
@@ -39,6 +42,7 @@ def stage_counts(present: jax.Array) -> jax.Array:
   return jnp.concatenate([announced, jnp.sum(present, axis=1, dtype=jnp.int32)])
 
 
+@checked
 def independent(num_clients: int, rate: float) -> DropoutModel:
   """Each client of each round is lost before its report with probability `rate`, independently.
 
@@ -50,11 +54,12 @@ def independent(num_clients: int, rate: float) -> DropoutModel:
   >>> present.shape, 600 < int(present.sum()) < 800
   ((1, 1000), True)
   """
-  _validate.integer(1, num_clients=num_clients)
+  _validate.in_range(1, _MOST_CLIENTS, num_clients=num_clients)
   _validate.probability(rate=rate)
   return _independent(np.full(num_clients, rate))
 
 
+@checked
 def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> DropoutModel:
   """Clients with more data are lost more often.
 
@@ -79,6 +84,7 @@ def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> Drop
   return _independent(rates)
 
 
+@checked
 def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
   """Each client is away for a geometric number of rounds, `mean_rounds` on average.
 
@@ -89,7 +95,7 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
     ValueError: if the rate is negative or not below 1, or mean_rounds is below 1 or too short for
       the rate.
   """
-  _validate.integer(1, num_clients=num_clients)
+  _validate.in_range(1, _MOST_CLIENTS, num_clients=num_clients)
   _validate.in_range(1, 1e9, mean_rounds=mean_rounds)
   # In the long run as many leave as return: (1 - rate) * leave = rate / mean_rounds.
   leave = rate / (1 - rate) / mean_rounds if 0 <= rate < 1 else np.inf
@@ -111,6 +117,7 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
   return DropoutModel(init, sample)
 
 
+@checked
 def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutModel:
   """The model's rounds, with further losses before each calibration.
 

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.events import SkellamSum
 from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation
 from jdp.federated.engine.sharded import check_clients
@@ -57,6 +58,7 @@ Then nothing opened, which costs nothing.
 """
 
 
+@checked
 def masked_round(
   query: SumQuery, protocol: SecureAggregation, *, min_clients: int = 1
 ) -> MaskedRound:

@@ -64,6 +64,7 @@ import numpy as np
 import scipy
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.numerics.modular_arithmetic import reduce
 
 _PAIR, _OWN = 0, 1  # the two purposes of the round's key
@@ -104,6 +105,7 @@ class SecureAggregation(NamedTuple):
   connected: Callable[[Setup, np.ndarray], bool]
 
 
+@checked
 def secure_aggregation(
   num_clients: int, degree: int, threshold: int, modulus_bits: int
 ) -> SecureAggregation:

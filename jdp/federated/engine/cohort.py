@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.federated.engine.sharded import AXIS, ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import (
   MAX_CONTRIBUTIONS,
@@ -38,6 +39,7 @@ Summand = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
 """(keys, shared, client, weight) -> what a client adds, a pytree of arrays and `Product`s."""
 
 
+@checked
 def cohort_sum(
   summand: Summand,
   keys: PyTree,
@@ -71,8 +73,8 @@ def cohort_sum(
     sample: whose `size` members come first.
     data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`. Either may be
       held as `ShardedClients` over the same mesh.
-    chunk_size: clients computed side by side, a matter of speed and memory only. None means
-      `default_chunk_size`.
+    chunk_size: clients computed side by side, a matter of speed and memory only. It is at most the
+      sample's slots. None means `default_chunk_size`.
     mesh: devices along an axis named "clients". `shared` and `sample` are replicated over it, and
       so is data that is not sharded. None means one device.
 
@@ -89,6 +91,7 @@ def cohort_sum(
   )
 
 
+@checked
 def unrounded_cohort_sum(
   summand: Summand,
   keys: PyTree,
@@ -123,6 +126,7 @@ def unrounded_cohort_sum(
       f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh)."
     )
   _check_capacity(sample.indices.shape[0])
+  chunk_size = min(chunk_size, max(1, sample.indices.shape[0]))
   # Whole chunks only: slots that are added have weight 0 and lie beyond the sample's size.
   padding = (0, -sample.indices.shape[0] % chunk_size)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
@@ -189,6 +193,7 @@ def _check_capacity(slots: int) -> None:
     )
 
 
+@checked
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
   """A mesh along the axis "clients" of the given devices (default: all, of all processes)."""
   return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.federated.engine.rounds import FederatedAlgorithm, replicate
 from jdp.sampling import Sampler, poisson
 
@@ -43,6 +44,7 @@ def candidates(mesh: Mesh | None = None) -> tuple[CohortLayout, ...]:
   return tuple(CohortLayout(size, ghost) for ghost in (False, True) for size in sizes)
 
 
+@checked
 def fastest(
   make: Callable[[Sampler, CohortLayout], FederatedAlgorithm],
   params: PyTree,

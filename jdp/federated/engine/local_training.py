@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.models.base import Loss, keyed
 
@@ -57,12 +58,14 @@ class GradientStep:
     return jax.tree.map(lambda g: -self.learning_rate * g, gradient)
 
 
+@checked
 def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
   """One gradient step on all of the client's examples: -learning_rate * gradient (FedSGD)."""
   _validate.positive(learning_rate=learning_rate)
   return GradientStep(loss, learning_rate)
 
 
+@checked
 def local_sgd(
   loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int
 ) -> LocalUpdate:
@@ -102,6 +105,7 @@ def local_sgd(
   return update
 
 
+@checked
 def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10) -> LocalUpdate:
   """A stochastic proximal-point step: the minimiser of loss(x) + ||x - x_0||^2 / (2 learning_rate).
 

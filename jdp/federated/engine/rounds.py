@@ -19,6 +19,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
@@ -99,6 +100,7 @@ def send_parameters(params: PyTree, query_state: PyTree) -> PyTree:
   return params
 
 
+@checked
 def rounds(
   client_fn: ClientFn,
   query: SumQuery,
@@ -172,6 +174,7 @@ def rounds(
   return FederatedAlgorithm(init, round_fn)
 
 
+@checked
 def add_updates(optimizer: optax.GradientTransformation) -> Server:
   """The server that adds the query's result, an update of the parameters, through an optimiser.
 

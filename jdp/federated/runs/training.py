@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jdp import _validate, accounting
+from jdp._arguments import checked
 from jdp.events import Event, Round
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
 from jdp.federated.runs.run_records import Records, Workdir, open_records
@@ -88,6 +89,7 @@ class _Block(NamedTuple):
   diagnostics: Sequence[Any]
 
 
+@checked
 def train(
   algorithm: FederatedAlgorithm,
   params: PyTree,

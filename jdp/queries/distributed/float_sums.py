@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
+from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import DistributedGaussianSum
 from jdp.numerics import vectors
@@ -78,6 +79,7 @@ class DistributedSum(NamedTuple):
   finalize: Callable[..., tuple[PyTree, RoundEvents]]
 
 
+@checked
 def distributed_sum(
   clip_norm: float, noise_multiplier: float, scheme: NoiseScheme, *, min_clients: int = 1
 ) -> DistributedSum:
@@ -121,7 +123,8 @@ def distributed_sum(
   2.0000 True
   """
   _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
-  _validate.non_negative(noise_multiplier=noise_multiplier)
+  if noise_multiplier:
+    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
   _validate.integer(1, min_clients=min_clients)
   if noise_multiplier != 0:
     _validate.in_range(*FLOAT32_SAFE, stddev=noise_multiplier * clip_norm)

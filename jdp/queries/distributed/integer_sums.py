@@ -26,11 +26,12 @@ import scipy
 from jax.flatten_util import ravel_pytree
 
 from jdp import _validate, random
+from jdp._arguments import Arrays, checked
 from jdp.events import DiscreteGaussianSum, SkellamSum
 from jdp.numerics import vectors
 from jdp.numerics.modular_arithmetic import centred, reduce
 from jdp.numerics.rotations import randomized_hadamard
-from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.base import SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import integer_distributions
 from jdp.random.discrete import discrete_gaussian, skellam
@@ -82,8 +83,9 @@ class DiscreteContribution(NamedTuple):
   shares: jax.Array
 
 
+@checked
 def discrete_sum(
-  record: PyTree,
+  record: Arrays,
   clip_norm: float,
   stddev: float,
   *,

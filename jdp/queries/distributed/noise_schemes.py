@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate, random
+from jdp._arguments import checked
 from jdp.queries.base import PyTree
 
 # int32 [2 + calibrations]: how many clients were announced, reported, and answered each calibration
@@ -74,6 +75,7 @@ def uncalibrated() -> NoiseScheme:
   return calibrated(0)
 
 
+@checked
 def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme:
   """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
 
@@ -115,6 +117,7 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
   return NoiseScheme(num_calibrations, -1 if inside else 1, report, calibrate, False, realised)
 
 
+@checked
 def excess(max_dropout: float) -> NoiseScheme:
   """Noise for the worst case, from which the surplus is removed (arXiv 2209.12528, Section 3).
 

@@ -25,10 +25,14 @@ class Example:
   )
   radius: float | None = option(0.1, "Of a sharp one, too.", when={"edge": ("sharp",)})
   weights: tuple[float, ...] = option((1.0, 2.0), "Weights.", check=_validate.positive)
-  colours: tuple[str, ...] = option(("red",), "Colours.", choices=("red", "blue"))
+  colours: tuple[str, ...] = option(
+    ("red",), "Colours.", choices=("red", "blue"), may_be_empty=True
+  )
   price: float | None = option(None, "Or discount.", group="money")
   discount: float | None = option(None, "Or price.", group="money")
   loud: bool = option(False, "Whether.")
+  count: int = option(3, "How many.", most=1000)
+  name: str = option("it", "What it is called.")
 
 
 def parse(*arguments):
@@ -56,6 +60,8 @@ def test_flags_become_options():
     colours=(),
     price=2.0,
     loud=True,
+    count=3,
+    name="it",
   )
   assert options.resolve(Example, given) == expected
 
@@ -85,6 +91,19 @@ def test_flags_become_options():
       {"colours": ("red", "green"), "price": 1.0},
       r"Expected --colours to be one of red, blue, got 'green'",
     ),
+    ({"count": 1001, "price": 1.0}, "Expected --count of at most 1000, got 1001"),
+    ({"count": 1.5, "price": 1.0}, r"Expected --count to be a whole number, got 1.5"),
+    ({"size": "1", "price": 1.0}, r"Expected --size to be a number, got '1'"),
+    ({"loud": 1, "price": 1.0}, r"Expected --loud to be True or False, got 1"),
+    ({"weights": 1.0, "price": 1.0}, r"Expected --weights to be a list, got 1.0"),
+    ({"weights": (), "price": 1.0}, r"Expected --weights of at least one element, got none"),
+    (
+      {"weights": tuple(range(1, 1002)), "price": 1.0},
+      r"Expected --weights of at most 1000 elements, got 1001; make more runs",
+    ),
+    ({"name": "n" * 256, "price": 1.0}, r"Expected --name to be printable, of at most 255 bytes"),
+    ({"name": "a\x00b", "price": 1.0}, r"Expected --name to be printable"),
+    ({"name": "\udcff", "price": 1.0}, r"Expected --name in UTF-8, got other bytes; rename it"),
   ],
 )
 def test_bad_options_are_refused(given, message):

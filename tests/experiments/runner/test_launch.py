@@ -1,0 +1,47 @@
+"""What a binary refuses before it reads data."""
+
+import pytest
+
+from experiments.dp_fedavg import __main__ as dp_fedavg
+from experiments.runner import launch
+from experiments.runner.launch import Experiment, Location
+
+
+def _unread(options):
+  pytest.fail("The data was read.")
+
+
+EXPERIMENT = Experiment("dp_fedavg", dp_fedavg.DPFedAvgOptions, _unread)
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("file", "Expected --workdir to be a folder that can be written"),
+    ("file/below", "Expected --workdir to be a folder that can be written"),
+    ("n" * 256, "Expected --workdir to be printable, of at most 255 bytes a name"),
+    ("/".join(["deep"] * 1000), "Expected --workdir to be printable"),
+    ("a\x00b", "Expected --workdir to be printable"),
+    ("\udcff", "Expected --workdir in UTF-8"),
+  ],
+)
+def test_a_place_that_cannot_be_a_work_directory_is_refused(tmp_path, name, message):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(ValueError, match=message):
+    launch.prepare(EXPERIMENT, {}, Location(path=f"{tmp_path}/{name}"))
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"seeds": 10**12}, "Expected --seeds of at most 1000, got 1000000000000"),
+    ({"num_rounds": 2**31}, "Expected --num_rounds of at most 1000000, got 2147483648"),
+    ({"noise_seed": 2**32}, "Expected --noise_seed of at most 4294967295, got 4294967296"),
+    ({"delta": float("nan")}, "Expected --delta to be a number in"),
+    ({"runs": ()}, "Expected --runs of at least one element, got none"),
+  ],
+)
+def test_extreme_numbers_are_refused(given, message):
+  with pytest.raises(ValueError, match=message):
+    launch.prepare(EXPERIMENT, given, Location())

@@ -1,0 +1,195 @@
+"""Hostile values of the experiments' flags, and what becomes of them before any work."""
+
+import collections
+import contextlib
+import importlib
+import itertools
+import random
+import tempfile
+import time
+from typing import NamedTuple
+
+from absl import flags
+
+from experiments.runner import launch, options
+from experiments.runner.launch import Experiment, Location
+from tests.faults.api_calls import PATIENCE, Hang, patience
+
+NAMES = (
+  "accounting",
+  "audit",
+  "client_dropout",
+  "dp_fedavg",
+  "draw_and_discard",
+  "general_approach",
+  "mean_estimation",
+  "private_federated",
+  "reconstruction",
+)
+_LONG = "n" * 300
+_WITH_OTHER = 0.2  # the share of flag values that come with another one
+
+NUMBERS = (
+  "0",
+  "-0",
+  "-1",
+  "1",
+  "2",
+  "3",
+  "0.5",
+  "1.5",
+  "-0.5",
+  "nan",
+  "inf",
+  "-inf",
+  "1e308",
+  "1e-320",
+  "1e400",
+  "1000000",
+  "1000001",
+  "2147483647",
+  "2147483648",
+  "4294967296",
+  "1000000000000",
+  "9" * 40,
+  "9" * 5000,
+  "0x10",
+  "1_000",
+  "1,2",
+  "1,1",
+  "1,,2",
+  ",",
+  ",".join(map(str, range(2000))),
+  "nan,inf",
+  "10000",
+  "100000",
+  "0.001",
+  "1e-9",
+  "1e6",
+  "1e30",
+)
+HOSTILE = (
+  "",
+  " ",
+  *NUMBERS,
+  "none",
+  "None",
+  "true",
+  "False",
+  "x",
+  _LONG,
+  "/" + "/".join(["deep"] * 2000),
+  "/dev/null",
+  "/proc/self/mem",
+  "/nowhere/at/all",
+  ".",
+  "..",
+  "a\x00b",
+  "line\nbreak",
+  "\udcff\udcfe",
+  "\u202e\u0000",
+  "é",
+  "[]",
+  "{}",
+  "--help",
+  "sgd",
+  "cnn",
+  "mnist",
+  "writer",
+  "label",
+  "poisson",
+  "central",
+)
+WORKDIRS = ("", ".", "/dev/null", "/proc/nothing", "/etc/hostname", "/etc/hostname/x", "/", _LONG)
+WORKDIRS += ("a\x00b", "\udcff", "line\nbreak", "/" + "/".join(["deep"] * 2000), "~")
+
+
+class Outcome(NamedTuple):
+  """What became of an experiment with some flags: accepted, refused, or a fault."""
+
+  kind: str
+  flags: str
+  detail: str = ""
+
+
+def fuzz(number, seed=0, *, experiments=NAMES, told=lambda outcome: None):
+  """Tries so many flags with hostile values; returns a count of each outcome, and the faults.
+
+  Each fault is told at once.
+  """
+  rng, counts, faults = random.Random(seed), collections.Counter(), []
+  modules = [importlib.import_module(f"experiments.{name}.__main__") for name in experiments]
+  for module in itertools.islice(itertools.cycle(modules), number):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+      outcome = hostile_flags(module.EXPERIMENT, rng)
+    counts[outcome.kind] += 1
+    if outcome.kind not in ("accepted", "refused"):
+      faults.append(outcome)
+      told(outcome)
+  return counts, faults
+
+
+def hostile_flags(experiment, rng):
+  """Gives one or two hostile flags to an experiment, over its smoke preset, up to its work."""
+  specs = options._specs(experiment.options_type)
+  chosen = rng.sample([*specs, "workdir"], 1 + (rng.random() < _WITH_OTHER))
+  given = {name: rng.choice(_values(name, specs.get(name), rng)) for name in chosen}
+  words = f"{experiment.name} {' '.join(f'--{n}={v[:60]!r}' for n, v in given.items())}"
+  return classified(words, lambda: _prepare(experiment, given))
+
+
+def _values(name, spec, rng):
+  """Values to choose from: half the time of the option's own type, hostile by their size alone."""
+  if spec is None:
+    return WORKDIRS
+  if spec.choices and rng.random() < 0.5:
+    # "modules" reads all of Python's own texts, for seconds.
+    choices = [choice for choice in spec.choices if choice != "modules"]
+    return [*choices, ",".join(choices), ",".join([*choices] * 2)]
+  return NUMBERS if rng.random() < 0.5 else HOSTILE
+
+
+def _prepare(experiment, given):
+  """All that a binary does before its work, its work directory aside unless that is hostile."""
+  workdir = given.get("workdir")
+  arguments = [f"--{name}={value}" for name, value in given.items() if name != "workdir"]
+  kind = experiment.options_type
+  try:
+    values = options.read_flags(kind, arguments)
+  except flags.Error as error:  # absl prints it as the program's last words
+    raise ValueError(str(error)) from error
+  if workdir is not None:
+    prepared = launch.prepare(_idle(experiment), values, Location(path=workdir))
+    prepared.lock.close()
+    return
+  experiment.prepare(
+    options.resolve(kind, values, options.read_flagfile(kind, experiment.presets["smoke"]))
+  )
+
+
+def _idle(experiment):
+  """The experiment without its work."""
+  return Experiment(experiment.name, experiment.options_type, lambda chosen: lambda workdir: None)
+
+
+def classified(words, prepare):
+  """Whether prepare() accepts flags, refuses them in a sentence, or fails otherwise."""
+  start = time.monotonic()
+  try:
+    with patience():
+      prepare()
+  except Hang:
+    return Outcome("hang", words)
+  except (ValueError, OSError, ImportError) as error:  # what a binary prints as one sentence
+    kind = "refused" if _is_sentence(str(error)) else "no sentence"
+    return Outcome(kind, words, f"{type(error).__name__}: {str(error)[:200]}")
+  except Exception as error:
+    return Outcome("raised", words, f"{type(error).__name__}: {str(error)[:200]}")
+  if time.monotonic() - start > PATIENCE:
+    return Outcome("hang", words)
+  return Outcome("accepted", words)
+
+
+def _is_sentence(message):
+  """Whether it is for a reader: what was expected, or absl's and the system's own words."""
+  return message.startswith(("Expected", "flag --", "[Errno"))

@@ -1,0 +1,38 @@
+"""A fuzz of what users type: hostile arguments of public functions, hostile flags of experiments.
+
+  python -m tests.faults.fuzz --calls 20000
+  python -m tests.faults.fuzz --flags 5000
+
+It prints how many calls gave a result, were refused with the argument's name, or were faults, and
+exits with 1 if there was a fault.
+"""
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--calls", type=int, default=0)
+  parser.add_argument("--flags", type=int, default=0)
+  parser.add_argument("--seed", type=int, default=0)
+  options = parser.parse_args()
+  from tests.faults import api_calls, flag_values
+
+  failed = False
+  for what, fuzz in (("calls", api_calls.fuzz), ("flags", flag_values.fuzz)):
+    number = getattr(options, what)
+    counts, faults = fuzz(
+      number, options.seed, told=lambda fault: print(*fault, sep=" | ", flush=True)
+    )
+    if number:
+      print(f"{number} {what}: {dict(counts)}")
+    failed |= bool(faults)
+  return 1 if failed else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

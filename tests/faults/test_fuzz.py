@@ -1,0 +1,87 @@
+"""Short forms of the fuzz, on a fixed seed: `python -m tests.faults.fuzz` is the long one."""
+
+import inspect
+
+import pytest
+
+from jdp import guarantees
+from tests.faults import api_calls, flag_values
+from tests.faults.valid_calls import BY_FUNCTION, EXCLUDED, public_functions, valid_arguments
+
+# Factories without compiled code, where privacy numbers come from.
+_QUICK = ("jdp.mechanisms", "jdp.queries", "jdp.sampling", "jdp.events", "jdp.guarantees")
+
+
+@pytest.mark.parametrize("name", ["jdp.mechanisms.laplace", "jdp.accounting.epsilon"])
+def test_valid_arguments_are_taken(name):
+  public_functions()[name](**valid_arguments(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(public_functions()))
+def test_valid_arguments_of_every_function_are_taken(name):
+  # A fuzz that begins with refused arguments would see nothing else.
+  public_functions()[name](**valid_arguments(name))
+
+
+def test_tables_name_public_functions():
+  assert not BY_FUNCTION.keys() - public_functions().keys() - EXCLUDED.keys()
+  for name, own in BY_FUNCTION.items():
+    parameters = inspect.signature(public_functions()[name]).parameters
+    rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    assert rest or own.keys() <= parameters.keys(), name
+
+
+def test_no_hostile_call_does_harm():
+  _, faults = api_calls.fuzz(300, seed=19, packages=_QUICK)
+  assert not faults
+
+
+@pytest.mark.slow
+def test_no_hostile_call_of_any_package_does_harm():
+  _, faults = api_calls.fuzz(600, seed=20)
+  assert not faults
+
+
+def test_no_hostile_flag_does_harm():
+  _, faults = flag_values.fuzz(100, seed=19, experiments=("accounting", "mean_estimation"))
+  assert not faults
+
+
+@pytest.mark.slow
+def test_no_hostile_flag_of_any_experiment_does_harm():
+  _, faults = flag_values.fuzz(100, seed=20)
+  assert not faults
+
+
+@pytest.mark.parametrize(
+  ("function", "kind"),
+  [
+    (lambda: 1.0, "result"),
+    (lambda: float("nan"), "unsound"),
+    (lambda: guarantees.PureDP(1.0), "result"),
+    (lambda: {}["epsilon"], "raised"),
+    (lambda: len(3), "unnamed"),
+    (lambda: guarantees.PureDP("x"), "refused"),
+  ],
+)
+def test_outcomes_are_told_apart(function, kind):
+  assert api_calls.classified("call", {"epsilon"}, function).kind == kind
+
+
+def test_a_hang_is_seen(monkeypatch):
+  monkeypatch.setattr(api_calls, "PATIENCE", 0.05)
+
+  def forever():
+    while True:
+      pass
+
+  assert api_calls.classified("call", set(), forever).kind == "hang"
+
+
+@pytest.mark.parametrize(
+  ("prepare", "kind"),
+  [(lambda: None, "accepted"), (lambda: int("x"), "no sentence"), (lambda: [][0], "raised")],
+)
+def test_outcomes_of_flags_are_told_apart(prepare, kind):
+  assert flag_values.classified("flags", prepare).kind == kind

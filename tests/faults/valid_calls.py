@@ -1,0 +1,656 @@
+"""Valid arguments of every public function, which a fuzz replaces one by one.
+
+`BY_NAME` has a value for each parameter's name; `BY_FUNCTION` those that one function needs.
+"""
+
+import functools
+import importlib
+import inspect
+import math
+import pathlib
+import pkgutil
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy import stats
+
+import jdp
+from jdp import accounting, data, events, federated, guarantees, ledger, models, queries, random
+from jdp.attacks import audit, reconstruction
+from jdp.federated import draw_and_discard, dropout
+from jdp.mechanisms import laplace, priv_unit, registry, scalar_dp
+from jdp.sampling import poisson
+
+# Packages without exports of their own, whose modules are what users import.
+_OPEN_PACKAGES = ("jdp.attacks.",)
+_OPEN_MODULES = ("jdp.events", "jdp.guarantees", "jdp.ledger", "jdp.transforms")
+# Forms are tuples of functions or of results that factories make; a user's own are tried by what
+# takes them.
+_CHECKED_CLASSES = (events.EventBase, guarantees.Guarantee)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_KERNELS = "it works on arrays inside jit, and takes no number from a user"
+_FILES = "it reads and writes lines of a ledger's file, which has tests of its own"
+_MAKES_A_NAME = "a second call with the same class is refused"
+_RUNS = "it runs for as long as it is asked to"
+EXCLUDED = {
+  **dict.fromkeys(
+    [
+      "jdp.attacks.reconstruction.nearest_in_cap",
+      "jdp.attacks.reconstruction.succeeds",
+      "jdp.attacks.residues.float_residues",
+      "jdp.attacks.residues.granularity",
+      "jdp.attacks.spam.largest_deviation",
+      "jdp.federated.draw_and_discard.average_model",
+      "jdp.federated.draw_and_discard.average_predictions",
+      "jdp.federated.draw_and_discard.instances",
+      "jdp.federated.dropout.stage_counts",
+      "jdp.federated.record_like",
+      "jdp.federated.replicate",
+      "jdp.models.with_intercept",
+      "jdp.random.bits",
+      "jdp.random.exponential",
+      "jdp.random.laplace",
+      "jdp.random.log_uniforms",
+      "jdp.random.normal",
+      "jdp.transforms.members",
+    ],
+    _KERNELS,
+  ),
+  "jdp.ledger.to_json": _FILES,
+  "jdp.ledger.from_json": _FILES,
+  "jdp.events.register": _MAKES_A_NAME,
+  "jdp.accounting.register_analysis": _MAKES_A_NAME,
+  **dict.fromkeys(
+    [
+      "jdp.conformance.audit",
+      "jdp.conformance.audit_all",
+      "jdp.conformance.query_subjects",
+      "jdp.conformance.registered_query_subjects",
+      "jdp.conformance.unaudited",
+      "jdp.federated.fastest",
+      "jdp.federated.train",
+    ],
+    _RUNS,
+  ),
+}
+
+
+def public_functions():
+  """Every public function and checked class of jdp by its full name, less the excluded ones."""
+  found = {}
+  for module in _modules():
+    names = getattr(module, "__all__", None)
+    if names is None and (
+      module.__name__.startswith(_OPEN_PACKAGES) or module.__name__ in _OPEN_MODULES
+    ):
+      names = [n for n, v in vars(module).items() if _is_own(n, v, module)]
+    for name in names or ():
+      value = getattr(module, name)
+      if inspect.isfunction(value) or _is_checked_class(value):
+        found.setdefault(value, f"{module.__name__}.{name}")
+  return {name: value for value, name in found.items() if name not in EXCLUDED}
+
+
+def _modules():
+  for info in pkgutil.walk_packages(jdp.__path__, "jdp."):
+    if not any(part.startswith("_") for part in info.name.split(".")):
+      yield importlib.import_module(info.name)
+
+
+def _is_own(name, value, module):
+  return not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+
+
+def _is_checked_class(value):
+  return (
+    inspect.isclass(value) and issubclass(value, _CHECKED_CLASSES) and value not in _CHECKED_CLASSES
+  )
+
+
+def replaceable(name):
+  """The arguments of a public function that a fuzz may replace.
+
+  The parameters of a model are read by the model's own function alone.
+  """
+  return [
+    p for p in valid_arguments(name) if not (p == "params" and name.startswith("jdp.models."))
+  ]
+
+
+@functools.cache
+def valid_arguments(name):
+  """Arguments that a public function takes: name -> value."""
+  function, own = public_functions()[name], BY_FUNCTION.get(name, {})
+  return {
+    parameter: _value(own[parameter] if parameter in own else BY_NAME[parameter])
+    for parameter, spec in inspect.signature(function).parameters.items()
+    if parameter in own
+    or (spec.default is spec.empty and spec.kind not in (spec.VAR_KEYWORD, spec.VAR_POSITIONAL))
+  }
+
+
+def _value(value):
+  return value.make() if isinstance(value, Lazy) else value
+
+
+class Lazy:
+  """A value made when it is needed."""
+
+  def __init__(self, make):
+    self.make = functools.cache(make)
+
+
+def _examples():
+  return data.examples(np.ones((12, 3), np.float32), np.arange(12) % 2)
+
+
+def _vector_loss():
+  return models.cross_entropy(models.logistic_regression((3,), 2))
+
+
+def _gradient(params, client):
+  return jax.tree.map(jnp.ones_like, params)
+
+
+def _folder():
+  return pathlib.Path(tempfile.mkdtemp(prefix="jdp-fuzz-"))
+
+
+def _ledger_file():
+  path = _folder() / "ledger.jsonl"
+  _ledger().save(path)
+  return path
+
+
+def _ledger():
+  return ledger.subsampled_gaussian(0.1, 1.0, 10)
+
+
+def _local_ledger():
+  return ledger.Ledger().append(events.LocalRelease(guarantees.PureDP(1.0), max_releases=2))
+
+
+def _users():
+  path = _folder() / "users.jsonl"
+  path.write_text('{"user": "a", "text": ["one text"]}\n{"user": "b", "text": ["another"]}\n')
+  return path
+
+
+def _summand(keys, shared, client, weight):
+  return weight * jnp.ones(2)
+
+
+def _vocabulary():
+  return data.public_vocabulary(["some words of a text"], 4)
+
+
+def _language():
+  return models.language_model(7, embedding=4, hidden=4)
+
+
+def _image():
+  return models.logistic_regression((3,), 2)
+
+
+def _integer_sum():
+  return queries.discrete_sum(np.ones(4, np.float32), 1.0, 1.0, num_clients=12, noise="skellam")
+
+
+def _folder_of_modules():
+  folder = _folder()
+  (folder / "module.py").write_text('"""Some words of a text."""\n')
+  return folder
+
+
+def _mnist_folder():
+  folder = _folder()
+  for part in ("train", "t10k"):
+    for name, shape in (("images-idx3", (4, 28, 28)), ("labels-idx1", (4,))):
+      sizes = b"".join(n.to_bytes(4, "big") for n in shape)
+      content = bytes([0, 0, 8, len(shape)]) + sizes + bytes(math.prod(shape))
+      (folder / f"{part}-{name}-ubyte").write_bytes(content)
+  return folder
+
+
+_KEY = Lazy(lambda: jax.random.key(0))
+_BATCH_NORM = Lazy(lambda: models.batch_norm_cnn((8, 8, 1), 2))
+_EPSILON_OF = Lazy(lambda: audit.quick_epsilon_bound(0.99))
+_MESH = Lazy(federated.client_mesh)
+_SCORES = {"first": np.arange(20.0), "second": np.arange(20.0) + 5, "bound": _EPSILON_OF}
+_PRIOR = Lazy(lambda: reconstruction.pixel_prior(4))
+_UPDATE = Lazy(lambda: draw_and_discard.laplace_update(_gradient, 1.0, 0.1))
+_LANGUAGE = {
+  "model": Lazy(_language),
+  "params": Lazy(lambda: _language().init(jax.random.key(0))),
+  "examples": Lazy(lambda: data.sequences(_vocabulary(), ["some words of a text"], unroll=2)),
+  "vocabulary": Lazy(_vocabulary),
+}
+
+_PARAMS = Lazy(lambda: _image().init(jax.random.key(0)))
+_COHORT = {
+  "summand": _summand,
+  "keys": _KEY,
+  "shared": np.ones(2, np.float32),
+  "chunk_size": 2,
+}
+_PROCEDURE = {
+  "relation": "add_remove",
+  "chunk_size": 2,
+  "diagnose": False,
+}
+_SCOPE = {"relation": "replace_one", "unit": "user", "observer": "server"}
+_STREAM = {"values": np.ones((4, 2), np.float32), "block_size": 2}
+_SCHEDULE = Lazy(lambda: draw_and_discard.passes(12, 4))
+
+BY_NAME = {
+  "alpha": 0.5,
+  "angle": 0.5,
+  "batch_size": 2,
+  "bound": 1.5,
+  "cap": 10.0,
+  "capacity": 20,
+  "candidates": ["some", "words"],
+  "channel": np.array([[0.7, 0.3], [0.3, 0.7]]),
+  "client_fn": lambda keys, params, client: params,
+  "clients": Lazy(_examples),
+  "clip": 1.0,
+  "clip_norm": 1.0,
+  "clip_norms": {"a": 1.0, "b": 2.0},
+  "clipping": Lazy(lambda: federated.flat_clipping(1.0)),
+  "confidence": 0.99,
+  "count": 2,
+  "counts": np.array([[30, 10], [10, 30]]),
+  "data": Lazy(_examples),
+  "degree": 2,
+  "delta": 1e-5,
+  "denominator": 4.0,
+  "deviations": np.arange(4.0),
+  "dim": 8,
+  "dimensions": {"a": 3, "b": 4},
+  "direction": Lazy(lambda: priv_unit(8, 4.0)),
+  "directions": np.eye(3, 8, dtype=np.float32),
+  "dropout": Lazy(lambda: dropout.independent(12, 0.1)),
+  "edges": np.linspace(-3.0, 3.0, 7),
+  "epsilon": 1.0,
+  "epsilon0": 1.0,
+  "epsilon1": 4.0,
+  "error": 0.01,
+  "estimate": np.ones(3, np.float32),
+  "examples": Lazy(_examples),
+  "examples_per_user": 2,
+  "expected_size": 20.0,
+  "expected_weight": 4.0,
+  "factor": 2.0,
+  "false_positive_rate": 0.1,
+  "family": "poisson",
+  "gamma": 0.1,
+  "gradient": _gradient,
+  "gradient_of": lambda x, label: x,
+  "groups": np.array([0, 0, 1, 1]),
+  "honest": np.arange(4.0),
+  "included": np.array([True, False, True]),
+  "input_shape": (3,),
+  "inputs": np.ones((4, 3), np.float32),
+  "instances": np.ones((2, 3), np.float32),
+  "key": _KEY,
+  "keys": Lazy(lambda: jax.random.split(jax.random.key(0), 4)),
+  "labels": np.array([0, 1, 0, 1]),
+  "learning_rate": 0.1,
+  "least_weight": 2.0,
+  "ledger": Lazy(_ledger),
+  "local_clip_norm": 1.0,
+  "local_epsilon": 1.0,
+  "local_update": Lazy(lambda: federated.gradient_step(_vector_loss(), 0.1)),
+  "log_lie_probability": -1.0,
+  "log_p": -1.0,
+  "loss": Lazy(_vector_loss),
+  "magnitude": Lazy(lambda: scalar_dp(2.0, 1.0)),
+  "max_dropout": 0.5,
+  "max_value": 1.0,
+  "mean_rounds": 3.0,
+  "mechanism": Lazy(lambda: laplace(1.0, 2.0, shape=(2,))),
+  "mesh": _MESH,
+  "min_total_weight": 2.0,
+  "min_value": 0.1,
+  "model": Lazy(_image),
+  "modulus_bits": 16,
+  "move": 0.1,
+  "noise_key": _KEY,
+  "noise_multiplier": 1.0,
+  "norm": 1.0,
+  "num_batches": 5,
+  "num_canaries": 3,
+  "num_classes": 2,
+  "num_clients": 12,
+  "num_components": 2,
+  "num_correct": 2,
+  "num_examples": 12,
+  "num_guesses": 3,
+  "num_instances": 3,
+  "num_levels": 4,
+  "num_projections": 4,
+  "num_reports": 1000,
+  "num_rounds": 10,
+  "num_samples": 8,
+  "num_users": 12,
+  "numbers": np.ones((4, 2), np.float32),
+  "optimizer": Lazy(lambda: optax.sgd(0.1)),
+  "orders": np.array([2.0, 4.0]),
+  "p": 0.9,
+  "params": np.ones(3, np.float32),
+  "plan": lambda z: ledger.subsampled_gaussian(0.01, z, 10),
+  "population": 12,
+  "present": np.arange(8.0),
+  "prior": _PRIOR,
+  "probability": 0.5,
+  "query": Lazy(lambda: queries.gaussian_sum(1.0, 1.0)),
+  "radius": 1.0,
+  "rate": 0.3,
+  "rates": [0.1],
+  "record": {"a": {"x": np.ones(3, np.float32)}},
+  "relation": "add_remove",
+  "residuals": np.ones((2, 2), np.float32),
+  "rng": Lazy(lambda: np.random.default_rng(0)),
+  "sampler": Lazy(lambda: poisson(12, 0.5)),
+  "sample": Lazy(lambda: poisson(12, 0.5).sample(jax.random.key(0), ())[0]),
+  "sample_size": 3,
+  "sampling_probability": 0.01,
+  "scale": 1.0,
+  "scheme": Lazy(queries.uncalibrated),
+  "sensitivity": 1.0,
+  "scores": np.arange(6.0),
+  "seed": 0,
+  "shape": (4, 4),
+  "shift": 1.0,
+  "size": 4,
+  "sizes": [1, 2, 3],
+  "spacing": 0.1,
+  "stddev": 1.0,
+  "target_epsilon": 1.0,
+  "text": "some words",
+  "texts": ["some words of a text"],
+  "threshold": 2,
+  "thresholds": np.arange(3.0),
+  "trials": 10,
+  "successes": 3,
+  "update": _UPDATE,
+  "update_variance": 0.1,
+  "updates": 5,
+  "variance": 1.0,
+  "vocabulary_size": 10,
+  "words_per_user": 2,
+}  # fmt: skip
+
+BY_FUNCTION = {
+  "jdp.accounting.best_split": {"epsilon": 4.0, "norms": 0.5},
+  "jdp.accounting.calibrate_clip_norm": {
+    "plan": lambda s: ledger.Ledger().append(
+      events.Round(events.PoissonSampling(0.1), events.GaussianSum(s, 1.0))
+    )
+  },
+  "jdp.accounting.calibrate_cohort": {
+    "plan": lambda n: ledger.subsampled_gaussian(n / 1000, 4.0, 10),
+    "population": 50,
+    "target_epsilon": 2.0,
+  },
+  "jdp.accounting.calibrate_noise_multiplier": {"accountant": "rdp"},
+  "jdp.accounting.calibrate_rounds": {
+    "plan": lambda n: ledger.subsampled_gaussian(0.01, 4.0, n),
+    "maximum": 100,
+  },
+  "jdp.accounting.calibrate_sampling_probability": {
+    "plan": lambda q: ledger.subsampled_gaussian(q, 4.0, 10)
+  },
+  "jdp.accounting.delta": {"accountant": "rdp", "relation": "add_remove", "observer": "model"},
+  "jdp.accounting.epsilon": {"accountant": "rdp", "relation": "add_remove", "observer": "model"},
+  "jdp.accounting.epsilon_interval": {"tolerance": 0.05},
+  "jdp.accounting.from_dp_event": {"event": Lazy(lambda: accounting.to_dp_event(_ledger()).event)},
+  "jdp.accounting.grid_surcharge": {"spacing": 1 / 16, "large": False},
+  "jdp.accounting.largest_local_epsilon": {"randomizer": "any"},
+  "jdp.accounting.shuffled_delta": {"randomizer": "any"},
+  "jdp.accounting.shuffled_epsilon": {"randomizer": "any"},
+  "jdp.accounting.local_guarantee": {"ledger": Lazy(_local_ledger), "observer": "server"},
+  "jdp.accounting.noise_multiplier": {"query": events.GaussianSum(1.0, 1.0)},
+  "jdp.accounting.draw_and_discard.channel_guarantee": {
+    "coordinates": 2,
+    "clip": 1.0,
+    "l1_norm": 1.0,
+    "l2_norm": 1.0,
+    "reports": 2,
+    "delta": 1e-5,
+    "noise": "laplace",
+  },
+  "jdp.accounting.draw_and_discard.opportunistic_threat": {"seen": 1},
+  "jdp.accounting.draw_and_discard.snapshot_epsilon": {
+    "later": "any",
+    "seen": 1,
+    "coordinates": 1,
+    "dimension": 10.0,
+  },
+  "jdp.accounting.draw_and_discard.internal_ratios": {
+    "instances": np.ones((5, 3)),
+    "released": np.ones(3),
+    "move": np.ones((5, 3)),
+    "other_move": np.zeros((5, 3)),
+  },
+  "jdp.attacks.audit.audit_scores": _SCORES,
+  "jdp.attacks.audit.best_threshold": _SCORES,
+  "jdp.attacks.audit.best_outcomes": _SCORES,
+  "jdp.attacks.canaries.cosines": {"update": np.ones(8, np.float32)},
+  "jdp.attacks.canaries.one_shot_estimate": {"dim": 8},
+  "jdp.attacks.channels.binned_channel": {"laws": [stats.norm(), stats.norm(1)]},
+  "jdp.attacks.local_audit.projection_on": {"difference": np.ones(2, np.float32)},
+  "jdp.attacks.local_audit.opposite_inputs": {"radius": 1.0},
+  "jdp.attacks.local_audit.score_sampler": {
+    "release": lambda key, value: value,
+    "statistic": jnp.sum,
+    "batch": 8,
+  },
+  "jdp.attacks.local_audit.draw_scores": {"statistic": jnp.sum},
+  "jdp.attacks.local_audit.audit_mechanism": {
+    **_SCORES,
+    "first": np.ones(2, np.float32),
+    "second": -np.ones(2, np.float32),
+    "num_samples": 64,
+  },
+  "jdp.attacks.one_run.audit_one_run": {"scores": np.arange(3.0), "num_guesses": 2},
+  "jdp.attacks.reconstruction.principal_prior": {"inputs": np.eye(4, dtype=np.float32)},
+  "jdp.attacks.reconstruction.input_of_gradient": {"gradient": np.ones((2, 4), np.float32)},
+  "jdp.attacks.residues.residues": {"spacing": 0.1},
+  "jdp.attacks.residues.audit_residues": {**_SCORES, "spacing": 0.1},
+  "jdp.attacks.spam.threshold_for": {"honest": np.arange(40.0)},
+  "jdp.attacks.spam.interval_test": {"threshold": 2.0},
+  "jdp.conformance.registered_subject": {
+    "name": "laplace",
+    "setting": registry.Setting(4, 1.0),
+  },
+  "jdp.conformance.release_subject": {
+    "release": lambda key, value: value,
+    "first": np.ones(2, np.float32),
+    "second": np.zeros(2, np.float32),
+    "delta": 0.0,
+  },
+  "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
+  "jdp.conformance.mechanism_subject": {"radius": 1.0},
+  "jdp.data.examples": {"num_classes": 2},
+  "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)]},
+  "jdp.data.load": {"name": "digits"},
+  "jdp.data.mnist": {"data_dir": Lazy(_mnist_folder)},
+  "jdp.data.pack": {"users": [np.arange(5), np.arange(5, 12)]},
+  "jdp.data.partition_by_group": {"max_examples": 2},
+  "jdp.data.partition_by_label": {"labels_per_user": 2},
+  "jdp.data.private_vocabulary": {
+    "users": [["some words"], ["other words"]],
+    "size": 2,
+    "noise_multiplier": 0.1,
+  },
+  "jdp.data.python_modules": {"folder": Lazy(_folder_of_modules)},
+  "jdp.data.read_users": {"path": Lazy(_users)},
+  "jdp.data.sequences": {"vocabulary": Lazy(_vocabulary), "unroll": 2, "max_tokens": 10},
+  "jdp.data.text_users": {
+    "vocabulary": Lazy(_vocabulary),
+    "users": [["some words of a text"], ["a text of some words"]],
+    "tokens_per_user": 4,
+    "unroll": 2,
+    "equal": False,
+  },
+  "jdp.events.ShuffledBatches": {"starts_epoch": True, "keeps_partial": False, "population": 12},
+  "jdp.events.BallsInBins": {
+    "starts_epoch": True,
+    "overflow_probability": 0.0,
+    "population": 12,
+  },
+  "jdp.events.PoissonSampling": {"overflow_probability": 0.0, "population": 12},
+  "jdp.events.RandomizedResponse": {"noise": 0.5, "num_values": 3},
+  "jdp.events.ConcentratedRelease": {"rho": 1.0},
+  "jdp.events.GroupedSums": {"parts": (events.GaussianSum(1.0, 1.0),), "labels": ("a",)},
+  "jdp.events.DistributedGaussianSum": {"released": True},
+  "jdp.events.DiscreteGaussianSum": {
+    "l2_norm": 2.0,
+    "l1_norm": 3.0,
+    "share_stddev": 1.0,
+    "num_shares": 3,
+  },
+  "jdp.events.SkellamSum": {
+    "l2_norm": 2.0,
+    "l1_norm": 3.0,
+    "share_variance": 1.0,
+    "num_shares": 3,
+  },
+  "jdp.events.Round": {
+    "sampling": events.PoissonSampling(0.1),
+    "query": events.GaussianSum(1.0, 1.0),
+    "relation": "add_remove",
+    "unit": "user",
+    "observer": "model",
+    "number": 3,
+    "key_exposed": False,
+  },
+  "jdp.events.LocalRelease": {"guarantee": guarantees.PureDP(1.0), "max_releases": 2},
+  "jdp.federated.adaptive_average": {"expected_weight": 40.0, "initial_clip_norm": 1.0},
+  "jdp.federated.client_dropout": {
+    "query": Lazy(lambda: queries.distributed_sum(1.0, 1.0, queries.uncalibrated())),
+    "draw_shares": False,
+    "unit": "user",
+    "chunk_size": 2,
+    "diagnose": False,
+  },
+  "jdp.federated.cohort_sum": _COHORT,
+  "jdp.federated.unrounded_cohort_sum": _COHORT,
+  "jdp.federated.federated_averaging": _PROCEDURE,
+  "jdp.federated.private_federated": {
+    **_PROCEDURE,
+    "mechanism": Lazy(lambda: laplace(1.0, 2.0, shape=(8,))),
+  },
+  "jdp.federated.rounds": {
+    **_PROCEDURE,
+    "server": Lazy(lambda: federated.add_updates(optax.sgd(0.1))),
+  },
+  "jdp.federated.initial_values": {"model": _BATCH_NORM, "metrics": True},
+  "jdp.federated.iterative_training": {**_PROCEDURE, "model": _BATCH_NORM, "rate": 0.1},
+  "jdp.federated.masked_round": {
+    "query": Lazy(_integer_sum),
+    "protocol": Lazy(lambda: federated.secure_aggregation(12, 4, 3, 16)),
+    "min_clients": 2,
+  },
+  "jdp.federated.p_norm_descent": {"q": 3.0},
+  "jdp.federated.per_layer_clipping": {"params": _PARAMS, "shares": "equal"},
+  "jdp.federated.local_sgd": {"num_epochs": 2},
+  "jdp.federated.proximal_point": {"num_iterations": 2},
+  "jdp.federated.fixed_denominator": {"relation": "add_remove"},
+  "jdp.federated.clipped_denominator": {"relation": "add_remove"},
+  "jdp.federated.draw_and_discard.arrivals": {"users": np.arange(6)},
+  "jdp.federated.draw_and_discard.draw_and_discard": {"schedule": _SCHEDULE, "in_flight": 0},
+  "jdp.federated.draw_and_discard.draw_and_discard_process": {
+    "in_flight": 1,
+    "random_returns": True,
+    "block_size": 4,
+  },
+  "jdp.federated.draw_and_discard.server_batching": {"schedule": _SCHEDULE, "block_size": 4},
+  "jdp.federated.draw_and_discard.server_batching_process": {"block_size": 4},
+  "jdp.federated.draw_and_discard.exact_update": {"clip": 1.0},
+  "jdp.federated.draw_and_discard.gaussian_update": {
+    "clip": 1.0,
+    "unit": "user",
+    "max_releases": 3,
+  },
+  "jdp.federated.draw_and_discard.laplace_update": {
+    "clip": 1.0,
+    "unit": "coordinate",
+    "max_releases": 3,
+  },
+  "jdp.federated.draw_and_discard.passes": {"rounds_per_pass": 2},
+  "jdp.federated.dropout.by_size": {"strength": 1.0},
+  "jdp.federated.dropout.with_calibrations": {"model": Lazy(lambda: dropout.independent(12, 0.1))},
+  "jdp.guarantees.ApproxDP": _SCOPE,
+  "jdp.guarantees.PureDP": _SCOPE,
+  "jdp.guarantees.SeparatedDP": {"direction": 1.0, "magnitude": 2.0, **_SCOPE},
+  "jdp.guarantees.common_scope": {"guarantees": [guarantees.PureDP(1.0)]},
+  "jdp.guarantees.compose": {"guarantees": [guarantees.PureDP(1.0), guarantees.PureDP(2.0)]},
+  "jdp.guarantees.rounded_up": {"digits": 4},
+  "jdp.guarantees.rounded_down": {"digits": 4},
+  "jdp.mechanisms.laplace": {"shape": (2,)},
+  "jdp.mechanisms.gaussian": {"shape": (2,)},
+  "jdp.mechanisms.l2_laplace": {"shape": (2,)},
+  "jdp.mechanisms.fast_proj_unit": {"rotation_key": _KEY},
+  "jdp.mechanisms.proj_unit": {"projection_key": _KEY},
+  "jdp.mechanisms.on_grid": {"spacing": 0.5, "unbiased": False},
+  "jdp.mechanisms.priv_unit": {"epsilon": 4.0, "gamma": 0.1},
+  "jdp.mechanisms.priv_unit_linf": {"epsilon": 4.0, "kappa": 1},
+  "jdp.mechanisms.scalar_dp": {"num_levels": 4},
+  "jdp.mechanisms.stream_sum": _STREAM,
+  "jdp.mechanisms.unrounded_stream_sum": _STREAM,
+  "jdp.models.accuracy": {"params": _PARAMS, "batch_size": 4},
+  "jdp.models.batch_norm_cnn": {"input_shape": (8, 8, 1)},
+  "jdp.models.small_cnn": {"input_shape": (16, 16, 1)},
+  "jdp.models.glm": {"num_outputs": 1},
+  "jdp.models.head_words": {
+    **{name: _LANGUAGE[name] for name in ("model", "params", "examples")},
+    "heads": (2, 4),
+    "predictions": 2,
+    "batch_size": 2,
+  },
+  "jdp.models.language_metrics": {
+    **{name: _LANGUAGE[name] for name in ("model", "params", "examples")},
+    "batch_size": 2,
+  },
+  "jdp.models.language_model": {"embedding": 4, "hidden": 4},
+  "jdp.models.next_word_loss": {"model": _LANGUAGE["model"]},
+  "jdp.models.next_words": {
+    **{name: _LANGUAGE[name] for name in ("model", "params", "vocabulary")},
+    "count": 2,
+  },
+  "jdp.queries.adaptive_clipped_sum": {
+    "initial_clip_norm": 1.0,
+    "quantile": 0.5,
+    "learning_rate": 0.2,
+    "count_stddev": 2.0,
+  },
+  "jdp.queries.calibrated": {"num_calibrations": 1, "inside": True},
+  "jdp.queries.discrete_sum": {
+    "record": np.ones(4, np.float32),
+    "modulus_bits": 16,
+    "max_wrap_probability": 1e-6,
+    "noise": "gaussian",
+  },
+  "jdp.queries.distributed_sum": {"min_clients": 2},
+  "jdp.queries.grouped": {
+    "queries": Lazy(lambda: {"x": queries.gaussian_sum(1.0, 1.0)}),
+    "labels": "x",
+  },
+  "jdp.queries.joint_clipped_sum": {"scales": {"a": 1.0, "b": 2.0}},
+  "jdp.queries.per_layer": {"shares": "equal"},
+  "jdp.random.restore_key": {"data": Lazy(lambda: jax.random.key_data(random.seeded_key(0)))},
+  "jdp.random.seeded_key": {"impl": "chacha20"},
+  "jdp.random.secure_key": {"impl": "chacha20"},
+  "jdp.random.discrete_gaussian": {"shape": (2,)},
+  "jdp.sampling.balls_in_bins": {"capacity": 12},
+  "jdp.sampling.poisson": {"capacity": 12, "max_participations": 2},
+  "jdp.sampling.shuffled": {"keep_partial": True},
+  "jdp.transforms.contribution_sum": {"vectors_fn": _gradient, "chunk_size": 4},
+  "jdp.ledger.load": {"path": Lazy(_ledger_file)},
+  "jdp.ledger.unstack": {"event": Lazy(lambda: _ledger().entries[0][0])},
+}
