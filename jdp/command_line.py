@@ -145,11 +145,14 @@ def _epsilon(options: argparse.Namespace) -> int:
     raise ValueError(
       f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
     )
-  spent = ledger.load(options.ledger)
+  file = ledger.load_file(options.ledger)
+  spent = file.ledger
   if not len(spent):
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
   for caveat in spent.caveats:
     print(f"NOT PRIVATE: {caveat}.")
+  for remark in file.remarks:
+    print(f"Note: {remark}.")
   print(f"{len(spent)} events; at delta = {options.delta:g}:")
   _print_table(("observer", "epsilon", "no less than"), _epsilon_rows(options, spent))
   return 0

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jdp._arguments import checked
+from jdp._arguments import AnyVector, Rows, Vector, checked
 from jdp.data.clients import Examples, examples, partition_by_group
 from jdp.data.packed import PackedUsers, pack
 
 
 @checked
 def clients_from_arrays(
-  inputs: ArrayLike, labels: ArrayLike, users: ArrayLike, *, num_classes: int | None = None
+  inputs: Rows, labels: Vector, users: AnyVector, *, num_classes: int | None = None
 ) -> PackedUsers:
   """Users from arrays with a row for each example.
 

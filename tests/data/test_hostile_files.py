@@ -306,7 +306,9 @@ def test_damaged_writers_are_refused(tmp_path, content):
 
 @pytest.mark.parametrize("groups", [np.arange(3), np.arange(5), np.zeros((4, 1)), np.array(4)])
 def test_groups_of_another_number_of_examples_are_refused(groups):
-  with pytest.raises(ValueError, match="Expected a group for each of 4 examples, got shape"):
+  with pytest.raises(
+    ValueError, match="Expected (a group for each of 4 examples|groups to be an array)"
+  ):
     partition_by_group(groups, num_examples=4)
 
 
@@ -324,9 +326,7 @@ def test_parts_of_other_lengths_are_refused(arrange, part):
   [(np.zeros((4, 2)), np.zeros((4, 1))), (np.zeros((4, 2)), np.array(1)), (np.array(1.0), [1])],
 )
 def test_labels_and_inputs_of_other_shapes_are_refused(inputs, labels):
-  with pytest.raises(
-    ValueError, match=r"Expected inputs \[n, \.\.\.\] and labels \[n\], got shapes"
-  ):
+  with pytest.raises(ValueError, match=r"Expected (inputs \[n, \.\.\.\]|inputs to|labels to) "):
     examples(inputs, labels)
 
 
