@@ -73,6 +73,7 @@ class _Kind(NamedTuple):
     convert: (argument's name, accepted value) -> what the function gets.
     settled: types whose values stay as they are, and need no further look.
     error: what is raised for other values.
+    secret: whether a value that is refused may be a secret, and must not be quoted.
   """
 
   expected: str
@@ -80,13 +81,15 @@ class _Kind(NamedTuple):
   convert: Callable[[str, Any], Any] = lambda name, value: value
   settled: frozenset[type] = frozenset()
   error: type[Exception] = TypeError
+  secret: bool = False
 
   def take(self, name: str, value: Any) -> Any:
     """The converted value of the argument `name`."""
     if type(value) in self.settled:
       return value
     if not self.accepts(value):
-      raise self.error(f"Expected {name} to be {self.expected}, got {shown(value)}.")
+      got = type(value).__name__ if self.secret else shown(value)
+      raise self.error(f"Expected {name} to be {self.expected}, got {got}.")
     return self.convert(name, value)
 
 
@@ -256,6 +259,7 @@ def _either(kinds: list[_Kind]) -> _Kind:
     convert,
     frozenset().union(*(kind.settled for kind in kinds)),
     ValueError if any(kind.error is ValueError for kind in kinds) else TypeError,
+    any(kind.secret for kind in kinds),
   )
 
 
@@ -420,8 +424,8 @@ _KINDS: dict[Any, _Kind] = {
   str: _Kind(
     "a string", lambda value: isinstance(value, str), settled=frozenset([str]), error=ValueError
   ),
+  bytes: _Kind("bytes", lambda value: isinstance(value, bytes), secret=True),
   types.NoneType: _NONE,
-  type(None): _NONE,
   Any: _ANYTHING,
   object: _ANYTHING,
   Callable: _FUNCTION,

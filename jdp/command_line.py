@@ -87,7 +87,7 @@ def _plan(options: argparse.Namespace) -> int:
     raise ValueError(f"Expected --cohort from 1 to {options.population}, got {options.cohort}.")
   print(
     f"Each round: a Poisson sample of {options.cohort} of {options.population} records, one "
-    f"Gaussian sum; add/remove one record.\nAt delta = {options.delta:g}:"
+    f"Gaussian sum; add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
   )
   known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
   rows = (_plan_row(options, unknown[0], dict(values)) for values in itertools.product(*known))
@@ -153,7 +153,7 @@ def _epsilon(options: argparse.Namespace) -> int:
     print(f"NOT PRIVATE: {caveat}.")
   for remark in file.remarks:
     print(f"Note: {remark}.")
-  print(f"{len(spent)} events; at delta = {options.delta:g}:")
+  print(f"{len(spent)} events; at delta = {rounded_up(options.delta)}:")
   _print_table(("observer", "epsilon", "no less than"), _epsilon_rows(options, spent))
   return 0
 

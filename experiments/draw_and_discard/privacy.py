@@ -144,7 +144,7 @@ def _certificate(options: Any, task: Any) -> str:
   """Why later updates of this run do not expand, or why that is not known."""
   smoothness, bound = task.model.smoothness, task.model.gradient_bound
   conditions = (
-    f"c = {options.clip:g} against gradients of at most {bound:g} in a coordinate, and a learning "
+    f"c = {options.clip:g} against gradients of at most {rounded_up(bound, 3)} in a coordinate, and a learning "
     f"rate of {options.learning_rate:g} against 2 / smoothness = {2 / smoothness:.3g}"
   )
   if _later_updates(options, task) is LaterUpdates.ANY:

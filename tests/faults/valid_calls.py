@@ -11,6 +11,8 @@ import pathlib
 import pkgutil
 import tempfile
 
+import equinox
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -229,6 +231,7 @@ _LANGUAGE = {
   "vocabulary": Lazy(_vocabulary),
 }
 
+_NETWORK = Lazy(lambda: equinox.nn.Linear(3, 2, key=jax.random.key(0)))
 _PARAMS = Lazy(lambda: _image().init(jax.random.key(0)))
 _COHORT = {
   "summand": _summand,
@@ -249,7 +252,9 @@ BY_NAME = {
   "alpha": 0.5,
   "angle": 0.5,
   "batch_size": 2,
+  "bands": 2,
   "bound": 1.5,
+  "buffers": 2,
   "cap": 10.0,
   "capacity": 20,
   "candidates": ["some", "words"],
@@ -258,6 +263,8 @@ BY_NAME = {
   "clients": Lazy(_examples),
   "clip": 1.0,
   "clip_norm": 1.0,
+  "cohort_size": 4,
+  "concentration": 0.5,
   "clip_norms": {"a": 1.0, "b": 2.0},
   "clipping": Lazy(lambda: federated.flat_clipping(1.0)),
   "confidence": 0.99,
@@ -475,6 +482,14 @@ BY_FUNCTION = {
   },
   "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
+  "jdp.data.clients_from_arrays": {"users": np.array([0, 1, 0, 2]), "num_classes": 2},
+  "jdp.data.clients_from_pairs": {"pairs": [(np.ones((2, 3)), np.array([0, 1]))], "num_classes": 2},
+  "jdp.data.clients_from_table": {
+    "table": {"who": [0, 1], "label": [1, 0], "x": [0.5, 0.25]},
+    "user": "who",
+    "label": "label",
+    "inputs": ["x"],
+  },
   "jdp.data.examples": {"num_classes": 2},
   "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)]},
   "jdp.data.load": {"name": "digits"},
@@ -537,6 +552,11 @@ BY_FUNCTION = {
     "unit": "user",
     "chunk_size": 2,
     "diagnose": False,
+  },
+  "jdp.federated.dp_fedavg": {
+    "noise_multiplier": 1.0,
+    "relation": "add_remove",
+    "layout": federated.CohortLayout(2),
   },
   "jdp.federated.cohort_sum": _COHORT,
   "jdp.federated.unrounded_cohort_sum": _COHORT,
@@ -603,6 +623,16 @@ BY_FUNCTION = {
   "jdp.mechanisms.scalar_dp": {"num_levels": 4},
   "jdp.mechanisms.stream_sum": _STREAM,
   "jdp.mechanisms.unrounded_stream_sum": _STREAM,
+  "jdp.matrix_factorization.square_root_toeplitz": {"bands": 2},
+  "jdp.matrix_factorization.buffered_toeplitz": {
+    "min_separation": 5,
+    "max_participations": 2,
+    "objective": "mean",
+  },
+  "jdp.matrix_factorization.banded": {"objective": "mean"},
+  "jdp.matrix_factorization.banded_toeplitz": {"objective": "mean"},
+  "jdp.models.from_equinox": {"module": _NETWORK, "dtype": "float32"},
+  "jdp.models.from_flax": {"module": flax.linen.Dense(2), "dtype": "float32"},
   "jdp.models.accuracy": {"params": _PARAMS, "batch_size": 4},
   "jdp.models.batch_norm_cnn": {"input_shape": (8, 8, 1)},
   "jdp.models.small_cnn": {"input_shape": (16, 16, 1)},
@@ -651,6 +681,7 @@ BY_FUNCTION = {
   "jdp.sampling.poisson": {"capacity": 12, "max_participations": 2},
   "jdp.sampling.shuffled": {"keep_partial": True},
   "jdp.transforms.contribution_sum": {"vectors_fn": _gradient, "chunk_size": 4},
+  "jdp.ledger.load_file": {"path": Lazy(_ledger_file)},
   "jdp.ledger.load": {"path": Lazy(_ledger_file)},
   "jdp.ledger.unstack": {"event": Lazy(lambda: _ledger().entries[0][0])},
 }

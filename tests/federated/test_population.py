@@ -199,7 +199,7 @@ COUNTED = {
 # data's own number.
 ELSEWHERE = {
   "adaptive_average", "add_updates", "arrivals", "average_model", "average_predictions",
-  "client_mesh", "clipped_denominator", "exact_update", "fastest", "fixed_denominator",
+  "client_mesh", "clipped_denominator", "dp_fedavg", "exact_update", "fastest", "fixed_denominator",
   "flat_clipping", "gaussian_update", "per_layer_clipping",
   "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "p_norm_descent",
   "passes", "privatize", "proximal_point", "record_like", "release", "replicate",
