@@ -144,8 +144,9 @@ def _certificate(options: Any, task: Any) -> str:
   """Why later updates of this run do not expand, or why that is not known."""
   smoothness, bound = task.model.smoothness, task.model.gradient_bound
   conditions = (
-    f"c = {options.clip:g} against gradients of at most {rounded_up(bound, 3)} in a coordinate, and a learning "
-    f"rate of {options.learning_rate:g} against 2 / smoothness = {2 / smoothness:.3g}"
+    f"c = {options.clip:g} against gradients of at most {rounded_up(bound, 3)} in a coordinate, "
+    f"and a learning rate of {options.learning_rate:g} against 2 / smoothness = "
+    f"{2 / smoothness:.3g}"
   )
   if _later_updates(options, task) is LaterUpdates.ANY:
     return f"This run's updates may expand ({conditions}): only ε is known of adversary III."

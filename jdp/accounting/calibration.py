@@ -206,6 +206,7 @@ def calibrate_cohort(
   >>> calibrate_cohort(4.0, 1e-5, plan, population=10_000, relation="replace_one")
   110
   """
+  _validate.integer(1, population=population)
   return _largest_whole(target_epsilon, delta, plan, population, "record", accounting)
 
 

@@ -101,6 +101,7 @@ def draw_scores(
     num_samples: of each value.
     *values: inputs, within the mechanism's domain or outside it.
   """
+  _validate.integer(1, num_samples=num_samples)
   sample = score_sampler(mechanism.encode, statistic, min(num_samples, _BATCH))
   keys = jax.random.split(key, len(values))
   return [

@@ -145,6 +145,8 @@ def audit_one_run(
   >>> audit.num_correct, round(audit.epsilon, 2)  # of 4.38
   (93, 1.92)
   """
+  if np.asarray(scores).dtype.kind not in "buif":
+    raise ValueError("Expected scores to be real numbers, got others.")
   scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
   if not (scores.ndim == 1 and scores.shape == included.shape and not np.any(np.isnan(scores))):
     raise ValueError(

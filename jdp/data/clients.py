@@ -104,6 +104,8 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
     raise ValueError("Expected at least one user, got none.")
   if any(np.asarray(user).dtype == bool for user in users):
     raise ValueError("Expected the numbers of a user's examples, got booleans; use np.flatnonzero.")
+  if any(np.ndim(user) != 1 for user in users):
+    raise ValueError("Expected users to be arrays of one axis, got others; give example numbers.")
   return [
     whole_numbers("numbers of a user's examples", user, below=lengths[0], dtype=np.int64)
     for user in users

@@ -1,10 +1,9 @@
 """Users' data from the forms that it comes in: arrays, pairs, tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from jdp._arguments import AnyVector, Rows, Vector, checked
 from jdp.data.clients import Examples, examples, partition_by_group
@@ -42,9 +41,8 @@ def clients_from_arrays(
   return pack(data, partition_by_group(users))
 
 
-def clients_from_pairs(
-  pairs: Iterable[tuple[ArrayLike, ArrayLike]], *, num_classes: int | None = None
-) -> PackedUsers:
+@checked
+def clients_from_pairs(pairs: Iterable[Any], *, num_classes: int | None = None) -> PackedUsers:
   """Users from one (inputs, labels) for each of them, in this order.
 
   Raises:
@@ -54,6 +52,9 @@ def clients_from_pairs(
   >>> clients.counts.tolist()
   [1, 2]
   """
+  pairs = list(pairs)
+  if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+    raise ValueError("Expected pairs of (inputs, labels), got others; give one for each user.")
   users = [examples(np.asarray(x), np.asarray(y), num_classes) for x, y in pairs]
   if not users:
     raise ValueError("Expected at least one user, got none.")
@@ -62,8 +63,9 @@ def clients_from_pairs(
   return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))
 
 
+@checked
 def clients_from_table(
-  table: Mapping[str, ArrayLike] | Any,
+  table: Any,
   *,
   user: str,
   label: str,
@@ -92,7 +94,7 @@ def clients_from_table(
   def column(name: str) -> np.ndarray:
     try:
       values = table[name]
-    except KeyError:
+    except (KeyError, TypeError, IndexError):
       raise ValueError(f"Expected a column {name!r} in the table, got none of that name.") from None
     return np.asarray(values)
 

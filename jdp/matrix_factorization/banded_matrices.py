@@ -8,11 +8,12 @@ from scipy import linalg, optimize
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES, banded_toeplitz
-from jdp.matrix_factorization.participation import heaviest_pattern, pattern_bound
+from jdp.matrix_factorization.participation import check_rounds, heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, workload_matrix
 
 # The power mean of the rounds' errors that stands for the largest one: within 2 % at 2,000 rounds.
 _MAX_POWER = 32
+_MOST_ROUNDS = 10_000  # its matrices of [n, n] take gigabytes then
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,8 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
   >>> round(2 * strategy.root_mean_squared_error(max_participations=1) ** 2, 6)
   2.618034
   """
-  _validate.integer(1, num_rounds=num_rounds, bands=bands)
+  check_rounds(num_rounds, _MOST_ROUNDS)
+  _validate.integer(1, bands=bands)
   _validate.one_of(OBJECTIVES, objective=objective)
   kept = min(bands, num_rounds)
   begun = banded_toeplitz(num_rounds, kept, objective=objective).coefficients[:kept]

@@ -18,10 +18,11 @@ from scipy import optimize, special
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES
-from jdp.matrix_factorization.participation import most_participations
+from jdp.matrix_factorization.participation import check_rounds, most_participations
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
 
 _STARTS = 4
+_MOST_BUFFERS = 20  # beyond, decays are too close for float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,9 @@ def buffered_toeplitz(
   ([0.999953, 0.985707], 5.2967)
   """
   _validate.integer(2, num_rounds=num_rounds)
+  check_rounds(num_rounds)
   _validate.integer(1, buffers=buffers)
+  _validate.in_range(1, _MOST_BUFFERS, buffers=buffers)
   _validate.one_of(OBJECTIVES, objective=objective)
   most = most_participations(num_rounds, min_separation, max_participations)
 

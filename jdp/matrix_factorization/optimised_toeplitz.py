@@ -11,6 +11,7 @@ from scipy import optimize, signal
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.matrix_factorization.participation import check_rounds
 from jdp.matrix_factorization.toeplitz import (
   ToeplitzStrategy,
   from_coefficients,
@@ -39,7 +40,8 @@ def banded_toeplitz(num_rounds: int, bands: int, *, objective: str = "mean") -> 
   >>> banded_toeplitz(64, 8).coefficients[:4].round(4).tolist()
   [1.0, 0.5877, 0.4785, 0.4183]
   """
-  _validate.integer(1, num_rounds=num_rounds, bands=bands)
+  check_rounds(num_rounds)
+  _validate.integer(1, bands=bands)
   _validate.one_of(OBJECTIVES, objective=objective)
   kept = min(bands, num_rounds)
   start = square_root_coefficients(kept)[1:]

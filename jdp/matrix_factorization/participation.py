@@ -28,6 +28,12 @@ def most_participations(
   return min(max_participations, fitting)
 
 
+def check_rounds(num_rounds: int, most: float = 1e8) -> None:
+  """Refuses a number of rounds that is no whole number >= 1, or more than can be held."""
+  _validate.integer(1, num_rounds=num_rounds)
+  _validate.in_range(1, most, num_rounds=num_rounds)
+
+
 def heaviest_pattern(weights: np.ndarray, min_separation: int, most: int) -> float:
   """The largest sum of weights over a pattern, by a dynamic programme.
 

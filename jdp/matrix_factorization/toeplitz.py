@@ -7,7 +7,7 @@ from scipy import linalg, signal
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.matrix_factorization.participation import pattern_bound
+from jdp.matrix_factorization.participation import check_rounds, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, check_workload
 
 
@@ -92,7 +92,7 @@ def identity(num_rounds: int) -> ToeplitzStrategy:
   >>> identity(4).max_error(max_participations=1)
   2.0
   """
-  _validate.integer(1, num_rounds=num_rounds)
+  check_rounds(num_rounds)
   return from_coefficients(np.ones(1), num_rounds, 0)
 
 
@@ -113,7 +113,7 @@ def square_root_toeplitz(num_rounds: int, *, bands: int | None = None) -> Toepli
   >>> round(square_root_toeplitz(1000).max_error(max_participations=1), 6)
   3.265003
   """
-  _validate.integer(1, num_rounds=num_rounds)
+  check_rounds(num_rounds)
   if bands is None:
     return ToeplitzStrategy(
       square_root_coefficients(num_rounds),
@@ -143,7 +143,8 @@ def banded_inverse_square_root(num_rounds: int, bands: int) -> ToeplitzStrategy:
   >>> round(strategy.root_mean_squared_error(min_separation=342, max_participations=6), 3)
   22.852
   """
-  _validate.integer(1, num_rounds=num_rounds, bands=bands)
+  check_rounds(num_rounds)
+  _validate.integer(1, bands=bands)
   inverse = inverse_square_root_coefficients(min(bands, num_rounds))
   padded = np.zeros(num_rounds)
   padded[: len(inverse)] = inverse

@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from jdp import _validate
 from jdp._arguments import checked
-from jdp.matrix_factorization.participation import pattern_bound
+from jdp.matrix_factorization.participation import check_rounds, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload
 
 _LONGEST_SEARCH = 1e9  # elementary steps
@@ -74,7 +73,7 @@ def tree(num_rounds: int) -> TreeStrategy:
   >>> round(strategy.sensitivity(min_separation=4, max_participations=3) ** 2, 9)
   11.0
   """
-  _validate.integer(1, num_rounds=num_rounds)
+  check_rounds(num_rounds)
   return TreeStrategy(num_rounds)
 
 

@@ -112,7 +112,7 @@ def head_words(
 
   num_words = jax.eval_shape(model.apply, params, examples.inputs[:1]).shape[-1]
   _validate.in_range(1, num_words, predictions=predictions)
-  _validate.integer(1, number_of_heads=len(heads))
+  _validate.integer(1, length_of_heads=len(heads))
 
   def one(sequence):
     inputs, _, counts = _tokens_of_one(sequence)
