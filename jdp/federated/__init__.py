@@ -1,5 +1,6 @@
 """Training procedures: what clients compute and how the server steps."""
 
+from jdp.federated import callbacks
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.masked_rounds import masked_round
 from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
@@ -34,7 +35,6 @@ from jdp.federated.iterative import initial_values, iterative_training, record_l
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.planned_fedavg import dp_fedavg
-from jdp.federated.runs import callbacks
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.federated.runs.training import Progress, Result, train
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jdp import random
-from jdp.federated.runs import environment, run_records
+from jdp.federated.runs import environment, folder_records
 from jdp.federated.runs.digest import digest
 from tests.helpers.small_runs import ALGORITHM, CLIENTS, ROUNDS, copied, ending, go
 
@@ -49,7 +49,7 @@ def test_what_changed_is_refused_before_any_round_is_done_again(begun, tmp_path,
 @pytest.mark.parametrize("name", environment.environment())
 def test_another_environment_is_refused(begun, tmp_path, monkeypatch, name):
   changed = {**environment.environment(), name: "another"}
-  monkeypatch.setattr(run_records, "environment", lambda: changed)
+  monkeypatch.setattr(folder_records, "environment", lambda: changed)
   with pytest.raises(ValueError, match=f"Expected to resume with {name} .*, got another"):
     go(copied(begun, tmp_path))
 

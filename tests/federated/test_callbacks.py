@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from jdp.federated.runs import callbacks
+from jdp.federated import callbacks
 from jdp.federated.runs.training import Progress
 from jdp.ledger import Ledger
 

@@ -46,6 +46,7 @@ def test_the_whole_run_is_within_its_target_and_within_one_percent_of_it(relatio
   assert 5.94 < epsilon <= 6.0
 
 
+@pytest.mark.slow
 def test_it_is_the_procedure_made_by_hand(key):
   by_hand = federated_averaging(
     local_sgd(LOSS, 0.1, batch_size=10),
@@ -104,7 +105,7 @@ class Nnx(nnx.Module):
     return self.out(self.dropout(nnx.relu(self.hidden(x))))
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "make",
   [

@@ -83,6 +83,7 @@ def test_outputs_are_the_modules_and_dropout_is_for_training(key, name):
   assert len(np.unique(same_rows, axis=0)) > 1  # an example drops numbers of its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_keys_decide_what_a_module_begins_with_unless_it_was_made(key, name):
   model = MAKERS[name]()

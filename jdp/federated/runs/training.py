@@ -24,7 +24,8 @@ from jdp import _validate, accounting
 from jdp._arguments import checked
 from jdp.events import Event, Round
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
-from jdp.federated.runs.run_records import Records, Workdir, open_records
+from jdp.federated.runs.opened_records import Workdir, open_records
+from jdp.federated.runs.run_records import Beginning, Records
 from jdp.guarantees import Observer
 from jdp.ledger import Ledger, unstack
 
@@ -184,7 +185,8 @@ def train(
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
   start = replicate(algorithm.init(params), _mesh(clients))
-  records, keys = open_records(workdir, noise_key, data_key, prior, clients, start)
+  beginning = Beginning(noise_key, data_key, prior, clients, start)
+  records, keys = open_records(workdir, beginning)
   evaluate = evaluate or (lambda params: {})
   run = _Run(records.name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
   with contextlib.closing(records):

@@ -1,0 +1,198 @@
+"""Records of a training run in a folder, from which it goes on after it was killed."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jdp import random
+from jdp.events import Event
+from jdp.federated.runs.digest import digest
+from jdp.federated.runs.environment import environment
+from jdp.federated.runs.ledger_marks import keep_mark, kept_mark
+from jdp.federated.runs.released import Released
+from jdp.federated.runs.run_folder import (
+  LEDGER,
+  METRICS,
+  RunFolder,
+  check_description,
+  fingerprint,
+  hold,
+  kept_key,
+)
+from jdp.federated.runs.run_records import Beginning, entries_of
+from jdp.federated.runs.whole_files import RowFile
+from jdp.ledger import DurableLedger, Ledger
+
+PyTree = Any
+
+
+class FolderRecords:
+  """Records in a folder, from which a run goes on after it was killed.
+
+  Args:
+    folder: of the run.
+    beginning: what it begins with.
+
+  Attributes:
+    keys: for noise and for data. A run's name belongs to one key of noise, so no round is done
+      again with other noise.
+
+  Raises:
+    ImportError: if orbax is not installed. It writes checkpoints.
+    ValueError: if another process has the run, or a key is lost or damaged. Also if the ledger in
+      the folder is of another run, key or prior, or was shortened. Also if the run was begun with
+      other data, another state or key of local training, or in another environment.
+  """
+
+  def __init__(self, folder: RunFolder, beginning: Beginning):
+    # Imported here, as orbax is an optional dependency.
+    try:
+      from jdp.federated.runs.checkpoints import Checkpoints
+    except ModuleNotFoundError as error:
+      raise ImportError(
+        "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or "
+        "leave workdir out."
+      ) from error
+    self.name = folder.name
+    self._folder, self._prior = folder, beginning.prior
+    # What is refused must leave neither a lock nor orbax's threads behind.
+    with contextlib.ExitStack() as opened:
+      opened.enter_context(hold(folder.secret))
+      self.keys = (
+        own_key(beginning.noise_key, folder, "noise_key"),
+        own_key(beginning.data_key, folder, "data_key"),
+      )
+      digests = {
+        "data": digest(beginning.clients),
+        "first state": digest(beginning.state),
+        "key of noise": fingerprint(self.keys[0]),
+        "key of local training": fingerprint(self.keys[1]),
+      }
+      check_description(folder, digests, environment())
+      self._ledger = DurableLedger(
+        folder.path / LEDGER,
+        f"{folder.name} {fingerprint(self.keys[0])}",
+        beginning.prior,
+        key_exposed=bool(random.is_exposed(*self.keys)),
+        expected=kept_mark(folder.secret),
+      )
+      opened.callback(self._ledger.close)
+      self._released = Released(folder.secret / "released")
+      self._checkpoints = Checkpoints(folder.secret / "checkpoints")
+      opened.callback(self._checkpoints.close)
+      self._opened = opened.pop_all()
+
+  @property
+  def ledger(self) -> Ledger:
+    """All that was recorded, with what came before the run."""
+    return self._ledger.ledger
+
+  @property
+  def reached(self) -> Ledger:
+    """What was recorded up to the round reached: less, while rounds on record are repeated."""
+    return self.ledger if self._repeated is None else self._repeated
+
+  @property
+  def last_round(self) -> int:
+    """The last round on file; -1 if there is none."""
+    return self._ledger.last_round
+
+  @property
+  def rows(self) -> list[dict[str, Any]]:
+    """The metrics, one row for each evaluation."""
+    return self._metrics.rows
+
+  def restore(self, state: PyTree) -> tuple[int, PyTree]:
+    """(rounds done, state) of the last save, or (0, the state given) if there is none.
+
+    Later metrics are dropped.
+
+    Raises:
+      ValueError: if the ledger lacks rounds that were done, or the metrics are not those of the
+        rounds done.
+    """
+    start = (state, _digest_of_rows([]), np.int64(len(self._prior)))
+    done, (state, seen, events) = self._checkpoints.restore(start)
+    if not done <= self.last_round + 1:
+      raise ValueError(
+        f"Expected the events of {done} rounds in {self._folder.path / LEDGER}, got those of "
+        f"{self.last_round + 1}; {self._remedy}"
+      )
+    self._repeated = _first(self.ledger, int(events)) if done <= self.last_round else None
+    try:
+      self._metrics = RowFile(self._folder.path / METRICS, done)
+      whole = np.array_equal(seen, _digest_of_rows(self.rows))
+    except ValueError:
+      whole = False
+    if not whole:
+      raise ValueError(
+        f"Expected the metrics up to round {done} in {self._folder.path / METRICS} as they were "
+        f"written, got others; {self._remedy}"
+      )
+    return done, state
+
+  def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
+    """Records the events of round `first_round` and of those that follow it.
+
+    All are written to disk at once.
+    """
+    rounds = list(rounds)
+    on_record = self.last_round
+    self._ledger.append(first_round, *rounds)
+    keep_mark(self._folder.secret, self._ledger.mark)
+    if self._repeated is not None:
+      ahead = first_round + len(rounds) <= on_record
+      self._repeated = self._repeated.extend(entries_of(rounds)) if ahead else None
+
+  def check_release(self, done: int, params: PyTree) -> None:
+    """Refuses a model if another was released after the same round."""
+    self._released.check(done, params)
+
+  def append_row(self, row: dict[str, Any]) -> None:
+    """Records the metrics of a round."""
+    self._metrics.append(row)
+
+  def save(self, done: int, state: PyTree) -> None:
+    """Saves the state after `done` rounds."""
+    self._checkpoints.save(done, (state, _digest_of_rows(self.rows), np.int64(len(self.reached))))
+
+  def finish(self) -> None:
+    """Records that the run is over. Its ledger takes no further rounds."""
+    self._ledger.finish()
+    keep_mark(self._folder.secret, self._ledger.mark)
+
+  def close(self) -> None:
+    """Closes the files; another process may go on."""
+    self._opened.close()
+
+  @property
+  def _remedy(self) -> str:
+    return (
+      f"restore the file from a copy, or remove {self._folder.secret / 'checkpoints'}: the run "
+      "then repeats its rounds, bit for bit, and records them again."
+    )
+
+
+def own_key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
+  """The key given, or one of the run's own."""
+  if given is not None:
+    return given
+  if folder is None:
+    return random.secure_key()
+  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())
+
+
+def _first(ledger: Ledger, count: int) -> Ledger:
+  """The ledger of its first `count` events."""
+  return Ledger().extend((event, 1) for event in itertools.islice(ledger, count))
+
+
+def _digest_of_rows(rows: list[dict[str, Any]]) -> np.ndarray:
+  """SHA-256 of rows, uint8 [32]."""
+  return np.frombuffer(hashlib.sha256(json.dumps(rows).encode()).digest(), np.uint8)
