@@ -15,6 +15,7 @@ import time
 import warnings
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -125,7 +126,12 @@ def classified(call, names, function):
   """What becomes of function(), some of whose arguments, of these names, are hostile."""
   start = time.monotonic()
   try:
-    with patience(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with (
+      patience(),
+      warnings.catch_warnings(),
+      contextlib.redirect_stdout(io.StringIO()),
+      jax.debug_key_reuse(False),  # calls share their valid arguments, keys too
+    ):
       warnings.simplefilter("ignore")
       unsound = unsound_number(function())
   except Hang:

@@ -333,7 +333,7 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
     del settings, noise, client
     return jnp.where(params > 2, jnp.nan, -jnp.ones_like(params))
 
-  update = exact_update(None, 1.0)._replace(release=sometimes_nan)
+  update = exact_update(lambda params, client: params, 1.0)._replace(release=sometimes_nan)
   process = draw_and_discard_process(
     update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight
   )
