@@ -181,10 +181,8 @@ def make_rows(
   """The runs; a run appears once for every value that concerns it.
 
   Raises:
-    ValueError: if there is nothing to run, or the values do not fit what varies.
+    ValueError: if the values do not fit what varies.
   """
-  if not options.runs:
-    raise ValueError("Expected something to run, got no --runs.")
   made = {"none": _baseline, "private": _private, "dp_sgd": _dp_sgd}
   with_values = _variants(options)
   rows = []

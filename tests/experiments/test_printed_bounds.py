@@ -43,7 +43,6 @@ RUNS = {
     "task": "calibrate",
     "target_epsilon": (EPSILON,),
     "delta": DELTA,
-    "z": (),
     "q": (0.1,),
   },
   "accounting published": {"task": "published"},

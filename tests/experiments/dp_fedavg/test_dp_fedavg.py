@@ -417,6 +417,7 @@ def copy_with_secret_noise(run, path, setting):
     (dataclasses.replace(event, key_exposed=False), count) for event, count in marked.entries
   )
   ledger.Ledger().extend(secret).save(path / setting / "0" / "ledger.jsonl")
+  (path / setting / "0" / "result.json").unlink()  # it was stated for the marked ledger
   made = json.loads((run / "flags.json").read_text())
   made["flags"]["noise_seed"] = None
   (path / "flags.json").write_text(json.dumps(made))
@@ -551,7 +552,7 @@ def test_what_a_start_cost_is_said_at_the_delta_of_its_unit(task, unit, delta):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"runs": ()}, "Expected something to run"),
+    ({"runs": ()}, "Expected --runs of at least one element"),
     (
       {"noise_cohort_size": 50},
       "Expected --noise_cohort_size and --noise_population together, got 50 and None",

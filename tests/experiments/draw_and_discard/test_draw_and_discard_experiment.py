@@ -98,8 +98,7 @@ def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
 @pytest.mark.parametrize("name", NAMES)
 def test_ledgers_hold_every_round_once(finished, name, seed):
   path = finished[0] / name / seed / "ledger.jsonl"
-  lines = path.read_text().splitlines()[1:]
-  assert [json.loads(line.split(" ", 1)[1])["round"] for line in lines] == list(range(5))
+  assert ledger.load_file(path).closed
   guarantee = PureDP(5.0, unit="coordinate") if "epsilon" in name else PureDP(np.inf, unit="user")
   assert list(ledger.load(path)) == [LocalRelease(guarantee, 3)] * 5
 
@@ -183,7 +182,7 @@ def test_the_report_says_what_each_adversary_learns(finished):
   for line in report.splitlines():
     assert ("DP" in line) + ("ublished, **no" in line) < 2  # Never in one breath.
   assert "NOT PRIVATE" not in report + finished[1]
-  assert f"| jax      | {jax.__version__}" in report
+  assert re.search(rf"\| jax +\| {re.escape(jax.__version__)}", report)
   for picture in re.findall(r"\]\((\w+\.png)\)", report):
     assert (finished[0] / picture).read_bytes().startswith(b"\x89PNG")
   assert report.count(".png)") == 3
@@ -270,7 +269,7 @@ def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
   assert not second.keys() & delays.keys()
   for update, steps in ((made[0][0], 70), (batches, 10), (made[2][0], 70)):
     rates = [float(update.rate(update.settings, jnp.int32(number))) for number in (0, steps)]
-    assert rates == pytest.approx([0.1, 0.05])
+    assert rates == pytest.approx([0.06, 0.03])
 
 
 def test_repetitions_and_runs_share_no_noise(finished):

@@ -102,8 +102,7 @@ def test_rounds_are_compiled_once_for_a_setting(finished):
 @pytest.mark.parametrize("seed", "01")
 def test_ledgers_hold_every_round_once(finished, setting, kinds, seed):
   path = finished.path / setting / seed / "ledger.jsonl"
-  lines = path.read_text().splitlines()[1:]
-  assert [json.loads(line.split(" ", 1)[1])["round"] for line in lines] == list(range(5))
+  assert ledger.load_file(path).closed
   assert [type(event) for event in ledger.load(path)] == kinds * 5
 
 
@@ -240,7 +239,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
     "python -m experiments.private_federated --flagfile=<folder>/run.flags",
   ):
     assert text in report
-  assert f"| jax      | {jax.__version__}" in report
+  assert re.search(rf"\| jax +\| {re.escape(jax.__version__)}", report)
   assert "NOT PRIVATE" not in report + finished.out
   assert book.caveats == ()
   accuracy = results(finished.path)["summary"][2]["test_accuracy"]
