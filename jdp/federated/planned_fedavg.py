@@ -81,7 +81,7 @@ def dp_fedavg(
       and target_epsilon, or a target without a delta. Also if the sampler has other users, or its
       rounds differ, as in epochs: then give z.
 
-  >>> import numpy as np
+  >>> import jax, numpy as np
   >>> from jdp import accounting, data, federated, models
   >>> rng = np.random.default_rng(0)
   >>> users = rng.integers(0, 50, 600)
