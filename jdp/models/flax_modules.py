@@ -144,7 +144,7 @@ def _with_keys(state: nnx.State, key: jax.Array) -> nnx.State:
     if isinstance(variable, nnx.RngKey):
       return variable.replace(next(keys))
     if isinstance(variable, nnx.RngCount):
-      return variable.replace(jnp.zeros_like(variable.get_value()))
+      return variable.replace(jnp.zeros_like(variable[...]))
     return variable
 
   return nnx.from_flat_state([(path, renewed(variable)) for path, variable in flat])
