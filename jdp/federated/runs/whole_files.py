@@ -1,11 +1,14 @@
 """Files that are whole or absent, whenever the process is killed, and say if they were changed."""
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from jdp.ledger.append_only_file import AppendOnlyFile
 
 _DAMAGED = (
   "a file that was changed or damaged; restore it from a copy, or start anew in another folder."
@@ -75,7 +78,9 @@ def _seal(data: Mapping[str, Any]) -> str:
 
 
 class RowFile:
-  """A JSON Lines file of rows by round.
+  """A JSON Lines file of rows by round, which grows at its end.
+
+  A row costs the same however many there are. What a killed process left of one is dropped.
 
   Args:
     path: the file.
@@ -84,17 +89,34 @@ class RowFile:
 
   Attributes:
     rows: what it holds.
+
+  Raises:
+    ValueError: if it holds anything else.
   """
 
   def __init__(self, path: pathlib.Path, done: int):
     self._path = path
-    rows = read_rows(path) if done else []
+    lines = path.read_bytes().splitlines(keepends=True) if done and path.exists() else []
+    if lines and not lines[-1].endswith(b"\n"):
+      del lines[-1]
     try:
+      rows = [json.loads(line) for line in lines]
       self.rows = [row for row in rows if row["round"] <= done]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
       raise ValueError(f"Expected rows by round in {path}, got {_DAMAGED}") from error
+    kept = b"".join(lines[: len(self.rows)])
+    self._size, self._hash = len(kept), hashlib.sha256(kept)
+
+  @property
+  def digest(self) -> bytes:
+    """SHA-256 of what the file holds."""
+    return self._hash.digest()
 
   def append(self, row: dict[str, Any]) -> None:
     """Adds a row, on disk when this returns."""
+    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    with contextlib.closing(AppendOnlyFile(self._path)) as file:
+      file.append(line, size=self._size)
     self.rows.append(row)
-    write_rows(self._path, self.rows)
+    self._size += len(line)
+    self._hash.update(line)
