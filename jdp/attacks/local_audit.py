@@ -17,6 +17,7 @@ from jdp.mechanisms.separated_product import SeparatedParameters
 Statistic = Callable[[Report], jax.Array]  # report -> scalar
 
 _BATCH = 4096
+_GROUP = 64  # batches in one call
 _SHRUNK = 1e-6  # the second input's share of the radius, where the magnitude is released apart
 
 
@@ -69,17 +70,29 @@ def score_sampler(
   """
   _validate.in_range(1, 2**24, batch=batch)
 
-  @jax.jit
   def scores(key, number, value):
     keys = jax.random.split(jax.random.fold_in(key, number), batch)
     return jax.vmap(lambda own: statistic(release(own, value)))(keys)
 
+  @jax.jit
+  def group(key, first, count, value):
+    made = jax.eval_shape(scores, key, first, value)
+    empty = jax.tree.map(lambda x: jnp.zeros((_GROUP, *x.shape), x.dtype), made)
+
+    def fill(i, filled):
+      return jax.tree.map(lambda a, x: a.at[i].set(x), filled, scores(key, first + i, value))
+
+    return jax.lax.fori_loop(0, count, fill, empty)
+
   def sample(key: jax.Array, value: Any, num_samples: int) -> Any:
-    # Every batch has the same shape, so one compilation serves; the last one is cut to size.
+    # Every group has the same shape, so one compilation serves. One call makes many batches, as a
+    # call costs as much as a small batch.
+    number = math.ceil(num_samples / batch)
     parts = [
-      jax.device_get(scores(key, number, value)) for number in range(math.ceil(num_samples / batch))
+      jax.device_get(group(key, first, min(_GROUP, number - first), value))
+      for first in range(0, number, _GROUP)
     ]
-    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:num_samples], *parts)
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays).reshape(-1)[:num_samples], *parts)
 
   return sample
 
