@@ -16,6 +16,7 @@ ledger cannot take them for one event.
 | what all have in common | `base` |
 | who took part in a round | `sampling` |
 | what was released about them | `queries` |
+| both, where noise is correlated over the rounds of a run | `correlated` |
 | what a ledger holds: rounds, releases by local mechanisms | `rounds` |
 """
 
@@ -23,6 +24,11 @@ from jdp.events.base import (
   EVENT_TYPES,
   NO_NUMBER,
   EventBase,
+)
+from jdp.events.correlated import (
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  MinSeparationSampling,
 )
 from jdp.events.queries import (
   ConcentratedRelease,
@@ -59,6 +65,8 @@ __all__ = [
   "NO_NUMBER",
   "BallsInBins",
   "ConcentratedRelease",
+  "CorrelatedGaussianSum",
+  "CyclicPoissonSampling",
   "DiscreteGaussianSum",
   "DistributedGaussianSum",
   "Event",
@@ -68,6 +76,7 @@ __all__ = [
   "GroupedSums",
   "LaplaceSum",
   "LocalRelease",
+  "MinSeparationSampling",
   "NonPrivate",
   "PoissonSampling",
   "PureRelease",

@@ -16,6 +16,8 @@ EVENT_TYPES: dict[str, type] = {}
 NO_NUMBER = np.int32(-1)
 """The number of an event that was given none."""
 
+_ALWAYS_LEAVES = ("number", "index")  # what tells the rounds of a scan apart
+
 T = TypeVar("T")
 
 
@@ -50,7 +52,9 @@ def event(cls: type[T]) -> type[T]:
   names = tuple(f.name for f in dataclasses.fields(kind))
 
   def is_leaf(name: str, value: Any) -> bool:
-    return name == "number" or isinstance(value, jax.Array | np.ndarray) or _holds_events(value)
+    return (
+      name in _ALWAYS_LEAVES or isinstance(value, jax.Array | np.ndarray) or _holds_events(value)
+    )
 
   def flatten(event: Any) -> tuple[list[Any], tuple[Any, Any]]:
     values = [getattr(event, name) for name in names]

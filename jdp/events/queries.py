@@ -7,6 +7,7 @@ import jax
 
 from jdp import _validate
 from jdp.events.base import EVENT_TYPES, EventBase, event
+from jdp.events.correlated import CorrelatedGaussianSum
 
 T = TypeVar("T")
 
@@ -233,6 +234,7 @@ SumQueryEvent = (
   | DistributedGaussianSum
   | DiscreteGaussianSum
   | SkellamSum
+  | CorrelatedGaussianSum
 )
 QueryEvent = Annotated[SumQueryEvent, EventBase]  # at run time a registered one too (`register`)
 

@@ -4,6 +4,7 @@ import jax
 
 from jdp import _validate
 from jdp.events.base import EventBase, event
+from jdp.events.correlated import CyclicPoissonSampling, MinSeparationSampling
 
 
 @event
@@ -104,4 +105,11 @@ class BallsInBins(EventBase):
       _validate.integer(1, population=self.population)
 
 
-SamplingEvent = PoissonSampling | FixedSizeSampling | ShuffledBatches | BallsInBins
+SamplingEvent = (
+  PoissonSampling
+  | FixedSizeSampling
+  | ShuffledBatches
+  | BallsInBins
+  | MinSeparationSampling
+  | CyclicPoissonSampling
+)
