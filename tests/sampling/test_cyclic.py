@@ -45,9 +45,7 @@ SAMPLERS = {
 def test_no_record_takes_part_more_often_or_closer_than_its_event_says(name, key):
   sampler = SAMPLERS[name]()
   samples, rounds = run(sampler, jax.random.split(key, 25))
-  times = {
-    record: [t for t, members in enumerate(rounds) if record in members] for record in range(40)
-  }
+  times = [[t for t, members in enumerate(rounds) if record in members] for record in range(40)]
   event = sampler.event(sampler.init())
   cap = 25 if name.startswith("coins") else event.max_participations
   assert all(len(own) <= cap for own in times)
