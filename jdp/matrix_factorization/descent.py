@@ -22,7 +22,7 @@ def minimize(
 
   Args:
     function: x -> (its value > 0, its gradient).
-    start: float64 [n].
+    start: float64 [n], not 0. The first step is a tenth of its length.
     tolerance: it stops when an iteration decreases the value by less, relative to it.
     most: iterations.
   """

@@ -220,6 +220,18 @@ def test_buffers_for_several_participations_beat_those_for_one():
   )
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("n", [48, 9])
+def test_more_buffers_than_a_short_run_needs_do_no_harm(n):
+  """Decays then meet, where the formulas divide by zero."""
+  scope = {"min_separation": 20, "max_participations": None}
+  few, many = (
+    mf.buffered_toeplitz(n, buffers=b, objective="mean", **scope).root_mean_squared_error(**scope)
+    for b in (1, 4)
+  )
+  assert many <= few * (1 + 1e-6)
+
+
 def test_two_rounds_have_the_known_optimum():
   strategy = mf.banded(2, 2)
   columns = strategy.matrix()
