@@ -30,7 +30,7 @@ _PYTHON = flags.DEFINE_string(
 )
 _LIMIT = flags.DEFINE_float("limit", 600.0, "Seconds after which a peer's search is stopped.")
 _ROOT = pathlib.Path(__file__).parents[2]
-_EQUAL = 1 + 1e-4  # the errors' ratio up to which neither strategy counts as worse
+_EQUAL = 1 + 1e-6  # the errors' ratio up to which neither strategy counts as worse
 
 
 class Setting(NamedTuple):

@@ -65,6 +65,20 @@ def test_no_pattern_exceeds_the_sensitivity_and_exact_ones_are_reached(kind):
   assert np.median(ratios) < 1.1
 
 
+def test_rows_for_columns_and_separations_off_by_one_are_refuted():
+  """What the comparison with brute force would catch: numbers that are no bounds."""
+  rng = np.random.default_rng(2)
+  by_rows, wider, fewer = 0, 0, 0
+  for _ in range(50):
+    strategy = random_strategy(rng, "banded", 12)
+    matrix, b = strategy.matrix(), max(2, len(strategy.diagonals))
+    truth = brute_force(matrix, b, 3)
+    by_rows += heaviest_pattern(np.sum(matrix**2, axis=1), b, 3) < truth * 0.99
+    wider += strategy.squared_sensitivity(b + 1, 3) < truth * 0.99
+    fewer += strategy.squared_sensitivity(b, 2) < truth * 0.99
+  assert min(by_rows, wider, fewer) > 10
+
+
 @pytest.mark.parametrize("n", [1, 5, 8, 12])
 def test_a_trees_sensitivity_is_exact(n):
   for b, k in itertools.product((1, 2, 3, 5), (1, 2, 4)):
