@@ -123,7 +123,8 @@ def _one_run(
 
 def _shared(event: EventBase) -> tuple[Any, ...]:
   """What the events of all rounds of one run have in common."""
-  return type(event), *_values_shared(type(event))(event)
+  kind: Any = type(event)
+  return kind, *_values_shared(kind)(event)
 
 
 @functools.cache
@@ -201,9 +202,8 @@ def _check_sampling(events: Iterable[Round]) -> None:
 
 def _check_relation(sampling: SamplingEvent, relation: Relation) -> None:
   """Refuses add/remove where a record that leaves may move others to other rounds."""
-  cyclic = isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling)
-  fixed = isinstance(sampling, FixedSizeSampling | ShuffledBatches)
-  if relation is Relation.ADD_REMOVE and (fixed or (cyclic and not sampling.by_identity)):
+  drawn_alone = not isinstance(sampling, FixedSizeSampling | ShuffledBatches)
+  if relation is Relation.ADD_REMOVE and not getattr(sampling, "by_identity", drawn_alone):
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(sampling).__name__} with correlated "
       "noise, got add_remove: a record that leaves may change the rounds of others; pass one of "
