@@ -193,7 +193,7 @@ def test_registered_events_are_queries_too():
       TestedRelease("x")
   finally:
     events.EVENT_TYPES.pop("TestedRelease")
-    events._REGISTERED.pop()
+    events.queries._REGISTERED.pop()
 
 
 def test_events_with_traced_numbers_pass_through_jit_and_vmap():

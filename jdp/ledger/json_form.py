@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jdp import guarantees
-from jdp.events import EVENT_TYPES, Event, FixedSizeSampling
+from jdp.events import EVENT_TYPES, CorrelatedGaussianSum, Event, FixedSizeSampling
 
 _LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
@@ -85,7 +85,10 @@ def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
 
 # Types that check one number without a look at another, and that it lies in an interval. If a
 # column's least and largest number are accepted, so are those between.
-_SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {FixedSizeSampling}
+_SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {
+  FixedSizeSampling,
+  CorrelatedGaussianSum,
+}
 
 
 def _is_plain(column: _Column) -> bool:

@@ -8,11 +8,13 @@
 | optimised buffers (BLT) | `buffered` |
 | optimised bands (BandMF) | `banded_matrices` |
 | the binary tree | `trees` |
+| the event of a planned run | `plans` |
 """
 
 from jdp.matrix_factorization.banded_matrices import BandedStrategy, banded
 from jdp.matrix_factorization.buffered import BufferedStrategy, buffered_toeplitz
 from jdp.matrix_factorization.optimised_toeplitz import banded_toeplitz
+from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import (
   ToeplitzStrategy,
@@ -33,6 +35,7 @@ __all__ = [
   "banded_toeplitz",
   "buffered_toeplitz",
   "identity",
+  "planned_sum",
   "square_root_toeplitz",
   "tree",
 ]

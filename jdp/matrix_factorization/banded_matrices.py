@@ -32,6 +32,11 @@ class BandedStrategy(Strategy):
     return self.diagonals.shape[1]
 
   @property
+  def bands(self) -> int:
+    """See `Strategy`."""
+    return len(self.diagonals)
+
+  @property
   def memory(self) -> int:  # type: ignore[override]
     """See `Strategy`."""
     return len(self.diagonals) - 1

@@ -14,7 +14,10 @@ All numbers are for sigma = S = 1, and computed in float64 on the host.
 """
 
 import abc
+import dataclasses
+import hashlib
 import math
+from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -40,6 +43,25 @@ class Strategy(abc.ABC):
   @abc.abstractmethod
   def num_rounds(self) -> int:
     """The number of rounds, n."""
+
+  @property
+  def bands(self) -> int:
+    """How many diagonals of C are not zero, from the main one down to the last; at most n."""
+    return self.num_rounds
+
+  @property
+  def fingerprint(self) -> str:
+    """A digest of the strategy's numbers: 32 hexadecimal digits.
+
+    Strategies of one type with equal numbers have the same. Optimised ones may differ in their last
+    digits between machines, so a run that goes on elsewhere takes its strategy along (`save`).
+    """
+    digest = hashlib.blake2b(type(self).__name__.encode(), digest_size=16)
+    fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]  # all strategies are dataclasses
+    for field in fields:
+      value = np.asarray(getattr(self, field.name), "<f8")
+      digest.update(f"{field.name} {value.shape}".encode() + value.tobytes())
+    return digest.hexdigest()
 
   @abc.abstractmethod
   def matrix(self) -> np.ndarray:

@@ -30,6 +30,11 @@ class ToeplitzStrategy(Strategy):
     """The number of rounds, n."""
     return len(self.coefficients)
 
+  @property
+  def bands(self) -> int:
+    """See `Strategy`."""
+    return int(np.flatnonzero(self.coefficients)[-1]) + 1
+
   def matrix(self) -> np.ndarray:
     """C, float64 [n, n]."""
     return linalg.toeplitz(self.coefficients, np.zeros(self.num_rounds))

@@ -13,13 +13,34 @@ with data refuses any other number of records.
 | `fixed_size` | a uniform subset of fixed size | replace-one |
 | `shuffled` | the next batch of a shuffled epoch | all three (1) |
 | `balls_in_bins` | those that picked this round of the epoch | all three (1) |
+| `min_separation` | the next group; each in its turn, up to a cap | zero-out, replace-one (2) |
+| `cyclic_poisson` | of the next group, each member independently | zero-out (2) |
 
 (1) An epoch costs one unsampled release.
+(2) For runs with correlated noise. With groups by identity (`groups_by_identity`): add/remove too.
 """
 
 from jdp.sampling.base import Sample, Sampler
+from jdp.sampling.cyclic import (
+  CyclicState,
+  cyclic_poisson,
+  groups_by_identity,
+  min_separation,
+)
 from jdp.sampling.epochs import EpochState, balls_in_bins, shuffled
 from jdp.sampling.independent import poisson
 from jdp.sampling.subsets import fixed_size
 
-__all__ = ["EpochState", "Sample", "Sampler", "balls_in_bins", "fixed_size", "poisson", "shuffled"]
+__all__ = [
+  "CyclicState",
+  "EpochState",
+  "Sample",
+  "Sampler",
+  "balls_in_bins",
+  "cyclic_poisson",
+  "fixed_size",
+  "groups_by_identity",
+  "min_separation",
+  "poisson",
+  "shuffled",
+]

@@ -101,7 +101,7 @@ def test_a_query_that_tells_who_is_there_is_refuted_under_zero_out():
 def undone(monkeypatch):
   """Registries of queries, events and analyses, as they were after the test."""
   monkeypatch.setattr(registry, "_QUERIES", registry.registered())
-  monkeypatch.setattr(events, "_REGISTERED", [])
+  monkeypatch.setattr(events.queries, "_REGISTERED", [])
   monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
   known = set(events.EVENT_TYPES)
   yield

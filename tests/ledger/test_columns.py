@@ -95,7 +95,7 @@ def test_an_event_of_ones_own_is_made_by_its_constructor(monkeypatch):
 
   monkeypatch.setattr(events, "EVENT_TYPES", dict(events.EVENT_TYPES))
 
-  @events._event
+  @events.base.event
   class Ratio(EventBase):
     a: float
     b: float

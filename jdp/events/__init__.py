@@ -1,0 +1,93 @@
+"""Events: what a run did with private data, as the ledger records it.
+
+An event is a frozen value, and its docstring is its mathematical definition. Somebody who writes an
+accountant needs to know nothing else. An event never changes its meaning: a new meaning is a new
+class. Events are checked when they are made.
+
+Events are pytrees, so a jitted step can return them and a scan can stack them. Fields that hold
+arrays are leaves, such as a clip norm that follows a schedule. Everything else is static: names,
+policies and constants. Static values therefore stay float64 on their way through jit.
+
+One leaf always exists, the event's number. So the events of a scan always have an axis, and a
+ledger cannot take them for one event.
+
+| events | module |
+|---|---|
+| what all have in common | `base` |
+| who took part in a round | `sampling` |
+| what was released about them | `queries` |
+| both, where noise is correlated over the rounds of a run | `correlated` |
+| what a ledger holds: rounds, releases by local mechanisms | `rounds` |
+"""
+
+from jdp.events.base import (
+  EVENT_TYPES,
+  NO_NUMBER,
+  EventBase,
+)
+from jdp.events.correlated import (
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  MinSeparationSampling,
+)
+from jdp.events.queries import (
+  ConcentratedRelease,
+  DiscreteGaussianSum,
+  DistributedGaussianSum,
+  GaussianSum,
+  GroupedSums,
+  LaplaceSum,
+  NonPrivate,
+  PureRelease,
+  QueryEvent,
+  RandomizedResponse,
+  SkellamSum,
+  SumQueryEvent,
+  WeightedAverage,
+  query_event_types,
+  register,
+)
+from jdp.events.rounds import (
+  Event,
+  LocalRelease,
+  Round,
+)
+from jdp.events.sampling import (
+  BallsInBins,
+  FixedSizeSampling,
+  PoissonSampling,
+  SamplingEvent,
+  ShuffledBatches,
+)
+
+__all__ = [
+  "EVENT_TYPES",
+  "NO_NUMBER",
+  "BallsInBins",
+  "ConcentratedRelease",
+  "CorrelatedGaussianSum",
+  "CyclicPoissonSampling",
+  "DiscreteGaussianSum",
+  "DistributedGaussianSum",
+  "Event",
+  "EventBase",
+  "FixedSizeSampling",
+  "GaussianSum",
+  "GroupedSums",
+  "LaplaceSum",
+  "LocalRelease",
+  "MinSeparationSampling",
+  "NonPrivate",
+  "PoissonSampling",
+  "PureRelease",
+  "QueryEvent",
+  "RandomizedResponse",
+  "Round",
+  "SamplingEvent",
+  "ShuffledBatches",
+  "SkellamSum",
+  "SumQueryEvent",
+  "WeightedAverage",
+  "query_event_types",
+  "register",
+]

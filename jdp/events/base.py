@@ -1,0 +1,96 @@
+"""What all events have in common, and how a class becomes one."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from jdp._arguments import convert_fields
+
+EVENT_TYPES: dict[str, type] = {}
+"""Every event type, by the name that ledger files use for it."""
+
+NO_NUMBER = np.int32(-1)
+"""The number of an event that was given none."""
+
+_ALWAYS_LEAVES = ("number", "index")  # what tells the rounds of a scan apart
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EventBase:
+  """The fields that every event has beside what happened.
+
+  They take no part in equality: rounds that cost the same are equal.
+
+  Attributes:
+    number: The number of the event's round, an int32 scalar, or -1. A `Round` without one has its
+      query's. It is always a leaf of the pytree. So a scan stacks every event that is returned from
+      it, the constant ones too.
+    key_exposed: Whether the release's noise came from a key that `jdp.random.secure_key` did not
+      make, or that drew something else too. Then the event's guarantee does not hold against anyone
+      who knows or guesses that key.
+  """
+
+  number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
+  key_exposed: bool | jax.Array = dataclasses.field(default=False, compare=False, repr=False)
+
+
+@dataclass_transform(frozen_default=True)
+def event(cls: type[T]) -> type[T]:
+  """Makes `cls` a frozen dataclass, a pytree, and known to the ledger's file by its name."""
+  if not issubclass(cls, EventBase):
+    raise ValueError(
+      f"Expected a subclass of EventBase, got {cls.__name__}; derive it from EventBase, as a scan "
+      "loses events without a number."
+    )
+  kind: Any = dataclasses.dataclass(frozen=True)(_converting(cls))
+  names = tuple(f.name for f in dataclasses.fields(kind))
+
+  def is_leaf(name: str, value: Any) -> bool:
+    return (
+      name in _ALWAYS_LEAVES or isinstance(value, jax.Array | np.ndarray) or _holds_events(value)
+    )
+
+  def flatten(event: Any) -> tuple[list[Any], tuple[Any, Any]]:
+    values = [getattr(event, name) for name in names]
+    # Decided for each value, as a field may hold a constant in one run and a schedule in another.
+    traced = [is_leaf(name, value) for name, value in zip(names, values, strict=True)]
+    leaves = [v for v, t in zip(values, traced, strict=True) if t]
+    static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
+    dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
+    return leaves, (dynamic, static)
+
+  def unflatten(names_and_static: tuple[Any, Any], leaves: Iterable[Any]) -> Any:
+    dynamic, static = names_and_static
+    # Not by the constructor: its checks would meet tracers, and the placeholders that JAX puts in.
+    event = object.__new__(kind)
+    for name, value in (*zip(dynamic, leaves, strict=True), *static):
+      object.__setattr__(event, name, value)
+    return event
+
+  jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+  EVENT_TYPES[kind.__name__] = kind
+  return kind
+
+
+def _converting(cls: type[T]) -> type[T]:
+  """Makes the constructor of `cls` convert its fields before it checks them."""
+  check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda event: None)
+
+  def __post_init__(event: Any) -> None:  # noqa: N807  # a dataclass calls it by this name
+    convert_fields(event)
+    check(event)
+
+  cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+  return cls
+
+
+def _holds_events(value: Any) -> bool:
+  """Whether a field's value is an event, or a tuple of events."""
+  inner = value if isinstance(value, tuple) else (value,)
+  return bool(inner) and all(type(v) in EVENT_TYPES.values() for v in inner)

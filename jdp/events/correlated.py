@@ -1,0 +1,165 @@
+"""Events of runs whose noise is correlated over the rounds: one Gaussian release for a whole run.
+
+Round t of a run of n rounds releases row t of G + C^-1 Z. The rows of G are the rounds' sums, each
+divided by the round's clip norm, so that one record moves a row by at most 1. C is the strategy, a
+lower triangular matrix [n, n] (a tree's has more rows), and Z is independent normal noise of
+standard deviation z. All rounds together are a function of C G + Z, *one* Gaussian release, also
+where G depends on earlier rounds (arXiv 2202.08312, 2306.08153). How far a record moves C G depends
+on which rounds it takes part in. The sampling's event says what the sampler enforces about them.
+"""
+
+import jax
+
+from jdp import _validate
+from jdp.events.base import EventBase, event
+
+_SLACK = 1 + 1e-9  # of numbers that rounding may have moved
+
+
+@event
+class CorrelatedGaussianSum(EventBase):
+  """Row `index` of clip_norm (G + C^-1 Z) was released.
+
+  All fields but the clip norm and the index are the plan of the run. Rounds of equal plans are of
+  one run, or of as many runs as one index occurs.
+
+  The bound of a plan holds for records whose rounds keep its pattern: any two at least
+  `min_separation` apart, and at most `max_participations` in all. It holds under zero-out, and with
+  twice the sensitivity under replace-one, if the rounds open to a record do not depend on the data.
+  It holds under add/remove if besides nobody's rounds depend on who else is present: each record's
+  follow from its own identity or its own coins. Equal splits and samples of fixed size do not.
+
+  Attributes:
+    clip_norm: S, the L2 bound on what one record contributes to the round's sum. It may differ
+      between rounds, as what earlier rounds released decides it.
+    noise_multiplier: z, the standard deviation of Z's entries. Zero means no privacy.
+    strategy: the fingerprint of C, a digest of its numbers.
+    num_rounds: n, the rounds that C is for.
+    min_separation: b of the pattern; neighbouring rounds are 1 apart.
+    max_participations: k of the pattern.
+    squared_sensitivity: a bound on |C G - C G'|^2 for neighbours whose G differ by at most 1 in
+      each row of one such pattern.
+    bands: how many diagonals of C are not zero, counted from the main one down to the last.
+    largest_column_norm: the largest L2 norm of a column of C.
+    index: t in [0, n). It is always a leaf of the pytree.
+  """
+
+  clip_norm: float | jax.Array
+  noise_multiplier: float
+  strategy: str
+  num_rounds: int
+  min_separation: int
+  max_participations: int
+  squared_sensitivity: float
+  bands: int
+  largest_column_norm: float
+  index: int | jax.Array
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    _validate.non_negative(noise_multiplier=self.noise_multiplier)
+    _validate.integer(
+      1,
+      num_rounds=self.num_rounds,
+      min_separation=self.min_separation,
+      max_participations=self.max_participations,
+      bands=self.bands,
+    )
+    _validate.in_range(1, self.num_rounds, bands=self.bands)
+    _validate.positive(
+      squared_sensitivity=self.squared_sensitivity, largest_column_norm=self.largest_column_norm
+    )
+    column = self.largest_column_norm * self.largest_column_norm
+    most = self.max_participations * self.max_participations * column
+    if not column <= self.squared_sensitivity * _SLACK <= most * _SLACK * _SLACK:
+      raise ValueError(
+        "Expected squared_sensitivity between the square of largest_column_norm, which is for one "
+        f"participation, and max_participations^2 times that, got {self.squared_sensitivity} with "
+        f"{self.largest_column_norm}; take both from the strategy."
+      )
+    if not isinstance(self.index, jax.Array):
+      _validate.integer(0, index=self.index)
+      if self.index >= self.num_rounds:
+        raise ValueError(
+          f"Expected index below num_rounds, {self.num_rounds}, got {self.index}; end the run, or "
+          "make a strategy for more rounds."
+        )
+
+
+@event
+class MinSeparationSampling(EventBase):
+  """A record takes part in at most k rounds of a run, any two of them at least b apart.
+
+  Which rounds are open to a record follows from public data that the records have no part in, such
+  as its number. Of those, a record may sit out any. The sample of a round depends on nothing else.
+
+  A bound holds under zero-out and replace-one. It holds under add/remove only with `by_identity`:
+  if groups were cut by position or to equal sizes, a record that leaves would move others to
+  other rounds.
+
+  Attributes:
+    min_separation: b, in rounds of the sampler; neighbouring rounds are 1 apart.
+    max_participations: k, over the whole run of the sampler.
+    population: N, the public number of records.
+    position: the sampler's number of this round, from 0. None in a plan that names none. Rounds of
+      one run have positions that grow with their indices by the same steps.
+    by_identity: whether the rounds open to a record follow from its own identity, or coin, whoever
+      else is present.
+  """
+
+  min_separation: int
+  max_participations: int
+  population: int
+  position: int | jax.Array | None = None
+  by_identity: bool = False
+
+  def __post_init__(self):
+    _validate.integer(
+      1,
+      min_separation=self.min_separation,
+      max_participations=self.max_participations,
+      population=self.population,
+    )
+    _check_position(self.position)
+
+
+@event
+class CyclicPoissonSampling(EventBase):
+  """Records are in groups; in round t each member of group t mod b takes part with probability p.
+
+  It decides so by its own coin, secret, and fresh in every round. A record's group follows from
+  public data that the records have no part in.
+
+  A bound holds under zero-out, and under add/remove with `by_identity`. Under replace-one nothing
+  is amplified.
+
+  Attributes:
+    num_groups: b. So any two rounds of a record are at least b apart.
+    probability: p, the rate *within the group*, in [0, 1], as realised by the sampler. The expected
+      sample is p N / b records.
+    population: N, the public number of records.
+    position: as for `MinSeparationSampling`.
+    by_identity: as for `MinSeparationSampling`.
+    overflow_probability: as for `PoissonSampling`.
+  """
+
+  num_groups: int
+  probability: float
+  population: int
+  position: int | jax.Array | None = None
+  by_identity: bool = False
+  overflow_probability: float = 0.0
+
+  def __post_init__(self):
+    _validate.integer(1, num_groups=self.num_groups, population=self.population)
+    _validate.probability(
+      probability=self.probability, overflow_probability=self.overflow_probability
+    )
+    _check_position(self.position)
+
+
+def _check_position(position: int | jax.Array | None) -> None:
+  """Refuses a position on the host that is no whole number >= 0."""
+  if position is not None and not isinstance(position, jax.Array):
+    _validate.integer(0, position=position)

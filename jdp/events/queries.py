@@ -1,0 +1,279 @@
+"""Events of queries: what was released about a sample."""
+
+import typing
+from typing import Annotated, TypeVar, dataclass_transform
+
+import jax
+
+from jdp import _validate
+from jdp.events.base import EVENT_TYPES, EventBase, event
+from jdp.events.correlated import CorrelatedGaussianSum
+
+T = TypeVar("T")
+
+
+@event
+class GaussianSum(EventBase):
+  """A sum of vectors was released with Gaussian noise.
+
+  It is the privacy tuple (S, sigma) of arXiv 1812.06210.
+
+  Attributes:
+    clip_norm: S, the L2 bound on what one record contributes to the sum.
+    stddev: The standard deviation sigma of the noise on each coordinate of the sum. `stddev /
+      clip_norm` is the noise multiplier z. Zero means no privacy.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+
+  def __post_init__(self):
+    # Values that vary are traced arrays inside jit; the ledger checks them when they arrive.
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+
+
+@event
+class LaplaceSum(EventBase):
+  """A sum of vectors was released with Laplace noise.
+
+  Attributes:
+    clip_norm: The L1 bound on what one record contributes to the sum.
+    scale: The scale of the noise on each coordinate of the sum. Zero means no privacy.
+  """
+
+  clip_norm: float
+  scale: float
+
+  def __post_init__(self):
+    _validate.positive(clip_norm=self.clip_norm)
+    _validate.non_negative(scale=self.scale)
+
+
+@event
+class WeightedAverage(EventBase):
+  """sum_k w_k D_k / max(W_min, sum_k w_k) was released with Gaussian noise.
+
+  The weights w_k lie in [0, 1], and ||D_k|| <= S. It is the clipped-denominator estimator of arXiv
+  1710.06963, Section 3.2.
+
+  Attributes:
+    clip_norm: S, the L2 bound on one record's vector.
+    stddev: The standard deviation of the noise on each coordinate of the *average*.
+    min_total_weight: W_min, the least value of the denominator. Public.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+  min_total_weight: float
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+    _validate.positive(min_total_weight=self.min_total_weight)
+
+
+@event
+class RandomizedResponse(EventBase):
+  """One of `num_values` values was released: the true one, or a uniform one of all.
+
+  Attributes:
+    noise: The probability that the value is replaced by a uniform one, in `[0, 1]`. The uniform one
+      may be the true one.
+    num_values: The number of values, at least 2.
+  """
+
+  noise: float
+  num_values: int
+
+  def __post_init__(self):
+    _validate.probability(noise=self.noise)
+    _validate.integer(2, num_values=self.num_values)
+
+
+@event
+class PureRelease(EventBase):
+  """Something was released by an epsilon-DP mechanism, under the relation of its round."""
+
+  epsilon: float
+
+  def __post_init__(self):
+    _validate.non_negative(epsilon=self.epsilon)
+
+
+@event
+class ConcentratedRelease(EventBase):
+  """Something was released by a rho-zCDP mechanism, under the relation of its round.
+
+  Source: arXiv 1605.02065.
+  """
+
+  rho: float
+
+  def __post_init__(self):
+    _validate.non_negative(rho=self.rho)
+
+
+@event
+class NonPrivate(EventBase):
+  """Something that depends on the data was released without protection: epsilon is infinite."""
+
+
+@event
+class GroupedSums(EventBase):
+  """Several sums of the *same* sample were released, each with its own, independent noise.
+
+  Attributes:
+    parts: What was released of each group. Parts may be nested.
+    labels: The groups' names, in the same order.
+  """
+
+  parts: tuple["QueryEvent", ...]
+  labels: tuple[str, ...]
+
+  def __post_init__(self):
+    if not self.parts or len(self.parts) != len(self.labels):
+      raise ValueError(f"Expected one label for each of at least one part, got {self.labels}.")
+
+
+@event
+class DistributedGaussianSum(EventBase):
+  """A sum of vectors was released, each with its owner's share of Gaussian noise.
+
+  Together the shares are N(0, stddev^2) per coordinate. A record that is zeroed or replaced leaves
+  its share where it is. One that is removed takes it along. So under add/remove the noise of
+  neighbours differs in variance too.
+
+  Attributes:
+    clip_norm: S, the L2 bound on what one record contributes to the sum.
+    stddev: The standard deviation of the noise that the observer could not subtract, as it came out
+      of the round. Zero means no privacy.
+    released: False if the round was abandoned before the observer saw anything of its sums.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+  released: bool | jax.Array = True
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+
+
+@event
+class DiscreteGaussianSum(EventBase):
+  """A sum of integer vectors was released, each with discrete Gaussian noise by its owner.
+
+  The source is arXiv 2102.06387. One coordinate's noise is the sum of `num_shares` variables with
+  P(x) proportional to e^(-x^2 / (2 share_stddev^2)). Removed records behave as those of
+  `DistributedGaussianSum`.
+
+  Attributes:
+    l2_norm: The L2 bound on the integers that one record contributes.
+    l1_norm: The L1 bound on them.
+    share_stddev: The parameter sigma of one share. Zero means no privacy.
+    num_shares: How many shares the released sum held. Without any there is no privacy.
+    dim: The number of coordinates.
+  """
+
+  l2_norm: float
+  l1_norm: float
+  share_stddev: float
+  num_shares: int | jax.Array
+  dim: int
+
+  def __post_init__(self):
+    _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
+    _validate.non_negative(share_stddev=self.share_stddev)
+    if not isinstance(self.num_shares, jax.Array):
+      _validate.integer(0, num_shares=self.num_shares)
+    _validate.integer(1, dim=self.dim)
+
+
+@event
+class SkellamSum(EventBase):
+  """A sum of integer vectors was released, each with Skellam noise by its owner (arXiv 2110.04995).
+
+  One coordinate's noise is the difference of two Poisson variables of mean num_shares
+  share_variance / 2. Removed records behave as those of `DistributedGaussianSum`.
+
+  Attributes:
+    l2_norm: The L2 bound on the integers that one record contributes.
+    l1_norm: The L1 bound on them.
+    share_variance: The variance of one share. Zero means no privacy.
+    num_shares: How many shares the released sum held. Without any there is no privacy.
+  """
+
+  l2_norm: float
+  l1_norm: float
+  share_variance: float
+  num_shares: int | jax.Array
+
+  def __post_init__(self):
+    _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
+    _validate.non_negative(share_variance=self.share_variance)
+    if not isinstance(self.num_shares, jax.Array):
+      _validate.integer(0, num_shares=self.num_shares)
+
+
+SumQueryEvent = (
+  GaussianSum
+  | LaplaceSum
+  | WeightedAverage
+  | RandomizedResponse
+  | PureRelease
+  | ConcentratedRelease
+  | NonPrivate
+  | GroupedSums
+  | DistributedGaussianSum
+  | DiscreteGaussianSum
+  | SkellamSum
+  | CorrelatedGaussianSum
+)
+QueryEvent = Annotated[SumQueryEvent, EventBase]  # at run time a registered one too (`register`)
+
+_REGISTERED: list[type] = []
+
+
+@dataclass_transform(frozen_default=True)
+def register(cls: type[T]) -> type[T]:
+  """Makes a subclass of `EventBase` an event of what a query released, for ledgers.
+
+  It is a decorator, for code outside the package. The fields of the subclass are annotated. The
+  class becomes a frozen dataclass and a pytree. Its docstring says what was done, and its
+  `__post_init__` checks the fields. With an analysis (`jdp.accounting.register_analysis`) ledgers
+  that hold it have an epsilon. With a query that releases it (`jdp.queries.registry.register`) it
+  is audited.
+
+  Raises:
+    ValueError: if it is no subclass of `EventBase`. Also if another event type has its name, by
+      which files know it.
+
+  >>> @register
+  ... class GaussianSum(EventBase):
+  ...   scale: float
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a name that no event type has, got GaussianSum; rename the class.
+  """
+  if cls.__name__ in EVENT_TYPES:
+    raise ValueError(
+      f"Expected a name that no event type has, got {cls.__name__}; rename the class."
+    )
+  kind = event(cls)
+  _REGISTERED.append(kind)
+  return kind
+
+
+def query_event_types() -> tuple[type, ...]:
+  """The types of all events that say what a query released.
+
+  They are those of this module, and the registered ones.
+  """
+  return (*typing.get_args(SumQueryEvent), *_REGISTERED)

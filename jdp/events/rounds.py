@@ -1,0 +1,71 @@
+"""Events of a ledger: rounds, and releases by local mechanisms."""
+
+from jdp import _validate
+from jdp.events.base import NO_NUMBER, EventBase, event
+from jdp.events.queries import QueryEvent
+from jdp.events.sampling import SamplingEvent
+from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
+
+
+@event
+class Round(EventBase):
+  """One sample was drawn and its noised sum released.
+
+  Attributes:
+    sampling: How the records of the round were chosen.
+    query: What was released about them.
+    relation: The neighbouring relation that the run declares. The accountant computes for another
+      on request, where an analysis is proved for it.
+    unit: What one record is.
+    observer: Who sees the release. For a noised sum, this is anyone who sees the models.
+  """
+
+  sampling: SamplingEvent
+  query: QueryEvent
+  relation: Relation = Relation.ADD_REMOVE
+  unit: Unit = Unit.USER
+  observer: Observer = Observer.MODEL
+
+  def __post_init__(self):
+    # The query's event has the number and the mark of its key, as it is made where the sum is
+    # released. They are compared by identity, because both may be tracers.
+    for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):
+      if getattr(self, name) is unknown:
+        object.__setattr__(self, name, getattr(self.query, name))
+
+
+@event
+class LocalRelease(EventBase):
+  """Each unit that took part in a round released one value through a local mechanism.
+
+  Attributes:
+    guarantee: What one release costs, with its relation, unit and observer.
+    max_releases: The most releases that one unit makes over the whole run. This is the
+      participation cap times the releases it makes in a round. None means as many as there are
+      rounds.
+  """
+
+  guarantee: AnyGuarantee
+  max_releases: int | None = None
+
+  def __post_init__(self):
+    if self.max_releases is not None:
+      _validate.integer(1, max_releases=self.max_releases)
+
+  @property
+  def relation(self) -> Relation:
+    """The relation of the release's guarantee."""
+    return self.guarantee.relation
+
+  @property
+  def unit(self) -> Unit:
+    """The unit of the release's guarantee."""
+    return self.guarantee.unit
+
+  @property
+  def observer(self) -> Observer:
+    """The observer of the release's guarantee."""
+    return self.guarantee.observer
+
+
+Event = Round | LocalRelease

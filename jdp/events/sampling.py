@@ -1,0 +1,115 @@
+"""Events of sampling: who took part in a round."""
+
+import jax
+
+from jdp import _validate
+from jdp.events.base import EventBase, event
+from jdp.events.correlated import CyclicPoissonSampling, MinSeparationSampling
+
+
+@event
+class PoissonSampling(EventBase):
+  """Each record takes part independently with probability `probability`.
+
+  Attributes:
+    probability: The rate q, in `[0, 1]`, as realised by the sampler. That is its integer threshold
+      divided by the range.
+    overflow_probability: The probability that a sample outgrew the public capacity and surplus
+      records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
+      of it over rounds to delta.
+    population: N, the public number of records. None in a plan that names none.
+  """
+
+  probability: float
+  overflow_probability: float = 0.0
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.probability(
+      probability=self.probability, overflow_probability=self.overflow_probability
+    )
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
+@event
+class FixedSizeSampling(EventBase):
+  """A uniformly random subset of fixed size takes part, drawn anew for each round.
+
+  It is drawn without replacement.
+
+  Attributes:
+    sample_size: The number m of records in the sample, in `[1, population]`.
+    population: N, the public number of records.
+  """
+
+  sample_size: int
+  population: int
+
+  def __post_init__(self):
+    _validate.integer(1, population=self.population, sample_size=self.sample_size)
+    if self.sample_size > self.population:
+      raise ValueError(
+        f"Expected sample_size <= population, got {self.sample_size} > {self.population}."
+      )
+
+
+@event
+class ShuffledBatches(EventBase):
+  """The round's records are the next batch of an epoch.
+
+  An epoch is the records in a fresh uniform permutation, cut in pieces. Each record is in at most
+  one batch of an epoch.
+
+  Attributes:
+    num_batches: The rounds of a whole epoch. Public.
+    starts_epoch: Whether this round is the first after a new permutation.
+    keeps_partial: Whether the last batch of an epoch is smaller than the others when the batch size
+      does not divide the population. If False, the records left over sit that epoch out.
+    population: N, the public number of records. None in a plan that names none.
+  """
+
+  num_batches: int
+  starts_epoch: bool | jax.Array
+  keeps_partial: bool = False
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.integer(1, num_batches=self.num_batches)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
+@event
+class BallsInBins(EventBase):
+  """The round's records are those that picked it.
+
+  Each record picks one round of every epoch, uniformly and independently.
+
+  Attributes:
+    num_batches: The rounds of a whole epoch. Public.
+    starts_epoch: Whether this round is the first after the records picked anew.
+    overflow_probability: As for `PoissonSampling`.
+    population: N, the public number of records. None in a plan that names none.
+  """
+
+  num_batches: int
+  starts_epoch: bool | jax.Array
+  overflow_probability: float = 0.0
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.integer(1, num_batches=self.num_batches)
+    _validate.probability(overflow_probability=self.overflow_probability)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
+SamplingEvent = (
+  PoissonSampling
+  | FixedSizeSampling
+  | ShuffledBatches
+  | BallsInBins
+  | MinSeparationSampling
+  | CyclicPoissonSampling
+)
