@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy import linalg, optimize
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -90,7 +90,7 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
   inside = np.arange(kept)[:, None] + np.arange(num_rounds) < num_rounds
   prefix_sums = workload_matrix(None, num_rounds)
   power = 1 if objective == "mean" else _MAX_POWER
-  found = optimize.minimize(
+  found = scipy.optimize.minimize(
     _error,
     np.broadcast_to(begun[:, None], inside.shape)[inside],
     (inside, prefix_sums, power),
@@ -110,7 +110,9 @@ def _normalised(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 
 def _solved(diagonals: np.ndarray, right: np.ndarray, *, transposed: bool) -> np.ndarray:
   """X with C X = right, or C^T X = right."""
-  found, info = linalg.lapack.dtbtrs(diagonals, right, uplo="L", trans="T" if transposed else "N")
+  found, info = scipy.linalg.lapack.dtbtrs(
+    diagonals, right, uplo="L", trans="T" if transposed else "N"
+  )
   assert info == 0  # no number of the main diagonal is 0
   return found
 
