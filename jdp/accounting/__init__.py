@@ -6,6 +6,7 @@ guarantees.
 | from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
+| runs with correlated noise | `correlated_runs` |
 | composition of rounds, of a unit's local releases | `composition`, `local_releases` |
 | from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/` |
 | one Gaussian release, exactly | `analytic_gaussian` |

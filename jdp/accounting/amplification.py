@@ -32,6 +32,11 @@ replacement *and* a removal.
 **Balls in bins**: reveal the bins. The record's choice is the same on both sides, so an epoch costs
 one release.
 
+**Groups in turns** (`MinSeparationSampling`, `CyclicPoissonSampling`): every round is charged, as
+if it were always the turn of the record's group. That of a cyclic Poisson sample is charged as that
+of a Poisson sample. Under add/remove groups must be by identity. Only runs with correlated noise
+count a record's turns (`jdp.accounting.correlated_runs`).
+
 **Noise by the records' owners**, under zero-out or replace-one. If the record takes part, let the
 release have the distribution P on one side and P' on the other. If it sits out, let it have A. Runs
 that sample the record with probability q are (1 - q) A + q P against (1 - q) A + q P'. The pair of
@@ -64,10 +69,13 @@ from jdp.accounting.pair_families import (
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
   FixedSizeSampling,
   GaussianSum,
   GroupedSums,
   LaplaceSum,
+  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   PureRelease,
@@ -92,6 +100,7 @@ _CENTRAL = (
   PureRelease,
   ConcentratedRelease,
   NonPrivate,
+  CorrelatedGaussianSum,
 )
 
 
@@ -164,25 +173,41 @@ def _balls_in_bins(sampling: BallsInBins, relation: Relation) -> tuple[Relation,
   return (relation,)
 
 
+def _cyclic(
+  sampling: MinSeparationSampling | CyclicPoissonSampling, relation: Relation
+) -> tuple[Relation, ...]:
+  if relation is Relation.ADD_REMOVE and not sampling.by_identity:
+    raise ValueError(
+      f"Expected relation zero_out or replace_one for {type(sampling).__name__} of groups that are "
+      "not by identity, got add_remove: a record that leaves may change the rounds of others; pass "
+      "one of them as relation, or group by identity (jdp.sampling.groups_by_identity)."
+    )
+  return (relation,)
+
+
 # For each sampling: the relations under which the releases of one record are charged.
 _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
   PoissonSampling: _poisson,
   FixedSizeSampling: _fixed_size,
   ShuffledBatches: _shuffled,
   BallsInBins: _balls_in_bins,
+  MinSeparationSampling: _cyclic,
+  CyclicPoissonSampling: _cyclic,
 }
 
 
 def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> DominatingPair:
   """The pair of a release that the record takes part in with probability q only."""
   sampling: Any = event.sampling
-  poisson = isinstance(sampling, PoissonSampling)
+  if isinstance(sampling, MinSeparationSampling):
+    return pair
+  poisson = isinstance(sampling, PoissonSampling | CyclicPoissonSampling)
   q = sampling.probability if poisson else sampling.sample_size / sampling.population
   if q == 1 or pair.family is NON_PRIVATE:
     return pair
   if poisson and relation is Relation.REPLACE_ONE:
     raise ValueError(
-      "Expected relation add_remove or zero_out for PoissonSampling with "
+      f"Expected relation add_remove or zero_out for {type(sampling).__name__} with "
       f"{type(event.query).__name__}, got replace_one: Poisson sampling is analysed under "
       "add_remove or zero_out; pass one of them as relation, or sample by FixedSizeSampling, "
       "ShuffledBatches or BallsInBins."

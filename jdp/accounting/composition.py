@@ -7,7 +7,8 @@ independent steps:
 * The query gives the pair of a release (`jdp.accounting.dominating_pairs`).
 * The sampling says what drawing the sample does to it (`jdp.accounting.amplification`).
 
-This module adds the counts and the epochs.
+This module adds the counts and the epochs. Rounds with correlated noise cost what their runs do
+(`jdp.accounting.correlated_runs`).
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs
+from jdp.accounting.correlated_runs import is_correlated, run_pairs
 from jdp.accounting.pair_families import DominatingPair, PairFamily
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation
@@ -147,11 +149,14 @@ def compose_rounds(
   """
   items: list[tuple[DominatingPair, int]] = []
   streams: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
+  correlated: dict[Round, int] = {}
   overflow = 0.0
   for event, count in rounds.items():
     sampling = event.sampling
     overflow += count * getattr(sampling, "overflow_probability", 0.0)
-    if isinstance(sampling, EPOCHS):
+    if is_correlated(event.query):
+      correlated[event] = count
+    elif isinstance(sampling, EPOCHS):
       # Rounds of one sampler share its epochs.
       partial = getattr(sampling, "keeps_partial", False)
       streams[type(sampling), sampling.num_batches, partial, sampling.population][event] = count
@@ -161,6 +166,7 @@ def compose_rounds(
       )
   for stream in streams.values():
     items += _of_epochs(stream, relation)
+  items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
 
 

@@ -8,6 +8,8 @@ that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
   the worst case. The overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t
   q2), integrates to at least that of one coordinate with the whole distance.
 * Weighted average: a Gaussian of the sensitivity derived below.
+* Correlated Gaussian sum: that of the whole run, if the sampling keeps the plan's pattern. Ledgers
+  are charged by `jdp.accounting.correlated_runs`.
 * Randomised response: any two values, under every relation.
 * Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
   abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`. Add/remove
@@ -59,6 +61,7 @@ from jdp.accounting.pair_families import (
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho
 from jdp.events import (
   ConcentratedRelease,
+  CorrelatedGaussianSum,
   DiscreteGaussianSum,
   DistributedGaussianSum,
   GaussianSum,
@@ -127,8 +130,8 @@ def _sum_sensitivity(clip_norm: Any, relation: Relation) -> float:
   return float(clip_norm) * (2 if relation is Relation.REPLACE_ONE else 1)
 
 
-def _gaussian(stddev: float, sensitivity: float) -> DominatingPair:
-  """The pair of Gaussian noise.
+def gaussian_pair(stddev: float, sensitivity: float) -> DominatingPair:
+  """The pair of Gaussian noise in a release that the record takes part in for certain.
 
   A multiplier beyond 1e100 counts as 1e100: its divergences would round to zero.
   """
@@ -137,7 +140,15 @@ def _gaussian(stddev: float, sensitivity: float) -> DominatingPair:
 
 
 def _gaussian_sum(query: GaussianSum, relation: Relation, declared: Relation) -> DominatingPair:
-  return _gaussian(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
+  return gaussian_pair(float(query.stddev), _sum_sensitivity(query.clip_norm, relation))
+
+
+def _correlated_gaussian_sum(
+  query: CorrelatedGaussianSum, relation: Relation, declared: Relation
+) -> DominatingPair:
+  return gaussian_pair(
+    query.noise_multiplier, _sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
+  )
 
 
 def _weighted_average(
@@ -146,7 +157,7 @@ def _weighted_average(
   least = query.min_total_weight
   # Derived in the module's docstring.
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
-  return _gaussian(float(query.stddev), float(query.clip_norm) * sensitivity)
+  return gaussian_pair(float(query.stddev), float(query.clip_norm) * sensitivity)
 
 
 def _laplace_sum(query: LaplaceSum, relation: Relation, declared: Relation) -> DominatingPair:
@@ -167,7 +178,7 @@ def _distributed_gaussian_sum(
 ) -> DominatingPair:
   if not query.released:
     return DominatingPair(PURE, (0.0,))
-  return _gaussian(
+  return gaussian_pair(
     float(query.stddev), float(query.clip_norm) * _relative_sensitivity(query, relation)
   )
 
@@ -223,7 +234,7 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
   if families == {GAUSSIAN}:
     # 1/z^2 = sum_g 1/z_g^2, by `hypot`, which does not overflow on the way.
     return DominatingPair(
-      GAUSSIAN, (1.0, _inverse(math.hypot(*(_inverse(part.parameters[1]) for part in parts))))
+      GAUSSIAN, (1.0, inverse(math.hypot(*(inverse(part.parameters[1]) for part in parts))))
     )
   if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
     return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
@@ -237,7 +248,7 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
   )
 
 
-def _inverse(multiplier: float) -> float:
+def inverse(multiplier: float) -> float:
   """1 / multiplier, infinity at 0."""
   return 1 / multiplier if multiplier else math.inf
 
@@ -246,7 +257,7 @@ def _rho(pair: DominatingPair) -> float:
   """The rho of zero-concentrated differential privacy of a Gaussian or concentrated pair."""
   if pair.family is CONCENTRATED:
     return pair.parameters[0]
-  precision = _inverse(pair.parameters[1])
+  precision = inverse(pair.parameters[1])
   return precision * precision / 2  # a product overflows to infinity, a power raises
 
 
@@ -267,6 +278,7 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
   DistributedGaussianSum: _distributed_gaussian_sum,
   DiscreteGaussianSum: _discrete_gaussian_sum,
   SkellamSum: _skellam_sum,
+  CorrelatedGaussianSum: _correlated_gaussian_sum,
 }
 
 

@@ -17,6 +17,7 @@ from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
 from jdp.accounting.composition import Composition, compose_rounds, events_of_type, events_seen
+from jdp.accounting.correlated_runs import is_correlated
 from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.pair_families import (
   CONCENTRATED,
@@ -34,6 +35,7 @@ from jdp.events import (
   GroupedSums,
   LaplaceSum,
   LocalRelease,
+  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   RandomizedResponse,
@@ -70,8 +72,8 @@ def to_dp_event(
   Rounds keep their order, and equal ones in a row become a `SelfComposedDpEvent`. Grouped sums are
   exported as the one Gaussian (or other release) that they are analysed as. Pure and local releases
   are exported as randomised response of two values, of which every epsilon-DP mechanism is a
-  post-processing. Rounds by epochs have no `DpEvent`. They come last, as the unsampled releases
-  that their epochs cost under the relation.
+  post-processing. Rounds by epochs, and those with correlated noise, have no `DpEvent`. They come
+  last, as the releases that their epochs or runs cost under the relation.
 
   Args:
     ledger: what was done.
@@ -100,15 +102,17 @@ def to_dp_event(
     return Export(dp.ComposedDpEvent([]), 0.0)
   seen, chosen = events_seen(ledger, relation, observer)
   releases = events_of_type(LocalRelease, seen)
-  of_epochs = {
-    e: n for e, n in events_of_type(Round, seen).items() if isinstance(e.sampling, EPOCHS)
+  together = {
+    e: n
+    for e, n in events_of_type(Round, seen).items()
+    if isinstance(e.sampling, EPOCHS) or is_correlated(e.query)
   }
   parts = [
     (_round(event, chosen, bool(releases)), count)
     for event, count in ledger.entries
-    if event in seen and isinstance(event, Round) and event not in of_epochs
+    if event in seen and isinstance(event, Round) and event not in together
   ]
-  parts += _counted(compose_rounds(of_epochs, chosen), chosen)
+  parts += _counted(compose_rounds(together, chosen, sample_known=bool(releases)), chosen)
   if releases:
     if (
       guarantee := local_releases.total_guarantee(releases)
@@ -175,7 +179,7 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   amplified_pairs(event, relation, sample_known=sample_known)
   inner = _release(dominating_pair(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
-  if sample_known or not is_central(event.query):
+  if isinstance(sampling, MinSeparationSampling) or sample_known or not is_central(event.query):
     return inner
   if isinstance(sampling, FixedSizeSampling):
     whole = sampling.sample_size == sampling.population
@@ -192,10 +196,18 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
   """The events of a composition's pairs, each with its count."""
   return [
-    (_release(DominatingPair(family, tuple(parameters)), relation), int(count))
+    (_sampled(DominatingPair(family, tuple(parameters)), relation), int(count))
     for family, group in total.groups.items()
     for parameters, count in zip(*group, strict=True)
   ]
+
+
+def _sampled(pair: DominatingPair, relation: Relation) -> "DpEvent":
+  """The event of a release, of a Poisson sample if the pair is one's."""
+  release = _release(pair, relation)
+  if pair.family is not GAUSSIAN or pair.parameters[0] == 1:
+    return release
+  return _dp_accounting().PoissonSampledDpEvent(float(pair.parameters[0]), release)
 
 
 def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":

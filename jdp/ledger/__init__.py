@@ -22,7 +22,7 @@ from jdp.ledger.file_format import FORMAT_VERSION
 from jdp.ledger.json_form import from_json, to_json
 from jdp.ledger.reading import LedgerFile, load, load_file
 from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import Ledger, subsampled_gaussian
+from jdp.ledger.value import Ledger, correlated_gaussian, subsampled_gaussian
 
 __all__ = [
   "FORMAT_VERSION",
@@ -30,6 +30,7 @@ __all__ = [
   "Ledger",
   "LedgerFile",
   "LedgerMark",
+  "correlated_gaussian",
   "from_json",
   "load",
   "load_file",

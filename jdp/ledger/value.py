@@ -15,13 +15,17 @@ from jdp._arguments import checked
 from jdp.events import (
   NO_NUMBER,
   BallsInBins,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
   Event,
   GaussianSum,
   LocalRelease,
+  MinSeparationSampling,
   PoissonSampling,
   Round,
   ShuffledBatches,
 )
+from jdp.guarantees import Relation
 from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
 from jdp.ledger.records import END_RECORD, entry_records
 from jdp.ledger.unstacking import unstack
@@ -219,6 +223,37 @@ def subsampled_gaussian(
   _validate.integer(0, num_rounds=num_rounds)
   event = Round(PoissonSampling(sampling_probability), GaussianSum(1.0, noise_multiplier))
   return Ledger().append(event, count=num_rounds)
+
+
+@checked
+def correlated_gaussian(
+  query: CorrelatedGaussianSum,
+  sampling: MinSeparationSampling | CyclicPoissonSampling,
+  *,
+  relation: Relation | str = Relation.ADD_REMOVE,
+) -> Ledger:
+  """The ledger of a planned run with correlated noise: all rounds of the query's plan.
+
+  Args:
+    query: the event of any round (`jdp.matrix_factorization.planned_sum`).
+    sampling: the event of any round (`Sampler.event`).
+    relation: the neighbouring relation that the rounds declare.
+
+  >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
+  >>> query = planned_sum(square_root_toeplitz(64, bands=16), 2.0, min_separation=16)
+  >>> sampling = MinSeparationSampling(16, 4, population=1000, by_identity=True)
+  >>> len(correlated_gaussian(query, sampling))
+  64
+  """
+
+  def planned(index: int) -> Round:
+    return Round(
+      dataclasses.replace(sampling, position=index),
+      dataclasses.replace(query, index=index),
+      Relation(relation),
+    )
+
+  return Ledger().extend((planned(index), 1) for index in range(query.num_rounds))
 
 
 def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:

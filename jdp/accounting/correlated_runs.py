@@ -1,0 +1,261 @@
+"""Runs with correlated noise: what all rounds of one plan cost together.
+
+A run releases G + C^-1 Z, a function of C G + Z (`jdp.events.correlated`). So its rounds are not
+composed. They are one Gaussian release of multiplier z / sens, where sens bounds how far a record
+moves C G. It is charged once, however many of its rounds are recorded: what is recorded is
+post-processing. If an index occurs m times there were at least m runs, and m are charged. Runs of
+different plans are composed. In units of z, with C columns of norm at most c, a record's k rounds
+at least b apart, and s^2 the plan's squared sensitivity:
+
+* sens^2 <= s^2 if the sampling keeps the plan's pattern.
+* sens^2 <= k c^2 if C has at most b bands: columns of the record's rounds do not meet. Of rounds
+  0 to t, k is at most ceil((t + 1) / b).
+
+If neither holds the run is refused. A record moves G by 1 under add/remove and zero-out, by 2 under
+replace-one. Under add/remove nobody's rounds may depend on who else is there. So the sampling must
+be by identity or coin: of epochs, `BallsInBins`; not shuffled batches, nor samples of fixed size.
+
+**Other sums of the same samples** (`GroupedSums`), Gaussian with independent noise, move by 1/z' in
+each of the record's rounds. They are rows below C, and add k / z'^2 to sens^2 / z^2. Several
+correlated sums add up likewise.
+
+**Amplification** (arXiv 2306.08153, Theorem 4): under cyclic Poisson sampling with C of at most b
+bands, the rows of C G + Z that one round of the record enters are entered by no other. So rounds of
+one group are Poisson-sampled Gaussians (p, z / c), of which there are ceil((t + 1) / b). Given the
+coins a record's rounds are still b apart, so the run's bounds from above hold too. They are what
+counts if the observer sees who takes part, under replace-one, and with noise by the records'
+owners.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jdp.accounting.amplification import is_central
+from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse
+from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.events import (
+  BallsInBins,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  EventBase,
+  FixedSizeSampling,
+  GroupedSums,
+  MinSeparationSampling,
+  PoissonSampling,
+  Round,
+  SamplingEvent,
+  ShuffledBatches,
+  SumQueryEvent,
+)
+from jdp.guarantees import Relation
+
+_OF_ONE_ROUND = {"clip_norm", "index", "position", "starts_epoch"}
+"""Fields of a run's events that differ between its rounds."""
+
+
+def is_correlated(query: SumQueryEvent) -> bool:
+  """Whether a query's release is part of a run's."""
+  return any(isinstance(part, CorrelatedGaussianSum) for part in _flat(query))
+
+
+def run_pairs(
+  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool = False
+) -> list[tuple[DominatingPair, int]]:
+  """The pairs of all runs that counted rounds with correlated noise are of, each with its count.
+
+  Args:
+    rounds: whose queries are correlated.
+    relation: add_remove, zero_out or replace_one.
+    sample_known: whether the observer sees who took part.
+
+  Raises:
+    ValueError: if a run has no analysis under the relation.
+  """
+  runs: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
+  plans: defaultdict[tuple, list[Round]] = defaultdict(list)
+  for event, count in rounds.items():
+    shared = tuple(map(_shared, _correlated(event)))
+    runs[shared][event] = count
+    for plan in shared:
+      plans[plan].append(event)
+  for events in plans.values():
+    _check_sampling(events)
+  items = []
+  for run in runs.values():
+    pair, turns = _one_run(run, relation, sample_known)
+    items.append((pair, turns * _number_of_runs(run)))
+  return items
+
+
+def _one_run(
+  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
+) -> tuple[DominatingPair, int]:
+  """The pair of one run, and how often it counts."""
+  plan = _correlated(next(iter(rounds)))
+  others = max(_other_sums(event, relation) for event in rounds)
+  if math.isinf(others) or any(part.noise_multiplier == 0 for part in plan):
+    return DominatingPair(NON_PRIVATE, ()), 1
+  sampling: Any = next(iter(rounds)).sampling
+  _check_relation(sampling, relation)
+  pattern = _PATTERNS[type(sampling)](sampling, max(part.num_rounds for part in plan))
+  reached = max(map(_index, rounds)) + 1
+  moved = 2 if relation is Relation.REPLACE_ONE else 1
+  amplified = (
+    isinstance(sampling, CyclicPoissonSampling)
+    and not sample_known
+    and relation is not Relation.REPLACE_ONE
+    and all(part.bands <= pattern.separation for part in plan)
+    and all(is_central(event.query) for event in rounds)
+  )
+  if amplified:
+    columns = (part.largest_column_norm / part.noise_multiplier for part in plan)
+    multiplier = gaussian_pair(1.0, math.hypot(others, *columns)).parameters[1]
+    return DominatingPair(GAUSSIAN, (sampling.probability, multiplier)), pattern.within(reached)
+  moves = (moved * _sensitivity(part, pattern, reached) / part.noise_multiplier for part in plan)
+  others *= math.sqrt(pattern.within(reached))
+  return gaussian_pair(1.0, math.hypot(others, *moves)), 1
+
+
+def _shared(event: EventBase) -> tuple[Any, ...]:
+  """What the events of all rounds of one run have in common."""
+  return type(event), *_values_shared(type(event))(event)
+
+
+@functools.cache
+def _values_shared(kind: Any) -> Callable[[EventBase], tuple[Any, ...]]:
+  """Reads the fields of a type of event that do not differ between the rounds of a run."""
+  return operator.attrgetter(
+    *(f.name for f in dataclasses.fields(kind) if f.compare and f.name not in _OF_ONE_ROUND)
+  )
+
+
+def _flat(query: SumQueryEvent) -> Iterator[SumQueryEvent]:
+  """The query, or the parts of its groups."""
+  if isinstance(query, GroupedSums):
+    for part in query.parts:
+      yield from _flat(part)
+  else:
+    yield query
+
+
+def _correlated(event: Round) -> list[CorrelatedGaussianSum]:
+  """The parts of a round whose noise is correlated."""
+  return [part for part in _flat(event.query) if isinstance(part, CorrelatedGaussianSum)]
+
+
+def _index(event: Round) -> int:
+  """The round's number in its run."""
+  indices = {int(part.index) for part in _correlated(event)}
+  if len(indices) > 1:
+    raise ValueError(
+      f"Expected correlated sums of one round to have one index, got {sorted(indices)}; begin "
+      "their runs together."
+    )
+  return indices.pop()
+
+
+def _number_of_runs(rounds: Mapping[Round, int]) -> int:
+  """The least number of runs that rounds of one plan can be of."""
+  counts: Counter[int] = Counter()
+  for event, count in rounds.items():
+    counts[_index(event)] += count
+  return max(counts.values())
+
+
+def _other_sums(event: Round, relation: Relation) -> float:
+  """How far one record moves the other sums of a round, over their noise."""
+  moves = []
+  for part in _flat(event.query):
+    if isinstance(part, CorrelatedGaussianSum):
+      continue
+    family, parameters = dominating_pair(part, relation, event.relation)
+    if family not in (GAUSSIAN, NON_PRIVATE):
+      raise ValueError(
+        f"Expected Gaussian sums beside a correlated one, got {type(part).__name__}; release it "
+        "from a sample of its own."
+      )
+    moves.append(inverse(parameters[1]) if family is GAUSSIAN else math.inf)
+  return math.hypot(*moves)
+
+
+def _check_sampling(events: Iterable[Round]) -> None:
+  """Refuses rounds of one plan of which a record may have had more, or closer ones, than stated."""
+  if (number := len({_shared(event.sampling) for event in events})) > 1:
+    raise ValueError(
+      "Expected all rounds of a run with correlated noise to be sampled alike, got "
+      f"{number} samplings; give each run a sampler, and each sampler a run."
+    )
+  positions = ((getattr(e.sampling, "position", None), _index(e)) for e in events)
+  if len({at - index for at, index in positions if at is not None}) > 1:
+    raise ValueError(
+      "Expected the sampler's position to grow with the index of a run's rounds, got others: a "
+      "record's rounds may be closer than the plan has it; carry the sampler's state from round "
+      "to round."
+    )
+
+
+def _check_relation(sampling: SamplingEvent, relation: Relation) -> None:
+  """Refuses add/remove where a record that leaves may move others to other rounds."""
+  cyclic = isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling)
+  fixed = isinstance(sampling, FixedSizeSampling | ShuffledBatches)
+  if relation is Relation.ADD_REMOVE and (fixed or (cyclic and not sampling.by_identity)):
+    raise ValueError(
+      f"Expected relation zero_out or replace_one for {type(sampling).__name__} with correlated "
+      "noise, got add_remove: a record that leaves may change the rounds of others; pass one of "
+      "them as relation, or group records by identity (jdp.sampling.groups_by_identity)."
+    )
+
+
+class _Pattern(NamedTuple):
+  """What a sampling promises of a record's rounds.
+
+  Attributes:
+    separation: any two are at least so far apart.
+    most: how many there are at most.
+  """
+
+  separation: int
+  most: int
+
+  def within(self, num_rounds: int) -> int:
+    """How many there are at most in so many successive rounds."""
+    return min(self.most, -(-num_rounds // self.separation))
+
+
+# For each sampling: (sampling, the rounds of the run) -> what it promises.
+_PATTERNS: dict[type, Callable[[Any, int], _Pattern]] = {
+  MinSeparationSampling: lambda sampling, n: _Pattern(
+    sampling.min_separation, sampling.max_participations
+  ),
+  CyclicPoissonSampling: lambda sampling, n: _Pattern(sampling.num_groups, n),
+  PoissonSampling: lambda sampling, n: _Pattern(1, n),
+  FixedSizeSampling: lambda sampling, n: _Pattern(1, n),
+  ShuffledBatches: lambda sampling, n: _Pattern(1, n),
+  BallsInBins: lambda sampling, n: _Pattern(1, n),
+}
+
+
+def _sensitivity(plan: CorrelatedGaussianSum, pattern: _Pattern, reached: int) -> float:
+  """How far a record moves the first `reached` rows of C G."""
+  bounds = []
+  if (
+    pattern.separation >= plan.min_separation
+    and pattern.within(plan.num_rounds) <= plan.max_participations
+  ):
+    bounds.append(math.sqrt(plan.squared_sensitivity))
+  turns = pattern.within(reached)
+  if plan.bands <= pattern.separation or turns == 1:
+    bounds.append(math.sqrt(turns) * plan.largest_column_norm)
+  if not bounds:
+    raise ValueError(
+      f"Expected a sampler that keeps a record's rounds {plan.min_separation} apart and at most "
+      f"{plan.max_participations}, as the plan has it, got {pattern.separation} and "
+      f"{pattern.within(plan.num_rounds)}; sample by jdp.sampling.min_separation, or plan for what "
+      "the sampler promises."
+    )
+  return min(bounds)
