@@ -116,7 +116,7 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
     return jax.tree.map(lambda z, w: z - _combined(scale, w), _normals(key, like), kept), kept
 
   def settle(drawn, row):
-    return jax.tree.map(lambda w, x: w - _per_row(loss, w) * w + x, drawn, row)
+    return jax.tree.map(lambda w, x: w - _per_row(loss, w) * w + x[None], drawn, row)
 
   return NoiseSource(init, draw, settle, lambda t: 1.0)
 

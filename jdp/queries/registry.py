@@ -21,9 +21,11 @@ from jdp.events import (
   RandomizedResponse,
   SumQueryEvent,
 )
+from jdp.matrix_factorization.toeplitz import square_root_toeplitz
 from jdp.numerics.dither import dithered
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.correlated_sum import correlated_gaussian_sum
 from jdp.queries.distributed.float_sums import DistributedSum, distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import uncalibrated
@@ -191,6 +193,11 @@ def _register_own() -> None:
     lambda: per_layer({"m": two, "n": two}, 1.0, 1.0),
     factory=per_layer,
     victim={"m": two, "n": two},
+  )
+  register(
+    "correlated",
+    lambda: correlated_gaussian_sum(1.0, 1.0, square_root_toeplitz(1)),
+    factory=correlated_gaussian_sum,
   )
   register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
   integers = partial(discrete_sum, _LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12)
