@@ -11,11 +11,14 @@ from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
   FixedSizeSampling,
   GaussianSum,
   GroupedSums,
   LaplaceSum,
   LocalRelease,
+  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   PureRelease,
@@ -25,7 +28,7 @@ from jdp.events import (
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, PureDP
-from jdp.ledger import Ledger
+from jdp.ledger import Ledger, correlated_gaussian
 
 DELTA = 1e-5
 RELATIONS = {
@@ -53,6 +56,8 @@ def epochs(relation, *, keeps_partial=False):
   return Ledger().extend((event, 1) for event in starts * 10)
 
 
+CORRELATED = CorrelatedGaussianSum(0.5, 4.0, "a strategy", 12, 4, 3, 4.5, 4, 1.25, 0)
+
 LEDGERS = [
   rounds(PoissonSampling(0.01), GaussianSum(0.5, 0.6), 1000),
   rounds(PoissonSampling(0.01), GROUPED, 100)
@@ -68,6 +73,10 @@ LEDGERS = [
   epochs("add_remove"),
   epochs("add_remove", keeps_partial=True),
   rounds(BallsInBins(5, True), GaussianSum(1.0, 4.0), 7),
+  rounds(MinSeparationSampling(3, 2, 20), GaussianSum(1.0, 4.0), 7, "zero_out"),
+  rounds(CyclicPoissonSampling(3, 0.1, 20, by_identity=True), GaussianSum(1.0, 1.0), 70),
+  correlated_gaussian(CORRELATED, MinSeparationSampling(4, 3, 20), relation="replace_one"),
+  correlated_gaussian(CORRELATED, CyclicPoissonSampling(4, 0.1, 20, by_identity=True)),
   Ledger().append(LocalRelease(PureDP(0.2), max_releases=4), count=100),
 ]
 

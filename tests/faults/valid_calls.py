@@ -20,7 +20,18 @@ import optax
 from scipy import stats
 
 import jdp
-from jdp import accounting, data, events, federated, guarantees, ledger, models, queries, random
+from jdp import (
+  accounting,
+  data,
+  events,
+  federated,
+  guarantees,
+  ledger,
+  matrix_factorization,
+  models,
+  queries,
+  random,
+)
 from jdp.attacks import audit, reconstruction
 from jdp.federated import draw_and_discard, dropout
 from jdp.mechanisms import laplace, priv_unit, registry, scalar_dp
@@ -217,6 +228,11 @@ def _mnist_folder():
   return folder
 
 
+def _planned_sum():
+  return matrix_factorization.planned_sum(matrix_factorization.identity(10), 1.0, min_separation=5)
+
+
+_TURNS = events.MinSeparationSampling(5, 2, 12, by_identity=True)
 _KEY = Lazy(lambda: jax.random.key(0))
 _BATCH_NORM = Lazy(lambda: models.batch_norm_cnn((8, 8, 1), 2))
 _EPSILON_OF = Lazy(lambda: audit.quick_epsilon_bound(0.99))
@@ -535,6 +551,26 @@ BY_FUNCTION = {
     "share_variance": 1.0,
     "num_shares": 3,
   },
+  "jdp.events.CorrelatedGaussianSum": {
+    "strategy": "a strategy",
+    "min_separation": 5,
+    "max_participations": 2,
+    "squared_sensitivity": 2.0,
+    "largest_column_norm": 1.0,
+    "index": 3,
+  },
+  "jdp.events.MinSeparationSampling": {
+    "min_separation": 5,
+    "max_participations": 2,
+    "position": 3,
+    "by_identity": True,
+  },
+  "jdp.events.CyclicPoissonSampling": {
+    "num_groups": 5,
+    "position": 3,
+    "by_identity": True,
+    "overflow_probability": 0.0,
+  },
   "jdp.events.Round": {
     "sampling": events.PoissonSampling(0.1),
     "query": events.GaussianSum(1.0, 1.0),
@@ -623,6 +659,12 @@ BY_FUNCTION = {
   "jdp.mechanisms.scalar_dp": {"num_levels": 4},
   "jdp.mechanisms.stream_sum": _STREAM,
   "jdp.mechanisms.unrounded_stream_sum": _STREAM,
+  "jdp.ledger.correlated_gaussian": {"query": Lazy(_planned_sum), "sampling": _TURNS},
+  "jdp.matrix_factorization.planned_sum": {
+    "strategy": Lazy(lambda: matrix_factorization.identity(10)),
+    "min_separation": 5,
+    "max_participations": 2,
+  },
   "jdp.matrix_factorization.square_root_toeplitz": {"bands": 2},
   "jdp.matrix_factorization.buffered_toeplitz": {
     "min_separation": 5,
@@ -677,6 +719,9 @@ BY_FUNCTION = {
   "jdp.random.seeded_key": {"impl": "chacha20"},
   "jdp.random.secure_key": {"impl": "chacha20"},
   "jdp.random.discrete_gaussian": {"shape": (2,)},
+  "jdp.sampling.cyclic_poisson": {"num_groups": 3, "groups": np.arange(12) % 3, "capacity": 4},
+  "jdp.sampling.groups_by_identity": {"identities": ["a", "b"], "num_groups": 3},
+  "jdp.sampling.min_separation": {"separation": 3, "max_participations": 2, "groups": None},
   "jdp.sampling.balls_in_bins": {"capacity": 12},
   "jdp.sampling.poisson": {"capacity": 12, "max_participations": 2},
   "jdp.sampling.shuffled": {"keep_partial": True},

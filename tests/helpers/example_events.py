@@ -5,6 +5,8 @@ import numpy as np
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
   DiscreteGaussianSum,
   DistributedGaussianSum,
   FixedSizeSampling,
@@ -12,6 +14,7 @@ from jdp.events import (
   GroupedSums,
   LaplaceSum,
   LocalRelease,
+  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   PureRelease,
@@ -38,4 +41,9 @@ EVENTS = [
   Round(PoissonSampling(1.0), DistributedGaussianSum(1 / 3, 0.7, released=False), "zero_out"),
   Round(PoissonSampling(1.0), DiscreteGaussianSum(10.5, 100.0, 2.5, 90, 1000), "zero_out"),
   Round(PoissonSampling(1.0), SkellamSum(10.5, 100.0, 2.5, 90), "zero_out"),
+  Round(
+    MinSeparationSampling(5, 2, 100, by_identity=True),
+    CorrelatedGaussianSum(1 / 3, 2.1, "0a1b", 10, 5, 2, 2.5, 10, 1.1, 7),
+  ),
+  Round(CyclicPoissonSampling(5, 0.1, 100, 3, True, 1e-13), GaussianSum(1.0, 2.0)),
 ]

@@ -24,6 +24,8 @@ from jdp import accounting
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
   DiscreteGaussianSum,
   DistributedGaussianSum,
   FixedSizeSampling,
@@ -31,6 +33,7 @@ from jdp.events import (
   GroupedSums,
   LaplaceSum,
   LocalRelease,
+  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   PureRelease,
@@ -86,6 +89,32 @@ def grouped(rng):
   return GroupedSums(parts, tuple(map(str, range(len(parts)))))
 
 
+def correlated(rng):
+  """A round of a run, of a pattern that few samplers keep or of bands that any does."""
+  num_rounds = min(whole(rng), 2**31 - 1)
+  apart, most = min(whole(rng), num_rounds), 1 + int(rng.integers(3))
+  column = min(max(positive(rng), 1e-150), 1e150)
+  squared = column**2 * rng.uniform(1, most**2)
+  bands = int(rng.choice([1, 1, apart, num_rounds]))
+  return CorrelatedGaussianSum(
+    positive(rng),
+    number(rng),
+    "a strategy",
+    num_rounds,
+    int(rng.choice([1, apart])),
+    most,
+    squared,
+    bands,
+    column,
+    int(rng.integers(num_rounds)),
+  )
+
+
+def in_turns(rng, kind, *middle):
+  """A sampling of groups that take turns."""
+  return kind(min(whole(rng), 10**12), *middle, whole(rng), by_identity=bool(rng.integers(2)))
+
+
 QUERIES = {
   GaussianSum: lambda rng: GaussianSum(positive(rng), number(rng)),
   LaplaceSum: lambda rng: LaplaceSum(positive(rng), number(rng)),
@@ -102,6 +131,7 @@ QUERIES = {
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, whole(rng)
   ),
   SkellamSum: lambda rng: SkellamSum(positive(rng), positive(rng), number(rng), whole(rng, 0) - 1),
+  CorrelatedGaussianSum: correlated,
 }
 SAMPLINGS = {
   PoissonSampling: lambda rng: PoissonSampling(probability(rng), overflow(rng)),
@@ -110,6 +140,8 @@ SAMPLINGS = {
     whole(rng), bool(rng.integers(2)), bool(rng.integers(2))
   ),
   BallsInBins: lambda rng: BallsInBins(whole(rng), bool(rng.integers(2)), overflow(rng)),
+  MinSeparationSampling: lambda rng: in_turns(rng, MinSeparationSampling, whole(rng)),
+  CyclicPoissonSampling: lambda rng: in_turns(rng, CyclicPoissonSampling, probability(rng)),
 }
 
 
@@ -150,6 +182,7 @@ NOISE = {
   DistributedGaussianSum: "stddev",
   DiscreteGaussianSum: "share_stddev",
   SkellamSum: "share_variance",
+  CorrelatedGaussianSum: "noise_multiplier",
 }
 COST = {PureRelease: "epsilon", ConcentratedRelease: "rho"}
 
@@ -172,7 +205,7 @@ def quieter(query):
 
 def rarer(sampling):
   """The same with a smaller sample."""
-  if isinstance(sampling, PoissonSampling):
+  if isinstance(sampling, PoissonSampling | CyclicPoissonSampling):
     return dataclasses.replace(sampling, probability=sampling.probability * 0.6)
   if isinstance(sampling, FixedSizeSampling):
     return dataclasses.replace(sampling, sample_size=max(1, sampling.sample_size * 6 // 10))

@@ -1,0 +1,342 @@
+"""Runs with correlated noise: never below the truth, whatever ledger somebody makes of them."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp import accounting, command_line
+from jdp import matrix_factorization as mf
+from jdp.events import (
+  BallsInBins,
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  DistributedGaussianSum,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  LocalRelease,
+  MinSeparationSampling,
+  NonPrivate,
+  PoissonSampling,
+  PureRelease,
+  Round,
+  ShuffledBatches,
+)
+from jdp.guarantees import PureDP
+from jdp.ledger import DurableLedger, Ledger, correlated_gaussian, load, subsampled_gaussian
+from tests.matrix_factorization.test_strategies import brute_force, random_strategy
+
+N, B, K = 12, 4, 3
+PLAN = CorrelatedGaussianSum(1.0, 5.0, "a strategy", N, B, K, 2.5, 6, 1.0, 0)
+NARROW = dataclasses.replace(PLAN, bands=B)  # its columns do not meet
+TURNS = MinSeparationSampling(B, K, 100)
+NAMED = MinSeparationSampling(B, K, 100, by_identity=True)
+COINS = CyclicPoissonSampling(B, 0.1, 100, by_identity=True)
+
+
+def run(query=PLAN, sampling=TURNS, indices=range(N), relation="zero_out", others=()):
+  """The ledger of rounds; each event once."""
+
+  def released(index):
+    sums = dataclasses.replace(query, index=index)
+    return GroupedSums((sums, *others), ("sum", *map(str, others))) if others else sums
+
+  return Ledger().extend((Round(sampling, released(index), relation), 1) for index in indices)
+
+
+def epsilon(ledger, accountant="pld", **scope):
+  return accounting.epsilon(ledger, 1e-5, accountant=accountant, **scope)
+
+
+def gaussian(sensitivity, multiplier=5.0):
+  """The exact epsilon of one Gaussian release."""
+  return accounting.gaussian_epsilon(multiplier / sensitivity, 1e-5)
+
+
+def near(expected, rel=1e-3):
+  return pytest.approx(expected, rel=rel)
+
+
+@pytest.mark.parametrize(
+  ("multiplier", "squared", "expected"), [(1.411, 0.6, 3.4240073), (8.35, 2.0, 0.9935500)]
+)
+def test_published_whole_runs(multiplier, squared, expected):
+  query = dataclasses.replace(
+    PLAN, noise_multiplier=multiplier, squared_sensitivity=squared, largest_column_norm=0.7
+  )
+  _, upper = accounting.epsilon_interval(run(query), 1e-10)
+  assert expected * (1 - 1e-6) <= upper <= expected * (1 + 1e-6)
+  assert expected <= accounting.epsilon(run(query), 1e-10) <= 1.1 * expected
+
+
+def test_a_run_is_charged_once_however_much_of_it_is_recorded():
+  whole = epsilon(run())
+  assert whole == near(gaussian(math.sqrt(2.5)))
+  for indices in ([0], [11], range(5), range(5, 12), [3, 1, 2], [7, 7 + 4]):
+    assert epsilon(run(indices=indices)) <= whole
+  narrow = [epsilon(run(NARROW, indices=range(stop))) for stop in range(1, N + 1)]
+  turns = [1] * 4 + [2] * 4 + [2.5] * 4  # three turns would be 3, if the plan did not say 2.5
+  assert narrow == [near(gaussian(math.sqrt(number))) for number in turns]
+
+
+def test_a_repeated_index_is_another_run():
+  twice = run() + run(indices=[5])
+  assert epsilon(twice) == near(gaussian(math.sqrt(2 * 2.5)))
+  event = run(indices=[0]).entries[0][0]
+  many = Ledger().append(event, count=7) + run(indices=range(1, N))
+  assert epsilon(many) == near(gaussian(math.sqrt(7 * 2.5)))
+  # Another clip norm is of another round, but not of another plan.
+  clipped = dataclasses.replace(PLAN, clip_norm=0.1, index=5)
+  assert epsilon(run().append(Round(TURNS, clipped, "zero_out"))) == near(
+    gaussian(math.sqrt(2 * 2.5))
+  )
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {"noise_multiplier": 10.0},
+    {"num_rounds": 24},
+    {"squared_sensitivity": 5.0},
+    {"largest_column_norm": 1.2},
+    {"strategy": "another"},
+  ],
+  ids=str,
+)
+def test_runs_of_different_plans_add_up(changes):
+  other = dataclasses.replace(PLAN, **changes)
+  # One round of one record moves by a column.
+  first_round = other.largest_column_norm**2 / other.noise_multiplier**2
+  both = run() + run(other, indices=range(1))
+  assert epsilon(both) == near(gaussian(math.sqrt(2.5 / 25 + first_round), 1.0))
+
+
+def test_no_pattern_that_a_sampler_allows_costs_more():
+  """200 strategies, plans and samplers: the exact cost of the worst pattern is never more."""
+  rng = np.random.default_rng(3)
+  stated = 0
+  for _ in range(200):
+    n = int(rng.integers(1, 11))
+    strategy = random_strategy(rng, rng.choice(["decreasing", "signed", "banded"]), n)
+    b, k = int(rng.integers(1, n + 1)), int(rng.integers(1, 4))
+    query = mf.planned_sum(strategy, 3.0, min_separation=b, max_participations=k)
+    separation, most = int(rng.integers(1, n + 1)), int(rng.integers(1, 4))
+    sampling = [
+      MinSeparationSampling(separation, most, 50),
+      CyclicPoissonSampling(separation, 1.0, 50),
+      PoissonSampling(0.5),
+    ][rng.integers(3)]
+    if not isinstance(sampling, MinSeparationSampling):
+      most = n
+      separation = 1 if isinstance(sampling, PoissonSampling) else separation
+    reached = int(rng.integers(1, n + 1))
+    relation = rng.choice(["zero_out", "replace_one"])
+    ledger = run(query, sampling, range(reached), str(relation))
+    block = strategy.matrix()[:reached, :reached]
+    truth = brute_force(block, separation, min(most, -(-reached // separation)))
+    scale = 2 if relation == "replace_one" else 1
+    try:
+      delta = accounting.delta(ledger, 0.3)
+    except ValueError:
+      continue
+    stated += 1
+    exact = accounting.gaussian_delta(3.0 / scale / math.sqrt(truth), 0.3)
+    assert delta >= exact * (1 - 1e-9)
+  assert stated > 60
+
+
+def with_positions(ledger, positions):
+  """The ledger, its samplers' positions set."""
+  return Ledger().extend(
+    (
+      dataclasses.replace(event, sampling=dataclasses.replace(event.sampling, position=position)),
+      count,
+    )
+    for (event, count), position in zip(ledger.entries, positions, strict=True)
+  )
+
+
+@pytest.mark.parametrize(
+  ("ledger", "message"),
+  [
+    (run(sampling=MinSeparationSampling(3, K, 100)), "a sampler that keeps a record's rounds 4"),
+    (
+      run(
+        dataclasses.replace(PLAN, max_participations=2, squared_sensitivity=2.0),
+        MinSeparationSampling(B, K, 100),
+      ),
+      "at most 2, as the plan has it, got 4 and 3",
+    ),
+    (run(sampling=PoissonSampling(0.1)), "got 1 and 12"),
+    (run(sampling=FixedSizeSampling(5, 10)), "got 1 and 12"),
+    (run(sampling=BallsInBins(20, True)), "got 1 and 12"),
+    (run(sampling=ShuffledBatches(20, True)), "got 1 and 12"),
+    (run(sampling=CyclicPoissonSampling(3, 0.1, 100)), "got 3 and 4"),
+    # Rounds 0 and 1 with one sampler, and the others with a second one, that begins anew.
+    (
+      run(indices=range(2)) + run(sampling=MinSeparationSampling(B, 9, 100), indices=range(2, N)),
+      "sampled alike, got 2 samplings",
+    ),
+    (
+      run(indices=range(6)) + run(indices=range(6, N), others=(GaussianSum(1.0, 9.0),),
+          sampling=MinSeparationSampling(B, 9, 100)),
+      "sampled alike, got 2 samplings",
+    ),
+    (with_positions(run(), [*range(6), *range(6)]), "position to grow with the index"),
+    (with_positions(run(), [0] * N), "position to grow with the index"),
+    (with_positions(run() + run(), range(2 * N)), "position to grow with the index"),
+    (run(relation="add_remove"), "zero_out or replace_one for MinSeparationSampling"),
+    (
+      run(NARROW, CyclicPoissonSampling(B, 0.1, 100), relation="add_remove"),
+      "zero_out or replace_one for CyclicPoissonSampling",
+    ),
+    (
+      run(dataclasses.replace(PLAN, bands=1), FixedSizeSampling(5, 10), relation="add_remove"),
+      "zero_out or replace_one for FixedSizeSampling",
+    ),
+    (
+      run(dataclasses.replace(PLAN, bands=1), ShuffledBatches(20, True), relation="add_remove"),
+      "zero_out or replace_one for ShuffledBatches",
+    ),
+    (run(others=(PureRelease(0.1),)), "Gaussian sums beside a correlated one, got PureRelease"),
+    (
+      run(others=(dataclasses.replace(PLAN, strategy="another", index=7),)),
+      r"one index, got \[0, 7\]",
+    ),
+    (
+      run(others=(DistributedGaussianSum(1.0, 2.0),), sampling=NAMED, relation="add_remove"),
+      "Expected relation zero_out or replace_one for DistributedGaussianSum",
+    ),
+  ],
+)  # fmt: skip
+def test_ledgers_that_would_be_charged_too_little_are_refused(ledger, message):
+  with pytest.raises(ValueError, match=message):
+    epsilon(ledger)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"index": N}, "index below num_rounds, 12, got 12"),
+    ({"index": -1}, "index to be a whole number >= 0"),
+    ({"squared_sensitivity": 0.5}, "squared_sensitivity between"),
+    ({"squared_sensitivity": 9.5}, "squared_sensitivity between"),
+    ({"largest_column_norm": 0.1}, "squared_sensitivity between"),
+    ({"bands": 0}, "bands to be a whole number >= 1"),
+    ({"bands": N + 1}, "bands to be a number in"),
+    ({"noise_multiplier": math.nan}, "noise_multiplier to be a finite number >= 0"),
+    ({"clip_norm": 0.0}, "clip_norm to be a finite number > 0"),
+  ],
+)
+def test_inconsistent_plans_cannot_be_made(changes, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(PLAN, **changes)
+
+
+def test_by_identity_add_remove_costs_what_zero_out_does():
+  assert epsilon(run(sampling=NAMED, relation="add_remove")) == epsilon(run())
+  assert epsilon(run(relation="replace_one")) == near(gaussian(2 * math.sqrt(2.5)))
+  whole = dataclasses.replace(PLAN, min_separation=1, max_participations=N)
+  for sampling in (PoissonSampling(1.0), BallsInBins(3, True)):
+    assert epsilon(run(whole, sampling, relation="add_remove")) == epsilon(run(whole, sampling))
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "zero_out"])
+def test_turns_with_coins_are_sampled_gaussians(relation):
+  for stop, turns in ((1, 1), (4, 1), (5, 2), (12, 3)):
+    ledger = run(NARROW, COINS, range(stop), relation)
+    assert epsilon(ledger) == near(epsilon(subsampled_gaussian(0.1, 5.0, turns)), 1e-9)
+  assert epsilon(run(NARROW, COINS)) < 0.5 * epsilon(run(NARROW))
+
+
+def test_nothing_is_amplified_where_coins_do_not_hide_or_columns_meet():
+  wide = run(PLAN, COINS)
+  assert epsilon(wide) == near(gaussian(math.sqrt(2.5)))
+  assert epsilon(run(NARROW, COINS, relation="replace_one")) == near(gaussian(2 * math.sqrt(2.5)))
+  seen = run(NARROW, COINS).append(LocalRelease(PureDP(0.0), max_releases=1))
+  assert epsilon(
+    Ledger().extend(
+      (dataclasses.replace(e, observer="server") if isinstance(e, Round) else
+       LocalRelease(PureDP(0.0, relation="zero_out", observer="server", unit="user")), n)
+      for e, n in seen.entries
+    ),
+    relation="zero_out",
+  ) >= gaussian(math.sqrt(2.5)) * (1 - 1e-3)  # fmt: skip
+  shares = run(NARROW, COINS, others=(DistributedGaussianSum(1.0, 50.0),))
+  assert epsilon(shares) == near(gaussian(math.sqrt(2.5 / 25 + 3 / 2500), 1.0))
+
+
+def test_other_sums_of_the_samples_are_charged_in_every_turn():
+  beside = run(others=(GaussianSum(2.0, 20.0),))
+  assert epsilon(beside) == near(gaussian(math.sqrt(2.5 / 25 + 3 / 100), 1.0))
+  amplified = run(NARROW, COINS, others=(GaussianSum(2.0, 20.0),))
+  joint = 1 / math.sqrt(1 / 25 + 1 / 100)
+  assert epsilon(amplified) == near(epsilon(subsampled_gaussian(0.1, joint, 3)), 1e-9)
+  both = run(others=(dataclasses.replace(PLAN, strategy="b"),), indices=[0])
+  assert epsilon(both) == near(gaussian(math.sqrt(2)))
+  for lost in (NonPrivate(), GaussianSum(1.0, 0.0)):
+    assert epsilon(run(others=(lost,))) == math.inf
+  assert epsilon(run(dataclasses.replace(PLAN, noise_multiplier=0.0))) == math.inf
+
+
+def test_overflows_of_every_round_are_charged():
+  sampling = dataclasses.replace(COINS, overflow_probability=1e-8)
+  ledger = run(NARROW, sampling)
+  assert accounting.epsilon(ledger, 2 * N * 1e-8) == math.inf
+  assert accounting.epsilon(ledger, 5 * N * 1e-8) < math.inf
+
+
+def test_ledgers_are_saved_and_grow_by_the_same_for_every_round(tmp_path, capsys):
+  ledger = correlated_gaussian(NARROW, COINS)
+  ledger.save(tmp_path / "saved.jsonl")
+  assert load(tmp_path / "saved.jsonl") == ledger
+  durable = DurableLedger(tmp_path / "run.jsonl", "run")
+  for number, event in enumerate(ledger):
+    durable.append(number, [event])
+  durable.finish()
+  durable.close()
+  assert load(tmp_path / "run.jsonl") == ledger
+  sizes = {len(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]}
+  assert max(sizes) - min(sizes) < 8  # digits of the numbers
+  assert command_line.main(["epsilon", str(tmp_path / "run.jsonl"), "--delta=1e-5"]) == 0
+  printed = float(capsys.readouterr().out.split()[-2])
+  assert epsilon(ledger) <= printed <= epsilon(ledger, "rdp") * 1.001
+
+
+def test_a_scan_stacks_the_rounds_of_a_run():
+  def step(index, _):
+    query = dataclasses.replace(PLAN, index=index)
+    sampling = dataclasses.replace(TURNS, position=index)
+    return index + 1, Round(sampling, query, "zero_out")
+
+  _, stacked = jax.jit(lambda: jax.lax.scan(step, jnp.int32(0), length=N))()
+  ledger = Ledger().append(stacked)
+  assert ledger == correlated_gaussian(PLAN, TURNS, relation="zero_out")
+  with pytest.raises(ValueError, match="index below num_rounds"):
+    Ledger().append(jax.jit(lambda: step(jnp.int32(N), None)[1])())
+
+
+def test_noise_is_calibrated_over_a_plan():
+  def plan(noise_multiplier):
+    query = dataclasses.replace(NARROW, noise_multiplier=noise_multiplier)
+    return correlated_gaussian(query, TURNS, relation="zero_out")
+
+  z = accounting.calibrate_noise(2.0, 1e-5, plan, accountant="pld")
+  exact = accounting.gaussian_noise_multiplier(2.0, 1e-5) * math.sqrt(2.5)
+  assert exact * (1 - 1e-6) <= z <= exact * 1.002
+
+
+def test_a_slice_of_a_run_costs_no_more_than_the_run():
+  ledger = correlated_gaussian(NARROW, NAMED)
+  for start, stop in itertools.combinations(range(0, N + 1, 3), 2):
+    assert epsilon(ledger.rounds(start, stop)) <= epsilon(ledger)
+
+
+def test_one_release_has_the_multiplier_of_the_run():
+  assert accounting.noise_multiplier(PLAN, "zero_out") == pytest.approx(5 / math.sqrt(2.5))
+  assert accounting.noise_multiplier(PLAN, "replace_one") == pytest.approx(2.5 / math.sqrt(2.5))
