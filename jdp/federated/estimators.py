@@ -182,7 +182,7 @@ def clipped_denominator(
 
 @checked
 def adaptive_average(
-  noise_multiplier: float, expected_weight: float, **settings: float
+  noise_multiplier: float, expected_weight: float, **settings: Any
 ) -> SumQuery:
   """The average over a fixed denominator whose S follows a quantile of the updates' norms.
 

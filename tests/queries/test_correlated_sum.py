@@ -191,6 +191,33 @@ def test_noise_follows_a_clip_norm_that_changes():
   np.testing.assert_allclose(events.clip_norm, norms)
 
 
+@pytest.mark.slow
+def test_an_adaptive_clip_norm_and_its_noise():
+  """Sum and count are correlated together: each as the strategy says, over the round's own norm."""
+  strategy = mf.square_root_toeplitz(ROUNDS)
+  query = queries.adaptive_clipped_sum(
+    Z, 10.0, initial_clip_norm=S, learning_rate=0.5, count_stddev=1.0, strategy=strategy
+  )
+  record = jnp.zeros(DIM)
+  total = query.preprocess(jax.random.key(0), query.init(record), record, jnp.float32(0))
+
+  @jax.jit
+  def run(keys):
+    def step(state, key):
+      result, event, state = query.finalize(key, state, total)
+      return state, (result, event)
+
+    return jax.lax.scan(step, query.init(record), keys)[1]
+
+  results, events = run(jax.random.split(jax.random.key(6), ROUNDS))
+  of_sum = (Z**-2 - 2.0**-2) ** -0.5  # what the count leaves
+  noise_of_sum = np.asarray(results, np.float64) / (of_sum * np.asarray(events.clip_norm)[:, None])
+  assert_covariance(noise_of_sum @ noise_of_sum.T / DIM, linalg.inv(strategy.matrix()))
+  assert events.noise_multiplier == Z
+  assert len(set(events.clip_norm.tolist())) == ROUNDS
+  assert query.public(query.init(record)).kept == ()
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
   "make", [functools.partial(mf.square_root_toeplitz, bands=8), mf.tree,
