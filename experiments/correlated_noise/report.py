@@ -26,6 +26,7 @@ from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.events import CorrelatedGaussianSum
 from jdp.federated import fixed_denominator, flat_clipping
+from jdp.guarantees import rounded_up
 from jdp.queries import SumQuery
 
 _COORDINATES = 2000  # of which the error is measured
@@ -178,14 +179,13 @@ def _results(problem: LearningProblem, summary: Sequence[Row], start: str) -> st
 "z" is the standard deviation of Z's entries over the clip norm, "sensitivity" how far one user
 moves C G. "Error" is the root mean square over the rounds of the noise on a coordinate of the
 model, if the server adds the averages up. "Models kept" are arrays of the model's size that the
-noise needs between rounds, and "ms a round" is the time of clipping's end, noise and release on
-this machine."""
+noise needs between rounds. "ms a round" is the time that noise and release take on this machine."""
 
 
 def _noise_cells(row: Mapping[str, Any]) -> list[str]:
   return [
-    f"{row['multiplier']:.4g}",
-    f"{row['sensitivity']:.4g}",
+    rounded_up(row["multiplier"], 4),
+    rounded_up(row["sensitivity"], 4),
     f"{row['error']:.4g}",
     f"{row['measured_error']:.4g}",
     str(row["memory"]),
@@ -199,12 +199,13 @@ def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) ->
   who = (
     ""
     if kept is None or options.participation == "coins"
-    else f" A user takes part at most {kept['participations']} times, in rounds at least "
-    f"{kept['separation']} apart: the groups by position take turns."
+    else f"A user takes part at most {kept['participations']} times, in rounds at least "
+    f"{kept['separation']} apart: groups by position take turns.\n"
   )
   return f"""Against whoever sees all released models of a run and nothing else, from the run's
 `ledger.jsonl`. A run is one release, whose noise is correlated over the rounds. The server is
-trusted to add the noise, and to keep what it needs of it between rounds.{who}
+trusted to add the noise, and to keep what it needs of it between rounds.
+{who}
 
 {statements.guarantees(summary, "central")}
 
