@@ -181,9 +181,7 @@ def clipped_denominator(
 
 
 @checked
-def adaptive_average(
-  noise_multiplier: float, expected_weight: float, **settings: Any
-) -> SumQuery:
+def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: Any) -> SumQuery:
   """The average over a fixed denominator whose S follows a quantile of the updates' norms.
 
   The method is that of arXiv 1905.03871.

@@ -8,11 +8,17 @@
 | optimised buffers (BLT) | `buffered` |
 | optimised bands (BandMF) | `banded_matrices` |
 | the binary tree | `trees` |
-| the event of a planned run | `plans` |
+| workloads of optimisers with momentum, schedules and decay | `workloads` |
+| the best strategy for a privacy target | `choice` |
+| the event of a planned run; files | `plans`, `files` |
+| the noise of the rounds | `noise` |
 """
 
 from jdp.matrix_factorization.banded_matrices import BandedStrategy, banded
 from jdp.matrix_factorization.buffered import BufferedStrategy, buffered_toeplitz
+from jdp.matrix_factorization.choice import Candidate, Choice, choose_strategy
+from jdp.matrix_factorization.files import load, save
+from jdp.matrix_factorization.noise import NoiseSource, noise_source
 from jdp.matrix_factorization.optimised_toeplitz import banded_toeplitz
 from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
@@ -23,10 +29,14 @@ from jdp.matrix_factorization.toeplitz import (
   square_root_toeplitz,
 )
 from jdp.matrix_factorization.trees import TreeStrategy, tree
+from jdp.matrix_factorization.workloads import optimizer_workload
 
 __all__ = [
   "BandedStrategy",
   "BufferedStrategy",
+  "Candidate",
+  "Choice",
+  "NoiseSource",
   "Strategy",
   "ToeplitzStrategy",
   "TreeStrategy",
@@ -34,8 +44,13 @@ __all__ = [
   "banded_inverse_square_root",
   "banded_toeplitz",
   "buffered_toeplitz",
+  "choose_strategy",
   "identity",
+  "load",
+  "noise_source",
+  "optimizer_workload",
   "planned_sum",
+  "save",
   "square_root_toeplitz",
   "tree",
 ]

@@ -1,4 +1,10 @@
-"""Banded strategies that are not Toeplitz: BandMF (arXiv 2306.08153)."""
+"""Banded strategies that are not Toeplitz: BandMF (arXiv 2306.08153).
+
+With D the differences of successive rounds, the inverse of prefix sums, A C^-1 is the inverse of
+C D, which has one band more than C. So the errors are the variances of y in C D y = w, with w white
+noise, and cost as much as a Kalman filter: the rounds are cut into blocks, and the covariance of y
+within a block follows from that of the block before. Time and memory are linear in the rounds.
+"""
 
 import dataclasses
 
@@ -7,13 +13,15 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.matrix_factorization.descent import minimize
 from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES, banded_toeplitz
 from jdp.matrix_factorization.participation import check_rounds, heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, workload_matrix
 
 # The power mean of the rounds' errors that stands for the largest one: within 2 % at 2,000 rounds.
 _MAX_POWER = 32
-_MOST_ROUNDS = 10_000  # its matrices of [n, n] take gigabytes then
+_MOST_NUMBERS = 2e7  # inside the bands; a search takes minutes then
+_LEAST_BLOCK = 16  # rounds; smaller blocks cost more in Python than in arithmetic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +72,7 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
   """The banded strategy of the least error of prefix sums, among all with columns of norm 1.
 
   It is optimised for users who take part once in `bands` rounds. It begins with `banded_toeplitz`.
-  An iteration takes time in proportion to bands n^2, and memory in proportion to n^2.
+  An iteration takes time in proportion to bands^2 n, and memory in proportion to bands n.
 
   Args:
     num_rounds: n.
@@ -82,23 +90,23 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
   >>> round(2 * strategy.root_mean_squared_error(max_participations=1) ** 2, 6)
   2.618034
   """
-  check_rounds(num_rounds, _MOST_ROUNDS)
+  check_rounds(num_rounds)
   _validate.integer(1, bands=bands)
   _validate.one_of(OBJECTIVES, objective=objective)
   kept = min(bands, num_rounds)
+  if kept * num_rounds > _MOST_NUMBERS:
+    raise ValueError(
+      f"Expected num_rounds times bands of at most {_MOST_NUMBERS:.0e}, got {num_rounds} and "
+      f"{kept}; take banded_toeplitz, which is close to it for many rounds."
+    )
   begun = banded_toeplitz(num_rounds, kept, objective=objective).coefficients[:kept]
   inside = np.arange(kept)[:, None] + np.arange(num_rounds) < num_rounds
-  prefix_sums = workload_matrix(None, num_rounds)
   power = 1 if objective == "mean" else _MAX_POWER
-  found = scipy.optimize.minimize(
-    _error,
+  found = minimize(
+    lambda values: _error(values, inside, power),
     np.broadcast_to(begun[:, None], inside.shape)[inside],
-    (inside, prefix_sums, power),
-    jac=True,
-    method="L-BFGS-B",
-    options={"maxiter": 150, "ftol": 1e-12, "gtol": 1e-9},
   )
-  return BandedStrategy(_normalised(found.x, inside))
+  return BandedStrategy(_normalised(found, inside))
 
 
 def _normalised(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -117,26 +125,68 @@ def _solved(diagonals: np.ndarray, right: np.ndarray, *, transposed: bool) -> np
   return found
 
 
-def _error(
-  values: np.ndarray, inside: np.ndarray, workload: np.ndarray, power: int
-) -> tuple[float, np.ndarray]:
+def _error(values: np.ndarray, inside: np.ndarray, power: int) -> tuple[float, np.ndarray]:
   """The power mean of the squared errors, and its gradient by the values inside the bands."""
   raw = np.zeros(inside.shape)
   raw[inside] = values
   norms = np.linalg.norm(raw, axis=0)
   diagonals = raw / norms
-  rows = _solved(
-    diagonals, workload.T, transposed=True
-  )  # (A C^-1)^T: [round of noise, round of error]
-  errors = np.sum(rows**2, axis=0)
+  mean, by_c = _mean_error(diagonals, power)
+  along = np.sum(by_c * diagonals, axis=0)
+  return mean, ((by_c - along * diagonals) / norms)[inside]
+
+
+def _mean_error(diagonals: np.ndarray, power: int) -> tuple[float, np.ndarray]:
+  """The power mean of the squared errors of prefix sums, and its gradient by the diagonals of C."""
+  bands, n = diagonals.shape
+  # (C D)[j + i, j] = C[j + i, j] - C[j + i, j + 1]
+  differences = np.pad(diagonals, ((0, 1), (0, 0)))
+  differences[1:, :-1] -= diagonals[:, 1:]
+  size = max(bands, _LEAST_BLOCK)
+  columns = _block_columns(differences, size)
+  inverse = np.linalg.inv(columns[:, :size])
+  transfer = inverse[1:] @ columns[:-1, size:]  # of a block into the next one
+  covariances = inverse @ np.swapaxes(inverse, 1, 2)
+  for block, moved in enumerate(transfer):
+    covariances[block + 1] += moved @ covariances[block] @ moved.T
+  errors = np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[:n]
   largest = np.max(errors)
   mean = largest * np.mean((errors / largest) ** power) ** (1 / power)
-  by_error = (errors / mean) ** (power - 1) / len(errors)
-  # The derivative by C is -2 M^T W M C^-T, with M = A C^-1 and W = diag(by_error).
-  right = _solved(diagonals, rows * by_error, transposed=False)
-  by_c = np.zeros(inside.shape)
-  for i in range(len(diagonals)):
-    kept = len(errors) - i
-    by_c[i, :kept] = -2 * np.einsum("jt,jt->j", rows[i:], right[:kept])
-  along = np.sum(by_c * diagonals, axis=0)
-  return float(mean), ((by_c - along * diagonals) / norms)[inside]
+
+  # The derivatives of the mean: by each covariance, from the last one back; then by the blocks.
+  weights = np.pad((errors / mean) ** (power - 1) / n, (0, len(columns) * size - n))
+  adjoints = weights.reshape(-1, size)[:, :, None] * np.eye(size)
+  for block, moved in reversed(list(enumerate(transfer))):
+    adjoints[block] += moved.T @ adjoints[block + 1] @ moved
+  pulled = -2 * np.swapaxes(inverse, 1, 2) @ adjoints
+  by_columns = np.zeros_like(columns)
+  by_columns[:, :size] = pulled @ covariances
+  by_columns[:-1, size:] = -pulled[1:] @ transfer @ covariances[:-1]
+  by_differences = _band_values(by_columns, bands + 1)[:, :n]
+  by_c = by_differences[:bands]
+  by_c[:, 1:] -= by_differences[1:, :-1]
+  return float(mean), by_c
+
+
+def _block_columns(diagonals: np.ndarray, size: int) -> np.ndarray:
+  """What a banded matrix has in two successive blocks of rows below each other: [k, 2 size, size].
+
+  The columns are those of the upper block. The matrix is filled up by ones on its diagonal.
+  """
+  bands, n = diagonals.shape
+  number = -(-n // size)
+  padded = np.pad(diagonals, ((0, 0), (0, number * size - n)))
+  padded[0, n:] = 1.0
+  columns = np.zeros((number, 2 * size, size))
+  column = np.arange(size)
+  columns[:, np.arange(bands)[:, None] + column, column] = np.moveaxis(
+    padded.reshape(bands, number, size), 1, 0
+  )
+  return columns
+
+
+def _band_values(columns: np.ndarray, bands: int) -> np.ndarray:
+  """The values [bands, k size] in the bands, of what `_block_columns` made."""
+  column = np.arange(columns.shape[2])
+  values = columns[:, np.arange(bands)[:, None] + column, column]
+  return np.moveaxis(values, 1, 0).reshape(bands, -1)

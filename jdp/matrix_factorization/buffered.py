@@ -80,20 +80,23 @@ def buffered_toeplitz(
     decays = _decays(gaps)
     theta, eta = decays[::2], decays[1::2]
     sensitivity = _squared_sensitivity(theta, eta, num_rounds, min_separation, most)
-    return float(np.log(sensitivity) + np.log(_squared_error(theta, eta, num_rounds, objective)))
+    value = float(np.log(sensitivity) + np.log(_squared_error(theta, eta, num_rounds, objective)))
+    return value if value >= 0 else np.inf  # rounding alone brings either below 1
 
   # The best decays are spread from 1 - 1/n on; starts differ in how far.
   starts = (
     _gaps(1 - np.geomspace(1 / (reach * num_rounds), 0.9, 2 * buffers))
     for reach in np.geomspace(0.3, 10, _STARTS)
   )
-  found = min(
-    (
-      scipy.optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-9})
-      for start in starts
-    ),
-    key=lambda result: result.fun,
-  )
+  # Where decays meet, their scales are infinite, and of no use.
+  with np.errstate(all="ignore"):
+    found = min(
+      (
+        scipy.optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-9})
+        for start in starts
+      ),
+      key=lambda result: np.nan_to_num(result.fun, nan=np.inf),
+    )
   decays = _decays(found.x)
   return _strategy(decays[::2], decays[1::2], num_rounds)
 

@@ -74,6 +74,7 @@ EXCLUDED = {
   ),
   "jdp.ledger.to_json": _FILES,
   "jdp.ledger.from_json": _FILES,
+  "jdp.matrix_factorization.save": "it writes a file wherever it is told to",
   "jdp.events.register": _MAKES_A_NAME,
   "jdp.accounting.register_analysis": _MAKES_A_NAME,
   **dict.fromkeys(
@@ -226,6 +227,12 @@ def _mnist_folder():
       content = bytes([0, 0, 8, len(shape)]) + sizes + bytes(math.prod(shape))
       (folder / f"{part}-{name}-ubyte").write_bytes(content)
   return folder
+
+
+def _strategy_file():
+  path = _folder() / "strategy.npz"
+  matrix_factorization.save(matrix_factorization.identity(4), path)
+  return path
 
 
 def _planned_sum():
@@ -660,6 +667,21 @@ BY_FUNCTION = {
   "jdp.mechanisms.stream_sum": _STREAM,
   "jdp.mechanisms.unrounded_stream_sum": _STREAM,
   "jdp.ledger.correlated_gaussian": {"query": Lazy(_planned_sum), "sampling": _TURNS},
+  "jdp.matrix_factorization.choose_strategy": {
+    "num_rounds": 4,
+    "cohort_size": 4,
+    "target_epsilon": 4.0,
+    "memory": 0,
+    "min_separation": 2,
+    "relation": "zero_out",
+    "objective": "max",
+  },
+  "jdp.matrix_factorization.load": {"path": Lazy(_strategy_file)},
+  "jdp.matrix_factorization.optimizer_workload": {
+    "learning_rate": 0.5,
+    "momentum": 0.9,
+    "weight_decay": 0.1,
+  },
   "jdp.matrix_factorization.planned_sum": {
     "strategy": Lazy(lambda: matrix_factorization.identity(10)),
     "min_separation": 5,

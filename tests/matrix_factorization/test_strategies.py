@@ -65,6 +65,20 @@ def test_no_pattern_exceeds_the_sensitivity_and_exact_ones_are_reached(kind):
   assert np.median(ratios) < 1.1
 
 
+def test_rows_for_columns_and_separations_off_by_one_are_refuted():
+  """What the comparison with brute force would catch: numbers that are no bounds."""
+  rng = np.random.default_rng(2)
+  by_rows, wider, fewer = 0, 0, 0
+  for _ in range(50):
+    strategy = random_strategy(rng, "banded", 12)
+    matrix, b = strategy.matrix(), max(2, len(strategy.diagonals))
+    truth = brute_force(matrix, b, 3)
+    by_rows += heaviest_pattern(np.sum(matrix**2, axis=1), b, 3) < truth * 0.99
+    wider += strategy.squared_sensitivity(b + 1, 3) < truth * 0.99
+    fewer += strategy.squared_sensitivity(b, 2) < truth * 0.99
+  assert min(by_rows, wider, fewer) > 10
+
+
 @pytest.mark.parametrize("n", [1, 5, 8, 12])
 def test_a_trees_sensitivity_is_exact(n):
   for b, k in itertools.product((1, 2, 3, 5), (1, 2, 4)):
@@ -218,6 +232,18 @@ def test_buffers_for_several_participations_beat_those_for_one():
   assert several.squared_sensitivity(50, 4) == pytest.approx(
     from_coefficients(several.coefficients, 200, 2).squared_sensitivity(50, 4)
   )
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("n", [48, 9])
+def test_more_buffers_than_a_short_run_needs_do_no_harm(n):
+  """Decays then meet, where the formulas divide by zero."""
+  scope = {"min_separation": 20, "max_participations": None}
+  few, many = (
+    mf.buffered_toeplitz(n, buffers=b, objective="mean", **scope).root_mean_squared_error(**scope)
+    for b in (1, 4)
+  )
+  assert many <= few * (1 + 1e-6)
 
 
 def test_two_rounds_have_the_known_optimum():

@@ -1,0 +1,64 @@
+"""Strategies as files, so that a run that goes on elsewhere has the same numbers."""
+
+import dataclasses
+import os
+import pathlib
+import typing
+import zipfile
+
+import numpy as np
+
+from jdp.matrix_factorization.banded_matrices import BandedStrategy
+from jdp.matrix_factorization.buffered import BufferedStrategy
+from jdp.matrix_factorization.strategies import Strategy
+from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
+from jdp.matrix_factorization.trees import TreeStrategy
+
+_KINDS: dict[str, type] = {
+  kind.__name__: kind for kind in (BandedStrategy, BufferedStrategy, ToeplitzStrategy, TreeStrategy)
+}
+
+
+def save(strategy: Strategy, path: str | os.PathLike) -> None:
+  """Writes a strategy's numbers, bit for bit, as an `.npz` file; `load` reads it back.
+
+  Args:
+    strategy: made by this package.
+    path: the file, replaced if it exists.
+
+  Raises:
+    ValueError: if the strategy is of another type.
+  """
+  name = type(strategy).__name__
+  if _KINDS.get(name) is not type(strategy):
+    raise ValueError(
+      f"Expected a strategy of jdp.matrix_factorization, got {name}; save its numbers yourself."
+    )
+  fields = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}  # type: ignore[arg-type]
+  path = pathlib.Path(path)
+  temporary = path.with_name(path.name + ".tmp")
+  with open(temporary, "wb") as file:
+    np.savez(file, kind=name, fingerprint=strategy.fingerprint, **fields)
+  os.replace(temporary, path)
+
+
+def load(path: str | os.PathLike) -> Strategy:
+  """The strategy that `save` wrote.
+
+  Raises:
+    ValueError: if the file holds none, or its numbers are not those that were saved.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      saved = {name: file[name] for name in file.files}
+    kind = _KINDS[str(saved.pop("kind"))]
+    fingerprint = str(saved.pop("fingerprint"))
+    types = typing.get_type_hints(kind)
+    strategy = kind(**{name: v.item() if types[name] is int else v for name, v in saved.items()})
+    if strategy.fingerprint != fingerprint:
+      raise ValueError("other numbers than its fingerprint says")
+  except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f"Expected a strategy in {path}, got a file that holds none: {error}; save it anew."
+    ) from error
+  return strategy
