@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,8 @@ from jdp.federated import fixed_denominator, flat_clipping
 from jdp.guarantees import rounded_up
 from jdp.queries import SumQuery
 
-_COORDINATES = 2000  # of which the error is measured
-_TIMED = 11  # rounds
-_MILLION = 2**20
+PyTree = Any
+_MEBI = 2**20
 
 
 def report_strategies(
@@ -81,19 +80,19 @@ def _noise_columns(workdir: Workdir, options: Any, problem: LearningProblem, var
   )
   unit = event.noise_multiplier * options.clip_norm / options.cohort_size
   theory = unit * np.sqrt(variant.strategy.squared_errors())
-  measured = measured_errors(query, options.num_rounds)
+  measured = measure(query, jax.eval_shape(problem.init, jax.random.key(0)), options.num_rounds)
   return {
     "multiplier": event.noise_multiplier,
     "sensitivity": math.sqrt(event.squared_sensitivity),
     "participations": event.max_participations,
     "separation": event.min_separation,
     "memory": variant.strategy.memory,
-    "megabytes": 4 * variant.strategy.memory * problem.dim / _MILLION,
+    "megabytes": 4 * variant.strategy.memory * problem.dim / _MEBI,
     "error": float(np.sqrt(np.mean(theory**2))),
-    "measured_error": float(np.sqrt(np.mean(measured**2))),
+    "measured_error": float(np.sqrt(np.mean(measured.errors**2))),
     "errors": theory.tolist(),
-    "measured_errors": measured.tolist(),
-    "milliseconds": 1e3 * seconds_a_round(query, problem),
+    "measured_errors": measured.errors.tolist(),
+    "milliseconds": 1e3 * measured.seconds,
   }
 
 
@@ -106,30 +105,30 @@ def _first_event(ledger: Any) -> CorrelatedGaussianSum:
   )
 
 
-def measured_errors(query: SumQuery, num_rounds: int) -> np.ndarray:
-  """The standard deviation of the noise of the rounds' sums so far, [n], over many coordinates."""
-  nothing = jnp.zeros(_COORDINATES)
+class Measured(NamedTuple):
+  """What a run of a query's noise shows.
 
-  def step(state, key):
-    result, _, state = query.finalize(key, state, nothing)
-    return state, result
+  Attributes:
+    errors: float64 [n], the standard deviation of the noise of each round's sum so far.
+    seconds: the median time of a round.
+  """
 
-  keys = jax.random.split(jax.random.key(0), num_rounds)
-  _, rounds = jax.jit(lambda: jax.lax.scan(step, query.init(nothing), keys))()
-  return np.std(np.cumsum(np.asarray(rounds, np.float64), axis=0), axis=1)
+  errors: np.ndarray
+  seconds: float
 
 
-def seconds_a_round(query: SumQuery, problem: LearningProblem) -> float:
-  """The time of a round's noise for the model, the median of some rounds."""
-  shapes = jax.eval_shape(problem.init, jax.random.key(0))
-  total = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
-  release = jax.jit(lambda key, state: query.finalize(key, state, total)[::2])
-  state, times = query.init(total), []
-  for key in jax.random.split(jax.random.key(0), _TIMED):
+def measure(query: SumQuery, record: PyTree, num_rounds: int) -> Measured:
+  """The noise of a run without clients, over the coordinates of a record."""
+  total = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record)
+  release, state = jax.jit(lambda key, state: query.finalize(key, state, total)), query.init(total)
+  so_far, errors, times = 0.0, [], []
+  for key in jax.random.split(jax.random.key(0), num_rounds):
     begun = time.perf_counter()
-    _, state = jax.block_until_ready(release(key, state))
+    result, _, state = jax.block_until_ready(release(key, state))
     times.append(time.perf_counter() - begun)
-  return statistics.median(times)
+    so_far = so_far + np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(result)])
+    errors.append(np.std(so_far))
+  return Measured(np.array(errors), statistics.median(times))
 
 
 def _parts(
@@ -218,7 +217,7 @@ low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; 
 def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
   facts = {**problem.described, "rounds": rounds_done(summary), "repetitions": options.seeds}
   return f"""The {problem.headline.replace("_", " ")} of the last model of each run. Means over
-repetitions; ± is the 95 % interval of Student's t. The measured error is that of runs without
-clients, with the runs' own noise, over {_COORDINATES} coordinates.
+repetitions; ± is the 95 % interval of Student's t. The measured error and the time a round are
+those of a run without clients, over all coordinates of the model.
 
 {properties(facts)}"""

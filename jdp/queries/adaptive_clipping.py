@@ -186,7 +186,8 @@ def _correlated(
 
   def release(key, state, total):
     sigma = jnp.float32(sum_multiplier) * state.clip_norm
-    stddevs = AdaptiveContribution(jax.tree.map(lambda _: sigma, rounded(total.vector)), sigma_b)
+    of_vector = jax.tree.map(lambda _: sigma, rounded(total.vector))
+    stddevs = AdaptiveContribution(of_vector, jnp.float32(sigma_b))
     return release_all(key, state, total, stddevs, state.clip_norm)
 
   return lambda record: begin(AdaptiveContribution(record, jnp.float32(0))).kept, release

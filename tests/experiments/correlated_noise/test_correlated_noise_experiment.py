@@ -6,11 +6,12 @@ import contextlib
 import io
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.correlated_noise import __main__ as correlated_noise
-from experiments.correlated_noise.report import measured_errors
+from experiments.correlated_noise.report import measure
 from experiments.correlated_noise.strategies import AMPLIFIED, STRATEGIES, make_sampler
 from experiments.correlated_noise.strategies import make_strategy as make
 from experiments.runner import launch
@@ -77,7 +78,7 @@ def test_the_measured_error_is_that_of_the_theory():
   strategy = mf.square_root_toeplitz(8)
   query = queries.average(queries.correlated_gaussian_sum(1.0, 3.0, strategy), 2.0)
   theory = 1.5 * np.sqrt(strategy.squared_errors())
-  np.testing.assert_allclose(measured_errors(query, 8), theory, rtol=0.08)
+  np.testing.assert_allclose(measure(query, jnp.zeros(2000), 8).errors, theory, rtol=0.08)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_results_follow_from_ledgers(finished):
     assert row["multiplier"] / row["sensitivity"] == pytest.approx(
       rows[0]["multiplier"] / rows[0]["sensitivity"], rel=2e-3
     )
-    assert row["measured_error"] == pytest.approx(row["error"], rel=0.08)
+    assert row["measured_error"] == pytest.approx(row["error"], rel=0.14)  # 650 numbers
   assert "at most 3 times, in rounds at least 2 apart" in out
   assert {"accuracy_over_rounds.png", "noise_of_the_model.png", "report.md"} <= {
     file.name for file in path.iterdir()
