@@ -68,7 +68,7 @@ class ReleaseState(NamedTuple):
     step: The number of steps done, an int32 scalar.
     key: The key of the whole run, as secret as the noise. To store it, store its
       `jax.random.key_data`.
-    query: The sum query's state.
+    query: The sum query's state. It may hold noise that was not released, as secret as the key.
     event: What the last step released, with the step's number. Before the first step it is a
       placeholder of the same structure. A loop that returns nothing of its steps (`fori_loop`)
       keeps the last event only: scan, and return it.
@@ -155,7 +155,7 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
         f"Expected weights [{size}], one for each row, got shape {jnp.shape(weights)}."
       )
     parts = jax.vmap(query.preprocess, (0, None, 0, 0))(
-      jax.random.split(key, size), state, gradients, weights
+      jax.random.split(key, size), query.public(state), gradients, weights
     )
     return sum_rows(parts)
 
@@ -198,7 +198,13 @@ def contribution_sum(
 
   def total(key: Key, state: State, params: PyTree, sample: Sample, data: PyTree) -> Contribution:
     summed = unrounded_cohort_sum(
-      contribution, key, (params, state), sample, data, chunk_size=chunk_size, mesh=mesh
+      contribution,
+      key,
+      (params, query.public(state)),
+      sample,
+      data,
+      chunk_size=chunk_size,
+      mesh=mesh,
     )
     return taken(query, summed)
 

@@ -51,8 +51,8 @@ def query_subjects(
 ) -> dict[Relation, Subject]:
   """A query's release of one round, with the epsilon that `jdp.accounting` finds in its event.
 
-  The observer sees the result, the query's next state and the event. The inputs are samples that
-  differ in the victim's record:
+  The observer sees the result, what is public of the query's next state, and the event. The inputs
+  are samples that differ in the victim's record:
 
   * the record itself;
   * its negative;
@@ -84,7 +84,7 @@ def query_subjects(
     transformation = transforms.privatize(query, key)
     state = transformation.init(jax.tree.map(lambda x: x[0], records))
     result, state = transformation.update(records, state, weights=weights)
-    return (result, state.query, state.event), state.event
+    return (result, query.public(state.query), state.event), state.event
 
   def seen(key: jax.Array, sample: Any) -> Any:
     return release(key, sample)[0]

@@ -19,10 +19,12 @@ from jdp import _validate, accounting
 from jdp._arguments import Arrays, checked
 from jdp.events import GaussianSum, NonPrivate, WeightedAverage
 from jdp.guarantees import Relation
+from jdp.matrix_factorization.strategies import Strategy
 from jdp.queries import (
   SumQuery,
   adaptive_clipped_sum,
   average,
+  correlated_gaussian_sum,
   gaussian_sum,
   grouped,
   layers,
@@ -78,6 +80,9 @@ def fixed_denominator(
   expected_weight: float,
   *,
   relation: Relation | str = Relation.ADD_REMOVE,
+  strategy: Strategy | None = None,
+  min_separation: int = 1,
+  max_participations: int | None = None,
 ) -> SumQuery:
   """sum_k w_k D_k / (q W): unbiased, and of the smaller sensitivity.
 
@@ -87,15 +92,24 @@ def fixed_denominator(
   under replace-one. Where S follows a schedule, the noise follows S, and no round costs more than
   another.
 
+  With a strategy the noise of later rounds cancels part of earlier rounds' noise
+  (`jdp.queries.correlated_gaussian_sum`). Then a whole run is one Gaussian mechanism with the noise
+  multiplier z over the strategy's sensitivity, if the sampler keeps a user's rounds as far apart,
+  and as few, as is said here.
+
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
     noise_multiplier: z >= 0. At 0 nothing is private.
     expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed
       from the users whom the guarantee is for. Fix it beforehand.
     relation: the neighbouring relation that z is stated for.
+    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`. None: it is
+      independent.
+    min_separation: with a strategy, the least distance of a user's rounds.
+    max_participations: with a strategy, of one user. None: as many as fit.
 
   Raises:
-    ValueError: if a number is out of range.
+    ValueError: if a number is out of range, or there is a separation without a strategy.
 
   >>> import jax
   >>> query = fixed_denominator(flat_clipping(1.0), noise_multiplier=0.5, expected_weight=100.0)
@@ -105,11 +119,28 @@ def fixed_denominator(
   _check_numbers(noise_multiplier, expected_weight=expected_weight)
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one. A noise of z S over
   # that multiplier has the multiplier z.
-  stddev = times(
-    noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation),
-    clipping.clip_norm,
-  )
-  return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
+  own_multiplier = noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+  if strategy is None:
+    if min_separation != 1 or max_participations is not None:
+      raise ValueError(
+        "Expected a strategy with min_separation or max_participations, got none; independent "
+        "noise is charged by the round."
+      )
+    stddev = times(own_multiplier, clipping.clip_norm)
+    return average(clipping.query(lambda bound: gaussian_sum(bound, stddev)), expected_weight)
+
+  def make(bound: ClipNorm) -> SumQuery:
+    # Every coordinate gets the noise of the whole update, whatever its layer's own bound.
+    share = _first(bound) / _first(clipping.clip_norm)
+    return correlated_gaussian_sum(
+      bound,
+      own_multiplier / share,
+      strategy,
+      min_separation=min_separation,
+      max_participations=max_participations,
+    )
+
+  return average(clipping.query(make), expected_weight)
 
 
 @checked
@@ -150,9 +181,7 @@ def clipped_denominator(
 
 
 @checked
-def adaptive_average(
-  noise_multiplier: float, expected_weight: float, **settings: float
-) -> SumQuery:
+def adaptive_average(noise_multiplier: float, expected_weight: float, **settings: Any) -> SumQuery:
   """The average over a fixed denominator whose S follows a quantile of the updates' norms.
 
   The method is that of arXiv 1905.03871.
@@ -187,6 +216,11 @@ def true_average() -> SumQuery:
     return result, NonPrivate(), state
 
   return query._replace(finalize=finalize, clip=unbounded)
+
+
+def _first(bound: ClipNorm) -> float:
+  """A bound, or that of the first round."""
+  return float(bound(0)) if callable(bound) else bound  # type: ignore[arg-type]
 
 
 def _check_numbers(noise_multiplier: float, **weight: float) -> None:

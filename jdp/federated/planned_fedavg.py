@@ -1,5 +1,6 @@
 """DP-FedAvg in one call: noise for a target epsilon, over a planned number of rounds."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,16 @@ from jax.sharding import Mesh
 
 from jdp import _validate, accounting
 from jdp._arguments import checked
-from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
+from jdp.events import (
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  FixedSizeSampling,
+  GaussianSum,
+  MinSeparationSampling,
+  PoissonSampling,
+  Round,
+  SamplingEvent,
+)
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate, local_sgd
 from jdp.federated.engine.rounds import FederatedAlgorithm
@@ -18,6 +28,8 @@ from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.federated.fedavg import federated_averaging
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
+from jdp.matrix_factorization.plans import planned_sum
+from jdp.matrix_factorization.strategies import Strategy
 from jdp.models.base import Loss
 from jdp.sampling import Sampler, poisson
 
@@ -40,6 +52,7 @@ def dp_fedavg(
   local_update: Callable[[Loss], LocalUpdate] | None = None,
   server_optimizer: optax.GradientTransformation | None = None,
   sampler: Sampler | None = None,
+  strategy: Strategy | None = None,
   relation: Relation | str = Relation.ADD_REMOVE,
   prior: Ledger = Ledger(),
   layout: CohortLayout | None = None,
@@ -54,13 +67,17 @@ def dp_fedavg(
   sampler's event. It holds per user, under `relation`, to whoever sees the models. After
   `num_rounds` rounds it is at most (target_epsilon, delta), together with `prior`.
 
+  With a strategy the whole run is one Gaussian sum, of the multiplier z over the strategy's
+  sensitivity for the rounds that the sampler allows a user, or one that the sampler amplifies
+  (`jdp.queries.correlated_gaussian_sum`).
+
   Args:
     loss: (parameters, examples) -> mean loss, such as `jdp.models.cross_entropy(model)`.
     clients: the users' data. Only how many there are is read.
     cohort_size: the expected number of users in a round.
     clip_norm: S.
     num_rounds: of the whole run. `train` does no more.
-    noise_multiplier: z. Either this or a target epsilon.
+    noise_multiplier: z. Either this or a target epsilon. With a strategy, of the entries of Z.
     target_epsilon: the epsilon of the whole run, for which the least z is found.
     delta: in (0, 1), of the target.
     local_update: loss -> what a client computes. None: one epoch of SGD in batches of 10 examples,
@@ -68,6 +85,9 @@ def dp_fedavg(
     server_optimizer: applied to minus the average update. None: `optax.sgd(1.0)`, which adds it.
     sampler: who takes part, with `cohort_size` members in expectation. None: each user with the
       probability cohort_size / users.
+    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`, for at least
+      `num_rounds` rounds. None: it is independent. Best with a sampler whose users' rounds are far
+      apart (`jdp.sampling.min_separation`, `jdp.sampling.cyclic_poisson`).
     relation: the neighbouring relation of the guarantee.
     prior: what was released about the same users before. Give it to `train` too.
     layout: how a cohort is computed. None: by the platform.
@@ -79,7 +99,7 @@ def dp_fedavg(
   Raises:
     ValueError: if a number is out of range, if there are more or fewer than one of noise_multiplier
       and target_epsilon, or a target without a delta. Also if the sampler has other users, or its
-      rounds differ, as in epochs: then give z.
+      rounds differ, as in epochs: then give z. Also if the strategy is for fewer rounds.
 
   >>> import jax, numpy as np
   >>> from jdp import accounting, data, federated, models
@@ -114,12 +134,31 @@ def dp_fedavg(
       f"Expected a sampler of {population} users, got one of {sampler.population}; make it for the "
       "users of `clients`."
     )
+  event = sampler.event(sampler.init())
+  separation = {} if strategy is None else _separation(event)
+  if strategy is None:
+    plan = partial(_plan, event, relation, num_rounds)
+  else:
+    if num_rounds > strategy.num_rounds:
+      raise ValueError(
+        f"Expected num_rounds of at most the strategy's {strategy.num_rounds}, got {num_rounds}; "
+        "make a strategy for more rounds."
+      )
+    unit = planned_sum(strategy, 1.0, **separation)
+    plan = partial(_correlated_plan, event, relation, num_rounds, unit)
   z = _noise_multiplier(
-    noise_multiplier, target_epsilon, delta, partial(_plan, sampler, relation, num_rounds, prior)
+    noise_multiplier, target_epsilon, delta, lambda multiplier: prior + plan(multiplier)
   )
   algorithm = federated_averaging(
     (local_update or _one_epoch)(loss),
-    fixed_denominator(flat_clipping(clip_norm), z, cohort_size, relation=relation),
+    fixed_denominator(
+      flat_clipping(clip_norm),
+      z,
+      cohort_size,
+      relation=relation,
+      strategy=strategy,
+      **separation,
+    ),
     sampler,
     server_optimizer or optax.sgd(1.0),
     relation=relation,
@@ -151,16 +190,45 @@ def _noise_multiplier(
 
 
 def _plan(
-  sampler: Sampler, relation: Relation, num_rounds: int, prior: Ledger, noise_multiplier: float
+  event: SamplingEvent, relation: Relation, num_rounds: int, noise_multiplier: float
 ) -> Ledger:
   """The ledger of the planned run."""
-  event = sampler.event(sampler.init())
   if not isinstance(event, PoissonSampling | FixedSizeSampling):
     raise ValueError(
       f"Expected a sampler whose rounds are alike with target_epsilon, got {type(event).__name__}; "
       "give noise_multiplier (jdp.accounting.calibrate_noise takes any plan)."
     )
+  round_event = Round(event, GaussianSum(1.0, _stddev(noise_multiplier, relation)), relation)
+  return Ledger().append(round_event, count=num_rounds)
+
+
+def _stddev(noise_multiplier: float, relation: Relation) -> float:
+  """The noise of a sum with S = 1 that has the multiplier under the relation."""
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
-  stddev = noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
-  round_event = Round(event, GaussianSum(1.0, stddev), relation)
-  return prior + Ledger().append(round_event, count=num_rounds)
+  return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+
+
+def _separation(event: SamplingEvent) -> dict[str, int]:
+  """What a sampler promises of a user's rounds, as arguments of a plan."""
+  if isinstance(event, MinSeparationSampling):
+    return {
+      "min_separation": event.min_separation,
+      "max_participations": event.max_participations,
+    }
+  return {"min_separation": event.num_groups} if isinstance(event, CyclicPoissonSampling) else {}
+
+
+def _correlated_plan(
+  event: SamplingEvent,
+  relation: Relation,
+  num_rounds: int,
+  unit: CorrelatedGaussianSum,
+  noise_multiplier: float,
+) -> Ledger:
+  """The ledger of the planned run's last round, which costs what the run does."""
+  query = dataclasses.replace(
+    unit, noise_multiplier=_stddev(noise_multiplier, relation), index=num_rounds - 1
+  )
+  if isinstance(event, MinSeparationSampling | CyclicPoissonSampling):
+    event = dataclasses.replace(event, position=num_rounds - 1)
+  return Ledger().append(Round(event, query, relation))

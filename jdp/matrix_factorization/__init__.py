@@ -11,12 +11,14 @@
 | workloads of optimisers with momentum, schedules and decay | `workloads` |
 | the best strategy for a privacy target | `choice` |
 | the event of a planned run; files | `plans`, `files` |
+| the noise of the rounds | `noise` |
 """
 
 from jdp.matrix_factorization.banded_matrices import BandedStrategy, banded
 from jdp.matrix_factorization.buffered import BufferedStrategy, buffered_toeplitz
 from jdp.matrix_factorization.choice import Candidate, Choice, choose_strategy
 from jdp.matrix_factorization.files import load, save
+from jdp.matrix_factorization.noise import NoiseSource, noise_source
 from jdp.matrix_factorization.optimised_toeplitz import banded_toeplitz
 from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
@@ -34,6 +36,7 @@ __all__ = [
   "BufferedStrategy",
   "Candidate",
   "Choice",
+  "NoiseSource",
   "Strategy",
   "ToeplitzStrategy",
   "TreeStrategy",
@@ -44,6 +47,7 @@ __all__ = [
   "choose_strategy",
   "identity",
   "load",
+  "noise_source",
   "optimizer_workload",
   "planned_sum",
   "save",

@@ -9,7 +9,7 @@ within a block follows from that of the block before. Time and memory are linear
 import dataclasses
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -118,7 +118,9 @@ def _normalised(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 
 def _solved(diagonals: np.ndarray, right: np.ndarray, *, transposed: bool) -> np.ndarray:
   """X with C X = right, or C^T X = right."""
-  found, info = linalg.lapack.dtbtrs(diagonals, right, uplo="L", trans="T" if transposed else "N")
+  found, info = scipy.linalg.lapack.dtbtrs(
+    diagonals, right, uplo="L", trans="T" if transposed else "N"
+  )
   assert info == 0  # no number of the main diagonal is 0
   return found
 

@@ -13,7 +13,7 @@ the same for any number of rounds.
 import dataclasses
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -91,7 +91,10 @@ def buffered_toeplitz(
   # Where decays meet, their scales are infinite, and of no use.
   with np.errstate(all="ignore"):
     found = min(
-      (optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-9}) for start in starts),
+      (
+        scipy.optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-9})
+        for start in starts
+      ),
       key=lambda result: np.nan_to_num(result.fun, nan=np.inf),
     )
   decays = _decays(found.x)
@@ -100,12 +103,12 @@ def buffered_toeplitz(
 
 def _decays(gaps: np.ndarray) -> np.ndarray:
   """Decreasing decays in (0, 1): each is a share of the one before."""
-  return np.cumprod(special.expit(gaps))
+  return np.cumprod(scipy.special.expit(gaps))
 
 
 def _gaps(decays: np.ndarray) -> np.ndarray:
   """The inverse of `_decays`."""
-  return special.logit(decays / np.append(1.0, decays[:-1]))
+  return scipy.special.logit(decays / np.append(1.0, decays[:-1]))
 
 
 def _scales(theta: np.ndarray, eta: np.ndarray) -> np.ndarray:

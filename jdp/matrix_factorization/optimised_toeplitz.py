@@ -7,7 +7,7 @@ is 1 (arXiv 2405.13763, Section 4).
 """
 
 import numpy as np
-from scipy import optimize, signal
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -48,7 +48,7 @@ def banded_toeplitz(num_rounds: int, bands: int, *, objective: str = "mean") -> 
   if not len(start):
     return from_coefficients(np.ones(1), num_rounds, 0)
   weights = error_weights(num_rounds, objective)
-  found = optimize.minimize(
+  found = scipy.optimize.minimize(
     _error, start, (weights,), jac=True, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-14}
   )
   return from_coefficients(np.append(1.0, found.x), num_rounds, kept - 1)
@@ -67,6 +67,6 @@ def _error(tail: np.ndarray, weights: np.ndarray) -> tuple[float, np.ndarray]:
   b = np.cumsum(quotient(np.ones(1), c, n))
   error, sensitivity = weights @ b**2, c @ c
   # A change of c_j changes b by -x^j b(x) / c(x).
-  change = signal.lfilter([1.0], c, b)
+  change = scipy.signal.lfilter([1.0], c, b)
   by_c = [-2 * (weights[j:] * b[j:]) @ change[: n - j] for j in range(1, len(c))]
   return float(np.log(error * sensitivity)), np.array(by_c) / error + 2 * tail / sensitivity

@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from jdp.matrix_factorization.participation import most_participations
 
@@ -152,4 +152,4 @@ def workload_matrix(workload: Workload, num_rounds: int) -> np.ndarray:
   workload = check_workload(workload, num_rounds)
   if workload.ndim == 2:
     return workload
-  return linalg.toeplitz(workload, np.zeros(num_rounds))
+  return scipy.linalg.toeplitz(workload, np.zeros(num_rounds))

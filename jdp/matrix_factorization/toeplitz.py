@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy import linalg, signal
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -37,7 +37,7 @@ class ToeplitzStrategy(Strategy):
 
   def matrix(self) -> np.ndarray:
     """C, float64 [n, n]."""
-    return linalg.toeplitz(self.coefficients, np.zeros(self.num_rounds))
+    return scipy.linalg.toeplitz(self.coefficients, np.zeros(self.num_rounds))
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
     """Exact for coefficients >= 0 that do not increase, else an upper bound.
@@ -59,8 +59,8 @@ class ToeplitzStrategy(Strategy):
       return np.cumsum(np.cumsum(self.inverse) ** 2)
     workload = check_workload(workload, self.num_rounds)
     if workload.ndim == 1:
-      return np.cumsum(signal.fftconvolve(workload, self.inverse)[: self.num_rounds] ** 2)
-    inverse = linalg.toeplitz(self.inverse, np.zeros(self.num_rounds))
+      return np.cumsum(scipy.signal.fftconvolve(workload, self.inverse)[: self.num_rounds] ** 2)
+    inverse = scipy.linalg.toeplitz(self.inverse, np.zeros(self.num_rounds))
     return np.sum((workload @ inverse) ** 2, axis=1)
 
 
@@ -75,7 +75,7 @@ def quotient(numerator: np.ndarray, denominator: np.ndarray, length: int) -> np.
   """The first coefficients of the power series numerator(x) / denominator(x)."""
   impulse = np.zeros(length)
   impulse[0] = 1.0
-  return signal.lfilter(numerator, denominator, impulse)
+  return scipy.signal.lfilter(numerator, denominator, impulse)
 
 
 def square_root_coefficients(length: int) -> np.ndarray:

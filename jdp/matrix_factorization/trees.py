@@ -58,7 +58,7 @@ class TreeStrategy(Strategy):
     """
     if workload is not None:
       raise ValueError("Expected no workload with a tree, got one; it estimates prefix sums.")
-    variances = _node_variances(self.rounds.bit_length())
+    variances = node_variances(self.rounds.bit_length())
     ends = np.arange(1, self.rounds + 1)
     return np.sum(
       [variance * (ends >> level & 1) for level, variance in enumerate(variances)], axis=0
@@ -121,7 +121,7 @@ def _joined(left: np.ndarray, left_size: int, right: np.ndarray, right_size: int
   return best
 
 
-def _node_variances(levels: int) -> list[float]:
+def node_variances(levels: int) -> list[float]:
   """The variance of a node's estimate by level: its own noise, and its children's estimates."""
   variances = [1.0]
   for _ in range(levels - 1):

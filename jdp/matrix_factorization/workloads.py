@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -52,8 +52,8 @@ def optimizer_workload(
     _check_rates(np.array([learning_rate]), weight_decay)
     impulse = np.zeros(num_rounds)
     impulse[0] = learning_rate
-    decayed = signal.lfilter([1.0], [1.0, -(1 - learning_rate * weight_decay)], impulse)
-    return signal.lfilter([1.0], [1.0, -momentum], decayed)
+    decayed = scipy.signal.lfilter([1.0], [1.0, -(1 - learning_rate * weight_decay)], impulse)
+    return scipy.signal.lfilter([1.0], [1.0, -momentum], decayed)
   check_rounds(num_rounds, _MOST_ROUNDS)
   rates = np.array([float(learning_rate(t)) for t in range(num_rounds)])
   _check_rates(rates, weight_decay)

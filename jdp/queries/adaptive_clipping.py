@@ -4,7 +4,8 @@ Source: arXiv 1905.03871.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,12 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import GaussianSum, GroupedSums
 from jdp.guarantees import rounded_up
+from jdp.matrix_factorization.plans import planned_sum
+from jdp.matrix_factorization.strategies import Strategy
 from jdp.numerics import vectors
+from jdp.numerics.compensated import rounded
 from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.correlated_sum import correlated_release, without_noise
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
 _CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
@@ -26,10 +31,12 @@ class AdaptiveState(NamedTuple):
   Attributes:
     step: the number of rounds finalised, int32 scalar.
     clip_norm: S of the next round, float32 scalar. Public: it follows from released counts.
+    kept: what correlated noise needs of the earlier rounds. Secret. Empty without a strategy.
   """
 
   step: jax.Array
   clip_norm: jax.Array
+  kept: Any = ()
 
 
 class AdaptiveContribution(NamedTuple):
@@ -54,6 +61,9 @@ def adaptive_clipped_sum(
   quantile: float = 0.5,
   learning_rate: float = 0.2,
   count_stddev: float | None = None,
+  strategy: Strategy | None = None,
+  min_separation: int = 1,
+  max_participations: int | None = None,
 ) -> SumQuery:
   """A Gaussian sum whose clip norm S follows a quantile of the records' norms.
 
@@ -72,6 +82,11 @@ def adaptive_clipped_sum(
   dithered, and cost what `gaussian_sum` says. The count is released through the clip norms, so it
   counts as one coordinate more.
 
+  With a strategy the noise of sum and count is correlated over the rounds: noise of the sums over
+  their clip norms, which earlier rounds' counts decide. Sum and count together are one correlated
+  sum of the multiplier z. The guarantee is then that of
+  `jdp.queries.correlated_gaussian_sum(S, z, strategy)`, for the whole run.
+
   Args:
     noise_multiplier: z >= 0, of sum and count together.
     expected_size: m > 0, the expected number of records in a sample. Public.
@@ -80,11 +95,16 @@ def adaptive_clipped_sum(
     learning_rate: of the geometric update. Positive.
     count_stddev: sigma_b > z/2, the noise on the count. Default: m / 20, which costs the sum little
       for m of some hundreds and more.
+    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`. None: it is
+      independent.
+    min_separation: with a strategy, the least distance of a user's rounds.
+    max_participations: with a strategy, of one user. None: as many as fit.
 
   Returns:
     A `SumQuery` on pytrees of float arrays with an `AdaptiveState`. The result is the noised vector
     sum, a float32 tree of the record's structure. Its event is a `GroupedSums` of two
-    `GaussianSum`s, "count" and "sum". The latter holds the clip norm and noise of that round.
+    `GaussianSum`s, "count" and "sum". The latter holds the clip norm and noise of that round. With
+    a strategy it is a `CorrelatedGaussianSum`.
 
   Raises:
     ValueError: if an argument is out of range, such as a count_stddev that leaves nothing for the
@@ -105,10 +125,19 @@ def adaptive_clipped_sum(
   _validate.positive(learning_rate=learning_rate)
   sigma_b = expected_size / 20 if count_stddev is None else count_stddev
   sum_multiplier = _sum_multiplier(noise_multiplier, sigma_b)
+  if strategy is None:
+    begin, release = _independent(sum_multiplier, sigma_b)
+  else:
+    plan = planned_sum(
+      strategy,
+      noise_multiplier,
+      min_separation=min_separation,
+      max_participations=max_participations,
+    )
+    begin, release = _correlated(correlated_release(strategy, plan), sum_multiplier, sigma_b)
 
   def init(record):
-    del record
-    return AdaptiveState(jnp.int32(0), jnp.float32(initial_clip_norm))
+    return AdaptiveState(jnp.int32(0), jnp.float32(initial_clip_norm), begin(record))
 
   def preprocess(key, state, record, weight):
     del key
@@ -116,23 +145,52 @@ def adaptive_clipped_sum(
     return AdaptiveContribution(*weighted((vectors.clip(record, state.clip_norm), bit), weight))
 
   def finalize(key, state, total):
-    count_key, sum_key = jax.random.split(key)
-    sigma = jnp.float32(sum_multiplier) * state.clip_norm
-    result = add_noise(sum_key, total.vector, sigma)
+    noised, event, state = release(key, state, total)
     # The centred bits add up to (unclipped - clipped) / 2. So 1/2 is added back.
-    share = 0.5 + add_noise(count_key, total.unclipped, sigma_b) / expected_size
+    share = 0.5 + noised.unclipped / expected_size
     clip_norm = jnp.clip(
       state.clip_norm * jnp.exp(-learning_rate * (share - quantile)), *_CLIP_RANGE
     )
-    event = GroupedSums(
-      (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum")
-    )
-    return result, event, AdaptiveState(state.step + 1, clip_norm)
+    return noised.vector, event, state._replace(clip_norm=clip_norm)
 
   def noise(state):
     return jnp.float32(sum_multiplier) * state.clip_norm
 
-  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True)
+  query = SumQuery(init, preprocess, finalize, noise, takes_pairs=True, public=without_noise)
+  if strategy is None:
+    return query
+  return query._replace(noise=None, num_rounds=strategy.num_rounds)
+
+
+def _independent(sum_multiplier: float, sigma_b: float) -> tuple[Callable, Callable]:
+  """(record -> what is kept), ((key, state, sum) -> (noised, event, state)), by fresh noise."""
+
+  def release(key, state, total):
+    count_key, sum_key = jax.random.split(key)
+    sigma = jnp.float32(sum_multiplier) * state.clip_norm
+    event = GroupedSums(
+      (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum")
+    )
+    vector = add_noise(sum_key, total.vector, sigma)
+    noised = AdaptiveContribution(vector, add_noise(count_key, total.unclipped, sigma_b))
+    return noised, event, state._replace(step=state.step + 1)
+
+  return lambda record: (), release
+
+
+def _correlated(
+  parts: tuple[Callable, Callable], sum_multiplier: float, sigma_b: float
+) -> tuple[Callable, Callable]:
+  """As `_independent`, by the parts of a `correlated_release`."""
+  begin, release_all = parts
+
+  def release(key, state, total):
+    sigma = jnp.float32(sum_multiplier) * state.clip_norm
+    of_vector = jax.tree.map(lambda _: sigma, rounded(total.vector))
+    stddevs = AdaptiveContribution(of_vector, jnp.float32(sigma_b))
+    return release_all(key, state, total, stddevs, state.clip_norm)
+
+  return lambda record: begin(AdaptiveContribution(record, jnp.float32(0))).kept, release
 
 
 def _sum_multiplier(z: float, sigma_b: float) -> float:

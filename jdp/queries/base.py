@@ -32,6 +32,11 @@ Contribution = Any
 Schedule = Callable[[jax.Array], jax.Array]  # step -> value, as in optax
 
 
+def all_public(state: State) -> State:
+  """Returns the state as it is."""
+  return state
+
+
 def unbounded(state: State, record: PyTree) -> PyTree:
   """Returns the record as it is."""
   del state
@@ -64,6 +69,9 @@ class SumQuery(NamedTuple):
     clip: (state, record) -> record. The record within the bounds that `preprocess` would put on it
       in this round, for local training that stays within them. The record as it is where no bound
       is fixed beforehand.
+    public: state -> the state without what must stay secret, such as noise that was not released.
+      `preprocess`, `clip` and clients are given that. `finalize` takes the whole state.
+    num_rounds: the number of rounds that the noise is for, or None. No more may be released.
   """
 
   init: Callable[[PyTree], State]
@@ -72,6 +80,8 @@ class SumQuery(NamedTuple):
   noise: float | Callable[[State], jax.Array] | None = None
   takes_pairs: bool = False
   clip: Callable[[State, PyTree], PyTree] = unbounded
+  public: Callable[[State], State] = all_public
+  num_rounds: int | None = None
 
 
 def taken(query: SumQuery, total: Contribution) -> Contribution:

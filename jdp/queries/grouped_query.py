@@ -96,7 +96,18 @@ def grouped(
     return _merge(results), GroupedSums(events, names), dict(zip(names, states, strict=True))
 
   noise = _largest_noise({name: queries[name].noise for name in names})
-  return SumQuery(init, preprocess, finalize, noise, takes_pairs=True, clip=clip)
+  return SumQuery(
+    init,
+    preprocess,
+    finalize,
+    noise,
+    takes_pairs=True,
+    clip=clip,
+    public=lambda state: {name: queries[name].public(state[name]) for name in names},
+    num_rounds=min(
+      (query.num_rounds for query in queries.values() if query.num_rounds is not None), default=None
+    ),
+  )
 
 
 def _largest_noise(noises: Mapping[str, Any]) -> float | Callable[[Mapping], jax.Array] | None:

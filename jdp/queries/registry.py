@@ -21,9 +21,12 @@ from jdp.events import (
   RandomizedResponse,
   SumQueryEvent,
 )
+from jdp.matrix_factorization.strategies import Strategy
+from jdp.matrix_factorization.toeplitz import identity, square_root_toeplitz
 from jdp.numerics.dither import dithered
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.correlated_sum import correlated_gaussian_sum
 from jdp.queries.distributed.float_sums import DistributedSum, distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import uncalibrated
@@ -143,6 +146,24 @@ def _noised_sum(
   return _reference_query(release, event)
 
 
+def _whole_run(strategy: Strategy, noise_multiplier: float) -> SumQuery:
+  """All rounds of a run on one sample, as C G + Z, with the event of the last one.
+
+  An audit sees no more in C G + Z than in the releases, but its noise is independent.
+  """
+  query = correlated_gaussian_sum(1.0, noise_multiplier, strategy)
+
+  def finalize(key, state, total):
+    results = []
+    for round_key in jax.random.split(key, strategy.num_rounds):
+      result, event, state = query.finalize(round_key, state, total)
+      results.append(result)
+    matrix = jnp.asarray(strategy.matrix(), jnp.float32)
+    return jnp.matmul(matrix, jnp.stack(results), precision="highest"), event, state
+
+  return query._replace(finalize=finalize)
+
+
 def _sign_response(noise: float) -> SumQuery:
   """Tells which of -1, 0 and 1 one number is, by randomised response.
 
@@ -184,6 +205,14 @@ def _register_own() -> None:
     factory=adaptive_clipped_sum,
     victim=np.array([0.99, 0.0], np.float32),
   )
+  register(
+    "correlated_adaptive",
+    lambda: adaptive_clipped_sum(
+      1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9, strategy=identity(1)
+    ),
+    factory=adaptive_clipped_sum,
+    victim=np.array([0.99, 0.0], np.float32),
+  )
   parts = {"x": gaussian_sum(1.0, 1.4), "y": gaussian_sum(2.0, 2.8)}
   register("grouped", lambda: grouped(parts, {"a": "x", "b": "y"}), factory=grouped, victim=two)
   register(
@@ -192,6 +221,12 @@ def _register_own() -> None:
     factory=per_layer,
     victim={"m": two, "n": two},
   )
+  runs = {
+    "correlated": lambda: correlated_gaussian_sum(1.0, 1.0, identity(1)),
+    "correlated_run": lambda: _whole_run(square_root_toeplitz(3), 2.6),
+  }
+  for name, make in runs.items():
+    register(name, make, factory=correlated_gaussian_sum)
   register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
   integers = partial(discrete_sum, _LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12)
   among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE_RECORD, 1.0),)}

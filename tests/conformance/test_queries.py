@@ -6,6 +6,7 @@ must be refuted under one relation at least: Renyi accounting of one round state
 the true one.
 """
 
+import dataclasses
 import functools
 import math
 import types
@@ -62,6 +63,20 @@ def test_an_event_that_states_twice_the_noise_is_refuted():
   assert all(
     found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM))
   )
+
+
+@pytest.mark.slow
+def test_a_run_that_counts_one_participation_of_three_is_refuted():
+  """As it would be with norms of rows for those of columns."""
+  query = registry.registered()["correlated_run"].make()
+
+  def finalize(key, state, total):
+    result, event, state = query.finalize(key, state, total)
+    of_one = event.largest_column_norm**2
+    return result, dataclasses.replace(event, squared_sensitivity=of_one), state
+
+  found = audits(conformance.query_subjects(query._replace(finalize=finalize), VICTIM))
+  assert all(own.refuted for own in found), list(map(str, found))
 
 
 @pytest.mark.slow

@@ -73,6 +73,7 @@ RUNS = {
     },
     **{"schemes": ("integers",), "dropouts": (0.3,)},
   },
+  "correlated_noise": {**FEDERATED, "runs": ("tree", "banded"), "bands": 2},
   "dp_fedavg": {
     **FEDERATED,
     "runs": ("private", "dp_sgd"),

@@ -42,7 +42,7 @@ class ServerState(NamedTuple):
     round: int32 scalar. The number of rounds done.
     params: the trained parameters. Evaluations see them.
     optimizer: what else the server's step carries.
-    query: the sum query's state.
+    query: the sum query's state. It may hold noise that was not released, as secret as a key.
     sampler: the sampler's state. Private: it may tell who took part.
   """
 
@@ -131,7 +131,7 @@ def rounds(
     relation: the neighbouring relation of the central guarantee.
     unit: what one client is.
     releases: what each member of the cohort releases locally in a round.
-    send: (parameters, query state) -> what clients see of them. Both are public.
+    send: (parameters, public query state) -> what clients see of them.
     weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
     chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
@@ -155,7 +155,8 @@ def rounds(
     # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
-    shared = (send(state.params, state.query), state.query)
+    public = query.public(state.query)
+    shared = (send(state.params, public), public)
     total, diagnostics = unrounded_cohort_sum(
       summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh
     )
@@ -171,7 +172,7 @@ def rounds(
       _means(diagnostics),
     )
 
-  return FederatedAlgorithm(init, round_fn)
+  return FederatedAlgorithm(init, round_fn, query.num_rounds)
 
 
 @checked

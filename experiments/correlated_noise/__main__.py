@@ -1,0 +1,163 @@
+"""Correlated noise in federated averaging: strategies compared at equal epsilon.
+
+Noise that is correlated over the rounds cancels in the sums that a model is made of. How much less
+of it a strategy leaves, at the same guarantee of the whole run, depends on how often a user takes
+part and how far apart. Two samplers see to that:
+
+* Groups take turns, each whole: a user takes part once in so many rounds (arXiv 2408.08868).
+* Groups take turns, and each member of a group takes part by its own secret coin. There are as many
+  groups as the strategy has bands. Sampling amplifies the guarantee then (arXiv 2306.08153).
+"""
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from experiments.correlated_noise.report import report_strategies
+from experiments.correlated_noise.strategies import (
+  STRATEGIES,
+  StrategyOptions,
+  make_sampler,
+  make_strategy,
+)
+from experiments.runner.federation import (
+  FederationOptions,
+  central_delta,
+  local_update,
+  server_optimizer,
+)
+from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.options import option
+from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.prior import check_prior
+from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
+from experiments.runner.runs.training import TrainingOptions
+from experiments.runner.runs.workdir import Workdir
+from jdp import _validate, sampling
+from jdp.federated import (
+  CohortLayout,
+  FederatedAlgorithm,
+  client_mesh,
+  dp_fedavg,
+  federated_averaging,
+  replicate,
+)
+from jdp.federated.estimators import true_average
+from jdp.guarantees import Relation, Unit
+from jdp.matrix_factorization import Strategy
+
+_NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class CorrelatedNoiseOptions(TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions):
+  """The options of this experiment."""
+
+  runs: tuple[str, ...] = option(
+    (_NONE, "identity", "tree", "banded_toeplitz", "buffered", "banded_inverse"),
+    "Rows of the table: no privacy, and strategies of noise.",
+    choices=(_NONE, *STRATEGIES),
+  )
+  clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
+  participation_cap: int | None = option(
+    None,
+    "The most rounds of one user, where groups take turns. Default: as many as fit.",
+    check=partial(_validate.integer, 1),
+  )
+
+
+class Variant(NamedTuple):
+  """A row of the table; without privacy it has neither strategy nor sampler."""
+
+  setting: Setting
+  strategy: Strategy | None
+  sampler: sampling.Sampler
+
+
+def prepare(options: CorrelatedNoiseOptions) -> Work:
+  """Reads the data, makes the algorithms and returns the work."""
+  mesh = client_mesh() if jax.device_count() > 1 else None
+  problem = load_problem(options)
+  delta = central_delta(options, problem.num_users)
+  check_prior(problem.prior, Unit.USER, delta, options.max_epsilon)
+  if options.cohort_size > problem.num_users:
+    raise ValueError(
+      f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
+    )
+  rows = [_row(run, options, problem, mesh) for run in options.runs]
+
+  def work(workdir: Workdir):
+    begun = problem.completed(workdir)
+    shared = replicate(jax.tree.map(jnp.asarray, begun.clients), mesh)
+    settings = [row.setting for row in rows]
+    sweep = Sweep(
+      settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior
+    )
+    report_strategies(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
+
+  return work
+
+
+def _row(
+  run: str, options: CorrelatedNoiseOptions, problem: LearningProblem, mesh: Mesh | None
+) -> Variant:
+  if run == _NONE:
+    sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
+    algorithm = federated_averaging(
+      local_update(options, problem.loss),
+      true_average(),
+      sampler,
+      server_optimizer(options),
+      relation=Relation.REPLACE_ONE,
+      chunk_size=options.chunk_size,
+      mesh=mesh,
+      diagnose=options.diagnostics,
+    )
+    return Variant(Setting(run, "no privacy", algorithm, private=False), None, sampler)
+  strategy = make_strategy(run, options, problem.num_users)
+  sampler = make_sampler(strategy, options, problem.num_users)
+  algorithm = _planned(strategy, sampler, options, problem, mesh)
+  label = run.replace("_", " ")
+  return Variant(
+    Setting(run, label, algorithm, public=problem.public(Unit.USER)), strategy, sampler
+  )
+
+
+def _planned(
+  strategy: Strategy,
+  sampler: sampling.Sampler,
+  options: CorrelatedNoiseOptions,
+  problem: LearningProblem,
+  mesh: Mesh | None,
+) -> FederatedAlgorithm:
+  """DP-FedAvg with the strategy, whose noise meets the target after the last round."""
+  return dp_fedavg(
+    problem.loss,
+    np.zeros(problem.num_users),  # of the clients, only how many there are is read
+    cohort_size=options.cohort_size,
+    clip_norm=options.clip_norm,
+    num_rounds=options.num_rounds,
+    noise_multiplier=options.noise_multiplier,
+    target_epsilon=options.target_epsilon,
+    delta=central_delta(options, problem.num_users),
+    local_update=partial(local_update, options),
+    server_optimizer=server_optimizer(options),
+    sampler=sampler,
+    strategy=strategy,
+    relation=Relation.ZERO_OUT,
+    prior=problem.prior,
+    layout=CohortLayout(options.chunk_size),
+    mesh=mesh,
+  )
+
+
+EXPERIMENT = Experiment("correlated_noise", CorrelatedNoiseOptions, prepare)
+
+if __name__ == "__main__":
+  launch(EXPERIMENT)

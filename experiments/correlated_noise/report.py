@@ -1,0 +1,223 @@
+"""The report of correlated noise: what strategies cost, by theory and measured."""
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports import plots, statements
+from experiments.runner.reports.parts import Part, write_sweep_report
+from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  rounds_done,
+  summarise,
+  write_results,
+)
+from experiments.runner.reports.tables import percent, properties, table
+from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.workdir import Workdir
+from jdp.events import CorrelatedGaussianSum
+from jdp.federated import fixed_denominator, flat_clipping
+from jdp.guarantees import rounded_up
+from jdp.queries import SumQuery
+
+PyTree = Any
+_MEBI = 2**20
+
+
+def report_strategies(
+  workdir: Workdir,
+  options: Any,
+  problem: LearningProblem,
+  variants: Sequence[Any],
+  results: Sequence[Row],
+) -> None:
+  """Writes results.json, the plots and report.md, and prints the results.
+
+  Args:
+    workdir: gets the files.
+    options: the experiment's.
+    problem: what was learnt.
+    variants: what was run: `setting`, `strategy` and `sampler`.
+    results: of `run_sweep`.
+  """
+  summary = [
+    {**row, **_noise_columns(workdir, options, problem, variant)}
+    for variant, row in zip(variants, summarise(results), strict=True)
+  ]
+  baselines = [
+    f"the models of {row['setting']!r} were trained without privacy"
+    for row in summary
+    if row["central"] is None
+  ]
+  write_results(workdir, options, summary, results, baselines=baselines)
+  parts = _parts(workdir, options, problem, summary, results)
+  title = "Correlated noise in federated averaging (arXiv 2306.08153, 2408.08868)"
+  write_sweep_report(workdir, "correlated_noise", title, options, parts)
+
+
+def _noise_columns(workdir: Workdir, options: Any, problem: LearningProblem, variant: Any) -> Row:
+  """A strategy's noise as the run's ledger states it: its error, memory and time."""
+  if variant.strategy is None:
+    return {"multiplier": None, "participations": None}
+  event = _first_event(finished_ledger(workdir.path / variant.setting.name / "0"))
+  query = fixed_denominator(
+    flat_clipping(options.clip_norm),
+    event.noise_multiplier,
+    options.cohort_size,
+    relation="zero_out",
+    strategy=variant.strategy,
+    min_separation=event.min_separation,
+    max_participations=event.max_participations,
+  )
+  unit = event.noise_multiplier * options.clip_norm / options.cohort_size
+  theory = unit * np.sqrt(variant.strategy.squared_errors())
+  measured = measure(query, jax.eval_shape(problem.init, jax.random.key(0)), options.num_rounds)
+  return {
+    "multiplier": event.noise_multiplier,
+    "sensitivity": math.sqrt(event.squared_sensitivity),
+    "participations": event.max_participations,
+    "separation": event.min_separation,
+    "memory": variant.strategy.memory,
+    "megabytes": 4 * variant.strategy.memory * problem.dim / _MEBI,
+    "error": float(np.sqrt(np.mean(theory**2))),
+    "measured_error": float(np.sqrt(np.mean(measured.errors**2))),
+    "errors": theory.tolist(),
+    "measured_errors": measured.errors.tolist(),
+    "milliseconds": 1e3 * measured.seconds,
+  }
+
+
+def _first_event(ledger: Any) -> CorrelatedGaussianSum:
+  """The event of the run's first round, after what was released before."""
+  return next(
+    event.query
+    for event in ledger
+    if isinstance(getattr(event, "query", None), CorrelatedGaussianSum)
+  )
+
+
+class Measured(NamedTuple):
+  """What a run of a query's noise shows.
+
+  Attributes:
+    errors: float64 [n], the standard deviation of the noise of each round's sum so far.
+    seconds: the median time of a round.
+  """
+
+  errors: np.ndarray
+  seconds: float
+
+
+def measure(query: SumQuery, record: PyTree, num_rounds: int) -> Measured:
+  """The noise of a run without clients, over the coordinates of a record."""
+  total = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record)
+  release, state = jax.jit(lambda key, state: query.finalize(key, state, total)), query.init(total)
+  so_far, errors, times = 0.0, [], []
+  for key in jax.random.split(jax.random.key(0), num_rounds):
+    begun = time.perf_counter()
+    result, _, state = jax.block_until_ready(release(key, state))
+    times.append(time.perf_counter() - begun)
+    so_far = so_far + np.concatenate([np.ravel(x).astype(float) for x in jax.tree.leaves(result)])
+    errors.append(np.std(so_far))
+  return Measured(np.array(errors), statistics.median(times))
+
+
+def _parts(
+  workdir: Workdir,
+  options: Any,
+  problem: LearningProblem,
+  summary: Sequence[Row],
+  results: Sequence[Row],
+) -> Iterator[Part]:
+  title = statements.marked(f"Correlated noise, {options.dataset}", options)
+  histories = curves(workdir, results)
+  accuracy, axes = plots.figure("rounds", problem.headline.replace("_", " "), title)
+  plots.curves(axes, histories, problem.headline)
+  figures = {"accuracy_over_rounds": accuracy, "noise_of_the_model": _noise_figure(title, summary)}
+  start = mean_interval([run[0][problem.headline] for run in next(iter(histories.values()))])
+  yield Part("Results", _results(problem, summary, percent(start)), figures)
+  yield Part("What was guaranteed", _guarantees(options, summary, results))
+  yield Part("What was measured", _measured(options, problem, summary), printed=False)
+
+
+def _noise_figure(title: str, summary: Sequence[Row]) -> Any:
+  """The noise of the model over the rounds: lines by theory, points as measured."""
+  figure, axes = plots.figure("rounds", "standard deviation of a coordinate's noise", title)
+  for row in summary:
+    if row["multiplier"] is None:
+      continue
+    rounds = np.arange(1, len(row["errors"]) + 1)
+    (line,) = axes.plot(rounds, row["errors"], label=row["label"])
+    every = max(1, len(rounds) // 10)
+    axes.plot(rounds[::every], row["measured_errors"][::every], "o", color=line.get_color())
+  return figure
+
+
+def _results(problem: LearningProblem, summary: Sequence[Row], start: str) -> str:
+  header = [
+    *("noise", "z", "sensitivity", "error, theory", "error, measured"),
+    *("models kept", "MiB", "ms a round", "ε", problem.headline.replace("_", " ")),
+  ]
+  empty = [""] * (len(header) - 2)
+  lines = [["before the first round", *empty, start]]
+  for row in summary:
+    cells = [""] * 7 if row["multiplier"] is None else _noise_cells(row)
+    ends = [statements.short(row["central"]), percent(row[problem.headline])]
+    lines.append([row["label"], *cells, *ends])
+  return f"""{table(header, lines)}
+
+"z" is the standard deviation of Z's entries over the clip norm, "sensitivity" how far one user
+moves C G. "Error" is the root mean square over the rounds of the noise on a coordinate of the
+model, if the server adds the averages up. "Models kept" are arrays of the model's size that the
+noise needs between rounds. "ms a round" is the time that noise and release take on this machine."""
+
+
+def _noise_cells(row: Mapping[str, Any]) -> list[str]:
+  return [
+    rounded_up(row["multiplier"], 4),
+    rounded_up(row["sensitivity"], 4),
+    f"{row['error']:.4g}",
+    f"{row['measured_error']:.4g}",
+    str(row["memory"]),
+    f"{row['megabytes']:.2f}",
+    f"{row['milliseconds']:.2f}",
+  ]
+
+
+def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
+  kept = next((row for row in summary if row["multiplier"] is not None), None)
+  who = (
+    ""
+    if kept is None or options.participation == "coins"
+    else f"A user takes part at most {kept['participations']} times, in rounds at least "
+    f"{kept['separation']} apart: groups by position take turns.\n"
+  )
+  return f"""Against whoever sees all released models of a run and nothing else, from the run's
+`ledger.jsonl`. A run is one release, whose noise is correlated over the rounds. The server is
+trusted to add the noise, and to keep what it needs of it between rounds.
+{who}
+
+{statements.guarantees(summary, "central")}
+
+{statements.together_by_unit(results)}
+
+Not covered: the choice of the settings, if these data were looked at for it; attacks on the
+low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data."""
+
+
+def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
+  facts = {**problem.described, "rounds": rounds_done(summary), "repetitions": options.seeds}
+  return f"""The {problem.headline.replace("_", " ")} of the last model of each run. Means over
+repetitions; ± is the 95 % interval of Student's t. The measured error and the time a round are
+those of a run without clients, over all coordinates of the model.
+
+{properties(facts)}"""

@@ -1,0 +1,240 @@
+"""Noise for the rounds of a run, correlated as a strategy says: the rows of C^-1 Z, one by one.
+
+A round draws its row of Z afresh. The rest of its row of C^-1 Z follows from what is kept of the
+earlier rounds, or from their keys:
+
+| strategy | kept between rounds |
+| --- | --- |
+| `bands` of C | the noise of the last bands - 1 rounds |
+| buffers | weighted sums of all earlier rounds' noise |
+| tree | a level's latest estimate, and the noise of the sums so far |
+| bands of C^-1, independent noise | keys of the last bands rounds, which draw their rows again |
+
+All but the last can take what a release adds to the noise by rounding: `settle` gets the noise as
+it was released. Later rounds then cancel the rounding as they cancel noise, and the sum of a run's
+rounds holds that of one round only. The release of the run is thus that of C G + Z, of which each
+row is rounded alone.
+
+Whatever is kept is as secret as a key: with it, released sums are sums without noise.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jdp import random
+from jdp.matrix_factorization.banded_matrices import BandedStrategy
+from jdp.matrix_factorization.buffered import BufferedStrategy
+from jdp.matrix_factorization.strategies import Strategy
+from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
+from jdp.matrix_factorization.trees import TreeStrategy, node_variances
+
+PyTree = Any
+Key = jax.Array
+Step = jax.Array
+Kept = Any
+Drawn = Any
+
+_KEY_WORDS = 8
+_IMPL = random.IMPLS["chacha20"]
+
+
+class NoiseSource(NamedTuple):
+  """The noise of a run as pure functions, for a standard deviation of 1 of the entries of Z.
+
+  Attributes:
+    init: record (or its shapes) -> what is kept before the first round: float32 arrays like those
+      of the record, with a leading axis, or key data. Secret.
+    draw: (key, t, kept, like) -> (row t of C^-1 Z, drawn). The row is a tree of float32 arrays of
+      the shapes of `like`, a record. The key is of this round alone. t is an int32 scalar, the
+      number of rounds before this one. Call it in the order of the rounds.
+    settle: (drawn, row as it was released) -> what is kept. That row may differ from the one drawn
+      by what a release adds by rounding.
+    fresh: t -> an upper bound on the standard deviation of what row t has and no earlier row.
+  """
+
+  init: Callable[[PyTree], Kept]
+  draw: Callable[[Key, Step, Kept, PyTree], tuple[PyTree, Drawn]]
+  settle: Callable[[Drawn, PyTree], Kept]
+  fresh: Callable[[Step], float | jax.Array]
+
+
+@functools.singledispatch
+def noise_source(strategy: Strategy) -> NoiseSource:
+  """The noise of a strategy's rounds.
+
+  A row of Z is drawn with the key of its round. Where it is drawn again later, it is drawn by
+  ChaCha20 with 256 bits of that key.
+
+  Raises:
+    TypeError: if it is no strategy of `jdp.matrix_factorization`. `noise_source.register` adds
+      others.
+
+  >>> from jdp.matrix_factorization import banded_inverse_square_root
+  >>> source = noise_source(banded_inverse_square_root(8, bands=3))
+  >>> kept = source.init(jnp.zeros(5))
+  >>> row, drawn = source.draw(jax.random.key(0), jnp.int32(0), kept, jnp.zeros(5))
+  >>> row.shape, source.settle(drawn, row).shape
+  ((5,), (3, 8))
+  """
+  raise TypeError(
+    f"Expected a strategy of jdp.matrix_factorization, got {type(strategy).__name__}; make one, or "
+    "register its noise."
+  )
+
+
+@noise_source.register
+def _of_toeplitz(strategy: ToeplitzStrategy) -> NoiseSource:
+  if not strategy.memory:
+    return _drawn_again(np.trim_zeros(strategy.inverse, "b"))
+  bands = strategy.memory + 1
+  return _stored_rows(np.broadcast_to(strategy.coefficients[:bands, None], (bands, 1)))
+
+
+@noise_source.register
+def _of_bands(strategy: BandedStrategy) -> NoiseSource:
+  return _stored_rows(strategy.diagonals)
+
+
+@noise_source.register
+def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
+  """A row is that of Z less what the buffers hold: sum_j c_j row[t - j] over j >= 1."""
+  scale = strategy.scale.astype(np.float32)
+  # A decay close to 1 would lose its digits in float32, but what it lacks to 1 does not.
+  loss = (1 - strategy.decay).astype(np.float32)
+
+  def init(record):
+    return _zeros(len(scale), record)
+
+  def draw(key, t, kept, like):
+    del t
+    return jax.tree.map(lambda z, w: z - _combined(scale, w), _normals(key, like), kept), kept
+
+  def settle(drawn, row):
+    return jax.tree.map(lambda w, x: w - _per_row(loss, w) * w + x[None], drawn, row)
+
+  return NoiseSource(init, draw, settle, lambda t: 1.0)
+
+
+@noise_source.register
+def _of_tree(strategy: TreeStrategy) -> NoiseSource:
+  """A row is the change of the sum's noise: of the estimates of the nodes that make up the sum."""
+  levels = strategy.num_rounds.bit_length()
+  own = np.asarray(node_variances(levels), np.float32)  # the weight of a node's own noise
+
+  def init(record):
+    return _zeros(levels, record), jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record)
+
+  def draw(key, t, kept, like):
+    estimates, noise_so_far = kept
+    rounds = t + 1
+
+    def ends(carry):
+      return (rounds >> (carry[0] + 1) << (carry[0] + 1)) == rounds
+
+    def parent(carry):
+      level, right = carry
+      above = _normals(jax.random.fold_in(key, level + 1), like)
+      weight = jnp.asarray(own)[level + 1]
+      return level + 1, jax.tree.map(
+        lambda z, left, x: weight * z + (1 - weight) * (left[level] + x), above, estimates, right
+      )
+
+    leaf = _normals(jax.random.fold_in(key, 0), like)
+    level, latest = lax.while_loop(ends, parent, (jnp.int32(0), leaf))
+    estimates = jax.tree.map(lambda x, new: x.at[level].set(new), estimates, latest)
+    part_of_sum = (rounds >> np.arange(levels) & 1).astype(np.float32)
+    row = jax.tree.map(
+      lambda x, so_far: _combined(part_of_sum, x) - so_far, estimates, noise_so_far
+    )
+    return row, (estimates, noise_so_far)
+
+  def settle(drawn, row):
+    estimates, noise_so_far = drawn
+    return estimates, jax.tree.map(jnp.add, noise_so_far, row)
+
+  return NoiseSource(init, draw, settle, lambda t: 1.0)
+
+
+def _stored_rows(diagonals: np.ndarray) -> NoiseSource:
+  """Row t is (Z[t] - sum_j C[t, t - j] row[t - j]) / C[t, t], by the last bands - 1 rows.
+
+  Args:
+    diagonals: as of `BandedStrategy`, or [bands, 1] if C is Toeplitz.
+  """
+  bands, columns = diagonals.shape
+  constant = diagonals.astype(np.float32)
+  rows = bands - 1
+
+  def entries(lag, t):
+    return jnp.asarray(constant)[lag, jnp.clip(t - lag, 0, columns - 1)]
+
+  def init(record):
+    return _zeros(rows, record)
+
+  def draw(key, t, kept, like):
+    # Row r is stored in place r modulo `rows`. Places that are not yet filled hold zeros.
+    lags = (t - 1 - np.arange(rows)) % max(rows, 1) + 1
+    weights, scale = entries(lags, t), 1 / entries(0, t)
+    row = jax.tree.map(lambda z, x: (z - _combined(weights, x)) * scale, _normals(key, like), kept)
+    return row, (kept, t)
+
+  def settle(drawn, row):
+    kept, t = drawn
+    return jax.tree.map(lambda x, new: x.at[t % max(rows, 1)].set(new), kept, row) if rows else kept
+
+  def fresh(t):
+    return float(1 / diagonals[0, 0]) if columns == 1 else 1 / entries(0, t)
+
+  return NoiseSource(init, draw, settle, fresh)
+
+
+def _drawn_again(inverse: np.ndarray) -> NoiseSource:
+  """Row t is sum_j inverse[j] Z[t - j], by the key data of the last rounds."""
+  bands = len(inverse)
+  weights = inverse.astype(np.float32)
+
+  def init(record):
+    del record
+    return jnp.zeros((bands, _KEY_WORDS), jnp.uint32)
+
+  def draw(key, t, kept, like):
+    kept = kept.at[t % bands].set(random.bits(key, (_KEY_WORDS,)))
+
+    def add(j, row):
+      past = jax.random.wrap_key_data(kept[(t - j) % bands], impl=_IMPL)
+      weight = jnp.asarray(weights)[j]
+      return jax.tree.map(lambda x, z: x + weight * z, row, _normals(past, like))
+
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), like)
+    return lax.fori_loop(0, jnp.minimum(t + 1, bands), add, nothing), kept
+
+  return NoiseSource(init, draw, lambda drawn, row: drawn, lambda t: float(inverse[0]))
+
+
+def _normals(key: jax.Array, like: PyTree) -> PyTree:
+  """Independent normal numbers of the shapes of `like`; each leaf has a key of its own."""
+  leaves, treedef = jax.tree.flatten(like)
+  keys = jax.random.split(key, len(leaves))
+  drawn = [random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(treedef, drawn)
+
+
+def _zeros(rows: int, record: PyTree) -> PyTree:
+  """Float32 zeros like a record, with a leading axis of `rows`."""
+  return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), jnp.float32), record)
+
+
+def _combined(weights: jax.typing.ArrayLike, rows: jax.Array) -> jax.Array:
+  """sum_i weights[i] rows[i]."""
+  return jnp.tensordot(jnp.asarray(weights), rows, axes=1, precision=lax.Precision.HIGHEST)
+
+
+def _per_row(weights: np.ndarray, rows: jax.Array) -> jax.Array:
+  """The weights with axes of length 1, to multiply rows by them."""
+  return jnp.asarray(weights).reshape(-1, *(1 for _ in rows.shape[1:]))

@@ -1,0 +1,139 @@
+"""Rounds with correlated noise: planned, resumed, and on several devices, bit for bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdp import accounting, ledger, sampling
+from jdp import matrix_factorization as mf
+from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.federated import (
+  adaptive_average,
+  add_updates,
+  client_mesh,
+  clipped_denominator,
+  fixed_denominator,
+  flat_clipping,
+  per_layer_clipping,
+  replicate,
+  rounds,
+  shard,
+  train,
+)
+from jdp.random import seeded_key
+
+DELTA, ROUNDS, USERS = 1e-4, 9, 24
+CLIENTS = np.linspace(-1, 1, USERS * 3, dtype=np.float32).reshape(USERS, 3)
+PARAMS = {"a": jnp.zeros(3), "b": jnp.zeros((2, 2))}
+STRATEGIES = {
+  "buffered": lambda: mf.buffered_toeplitz(ROUNDS, buffers=2, min_separation=3),
+  "banded_inverse": lambda: mf.banded_inverse_square_root(ROUNDS, 2),
+  "tree": lambda: mf.tree(ROUNDS),
+  "banded": lambda: mf.banded_toeplitz(ROUNDS, 3),
+}
+
+
+class InterruptedRunError(Exception):
+  pass
+
+
+def client_fn(keys, params, own):
+  """A client's record depends on the model and on its own data."""
+  return {"a": own - params["a"], "b": jnp.outer(own[:2], own[1:])}, {}
+
+
+def algorithm(name, mesh=None, query=None):
+  query = query or fixed_denominator(
+    flat_clipping(1.0), 2.0, 8.0, strategy=STRATEGIES[name](), min_separation=3
+  )
+  sampler = sampling.min_separation(USERS, 3, 3)
+  return rounds(
+    client_fn, query, sampler, add_updates(optax.sgd(0.5)), relation="zero_out", mesh=mesh
+  )
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_several_devices_release_what_one_does(name):
+  """Sums are made in float64, so they round to the same numbers; noise is the same to the bit."""
+  found = []
+  for mesh in (None, client_mesh(jax.devices()[:2])):
+    own = algorithm(name, mesh)
+    clients = CLIENTS if mesh is None else shard(CLIENTS, mesh)
+    state = replicate(own.init(PARAMS), mesh)
+    step = jax.jit(own.round)
+    for _ in range(5):
+      state, _, _ = step(jax.random.key(1), jax.random.key(2), state, clients)
+    found.append(jax.device_get((state.params, state.query)))
+  jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
+  own = algorithm(name)
+  arguments = {
+    "noise_key": seeded_key(3), "data_key": seeded_key(4), "evaluate_every": 2, "delta": DELTA,
+  }  # fmt: skip
+
+  def interrupt(progress):
+    if progress.round == 6:
+      raise InterruptedRunError  # before the checkpoint of the sixth round
+
+  whole = train(own, PARAMS, CLIENTS, **arguments)
+  with pytest.raises(InterruptedRunError):
+    train(own, PARAMS, CLIENTS, **arguments, workdir=tmp_path / "run", callbacks=(interrupt,))
+  resumed = train(own, PARAMS, CLIENTS, **arguments, workdir=tmp_path / "run")
+  jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+  assert whole.ledger == resumed.ledger
+  indices = [
+    int(event.query.index) for event, _ in ledger.load(tmp_path / "run/ledger.jsonl").entries
+  ]
+  assert indices == list(range(ROUNDS))
+  # What is to publish holds neither noise nor keys.
+  assert {path.name for path in (tmp_path / "run").iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+
+
+def test_no_more_rounds_than_the_strategy_has():
+  with pytest.raises(ValueError, match="at most the 9 rounds"):
+    train(algorithm("tree"), PARAMS, CLIENTS, num_rounds=10)
+
+
+@pytest.mark.slow
+def test_layers_and_schedules_cost_what_the_whole_update_does():
+  """Every coordinate has the noise of the whole update, whatever its layer's own bound."""
+  strategy = mf.square_root_toeplitz(ROUNDS, bands=3)
+  schedule = optax.exponential_decay(1.0, 2, 0.5)
+  costs = []
+  for clipping in (
+    flat_clipping(1.0),
+    per_layer_clipping(PARAMS, 1.0, shares="dimension"),
+    per_layer_clipping(PARAMS, schedule),
+  ):
+    query = fixed_denominator(clipping, 2.0, 8.0, strategy=strategy, min_separation=3)
+    result = train(algorithm("", query=query), PARAMS, CLIENTS)
+    costs.append(accounting.epsilon(result.ledger, DELTA, relation="zero_out"))
+  np.testing.assert_allclose(costs, costs[0], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_adaptive_average_is_charged_as_one_run():
+  strategy = mf.buffered_toeplitz(ROUNDS, buffers=2, min_separation=3)
+  query = adaptive_average(2.0, 8.0, strategy=strategy, min_separation=3, count_stddev=2.0)
+  result = train(algorithm("", query=query), PARAMS, CLIENTS)
+  multiplier = 2.0 / strategy.sensitivity(min_separation=3)
+  one = Round(PoissonSampling(1.0), GaussianSum(1.0, multiplier), "zero_out")
+  found, expected = (
+    accounting.epsilon(spent, DELTA, relation="zero_out")
+    for spent in (result.ledger, ledger.Ledger().append(one))
+  )
+  assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_does_not_fit_is_refused():
+  with pytest.raises(ValueError, match="strategy with min_separation"):
+    fixed_denominator(flat_clipping(1.0), 1.0, 8.0, min_separation=2)
+  with pytest.raises(TypeError, match="strategy"):
+    clipped_denominator(flat_clipping(1.0), 1.0, 8.0, strategy=mf.tree(3))
