@@ -70,8 +70,9 @@ def dp_fedavg(
       probability cohort_size / users.
     relation: the neighbouring relation of the guarantee.
     prior: what was released about the same users before. Give it to `train` too.
-    layout: how a cohort is computed. None: by the platform.
-    mesh: see `cohort_sum`.
+    layout: how a cohort is computed. None: by platform, model and client
+      (`jdp.federated.engine.default_layout`).
+    mesh: see `cohort_sum`. None: `train` takes all devices.
 
   Returns:
     A `FederatedAlgorithm` that plans `num_rounds`.

@@ -14,7 +14,7 @@ from jdp._arguments import checked
 from jdp.events import GaussianSum, GroupedSums
 from jdp.guarantees import rounded_up
 from jdp.numerics import vectors
-from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.base import PyTree, SumQuery, scales
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
 _CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
@@ -110,6 +110,7 @@ def adaptive_clipped_sum(
     del record
     return AdaptiveState(jnp.int32(0), jnp.float32(initial_clip_norm))
 
+  @scales
   def preprocess(key, state, record, weight):
     del key
     bit = jnp.where(vectors.l2_norm(record) <= state.clip_norm, 0.5, -0.5)
