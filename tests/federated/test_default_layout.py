@@ -98,10 +98,10 @@ def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, que
 
 def test_every_device_has_chunks_to_compute():
   """A chunk of all members would leave all devices but one idle."""
-  assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256).chunk_size == 64
-  assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256, mesh=client_mesh()).chunk_size == 16
+  assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256).chunk_size == 128
+  assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256, mesh=client_mesh()).chunk_size == 32
   with jax.set_mesh(client_mesh()):
-    assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256).chunk_size == 16
+    assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256).chunk_size == 32
   assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=2).chunk_size == 1
 
 

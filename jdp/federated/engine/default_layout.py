@@ -28,7 +28,7 @@ PyTree = Any
 _CACHED = 2**15  # Weights whose gradient, with what is made of it, stays in a core's cache.
 _MOST_ROWS_CACHED, _MOST_ROWS = 4, 50
 _CHUNK_ROWS = 256  # Rows of a chunk, which fill the products of ghost norms.
-_CHUNKS_PER_DEVICE = 4  # So that the last chunks leave no device idle for long.
+_CHUNKS_PER_DEVICE = 2  # So that no device is without a chunk.
 
 
 def default_layout(
