@@ -180,7 +180,8 @@ def contribution_sum(
       gives a pytree of gradients and metrics for a `jdp.queries.grouped`.
     query: What bounds each record.
     chunk_size: The number of records computed side by side.
-    mesh: Devices along an axis "clients". None stands for one device.
+    mesh: Devices along an axis "clients". None stands for the mesh in force (`jax.set_mesh`) if it
+      has such an axis, else for one device.
 
   Returns:
     A function (key, query state, params, sample, data) -> sum of contributions. `data` is a pytree

@@ -3,6 +3,7 @@ twice.
 """
 
 import os
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
@@ -24,6 +25,19 @@ jax.config.update("jax_debug_key_reuse", True)
 def key():
   """A fixed key: a stochastic test that passes today passes tomorrow."""
   return jax.random.key(20181204)
+
+
+@pytest.fixture
+def all_devices():
+  """A test of what `train` does with all devices."""
+
+
+@pytest.fixture(autouse=True)
+def _one_device(request, monkeypatch):
+  """`train` takes one device where no mesh is given: four take much longer to compile for."""
+  training = sys.modules.get("jdp.federated.runs.training")
+  if training is not None and "all_devices" not in request.fixturenames:
+    monkeypatch.setattr(training, "_all_devices", lambda algorithm, clients: None)
 
 
 @pytest.fixture(scope="module")

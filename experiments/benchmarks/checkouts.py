@@ -30,14 +30,14 @@ class Command(NamedTuple):
 
   Attributes:
     script: a file of `peers` with its arguments. It answers as `peers.serve` does.
-    devices: how many it simulates.
+    devices: how many it simulates. None: as many as it makes itself.
     checkout: the checkout whose packages it imports, and whose script it runs. Without such a
       script there, it runs this checkout's.
     python: its interpreter.
   """
 
   script: list[str]
-  devices: int = 1
+  devices: int | None = 1
   checkout: pathlib.Path = HERE
   python: str = sys.executable
 
@@ -53,6 +53,8 @@ class _Worker:
       "JAX_PLATFORMS": "cpu",
       "XLA_FLAGS": f"--xla_force_host_platform_device_count={command.devices}",
     }
+    if command.devices is None:
+      del environment["XLA_FLAGS"]
     self._process = stack.enter_context(
       subprocess.Popen(
         [command.python, own if own.exists() else HERE / _PEERS / name, *arguments],
@@ -67,18 +69,23 @@ class _Worker:
     assert self._process.stdout is not None
     self._requests, self._answers = self._process.stdin, self._process.stdout
     stack.callback(self._requests.close)
-    self.work = self._read("work")
+    self.work = self._read("work")["work"]
 
-  def seconds(self) -> float:
-    """The time of one run."""
+  def run(self) -> dict[str, float]:
+    """The "seconds" of one run, and its seconds of "cpu" if the worker tells them."""
     self._requests.write("\n")
     self._requests.flush()
     return self._read("seconds")
 
-  def _read(self, name: str) -> float:
-    for line in self._answers:  # Libraries print to stdout too.
-      if line.startswith(name + " "):
-        return float(line.split()[1])
+  def _read(self, last: str) -> dict[str, float]:
+    """What the worker says, by name, until it says `last`."""
+    said: dict[str, float] = {}
+    for line in self._answers:
+      name, _, value = line.partition(" ")
+      if name in ("work", "cpu", "seconds"):  # Libraries print to stdout too.
+        said[name] = float(value)
+      if last in said:
+        return said
     raise RuntimeError(f"Expected a worker that answers, got exit status {self._process.wait()}.")
 
 
@@ -86,21 +93,25 @@ def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
   """Times processes that take turns; ratios refer to the first command."""
   with contextlib.ExitStack() as stack:
     workers = {name: _Worker(stack, command) for name, command in commands.items()}
-    seconds = [
-      {name: w.seconds() for name, w in workers.items()} for _ in range(harness.ROUNDS.value)
-    ]
+    turns = [{name: w.run() for name, w in workers.items()} for _ in range(harness.ROUNDS.value)]
     work = {name: worker.work for name, worker in workers.items()}
   first = next(iter(work))
   timings = []
   for name in work:
-    rates = [work[name] / row[name] for row in seconds]
+    seconds = [turn[name]["seconds"] for turn in turns]
+    rates = [work[name] / own for own in seconds]
     # Ratios are taken within one turn: the machine's drift is the same for both.
     ratio = statistics.median(
-      rate * row[first] / work[first] for rate, row in zip(rates, seconds, strict=True)
+      rate * turn[first]["seconds"] / work[first] for rate, turn in zip(rates, turns, strict=True)
     )
+    cpu = [turn[name]["cpu"] for turn in turns if "cpu" in turn[name]]
     timings.append(
       harness.Timing(
-        name, statistics.median(r[name] for r in seconds), statistics.median(rates), ratio
+        name,
+        statistics.median(seconds),
+        statistics.median(rates),
+        ratio,
+        statistics.median(cpu) if cpu else None,
       )
     )
   return timings

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -37,12 +38,14 @@ class Timing(NamedTuple):
     seconds: median time of one run.
     rate: median units of work per second.
     ratio: median over the rounds of the rate over the baseline's in the same round.
+    cpu_seconds: median time of one run on all cores together. None where it was not measured.
   """
 
   name: str
   seconds: float
   rate: float
   ratio: float
+  cpu_seconds: float | None = None
 
 
 def compare(cases: Mapping[str, Case], *, baseline: str, rounds: int = 7) -> list[Timing]:
@@ -59,18 +62,34 @@ def compare(cases: Mapping[str, Case], *, baseline: str, rounds: int = 7) -> lis
   for case in cases.values():
     jax.block_until_ready(case.run())
   seconds: dict[str, list[float]] = {name: [] for name in cases}
+  cpu_seconds: dict[str, list[float]] = {name: [] for name in cases}
   for _ in range(rounds):
     for name, case in cases.items():
-      start = time.perf_counter()
+      start, cpu = time.perf_counter(), _cpu_seconds()
       jax.block_until_ready(case.run())
       seconds[name].append(time.perf_counter() - start)
+      cpu_seconds[name].append(_cpu_seconds() - cpu)
   base = [cases[baseline].work / s for s in seconds[baseline]]
   timings = []
   for name, case in cases.items():
     rates = [case.work / s for s in seconds[name]]
     ratio = statistics.median(r / b for r, b in zip(rates, base, strict=True))
-    timings.append(Timing(name, statistics.median(seconds[name]), statistics.median(rates), ratio))
+    timings.append(
+      Timing(
+        name,
+        statistics.median(seconds[name]),
+        statistics.median(rates),
+        ratio,
+        statistics.median(cpu_seconds[name]),
+      )
+    )
   return timings
+
+
+def _cpu_seconds() -> float:
+  """The time that this process and those that it waited for took on all cores."""
+  used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+  return sum(own.ru_utime + own.ru_stime for own in used)
 
 
 def report(title: str, timings: list[Timing], unit: str, *, json_path: str | None = None) -> None:
@@ -78,10 +97,12 @@ def report(title: str, timings: list[Timing], unit: str, *, json_path: str | Non
 
   The file's rows hold the machine's facts too.
   """
-  print(f"\n{title}\n{'case':<44} {'median ms':>10} {unit + '/s':>16} {'ratio':>7}")
+  print(f"\n{title}\n{'case':<44} {'median ms':>10} {'CPU ms':>10} {unit + '/s':>16} {'ratio':>7}")
   for timing in timings:
+    cpu = "" if timing.cpu_seconds is None else f"{1e3 * timing.cpu_seconds:.3f}"
     print(
-      f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {timing.rate:>16,.0f} {timing.ratio:>7.2f}"
+      f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {cpu:>10} {timing.rate:>16,.0f} "
+      f"{timing.ratio:>7.2f}"
     )
   if json_path:
     row = {
@@ -95,12 +116,13 @@ def report(title: str, timings: list[Timing], unit: str, *, json_path: str | Non
 
 
 def machine() -> dict[str, Any]:
-  """What the figures depend on: versions, devices, cores."""
+  """What the figures depend on: versions, devices, cores, and the load of the last minute."""
   return {
     "python": platform.python_version(),
     "jax": jax.__version__,
     "jaxlib": jaxlib.__version__,
     "platform": platform.platform(),
     "cores": os.cpu_count(),
+    "load": os.getloadavg()[0],
     "devices": [device.device_kind for device in jax.devices()],
   }

@@ -106,9 +106,6 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
     1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive
   )
   sgd_learning_rate: float = option(0.5, "DP-SGD: learning rate.", check=_validate.positive)
-  chunk_size: int = option(
-    1, "Clients computed side by side: 1 on a CPU, hundreds on a GPU.", check=_count
-  )
 
 
 class Variant(NamedTuple):

@@ -12,6 +12,7 @@ from absl import app, flags, logging
 from experiments.runner import files, options
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
+from jdp.federated import use_all_cores
 
 flags.disclaim_key_flags()  # The flags defined here belong to the binary.
 
@@ -79,6 +80,7 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   # The checkpointer's messages would tell when each round ended, which depends on the sample's
   # size.
   logging.set_verbosity(logging.WARNING)
+  use_all_cores()
   values = flags.FLAGS
   location = Location(values.preset, values.workdir, values.resume)
   try:

@@ -7,6 +7,7 @@ from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
+from jdp.federated.engine.cores import use_all_cores
 from jdp.federated.engine.local_training import (
   LocalUpdate,
   gradient_step,
@@ -79,5 +80,6 @@ __all__ = [
   "train",
   "true_average",
   "unrounded_cohort_sum",
+  "use_all_cores",
   "weight_by_examples",
 ]

@@ -51,6 +51,8 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.federated.engine.cohort import default_chunk_size
+from jdp.federated.engine.cohort_layout import CohortLayout
+from jdp.federated.engine.default_layout import default_layout
 from jdp.federated.engine.ghost_norms import ghost_client
 from jdp.federated.engine.local_training import (
   GradientStep,
@@ -59,6 +61,7 @@ from jdp.federated.engine.local_training import (
   no_projection,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
+from jdp.federated.engine.sharded import client_data
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss, keyed
 from jdp.numerics import vectors
@@ -77,7 +80,7 @@ def federated_averaging(
   *,
   weight: Callable[[PyTree], jax.Array] | None = None,
   project: bool = True,
-  ghost_norms: bool = False,
+  ghost_norms: bool | None = None,
   relation: Relation | str = Relation.ADD_REMOVE,
   unit: Unit | str = Unit.USER,
   chunk_size: int | None = None,
@@ -109,10 +112,11 @@ def federated_averaging(
       clipped once, at the end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
       (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` of a network of dense layers,
-      and flat clipping.
+      and flat clipping. None: where they are faster (`jdp.federated.engine.default_layout`), unless
+      a chunk size is given.
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
-    chunk_size: see `cohort_sum`.
+    chunk_size: see `cohort_sum`. None: by the same rule.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
       cohort's size. Both break the guarantee if shown.
@@ -132,25 +136,39 @@ def federated_averaging(
     )
     return update, {"update_norm": vectors.l2_norm(update)}
 
-  if chunk_size is None:
-    chunk_size = default_chunk_size(mesh, ghost_norms=ghost_norms)
-  record_fn = client_fn
-  if ghost_norms:
-    step = _require_gradient_step(local_update)
-    record_fn = ghost_client(step.loss, step.learning_rate)
-  return rounds(
-    record_fn,
-    query,
-    sampler,
-    add_updates(optimizer),
-    relation=relation,
-    unit=unit,
-    send=lambda params, query_state: (params, query_state),
-    weight=weight,
-    chunk_size=chunk_size,
-    mesh=mesh,
-    diagnose=diagnose,
-  )
+  def made(layout):
+    record_fn = client_fn
+    if layout.ghost_norms:
+      step = _require_gradient_step(local_update)
+      record_fn = ghost_client(step.loss, step.learning_rate)
+    return rounds(
+      record_fn,
+      query,
+      sampler,
+      add_updates(optimizer),
+      relation=relation,
+      unit=unit,
+      send=lambda params, query_state: (params, query_state),
+      weight=weight,
+      chunk_size=layout.chunk_size,
+      mesh=mesh,
+      diagnose=diagnose,
+    )
+
+  if ghost_norms is not None or chunk_size is not None:
+    ghost = bool(ghost_norms)
+    if chunk_size is None:
+      chunk_size = default_chunk_size(mesh, ghost_norms=ghost)
+    return made(CohortLayout(chunk_size, ghost))
+
+  # The rule looks at the clients' shapes, which are known when a round is traced.
+  def round_fn(noise_key, data_key, state, clients):
+    client = jax.eval_shape(client_data, clients, jnp.int32(0))
+    size = sampler.expected_size
+    layout = default_layout(local_update, query, state.params, client, size, mesh)
+    return made(layout).round(noise_key, data_key, state, clients)
+
+  return made(CohortLayout(default_chunk_size(mesh)))._replace(round=round_fn)
 
 
 def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:

@@ -90,8 +90,9 @@ def dp_fedavg(
       apart (`jdp.sampling.min_separation`, `jdp.sampling.cyclic_poisson`).
     relation: the neighbouring relation of the guarantee.
     prior: what was released about the same users before. Give it to `train` too.
-    layout: how a cohort is computed. None: by the platform.
-    mesh: see `cohort_sum`.
+    layout: how a cohort is computed. None: by platform, model and client
+      (`jdp.federated.engine.default_layout`).
+    mesh: see `cohort_sum`. None: `train` takes all devices.
 
   Returns:
     A `FederatedAlgorithm` that plans `num_rounds`.

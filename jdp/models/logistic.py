@@ -2,11 +2,27 @@
 
 import math
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.models.base import Model
+
+
+class ClassesFirst(nn.Module):
+  """The linear layer W x + b whose weights are [classes, features], started at zero."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Logits [n, classes] of features [n, features]."""
+    zeros = nn.initializers.zeros_init()
+    b = self.param("b", zeros, (self.num_classes,))
+    w = self.param("w", zeros, (self.num_classes, x.shape[-1]))
+    return x @ w.T + b[None]
 
 
 @checked
@@ -23,13 +39,13 @@ def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model
   ((10, 64), (2, 10))
   """
   _validate.integer(2, num_classes=num_classes)
-  features = math.prod(input_shape)
+  features, layer = math.prod(input_shape), ClassesFirst(num_classes)
 
   def init(key):
     del key  # The loss is convex: zero is as good a start as any.
     return {"b": jnp.zeros(num_classes), "w": jnp.zeros((num_classes, features))}
 
   def apply(params, inputs):
-    return inputs.reshape(inputs.shape[0], features) @ params["w"].T + params["b"][None]
+    return layer.apply({"params": params}, inputs.reshape(inputs.shape[0], features))
 
   return Model(init, apply)

@@ -18,7 +18,7 @@ from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.numerics import vectors
 from jdp.numerics.compensated import rounded
-from jdp.queries.base import PyTree, SumQuery
+from jdp.queries.base import PyTree, SumQuery, scales
 from jdp.queries.correlated_sum import correlated_release, without_noise
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
 
@@ -139,6 +139,7 @@ def adaptive_clipped_sum(
   def init(record):
     return AdaptiveState(jnp.int32(0), jnp.float32(initial_clip_norm), begin(record))
 
+  @scales
   def preprocess(key, state, record, weight):
     del key
     bit = jnp.where(vectors.l2_norm(record) <= state.clip_norm, 0.5, -0.5)

@@ -18,7 +18,7 @@ other microbatches, and each of them may move by 2S.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -30,6 +30,7 @@ PyTree = Any
 State = Any
 Contribution = Any
 Schedule = Callable[[jax.Array], jax.Array]  # step -> value, as in optax
+Preprocess = TypeVar("Preprocess", bound=Callable[..., Contribution])
 
 
 def all_public(state: State) -> State:
@@ -82,6 +83,21 @@ class SumQuery(NamedTuple):
   clip: Callable[[State, PyTree], PyTree] = unbounded
   public: Callable[[State], State] = all_public
   num_rounds: int | None = None
+
+
+def scales(preprocess: Preprocess) -> Preprocess:
+  """Marks a `preprocess` that scales the record by one factor, which follows from its L2 norm.
+
+  A cohort's layout may then be one that knows no more of a record than its norm. The mark stands on
+  the function, so a query with another `preprocess` has none.
+  """
+  preprocess.scales = True  # type: ignore[attr-defined]
+  return preprocess
+
+
+def is_scaling(query: SumQuery) -> bool:
+  """Whether the query's `preprocess` is marked by `scales`."""
+  return getattr(query.preprocess, "scales", False)
 
 
 def taken(query: SumQuery, total: Contribution) -> Contribution:

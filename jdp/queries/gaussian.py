@@ -16,7 +16,7 @@ from jdp.events import GaussianSum, NonPrivate
 from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
-from jdp.queries.base import PyTree, Schedule, SumQuery, times
+from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
 
 # Outside this range float32 would flush a bound or a noise level to zero or infinity.
 FLOAT32_SAFE = (1e-30, 1e30)
@@ -80,6 +80,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
+  @scales
   def preprocess(key, state, record, weight):
     del key
     return weighted(clip(state, record), weight)

@@ -13,7 +13,7 @@ from jdp._arguments import checked
 from jdp.events import WeightedAverage
 from jdp.numerics import vectors
 from jdp.numerics.compensated import divide, maximum
-from jdp.queries.base import PyTree, Schedule, SumQuery
+from jdp.queries.base import PyTree, Schedule, SumQuery, scales
 from jdp.queries.gaussian import (
   FLOAT32_SAFE,
   SumState,
@@ -96,6 +96,7 @@ def weighted_average(
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
+  @scales
   def preprocess(key, state, record, weight):
     del key
     return WeightedContribution(*weighted((clip(state, record), jnp.float32(1)), weight))

@@ -71,7 +71,11 @@ def model(network):
   )
 
 
-NETWORKS = {"dense": model(_Dense()), "tied": model(_Tied())}
+NETWORKS = {
+  "dense": model(_Dense()),
+  "tied": model(_Tied()),
+  "logistic": logistic_regression((LENGTH,), WORDS),
+}
 CLIENTS = Examples(
   RNG.integers(0, WORDS, (USERS, EXAMPLES, LENGTH)).astype(np.float32),
   RNG.integers(0, WORDS, (USERS, EXAMPLES)).astype(np.int32),
@@ -122,7 +126,8 @@ AVERAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("network", "average"), [("tied", "fixed"), *(("dense", average) for average in AVERAGES)]
+  ("network", "average"),
+  [("tied", "fixed"), ("logistic", "fixed"), *(("dense", average) for average in AVERAGES)],
 )
 def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   network, average = NETWORKS[network], AVERAGES[average]
@@ -218,11 +223,10 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
 @pytest.mark.parametrize(
   ("network", "inputs"),
   [
-    (logistic_regression((LENGTH,), WORDS), (LENGTH,)),
     (small_cnn((16, 16), WORDS), (16, 16)),
     (model(_Leaky()), (LENGTH,)),
   ],
-  ids=["no flax", "convolutions", "a table used outside"],
+  ids=["convolutions", "a table used outside"],
 )
 def test_parameters_outside_of_layers_are_refused(network, inputs):
   clients = CLIENTS._replace(inputs=np.zeros((USERS, EXAMPLES, *inputs), np.float32))

@@ -203,7 +203,8 @@ ELSEWHERE = {
   "flat_clipping", "gaussian_update", "per_layer_clipping",
   "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "p_norm_descent",
   "passes", "privatize", "proximal_point", "record_like", "release", "replicate",
-  "secure_aggregation", "shard", "spread_instances", "true_average", "weight_by_examples",
+  "secure_aggregation", "shard", "spread_instances", "true_average", "use_all_cores",
+  "weight_by_examples",
 }  # fmt: skip
 
 

@@ -17,10 +17,15 @@ def images(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def serve(run: Callable[[], None], work: float) -> None:
-  """Warms up, prints the units of work of one run, and then times one run for every line read."""
+  """Warms up, prints the units of work of one run, and then times one run for every line read.
+
+  The time of all the process's threads on a core comes before the time that passed.
+  """
   run()
   print("work", work, flush=True)
   for _ in sys.stdin:
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     run()
-    print("seconds", time.perf_counter() - start, flush=True)
+    seconds = time.perf_counter() - start
+    print("cpu", time.process_time() - cpu)
+    print("seconds", seconds, flush=True)

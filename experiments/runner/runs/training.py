@@ -55,8 +55,8 @@ class TrainingOptions:
     False,
     "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private.",
   )
-  chunk_size: int = option(
-    16, "Clients computed side by side: few on a CPU, hundreds on a GPU.", check=_count
+  chunk_size: int | None = option(
+    None, "Clients computed side by side. Default: by the platform, model and client.", check=_count
   )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -76,7 +76,8 @@ def cohort_sum(
     chunk_size: clients computed side by side, a matter of speed and memory only. It is at most the
       sample's slots. None means `default_chunk_size`.
     mesh: devices along an axis named "clients". `shared` and `sample` are replicated over it, and
-      so is data that is not sharded. None means one device.
+      so is data that is not sharded. None means the mesh in force (`jax.set_mesh`) if it has such
+      an axis, else one device.
 
   Returns:
     The sum, a pytree like one contribution. An empty sample gives zeros.
@@ -119,9 +120,10 @@ def unrounded_cohort_sum(
   _validate.integer(1, chunk_size=chunk_size)
   if mesh is not None and AXIS not in mesh.shape:
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
-  num_shards = 1 if mesh is None else mesh.shape[AXIS]
+  over = mesh or mesh_in_force()
+  num_shards = 1 if over is None else over.shape[AXIS]
   sharded = isinstance(data, ShardedClients)
-  if sharded and (mesh is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
+  if sharded and (over is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
     raise ValueError(
       f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh)."
     )
@@ -136,7 +138,7 @@ def unrounded_cohort_sum(
   def shard_sum(keys, shared, sample, data):
     # Members come first, so chunks are dealt out like cards: every device gets its share of them. A
     # device that holds its own clients takes all chunks of those.
-    first, stride = jnp.int32(0) if mesh is None else jax.lax.axis_index(AXIS), num_shards
+    first, stride = jnp.int32(0) if over is None else jax.lax.axis_index(AXIS), num_shards
     if sharded:
       sample, first, stride = data.own(sample, first), jnp.int32(0), 1
 
@@ -150,15 +152,15 @@ def unrounded_cohort_sum(
       return _chunk_sum(summand, own_keys, shared, clients, sample.weights[slots])
 
     total = sum_while(lambda turn: (first + turn * stride) * chunk_size < sample.size, chunk_sum)
-    return total if mesh is None else sum_devices(total, AXIS)
+    return total if over is None else sum_devices(total, AXIS)
 
-  if mesh is not None:
+  if over is not None:
     # The body sums over the devices explicitly. With the check on, JAX would also sum gradients by
     # replicated values over the devices, once for every client.
     replicated = PartitionSpec()
     specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if sharded else replicated)
     shard_sum = jax.shard_map(
-      shard_sum, mesh=mesh, in_specs=specs, out_specs=replicated, check_vma=False
+      shard_sum, mesh=over, in_specs=specs, out_specs=replicated, check_vma=False
     )
   return shard_sum(keys, shared, sample, data)
 
@@ -168,10 +170,24 @@ def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -
 
   On a CPU it is 1, or 64 with ghost norms. Elsewhere it is 256.
   """
-  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-  if platform != "cpu":
+  if platform_of(mesh) != "cpu":
     return 256
   return 64 if ghost_norms else 1
+
+
+def platform_of(mesh: Mesh | None) -> str:
+  """The platform that a cohort is computed on: "cpu", "gpu" or "tpu"."""
+  return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
+def mesh_in_force() -> AbstractMesh | None:
+  """The mesh of `jax.set_mesh`, if it has an axis "clients" to compute over.
+
+  It has none inside a `shard_map`, where the axis is taken.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+  return mesh if kinds.get(AXIS) == AxisType.Auto else None
 
 
 def _chunk_sum(

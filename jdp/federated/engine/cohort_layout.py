@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.federated.engine.cohort import platform_of
 from jdp.federated.engine.rounds import FederatedAlgorithm, replicate
 from jdp.sampling import Sampler, poisson
 
@@ -39,8 +40,7 @@ def candidates(mesh: Mesh | None = None) -> tuple[CohortLayout, ...]:
 
   Chunks are of 1 to 64 clients on a CPU, and of 16 to 1,024 elsewhere.
   """
-  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-  sizes = (1, 4, 16, 64) if platform == "cpu" else (16, 64, 256, 1024)
+  sizes = (1, 4, 16, 64) if platform_of(mesh) == "cpu" else (16, 64, 256, 1024)
   return tuple(CohortLayout(size, ghost) for ghost in (False, True) for size in sizes)
 
 

@@ -10,6 +10,7 @@ by its clipping factor (arXiv 2210.00038). All uses of shared weights are rows o
 norm is that of the *summed* gradient. Tied embeddings are covered likewise.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from jax.extend.core import Literal
 
 from jdp.federated.engine.client import ClientFn, Factored
 from jdp.models.base import Loss, keyed
+from jdp.models.logistic import ClassesFirst
 from jdp.numerics.compensated import Product
 
 PyTree = Any
@@ -31,10 +33,16 @@ _UNIT_ROUNDOFF = 2.0**-24
 # Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
 _REDUCTION = 4e-6
 # The default precision of accelerators would exceed the error bound of `_squared_norm`.
+# Tells one trace of JAX from another. It moved between versions.
+_jax: Any = jax
+_trace_state = (
+  _jax.extend.core if hasattr(_jax.extend.core, "get_opaque_trace_state") else _jax.core
+).get_opaque_trace_state
 _matmul = partial(jnp.matmul, precision="highest")
 _METHODS: Mapping[type, tuple[str, ...]] = {
   nn.Dense: ("__call__",),
   nn.Embed: ("__call__", "attend"),
+  ClassesFirst: ("__call__",),
 }
 
 
@@ -98,6 +106,24 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   return client_fn
 
 
+def most_rows(loss: Loss, params: PyTree, client: PyTree) -> int | None:
+  """The most rows that a layer has in a client's gradient. None where ghost norms do not apply.
+
+  Args:
+    loss: (parameters, examples) -> mean loss.
+    params: the parameters, or their shapes.
+    client: one client's examples, or their shapes.
+  """
+  loss_of = keyed(loss)
+  try:
+    uses = _survey(
+      lambda params, client: loss_of(params, client, jax.random.key(0)), params, client
+    )
+  except ValueError:
+    return None
+  return max((math.prod(use.output.shape[:-1]) for use in uses), default=None)
+
+
 def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
   """The gradient, with each matrix as a `Product`, and zeros for parameters that the loss does not
   use.
@@ -111,9 +137,7 @@ def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
 
 def _gradient_factors(loss: Loss, params: PyTree, client: PyTree) -> dict[Path, _Factors]:
   """The factors of a client's gradient, by the parameters' paths."""
-  uses = _survey(
-    loss, params, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), client)
-  )
+  uses = _survey(loss, params, client)
 
   # Zeros are added to every layer's output: the loss's derivatives by them are the b_r.
   def value(added):
@@ -139,8 +163,13 @@ def _survey(loss: Loss, params: PyTree, client: PyTree) -> list[_Use]:
   """Lists the loss's calls of layers, in order.
 
   Raises:
-    ValueError: if the loss uses parameters in any other way.
+    ValueError: if the loss uses parameters in any other way, or calls layers inside a
+      transformation of JAX.
   """
+  params, client = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), (params, client)
+  )
+  _refuse_inner_calls(loss, params, client)
   uses: list[_Use] = []
 
   def without_layers(params, client):
@@ -168,6 +197,29 @@ def _survey(loss: Loss, params: PyTree, client: PyTree) -> list[_Use]:
       "outside of them; set ghost_norms=False."
     )
   return uses
+
+
+def _refuse_inner_calls(loss: Loss, params: PyTree, client: PyTree) -> None:
+  """Refuses a loss that calls layers inside `jax.jit` or another transformation.
+
+  Nothing is changed in this trace, so a jitted part may keep it. If a changed one were kept, every
+  later call of that part would use it.
+  """
+
+  def watch(params, client):
+    outside = _trace_state()
+
+    def keep(use, layer_input, output):
+      if _trace_state() != outside:
+        raise ValueError(
+          "Expected layers outside of jax.jit, jax.vmap and nn.scan, got one inside; call the "
+          "model without them, or set ghost_norms=False."
+        )
+      return output
+
+    return _watched(loss, params, client, keep)
+
+  jax.eval_shape(watch, params, client)
 
 
 def _watched(
@@ -198,17 +250,21 @@ def _factors_of_use(
 ) -> dict[str, _Factors]:
   """The factors of one use, by the name of the layer's parameter.
 
-  The table of an embedding is [words, features].
+  The table of an embedding is [words, features], and logistic regression's weights are [classes,
+  features].
   """
   derivative = _as_rows(derivative)
+  ones = jnp.ones((len(derivative), 1))
   if (*path, "embedding") in flat_params:
     if method == "attend":
       return {"embedding": _Factors(derivative, _as_rows(x))}
     words = jax.nn.one_hot(x.reshape(-1), flat_params[(*path, "embedding")].shape[0])
     return {"embedding": _Factors(words, derivative)}
+  if (*path, "w") in flat_params:
+    return {"w": _Factors(derivative, _as_rows(x)), "b": _Factors(ones, derivative)}
   parts = {"kernel": _Factors(_as_rows(x), derivative)}
   if (*path, "bias") in flat_params:
-    parts["bias"] = _Factors(jnp.ones((len(derivative), 1)), derivative)
+    parts["bias"] = _Factors(ones, derivative)
   return parts
 
 

@@ -70,6 +70,8 @@ class FederatedAlgorithm(NamedTuple):
     init: parameters -> ServerState.
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
     num_rounds: how many rounds the noise was planned for, or None. `train` does no more.
+    takes_mesh: whether `round` computes its cohort over the mesh in force (`jax.set_mesh`). Then
+      `train` spreads it over all devices.
   """
 
   init: Callable[[PyTree], ServerState]
@@ -78,6 +80,7 @@ class FederatedAlgorithm(NamedTuple):
     tuple[ServerState, tuple[Event, ...], dict[str, jax.Array] | None],
   ]
   num_rounds: int | None = None
+  takes_mesh: bool = False
 
 
 class Server(NamedTuple):
@@ -172,7 +175,7 @@ def rounds(
       _means(diagnostics),
     )
 
-  return FederatedAlgorithm(init, round_fn, query.num_rounds)
+  return FederatedAlgorithm(init, round_fn, query.num_rounds, takes_mesh=mesh is None)
 
 
 @checked

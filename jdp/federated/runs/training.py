@@ -23,13 +23,16 @@ from jax.sharding import Mesh, NamedSharding
 from jdp import _validate, accounting
 from jdp._arguments import checked
 from jdp.events import Event, Round
+from jdp.federated.engine.cohort import client_mesh
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
+from jdp.federated.engine.sharded import shard
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records
 from jdp.guarantees import Observer
 from jdp.ledger import Ledger, unstack
 
 PyTree = Any
+_MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
 Evaluate = Callable[[PyTree], Mapping[str, jax.typing.ArrayLike]]
 
 
@@ -80,6 +83,7 @@ class _Run(NamedTuple):
   evaluate: Evaluate
   delta: float | None
   max_epsilon: float | None
+  mesh: Mesh | None
 
 
 class _Block(NamedTuple):
@@ -121,7 +125,9 @@ def train(
     algorithm: what is trained.
     params: what it begins with.
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
-      state.
+      state. Otherwise all devices compute each round, if the algorithm takes a mesh and was given
+      none. Each then gets a copy of the data, or its share if the copies would take more than 4 GiB
+      (`shard`). Parameters are shown and returned on one device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
@@ -184,11 +190,14 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
+  mesh = _all_devices(algorithm, clients)
+  clients = _spread(clients, mesh)
   start = replicate(algorithm.init(params), _mesh(clients))
   beginning = Beginning(noise_key, data_key, prior, clients, start)
   records, keys = open_records(workdir, beginning)
   evaluate = evaluate or (lambda params: {})
-  run = _Run(records.name, jax.jit(algorithm.round), keys, clients, evaluate, delta, max_epsilon)
+  step = jax.jit(algorithm.round)
+  run = _Run(records.name, step, keys, clients, evaluate, delta, max_epsilon, mesh)
   with contextlib.closing(records):
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
@@ -216,11 +225,11 @@ def _train(
   """The loop of `train`."""
   done, state = records.restore(state)
   if not records.rows:
-    records.append_row({"round": 0, **_measure(run, state.params, prior)})
+    records.append_row({"round": 0, **_measure(run, _shown(run, state), prior)})
 
   def tell(diagnostics):
     progress = Progress(
-      done, num_rounds, state.params, records.rows[-1], records.ledger, diagnostics
+      done, num_rounds, _shown(run, state), records.rows[-1], records.ledger, diagnostics
     )
     for callback in callbacks:
       callback(progress)
@@ -239,11 +248,11 @@ def _train(
       records.append_events(done, block.events)
       done, state = done + count, block.state
       records.check_release(done, state.params)
-      records.append_row({"round": done, **_measure(run, state.params, records.reached)})
+      records.append_row({"round": done, **_measure(run, _shown(run, state), records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   records.finish()
-  return Result(state.params, records.ledger, list(records.rows), stopped)
+  return Result(_shown(run, state), records.ledger, list(records.rows), stopped)
 
 
 def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
@@ -280,12 +289,34 @@ def _mesh(tree: PyTree) -> Mesh | None:
   return None
 
 
+def _all_devices(algorithm: FederatedAlgorithm, clients: PyTree) -> Mesh | None:
+  """The mesh of all devices, if the algorithm takes one and the user chose none."""
+  spreads = algorithm.takes_mesh and _mesh(clients) is None and jax.device_count() > 1
+  return client_mesh() if spreads else None
+
+
+def _spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
+  """The clients on every device of the mesh: a copy on each, or its share of many."""
+  if mesh is None:
+    return clients
+  size = sum(x.nbytes for x in jax.tree.leaves(clients))
+  return (shard if size * mesh.size > _MOST_COPIED else replicate)(clients, mesh)
+
+
+def _shown(run: _Run, state: ServerState) -> PyTree:
+  """The parameters for a script, which knows of no mesh unless it chose it."""
+  if run.mesh is None:
+    return state.params
+  return jax.tree.map(lambda x: x.addressable_data(0), state.params)
+
+
 def _advance(run: _Run, state: ServerState, count: int) -> _Block:
   """Computes `count` rounds; the host waits for the devices only at the end."""
   outputs = []
-  for _ in range(count):
-    state, *output = run.step(*run.keys, state, run.clients)
-    outputs.append(output)
+  with contextlib.nullcontext() if run.mesh is None else jax.set_mesh(run.mesh):
+    for _ in range(count):
+      state, *output = run.step(*run.keys, state, run.clients)
+      outputs.append(output)
   events, diagnostics = zip(*jax.device_get(outputs), strict=True) if outputs else ((), ())
   return _Block(state, events, diagnostics)
 
