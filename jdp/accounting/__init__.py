@@ -3,7 +3,7 @@ guarantees.
 
 | subject | module |
 |---|---|
-| from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
+| from a ledger to epsilon and delta, and back | `accountant`, `calibration`, `budgets` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | composition of rounds, of a unit's local releases | `composition`, `local_releases` |
@@ -21,6 +21,7 @@ from jdp.accounting.analytic_gaussian import (
   gaussian_epsilon,
   gaussian_noise_multiplier,
 )
+from jdp.accounting.budgets import would_exceed
 from jdp.accounting.calibration import (
   calibrate_clip_norm,
   calibrate_cohort,
@@ -61,4 +62,5 @@ __all__ = [
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",
+  "would_exceed",
 ]

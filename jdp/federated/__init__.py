@@ -4,6 +4,7 @@ from jdp.federated import callbacks
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.masked_rounds import masked_round
 from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
+from jdp.federated.early_stopping import no_improvement
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
@@ -67,6 +68,7 @@ __all__ = [
   "iterative_training",
   "local_sgd",
   "masked_round",
+  "no_improvement",
   "p_norm_descent",
   "per_layer_clipping",
   "private_federated",

@@ -6,6 +6,7 @@ duration tells how many users were in its sample.
 """
 
 import csv
+import itertools
 import os
 import pathlib
 import sys
@@ -49,7 +50,7 @@ def csv_file(path: str | os.PathLike) -> Callback:
     rows.append(progress.metrics)
     # Whole each time: a run that was resumed begins with rows of its own.
     with path.open("w", newline="") as file:
-      writer = csv.DictWriter(file, list(rows[0]))
+      writer = csv.DictWriter(file, list(dict.fromkeys(itertools.chain(*rows))))
       writer.writeheader()
       writer.writerows(rows)
 
