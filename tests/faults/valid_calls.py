@@ -489,7 +489,11 @@ BY_FUNCTION = {
   },
   "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
-  "jdp.data.clients_from_arrays": {"users": np.array([0, 1, 0, 2]), "num_classes": 2},
+  "jdp.data.clients_from_arrays": {
+    "users": np.array([0, 1, 0, 2]),
+    "num_classes": 2,
+    "label_kind": "classes",
+  },
   "jdp.data.clients_from_pairs": {"pairs": [(np.ones((2, 3)), np.array([0, 1]))], "num_classes": 2},
   "jdp.data.clients_from_table": {
     "table": {"who": [0, 1], "label": [1, 0], "x": [0.5, 0.25]},
@@ -586,6 +590,11 @@ BY_FUNCTION = {
   "jdp.federated.p_norm_descent": {"q": 3.0},
   "jdp.federated.per_layer_clipping": {"params": _PARAMS, "shares": "equal"},
   "jdp.federated.local_sgd": {"num_epochs": 2},
+  "jdp.models.example_loss": {"losses": lambda scores, labels: jnp.sum(scores, 1)},
+  "jdp.models.freeze": {"params": _PARAMS, "is_trained": lambda path: path == "w"},
+  "jdp.models.huber": {"threshold": 1.0},
+  "jdp.models.unfreeze": {"params": _PARAMS, "trained": _PARAMS},
+  "jdp.models.validate": {"dtype": "float32", "unit": "user"},
   "jdp.federated.no_improvement": {
     "metric": "accuracy",
     "patience": 2,
