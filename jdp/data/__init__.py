@@ -10,6 +10,8 @@ from jdp.data.clients import (
   partition_iid,
 )
 from jdp.data.datasets import Dataset, digits, load, mnist
+from jdp.data.federated_sets.femnist import femnist
+from jdp.data.federated_sets.stackoverflow import stackoverflow
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
 from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
@@ -26,6 +28,7 @@ __all__ = [
   "clients_from_table",
   "digits",
   "examples",
+  "femnist",
   "group",
   "load",
   "mnist",
@@ -39,6 +42,7 @@ __all__ = [
   "python_modules",
   "read_users",
   "sequences",
+  "stackoverflow",
   "text_users",
   "vocabulary_event",
 ]

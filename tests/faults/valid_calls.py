@@ -3,12 +3,15 @@
 `BY_NAME` has a value for each parameter's name; `BY_FUNCTION` those that one function needs.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
+import json
 import math
 import pathlib
 import pkgutil
+import sqlite3
 import tempfile
 
 import equinox
@@ -205,6 +208,24 @@ def _folder_of_modules():
   folder = _folder()
   (folder / "module.py").write_text('"""Some words of a text."""\n')
   return folder
+
+
+def _leaf_file():
+  path = _folder() / "data.json"
+  own = {"x": [[0.5] * 784], "y": [3]}
+  path.write_text(json.dumps({"user_data": {"a": own}}))
+  return path
+
+
+def _tff_file():
+  path = _folder() / "stackoverflow.sqlite"
+  message = b"\x0a\x11\x0a\x0f\x0a\x06tokens\x12\x05\x0a\x03\x0a\x01a"
+  with contextlib.closing(sqlite3.connect(path)) as opened, opened:
+    opened.execute("CREATE TABLE client_metadata (client_id, split_name, num_examples)")
+    opened.execute("CREATE TABLE examples (split_name, client_id, serialized_example_proto)")
+    opened.execute("INSERT INTO client_metadata VALUES ('a', 'train', 1)")
+    opened.execute("INSERT INTO examples VALUES ('train', 'a', ?)", (message,))
+  return path
 
 
 def _mnist_folder():
@@ -502,6 +523,7 @@ BY_FUNCTION = {
     "inputs": ["x"],
   },
   "jdp.data.examples": {"num_classes": 2},
+  "jdp.data.femnist": {"path": Lazy(_leaf_file), "split": "train", "max_users": 1},
   "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)]},
   "jdp.data.load": {"name": "digits"},
   "jdp.data.mnist": {"data_dir": Lazy(_mnist_folder)},
@@ -516,6 +538,7 @@ BY_FUNCTION = {
   "jdp.data.python_modules": {"folder": Lazy(_folder_of_modules)},
   "jdp.data.read_users": {"path": Lazy(_users)},
   "jdp.data.sequences": {"vocabulary": Lazy(_vocabulary), "unroll": 2, "max_tokens": 10},
+  "jdp.data.stackoverflow": {"path": Lazy(_tff_file), "split": "train", "max_users": 1},
   "jdp.data.text_users": {
     "vocabulary": Lazy(_vocabulary),
     "users": [["some words of a text"], ["a text of some words"]],
