@@ -105,11 +105,21 @@ def clients_from_table(
   """
 
   def column(name: str) -> np.ndarray:
+    missing = f"Expected a column {name!r} in the table, got none of that name."
+    # A table of `datasets` reads a column later, and then says that it has none.
+    names = getattr(table, "column_names", None)
+    if names is not None and name not in names:
+      raise ValueError(missing)
     try:
-      values = table[name]
+      values = np.asarray(table[name])
     except (KeyError, TypeError, IndexError):
-      raise ValueError(f"Expected a column {name!r} in the table, got none of that name.") from None
-    return np.asarray(values)
+      raise ValueError(missing) from None
+    if not values.ndim:
+      raise ValueError(
+        f"Expected a column {name!r} of values, got a {type(table[name]).__name__}; read the table "
+        "into memory."
+      )
+    return values
 
   if isinstance(inputs, str):
     rows = np.stack([np.asarray(row) for row in column(inputs)])

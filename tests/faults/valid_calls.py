@@ -210,6 +210,27 @@ def _folder_of_modules():
   return folder
 
 
+def _adult_folder():
+  folder = _folder()
+  person = "39, Private, 1, HS-grad, 9, Divorced, Sales, Wife, White, Female, 0, 0, 40, ?, <=50K"
+  for name in ("adult.data", "adult.test"):
+    (folder / name).write_text(person)
+  return folder
+
+
+def _arrays_file():
+  path, inputs, labels = _folder() / "mine.npz", np.ones((2, 3)), np.array([0, 1])
+  np.savez(path, inputs=inputs, labels=labels, test_inputs=inputs, test_labels=labels)
+  return path
+
+
+def _cifar_folder():
+  folder = _folder()
+  for name in ("data_batch_1", "test_batch"):
+    (folder / f"{name}.bin").write_bytes(bytes(3073))
+  return folder
+
+
 def _leaf_file():
   path = _folder() / "data.json"
   own = {"x": [[0.5] * 784], "y": [3]}
@@ -510,6 +531,9 @@ BY_FUNCTION = {
   },
   "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
+  "jdp.data.adult": {"data_dir": Lazy(_adult_folder)},
+  "jdp.data.arrays": {"path": Lazy(_arrays_file)},
+  "jdp.data.cifar10": {"data_dir": Lazy(_cifar_folder)},
   "jdp.data.clients_from_arrays": {
     "users": np.array([0, 1, 0, 2]),
     "num_classes": 2,
