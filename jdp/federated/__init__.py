@@ -31,6 +31,7 @@ from jdp.federated.estimators import (
   per_layer_clipping,
   true_average,
 )
+from jdp.federated.evaluation import PrivateMetrics, evaluate_privately, evaluate_users
 from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_and_central import private_federated
@@ -44,6 +45,7 @@ __all__ = [
   "CohortLayout",
   "FederatedAlgorithm",
   "LocalUpdate",
+  "PrivateMetrics",
   "Progress",
   "Result",
   "RunFolder",
@@ -59,6 +61,8 @@ __all__ = [
   "cohort_sum",
   "dp_fedavg",
   "dp_sgd",
+  "evaluate_privately",
+  "evaluate_users",
   "fastest",
   "federated_averaging",
   "fixed_denominator",

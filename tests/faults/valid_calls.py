@@ -642,6 +642,14 @@ BY_FUNCTION = {
   "jdp.models.huber": {"threshold": 1.0},
   "jdp.models.unfreeze": {"params": _PARAMS, "trained": _PARAMS},
   "jdp.models.validate": {"dtype": "float32", "unit": "user"},
+  "jdp.federated.evaluate_privately": {
+    "metric": lambda params, user: {"share": jnp.sum(user.mask)},
+    "relation": "add_remove",
+  },
+  "jdp.federated.evaluate_users": {
+    "metric": lambda params, user: {"share": jnp.sum(user.mask)},
+    "users": Lazy(_examples),
+  },
   "jdp.federated.no_improvement": {
     "metric": "accuracy",
     "patience": 2,
