@@ -52,7 +52,7 @@ def would_exceed(
   """
   _validate.non_negative(max_epsilon=max_epsilon)
   several = [events] if isinstance(events, Round | LocalRelease) else events
-  new = ((event, 1) for released in several for event in unstack(released))  # type: ignore[arg-type]
+  new = ((event, 1) for released in several for event in unstack(released))
   cost = epsilon(
     ledger.extend(new), delta, accountant=accountant, relation=relation, observer=observer
   )

@@ -60,7 +60,7 @@ def adult(data_dir: str | pathlib.Path) -> Dataset:
   folder = pathlib.Path(data_dir)
   if (folder / "adult").is_dir():
     folder = folder / "adult"
-  return Dataset(*(_read(folder, name) for name in ("adult.data", "adult.test")), 2)
+  return Dataset(_read(folder, "adult.data"), _read(folder, "adult.test"), 2)
 
 
 def _read(folder: pathlib.Path, name: str) -> Examples:

@@ -67,12 +67,11 @@ def tensorboard(folder: str | os.PathLike) -> Callback:
     from tensorboardX import SummaryWriter
   except ModuleNotFoundError as error:
     raise ImportError("Expected tensorboardX, got none; run: pip install tensorboardX.") from error
-  writer = SummaryWriter(os.fspath(folder))
+  writer = SummaryWriter(os.fspath(folder), flush_secs=1)  # By default it waits for minutes.
 
   def write(progress: Progress) -> None:
     for name, value in _scalars(progress).items():
       writer.add_scalar(name, value, progress.round)
-    writer.flush()
 
   return write
 

@@ -118,7 +118,7 @@ def evaluate_privately(
   relation, population = Relation(relation), num_clients(clients)
   sampler = poisson(population, 1.0) if sampler is None else sampler
   clients = jax.tree.map(jnp.asarray, clients)
-  one = jax.eval_shape(partial(client_data, number=0), clients)
+  one = jax.eval_shape(lambda data: client_data(data, jnp.int32(0)), clients)
   names = tuple(jax.eval_shape(metric, params, one))
   if not names:
     raise ValueError("Expected a metric that returns name -> number, got none; return one.")

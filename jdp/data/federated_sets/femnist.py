@@ -49,7 +49,7 @@ def femnist(
   path = pathlib.Path(path)
   files = _leaf_files(path, split)
   if files:
-    pairs = ((user.inputs, user.labels) for user in read_leaf(files)[:max_users])
+    pairs: _Pairs = [(user.inputs, user.labels) for user in read_leaf(files)[:max_users]]
   else:
     missing = f"Expected FEMNIST's files at {path}; put emnist_all.sqlite or LEAF's files there."
     name = f"{'digits_only' if digits_only else 'all'}_{split}"

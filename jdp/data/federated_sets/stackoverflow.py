@@ -36,7 +36,7 @@ def stackoverflow(
   users = []
   for user, examples in read_tff(path, split, max_users):
     try:
-      sentences = tuple(example["tokens"][0].decode() for example in examples)  # type: ignore[union-attr]
+      sentences = tuple(example["tokens"][0].decode() for example in examples)
     except (KeyError, IndexError, AttributeError, UnicodeDecodeError):
       raise ValueError(
         f"Expected a sentence in UTF-8 as every example's tokens in {path}, got others; fetch it "

@@ -343,7 +343,8 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
 
   Rounds on record are spent already, and count as allowed.
   """
-  if run.max_epsilon is None:
+  budget, delta = run.max_epsilon, run.delta
+  if budget is None or delta is None:
     return len(events)
   # After a kill, the ledger may be ahead of the last checkpoint.
   spent = records.last_round + 1 - done
@@ -352,9 +353,7 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
     new = list(itertools.chain(*events[spent:count]))
     if not _has_round([*new, *(event for event, _ in records.ledger.entries)]):
       return bool(new)  # as `central_epsilon`
-    return accounting.would_exceed(
-      records.ledger, new, run.max_epsilon, run.delta, observer=Observer.MODEL
-    )
+    return accounting.would_exceed(records.ledger, new, budget, delta, observer=Observer.MODEL)
 
   # Epsilon grows with the number of rounds, so a binary search finds the last one allowed.
   counts = range(spent + 1, len(events) + 1)
