@@ -24,6 +24,7 @@ from experiments.draw_and_discard.simulations import report_simulation, spam_par
 from experiments.draw_and_discard.stream import Start, diagnosed, started
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
+from experiments.runner.problems.images import DATASETS, FOLDERS, load_dataset
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -58,10 +59,18 @@ class DrawAndDiscardOptions(TrainingOptions):
 
   task: str = option("training", "What is asked.", choices=("training", "variance", "spam"))
   dataset: str | None = option(
-    "digits", "The data: digits needs no file.", choices=("digits", "mnist", "phishing"), when=_DATA
+    "digits",
+    "The data: digits needs no file, arrays are your own, in [0, 1].",
+    choices=(*DATASETS, "phishing"),
+    when=_DATA,
   )
   data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": ("mnist", "phishing"), **_DATA}
+    None, "The folder with the data's files.", when={"dataset": (*FOLDERS, "phishing"), **_DATA}
+  )
+  data_file: str | None = option(
+    None,
+    "An npz file with inputs, labels, test_inputs and test_labels.",
+    when={"dataset": ("arrays",), **_DATA},
   )
   examples_per_user: int | None = option(
     10, "Examples of each user, chosen at random.", check=_count, when=_DATA
@@ -203,7 +212,8 @@ def load_stream_task(options: Any) -> StreamTask:
       )
     dataset, family, outputs = phishing(options.data_dir), "logistic", 1
   else:
-    dataset, family, outputs = data.load(options.dataset, options.data_dir), "multinomial", 10
+    dataset, family = load_dataset(options), "multinomial"
+    outputs = dataset.num_classes
   rng = np.random.default_rng(options.data_seed)
   users = data.partition_iid(rng, len(dataset.train.labels), options.examples_per_user)
   if not options.rounds_per_pass <= len(users):

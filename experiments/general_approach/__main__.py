@@ -25,6 +25,7 @@ from experiments.general_approach.queries import GIVEN, Groups, make_groups, mak
 from experiments.general_approach.report import report_groups
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
+from experiments.runner.problems.images import DatasetOptions, load_dataset
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -59,13 +60,9 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GeneralApproachOptions(TrainingOptions):
+class GeneralApproachOptions(TrainingOptions, DatasetOptions):
   """The options of this experiment."""
 
-  dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
-  )
   model: str = option(
     "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS)
   )
@@ -170,7 +167,7 @@ def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | 
     ValueError: if a sample or the records are larger than the data.
     FileNotFoundError: if a file is missing.
   """
-  dataset = data.load(options.dataset, options.data_dir)
+  dataset = load_dataset(options)
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
   # Runs that do not cut their own records share those of single examples.
   kinds = dict.fromkeys(run if run in _PARTITIONS else "example" for run in options.runs)

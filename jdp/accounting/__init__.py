@@ -3,7 +3,7 @@ guarantees.
 
 | subject | module |
 |---|---|
-| from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
+| from a ledger to epsilon and delta, and back | `accountant`, `calibration`, `budgets` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | runs with correlated noise | `correlated_runs` |
@@ -22,6 +22,7 @@ from jdp.accounting.analytic_gaussian import (
   gaussian_epsilon,
   gaussian_noise_multiplier,
 )
+from jdp.accounting.budgets import would_exceed
 from jdp.accounting.calibration import (
   calibrate_clip_norm,
   calibrate_cohort,
@@ -62,4 +63,5 @@ __all__ = [
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",
+  "would_exceed",
 ]

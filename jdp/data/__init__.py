@@ -1,5 +1,7 @@
 """Data sets, and users who hold them."""
 
+from jdp.data.adult import adult
+from jdp.data.cifar10 import cifar10
 from jdp.data.clients import (
   Examples,
   examples,
@@ -9,7 +11,10 @@ from jdp.data.clients import (
   partition_dirichlet,
   partition_iid,
 )
-from jdp.data.datasets import Dataset, digits, load, mnist
+from jdp.data.datasets import Dataset, digits, mnist
+from jdp.data.federated_sets.femnist import femnist
+from jdp.data.federated_sets.stackoverflow import stackoverflow
+from jdp.data.named_datasets import arrays, load
 from jdp.data.packed import PackedUsers, pack
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
 from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
@@ -21,11 +26,15 @@ __all__ = [
   "PackedUsers",
   "UserText",
   "Vocabulary",
+  "adult",
+  "arrays",
+  "cifar10",
   "clients_from_arrays",
   "clients_from_pairs",
   "clients_from_table",
   "digits",
   "examples",
+  "femnist",
   "group",
   "load",
   "mnist",
@@ -39,6 +48,7 @@ __all__ = [
   "python_modules",
   "read_users",
   "sequences",
+  "stackoverflow",
   "text_users",
   "vocabulary_event",
 ]

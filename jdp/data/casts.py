@@ -68,6 +68,28 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
   return cast
 
 
+def exact_numbers(name: str, values: ArrayLike) -> np.ndarray:
+  """Numbers in JAX's types: booleans as they are, integers as int32, floats as float32.
+
+  Floats are rounded.
+
+  Raises:
+    ValueError: if a value is no real number, is not finite, or is too large.
+
+  >>> [exact_numbers("labels", values).dtype.name for values in ([True], [-1], [0.1])]
+  ['bool', 'int32', 'float32']
+  """
+  found = _real_numbers(name, values)
+  if found.dtype.kind == "b":
+    return found
+  if found.dtype.kind == "f":
+    return float32(name, found)
+  bounds = np.iinfo(np.int32)
+  if not np.all((found >= bounds.min) & (found <= bounds.max)):
+    raise ValueError(f"Expected {name} that int32 holds, got larger integers; scale them.")
+  return found.astype(np.int32)
+
+
 def _equal_integers(cast: np.ndarray, found: np.ndarray) -> bool:
   """Whether floats equal these integers, also beyond 2^53.
 

@@ -1,16 +1,18 @@
 """Examples, and how they are divided among users."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jdp import _validate
-from jdp._arguments import AnyRows, AnyVector, checked
-from jdp.data.casts import float32, whole_numbers
+from jdp._arguments import AnyRows, AnyVector, checked, take
+from jdp.data.casts import exact_numbers, float32, whole_numbers
 
 Array = jax.Array | np.ndarray
+PyTree = Any
+LABEL_KINDS = ("classes", "numbers")
 
 
 class Examples(NamedTuple):
@@ -18,43 +20,66 @@ class Examples(NamedTuple):
 
   Attributes:
     inputs: float32 [n, ...]. For text: words, int32 [n, unroll].
-    labels: int32 [n]. For text: the words that follow, int32 [n, unroll].
+    labels: of classes int32 [n]. For text: the words that follow, int32 [n, unroll]. For other
+      losses: arrays of any type, or a pytree of them, each of leading axis n.
     mask: float32 [n], 1 for an example, 0 for padding.
   """
 
   inputs: Array
-  labels: Array
+  labels: Any
   mask: Array
 
 
 @checked
-def examples(inputs: AnyRows, labels: AnyRows, num_classes: int | None = None) -> Examples:
+def examples(
+  inputs: AnyRows, labels: Any, num_classes: int | None = None, *, label_kind: str = "classes"
+) -> Examples:
   """The `Examples` of inputs and labels, without padding.
 
   Args:
     inputs: real numbers [n, ...].
-    labels: whole numbers [n], of any type.
-    num_classes: labels are below it. None: below 2^31.
+    labels: of classes whole numbers [n], of any type. Of numbers any array [n, ...], or a pytree of
+      them.
+    num_classes: classes are below it. None: below 2^31.
+    label_kind: "classes", or "numbers" to predict by a regression. Floats become float32, whole
+      numbers int32, and booleans stay.
 
   Raises:
     ValueError: if the numbers of inputs and labels differ, or labels have another shape. Also if a
-      number would change in float32 or int32, beyond rounding: a label that is not whole, an input
+      number would change in float32 or int32, beyond rounding: a class that is not whole, an input
       that is not finite.
 
   >>> examples(np.ones((2, 3)), np.array([0.0, 1.0])).labels
   array([0, 1], dtype=int32)
+  >>> examples(np.ones((2, 3)), {"age": [31.5, 40.25]}, label_kind="numbers").labels
+  {'age': array([31.5 , 40.25], dtype=float32)}
   """
-  if np.ndim(labels) != 1 or np.ndim(inputs) < 1:
+  _validate.one_of(LABEL_KINDS, label_kind=label_kind)
+  if np.ndim(inputs) < 1:
+    raise ValueError(f"Expected inputs [n, ...], got shape {np.shape(inputs)}.")
+  made = _labels(labels, num_classes, label_kind)
+  lengths = {len(leaf) for leaf in jax.tree.leaves(made)}
+  if lengths != {len(inputs)}:
     raise ValueError(
-      f"Expected inputs [n, ...] and labels [n], got shapes {np.shape(inputs)} and "
-      f"{np.shape(labels)}; give one label for each input."
+      f"Expected as many inputs as labels, got {len(inputs)} and "
+      f"{', '.join(map(str, sorted(lengths))) or 'none'}."
     )
-  if len(inputs) != len(labels):
-    raise ValueError(f"Expected as many inputs as labels, got {len(inputs)} and {len(labels)}.")
-  return Examples(
-    float32("inputs", inputs),
-    whole_numbers("labels", labels, below=num_classes),
-    np.ones(len(labels), np.float32),
+  return Examples(float32("inputs", inputs), made, np.ones(len(inputs), np.float32))
+
+
+def _labels(labels: PyTree, num_classes: int | None, label_kind: str) -> PyTree:
+  """The labels as arrays, cast without a change of meaning."""
+  if label_kind == "classes":
+    return whole_numbers("labels", take(AnyVector, "labels", labels), below=num_classes)
+  if num_classes is not None:
+    raise ValueError(
+      f"Expected num_classes only with label_kind='classes', got {num_classes}; leave it out."
+    )
+  # A list of numbers is an array here, and no pytree.
+  return jax.tree.map(
+    lambda leaf: exact_numbers("labels", take(AnyRows, "labels", leaf)),
+    labels,
+    is_leaf=lambda x: isinstance(x, list),
   )
 
 
@@ -83,8 +108,13 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   mask = np.zeros((len(users), largest), np.float32)
   for row, (user, count) in enumerate(zip(users, map(len, users), strict=True)):
     indices[row, :count], mask[row, :count] = user, 1
-  inputs, labels = data.inputs[indices], data.labels[indices]
-  inputs[mask == 0], labels[mask == 0] = 0, 0  # index 0 put another user's example there
+
+  def grouped(x):
+    rows = np.asarray(x)[indices]
+    rows[mask == 0] = 0  # index 0 put another user's example there
+    return rows
+
+  inputs, labels = jax.tree.map(grouped, (data.inputs, data.labels))
   return Examples(inputs, labels, mask)
 
 
@@ -95,7 +125,7 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
     ValueError: if there is no user, or no example has such a number. NumPy would take -1 for the
       last example. Also if the data's parts differ in length.
   """
-  lengths = [len(part) for part in data]
+  lengths = [len(part) for part in jax.tree.leaves(tuple(data))]
   if len(set(lengths)) > 1:
     raise ValueError(
       f"Expected as many inputs as labels and mask elements, got {lengths}; give all of them."

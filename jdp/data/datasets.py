@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
@@ -83,17 +82,6 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
   writers = folder / "mnist_writer_ids.npz"
   groups = _writers(writers, len(train.labels)) if os.path.exists(writers) else None
   return Dataset(train, test, 10, groups)
-
-
-@checked
-def load(name: str, data_dir: str | pathlib.Path | None = None) -> Dataset:
-  """The data set of a given name: "digits" (needs no file) or "mnist" (from data_dir)."""
-  _validate.one_of(("digits", "mnist"), name=name)
-  if name == "digits":
-    return digits()
-  if data_dir is None:
-    raise ValueError("Expected --data_dir for mnist, got none; name the folder with the IDX files.")
-  return mnist(data_dir)
 
 
 def read_idx(path: pathlib.Path) -> np.ndarray:

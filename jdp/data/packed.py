@@ -81,6 +81,7 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
 
   # `width` rows at the end keep the last user's slice in place: JAX would shift one that overruns.
   def padded(x):
+    x = np.asarray(x)
     return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])
 
   return PackedUsers(jax.tree.map(padded, data), ends - counts, counts, width)

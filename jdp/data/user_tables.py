@@ -3,24 +3,31 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from jdp._arguments import AnyVector, Rows, Vector, checked
-from jdp.data.clients import Examples, examples, partition_by_group
+from jdp._arguments import AnyVector, Rows, checked
+from jdp.data.clients import examples, partition_by_group
 from jdp.data.packed import PackedUsers, pack
 
 
 @checked
 def clients_from_arrays(
-  inputs: Rows, labels: Vector, users: AnyVector, *, num_classes: int | None = None
+  inputs: Rows,
+  labels: Any,
+  users: AnyVector,
+  *,
+  num_classes: int | None = None,
+  label_kind: str = "classes",
 ) -> PackedUsers:
   """Users from arrays with a row for each example.
 
   Args:
     inputs: real numbers [n, ...].
-    labels: whole numbers [n].
+    labels: classes [n], or numbers (`jdp.data.examples`).
     users: whose each example is, [n]: numbers or strings.
-    num_classes: labels are below it. None: below 2^31.
+    num_classes: classes are below it. None: below 2^31.
+    label_kind: "classes", or "numbers" for a regression.
 
   Returns:
     The users in the order of their names, of unequal sizes, without padding between them.
@@ -33,17 +40,21 @@ def clients_from_arrays(
   [1, 2]
   """
   users = np.asarray(users)
-  data = examples(np.asarray(inputs), np.asarray(labels), num_classes)
-  if users.shape != data.labels.shape:
+  data = examples(np.asarray(inputs), labels, num_classes, label_kind=label_kind)
+  if users.shape != data.mask.shape:
     raise ValueError(
-      f"Expected a user for each of {len(data.labels)} examples, got users of shape {users.shape}."
+      f"Expected a user for each of {len(data.mask)} examples, got users of shape {users.shape}."
     )
   return pack(data, partition_by_group(users))
 
 
 @checked
-def clients_from_pairs(pairs: Iterable[Any], *, num_classes: int | None = None) -> PackedUsers:
+def clients_from_pairs(
+  pairs: Iterable[Any], *, num_classes: int | None = None, label_kind: str = "classes"
+) -> PackedUsers:
   """Users from one (inputs, labels) for each of them, in this order.
+
+  `num_classes` and `label_kind` are those of `jdp.data.examples`.
 
   Raises:
     ValueError: if there is no user, or a number is refused (`jdp.data.examples`).
@@ -55,11 +66,11 @@ def clients_from_pairs(pairs: Iterable[Any], *, num_classes: int | None = None) 
   pairs = list(pairs)
   if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
     raise ValueError("Expected pairs of (inputs, labels), got others; give one for each user.")
-  users = [examples(np.asarray(x), np.asarray(y), num_classes) for x, y in pairs]
+  users = [examples(np.asarray(x), y, num_classes, label_kind=label_kind) for x, y in pairs]
   if not users:
     raise ValueError("Expected at least one user, got none.")
-  ends = np.cumsum([len(user.labels) for user in users])
-  data = Examples(*map(np.concatenate, zip(*users, strict=True)))
+  ends = np.cumsum([len(user.mask) for user in users])
+  data = jax.tree.map(lambda *parts: np.concatenate(parts), *users)
   return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))
 
 
@@ -71,6 +82,7 @@ def clients_from_table(
   label: str,
   inputs: str | Sequence[str],
   num_classes: int | None = None,
+  label_kind: str = "classes",
 ) -> PackedUsers:
   """Users from a table with a row for each example.
 
@@ -78,9 +90,10 @@ def clients_from_table(
     table: anything whose columns are `table[name]`: a pandas data frame, a table of `datasets`, a
       dict of arrays.
     user: the column that says whose the example is.
-    label: the column of whole numbers to predict.
+    label: the column of classes or numbers to predict.
     inputs: one column of arrays, or the names of several columns of numbers.
-    num_classes: labels are below it. None: below 2^31.
+    num_classes: classes are below it. None: below 2^31.
+    label_kind: "classes", or "numbers" for a regression.
 
   Raises:
     ValueError: as for `clients_from_arrays`, and if the table lacks a column.
@@ -92,14 +105,26 @@ def clients_from_table(
   """
 
   def column(name: str) -> np.ndarray:
+    missing = f"Expected a column {name!r} in the table, got none of that name."
+    # A table of `datasets` reads a column later, and then says that it has none.
+    names = getattr(table, "column_names", None)
+    if names is not None and name not in names:
+      raise ValueError(missing)
     try:
-      values = table[name]
+      values = np.asarray(table[name])
     except (KeyError, TypeError, IndexError):
-      raise ValueError(f"Expected a column {name!r} in the table, got none of that name.") from None
-    return np.asarray(values)
+      raise ValueError(missing) from None
+    if not values.ndim:
+      raise ValueError(
+        f"Expected a column {name!r} of values, got a {type(table[name]).__name__}; read the table "
+        "into memory."
+      )
+    return values
 
   if isinstance(inputs, str):
     rows = np.stack([np.asarray(row) for row in column(inputs)])
   else:
     rows = np.stack([column(name) for name in inputs], axis=1)
-  return clients_from_arrays(rows, column(label), column(user), num_classes=num_classes)
+  return clients_from_arrays(
+    rows, column(label), column(user), num_classes=num_classes, label_kind=label_kind
+  )

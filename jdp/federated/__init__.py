@@ -4,6 +4,7 @@ from jdp.federated import callbacks
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.masked_rounds import masked_round
 from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
+from jdp.federated.early_stopping import no_improvement
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
@@ -31,6 +32,7 @@ from jdp.federated.estimators import (
   per_layer_clipping,
   true_average,
 )
+from jdp.federated.evaluation import PrivateMetrics, evaluate_privately, evaluate_users
 from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_and_central import private_federated
@@ -44,6 +46,7 @@ __all__ = [
   "CohortLayout",
   "FederatedAlgorithm",
   "LocalUpdate",
+  "PrivateMetrics",
   "Progress",
   "Result",
   "RunFolder",
@@ -59,6 +62,8 @@ __all__ = [
   "cohort_sum",
   "dp_fedavg",
   "dp_sgd",
+  "evaluate_privately",
+  "evaluate_users",
   "fastest",
   "federated_averaging",
   "fixed_denominator",
@@ -68,6 +73,7 @@ __all__ = [
   "iterative_training",
   "local_sgd",
   "masked_round",
+  "no_improvement",
   "p_norm_descent",
   "per_layer_clipping",
   "private_federated",

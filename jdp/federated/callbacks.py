@@ -6,6 +6,7 @@ duration tells how many users were in its sample.
 """
 
 import csv
+import itertools
 import os
 import pathlib
 import sys
@@ -49,7 +50,7 @@ def csv_file(path: str | os.PathLike) -> Callback:
     rows.append(progress.metrics)
     # Whole each time: a run that was resumed begins with rows of its own.
     with path.open("w", newline="") as file:
-      writer = csv.DictWriter(file, list(rows[0]))
+      writer = csv.DictWriter(file, list(dict.fromkeys(itertools.chain(*rows))))
       writer.writeheader()
       writer.writerows(rows)
 
@@ -66,12 +67,11 @@ def tensorboard(folder: str | os.PathLike) -> Callback:
     from tensorboardX import SummaryWriter
   except ModuleNotFoundError as error:
     raise ImportError("Expected tensorboardX, got none; run: pip install tensorboardX.") from error
-  writer = SummaryWriter(os.fspath(folder))
+  writer = SummaryWriter(os.fspath(folder), flush_secs=1)  # By default it waits for minutes.
 
   def write(progress: Progress) -> None:
     for name, value in _scalars(progress).items():
       writer.add_scalar(name, value, progress.round)
-    writer.flush()
 
   return write
 

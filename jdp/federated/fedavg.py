@@ -208,7 +208,7 @@ def dp_sgd(
 
   # Losses take examples along a leading axis.
   def loss_of_one(params, example, key):
-    return keyed(loss)(params, Examples(*(jnp.asarray(x)[None] for x in example)), key)
+    return keyed(loss)(params, jax.tree.map(lambda x: jnp.asarray(x)[None], example), key)
 
   return federated_averaging(
     gradient_step(loss_of_one, 1.0),

@@ -1,34 +1,51 @@
 """Models as pairs of pure functions, and their losses."""
 
-from jdp.models.base import Loss, Model, accuracy, cross_entropy, half_precision
+from jdp.models.base import Loss, Model, accuracy, half_precision
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.equinox_modules import from_equinox
 from jdp.models.flax_modules import from_flax
+from jdp.models.frozen import freeze, unfreeze
 from jdp.models.generalised_linear import GLM, glm, with_intercept
 from jdp.models.language_evaluation import head_words, language_metrics, next_words
 from jdp.models.logistic import logistic_regression
+from jdp.models.losses import (
+  binary_cross_entropy,
+  cross_entropy,
+  example_loss,
+  huber,
+  squared_error,
+)
 from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
+from jdp.models.validation import Finding, validate
 
 __all__ = [
   "GLM",
+  "Finding",
   "LanguageModel",
   "Loss",
   "Model",
   "accuracy",
   "batch_norm_cnn",
+  "binary_cross_entropy",
   "cross_entropy",
+  "example_loss",
+  "freeze",
   "from_equinox",
   "from_flax",
   "glm",
   "half_precision",
   "head_words",
+  "huber",
   "language_metrics",
   "language_model",
   "logistic_regression",
   "next_word_loss",
   "next_words",
   "small_cnn",
+  "squared_error",
+  "unfreeze",
+  "validate",
   "with_intercept",
   "without_statistics",
 ]

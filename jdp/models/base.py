@@ -1,4 +1,4 @@
-"""The form of a model, and the loss that clients minimise."""
+"""The form of a model, and what losses are made from."""
 
 import inspect
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jdp import _validate
 from jdp._arguments import checked
@@ -16,12 +15,15 @@ PyTree = Any
 
 
 class Model(NamedTuple):
-  """A classifier as pure functions.
+  """A model as pure functions: any pair of them makes one, `Model(init, apply)`.
+
+  `validate` says what is wrong with it.
 
   Attributes:
     init: key -> parameters, a plain pytree of float32 arrays.
-    apply: (parameters, inputs [n, ...]) -> logits [n, num_classes].
-    apply_training: (parameters, inputs, key) -> logits in training, where a key draws what is
+    apply: (parameters, inputs [n, ...]) -> predictions [n, ...], of a classifier logits [n,
+      num_classes].
+    apply_training: (parameters, inputs, key) -> predictions in training, where a key draws what is
       dropped. None: training is no different.
   """
 
@@ -81,41 +83,28 @@ def half_precision(model: Model) -> Model:
   return Model(model.init, half(model.apply), model.apply_training and half(model.apply_training))
 
 
-@checked
-def cross_entropy(model: Model) -> Loss:
-  """The loss (parameters, examples, key) -> mean cross-entropy over the examples that count.
-
-  The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
-  of padding, NaN included, change neither the loss nor its gradient.
-  """
-
-  def loss(params, examples, key=None):
-    inputs, labels, mask = without_padding(examples)
-    logits = _predictions(model, params, inputs, key)
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return mean_of_counting(losses, mask)
-
-  return loss
-
-
-def _predictions(
+def predictions(
   model: Model, params: PyTree, inputs: jax.Array, key: jax.Array | None
 ) -> jax.Array:
-  """The model's outputs: in training if there is a key."""
+  """The model's outputs: those of training if there is a key."""
   if key is None or model.apply_training is None:
     return model.apply(params, inputs)
   return model.apply_training(params, inputs, key)
 
 
-def without_padding(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
+def without_padding(examples: Examples) -> tuple[PyTree, PyTree, jax.Array]:
   """(inputs, labels, mask) with zeros in place of the contents of padding.
 
   Padding is cleared before the model sees it. In the gradient, the mask's zero times a NaN input
   would be NaN.
   """
   counts = examples.mask > 0
-  inputs = jnp.where(counts.reshape(-1, *[1] * (examples.inputs.ndim - 1)), examples.inputs, 0.0)
-  return inputs, jnp.where(counts, examples.labels, 0), jnp.asarray(examples.mask)
+
+  def cleared(x):
+    return jnp.where(counts.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+
+  inputs, labels = jax.tree.map(cleared, (examples.inputs, examples.labels))
+  return inputs, labels, jnp.asarray(examples.mask)
 
 
 def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:

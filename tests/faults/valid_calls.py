@@ -3,12 +3,15 @@
 `BY_NAME` has a value for each parameter's name; `BY_FUNCTION` those that one function needs.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
+import json
 import math
 import pathlib
 import pkgutil
+import sqlite3
 import tempfile
 
 import equinox
@@ -217,6 +220,45 @@ def _folder_of_modules():
   folder = _folder()
   (folder / "module.py").write_text('"""Some words of a text."""\n')
   return folder
+
+
+def _adult_folder():
+  folder = _folder()
+  person = "39, Private, 1, HS-grad, 9, Divorced, Sales, Wife, White, Female, 0, 0, 40, ?, <=50K"
+  for name in ("adult.data", "adult.test"):
+    (folder / name).write_text(person)
+  return folder
+
+
+def _arrays_file():
+  path, inputs, labels = _folder() / "mine.npz", np.ones((2, 3)), np.array([0, 1])
+  np.savez(path, inputs=inputs, labels=labels, test_inputs=inputs, test_labels=labels)
+  return path
+
+
+def _cifar_folder():
+  folder = _folder()
+  for name in ("data_batch_1", "test_batch"):
+    (folder / f"{name}.bin").write_bytes(bytes(3073))
+  return folder
+
+
+def _leaf_file():
+  path = _folder() / "data.json"
+  own = {"x": [[0.5] * 784], "y": [3]}
+  path.write_text(json.dumps({"user_data": {"a": own}}))
+  return path
+
+
+def _tff_file():
+  path = _folder() / "stackoverflow.sqlite"
+  message = b"\x0a\x11\x0a\x0f\x0a\x06tokens\x12\x05\x0a\x03\x0a\x01a"
+  with contextlib.closing(sqlite3.connect(path)) as opened, opened:
+    opened.execute("CREATE TABLE client_metadata (client_id, split_name, num_examples)")
+    opened.execute("CREATE TABLE examples (split_name, client_id, serialized_example_proto)")
+    opened.execute("INSERT INTO client_metadata VALUES ('a', 'train', 1)")
+    opened.execute("INSERT INTO examples VALUES ('train', 'a', ?)", (message,))
+  return path
 
 
 def _mnist_folder():
@@ -466,6 +508,13 @@ BY_FUNCTION = {
     "move": np.ones((5, 3)),
     "other_move": np.zeros((5, 3)),
   },
+  "jdp.accounting.would_exceed": {
+    "events": events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 1.0)),
+    "max_epsilon": 1.0,
+    "accountant": "rdp",
+    "relation": "add_remove",
+    "observer": "model",
+  },
   "jdp.attacks.audit.audit_scores": _SCORES,
   "jdp.attacks.audit.best_threshold": _SCORES,
   "jdp.attacks.audit.best_outcomes": _SCORES,
@@ -505,7 +554,14 @@ BY_FUNCTION = {
   },
   "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
-  "jdp.data.clients_from_arrays": {"users": np.array([0, 1, 0, 2]), "num_classes": 2},
+  "jdp.data.adult": {"data_dir": Lazy(_adult_folder)},
+  "jdp.data.arrays": {"path": Lazy(_arrays_file)},
+  "jdp.data.cifar10": {"data_dir": Lazy(_cifar_folder)},
+  "jdp.data.clients_from_arrays": {
+    "users": np.array([0, 1, 0, 2]),
+    "num_classes": 2,
+    "label_kind": "classes",
+  },
   "jdp.data.clients_from_pairs": {"pairs": [(np.ones((2, 3)), np.array([0, 1]))], "num_classes": 2},
   "jdp.data.clients_from_table": {
     "table": {"who": [0, 1], "label": [1, 0], "x": [0.5, 0.25]},
@@ -514,6 +570,7 @@ BY_FUNCTION = {
     "inputs": ["x"],
   },
   "jdp.data.examples": {"num_classes": 2},
+  "jdp.data.femnist": {"path": Lazy(_leaf_file), "split": "train", "max_users": 1},
   "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)]},
   "jdp.data.load": {"name": "digits"},
   "jdp.data.mnist": {"data_dir": Lazy(_mnist_folder)},
@@ -528,6 +585,7 @@ BY_FUNCTION = {
   "jdp.data.python_modules": {"folder": Lazy(_folder_of_modules)},
   "jdp.data.read_users": {"path": Lazy(_users)},
   "jdp.data.sequences": {"vocabulary": Lazy(_vocabulary), "unroll": 2, "max_tokens": 10},
+  "jdp.data.stackoverflow": {"path": Lazy(_tff_file), "split": "train", "max_users": 1},
   "jdp.data.text_users": {
     "vocabulary": Lazy(_vocabulary),
     "users": [["some words of a text"], ["a text of some words"]],
@@ -622,6 +680,25 @@ BY_FUNCTION = {
   "jdp.federated.p_norm_descent": {"q": 3.0},
   "jdp.federated.per_layer_clipping": {"params": _PARAMS, "shares": "equal"},
   "jdp.federated.local_sgd": {"num_epochs": 2},
+  "jdp.models.example_loss": {"losses": lambda scores, labels: jnp.sum(scores, 1)},
+  "jdp.models.freeze": {"params": _PARAMS, "is_trained": lambda path: path == "w"},
+  "jdp.models.huber": {"threshold": 1.0},
+  "jdp.models.unfreeze": {"params": _PARAMS, "trained": _PARAMS},
+  "jdp.models.validate": {"dtype": "float32", "unit": "user"},
+  "jdp.federated.evaluate_privately": {
+    "metric": lambda params, user: {"share": jnp.sum(user.mask)},
+    "relation": "add_remove",
+  },
+  "jdp.federated.evaluate_users": {
+    "metric": lambda params, user: {"share": jnp.sum(user.mask)},
+    "users": Lazy(_examples),
+  },
+  "jdp.federated.no_improvement": {
+    "metric": "accuracy",
+    "patience": 2,
+    "least_gain": 0.1,
+    "decreasing": False,
+  },
   "jdp.federated.proximal_point": {"num_iterations": 2},
   "jdp.federated.fixed_denominator": {"relation": "add_remove"},
   "jdp.federated.clipped_denominator": {"relation": "add_remove"},

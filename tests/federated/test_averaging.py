@@ -24,8 +24,7 @@ from jdp.federated.estimators import (
 )
 from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
 from jdp.ledger import Ledger, subsampled_gaussian
-from jdp.models import logistic_regression
-from jdp.models.base import cross_entropy, half_precision
+from jdp.models import cross_entropy, half_precision, logistic_regression
 from jdp.numerics import vectors
 from jdp.sampling import fixed_size, poisson
 from tests.helpers import statistical

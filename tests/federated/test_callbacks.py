@@ -34,10 +34,8 @@ def test_a_csv_file_holds_every_evaluation(tmp_path):
 
 def test_tensorboard_gets_each_scalar_at_its_round(tmp_path, monkeypatch):
   written = []
-  writer = types.SimpleNamespace(
-    add_scalar=lambda *scalar: written.append(scalar), flush=lambda: None
-  )
-  fake = types.SimpleNamespace(SummaryWriter=lambda folder: writer)
+  writer = types.SimpleNamespace(add_scalar=lambda *scalar: written.append(scalar))
+  fake = types.SimpleNamespace(SummaryWriter=lambda folder, flush_secs: writer)
   monkeypatch.setitem(sys.modules, "tensorboardX", fake)
   feed(callbacks.tensorboard(tmp_path))
   assert written == [

@@ -1,17 +1,23 @@
-"""Chooses the learning problem: images of digits by user, or text by user."""
+"""Chooses the learning problem: classification by user, or text by user."""
 
 import dataclasses
 from functools import partial
 from typing import Any
 
 from experiments.runner.options import option
-from experiments.runner.problems.images import ClassificationOptions, image_problem
+from experiments.runner.problems import own_model
+from experiments.runner.problems.images import (
+  DATASETS,
+  FOLDERS,
+  ClassificationOptions,
+  image_problem,
+)
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.text import text_problem
 from experiments.runner.problems.text_options import TEXT, TextOptions
 from jdp import _validate
 
-_IMAGES = {"dataset": ("digits", "mnist")}
+_IMAGES = {"dataset": DATASETS}
 
 # The options that decide who the users are, what each has, and who is public. Two runs that differ
 # in one of them may have different users: one user may be several of the other run's, or was public
@@ -20,6 +26,7 @@ _IMAGES = {"dataset": ("digits", "mnist")}
 USERS = (
   "dataset",
   "data_dir",
+  "data_file",
   "data_seed",
   "partition",
   "examples_per_user",
@@ -38,27 +45,27 @@ class ProblemOptions(ClassificationOptions, TextOptions):
 
   dataset: str = option(
     "digits",
-    "The data: digits needs no file, modules takes the texts of Python's own.",
-    choices=("digits", "mnist", *TEXT),
+    "The data: digits needs no file, arrays are your own, modules takes the texts of Python's own.",
+    choices=(*DATASETS, *TEXT),
   )
   data_dir: str | None = option(
     None,
     "The folder with the data's files.",
-    when={"dataset": ("mnist", "movies", "movies_small", "shakespeare")},
+    when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")},
   )
   partition: str = option(
     "iid",
-    "Users: random images, two labels each, or the writers.",
+    "Users: random examples, two labels each, or the data's own (writers).",
     choices=("iid", "label", "writer"),
     when=_IMAGES,
   )
   examples_per_user: int | None = option(
     None,
-    "Images of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
     check=partial(_validate.integer, 1),
     when=_IMAGES,
   )
-  model: str = option("logistic", "What is learnt.", choices=("logistic", "cnn"), when=_IMAGES)
+  model: str = option("logistic", own_model.HELP, check=own_model.check_name, when=_IMAGES)
 
 
 def load_problem(options: Any) -> LearningProblem:

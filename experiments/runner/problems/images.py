@@ -10,25 +10,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import option
+from experiments.runner.problems import own_model
 from experiments.runner.problems.learning_problem import LearningProblem
 from jdp import _validate, data, models
+from jdp.guarantees import Unit
 
 PyTree = Any
 
-_MODELS = {"logistic": models.logistic_regression, "cnn": models.small_cnn}
+FOLDERS = ("mnist", "cifar10", "adult")
+DATASETS = ("digits", *FOLDERS, "arrays")
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationOptions:
+class DatasetOptions:
+  """The options that say which labelled data set is used."""
+
+  dataset: str = option(
+    "digits", "The data: digits needs no file, arrays are your own.", choices=DATASETS
+  )
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": FOLDERS}
+  )
+  data_file: str | None = option(
+    None,
+    "An npz file with inputs, labels, test_inputs, test_labels, and users for --partition=writer.",
+    when={"dataset": ("arrays",)},
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationOptions(DatasetOptions):
   """The options that say what is learnt, and from whom."""
 
-  dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
-  )
   partition: str = option(
     "iid",
-    "Users: random examples, two labels each, or the writers.",
+    "Users: random examples, two labels each, or the data's own (writers).",
     choices=("iid", "label", "writer"),
   )
   examples_per_user: int | None = option(
@@ -36,7 +52,25 @@ class ClassificationOptions:
     "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
     check=partial(_validate.integer, 1),
   )
-  model: str = option("logistic", "What is learnt.", choices=tuple(_MODELS))
+  model: str = option("logistic", own_model.HELP, check=own_model.check_name)
+
+
+def load_dataset(options: Any) -> data.Dataset:
+  """The data set that `DatasetOptions` name.
+
+  Raises:
+    ValueError: if a file of one's own has users whom the options would ignore, or the reverse.
+    FileNotFoundError: if a file is missing.
+  """
+  dataset = data.load(options.dataset, options.data_dir, options.data_file)
+  by_user = getattr(options, "partition", None) == "writer"
+  if options.dataset == "arrays" and (dataset.train_groups is not None) != by_user:
+    raise ValueError(
+      f"Expected an array users in {options.data_file} with --partition=writer and no other, got "
+      f"{'none' if by_user else 'one'}; the guarantee is for these users: leave the array out, or "
+      "change the partition."
+    )
+  return dataset
 
 
 def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> LearningProblem:
@@ -51,8 +85,8 @@ def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -
     ValueError: if the model does not fit the data, or the data has no writers.
     FileNotFoundError: if a file is missing.
   """
-  dataset = data.load(options.dataset, options.data_dir)
-  model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
+  dataset = load_dataset(options)
+  model = own_model.make_model(options.model, dataset.input_shape, dataset.num_classes, Unit.USER)
   users = _partition(options, dataset, np.random.default_rng(options.data_seed))
   test = jax.tree.map(jnp.asarray, dataset.test)
   accuracy = jax.jit(partial(models.accuracy, model))

@@ -106,7 +106,7 @@ def _check_others(path: str, earlier: Mapping[str, Any], options: Any) -> None:
   Other users' text has other words, so both runs must take theirs from Python's docstrings.
   """
   if earlier and all(
-    earlier.get(name) == getattr(options, name) for name in ("dataset", "data_dir")
+    earlier.get(name) == getattr(options, name) for name in ("dataset", "data_dir", "data_file")
   ):
     raise ValueError(
       f"Expected --warm_start_public with a model of other users' data, got {path}, of a run on "

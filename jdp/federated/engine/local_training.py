@@ -80,7 +80,7 @@ def local_sgd(
   gradient_of = jax.grad(keyed(loss))
 
   def update(key, params, client, project=no_projection):
-    num_examples = client.labels.shape[0]
+    num_examples = client.mask.shape[0]
     padding = -num_examples % batch_size
     client = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), client)
     num_batches = -(-jnp.sum(client.mask > 0, dtype=jnp.int32) // batch_size)

@@ -15,7 +15,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp._arguments import checked
-from jdp.data.clients import Examples
 from jdp.data.packed import PackedUsers
 from jdp.sampling import Sample
 
@@ -178,7 +177,7 @@ def _packed_share(
 
   def share(first, last, count):
     own = rows[first]
-    examples = Examples(*(_lengthened(x[own], most) for x in data.examples))
+    examples = jax.tree.map(lambda x: _lengthened(x[own], most), data.examples)
     own_starts, own_counts = starts[first:last] - own.start, counts[first:last]
     return PackedUsers(
       examples, _lengthened(own_starts, count), _lengthened(own_counts, count), data.width

@@ -23,17 +23,20 @@ from jax.sharding import Mesh, NamedSharding
 from jdp import _validate, accounting
 from jdp._arguments import checked
 from jdp.events import Event, Round
+from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
 from jdp.federated.engine.cohort import client_mesh
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
 from jdp.federated.engine.sharded import shard
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records
 from jdp.guarantees import Observer
-from jdp.ledger import Ledger, unstack
+from jdp.ledger import Ledger
 
 PyTree = Any
 _MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
 Evaluate = Callable[[PyTree], Mapping[str, jax.typing.ArrayLike]]
+STOPPED_EARLY = "stopped_early"
+_COST = "central_epsilon"
 
 
 class Progress(NamedTuple):
@@ -61,16 +64,20 @@ class Result(NamedTuple):
 
   Attributes:
     params: the last parameters.
-    ledger: what they cost, with what was released before the run.
+    ledger: what they cost, with what was released before the run. If the run was stopped early, it
+      holds all planned rounds.
     metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
-      it holds "central_epsilon" too, which is None where there is no guarantee.
+      it holds "central_epsilon" too, which is None where there is no guarantee. The last row of a
+      run that was stopped early holds "stopped_early", and the epsilon of all planned rounds.
     stopped: whether the budget ended the run.
+    stopped_early: whether `early_stop` ended the run.
   """
 
   params: PyTree
   ledger: Ledger
   metrics: list[dict[str, Any]]
   stopped: bool
+  stopped_early: bool = False
 
 
 class _Run(NamedTuple):
@@ -84,6 +91,7 @@ class _Run(NamedTuple):
   delta: float | None
   max_epsilon: float | None
   mesh: Mesh | None
+  early_stop: EarlyStop
 
 
 class _Block(NamedTuple):
@@ -107,6 +115,7 @@ def train(
   evaluate_every: int = 10,
   max_epsilon: float | None = None,
   delta: float | None = None,
+  early_stop: EarlyStop | None = None,
   prior: Ledger = Ledger(),
   workdir: Workdir | None = None,
   callbacks: Iterable[Callable[[Progress], None]] = (),
@@ -120,6 +129,13 @@ def train(
   not go on with other data, keys or first parameters, or where JAX's settings, versions or the
   machine are others: it would repeat a released round as something else. Algorithms cannot be
   compared, but a model that differs from the one released after the same round is not released.
+
+  A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
+  number of rounds then depends on the data, through the models. What was released is a part of what
+  all rounds would have released, and has their guarantee. The smaller epsilon of the rounds that
+  were done is none of it: the bound on a run that ends at a random time is not the bound on its
+  rounds until then (arXiv 1605.08294, Section 3). The same is true of a run that somebody ends
+  because of what it shows.
 
   Args:
     algorithm: what is trained.
@@ -141,6 +157,9 @@ def train(
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
       released models above this.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
+    early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
+      every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
+      None: the run does all its rounds.
     prior: what was released about the same clients before the first round.
     workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
       is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
@@ -196,8 +215,8 @@ def train(
   beginning = Beginning(noise_key, data_key, prior, clients, start)
   records, keys = open_records(workdir, beginning)
   evaluate = evaluate or (lambda params: {})
-  step = jax.jit(algorithm.round)
-  run = _Run(records.name, step, keys, clients, evaluate, delta, max_epsilon, mesh)
+  step, early_stop = jax.jit(algorithm.round), early_stop or (lambda rows: False)
+  run = _Run(records.name, step, keys, clients, evaluate, delta, max_epsilon, mesh, early_stop)
   with contextlib.closing(records):
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
@@ -208,9 +227,13 @@ def central_epsilon(ledger: Ledger, delta: float) -> float:
   It is infinite if a sum, or clients' releases alone, made the models. Local releases hide as much
   from whoever sees the models as from the server, which their own guarantee says.
   """
-  if len(ledger) and not any(isinstance(event, Round) for event, _ in ledger.entries):
+  if len(ledger) and not _has_round(event for event, _ in ledger.entries):
     return math.inf
   return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
+
+
+def _has_round(events: Iterable[Event]) -> bool:
+  return any(isinstance(event, Round) for event in events)
 
 
 def _train(
@@ -225,7 +248,7 @@ def _train(
   """The loop of `train`."""
   done, state = records.restore(state)
   if not records.rows:
-    records.append_row({"round": 0, **_measure(run, _shown(run, state), prior)})
+    records.append_row({"round": 0, **_measure(run, _shown(run, state)), **_cost(run, prior)})
 
   def tell(diagnostics):
     progress = Progress(
@@ -235,8 +258,8 @@ def _train(
       callback(progress)
 
   tell(None)
-  stopped = False
-  while done < num_rounds and not stopped:
+  stopped, stopped_early = False, STOPPED_EARLY in records.rows[-1]
+  while done < num_rounds and not (stopped or stopped_early):
     planned = min(evaluate_every, num_rounds - done)
     block = _advance(run, state, planned)
     count = _affordable(run, records, done, block.events)
@@ -248,11 +271,28 @@ def _train(
       records.append_events(done, block.events)
       done, state = done + count, block.state
       records.check_release(done, state.params)
-      records.append_row({"round": done, **_measure(run, _shown(run, state), records.reached)})
+      row = {"round": done, **_measure(run, _shown(run, state))}
+      stopped_early = not stopped and done < num_rounds and _stops(run, [*records.rows, row])
+      if stopped_early:
+        _record_rest(run, records, state, done, num_rounds - done)
+        row[STOPPED_EARLY] = True
+      records.append_row({**row, **_cost(run, records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   records.finish()
-  return Result(_shown(run, state), records.ledger, list(records.rows), stopped)
+  return Result(_shown(run, state), records.ledger, list(records.rows), stopped, stopped_early)
+
+
+def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
+  """Whether the run is to be stopped early after these rows."""
+  return bool(run.early_stop([{k: v for k, v in row.items() if k != _COST} for row in rows]))
+
+
+def _record_rest(run: _Run, records: Records, state: ServerState, done: int, count: int) -> None:
+  """Records the rounds that are not done, up to the budget: what the whole run would cost."""
+  with _mesh_in_force(run):
+    events = events_of_next_rounds(run.step, run.keys, state, run.clients, count)
+  records.append_events(done, events[: _affordable(run, records, done, events)])
 
 
 def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
@@ -303,6 +343,11 @@ def _spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
   return (shard if size * mesh.size > _MOST_COPIED else replicate)(clients, mesh)
 
 
+def _mesh_in_force(run: _Run) -> contextlib.AbstractContextManager[Any]:
+  """Computes the rounds over the mesh of all devices, if it is the run's."""
+  return contextlib.nullcontext() if run.mesh is None else jax.set_mesh(run.mesh)
+
+
 def _shown(run: _Run, state: ServerState) -> PyTree:
   """The parameters for a script, which knows of no mesh unless it chose it."""
   if run.mesh is None:
@@ -313,7 +358,7 @@ def _shown(run: _Run, state: ServerState) -> PyTree:
 def _advance(run: _Run, state: ServerState, count: int) -> _Block:
   """Computes `count` rounds; the host waits for the devices only at the end."""
   outputs = []
-  with contextlib.nullcontext() if run.mesh is None else jax.set_mesh(run.mesh):
+  with _mesh_in_force(run):
     for _ in range(count):
       state, *output = run.step(*run.keys, state, run.clients)
       outputs.append(output)
@@ -326,39 +371,41 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
 
   Rounds on record are spent already, and count as allowed.
   """
-  if run.max_epsilon is None:
+  budget, delta = run.max_epsilon, run.delta
+  if budget is None or delta is None:
     return len(events)
   # After a kill, the ledger may be ahead of the last checkpoint.
   spent = records.last_round + 1 - done
 
-  def epsilon(count: int) -> float:
-    new = (
-      (event, 1)
-      for released in itertools.chain(*events[spent:count])
-      for event in unstack(released)
-    )
-    return central_epsilon(records.ledger.extend(new), run.delta)  # type: ignore[arg-type]
+  def exceeds(count: int) -> bool:
+    new = list(itertools.chain(*events[spent:count]))
+    if not _has_round([*new, *(event for event, _ in records.ledger.entries)]):
+      return bool(new)  # as `central_epsilon`
+    return accounting.would_exceed(records.ledger, new, budget, delta, observer=Observer.MODEL)
 
   # Epsilon grows with the number of rounds, so a binary search finds the last one allowed.
   counts = range(spent + 1, len(events) + 1)
-  return spent + bisect.bisect_right(counts, run.max_epsilon, key=epsilon)
+  return spent + bisect.bisect_left(counts, True, key=exceeds)
 
 
-def _measure(run: _Run, params: PyTree, ledger: Ledger) -> dict[str, Any]:
-  """The metrics of a row, and what the ledger has cost."""
-  metrics: dict[str, Any] = {
-    name: float(value) for name, value in jax.device_get(run.evaluate(params)).items()
-  }
+def _measure(run: _Run, params: PyTree) -> dict[str, float]:
+  """The metrics of a row."""
+  metrics = {name: float(value) for name, value in jax.device_get(run.evaluate(params)).items()}
   for name, value in metrics.items():
     if not math.isfinite(value):
       raise ValueError(
         f"Expected finite metrics of {run.name}, got {name} = {value}: its model has diverged; "
         "lower a learning rate, or leave that value out."
       )
-  if run.delta is not None:
-    epsilon = central_epsilon(ledger, run.delta)
-    metrics["central_epsilon"] = epsilon if math.isfinite(epsilon) else None
   return metrics
+
+
+def _cost(run: _Run, ledger: Ledger) -> dict[str, float | None]:
+  """What the ledger has cost, for a row."""
+  if run.delta is None:
+    return {}
+  epsilon = central_epsilon(ledger, run.delta)
+  return {_COST: epsilon if math.isfinite(epsilon) else None}
 
 
 def _mean_diagnostics(diagnostics: Sequence[Any]) -> dict[str, float] | None:

@@ -1,0 +1,86 @@
+"""Labelled data sets by name, and one's own as arrays in a file."""
+
+import pathlib
+
+import numpy as np
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.data.adult import adult
+from jdp.data.cifar10 import cifar10
+from jdp.data.clients import examples
+from jdp.data.datasets import Dataset, digits, mnist
+from jdp.data.files import first_file, read_arrays
+
+_FOLDERS = {"mnist": mnist, "cifar10": cifar10, "adult": adult}
+_PARTS = ("inputs", "labels", "test_inputs", "test_labels")
+NAMES = ("digits", *_FOLDERS, "arrays")
+
+
+@checked
+def load(
+  name: str,
+  data_dir: str | pathlib.Path | None = None,
+  data_file: str | pathlib.Path | None = None,
+) -> Dataset:
+  """The data set of a given name.
+
+  Args:
+    name: "digits" (needs no file), "mnist", "cifar10" or "adult" (their files in a folder), or
+      "arrays" (a file of one's own).
+    data_dir: the folder.
+    data_file: the file; see `arrays`.
+  """
+  _validate.one_of(NAMES, name=name)
+  if name == "digits":
+    return digits()
+  if name == "arrays":
+    if data_file is None:
+      raise ValueError("Expected --data_file for arrays, got none; name an npz file of yours.")
+    return arrays(data_file)
+  if data_dir is None:
+    raise ValueError(
+      f"Expected --data_dir for {name}, got none; name the folder with the data's files."
+    )
+  return _FOLDERS[name](data_dir)
+
+
+@checked
+def arrays(path: str | pathlib.Path) -> Dataset:
+  """A data set of one's own, from an npz file such as `numpy.savez` writes.
+
+  Its arrays are
+
+  * `inputs`, real numbers [n, ...], and `labels`, whole numbers [n];
+  * `test_inputs` and `test_labels`, of other people than the users or of public data;
+  * `users` [n], numbers or strings, which say whose each example is. Without it there are no users.
+
+  The number of classes is one more than the largest label of all, and is taken as public.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if it is damaged, an array is missing, or their shapes do not fit together.
+  """
+  path = first_file(
+    [pathlib.Path(path)], f"Expected an npz file at {path}, got none; put it there."
+  )
+  found = read_arrays(path)
+  missing = [name for name in _PARTS if name not in found]
+  if missing:
+    raise ValueError(
+      f"Expected arrays {', '.join(_PARTS)} in {path}, got none named {', '.join(missing)}; save "
+      "them with np.savez."
+    )
+  train, test = (examples(found[f"{part}inputs"], found[f"{part}labels"]) for part in ("", "test_"))
+  if train.inputs.shape[1:] != test.inputs.shape[1:] or not len(train.mask) or not len(test.mask):
+    raise ValueError(
+      f"Expected inputs of one shape for training and test in {path}, at least one of each, got "
+      f"shapes {train.inputs.shape} and {test.inputs.shape}."
+    )
+  users = found.get("users")
+  if users is not None and users.shape != train.mask.shape:
+    raise ValueError(
+      f"Expected a user for each of {len(train.mask)} examples in {path}, got users of shape "
+      f"{users.shape}."
+    )
+  return Dataset(train, test, 1 + int(max(np.max(train.labels), np.max(test.labels))), users)

@@ -1,0 +1,90 @@
+"""Early stopping: rules that end a run by its metrics, and what such a run costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.events import Event
+from jdp.federated.engine.rounds import ServerState
+
+PyTree = Any
+EarlyStop = Callable[[Sequence[Mapping[str, Any]]], bool]
+"""Rows of metrics, one for each evaluation -> whether to stop the run."""
+
+_SERVER = ("params", "optimizer")
+
+
+@checked
+def no_improvement(
+  metric: str, *, patience: int = 3, least_gain: float = 0.0, decreasing: bool = False
+) -> EarlyStop:
+  """The rule that stops a run whose last evaluations were no better than those before.
+
+  It lowers no epsilon: see `train`.
+
+  Args:
+    metric: the name that `evaluate` gives it, which must be computed from public data.
+    patience: how many evaluations in a row may pass without a gain.
+    least_gain: >= 0. A smaller gain over the best value before does not count.
+    decreasing: whether smaller values are better, as of a loss.
+
+  Raises:
+    ValueError: if a number is out of range. In a run: if there is no such metric.
+
+  >>> rows = [{"round": n, "accuracy": a} for n, a in enumerate([0.1, 0.6, 0.5, 0.6])]
+  >>> rule = no_improvement("accuracy", patience=2)
+  >>> rule(rows[:3]), rule(rows)
+  (False, True)
+  """
+  _validate.integer(1, patience=patience)
+  _validate.non_negative(least_gain=least_gain)
+
+  def rule(rows):
+    if metric not in rows[-1]:
+      raise ValueError(
+        f"Expected a metric {metric!r} to stop early by, got {', '.join(rows[-1])}; name one that "
+        "evaluate returns."
+      )
+    values = [-row[metric] if decreasing else row[metric] for row in rows]
+    recent, before = values[-patience:], values[:-patience]
+    return bool(before) and max(recent) <= max(before) + least_gain
+
+  return rule
+
+
+def events_of_next_rounds(
+  step: Callable[..., Any],
+  keys: tuple[jax.Array, jax.Array],
+  state: ServerState,
+  clients: PyTree,
+  count: int,
+) -> list[tuple[Event, ...]]:
+  """The events of the rounds after a state, of which nothing else is kept.
+
+  The model stays as it is. Events that depend on sampling and on the round's number are those of
+  the rounds to come, and XLA leaves out what the clients would have computed. An adaptive clip norm
+  depends on sums. Its clients are computed, and what the event then says of them was made private
+  at the cost that the event states.
+
+  Args:
+    step: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
+    keys: of the run.
+    state: after the last round.
+    clients: the data of all clients.
+    count: how many rounds.
+  """
+
+  @jax.jit
+  def advance(noise_key, data_key, state, clients):
+    after, events, _ = step(noise_key, data_key, state, clients)
+    kept = {name: getattr(state, name) for name in _SERVER if hasattr(state, name)}
+    return after._replace(**kept), events
+
+  events = []
+  for _ in range(count):
+    state, released = advance(*keys, state, clients)
+    events.append(released)
+  return jax.device_get(events)

@@ -1,0 +1,158 @@
+"""Federated evaluation: what a model is worth to users, on public users or by a noised average.
+
+A user counts once, however many examples it has.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jdp import _validate, accounting, random
+from jdp._arguments import checked
+from jdp.events import GaussianSum
+from jdp.federated.engine.rounds import Server, rounds
+from jdp.federated.engine.sharded import client_data, num_clients
+from jdp.guarantees import Relation
+from jdp.ledger import Ledger
+from jdp.queries import average, gaussian_sum
+from jdp.sampling import Sampler, poisson
+
+PyTree = Any
+Metric = Callable[[PyTree, PyTree], Mapping[str, jax.Array]]
+"""(parameters, a user's examples) -> name -> a scalar, a share in [0, 1]."""
+
+
+class PrivateMetrics(NamedTuple):
+  """Metrics of protected users.
+
+  Attributes:
+    metrics: name -> the noised mean over users. With little in the sample it may leave [0, 1].
+    stddev: of the noise on each of them.
+    ledger: the ledger given, and what the metrics cost.
+  """
+
+  metrics: dict[str, float]
+  stddev: float
+  ledger: Ledger
+
+
+@checked
+def evaluate_users(metric: Metric, params: PyTree, users: PyTree) -> dict[str, jax.Array]:
+  """The mean of a metric over users, without noise: the users must be public.
+
+  Give it to `train` as `evaluate=lambda params: evaluate_users(metric, params, users)`.
+
+  Args:
+    metric: (parameters, a user's examples) -> name -> scalar. It is compiled once for each function
+      object, so define it once.
+    params: the model's.
+    users: public ones, in any form that clients have.
+
+  >>> from jdp import data, models
+  >>> model = models.logistic_regression((1,), 2)
+  >>> users = data.clients_from_pairs([(jnp.ones((1, 1)), [0]), (jnp.ones((3, 1)), [1, 1, 1])])
+  >>> def metric(params, user):
+  ...   return {"accuracy": models.accuracy(model, params, user)}
+  >>> evaluate_users(metric, model.init(jax.random.key(0)), users)["accuracy"].item()
+  0.5
+  """
+  return _means(metric, params, jax.tree.map(jnp.asarray, users))
+
+
+@partial(jax.jit, static_argnums=0)
+def _means(metric: Metric, params: PyTree, users: PyTree) -> dict[str, jax.Array]:
+  numbers = jnp.arange(num_clients(users), dtype=jnp.int32)
+  values = jax.lax.map(lambda number: dict(metric(params, client_data(users, number))), numbers)
+  return jax.tree.map(partial(jnp.mean, axis=0), values)
+
+
+@checked
+def evaluate_privately(
+  metric: Metric,
+  params: PyTree,
+  clients: PyTree,
+  *,
+  noise_multiplier: float,
+  ledger: Ledger = Ledger(),
+  sampler: Sampler | None = None,
+  relation: Relation | str = Relation.ADD_REMOVE,
+  noise_key: jax.Array | None = None,
+) -> PrivateMetrics:
+  """The noised mean of a metric over protected users, with its cost in the ledger.
+
+  All metrics of a user are one vector, each clipped to [0, 1] (NaN counts as 0). A Gaussian sum of
+  these vectors over the sample is divided by the expected size of the sample.
+
+  Formal guarantee, from the ledger: that of one Gaussian sum with noise multiplier z, for the
+  sampler's event. It holds per user, under `relation`, to whoever sees the metrics, together with
+  what the ledger held before. Whatever a metric computes of one user's data and the parameters, its
+  vector has a norm of at most the square root of the number of metrics.
+
+  Args:
+    metric: (parameters, a user's examples) -> name -> scalar in [0, 1].
+    params: the model's, which may depend on the users if the ledger holds what that cost.
+    clients: the users' data.
+    noise_multiplier: z >= 0.
+    ledger: what was released about these users before, such as a run's.
+    sampler: who is asked. None: everybody.
+    relation: the neighbouring relation of the guarantee.
+    noise_key: of the sampling and the noise, for this evaluation alone. None: one from the
+      operating system.
+
+  Raises:
+    ValueError: if a number is out of range, there are no metrics, or the sampler has other users.
+
+  >>> from jdp import data
+  >>> users = data.clients_from_pairs([([[1.0]] * n, [0] * n) for n in range(1, 101)])
+  >>> def metric(params, user):
+  ...   return {"long": jnp.sum(user.mask) > 50}
+  >>> found = evaluate_privately(metric, jnp.zeros(1), users, noise_multiplier=4.0)
+  >>> found.stddev, abs(found.metrics["long"] - 0.5) < 0.3, len(found.ledger)
+  (0.04, True, 1)
+  """
+  _validate.non_negative(noise_multiplier=noise_multiplier)
+  relation, population = Relation(relation), num_clients(clients)
+  sampler = poisson(population, 1.0) if sampler is None else sampler
+  clients = jax.tree.map(jnp.asarray, clients)
+  one = jax.eval_shape(lambda data: client_data(data, jnp.int32(0)), clients)
+  names = tuple(jax.eval_shape(metric, params, one))
+  if not names:
+    raise ValueError("Expected a metric that returns name -> number, got none; return one.")
+  clip_norm = math.sqrt(len(names))
+  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
+  unit = accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+  stddev = noise_multiplier * clip_norm / unit
+
+  def client_fn(keys, params, client):
+    del keys
+    found = metric(params, client)
+    return jnp.stack([_share(found[name]) for name in names]), {}
+
+  zeros = jnp.zeros(len(names))
+  # The server keeps the result beside the parameters, which stay as they are.
+  keep = Server(
+    lambda params: zeros, lambda params: zeros, lambda result, carried, params: (params, result)
+  )
+  algorithm = rounds(
+    client_fn,
+    average(gaussian_sum(clip_norm, stddev), sampler.expected_size),
+    sampler,
+    keep,
+    relation=relation,
+  )
+  keys = (random.secure_key() if noise_key is None else noise_key, random.secure_key())
+  state, events, _ = jax.jit(algorithm.round)(*keys, algorithm.init(params), clients)
+  for event in jax.device_get(events):
+    ledger = ledger.append(event)
+  metrics = dict(zip(names, state.optimizer.tolist(), strict=True))
+  return PrivateMetrics(metrics, stddev / sampler.expected_size, ledger)
+
+
+def _share(value: jax.typing.ArrayLike) -> jax.Array:
+  """A number clipped to [0, 1], with 0 for NaN."""
+  value = jnp.asarray(value).astype(jnp.float32)
+  return jnp.where(value > 0, jnp.minimum(value, 1.0), 0.0)

@@ -1,0 +1,70 @@
+"""Models of which a part is trained, and the rest stays as it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jdp._arguments import Arrays, checked
+from jdp.models.base import Model, check_parameters
+
+PyTree = Any
+
+
+@checked
+def freeze(model: Model, params: Arrays, is_trained: Callable[[str], bool] | None = None) -> Model:
+  """The model that trains some leaves of `params`, and holds the others constant.
+
+  What is trained is clipped and noised, leaf by leaf. What is frozen is neither: it must be public,
+  or its cost must be in the ledger (`prior`). So a small part costs less accuracy than the whole:
+  the noise has as many coordinates as there are trained numbers.
+
+  Args:
+    model: all of it.
+    params: its parameters, such as those of a published model. Leaves that are not float32 (whole
+      numbers, half precision) are always frozen.
+    is_trained: a leaf's path, such as "head/kernel" -> whether it is trained. None: all leaves of
+      float32 are.
+
+  Returns:
+    The `Model`. Its parameters are `params` with None in place of frozen leaves. It begins with the
+    values given, whatever the key. `unfreeze` makes all parameters of trained ones.
+
+  Raises:
+    ValueError: if nothing is trained, or `is_trained` chooses a leaf that is not float32.
+
+  >>> model = Model(lambda key: {}, lambda params, x: x @ params["body"] @ params["head"])
+  >>> params = {"body": jnp.ones((3, 4)), "head": jnp.zeros((4, 2)), "version": jnp.int32(3)}
+  >>> small = freeze(model, params, lambda path: path == "head")
+  >>> jax.tree.map(jnp.shape, small.init(jax.random.key(0)))
+  {'body': None, 'head': (4, 2), 'version': None}
+  >>> small.apply(small.init(jax.random.key(0)), jnp.ones((5, 3))).shape
+  (5, 2)
+  """
+
+  def chosen(path: Any, leaf: Any) -> Any:
+    if is_trained is None:
+      return leaf if leaf.dtype == jnp.float32 else None
+    return leaf if is_trained(jax.tree_util.keystr(path, simple=True, separator="/")) else None
+
+  start = jax.tree_util.tree_map_with_path(chosen, params)
+  check_parameters(start)
+
+  def merged(apply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda trained, *rest: apply(unfreeze(params, trained), *rest)
+
+  return Model(
+    lambda key: start, merged(model.apply), model.apply_training and merged(model.apply_training)
+  )
+
+
+def unfreeze(params: PyTree, trained: PyTree) -> PyTree:
+  """All parameters: the trained ones, and for None those of `params`.
+
+  >>> unfreeze({"body": 1, "head": 2}, {"body": None, "head": 3})
+  {'body': 1, 'head': 3}
+  """
+  return jax.tree.map(
+    lambda new, old: old if new is None else new, trained, params, is_leaf=lambda x: x is None
+  )

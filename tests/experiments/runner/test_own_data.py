@@ -1,0 +1,108 @@
+"""One's own data and model in the experiments: checked, and refused before anything is written."""
+
+import importlib
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from experiments.runner import launch
+
+MODELS = """
+import flax.linen as nn
+import jax.numpy as jnp
+from jdp import models
+
+def good(input_shape, num_classes):
+  return models.from_flax(nn.Dense(num_classes), input_shape)
+
+def other_classes(input_shape, num_classes):
+  return good(input_shape, 7)
+
+def mixing(input_shape, num_classes):
+  made = good(input_shape, num_classes)
+  return made._replace(apply=lambda p, x: made.apply(p, x - jnp.mean(x, 0)[None]))
+
+def stateful(input_shape, num_classes):
+  net = nn.Sequential([nn.BatchNorm(use_running_average=True), nn.Dense(num_classes)])
+  return models.from_flax(net, input_shape)
+
+def deep(input_shape, num_classes):
+  return models.Model(lambda key: {"w": jnp.ones((9, 2))}, lambda p, x: x @ p["w"])
+
+def none(input_shape, num_classes):
+  return None
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+  """A folder with a module of models, and a file of arrays with and without users."""
+  rng = np.random.default_rng(0)
+  arrays = {
+    "inputs": rng.random((30, 4)),
+    "labels": np.arange(30) % 3,
+    "test_inputs": rng.random((5, 4)),
+    "test_labels": np.arange(5) % 3,
+  }
+  np.savez(tmp_path / "mine.npz", **arrays)
+  np.savez(tmp_path / "users.npz", **arrays, users=np.repeat(np.arange(10), 3))
+  (tmp_path / "own_models.py").write_text(textwrap.dedent(MODELS))
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path])
+  yield tmp_path
+  sys.modules.pop("own_models", None)
+
+
+def prepare(name, **given):
+  experiment = importlib.import_module(f"experiments.{name}.__main__").EXPERIMENT
+  path = str(given.pop("workdir", "run"))
+  prepared = launch.prepare(experiment, given, launch.Location(path=path))
+  prepared.lock.close()
+  return prepared
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+  ("name", "given"),
+  [
+    ("private_federated", {"data_file": "users.npz", "partition": "writer"}),
+    ("client_dropout", {"data_file": "mine.npz", "examples_per_user": 3}),
+    ("draw_and_discard", {"data_file": "mine.npz", "examples_per_user": 3}),
+  ],
+)
+def test_arrays_of_ones_own_are_taken(own, name, given):
+  small = {"cohort_size": 5} if name == "private_federated" else {}
+  prepare(name, dataset="arrays", **given, **small)
+  assert (own / "run").exists()
+
+
+def test_a_model_of_ones_own_is_taken(own):
+  given = {"dataset": "arrays", "data_file": "mine.npz", "examples_per_user": 3, "cohort_size": 5}
+  prepare("private_federated", model="own_models:good", **given)
+  assert "own_models:good" in (own / "run/run.flags").read_text()
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"data_file": None}, "Expected --data_file for arrays, got none"),
+    ({"data_file": "users.npz"}, "Expected an array users in users.npz with --partition=writer"),
+    ({"data_file": "mine.npz", "partition": "writer"}, "and no other, got none"),
+    ({"model": "own_models"}, r"Expected --model to be logistic, cnn or package.module:factory"),
+    ({"model": "own_models:other_classes"}, r"got outputs of shape \(7,\) for 3 classes"),
+    ({"model": "own_models:mixing"}, "mixes the examples of a batch"),
+    ({"model": "own_models:stateful"}, "statistics of batches"),
+    ({"model": "own_models:deep"}, r"one that does not take inputs of shape \(4,\)"),
+    ({"model": "own_models:none"}, "got NoneType; return"),
+    ({"model": "own_models:absent"}, "AttributeError"),
+    ({"model": "absent_module:good"}, "ModuleNotFoundError"),
+  ],
+)
+def test_what_does_not_fit_is_a_sentence_before_anything_is_written(own, given, message):
+  arguments = {"dataset": "arrays", "data_file": "mine.npz", "cohort_size": 5, **given}
+  arguments = {name: value for name, value in arguments.items() if value is not None}
+  with pytest.raises(ValueError, match=message):
+    prepare("private_federated", **arguments)
+  assert not (own / "run").exists()
