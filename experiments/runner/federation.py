@@ -13,6 +13,7 @@ import optax
 import scipy
 
 from experiments.runner.options import option
+from experiments.runner.reports.tables import percent
 from jdp import _validate, accounting, sampling
 from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent, proximal_point
 from jdp.ledger import Ledger
@@ -40,7 +41,7 @@ class FederationOptions:
   participation_cap: int | None = option(
     None,
     "The most rounds that one user takes part in. Default: the least for which, in expectation, "
-    f"at most {_LOST_SHARE:.1%} of all participations are lost.",
+    f"at most {percent(_LOST_SHARE)} of all participations are lost.",
     check=_count,
   )
   local_training: str = option(
