@@ -49,6 +49,8 @@ _ITERATIONS = 20
 class DropoutOptions:
   """The options that say which clients vanish, and which of them add which noise."""
 
+  SUBJECT = "Who vanishes, and who adds which noise"
+
   schemes: tuple[str, ...] = option(
     ("uncalibrated", "calibrated"),
     "Who adds which noise; a run for each, and dropout.",

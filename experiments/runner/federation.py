@@ -35,6 +35,8 @@ _LOST_SHARE = 1e-3
 class FederationOptions:
   """The options of federated training with central noise."""
 
+  SUBJECT = "Who takes part, local training, server and noise"
+
   cohort_size: int = option(
     100, "Expected number of users in a round; each takes part with that share.", check=_count
   )

@@ -22,6 +22,8 @@ _MODELS = {"logistic": models.logistic_regression, "cnn": models.small_cnn}
 class ClassificationOptions:
   """The options that say what is learnt, and from whom."""
 
+  SUBJECT = "Data and model"
+
   dataset: str = option("digits", "The data: digits needs no file.", choices=("digits", "mnist"))
   data_dir: str | None = option(
     None, "The folder with the data's files.", when={"dataset": ("mnist",)}
