@@ -173,14 +173,16 @@ def rounds_figure() -> Figure:
     ("calibration outside", "model"),
     ("central noise", "model"),
   ]
-  looks = style.series([f"{name}, against the {observer}" for name, observer in lines])
-  for number, ((name, observer), (label, look)) in enumerate(
-    zip(lines, looks.items(), strict=True)
-  ):
+  # Lines that coincide are drawn once, under all their names.
+  names: dict[float, list[str]] = {}
+  found = {}
+  for name, observer in lines:
     epsilons = [epsilon(name, observer, 0.3, rounds=count) for count in rounds]
-    # Lines coincide: later ones are thinner, and have their markers elsewhere, so that all show.
-    width, marks = 9.0 - 1.6 * number, (number % 3, 3)
-    axes.plot(rounds, epsilons, label=label, linewidth=width, markevery=marks, **look)
+    names.setdefault(round(epsilons[-1], 4), []).append(f"{name}, against the {observer}")
+    found[round(epsilons[-1], 4)] = epsilons
+  looks = style.distinct(["\n".join(group) for group in names.values()])
+  for epsilons, (label, look) in zip(found.values(), looks.items(), strict=True):
+    axes.plot(rounds, epsilons, label=label, **look)
   return made
 
 

@@ -19,11 +19,17 @@ from matplotlib.ticker import NullLocator
 
 from experiments.runner.reports import tables
 
+Style = dict[str, Any]
+"""Keyword arguments of `Axes.plot`: color, marker and linestyle."""
+
 SIZE = (5.5, 3.7)  # inches, of one plot without its legend
 PANEL = 3.6  # inches, the side of one of several panels
 PICTURE = 300  # dots per inch of the PNG
-_WIDE = 32  # letters of a legend's name
-REFERENCE = {"color": "0.25", "linewidth": 1.0}  # what is compared with: bounds and thresholds
+_WIDE = 36  # letters of a legend's name
+REFERENCE: Style = {
+  "color": "0.25",
+  "linewidth": 1.0,
+}  # what is compared with: bounds and thresholds
 
 matplotlib.rcParams.update(
   {
@@ -54,9 +60,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LINES = ("-", "--", ":", "-.")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
 
-Style = dict[str, Any]
-"""Keyword arguments of `Axes.plot`: color, marker and linestyle."""
-
 
 def series(labels: Sequence[str]) -> dict[str, Style]:
   """A style for each label.
@@ -83,14 +86,15 @@ def series(labels: Sequence[str]) -> dict[str, Style]:
 
 def distinct(labels: Sequence[str]) -> dict[str, Style]:
   """A style for each label, easily told apart; nothing orders them."""
-  colours, markers = itertools.cycle(_DISTINCT), itertools.cycle(_MARKERS)
-  lines = (_LINES[number // len(_DISTINCT) % len(_LINES)] for number in itertools.count())
-  return {
-    label: {"color": color, "marker": marker, "linestyle": line}
-    for label, color, marker, line in zip(
-      dict.fromkeys(labels), colours, markers, lines, strict=False
-    )
-  }
+  made = {}
+  for number, label in enumerate(dict.fromkeys(labels)):
+    again, place = divmod(number, len(_DISTINCT))  # A colour that comes again has another marker.
+    made[label] = {
+      "color": _DISTINCT[place],
+      "marker": _MARKERS[(place + again) % len(_MARKERS)],
+      "linestyle": _LINES[again % len(_LINES)],
+    }
+  return made
 
 
 def _baselines(labels: Sequence[str]) -> dict[str, Style]:
@@ -133,7 +137,8 @@ def legend(axes: Axes, names: Mapping[str, Any], *, below: bool = False) -> None
     names: what is drawn, by name.
     below: always below. Otherwise it is so if a name is long.
   """
-  place = (0.0, -0.16) if below or max(map(len, names)) > _WIDE else (1.02, 1.0)
+  widest = max(len(line) for name in names for line in name.splitlines())
+  place = (0.0, -0.16) if below or widest > _WIDE else (1.02, 1.0)
   axes.legend(list(names.values()), list(names), loc="upper left", bbox_to_anchor=place)
 
 

@@ -40,6 +40,9 @@ def test_series_without_an_order_are_told_apart(sight):
   seen = [lab(look["color"], sight) for look in looks]
   assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 10
   assert len({look["marker"] for look in looks}) == 6
+  # Where there are more series than colours, too, and without lines.
+  many = style.distinct(list(map(str, range(20)))).values()
+  assert len({(look["color"], look["marker"]) for look in many}) == 20
 
 
 @pytest.mark.parametrize("sight", SIGHT)
