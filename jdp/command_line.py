@@ -10,10 +10,11 @@ import argparse
 import itertools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import jdp
 from jdp import accounting, ledger
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
   """The parser of all commands."""
   parser = argparse.ArgumentParser("jdp", description="Private federated learning in JAX.")
+  parser.add_argument("--version", action="version", version=f"jdp {jdp.__version__}")
   commands = parser.add_subparsers(dest="command", required=True)
   scope = argparse.ArgumentParser(add_help=False)
   scope.add_argument("--delta", type=float, required=True, help="of the guarantee")
@@ -85,14 +87,34 @@ def _plan(options: argparse.Namespace) -> int:
     )
   if not 1 <= options.cohort <= options.population:
     raise ValueError(f"Expected --cohort from 1 to {options.population}, got {options.cohort}.")
+  known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
+  runs = list(map(dict, itertools.product(*known)))
+  rows, refused = _plan_rows(options, unknown[0], runs)
+  if len(refused) == len(runs):
+    raise refused[0]
   print(
     f"Each round: a Poisson sample of {options.cohort} of {options.population} records, one "
     f"Gaussian sum; add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
   )
-  known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
-  rows = (_plan_row(options, unknown[0], dict(values)) for values in itertools.product(*known))
   _print_table(_HEADER, rows)
+  for error in refused:
+    print(f"none: {error}")
   return 0
+
+
+def _plan_rows(
+  options: argparse.Namespace, unknown: str, runs: Sequence[dict[str, Any]]
+) -> tuple[list[list[str]], list[ValueError]]:
+  """The table, with "none" where no plan meets the target; and why."""
+  rows, refused = [], []
+  for run in runs:
+    try:
+      rows.append(_plan_row(options, unknown, run))
+    except ValueError as error:
+      known = ("none" if run.get(name) is None else rounded_up(run[name]) for name in _UNKNOWNS)
+      rows.append([*known, "none"])
+      refused.append(error)
+  return rows, refused
 
 
 def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) -> list[str]:
@@ -197,7 +219,7 @@ def _audit(options: argparse.Namespace) -> int:
   return int(any(audit.refuted for audit in audits.values()))
 
 
-def _print_table(header: Sequence[str], rows: Iterator[list[str]]) -> None:
+def _print_table(header: Sequence[str], rows: Iterable[list[str]]) -> None:
   """Prints aligned columns."""
   lines = [list(header), *rows]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

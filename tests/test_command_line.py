@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import jdp
-from jdp import accounting, events, ledger, mechanisms
+from jdp import _distribution, accounting, events, ledger, mechanisms
 from jdp.command_line import main
 from jdp.mechanisms import registry
 
@@ -40,6 +40,14 @@ def test_rounds_and_epsilon_are_found_from_the_other_two(capsys):
   assert float(within[2]) <= 2 < float(beyond[2])
 
 
+def test_a_table_goes_on_where_no_plan_meets_a_target(capsys):
+  assert main((PLAN + "--noise-multiplier 0.8 1.1 --epsilon 1").split()) == 0
+  *found, reason = rows(capsys)
+  assert found[0] == ["none", "0.8", "1", "none"]
+  assert int(found[1][0]) >= 1
+  assert " ".join(reason).startswith("none: Expected a target_epsilon that one round meets")
+
+
 def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(capsys, tmp_path):
   event = events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 2.0), key_exposed=True)
   spent = ledger.Ledger().append(event, count=10)
@@ -62,6 +70,7 @@ def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(caps
     (PLAN.replace("10000", "100") + "--rounds 10 --epsilon 1", "--cohort from 1 to 100"),
     ("epsilon missing.jsonl --delta 1e-5", "no such file"),
     ("audit nothing", "Expected registered names"),
+    (PLAN + "--noise-multiplier 0.1 0.2 --epsilon 1", "Expected a target_epsilon that one round"),
   ],
 )
 def test_what_cannot_be_answered_is_a_sentence(capsys, command, message):
@@ -97,4 +106,4 @@ def test_the_command_starts_no_backend():
 
 
 def test_the_version_is_that_of_the_installed_distribution():
-  assert jdp.__version__ == importlib.metadata.version("jdp")
+  assert jdp.__version__ == importlib.metadata.version(_distribution.NAME)

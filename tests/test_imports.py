@@ -76,3 +76,17 @@ def test_every_subpackage_is_reached_from_jdp_alone():
   assert set(jdp.__all__) <= {module.name for module in modules}
   with pytest.raises(AttributeError, match=r"Expected one of accounting, .* of jdp, got 'epsilon'"):
     _ = jdp.epsilon
+
+
+def test_an_experiment_without_its_extra_says_so_in_one_line():
+  """Whoever imports the experiments gets an exception instead."""
+  program = "import sys; sys.modules['tqdm'] = None; sys.argv = [{argv}]; import experiments"
+  command = [sys.executable, "-c", program.format(argv="'-m'")]
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert done.returncode == 1
+  assert done.stderr == (
+    "Expected the extra `experiments`, got no tqdm; run: pip install 'jdp-fl[experiments]'\n"
+  )
+  command[-1] = program.format(argv="'my_program.py'")
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  assert "ImportError: Expected the extra `experiments`, got no tqdm" in done.stderr

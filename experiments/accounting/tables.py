@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS
-from experiments.runner.reports import plots
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statements import warnings
 from experiments.runner.reports.tables import table
@@ -38,17 +38,14 @@ def plan_part(
     [str(q), str(z), str(rounds), *_epsilons(subsampled_gaussian(q, z, rounds), delta, accountants)]
     for q, z, rounds in runs
   ]
-  made, axes = plots.figure("rounds", "epsilon", f"delta = {delta}")
+  made, axes = plots.figure("rounds", f"ε of the run (δ = {delta})", "Planned runs, add/remove")
   axes.set(xscale="log", yscale="log")
-  for q, z in dict.fromkeys((q, z) for q, z, _ in runs):
-    longest = max(rounds for *run, rounds in runs if run == [q, z])
-    counts = _spread(longest)
-    for name in accountants:
-      axes.plot(
-        counts,
-        [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts],
-        label=f"{name}, q={q}, z={z}",
-      )
+  lines = [(q, z, name) for q, z in dict.fromkeys(run[:2] for run in runs) for name in accountants]
+  looks = style.series([f"{name}, q = {q}, z = {z}" for q, z, name in lines])
+  for (q, z, name), (label, look) in zip(lines, looks.items(), strict=True):
+    counts = _spread(max(rounds for *run, rounds in runs if run == [q, z]))
+    epsilons = [_epsilon(subsampled_gaussian(q, z, n), delta, name) for n in counts]
+    axes.plot(counts, epsilons, label=label, markevery=2, **look)
   header = ["q", "z", "rounds", *accountants]
   return Part(
     f"Epsilon at delta = {delta}, add/remove", table(header, rows), {"epsilon_over_rounds": made}
@@ -104,7 +101,8 @@ def ledger_parts(
     [str(count), *(_cell(columns[name][i]) for name in accountants)]
     for i, count in enumerate(counts)
   ]
-  over_rounds, axes = plots.figure("events", "epsilon", f"{scope}, delta = {delta}")
+  ylabel = f"ε of all events so far (δ = {delta})"
+  over_rounds, axes = plots.figure("events", ylabel, scope)
   _curves(axes, counts, columns)
   end = {name: values[-1] for name, values in columns.items()}
   return [
@@ -165,7 +163,7 @@ def _delta_part(
     for i in range(0, len(grid), 4)
   ]
   label = " (NOT PRIVATE)" if seen.caveats else ""
-  made, axes = plots.figure("epsilon", "delta", f"{observer}, all events{label}")
+  made, axes = plots.figure("ε of all events", "δ", f"{observer}, all events{label}")
   _curves(axes, grid, columns)
   axes.set(yscale="log", ylim=(1e-12, 1))
   text = notes + table(["epsilon", *columns], rows)
@@ -175,8 +173,8 @@ def _delta_part(
 def _curves(
   axes: Axes, x: Sequence[float] | np.ndarray, columns: Mapping[str, Sequence[float]]
 ) -> None:
-  for name, values in columns.items():
-    axes.plot(x, values, label=name)
+  for name, look in style.series(list(columns)).items():
+    axes.plot(x, columns[name], label=name, markevery=max(1, len(x) // 12), **look)
 
 
 def _epsilons(run: Ledger, delta: float, accountants: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports import plots
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.attacks.canaries import one_shot_estimate
@@ -125,14 +125,16 @@ def _stated_epsilon(audit: Any) -> str:
 
 def _figure(rows: Sequence[Any]) -> Figure:
   names = list(dict.fromkeys(row.name for row in rows))
-  figure, axes = plots.figure("share of the stated epsilon", "", "audited: at least")
-  for epsilon in sorted({row.audit.epsilon for row in rows}):
+  figure, axes = plots.figure("ε proved, of the ε stated", "", "Audits: ε is at least")
+  style.percent(axes.xaxis)
+  epsilons = sorted({row.audit.epsilon for row in rows})
+  looks = style.series([f"ε = {rounded_up(epsilon, 3)}, stated" for epsilon in epsilons])
+  for epsilon, (label, look) in zip(epsilons, looks.items(), strict=True):
     own = [row for row in rows if row.audit.epsilon == epsilon]
     shares = [row.audit.bound / epsilon for row in own]
-    axes.plot(
-      shares, [names.index(row.name) for row in own], "o", label=f"epsilon {rounded_up(epsilon, 3)}"
-    )
+    places = [names.index(row.name) for row in own]
+    axes.plot(shares, places, label=label, **{**look, "linestyle": "none"})
   axes.set(xlim=(0, None), yticks=range(len(names)), yticklabels=names)
-  axes.axvline(1.0, linestyle="--", color="0.3")
+  axes.axvline(1.0, linestyle="--", **style.REFERENCE)
   axes.invert_yaxis()
   return figure

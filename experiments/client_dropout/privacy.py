@@ -11,8 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.runner.reports import plots, tables
-from experiments.runner.reports.tables import table
+from experiments.runner.reports import plots, style, tables
+from experiments.runner.reports.tables import percent, table
 from jdp import accounting
 from jdp.guarantees import rounded_up
 from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
@@ -80,7 +80,7 @@ def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]
     for name in _SCHEMES
     for observer in ("server", "model")
   )
-  return table(["noise", "against", *(f"{rate:.0%} lost" for rate in _RATES)], rows)
+  return table(["noise", "against", *(f"{percent(rate, 0)} lost" for rate in _RATES)], rows)
 
 
 def epsilon_table() -> str:
@@ -105,13 +105,13 @@ def claims_table() -> str:
     )
     rows.append(
       [
-        f"{rate:.0%}",
-        f"{claim} %",
+        percent(rate, 0),
+        percent(claim / 100, 0),
         f"{tables.epsilon(without)} → {tables.epsilon(with_it)}",
-        f"{1 - with_it / without:.1%}",
-        f"{without / with_it - 1:.1%}",
+        percent(1 - with_it / without),
+        percent(without / with_it - 1),
         f"{fewer} → {more}",
-        f"{more / fewer - 1:.1%}",
+        percent(more / fewer - 1),
       ]
     )
   header = [
@@ -130,20 +130,23 @@ def calibration_table() -> str:
   """What remains of the calibration if clients vanish during it, or leave out their noise."""
   cases = [
     ("all calibrate", 0.0, 0.0),
-    ("10% vanish before they calibrate", 0.1, 0.0),
-    ("50% vanish", 0.5, 0.0),
+    ("10 % vanish before they calibrate", 0.1, 0.0),
+    ("50 % vanish", 0.5, 0.0),
   ]
-  cases += [(f"{share:.0%} leave out their noise", 0.0, share) for share in (0.1, 0.25, 0.5)]
+  cases += [
+    (f"{percent(liars, 0)} leave out their noise", 0.0, liars) for liars in (0.1, 0.25, 0.5)
+  ]
   rates = (0.1, 0.3, 0.5)
   rows = (
     [
       label,
-      *(_against_server(rate, later, share) for rate in rates),
+      *(_against_server(rate, later, liars) for rate in rates),
     ]
-    for label, later, share in cases
+    for label, later, liars in cases
   )
   return table(
-    ["calibration inside, against the server", *(f"{rate:.0%} lost" for rate in rates)], rows
+    ["calibration inside, against the server", *(f"{percent(rate, 0)} lost" for rate in rates)],
+    rows,
   )
 
 
@@ -159,21 +162,27 @@ def rounds_figure() -> Figure:
   The observer is the server, and also the model's observer where the two differ.
   """
   made, axes = plots.figure(
-    "rounds", "ε", f"Epsilon over rounds, 30 % of the clients lost (z = {Z}, δ = {DELTA})"
+    "rounds", f"ε of the run so far (δ = {DELTA})", f"30 % of the clients lost (z = {Z})"
   )
   rounds = [1, *range(100, ROUNDS + 1, 100)]
-  # Lines that coincide are drawn one on another; the later ones are thinner, so that all show.
-  lines: dict[tuple[str, str], dict[str, Any]] = {
-    ("no calibration", "server"): {"lw": 7},
-    ("calibration outside", "server"): {"lw": 2, "ls": "--"},
-    ("calibration inside", "server"): {"lw": 9},
-    ("excess noise removed", "server"): {"lw": 5},
-    ("calibration outside", "model"): {"lw": 2},
-    ("central noise", "model"): {"lw": 2, "ls": ":"},
-  }
-  for (name, observer), style in lines.items():
+  lines = [
+    ("no calibration", "server"),
+    ("calibration outside", "server"),
+    ("calibration inside", "server"),
+    ("excess noise removed", "server"),
+    ("calibration outside", "model"),
+    ("central noise", "model"),
+  ]
+  # Lines that coincide are drawn once, under all their names.
+  names: dict[float, list[str]] = {}
+  found = {}
+  for name, observer in lines:
     epsilons = [epsilon(name, observer, 0.3, rounds=count) for count in rounds]
-    axes.plot(rounds, epsilons, label=f"{name}, against the {observer}", **style)
+    names.setdefault(round(epsilons[-1], 4), []).append(f"{name}, against the {observer}")
+    found[round(epsilons[-1], 4)] = epsilons
+  looks = style.distinct(["\n".join(group) for group in names.values()])
+  for epsilons, (label, look) in zip(found.values(), looks.items(), strict=True):
+    axes.plot(rounds, epsilons, label=label, **look)
   return made
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.client_dropout import privacy
 from experiments.client_dropout.settings import LABELS, NoisePlan
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
@@ -21,6 +21,8 @@ from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.distributed.integer_sums import Grid
+
+_EPSILON = "ε of the run so far, against the models' readers"
 
 
 def report_dropout(
@@ -115,9 +117,10 @@ def _table(rows: Sequence[Row]) -> str:
 def _rounds_figures(workdir: Workdir, options: Any, results: Sequence[Row]) -> dict[str, Figure]:
   """Accuracy and epsilon over the rounds."""
   by_label, figures = curves(workdir, results), {}
-  labels = {"test_accuracy": "test accuracy", "central_epsilon": "ε against the models' readers"}
-  for metric, ylabel in labels.items():
-    figure, axes = plots.figure("rounds", ylabel, _title(options))
+  for metric in ("test_accuracy", "central_epsilon"):
+    figure, axes = plots.figure("rounds", _EPSILON, _title(options))
+    if metric != "central_epsilon":
+      style.metric_axis(axes.yaxis, metric)
     measured = {
       label: [[row for row in rows if row[metric] is not None] for rows in group]
       for label, group in by_label.items()
@@ -128,10 +131,13 @@ def _rounds_figures(workdir: Workdir, options: Any, results: Sequence[Row]) -> d
 
 
 def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
-  figure, axes = plots.figure("share of clients lost", "test accuracy", _title(options))
-  for name in options.schemes:
+  figure, axes = plots.figure("clients lost", "", _title(options))
+  style.percent(axes.xaxis)
+  style.metric_axis(axes.yaxis, "test_accuracy")
+  looks = style.series([LABELS[name] for name in options.schemes])
+  for name, (label, look) in zip(options.schemes, looks.items(), strict=True):
     own = [row for row in rows if row["setting"].rpartition("_")[0] == name]
-    plots.points(axes, options.dropouts, [row["test_accuracy"] for row in own], LABELS[name])
+    plots.points(axes, options.dropouts, [row["test_accuracy"] for row in own], label, look)
   return figure
 
 

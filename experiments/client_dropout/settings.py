@@ -10,6 +10,7 @@ import optax
 
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports.tables import percent
 from experiments.runner.runs.sweep import Setting
 from jdp import _validate, accounting
 from jdp.federated import dropout, local_sgd
@@ -47,6 +48,8 @@ _ITERATIONS = 20
 @dataclasses.dataclass(frozen=True)
 class DropoutOptions:
   """The options that say which clients vanish, and which of them add which noise."""
+
+  SUBJECT = "Who vanishes, and who adds which noise"
 
   schemes: tuple[str, ...] = option(
     ("uncalibrated", "calibrated"),
@@ -192,7 +195,7 @@ def make_settings(
         mesh=mesh,
         diagnose=options.diagnostics,
       )
-      label = f"{LABELS[name]} ({rate:.0%} lost)"
+      label = f"{LABELS[name]} ({percent(rate, 0)} lost)"
       settings.append(
         Setting(f"{name}_{rate:g}", label, algorithm, public=problem.public(Unit.USER))
       )

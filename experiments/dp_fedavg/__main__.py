@@ -1,7 +1,8 @@
 """Federated averaging with user-level privacy: DP-FedAvg, DP-FedSGD, DP-SGD (arXiv 1710.06963).
 
 Compares private training with training without privacy. With `--vary` it compares several values of
-any option of the private training. It shows accuracy over rounds, and what each run guarantees.
+any option of the private training, and their combinations. It shows accuracy over rounds, and what
+each run guarantees.
 
 As in the paper's study, a small cohort can be given the noise that the average of a larger cohort
 would have (`--noise_cohort_size`). This shows with little computation how useful such a model is.
@@ -10,7 +11,7 @@ The report states the guarantees of both, apart.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 from absl import flags
 from jax.sharding import Mesh
 
+from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import (
   AverageOptions,
   Federation,
@@ -77,13 +79,10 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
   )
   vary: tuple[str, ...] = option(
     (),
-    "Options of averaging that --values gives values of; a row for each.",
-    choices=_OF_AVERAGES,
-  )
-  values: tuple[str, ...] = option(
-    (),
-    "Their values, of several options joined by colons: --vary=clip_norm,noise_multiplier "
-    "--values=1:0.5,2:1.",
+    "An option of averaging and its values: a row for each. Several --vary give a row for each "
+    "combination: --vary=clip_norm=1,2 --vary=noise_multiplier=0.5,1. Options that change together "
+    "are joined by colons: --vary=clip_norm:noise_multiplier=1:0.5,2:1.",
+    repeated=True,
   )
   smoothing: int = option(
     1,
@@ -181,17 +180,18 @@ def make_rows(
     ValueError: if the values do not fit what varies.
   """
   made = {"none": _baseline, "private": _private, "dp_sgd": _dp_sgd}
-  with_values = _variants(options)
+  axes = [variations.parse(text, _OF_AVERAGES) for text in options.vary]
   rows = []
   for run in options.runs:
     # A run that the varied options do not concern appears once: its rows would be equal.
     concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[
       run
     ]
-    variants = with_values if concerned.intersection(options.vary) else {"": options}
-    for value, chosen in variants.items():
-      name = re.sub(r"[^\w.-]+", "_", f"{run}_{value}" if value else run)
-      label = f"{_RUNS[run]}, {_described(options.vary, value)}" if value else _RUNS[run]
+    own = [axis for axis in axes if concerned.intersection(axis.names)]
+    for row in variations.combinations(own):
+      chosen = _varied(options, row) if row else options
+      name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))
+      label = ", ".join(filter(None, [_RUNS[run], variations.described(row)]))
       algorithm, federation = made[run](chosen, problem, mesh)
       delta = federation.actual.delta if federation else None
       public = {
@@ -216,40 +216,18 @@ def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
   return jax.tree.map(lambda x: x[rows.mask > 0], rows)
 
 
-def _variants(options: DPFedAvgOptions) -> dict[str, DPFedAvgOptions]:
-  """The options with each of --values in turn, by value; the options alone if nothing varies."""
-  if not options.vary and not options.values:
-    return {"": options}
-  if not options.vary or not options.values:
-    given = (",".join(names) or "none" for names in (options.vary, options.values))
-    raise ValueError(f"Expected both --vary and --values, got {' and '.join(given)}.")
+def _varied(options: DPFedAvgOptions, row: Mapping[str, str]) -> DPFedAvgOptions:
+  """The options with a row's values in place of their own."""
   # None stands for a choice not made; the varied options may make another one.
   base = {name: value for name, value in vars(options).items() if value is not None}
-  return {
-    value: resolve(DPFedAvgOptions, _assigned(options.vary, value), base)
-    for value in options.values
-  }
-
-
-def _assigned(names: Sequence[str], value: str) -> dict[str, Any]:
-  parts = value.split(":")
-  if len(parts) != len(names):
-    raise ValueError(
-      f"Expected {len(names)} --values joined by colons for --vary={','.join(names)}, got {value}."
-    )
   try:
-    return read_flags(
-      DPFedAvgOptions, [f"--{name}={part}" for name, part in zip(names, parts, strict=True)]
-    )
+    given = read_flags(DPFedAvgOptions, [f"--{name}={value}" for name, value in row.items()])
   except flags.Error as error:
     raise ValueError(
-      f"Expected --values that --{', --'.join(names)} can take, got {value}: {error}"
+      f"Expected --vary of values that --{', --'.join(row)} can take, got "
+      f"{', '.join(row.values())}: {error}"
     ) from error
-
-
-def _described(names: Sequence[str], value: str) -> str:
-  parts = zip(names, value.split(":"), strict=True)
-  return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in parts)
+  return resolve(DPFedAvgOptions, given, base)
 
 
 def _baseline(

@@ -38,6 +38,8 @@ _RELATION = Relation.ADD_REMOVE
 class AverageOptions(FederationOptions):
   """The options of a private average of clients' updates."""
 
+  SUBJECT = "The private average"
+
   clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
   clipping: str = option(
     "flat",

@@ -12,7 +12,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.published_language_models import published_table
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import (
@@ -193,7 +193,8 @@ def _parts(
   start: Row,
 ) -> Iterator[Part]:
   title = statements.marked(f"DP-FedAvg, {options.dataset}", options)
-  figure, axes = plots.figure("rounds", problem.headline.replace("_", " "), title)
+  figure, axes = plots.figure("rounds", "", title)
+  style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
   text = _results(options, problem, summary, start)
   yield Part("Results", text, {"accuracy_over_rounds": figure})

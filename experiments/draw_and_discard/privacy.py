@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.runner.reports import statements
+from experiments.runner.reports import statements, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.summary import Row
 from experiments.runner.runs.finished_ledgers import finished_ledger
@@ -187,25 +188,41 @@ def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
 
 
 def _figure(options: Any, epsilon: float) -> Figure:
-  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+  figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
+  _draw_lines_gone(left, sorted({5, options.noisy_instances, 100}))
+  _draw_guarantees(right, epsilon, options.delta)
+  for axes in (left, right):
+    handles, names = axes.get_legend_handles_labels()
+    style.legend(axes, dict(zip(names, handles, strict=True)), below=True)
+  return figure
+
+
+def _draw_lines_gone(axes: Axes, instances: Sequence[int]) -> None:
+  """The probability that no instance descends from an update, by the number of instances."""
   times = np.unique(np.geomspace(1, 1e4, 40).astype(int))
-  for k in sorted({5, options.noisy_instances, 100}):
-    left.semilogx(times, [probability_gone(k, int(t)) for t in times], label=f"k = {k}")
-  left.set(
+  looks = style.series([f"k = {k}" for k in instances])
+  for k, (label, look) in zip(instances, looks.items(), strict=True):
+    gone = [probability_gone(k, int(t)) for t in times]
+    axes.semilogx(times, gone, label=label, markevery=6, **look)
+  axes.set(
     xlabel="server updates after the user's", ylabel="probability that its line has died out"
   )
-  line = np.unique(np.geomspace(1, 1000, 12).astype(int))
-  for later, style in (("data_independent", "-"), ("non_expansive", "--")):
-    values = [line_epsilon(epsilon, options.delta, int(t), later=later, dimension=1) for t in line]
-    right.loglog(line, values, style, label=f"guarantee if {later.replace('_', '-')}")
-  lemma = [min(epsilon, published_lemma(epsilon, options.delta, int(t))) for t in line]
-  right.loglog(line, lemma, ":", label="Lemma 4.3, no guarantee")
-  right.axhline(epsilon, color="0.3", label="guarantee, any updates")
-  right.set(
-    xlabel="updates along the line",
-    ylabel=f"ε at δ = {options.delta}, one coordinate of one report",
-  )
-  for axes in (left, right):
-    axes.grid(alpha=0.3)
-    axes.legend()
-  return figure
+
+
+def _draw_guarantees(axes: Axes, epsilon: float, delta: float) -> None:
+  """Epsilons of one coordinate of one report, by the updates that followed along its line."""
+  times = np.unique(np.geomspace(1, 1000, 12).astype(int)).tolist()
+  lines = {
+    f"guarantee if {later.replace('_', '-')}": [
+      line_epsilon(epsilon, delta, t, later=later, dimension=1) for t in times
+    ]
+    for later in ("data_independent", "non_expansive")
+  }
+  lines["Lemma 4.3, no guarantee"] = [
+    min(epsilon, published_lemma(epsilon, delta, t)) for t in times
+  ]
+  for label, look in style.distinct(list(lines)).items():
+    axes.loglog(times, lines[label], label=label, **look)
+  axes.axhline(epsilon, label="guarantee, any updates", **style.REFERENCE)
+  ylabel = f"ε of one coordinate of one report (δ = {delta})"
+  axes.set(xlabel="updates along the line", ylabel=ylabel)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.draw_and_discard.privacy import privacy_parts
 from experiments.runner import files
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style, tables
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
@@ -94,9 +94,13 @@ def _figure(
   """A metric over the examples seen."""
   per_round = task.schedule.round_size * options.examples_per_user
   figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
-  for name, repetitions in curves(workdir, results).items():
-    scaled = [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
-    plots.curves(axes, {name: scaled}, metric)
+  scaled = {
+    label: [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
+    for label, repetitions in curves(workdir, results).items()
+  }
+  plots.curves(axes, scaled, metric)
+  if tables.is_share(metric):
+    style.percent(axes.yaxis)
   if metric == "test_loss":
     axes.set_yscale("log")  # Spread instances start with a very large loss.
   return figure

@@ -14,10 +14,10 @@ import numpy as np
 import scipy
 
 from experiments.runner import files
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
-from experiments.runner.reports.tables import table
+from experiments.runner.reports.tables import percent, table
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard.lineage import instance_variance
 from jdp.attacks import spam
@@ -83,10 +83,11 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   }
   measured = {"spread": spread, "equal": equal, "alone": alone}
   figure, axes = plots.figure("updates", "variance / s²", "Draw and Discard keeps the variance")
+  looks = style.distinct(list(labels.values()))
   for name, label in labels.items():
     intervals = [mean_interval(column) for column in measured[name].T / s2]
-    plots.points(axes, times, intervals, label)
-    axes.plot(times, theory[name] / s2, "k:", linewidth=1)
+    plots.points(axes, times, intervals, label, {**looks[label], "linestyle": "none"})
+    axes.plot(times, theory[name] / s2, ":", **style.REFERENCE)
   axes.set_ylim(0, 2.5 * k)
   shown = (0, len(times) // 2, len(times) - 1)
   rows = [
@@ -158,27 +159,28 @@ def spam_part(
   threshold = spam.threshold_for(chosen, _FALSE_REJECTIONS)
   rates = {name: float(spam.rejection_rates(values, threshold)) for name, values in fresh.items()}
   rows = [
-    [name, f"{len(fresh[name])}", f"{100 * rate:.2f} %", _interval(rate, len(fresh[name]))]
+    [name, f"{len(fresh[name])}", percent(rate, 2), _interval(rate, len(fresh[name]))]
     for name, rate in rates.items()
   ]
   figure, axes = plots.figure(
-    "threshold, standard deviations", "share rejected", "The interval test for spam"
+    "threshold, standard deviations", "submissions rejected", "The interval test for spam"
   )
   grid = np.linspace(0.5 * threshold, 2 * threshold, 200)
-  for name, values in fresh.items():
-    axes.plot(grid, spam.rejection_rates(values, grid), label=name)
-  axes.axvline(threshold, color="0.3", linestyle=":")
+  style.percent(axes.yaxis)
+  for name, look in style.series(list(fresh)).items():
+    axes.plot(grid, spam.rejection_rates(fresh[name], grid), label=name, markevery=20, **look)
+  axes.axvline(threshold, linestyle=":", label="chosen threshold", **style.REFERENCE)
   accuracy = float(evaluate(models)["test_accuracy"])
   text = f"""{table(["submission", "drawn", "rejected", "95 % interval"], rows)}
 
 The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the
-instances from their mean; t is the least that rejects at most {_FALSE_REJECTIONS:.1%} of
+instances from their mean; t is the least that rejects at most {percent(_FALSE_REJECTIONS)} of
 {len(chosen)} honest updates, and the first row counts as many others. {options.dataset},
 {task.shape[0]} x {task.shape[1]} weights, k = {options.noisy_instances}, {options.noise} noise, ε =
 {rounded_up(options.epsilons[0])} per {options.unit}, {_SNAPSHOTS} times within {options.num_rounds}
-rounds; test accuracy at the end {accuracy:.1%}. A round is {task.schedule.round_size} updates, and
-s the standard deviation of one update's noise. The intervals are about more submissions at these
-same times.
+rounds; test accuracy at the end {percent(accuracy)}. A round is {task.schedule.round_size} updates,
+and s the standard deviation of one update's noise. The intervals are about more submissions at
+these same times.
 
 What it cannot see: whatever stays within the noise. A client that turns its own gradient round, or
 adds a small shift, sends what an honest client might have; and since every accepted model becomes

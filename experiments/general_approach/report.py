@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.general_approach.queries import Groups
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
@@ -103,8 +103,9 @@ def _cells(row: Row) -> list[str]:
 
 def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:
   title = f"A general approach, {options.dataset}, {options.model}"
-  ylabel = "accuracy: test (solid), released training (dashed)"
+  ylabel = "test accuracy" + ("; released training accuracy (dashed)" if options.metrics else "")
   figure, axes = plots.figure("rounds", ylabel, statements.marked(title, options))
+  style.percent(axes.yaxis)
   by_label = curves(workdir, results)
   plots.curves(axes, by_label, "test_accuracy")
   if options.metrics:
@@ -117,7 +118,7 @@ def _plot_released(axes: Axes, by_label: Mapping[str, Any]) -> None:
   for line, repetitions in zip(list(axes.lines), by_label.values(), strict=True):
     rounds, intervals = plots.merge([rows[1:] for rows in repetitions], "train_accuracy")
     means = [interval.mean for interval in intervals]
-    axes.plot(rounds, means, "--", color=line.get_color())
+    axes.plot(rounds, means, "--", color=line.get_color(), alpha=0.7)
 
 
 def _noise_table(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledger.Ledger]) -> str:

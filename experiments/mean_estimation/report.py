@@ -11,7 +11,7 @@ import scipy
 from experiments.mean_estimation import sgd_asymptotics
 from experiments.mean_estimation.gradients import gradients
 from experiments.runner.estimators import ESTIMATORS
-from experiments.runner.reports import plots
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.tables import table
@@ -23,7 +23,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 _LEVEL = 0.95
 _AXES = {
-  "epsilon": "epsilon",
+  "epsilon": "ε of one release",
   "dim": "dimension",
   "cohort": "clients",
   "num_projections": "bytes of a report",
@@ -139,18 +139,21 @@ def _figure_part(axis: str, label: str, rows: Rows) -> Part:
   Theory is dashed.
   """
   made, axes = plots.figure(
-    label, "clients x squared error", "Mean estimation: measured (95 %), theory dashed"
+    label, "clients x squared error", "Mean estimation: measured; theory dashed"
   )
   axes.set(xscale="log", yscale="log")
-  for name in dict.fromkeys(row["mechanism"] for row in rows):
+  if axis == "epsilon":
+    style.marked_values(axes, {row[axis]: rounded_up(row[axis]) for row in rows})
+  for name, look in style.distinct([row["mechanism"] for row in rows]).items():
     own = [row for row in rows if row["mechanism"] == name]
     own = [
       row for row in own if all(row[other] == own[0][other] for other in _AXES if other != axis)
     ]
     own.sort(key=lambda row: row[axis] or 0)
     x = [row["bytes" if axis == "num_projections" else axis] for row in own]
-    plots.points(axes, x, [mean_interval(row["errors"]) for row in own], name)
-    axes.plot(x, [row["theory"] for row in own], "--", color=axes.containers[-1][0].get_color())
+    look["linestyle"] = "none"
+    plots.points(axes, x, [mean_interval(row["errors"]) for row in own], name, look)
+    axes.plot(x, [row["theory"] for row in own], "--", color=look["color"])
   return Part(
     f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made}
   )
@@ -176,9 +179,11 @@ def split_part(options: Any) -> Part:
   dim, max_value = train.shape[1], float(np.ceil(10 * public.max()) / 10)
   norms = np.minimum(np.linalg.norm(train, axis=1), max_value)
   made, axes = plots.figure(
-    "share of the magnitude", "mean squared error", f"Gradients of the digits, d = {dim}"
+    "the magnitude's share of ε", "mean squared error", f"Gradients of the digits, d = {dim}"
   )
   axes.set(yscale="log")
+  style.percent(axes.xaxis)
+  looks = style.series([_release(epsilon) for epsilon in options.budgets])
   lines = []
   for epsilon in options.budgets:
     splits = {
@@ -188,9 +193,10 @@ def split_part(options: Any) -> Part:
     }
     shares = np.linspace(0.02, 0.9, 45)
     curve = [_split_error(dim, (1 - s) * epsilon, s * epsilon, max_value, norms) for s in shares]
-    (line,) = axes.plot(shares, curve, label=f"epsilon = {rounded_up(epsilon)}")
+    look = looks[_release(epsilon)]
+    axes.plot(shares, curve, label=_release(epsilon), markevery=5, **look)
     best = splits["best for public norms"][1] / epsilon
-    axes.axvline(best, color=line.get_color(), linestyle=":")
+    axes.axvline(best, color=look["color"], linestyle=":")
     for number, (name, parts) in enumerate(splits.items()):
       # Only the best split is measured; the others are theory.
       interval = None if number else _split_measured(*parts, max_value, train, options.noise_seed)
@@ -209,6 +215,10 @@ def split_part(options: Any) -> Part:
   return Part(
     "A budget split between direction and magnitude", text + table(header, lines), {"split": made}
   )
+
+
+def _release(epsilon: float) -> str:
+  return f"ε = {rounded_up(epsilon)}, one release"
 
 
 def _split_error(

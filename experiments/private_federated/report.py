@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from experiments.runner.federation import Plan
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports import plots, statements
+from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import (
@@ -19,7 +19,7 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import number, percent, properties, table
+from experiments.runner.reports.tables import metric, properties, table
 from experiments.runner.runs.workdir import Workdir
 from jdp.guarantees import rounded_up
 
@@ -29,7 +29,7 @@ _GUARANTEES = {
   "local": "local ε, all releases",
   "central": "central ε",
 }
-_STYLES = {"none": "--", "central": ":"}
+_BASELINES = ("none", "central")
 
 
 def report_local_and_central(
@@ -106,8 +106,7 @@ def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
 
 
 def _metric_cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
-  for name, interval in metrics.items():
-    yield percent(interval) if "accuracy" in name else number(interval)
+  return (metric(name, interval) for name, interval in metrics.items())
 
 
 def _spelled_out(metric: str) -> str:
@@ -120,7 +119,8 @@ def _title(options: Any) -> str:
 
 
 def _rounds_figure(options: Any, problem: LearningProblem, histories: Histories) -> Figure:
-  figure, axes = plots.figure("rounds", _spelled_out(problem.headline), _title(options))
+  figure, axes = plots.figure("rounds", "", _title(options))
+  style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
   return figure
 
@@ -129,21 +129,21 @@ def _epsilon_figure(
   options: Any, problem: LearningProblem, summary: Sequence[Row], start: Interval
 ) -> Figure:
   """The headline metric against eps1, beside the baselines."""
-  xlabel = "ε₁, local privacy loss of a release's direction"
-  figure, axes = plots.figure(xlabel, _spelled_out(problem.headline), _title(options))
-  local = [row for row in summary if row["setting"] not in _STYLES]
-  if local:
-    epsilons = options.epsilon_directions
-    axes.set_xscale("log")
-    axes.set_xticks(epsilons, [rounded_up(epsilon) for epsilon in epsilons], minor=False)
-    axes.minorticks_off()
-    plots.points(axes, epsilons, [row[problem.headline] for row in local], "local and central")
-  for row in summary:
-    if row["setting"] in _STYLES:
-      plots.level(axes, row[problem.headline], row["label"], _STYLES[row["setting"]])
+  xlabel = "ε₁ of one release: local, of its direction"
+  figure, axes = plots.figure(xlabel, "", _title(options))
+  style.metric_axis(axes.yaxis, problem.headline)
+  local = [row[problem.headline] for row in summary if row["setting"] not in _BASELINES]
+  levels = {row["label"]: row[problem.headline] for row in summary if row["setting"] in _BASELINES}
   # Pre-trained models are good before any private round: a baseline of its own.
   if options.public_passes:
-    plots.level(axes, start, "before the first round", "-.")
+    levels["before the first round"] = start
+  (measured, look), *looks = style.series(["local and central", *levels]).items()
+  if local:
+    epsilons = options.epsilon_directions
+    style.marked_values(axes, {epsilon: rounded_up(epsilon) for epsilon in epsilons})
+    plots.points(axes, epsilons, local, measured, look)
+  for (label, baseline), line in zip(looks, ("--", ":", "-."), strict=False):
+    plots.level(axes, levels[label], label, {**baseline, "linestyle": line})
   return figure
 
 

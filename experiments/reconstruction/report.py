@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from experiments.reconstruction import images
 from experiments.reconstruction.cnn import Pictures
 from experiments.reconstruction.spheres import CONFIDENCE
-from experiments.runner.reports import plots
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
-from experiments.runner.reports.tables import table
+from experiments.runner.reports.tables import percent, table
 from jdp.accounting.local import reconstruction
 from jdp.guarantees import rounded_down, rounded_up
 
@@ -38,15 +38,13 @@ def bound_parts(
 
   grid = np.geomspace(0.1, 10 * max(epsilons), 60)
   made, axes = plots.figure(
-    "epsilon", "alpha", f"closest reconstruction with a chance of {probability}"
+    "ε of one release", "alpha", f"Closest reconstruction with a chance of {probability}"
   )
   axes.set(xscale="log")
-  for dim in dims:
-    axes.plot(
-      grid,
-      [reconstruction.closest_alpha(dim, float(e), probability) for e in grid],
-      label=f"k = {dim}",
-    )
+  looks = style.series([f"k = {dim}" for dim in dims])
+  for dim, (label, look) in zip(dims, looks.items(), strict=True):
+    alphas_found = [reconstruction.closest_alpha(dim, float(e), probability) for e in grid]
+    axes.plot(grid, alphas_found, label=label, markevery=6, **look)
   closest = [
     [
       rounded_up(e),
@@ -103,15 +101,15 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
     for row in rows
   ]
   made, axes = plots.figure(
-    "the sharper bound", "measured chance of success", "directions under priors of the bound"
+    "the sharper bound", "measured chance of success", "Directions under priors of the bound"
   )
   axes.set(xscale="log", yscale="log")
-  for name in dict.fromkeys(row["mechanism"] for row in rows):
+  for name, look in style.distinct([row["mechanism"] for row in rows]).items():
     own = [row for row in rows if row["mechanism"] == name and row["successes"]]
-    axes.scatter(
-      [r["sharp"] for r in own], [r["successes"] / r["trials"] for r in own], s=9, label=name
-    )
-  axes.plot([1e-6, 1], [1e-6, 1], color="0.3", label="bound")
+    chances = [row["successes"] / row["trials"] for row in own]
+    look |= {"linestyle": "none", "markersize": 3}
+    axes.plot([row["sharp"] for row in own], chances, label=name, **look)
+  axes.plot([1e-6, 1], [1e-6, 1], label="bound", **style.REFERENCE)
   yield Part("Directions: attacks beside the bound", text + table(header, cells), {"spheres": made})
 
 
@@ -160,7 +158,7 @@ def image_parts(
   yield Part(
     "Images: reconstruction of the low frequencies",
     text + table(header, cells),
-    {"images": _curves(results)},
+    {"images": _curves(results, alphas[0])},
   )
   yield _identified_part(results, users)
 
@@ -218,32 +216,36 @@ def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
   return Part("Images: one of a known list", text + table(header, rows))
 
 
-def _curves(results: Sequence[Mapping[str, Any]]) -> Figure:
+def _curves(results: Sequence[Mapping[str, Any]], alpha: float) -> Figure:
+  """Successes at the first of the alphas, with intervals."""
   made, axes = plots.figure(
-    "epsilon", "alpha-good reconstructions", "one release, largest alpha, public prior"
+    "ε of one release",
+    f"alpha-good reconstructions (alpha = {alpha:g})",
+    "One release, with public images for a prior",
   )
-  axes.set(xscale="log")
+  style.percent(axes.yaxis)
   private = [result for result in results if result["epsilon"] is not None]
-  for name in dict.fromkeys(result["mechanism"] for result in private):
+  style.marked_values(axes, {r["epsilon"]: rounded_up(r["epsilon"]) for r in private})
+  for name, look in style.distinct([result["mechanism"] for result in private]).items():
     own = [(r["epsilon"], r["views"][1]) for r in private if r["mechanism"] == name]
     shares = [(row["successes"][0], row["trials"]) for _, row in own]
     limits = [scipy.stats.binomtest(*share).proportion_ci(0.95, "exact") for share in shares]
     means = [successes / trials for successes, trials in shares]
     errors = np.abs([[m - i.low, i.high - m] for m, i in zip(means, limits, strict=True)]).T
-    axes.errorbar([e for e, _ in own], means, yerr=errors, label=name, marker="o", capsize=3)
+    axes.errorbar([e for e, _ in own], means, yerr=errors, label=name, capsize=3, **look)
   return made
 
 
 def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   """Pictures in rows: images [users, height, width] by label."""
   columns = len(next(iter(rows.values())))
-  made, axes = plt.subplots(
-    len(rows), columns, figsize=(columns + 1.5, len(rows)), squeeze=False, layout="constrained"
-  )
+  size = (0.7 * (columns + 1.5), 0.7 * len(rows))
+  made, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
   for line, (label, values) in zip(axes, rows.items(), strict=True):
     for axis, image in zip(line, values, strict=True):
       axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
       axis.set(xticks=[], yticks=[])
+      axis.spines[:].set_visible(True)
     line[0].set_ylabel(label, rotation=0, ha="right", va="center")
   return made
 
@@ -256,7 +258,8 @@ def _limit_cells(row: Mapping[str, Any]) -> list[str]:
 
 def _share_with_interval(successes: int, trials: int) -> str:
   interval = scipy.stats.binomtest(successes, trials).proportion_ci(0.95, "exact")
-  return f"{successes / trials:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+  low, high = (f"{100 * limit:.1f}" for limit in (interval.low, interval.high))
+  return f"{percent(successes / trials)} [{low}, {high}]"
 
 
 def _scientific(log_p: float) -> str:

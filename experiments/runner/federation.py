@@ -13,6 +13,7 @@ import optax
 import scipy
 
 from experiments.runner.options import option
+from experiments.runner.reports.tables import percent
 from jdp import _validate, accounting, sampling
 from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent, proximal_point
 from jdp.ledger import Ledger
@@ -34,13 +35,15 @@ _LOST_SHARE = 1e-3
 class FederationOptions:
   """The options of federated training with central noise."""
 
+  SUBJECT = "Who takes part, local training, server and noise"
+
   cohort_size: int = option(
     100, "Expected number of users in a round; each takes part with that share.", check=_count
   )
   participation_cap: int | None = option(
     None,
     "The most rounds that one user takes part in. Default: the least for which, in expectation, "
-    f"at most {_LOST_SHARE:.1%} of all participations are lost.",
+    f"at most {percent(_LOST_SHARE)} of all participations are lost.",
     check=_count,
   )
   local_training: str = option(

@@ -5,11 +5,13 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from absl import app, flags, logging
 
 from experiments.runner import files, options
+from experiments.runner.help_text import help_text
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
 from jdp.federated import use_all_cores
@@ -18,6 +20,7 @@ flags.disclaim_key_flags()  # The flags defined here belong to the binary.
 
 _EXPERIMENTS = pathlib.Path(__file__).parent.parent
 _SMOKE = "smoke"
+_HELP = {"--help", "-help", "-h", "--helpshort", "--helpfull", "-?"}
 
 
 Options = TypeVar("Options")
@@ -71,12 +74,32 @@ def launch(experiment: Experiment) -> None:
   flags.DEFINE_boolean(
     "resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with."
   )
-  app.run(lambda argv: _main(experiment, argv))
+  app.run(lambda argv: _main(experiment, argv), flags_parser=partial(_parse, experiment))
+
+
+def _parse(experiment: Experiment, argv: Sequence[str]) -> Sequence[str]:
+  """Reads the flags; answers `--help` and refuses what is no flag."""
+  asked = _HELP.intersection(argv[1:])
+  try:
+    rest = flags.FLAGS([word for word in argv if word not in _HELP])
+  except flags.Error as error:
+    sys.exit(f"{experiment.name}: {error}; --help lists the flags.")
+  if asked:
+    print(_help(experiment, flags.FLAGS.preset or _SMOKE))
+    sys.exit(0)
+  return rest
+
+
+def _help(experiment: Experiment, preset: str) -> str:
+  about = sys.modules["__main__"].__doc__ or ""
+  return help_text(experiment.options_type, experiment.name, about, preset, experiment.presets)
 
 
 def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   if len(argv) > 1:
-    raise app.UsageError(f"Expected flags only, got {' '.join(argv[1:])}.")
+    sys.exit(
+      f"{experiment.name}: Expected flags only, got {' '.join(argv[1:])}; --help lists them."
+    )
   # The checkpointer's messages would tell when each round ended, which depends on the sample's
   # size.
   logging.set_verbosity(logging.WARNING)

@@ -26,7 +26,7 @@ _LONGEST_TEXT, _LONGEST_NAME = 4096, 255  # bytes, as for the paths of most file
 MOST_SEED = 2**32 - 1
 
 
-class _Spec(NamedTuple):
+class Spec(NamedTuple):
   """The arguments of `option`."""
 
   default: Any
@@ -37,8 +37,10 @@ class _Spec(NamedTuple):
   group: str | None
   most: int
   may_be_empty: bool
+  repeated: bool
 
   def applies(self, values: Mapping[str, Any]) -> bool:
+    """Whether the choices that it belongs to are made."""
     return all(values[name] in choices for name, choices in self.when.items())
 
 
@@ -52,6 +54,7 @@ def option(
   group: str | None = None,
   most: int = 1_000_000,
   may_be_empty: bool = False,
+  repeated: bool = False,
 ) -> Any:
   """A dataclass field that becomes a flag.
 
@@ -67,9 +70,10 @@ def option(
     most: the largest whole number that it, or each of its elements, may be. More rounds, users or
       repetitions than that are a slip of the keyboard, and would fill the memory.
     may_be_empty: whether a list may be empty, though its default is not.
+    repeated: whether the flag is given again for each element, which may hold commas then.
   """
   empty = may_be_empty or default == ()
-  spec = _Spec(default, help, choices, check, when or {}, group, most, empty)
+  spec = Spec(default, help, choices, check, when or {}, group, most, empty, repeated)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
 
 
@@ -100,7 +104,7 @@ def resolve(
   ...
   ValueError: Expected --decay only with --optimizer=momentum, got --optimizer=sgd; leave it out.
   """
-  specs = _specs(options_type)
+  specs = specs_of(options_type)
   # An option given on the command line replaces the preset's choice within its group.
   rivals = {specs[name].group for name in given} - {None}
   preset = {
@@ -119,10 +123,12 @@ def resolve(
 
 def define(options_type: type, values: flags.FlagValues) -> None:
   """Defines one flag for each field."""
-  for name, spec in _specs(options_type).items():
+  for name, spec in specs_of(options_type).items():
     kind, is_list = _element_type(options_type, name)
     described = _describe(spec)
-    if is_list:
+    if spec.repeated:
+      flags.DEFINE_multi_string(name, None, described, flag_values=values)
+    elif is_list:
       flags.DEFINE_list(name, None, described, flag_values=values)
     elif spec.choices:
       flags.DEFINE_enum(name, None, list(spec.choices), described, flag_values=values)
@@ -134,7 +140,7 @@ def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
   """The options that were given as flags, by name."""
   return {
     name: _parse(options_type, name, values[name].value)
-    for name in _specs(options_type)
+    for name in specs_of(options_type)
     if values[name].present and values[name].value is not None
   }
 
@@ -154,8 +160,13 @@ def read_flags(options_type: type, arguments: Sequence[str]) -> dict[str, Any]:
 
 def to_flagfile(options) -> str:
   """A flagfile that gives exactly these options."""
-  values = ((name, getattr(options, name)) for name in _specs(type(options)))
-  return "".join(f"--{name}={_format(value)}\n" for name, value in values if value is not None)
+  values = ((name, spec, getattr(options, name)) for name, spec in specs_of(type(options)).items())
+  return "".join(
+    f"--{name}={written(element)}\n"
+    for name, spec, value in values
+    for element in ((value or ("",)) if spec.repeated else (value,))
+    if element is not None
+  )
 
 
 def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
@@ -165,8 +176,8 @@ def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
     ValueError: if a name, a type or a value is none that flags can give.
   """
   values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-  if set(values) != set(_specs(options_type)):
-    names = ", ".join(sorted(set(values) ^ set(_specs(options_type))))
+  if set(values) != set(specs_of(options_type)):
+    names = ", ".join(sorted(set(values) ^ set(specs_of(options_type))))
     raise ValueError(f"Expected the options of {options_type.__name__}, got others: {names}.")
   given = {name: value for name, value in values.items() if value is not None}
   for name, value in given.items():
@@ -186,7 +197,8 @@ _DEFINERS: dict[type, Callable] = {
 }
 
 
-def _specs(options_type: Any) -> dict[str, _Spec]:
+def specs_of(options_type: Any) -> dict[str, Spec]:
+  """What `option` was told of each field, by name."""
   return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
 
 
@@ -203,7 +215,7 @@ def _parse(options_type: type, name: str, value: Any) -> Any:
   if not is_list:
     return value
   try:
-    return tuple(map(kind, value))
+    return tuple(map(kind, filter(None, value)))  # An empty element clears a preset's.
   except ValueError as error:
     raise ValueError(
       f"Expected --{name} to be a list of numbers such as 2,8, got {_shortened(','.join(value))}."
@@ -220,25 +232,27 @@ def _check_type(options_type: type, name: str, value: Any) -> None:
     raise ValueError(f"Expected --{name} to be {expected}, got {value!r}.")
 
 
-def _format(value: Any) -> str:
-  return ",".join(map(_format, value)) if isinstance(value, tuple) else str(value)
+def written(value: Any) -> str:
+  """A value as a flag has it."""
+  return ",".join(map(written, value)) if isinstance(value, tuple) else str(value)
 
 
 def _shortened(text: str) -> str:
   return text if len(text) <= 100 else f"{text[:90]}..."
 
 
-def _describe(spec: _Spec) -> str:
-  belongs = f" Only with {_conditions(spec)}." if spec.when else ""
-  default = "" if spec.default is None else f" Default: {_format(spec.default)}."
+def _describe(spec: Spec) -> str:
+  belongs = f" Only with {conditions(spec)}." if spec.when else ""
+  default = "" if spec.default is None else f" Default: {written(spec.default)}."
   return spec.help + belongs + default
 
 
-def _conditions(spec: _Spec) -> str:
+def conditions(spec: Spec) -> str:
+  """The choices that it belongs to, as flags."""
   return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
 
 
-def _resolved(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) -> Any:
+def _resolved(name: str, specs: Mapping[str, Spec], chosen: Mapping[str, Any]) -> Any:
   """What was chosen, or the default.
 
   It is None if a choice that it belongs to, perhaps by its own default, is not made.
@@ -250,10 +264,10 @@ def _resolved(name: str, specs: Mapping[str, _Spec], chosen: Mapping[str, Any]) 
   return chosen.get(name, spec.default)
 
 
-def _refuse_orphan(name: str, spec: _Spec, values: Mapping[str, Any]) -> None:
+def _refuse_orphan(name: str, spec: Spec, values: Mapping[str, Any]) -> None:
   if not spec.applies(values):
     got = " and ".join(f"--{other}={values[other]}" for other in spec.when)
-    raise ValueError(f"Expected --{name} only with {_conditions(spec)}, got {got}; leave it out.")
+    raise ValueError(f"Expected --{name} only with {conditions(spec)}, got {got}; leave it out.")
 
 
 def _check_group(values: Mapping[str, Any]) -> None:
@@ -263,7 +277,7 @@ def _check_group(values: Mapping[str, Any]) -> None:
     raise ValueError(f"Expected exactly one of {names}, got {count or 'none'}.")
 
 
-def _checked(options_type: type, name: str, spec: _Spec, value: Any) -> Any:
+def _checked(options_type: type, name: str, spec: Spec, value: Any) -> Any:
   """The value, of its field's type and within its bounds."""
   if value is None:
     return None
@@ -283,7 +297,7 @@ def _checked(options_type: type, name: str, spec: _Spec, value: Any) -> Any:
   return elements if is_list else elements[0]
 
 
-def _check_list(name: str, spec: _Spec, value: Any) -> None:
+def _check_list(name: str, spec: Spec, value: Any) -> None:
   if not isinstance(value, tuple | list):
     raise ValueError(f"Expected --{name} to be a list, got {shown(value)}.")
   if not value and not spec.may_be_empty:
@@ -293,7 +307,7 @@ def _check_list(name: str, spec: _Spec, value: Any) -> None:
       f"Expected --{name} of at most {_MOST_ELEMENTS} elements, got {len(value)}; make more runs."
     )
   if len(set(map(repr, value))) < len(value):
-    raise ValueError(f"Expected --{name} without repetitions, got {_shortened(_format(value))}.")
+    raise ValueError(f"Expected --{name} without repetitions, got {_shortened(written(value))}.")
 
 
 def check_text(**values: str) -> None:

@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import scipy
-
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
@@ -20,6 +18,7 @@ from jdp.ledger import Ledger, subsampled_gaussian
 
 # Real numbers are searched on a logarithmic scale.
 _LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
+_RELATIVE = 4 * math.ulp(1.0)  # of the root finder
 _MOST = 2**40  # the largest whole number that is tried
 
 
@@ -252,10 +251,53 @@ def _largest(
         f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} "
         f"at delta={delta} with any; choose a smaller delta, or look at the plan."
       )
-  log_x = scipy.optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
+  log_x = _root(surplus, low, high) - 2 * _STEP
   while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
     log_x -= _STEP
   return math.exp(log_x)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+  """A root between two points where the function's signs differ, up to `_STEP`.
+
+  Brent's method (Algorithms for Minimization without Derivatives, 1973, Chapter 4), with the
+  iterates of `scipy.optimize.brentq`, whose import would take longer than a plan's calibration.
+  """
+  before, now, other = low, high, low
+  f_before, f_now, f_other = function(low), function(high), function(low)
+  last = step = high - low
+  while True:
+    if (f_before < 0) != (f_now < 0):  # `other` stays on the root's other side.
+      other, f_other = before, f_before
+      last = step = now - before
+    if abs(f_other) < abs(f_now):
+      before, now, other = now, other, now
+      f_before, f_now, f_other = f_now, f_other, f_now
+    accuracy, half = (_STEP + _RELATIVE * abs(now)) / 2, (other - now) / 2
+    if f_now == 0 or abs(half) < accuracy:
+      return now
+    trial = math.inf
+    if abs(last) > accuracy and abs(f_now) < abs(f_before):
+      trial = _interpolated(before, now, other, f_before, f_now, f_other)
+    if 2 * abs(trial) < min(abs(last), 3 * abs(half) - accuracy):
+      last, step = step, trial
+    else:
+      last = step = half
+    before, f_before = now, f_now
+    now += step if abs(step) > accuracy else math.copysign(accuracy, half)
+    f_now = function(now)
+
+
+def _interpolated(
+  before: float, now: float, other: float, f_before: float, f_now: float, f_other: float
+) -> float:
+  """The step from `now` to the root of the secant, or of an inverse parabola."""
+  if before == other:
+    return -f_now * (now - before) / (f_now - f_before)
+  slope, far_slope = (f_before - f_now) / (before - now), (f_other - f_now) / (other - now)
+  return (
+    -f_now * (f_other * far_slope - f_before * slope) / (far_slope * slope * (f_other - f_before))
+  )
 
 
 def _largest_whole(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jdp import _distribution
 from jdp._arguments import checked
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
@@ -47,7 +48,7 @@ def digits() -> Dataset:
     from sklearn import datasets  # here, since it takes a second to import
   except ImportError as error:
     raise ImportError(
-      "Expected scikit-learn for the digits; run: pip install 'jdp[experiments]'."
+      f"Expected scikit-learn for the digits; run: {_distribution.install('experiments')}."
     ) from error
   bunch = datasets.load_digits()
   images, labels = bunch.images / 16.0, bunch.target

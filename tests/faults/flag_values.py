@@ -131,7 +131,7 @@ def fuzz(number, seed=0, *, experiments=NAMES, told=lambda outcome: None):
 
 def hostile_flags(experiment, rng):
   """Gives one or two hostile flags to an experiment, over its smoke preset, up to its work."""
-  specs = options._specs(experiment.options_type)
+  specs = options.specs_of(experiment.options_type)
   chosen = rng.sample([*specs, "workdir"], 1 + (rng.random() < _WITH_OTHER))
   given = {name: rng.choice(_values(name, specs.get(name), rng)) for name in chosen}
   words = f"{experiment.name} {' '.join(f'--{n}={v[:60]!r}' for n, v in given.items())}"

@@ -39,7 +39,7 @@ _ALL = "--seeds=1 --noise_seed=7 --num_rounds=24 --eval_every=2"
 EXPERIMENTS = {
   "private_federated": "--examples_per_user=10 --cohort_size=20 --baselines=central "
   "--epsilon_directions= --chunk_size=8 --diagnostics",
-  "dp_fedavg": "--examples_per_user=10 --cohort_size=20 --runs=private --vary= --values= "
+  "dp_fedavg": "--examples_per_user=10 --cohort_size=20 --runs=private --vary= "
   "--local_training=gradient --noise_multiplier=1.3",
   "general_approach": "--batch_size=40 --chunk_size=4 --runs=proportional",
   "client_dropout": "--examples_per_user=20 --local_batch_size=20 --chunk_size=1 "

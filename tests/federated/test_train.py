@@ -331,6 +331,6 @@ def test_only_a_workdir_needs_orbax_and_nothing_needs_plots_or_bars(tmp_path):
   command = [sys.executable, "-c", WITHOUT, str(tmp_path / "run")]
   done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
   assert (
-    "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]'"
+    "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp-fl[checkpoints]'"
     in done.stdout
   )

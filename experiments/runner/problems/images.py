@@ -25,6 +25,8 @@ DATASETS = ("digits", *FOLDERS, "arrays")
 class DatasetOptions:
   """The options that say which labelled data set is used."""
 
+  SUBJECT = "Data and model"
+
   dataset: str = option(
     "digits", "The data: digits needs no file, arrays are your own.", choices=DATASETS
   )
@@ -41,6 +43,8 @@ class DatasetOptions:
 @dataclasses.dataclass(frozen=True)
 class ClassificationOptions(DatasetOptions):
   """The options that say what is learnt, and from whom."""
+
+  SUBJECT = "Data and model"
 
   partition: str = option(
     "iid",

@@ -15,9 +15,9 @@ import numpy as np
 
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.private_words import private_words
-from experiments.runner.reports import plots
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
-from experiments.runner.reports.tables import table
+from experiments.runner.reports.tables import percent, table
 from experiments.runner.runs.params import load_params, save_params
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
@@ -206,7 +206,7 @@ def _facts(
   source = (
     "Python's docstrings"
     if options.public_text == "modules"
-    else f"{options.public_share:.0%} of the users"
+    else f"{percent(options.public_share, 0)} of the users"
   )
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
@@ -221,7 +221,7 @@ def _facts(
     f"{length}{options.tokens_per_user:,} tokens; "
     f"test: {counted.size:,} tokens of {num_tested:,} others",
     "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
-    f"{float(jnp.mean(counted == UNK)):.1%} of the test's tokens are not among them",
+    f"{percent(float(jnp.mean(counted == UNK)))} of the test's tokens are not among them",
     "model": f"LSTM with tied embeddings, {size:,} parameters{start}",
   }
 
@@ -253,14 +253,16 @@ def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str,
   sample = jax.tree.map(lambda x: x[::apart], test)
   count = jax.jit(partial(models.head_words, model, heads=_HEADS))
   figure, panels = plots.panels(
-    "of ten predictions", "share of tokens", [f"the {head} most frequent" for head in _HEADS]
+    "of ten predictions", "tokens", [f"the {head} most frequent" for head in _HEADS]
   )
+  style.percent(panels[0].yaxis)
   rows = []
-  for label, params in params_of.items():
+  for label, look in style.series(list(params_of)).items():
+    params = params_of[label]
     shares = np.asarray(count(params, sample)) / max(1, int(jnp.sum(sample.labels != BOS)))
     for head, axes, row in zip(_HEADS, panels, shares, strict=True):
-      axes.plot(row, marker="o", label=label)
-      rows.append([label, f"{head}", *(f"{share:.1%}" for share in row)])
+      axes.plot(row, label=label, **look)
+      rows.append([label, f"{head}", *map(percent, row)])
   return Part(
     "Head words",
     table(["run", "most frequent", *map(str, range(11))], rows),

@@ -17,6 +17,8 @@ _PRIVATE = {"vocabulary": ("private",)}
 class TextOptions:
   """The options of learning from text; they do not apply if `--dataset` is images."""
 
+  SUBJECT = "Text"
+
   public_text: str | None = option(
     "users",
     "What vocabulary and warm start come from: users of the data declared public, or Python's own "

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
-from experiments.runner.reports.tables import properties
 from experiments.runner.runs.workdir import Workdir, environment
 
 _SWEEP_FILES = (
@@ -96,6 +95,6 @@ def _ending(experiment: str, remark: str) -> str:
     "From the repository, with the path of this folder:",
     f"    python -m experiments.{experiment} --flagfile=<folder>/run.flags",
     f"All flags are in `run.flags` and `flags.json`.\n{remark}".rstrip(),
-    properties(environment()),
+    "\n".join(f"- {name}: {value}" for name, value in environment().items()),
   ]
   return "\n\n".join(paragraphs) + "\n"

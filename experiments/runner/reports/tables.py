@@ -39,10 +39,29 @@ def epsilon(value: float | None) -> str:
   return f"{float(rounded_up(value, 4)):#.4g}".rstrip(".")
 
 
-def percent(interval: Interval) -> str:
-  """A share as a cell."""
-  error = "" if interval.half_width is None else f" ± {100 * interval.half_width:.1f}"
-  return f"{100 * interval.mean:.1f} %{error}"
+def percent(share: Interval | float, digits: int = 1) -> str:
+  """A share as a cell, in percent.
+
+  >>> percent(Interval(0.9, 0.01)), percent(0.1, digits=0)
+  ('90.0 % ± 1.0', '10 %')
+  """
+  mean, half_width = share if isinstance(share, Interval) else (share, None)
+  error = "" if half_width is None else f" ± {100 * half_width:.{digits}f}"
+  return f"{100 * mean:.{digits}f} %{error}"
+
+
+def metric(name: str, interval: Interval) -> str:
+  """A metric as a cell: in percent if its name says that it is a share.
+
+  >>> metric("test_accuracy", Interval(0.9, None)), metric("test_loss", Interval(0.9, None))
+  ('90.0 %', '0.9')
+  """
+  return percent(interval) if is_share(name) else number(interval)
+
+
+def is_share(name: str) -> bool:
+  """Whether the metric of this name is a share in [0, 1]."""
+  return "accuracy" in name
 
 
 def number(interval: Interval) -> str:

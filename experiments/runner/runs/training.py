@@ -30,6 +30,8 @@ _seed = partial(_validate.integer, 0)
 class TrainingOptions:
   """The options of every experiment that trains."""
 
+  SUBJECT = "Rounds, repetitions, seeds and budget"
+
   num_rounds: int = option(100, "Rounds of training.", check=_count)
   eval_every: int = option(10, "Rounds between evaluations, each with a checkpoint.", check=_count)
   seeds: int = option(1, "Repetitions of every setting.", check=_count, most=1000)

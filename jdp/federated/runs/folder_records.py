@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdp import random
+from jdp import _distribution, random
 from jdp.events import Event
 from jdp.federated.runs.digest import digest
 from jdp.federated.runs.environment import environment
@@ -55,8 +55,8 @@ class FolderRecords:
       from jdp.federated.runs.checkpoints import Checkpoints
     except ModuleNotFoundError as error:
       raise ImportError(
-        "Expected orbax-checkpoint with a workdir, got none; pip install 'jdp[checkpoints]', or "
-        "leave workdir out."
+        "Expected orbax-checkpoint with a workdir, got none; "
+        f"{_distribution.install('checkpoints')}, or leave workdir out."
       ) from error
     self.name = folder.name
     self._folder, self._prior = folder, beginning.prior

@@ -101,7 +101,7 @@ def test_a_run_of_every_scheme(tmp_path):
     assert row_of(results, name)["stopped"]  # by the budget: what is under-noised costs more
   assert not row_of(results, "outside_0.3")["stopped"]
   report = (path / "report.md").read_text()
-  for text in ("1.060 → 1.000", "17.8%", "Bits per weight", LABELS["outside"]):
+  for text in ("1.060 → 1.000", "17.8 %", "Bits per weight", LABELS["outside"]):
     assert text in report
 
 

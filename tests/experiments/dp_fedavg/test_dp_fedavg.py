@@ -17,6 +17,7 @@ import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.dp_fedavg import report as dp_fedavg_report
+from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import make_average, make_federation, taken_as_public
 from experiments.dp_fedavg.report import first_noise
 from experiments.runner import launch
@@ -39,7 +40,7 @@ TINY = {
   "examples_per_user": 10,
   "noise_multiplier": 1.3,
 }
-ONCE = {**TINY, "vary": (), "values": (), "seeds": 1, "noise_seed": 3, "local_training": "gradient"}
+ONCE = {**TINY, "vary": (), "seeds": 1, "noise_seed": 3, "local_training": "gradient"}
 START = {
   "b": np.zeros(10, np.float32),
   "w": np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32),
@@ -157,8 +158,7 @@ def test_rows_say_what_their_guarantees_take_as_public(task):
   chosen = options(
     runs=("none", "private", "dp_sgd"),
     weights="examples",
-    vary=("mean_weight",),
-    values=("0.1", "0.5"),
+    vary=("mean_weight=0.1,0.5",),
   )
   said = {row.setting.name: row.setting.public for row in dp_fedavg.make_rows(chosen, task, None)}
   users = "N = 143 users"
@@ -181,9 +181,22 @@ def test_values_make_rows_of_what_they_concern(task):
     ]
 
   assert names() == ["none", "private"]
-  assert names(vary=("clip_norm",), values=("1", "0.5")) == ["none", "private_1", "private_0.5"]
-  assert names(vary=("weights",), values=("equal",)) == ["none_equal", "private_equal"]
-  chosen = options(vary=("estimator", "target_epsilon"), values=("clipped:2",), **PLAN)
+  assert names(vary=("clip_norm=1,0.5",)) == ["none", "private_1", "private_0.5"]
+  assert names(vary=("weights=equal",)) == ["none_equal", "private_equal"]
+  # Each --vary is a dimension of its own; runs have those that concern them.
+  assert names(vary=("clip_norm=1,0.5", "weights=equal,examples")) == [
+    *("none_equal", "none_examples"),
+    *("private_1_equal", "private_1_examples", "private_0.5_equal", "private_0.5_examples"),
+  ]
+  crossed = options(runs=("private",), vary=("clip_norm=1,0.5", "noise_multiplier=3"))
+  assert [
+    (row.setting.label, row.options.clip_norm, row.options.noise_multiplier)
+    for row in dp_fedavg.make_rows(crossed, task, None)
+  ] == [
+    ("private, clip norm 1, noise multiplier 3", 1.0, 3.0),
+    ("private, clip norm 0.5, noise multiplier 3", 0.5, 3.0),
+  ]
+  chosen = options(vary=("estimator:target_epsilon=clipped:2",), **PLAN)
   (_, row) = dp_fedavg.make_rows(chosen, task, None)
   assert row.setting.label == "private, estimator clipped, target epsilon 2"
   assert (row.options.min_weight, row.options.noise_multiplier, row.options.target_epsilon) == (
@@ -198,7 +211,10 @@ def test_values_make_rows_of_what_they_concern(task):
 def test_presets_have_values_that_can_be_taken(preset):
   flags = launch.options.read_flagfile(dp_fedavg.DPFedAvgOptions, EXPERIMENT.presets[preset])
   chosen = launch.options.resolve(dp_fedavg.DPFedAvgOptions, flags)
-  assert not chosen.vary or len(dp_fedavg._variants(chosen)) == len(chosen.values)
+  axes = [variations.parse(text, dp_fedavg._OF_AVERAGES) for text in chosen.vary]
+  for row in variations.combinations(axes):
+    made = vars(dp_fedavg._varied(chosen, row))
+    assert all(type(made[name])(value) == made[name] for name, value in row.items())
 
 
 def test_examples_of_all_users_are_in_a_row_without_padding(task):
@@ -263,6 +279,7 @@ def test_a_round_is_the_published_algorithm(projection, weights):
 
 
 DRAWN = {}
+RATES = ("server_learning_rate", "local_learning_rate")
 
 
 def keeping_lines(save):
@@ -566,16 +583,27 @@ def test_what_a_start_cost_is_said_at_the_delta_of_its_unit(task, unit, delta):
       {"clipping": "adaptive", "estimator": "clipped"},
       "Expected --estimator=fixed and --clip_decay=1",
     ),
-    ({"vary": ("clip_norm",)}, "Expected both --vary and --values, got clip_norm and none"),
     (
-      {"vary": ("clip_norm",), "values": ("1:2",)},
-      "Expected 1 --values joined by colons for --vary=clip_norm, got 1:2",
+      {"vary": ("clip_norm",)},
+      "Expected 1 joined by colons in each value of --vary=clip_norm, got none; write "
+      "--vary=clip_norm=VALUE",
     ),
     (
-      {"vary": ("clip_norm",), "values": ("one",)},
-      "Expected --values that --clip_norm can take, got one",
+      {"vary": ("clip_norm=1:2",)},
+      "Expected 1 joined by colons in each value of --vary=clip_norm, got 1:2",
     ),
-    ({"vary": ("clip_norm",), "values": ("-1",)}, "Expected --clip_norm to be a finite number > 0"),
+    ({"vary": ("seeds=1,2",)}, "Expected --vary of options of averaging, got seeds; choose from "),
+    (
+      {"vary": ("clip_norm=1,2", "clip_norm:weights=3:equal")},
+      "Expected each option in one --vary, got clip_norm, clip_norm, weights",
+    ),
+    (
+      {"vary": [f"{n}={','.join(map(str, range(1, 40)))}" for n in RATES]},
+      "Expected --vary of at most 1000 rows",
+    ),
+    ({"vary": ("clip_norm=1,1",)}, "Expected --vary=clip_norm without repetitions, got 1,1"),
+    ({"vary": ("clip_norm=one",)}, "Expected --vary of values that --clip_norm can take, got one"),
+    ({"vary": ("clip_norm=-1",)}, "Expected --clip_norm to be a finite number > 0"),
     ({"warm_start": "/no/params.npz"}, "No such file"),
   ],
 )

@@ -254,7 +254,7 @@ def test_head_words_share_out_all_tokens():
   rows = text.head_words(Model, sequences, {"run": None}).text.splitlines()[2:]
   # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores
   # are tied.
-  shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0%") for row in rows]
+  shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0 %") for row in rows]
   assert shares == [9, 9, 9]
 
 

@@ -424,11 +424,13 @@ def test_the_command_line(finished, tmp_path):
     "private_federated: Expected --cohort_size of at most 143 users, got 99999.\n"
   )
   shown = call("--help")
+  assert shown.returncode == 0
   for name in (
-    "--preset: <language_model|",
-    "--workdir",
-    "--[no]resume",
-    "--epsilon_directions",
+    "--preset=NAME",
+    "language_model, mnist_cnn_1",
+    "--workdir=FOLDER",
+    "--resume",
+    "--epsilon_directions=2.0,8.0,32.0,128.0",
     "--target_epsilon",
   ):
     assert name in shown.stdout

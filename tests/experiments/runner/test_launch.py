@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
-from experiments.runner import launch
+from experiments.runner import help_text, launch, options
 from experiments.runner.launch import Experiment, Location
 
 
@@ -45,3 +45,27 @@ def test_a_place_that_cannot_be_a_work_directory_is_refused(tmp_path, name, mess
 def test_extreme_numbers_are_refused(given, message):
   with pytest.raises(ValueError, match=message):
     launch.prepare(EXPERIMENT, given, Location())
+
+
+@pytest.mark.parametrize("preset", ["smoke", "mnist_sgd"])
+def test_help_shows_every_option_under_its_subject_with_the_preset_s_value(preset):
+  kind = EXPERIMENT.options_type
+  shown = help_text.help_text(kind, "dp_fedavg", "About.", preset, EXPERIMENT.presets)
+  chosen = options.resolve(kind, {}, options.read_flagfile(kind, EXPERIMENT.presets[preset]))
+  expected = []
+  for name, spec in options.specs_of(kind).items():
+    value = getattr(chosen, name)
+    value = spec.default if value is None else value
+    expected.append(f"--{name}" if value in (None, ()) else f"--{name}={options.written(value)}")
+  found = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
+  run = ["--preset=NAME", "--workdir=FOLDER", "--resume", "--flagfile=FILE"]
+  assert found[:4] == run
+  assert sorted(found[4:]) == sorted(expected)
+  headings = [line for line in shown.splitlines() if line and not line.startswith(" ")]
+  for subject in (
+    "Run",
+    "Data and model",
+    "Text, with --vocabulary=private",
+    "The private average",
+  ):
+    assert subject in headings

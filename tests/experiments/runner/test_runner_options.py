@@ -33,6 +33,7 @@ class Example:
   loud: bool = option(False, "Whether.")
   count: int = option(3, "How many.", most=1000)
   name: str = option("it", "What it is called.")
+  lines: tuple[str, ...] = option((), "Said.", repeated=True)
 
 
 def parse(*arguments):
@@ -116,6 +117,16 @@ def test_a_list_of_no_numbers_is_refused():
     ValueError, match="Expected --weights to be a list of numbers such as 2,8, got 1,x"
   ):
     parse("--weights=1,x")
+
+
+def test_a_repeated_flag_keeps_its_commas(tmp_path):
+  given = parse("--lines=a,b", "--lines=c", "--price=1")
+  assert given["lines"] == ("a,b", "c")
+  chosen = options.resolve(Example, given)
+  (tmp_path / "run.flags").write_text(options.to_flagfile(chosen))
+  assert options.read_flagfile(Example, tmp_path / "run.flags")["lines"] == ("a,b", "c")
+  # nothing given clears a preset's
+  assert options.resolve(Example, parse("--lines=", "--price=1"), given).lines == ()
 
 
 def test_given_options_go_before_the_preset():
