@@ -63,8 +63,8 @@ def test_an_error_at_any_call_leaves_a_run_that_goes_on(tmp_path, monkeypatch, w
     if not reached:
       break
     assert ending(folder, result or go(folder)) == expected, number
-  # Two for each of 5 rows, and for a description that is replaced; the ledger's header, folder and 4
-  # blocks; and those of orbax for each of 4 checkpoints.
+  # Two for each of 5 rows, and for a description that is replaced; the ledger's header, folder and
+  # 4 blocks; and those of orbax for each of 4 checkpoints.
   print(f"an error at each of {number - 1} calls: every run went on to equal bits")
   assert number > 2 * 6 + 2 + 4 + 3 * 4
 
