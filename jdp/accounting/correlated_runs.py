@@ -32,7 +32,7 @@ import functools
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jdp.accounting.amplification import is_central
@@ -76,41 +76,70 @@ def run_pairs(
   Raises:
     ValueError: if a run has no analysis under the relation.
   """
-  runs: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
-  plans: defaultdict[tuple, list[Round]] = defaultdict(list)
+  runs: defaultdict[tuple, list[_Row]] = defaultdict(list)
+  plans: defaultdict[tuple, list[_Row]] = defaultdict(list)
   for event, count in rounds.items():
-    shared = tuple(map(_shared, _correlated(event)))
-    runs[shared][event] = count
+    row = _row(event, count)
+    shared = tuple(map(_shared, row.parts))
+    runs[shared].append(row)
     for plan in shared:
-      plans[plan].append(event)
-  for events in plans.values():
-    _check_sampling(events)
+      plans[plan].append(row)
+  for rows in plans.values():
+    _check_sampling(rows)
   items = []
-  for run in runs.values():
-    pair, turns = _one_run(run, relation, sample_known)
-    items.append((pair, turns * _number_of_runs(run)))
+  for rows in runs.values():
+    pair, turns = _one_run(rows, relation, sample_known)
+    items.append((pair, turns * _number_of_runs(rows)))
   return items
 
 
+class _Row(NamedTuple):
+  """A round of a run.
+
+  Attributes:
+    event: of the round.
+    times: how often it happened.
+    parts: its sums with correlated noise.
+    number: its index in its run.
+  """
+
+  event: Round
+  times: int
+  parts: list[CorrelatedGaussianSum]
+  number: int
+
+
+def _row(event: Round, count: int) -> _Row:
+  """The row of a counted round."""
+  parts = [part for part in _flat(event.query) if isinstance(part, CorrelatedGaussianSum)]
+  indices = {int(part.index) for part in parts}
+  if len(indices) > 1:
+    raise ValueError(
+      f"Expected correlated sums of one round to have one index, got {sorted(indices)}; begin "
+      "their runs together."
+    )
+  return _Row(event, count, parts, indices.pop())
+
+
 def _one_run(
-  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
+  rows: Sequence[_Row], relation: Relation, sample_known: bool
 ) -> tuple[DominatingPair, int]:
   """The pair of one run, and how often it counts."""
-  plan = _correlated(next(iter(rounds)))
-  others = max(_other_sums(event, relation) for event in rounds)
+  plan = rows[0].parts
+  others = max(_other_sums(row, relation) for row in rows)
   if math.isinf(others) or any(part.noise_multiplier == 0 for part in plan):
     return DominatingPair(NON_PRIVATE, ()), 1
-  sampling: Any = next(iter(rounds)).sampling
+  sampling: Any = rows[0].event.sampling
   _check_relation(sampling, relation)
   pattern = _PATTERNS[type(sampling)](sampling, max(part.num_rounds for part in plan))
-  reached = max(map(_index, rounds)) + 1
+  reached = max(row.number for row in rows) + 1
   moved = 2 if relation is Relation.REPLACE_ONE else 1
   amplified = (
     isinstance(sampling, CyclicPoissonSampling)
     and not sample_known
     and relation is not Relation.REPLACE_ONE
     and all(part.bands <= pattern.separation for part in plan)
-    and all(is_central(event.query) for event in rounds)
+    and all(is_central(row.event.query) for row in rows)
   )
   if amplified:
     columns = (part.largest_column_norm / part.noise_multiplier for part in plan)
@@ -123,7 +152,8 @@ def _one_run(
 
 def _shared(event: EventBase) -> tuple[Any, ...]:
   """What the events of all rounds of one run have in common."""
-  return type(event), *_values_shared(type(event))(event)
+  kind: Any = type(event)
+  return kind, *_values_shared(kind)(event)
 
 
 @functools.cache
@@ -143,37 +173,21 @@ def _flat(query: SumQueryEvent) -> Iterator[SumQueryEvent]:
     yield query
 
 
-def _correlated(event: Round) -> list[CorrelatedGaussianSum]:
-  """The parts of a round whose noise is correlated."""
-  return [part for part in _flat(event.query) if isinstance(part, CorrelatedGaussianSum)]
-
-
-def _index(event: Round) -> int:
-  """The round's number in its run."""
-  indices = {int(part.index) for part in _correlated(event)}
-  if len(indices) > 1:
-    raise ValueError(
-      f"Expected correlated sums of one round to have one index, got {sorted(indices)}; begin "
-      "their runs together."
-    )
-  return indices.pop()
-
-
-def _number_of_runs(rounds: Mapping[Round, int]) -> int:
+def _number_of_runs(rows: Iterable[_Row]) -> int:
   """The least number of runs that rounds of one plan can be of."""
   counts: Counter[int] = Counter()
-  for event, count in rounds.items():
-    counts[_index(event)] += count
+  for row in rows:
+    counts[row.number] += row.times
   return max(counts.values())
 
 
-def _other_sums(event: Round, relation: Relation) -> float:
+def _other_sums(row: _Row, relation: Relation) -> float:
   """How far one record moves the other sums of a round, over their noise."""
   moves = []
-  for part in _flat(event.query):
+  for part in _flat(row.event.query):
     if isinstance(part, CorrelatedGaussianSum):
       continue
-    family, parameters = dominating_pair(part, relation, event.relation)
+    family, parameters = dominating_pair(part, relation, row.event.relation)
     if family not in (GAUSSIAN, NON_PRIVATE):
       raise ValueError(
         f"Expected Gaussian sums beside a correlated one, got {type(part).__name__}; release it "
@@ -183,14 +197,14 @@ def _other_sums(event: Round, relation: Relation) -> float:
   return math.hypot(*moves)
 
 
-def _check_sampling(events: Iterable[Round]) -> None:
+def _check_sampling(rows: Sequence[_Row]) -> None:
   """Refuses rounds of one plan of which a record may have had more, or closer ones, than stated."""
-  if (number := len({_shared(event.sampling) for event in events})) > 1:
+  if (number := len({_shared(row.event.sampling) for row in rows})) > 1:
     raise ValueError(
       "Expected all rounds of a run with correlated noise to be sampled alike, got "
       f"{number} samplings; give each run a sampler, and each sampler a run."
     )
-  positions = ((getattr(e.sampling, "position", None), _index(e)) for e in events)
+  positions = ((getattr(row.event.sampling, "position", None), row.number) for row in rows)
   if len({at - index for at, index in positions if at is not None}) > 1:
     raise ValueError(
       "Expected the sampler's position to grow with the index of a run's rounds, got others: a "
@@ -201,9 +215,8 @@ def _check_sampling(events: Iterable[Round]) -> None:
 
 def _check_relation(sampling: SamplingEvent, relation: Relation) -> None:
   """Refuses add/remove where a record that leaves may move others to other rounds."""
-  cyclic = isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling)
-  fixed = isinstance(sampling, FixedSizeSampling | ShuffledBatches)
-  if relation is Relation.ADD_REMOVE and (fixed or (cyclic and not sampling.by_identity)):
+  drawn_alone = not isinstance(sampling, FixedSizeSampling | ShuffledBatches)
+  if relation is Relation.ADD_REMOVE and not getattr(sampling, "by_identity", drawn_alone):
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(sampling).__name__} with correlated "
       "noise, got add_remove: a record that leaves may change the rounds of others; pass one of "

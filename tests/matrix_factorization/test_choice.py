@@ -32,6 +32,7 @@ def ledger_of(candidate, relation="add_remove"):
   return correlated_gaussian(query, sampling, relation=relation)
 
 
+@pytest.mark.slow
 def test_every_row_meets_the_target_and_less_noise_does_not(choice):
   for row in choice.table:
     quieter = row._replace(noise_multiplier=0.997 * row.noise_multiplier)
@@ -39,6 +40,7 @@ def test_every_row_meets_the_target_and_less_noise_does_not(choice):
     assert accounting.epsilon(ledger_of(quieter), 1e-5, accountant="pld") > 2
 
 
+@pytest.mark.slow
 def test_the_table_is_sorted_by_the_objective_and_keeps_the_memory(choice):
   errors = [row.mean_error for row in choice.table]
   assert choice.best == choice.table[0]
@@ -50,6 +52,7 @@ def test_the_table_is_sorted_by_the_objective_and_keeps_the_memory(choice):
   assert largest.best.max_error > min(row.max_error for row in choice.table)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_the_strategies(choice):
   whole = accounting.gaussian_noise_multiplier(2.0, 1e-5)
   for row in choice.table:
@@ -59,6 +62,7 @@ def test_errors_are_those_of_the_strategies(choice):
       )
 
 
+@pytest.mark.slow
 def test_replace_one_moves_twice_as_far_and_is_not_amplified(choice):
   replaced = mf.choose_strategy(48, **RUN | {"memory": 0}, relation="replace_one")
   once = {row.name: row for row in choice.table if row.sampler == "min_separation"}

@@ -8,8 +8,8 @@ the most, the others nothing (or, to a sample of fixed size, the opposite).
   Laplace sums, randomised response, and Gaussian sums with noise by their owners, where nothing is
   sampled; releases without protection.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), discrete sums (charged by Renyi divergences), batches of epochs, and
-  whatever a sample does not amplify.
+  sensitivity is a bound), discrete sums (charged by Renyi divergences), batches of epochs, runs
+  with correlated noise (whose sensitivity is a bound), and whatever a sample does not amplify.
 """
 
 from collections.abc import Mapping
