@@ -28,6 +28,7 @@ import numpy as np
 from jax import lax
 
 from jdp import random
+from jdp._arguments import checked
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.buffered import BufferedStrategy
 from jdp.matrix_factorization.strategies import Strategy
@@ -64,7 +65,7 @@ class NoiseSource(NamedTuple):
   fresh: Callable[[Step], float | jax.Array]
 
 
-@functools.singledispatch
+@checked
 def noise_source(strategy: Strategy) -> NoiseSource:
   """The noise of a strategy's rounds.
 
@@ -72,8 +73,7 @@ def noise_source(strategy: Strategy) -> NoiseSource:
   ChaCha20 with 256 bits of that key.
 
   Raises:
-    TypeError: if it is no strategy of `jdp.matrix_factorization`. `noise_source.register` adds
-      others.
+    TypeError: if it is no strategy of `jdp.matrix_factorization`.
 
   >>> from jdp.matrix_factorization import banded_inverse_square_root
   >>> source = noise_source(banded_inverse_square_root(8, bands=3))
@@ -82,13 +82,17 @@ def noise_source(strategy: Strategy) -> NoiseSource:
   >>> row.shape, source.settle(drawn, row).shape
   ((5,), (3, 8))
   """
+  return _source(strategy)
+
+
+@functools.singledispatch
+def _source(strategy: Strategy) -> NoiseSource:
   raise TypeError(
-    f"Expected a strategy of jdp.matrix_factorization, got {type(strategy).__name__}; make one, or "
-    "register its noise."
+    f"Expected a strategy of jdp.matrix_factorization, got {type(strategy).__name__}; make one."
   )
 
 
-@noise_source.register
+@_source.register
 def _of_toeplitz(strategy: ToeplitzStrategy) -> NoiseSource:
   if not strategy.memory:
     return _drawn_again(np.trim_zeros(strategy.inverse, "b"))
@@ -96,12 +100,12 @@ def _of_toeplitz(strategy: ToeplitzStrategy) -> NoiseSource:
   return _stored_rows(np.broadcast_to(strategy.coefficients[:bands, None], (bands, 1)))
 
 
-@noise_source.register
+@_source.register
 def _of_bands(strategy: BandedStrategy) -> NoiseSource:
   return _stored_rows(strategy.diagonals)
 
 
-@noise_source.register
+@_source.register
 def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
   """A row is that of Z less what the buffers hold: sum_j c_j row[t - j] over j >= 1."""
   scale = strategy.scale.astype(np.float32)
@@ -121,7 +125,7 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
   return NoiseSource(init, draw, settle, lambda t: 1.0)
 
 
-@noise_source.register
+@_source.register
 def _of_tree(strategy: TreeStrategy) -> NoiseSource:
   """A row is the change of the sum's noise: of the estimates of the nodes that make up the sum."""
   levels = strategy.num_rounds.bit_length()

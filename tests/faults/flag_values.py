@@ -19,6 +19,7 @@ NAMES = (
   "accounting",
   "audit",
   "client_dropout",
+  "correlated_noise",
   "dp_fedavg",
   "draw_and_discard",
   "general_approach",

@@ -456,6 +456,11 @@ BY_NAME = {
   "words_per_user": 2,
 }  # fmt: skip
 
+_CORRELATED = {
+  "strategy": Lazy(lambda: matrix_factorization.identity(10)),
+  "min_separation": 5,
+  "max_participations": 2,
+}
 BY_FUNCTION = {
   "jdp.accounting.best_split": {"epsilon": 4.0, "norms": 0.5},
   "jdp.accounting.calibrate_clip_norm": {
@@ -700,7 +705,7 @@ BY_FUNCTION = {
     "decreasing": False,
   },
   "jdp.federated.proximal_point": {"num_iterations": 2},
-  "jdp.federated.fixed_denominator": {"relation": "add_remove"},
+  "jdp.federated.fixed_denominator": {"relation": "add_remove", **_CORRELATED},
   "jdp.federated.clipped_denominator": {"relation": "add_remove"},
   "jdp.federated.draw_and_discard.arrivals": {"users": np.arange(6)},
   "jdp.federated.draw_and_discard.draw_and_discard": {"schedule": _SCHEDULE, "in_flight": 0},
@@ -759,11 +764,8 @@ BY_FUNCTION = {
     "momentum": 0.9,
     "weight_decay": 0.1,
   },
-  "jdp.matrix_factorization.planned_sum": {
-    "strategy": Lazy(lambda: matrix_factorization.identity(10)),
-    "min_separation": 5,
-    "max_participations": 2,
-  },
+  "jdp.matrix_factorization.noise_source": {"strategy": _CORRELATED["strategy"]},
+  "jdp.matrix_factorization.planned_sum": _CORRELATED,
   "jdp.matrix_factorization.square_root_toeplitz": {"bands": 2},
   "jdp.matrix_factorization.buffered_toeplitz": {
     "min_separation": 5,
@@ -799,7 +801,9 @@ BY_FUNCTION = {
     "quantile": 0.5,
     "learning_rate": 0.2,
     "count_stddev": 2.0,
+    **_CORRELATED,
   },
+  "jdp.queries.correlated_gaussian_sum": _CORRELATED,
   "jdp.queries.calibrated": {"num_calibrations": 1, "inside": True},
   "jdp.queries.discrete_sum": {
     "record": np.ones(4, np.float32),
