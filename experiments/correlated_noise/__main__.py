@@ -152,7 +152,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    layout=CohortLayout(options.chunk_size),
+    layout=None if options.chunk_size is None else CohortLayout(options.chunk_size),
     mesh=mesh,
   )
 

@@ -226,10 +226,13 @@ def _correlated_plan(
   unit: CorrelatedGaussianSum,
   noise_multiplier: float,
 ) -> Ledger:
-  """The ledger of the planned run's last round, which costs what the run does."""
+  """A ledger that costs what the planned run does: its last round, with all rounds' overflows."""
   query = dataclasses.replace(
     unit, noise_multiplier=_stddev(noise_multiplier, relation), index=num_rounds - 1
   )
   if isinstance(event, MinSeparationSampling | CyclicPoissonSampling):
     event = dataclasses.replace(event, position=num_rounds - 1)
+  if isinstance(event, CyclicPoissonSampling | PoissonSampling):
+    overflow = min(1.0, num_rounds * event.overflow_probability)
+    event = dataclasses.replace(event, overflow_probability=overflow)
   return Ledger().append(Round(event, query, relation))

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jdp import accounting, ledger, sampling
+from jdp import accounting, data, ledger, models, sampling
 from jdp import matrix_factorization as mf
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import (
@@ -14,6 +14,7 @@ from jdp.federated import (
   add_updates,
   client_mesh,
   clipped_denominator,
+  dp_fedavg,
   fixed_denominator,
   flat_clipping,
   per_layer_clipping,
@@ -137,3 +138,26 @@ def test_what_does_not_fit_is_refused():
     fixed_denominator(flat_clipping(1.0), 1.0, 8.0, min_separation=2)
   with pytest.raises(TypeError, match="strategy"):
     clipped_denominator(flat_clipping(1.0), 1.0, 8.0, strategy=mf.tree(3))
+
+
+def test_a_plan_counts_the_overflows_of_all_its_rounds():
+  delta, users = 1e-3, 80
+  sampler = sampling.cyclic_poisson(users, 4, 0.25, capacity=14)
+  strategy = mf.banded_toeplitz(8, 4)
+  assert 1e-6 < sampler.event(sampler.init()).overflow_probability < 1e-5
+  model = models.logistic_regression((1,), 2)
+  clients = data.clients_from_arrays(np.zeros((users, 1)), np.zeros(users, int), np.arange(users))
+  algorithm = dp_fedavg(
+    models.cross_entropy(model),
+    clients,
+    cohort_size=5,
+    clip_norm=1.0,
+    num_rounds=8,
+    target_epsilon=2.0,
+    delta=delta,
+    sampler=sampler,
+    strategy=strategy,
+    relation="zero_out",
+  )
+  result = train(algorithm, model.init(jax.random.key(0)), clients, evaluate_every=8)
+  assert 1.98 < accounting.epsilon(result.ledger, delta) <= 2.0
