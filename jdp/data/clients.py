@@ -55,6 +55,8 @@ def examples(
   {'age': array([31.5 , 40.25], dtype=float32)}
   """
   _validate.one_of(LABEL_KINDS, label_kind=label_kind)
+  if num_classes is not None:
+    _validate.integer(1, num_classes=num_classes)
   if np.ndim(inputs) < 1:
     raise ValueError(f"Expected inputs [n, ...], got shape {np.shape(inputs)}.")
   made = _labels(labels, num_classes, label_kind)

@@ -62,9 +62,18 @@ def freeze(model: Model, params: Arrays, is_trained: Callable[[str], bool] | Non
 def unfreeze(params: PyTree, trained: PyTree) -> PyTree:
   """All parameters: the trained ones, and for None those of `params`.
 
+  Raises:
+    ValueError: if the two differ in structure.
+
   >>> unfreeze({"body": 1, "head": 2}, {"body": None, "head": 3})
   {'body': 1, 'head': 3}
   """
-  return jax.tree.map(
-    lambda new, old: old if new is None else new, trained, params, is_leaf=lambda x: x is None
-  )
+  try:
+    return jax.tree.map(
+      lambda new, old: old if new is None else new, trained, params, is_leaf=lambda x: x is None
+    )
+  except (ValueError, TypeError):
+    raise ValueError(
+      "Expected trained to be params with None in some places, got another structure; give what "
+      "the frozen model's init returned, or a run's result."
+    ) from None

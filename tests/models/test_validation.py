@@ -118,3 +118,10 @@ def test_what_cannot_be_trained_is_not_chosen():
     models.freeze(model, params, lambda path: True)
   with pytest.raises(ValueError, match="Expected parameters of float32, got none"):
     models.freeze(model, params, lambda path: False)
+
+
+def test_trained_parameters_of_another_structure_are_refused():
+  params = {"w": jnp.ones(2), "b": jnp.ones(1)}
+  for trained in ({"w": None}, [None, None], {"w": {"x": jnp.ones(2)}, "b": None}):
+    with pytest.raises(ValueError, match="Expected trained to be params with None"):
+      models.unfreeze(params, trained)

@@ -6,7 +6,6 @@ client_id, serialized_example_proto).
 
 import contextlib
 import pathlib
-import sqlite3
 import urllib.parse
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from jdp.data.files import open_data
 
 _MAGIC = b"SQLite format 3\0"
+_LIMIT_LENGTH = 0  # SQLite's number for the length of a value
 _LONGEST_ROW = 2**24  # bytes
 _TABLES = {"client_metadata", "examples"}
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types of protocol buffers
@@ -34,6 +34,8 @@ def read_tff(
   Raises:
     ValueError: if it is no such file, is damaged, or has no user of that split.
   """
+  import sqlite3  # some builds of Python have none
+
   with open_data(path) as file:
     begins = file.read(len(_MAGIC))
   if begins != _MAGIC:
@@ -131,9 +133,9 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
   raise ValueError("too long")
 
 
-def _check_schema(opened: sqlite3.Connection) -> None:
+def _check_schema(opened: Any) -> None:
   """Refuses a file whose tables are views or virtual: reading them would run what it says."""
-  opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
+  opened.setlimit(_LIMIT_LENGTH, _LONGEST_ROW)
   opened.execute("PRAGMA trusted_schema = OFF")
   rows = opened.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
   tables = {name for name, sql in rows if sql.upper().startswith("CREATE TABLE")}

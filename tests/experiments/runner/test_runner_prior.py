@@ -24,9 +24,11 @@ PARAMS = {"w": np.ones(3, np.float32)}
 SPENT = Ledger().append(Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0)), count=5)
 IMAGES = {"dataset": "mnist", "data_dir": "a"}
 TEXT = {"dataset": "movies", "data_dir": "a"}
+ARRAYS = {"dataset": "arrays", "data_file": "a.npz"}
 OTHER = {
   "dataset": "digits",
   "data_dir": "b",
+  "data_file": "b.npz",
   "data_seed": 1,
   "partition": "writer",
   "examples_per_user": 7,
@@ -110,7 +112,7 @@ def test_a_ledger_that_may_have_lost_rounds_is_no_account_of_an_earlier_run(tmp_
 @pytest.mark.parametrize("name", USERS)
 def test_a_run_of_other_users_is_refused(tmp_path, name):
   of_images = name in ("dataset", "data_dir", "data_seed", "partition", "examples_per_user")
-  now = IMAGES if of_images else TEXT
+  now = ARRAYS if name == "data_file" else IMAGES if of_images else TEXT
   then = {**now, name: OTHER[name]}
   if name == "dataset":
     del then["data_dir"]  # digits have none
