@@ -147,20 +147,23 @@ def test_train_takes_all_devices_and_shows_one(all_devices, monkeypatch, most_co
     meshes.append(dict(jax.sharding.get_abstract_mesh().shape))
     return own - value, {}
 
-  def run(clients):
+  def run(clients, start):
     query = queries.gaussian_sum(100.0, 1e-6)
     server = add_updates(optax.sgd(1 / 6))
     made = rounds(client_fn, query, sampling.poisson(6, 1.0), server, relation="add_remove")
-    return train(
-      made, jnp.zeros(2), clients, num_rounds=1, evaluate=lambda p: {"sum": jnp.sum(p * test)}
-    )
+    return train(made, start, clients, num_rounds=1, evaluate=lambda p: {"sum": jnp.sum(p * test)})
 
-  result = run(values)
+  result = run(values, jnp.zeros(2))
   assert meshes
   assert all(mesh == {"clients": 4} for mesh in meshes)
   assert len(result.params.sharding.device_set) == 1
   np.testing.assert_allclose(result.params, values.mean(axis=0), rtol=1e-5)
   assert result.metrics[-1]["sum"] == pytest.approx(11.0, rel=1e-5)
+  again = run(values, result.params)  # a warm start, from a device
+  np.testing.assert_allclose(again.params, values.mean(axis=0), rtol=1e-5)
+  meshes.clear()
+  run(jax.device_put(values, jax.devices()[0]), jnp.zeros(2))  # where the user put them
+  assert all(mesh == {} for mesh in meshes)
 
 
 _CORES = """

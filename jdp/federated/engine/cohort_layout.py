@@ -86,11 +86,11 @@ def fastest(
   >>> import optax
   >>> from jdp import models
   >>> from jdp.data import Examples
-  >>> from jdp.federated import federated_averaging, fixed_denominator, flat_clipping, gradient_step
+  >>> from jdp.federated import federated_averaging, fixed_denominator, flat_clipping, local_sgd
   >>> model = models.logistic_regression((4,), 2)
   >>> def make(sampler, layout):
   ...   update, query = (
-  ...     gradient_step(models.cross_entropy(model), 0.1),
+  ...     local_sgd(models.cross_entropy(model), 0.1, batch_size=5),
   ...     fixed_denominator(flat_clipping(1.0), 1.0, 8.0),
   ...   )
   ...   return federated_averaging(update, query, sampler, optax.sgd(1.0), **layout._asdict())
@@ -98,7 +98,7 @@ def fastest(
   >>> tried = (
   ...   CohortLayout(1),
   ...   CohortLayout(8, ghost_norms=True),
-  ... )  # logistic_regression is not a flax network
+  ... )  # several local steps have no ghost norms
   >>> fastest(make, model.init(jax.random.key(0)), client, 8, tried=tried, repeats=1)
   CohortLayout(chunk_size=1, ghost_norms=False)
   """

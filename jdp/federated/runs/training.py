@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, accounting
 from jdp._arguments import checked
@@ -141,9 +141,10 @@ def train(
     algorithm: what is trained.
     params: what it begins with.
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
-      state. Otherwise all devices compute each round, if the algorithm takes a mesh and was given
-      none. Each then gets a copy of the data, or its share if the copies would take more than 4 GiB
-      (`shard`). Parameters are shown and returned on one device.
+      state. If they were put on a device, rounds are computed there. Otherwise all devices compute
+      each round, if the algorithm takes a mesh and was given none. Each then gets a copy of the
+      data, or its share if the copies would take more than 4 GiB (`shard`). Parameters are shown
+      and returned on one device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
@@ -211,9 +212,11 @@ def train(
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
   mesh = _all_devices(algorithm, clients)
   clients = _spread(clients, mesh)
-  start = replicate(algorithm.init(params), _mesh(clients))
+  start = algorithm.init(params)
+  start = _copied(start, mesh) if mesh else replicate(start, _mesh(clients))
   beginning = Beginning(noise_key, data_key, prior, clients, start)
   records, keys = open_records(workdir, beginning)
+  keys = _copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
   step, early_stop = jax.jit(algorithm.round), early_stop or (lambda rows: False)
   run = _Run(records.name, step, keys, clients, evaluate, delta, max_epsilon, mesh, early_stop)
@@ -330,9 +333,16 @@ def _mesh(tree: PyTree) -> Mesh | None:
 
 
 def _all_devices(algorithm: FederatedAlgorithm, clients: PyTree) -> Mesh | None:
-  """The mesh of all devices, if the algorithm takes one and the user chose none."""
-  spreads = algorithm.takes_mesh and _mesh(clients) is None and jax.device_count() > 1
-  return client_mesh() if spreads else None
+  """The mesh of all devices, if the algorithm takes one and the user put the clients nowhere."""
+  placed = any(x.committed for x in jax.tree.leaves(clients))
+  return client_mesh() if algorithm.takes_mesh and not placed and jax.device_count() > 1 else None
+
+
+def _copied(tree: PyTree, mesh: Mesh) -> PyTree:
+  """A copy on every device of the mesh, also of what lies on one by the user's choice."""
+  if jax.process_count() > 1:
+    return replicate(tree, mesh)
+  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
 def _spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
@@ -340,7 +350,7 @@ def _spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
   if mesh is None:
     return clients
   size = sum(x.nbytes for x in jax.tree.leaves(clients))
-  return (shard if size * mesh.size > _MOST_COPIED else replicate)(clients, mesh)
+  return (shard if size * mesh.size > _MOST_COPIED else _copied)(clients, mesh)
 
 
 def _mesh_in_force(run: _Run) -> contextlib.AbstractContextManager[Any]:
