@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 
 matplotlib.use("Agg")  # No display is needed. It must come before pyplot is imported.
 
@@ -38,7 +39,7 @@ matplotlib.rcParams.update(
   {
     "axes.formatter.min_exponent": 3,  # 0.6, not 6 times a power of ten
     "axes.grid": True,
-    "axes.prop_cycle": matplotlib.cycler(color=_DISTINCT),
+    "axes.prop_cycle": cycler(color=_DISTINCT),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
