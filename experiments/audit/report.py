@@ -127,11 +127,13 @@ def _figure(rows: Sequence[Any]) -> Figure:
   names = list(dict.fromkeys(row.name for row in rows))
   figure, axes = plots.figure("ε proved, of the ε stated", "", "Audits: ε is at least")
   style.percent(axes.xaxis)
-  epsilons = sorted({row.audit.epsilon for row in rows})
-  looks = style.series([f"ε = {rounded_up(epsilon, 3)}, stated" for epsilon in epsilons])
-  for epsilon, (label, look) in zip(epsilons, looks.items(), strict=True):
-    own = [row for row in rows if row.audit.epsilon == epsilon]
-    shares = [row.audit.bound / epsilon for row in own]
+  # Epsilons that differ by rounding alone have one label.
+  by_label: dict[str, list[Any]] = {}
+  for row in sorted(rows, key=lambda row: row.audit.epsilon):
+    by_label.setdefault(f"ε = {rounded_up(row.audit.epsilon, 3)}, stated", []).append(row)
+  for label, look in style.series(list(by_label)).items():
+    own = by_label[label]
+    shares = [row.audit.bound / row.audit.epsilon for row in own]
     places = [names.index(row.name) for row in own]
     axes.plot(shares, places, label=label, **{**look, "linestyle": "none"})
   axes.set(xlim=(0, None), yticks=range(len(names)), yticklabels=names)

@@ -135,9 +135,9 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
   style.percent(axes.xaxis)
   style.metric_axis(axes.yaxis, "test_accuracy")
   looks = style.series([LABELS[name] for name in options.schemes])
-  for name, (label, look) in zip(options.schemes, looks.items(), strict=True):
-    own = [row for row in rows if row["setting"].rpartition("_")[0] == name]
-    plots.points(axes, options.dropouts, [row["test_accuracy"] for row in own], label, look)
+  for name in options.schemes:
+    own = [row["test_accuracy"] for row in rows if row["setting"].rpartition("_")[0] == name]
+    plots.points(axes, options.dropouts, own, LABELS[name], looks[LABELS[name]])
   return figure
 
 

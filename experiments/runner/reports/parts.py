@@ -25,7 +25,7 @@ class Part(NamedTuple):
   Attributes:
     title: its heading.
     text: in Markdown.
-    figures: plots by name. Each is saved as `<name>.png` and shown below the text.
+    figures: plots by name. Each is saved as `<name>.png`, shown below the text, and as a PDF.
     printed: whether the terminal shows it too. Explanations of the results are in the report alone.
   """
 

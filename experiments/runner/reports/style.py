@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 
 matplotlib.use("Agg")  # No display is needed. It must come before pyplot is imported.
 
@@ -31,10 +32,14 @@ REFERENCE: Style = {
   "linewidth": 1.0,
 }  # what is compared with: bounds and thresholds
 
+# Okabe & Ito, "Color Universal Design" (2008), without yellow, which is faint on white.
+_DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
 matplotlib.rcParams.update(
   {
     "axes.formatter.min_exponent": 3,  # 0.6, not 6 times a power of ten
     "axes.grid": True,
+    "axes.prop_cycle": cycler(color=_DISTINCT),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -51,8 +56,6 @@ matplotlib.rcParams.update(
   }
 )
 
-# Okabe & Ito, "Color Universal Design" (2008), without yellow, which is faint on white.
-_DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _GREYS = ("0.0", "0.45", "0.65")
 _ORDERED = matplotlib.colormaps["viridis"]  # perceptually uniform; its brightness alone orders it
 _BRIGHTEST = 0.82  # of the colour map; what is brighter is faint on white

@@ -105,7 +105,7 @@ def test_the_whole_report(tmp_path):
   assert exact < 1e-5
   lines = [re.split(r" *\| *", row) for row in report.splitlines()]
   cells = {(line[1], line[3], line[4]): line[5:] for line in lines if len(line) == 9}
-  assert cells["no privacy", "one release", "none"][0].startswith("1.000")
+  assert cells["no privacy", "one release", "none"][0].startswith("100.0 %")
   shares = [
     float(cells["separated", view, "none"][2])
     for view in ("sum of 20", "one release", "3 releases")
