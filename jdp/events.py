@@ -31,6 +31,9 @@ EVENT_TYPES: dict[str, type] = {}
 NO_NUMBER = np.int32(-1)
 """The number of an event that was given none."""
 
+MARKS = ("key_exposed", "adaptive")
+"""Fields that take no part in equality, but that ledgers and their files keep."""
+
 T = TypeVar("T")
 
 
@@ -47,10 +50,15 @@ class EventBase:
     key_exposed: Whether the release's noise came from a key that `jdp.random.secure_key` did not
       make, or that drew something else too. Then the event's guarantee does not hold against anyone
       who knows or guesses that key.
+    adaptive: Whether its noise multiplier, its sampling, or that it happened at all was chosen from
+      what earlier events released. An epsilon that adds up such events is no guarantee. Only a
+      filter or an odometer (`jdp.accounting.filters`) states one. A clip norm that follows earlier
+      releases is not adaptive in this sense if the noise is in proportion.
   """
 
   number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
   key_exposed: bool | jax.Array = dataclasses.field(default=False, compare=False, repr=False)
+  adaptive: bool = dataclasses.field(default=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True)
@@ -331,6 +339,8 @@ class GroupedSums(EventBase):
   def __post_init__(self):
     if not self.parts or len(self.parts) != len(self.labels):
       raise ValueError(f"Expected one label for each of at least one part, got {self.labels}.")
+    if any(part.adaptive for part in self.parts):
+      object.__setattr__(self, "adaptive", True)
 
 
 @_event
@@ -454,7 +464,7 @@ class Round(EventBase):
   def __post_init__(self):
     # The query's event has the number and the mark of its key, as it is made where the sum is
     # released. They are compared by identity, because both may be tracers.
-    for name, unknown in (("number", NO_NUMBER), ("key_exposed", False)):
+    for name, unknown in (("number", NO_NUMBER), ("key_exposed", False), ("adaptive", False)):
       if getattr(self, name) is unknown:
         object.__setattr__(self, name, getattr(self.query, name))
 

@@ -12,6 +12,7 @@ guarantees.
 | the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
+| runs whose events are chosen from earlier releases | `filters` |
 | events of other packages | `dp_events` |
 """
 
@@ -31,6 +32,7 @@ from jdp.accounting.calibration import (
 )
 from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
+from jdp.accounting.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
@@ -38,6 +40,7 @@ from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
 
 __all__ = [
+  "PrivacyFilter",
   "best_split",
   "calibrate_clip_norm",
   "calibrate_cohort",
@@ -51,13 +54,16 @@ __all__ = [
   "from_dp_event",
   "gaussian_delta",
   "gaussian_epsilon",
+  "gaussian_filter",
   "gaussian_noise_multiplier",
   "grid_surcharge",
   "largest_local_epsilon",
   "local_guarantee",
   "noise_multiplier",
+  "odometer",
   "rdp_subsampled_gaussian",
   "register_analysis",
+  "renyi_filter",
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",

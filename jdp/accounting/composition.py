@@ -197,7 +197,7 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
 
 
 def events_seen(
-  ledger: Ledger, relation: str | None, observer: str | None
+  ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
 ) -> tuple[Mapping[Event, int], Relation]:
   """The events that one observer saw, each with its count, and the relation to analyse them under.
 
@@ -207,10 +207,12 @@ def events_seen(
       released without protection costs the same under all. Its relation is ignored if anything else
       is there.
     observer: the observer asked for. None: the only one there is.
+    adaptive: whether events may have been chosen from what earlier ones released. What adds them up
+      is then no guarantee by itself.
 
   Raises:
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different
-      units.
+      units. Also if events were chosen adaptively, and may not.
   """
   counts: Counter[Event] = Counter()
   for event, count in ledger.entries:
@@ -228,6 +230,8 @@ def events_seen(
       "that saw something."
     )
   seen = {event: count for event, count in counts.items() if event.observer == chosen}
+  if not adaptive:
+    refuse_adaptive(event for event, _ in ledger.entries if event.observer == chosen)
   if len(units := {event.unit for event in seen}) > 1:
     raise ValueError(
       f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each."
@@ -237,6 +241,17 @@ def events_seen(
   return seen, Relation(
     _choose("relation", Relation, relation, {event.relation for event in protected or seen})
   )
+
+
+def refuse_adaptive(events: Iterable[Event]) -> None:
+  """Refuses events of which the sum of the costs is no guarantee."""
+  if number := sum(bool(event.adaptive) for event in events):
+    raise ValueError(
+      "Expected events whose sampling and noise were fixed before the run, got "
+      f"{number} kinds chosen from earlier releases, which composition theorems do not cover; "
+      "admit each by jdp.accounting.renyi_filter or gaussian_filter, whose budget is the "
+      "guarantee, or ask jdp.accounting.odometer."
+    )
 
 
 def events_of_type(event_type: type[E], events: Mapping[Event, int]) -> dict[E, int]:
