@@ -19,7 +19,12 @@ from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
 _UNKNOWNS = ("rounds", "noise_multiplier", "epsilon")
-_HEADER = ("rounds", "noise multiplier", "epsilon", "no less than")
+_BOUNDS = ("epsilon", "least epsilon", "found at 0.1%", "at 1%", "advantage")
+_LEGEND = (
+  "Least epsilon: no accountant proves less than the first number; one proves the second.\n"
+  "Found: an attacker who knows all other records and sees all releases tells at most that share\n"
+  "of records at that share of false alarms. Advantage: the most by which one exceeds the other."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   >>> main("plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2".split())
   Each round: a Poisson sample of 200 of 10000 records, one Gaussian sum; add/remove one record.
   At delta = 1e-05:
-  rounds  noise multiplier  epsilon  no less than
-  500     1.26083           1.99923  1.79
+  rounds  noise multiplier  epsilon  least epsilon  found at 0.1%  at 1%  advantage
+  500     1.26083           1.99923  1.79 to 1.8    0.406%         2.93%  16.4%
+  Least epsilon: no accountant proves less than the first number; one proves the second.
+  Found: an attacker who knows all other records and sees all releases tells at most that share
+  of records at that share of false alarms. Advantage: the most by which one exceeds the other.
   0
   """
   options = _parser().parse_args(argv)
@@ -91,7 +99,8 @@ def _plan(options: argparse.Namespace) -> int:
   )
   known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
   rows = (_plan_row(options, unknown[0], dict(values)) for values in itertools.product(*known))
-  _print_table(_HEADER, rows)
+  _print_table(("rounds", "noise multiplier", *_BOUNDS), rows)
+  print(_LEGEND)
   return 0
 
 
@@ -103,13 +112,22 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
   if solve is not None:
     known[unknown] = solve(make, known, options.delta, scope)
   run = make(known["noise_multiplier"], known["rounds"])
-  epsilon = accounting.epsilon(run, options.delta, **scope)
-  lower, _ = accounting.epsilon_interval(run, options.delta)
   return [
     str(known["rounds"]),
     rounded_up(known["noise_multiplier"]),
+    *_bounds(run, options.delta, options.accountant, {}),
+  ]
+
+
+def _bounds(run: Ledger, delta: float, accountant: str, scope: dict[str, Any]) -> list[str]:
+  """The cells of `_BOUNDS`."""
+  epsilon = accounting.epsilon(run, delta, accountant=accountant, **scope)
+  lower, upper = accounting.epsilon_interval(run, delta, **scope)
+  gain = accounting.attacker_gain(run, **scope)
+  return [
     rounded_up(epsilon),
-    rounded_down(lower, 3),
+    f"{rounded_down(lower, 3)} to {rounded_up(upper, 3)}",
+    *(f"{rounded_up(100 * rate, 3)}%" for rate in (*gain.true_positive_rates, gain.advantage)),
   ]
 
 
@@ -154,7 +172,8 @@ def _epsilon(options: argparse.Namespace) -> int:
   for remark in file.remarks:
     print(f"Note: {remark}.")
   print(f"{len(spent)} events; at delta = {rounded_up(options.delta)}:")
-  _print_table(("observer", "epsilon", "no less than"), _epsilon_rows(options, spent))
+  _print_table(("observer", *_BOUNDS), _epsilon_rows(options, spent))
+  print(_LEGEND)
   return 0
 
 
@@ -162,9 +181,7 @@ def _epsilon_rows(options: argparse.Namespace, spent: Ledger) -> Iterator[list[s
   """A row for each observer."""
   for observer in sorted({event.observer for event, _ in spent.entries}):
     scope = {"relation": options.relation, "observer": observer}
-    epsilon = accounting.epsilon(spent, options.delta, accountant=options.accountant, **scope)
-    lower, _ = accounting.epsilon_interval(spent, options.delta, **scope)
-    yield [str(observer), rounded_up(epsilon), rounded_down(lower, 3)]
+    yield [str(observer), *_bounds(spent, options.delta, options.accountant, scope)]
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ guarantees.
 | the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
+| what an attacker gains | `trade_off` |
 | runs whose events are chosen from earlier releases | `filters` |
 | events of other packages | `dp_events` |
 """
@@ -38,9 +39,13 @@ from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
+from jdp.accounting.trade_off import FALSE_POSITIVE_RATES, AttackerGain, attacker_gain, trade_off
 
 __all__ = [
+  "FALSE_POSITIVE_RATES",
+  "AttackerGain",
   "PrivacyFilter",
+  "attacker_gain",
   "best_split",
   "calibrate_clip_norm",
   "calibrate_cohort",
@@ -67,4 +72,5 @@ __all__ = [
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",
+  "trade_off",
 ]
