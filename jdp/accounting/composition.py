@@ -160,11 +160,13 @@ def compose_rounds(
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
   for stream in streams.values():
-    items += _of_epochs(stream, relation)
+    items += _of_epochs(stream, relation, sample_known)
   return compose_pairs(items, overflow)
 
 
-def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[DominatingPair, int]]:
+def _of_epochs(
+  stream: Mapping[Round, int], relation: Relation, sample_known: bool
+) -> list[tuple[DominatingPair, int]]:
   """The pairs of one sampler's rounds: the most severe of them, as many as there were epochs.
 
   It is enough to bound the run given the permutations (or bins), coupled as
@@ -172,7 +174,8 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
   record takes part in at most one round of an epoch. The run is the composition of those rounds'
   releases. These are at most E rounds, and may be any. In order of severity, each is dominated by
   one of the E most severe. E pairs are counted of each family and of each charge (a replacement, a
-  removal). That is above every choice.
+  removal). That is above every choice. Where bins are amplified (`jdp.accounting.amplification`),
+  they are not revealed. A pair is then that of an epoch of rounds which are all as severe.
 
   Epochs are counted by the rounds that start one. One more is counted if the first round of all
   does not (a slice of a run). There are never fewer than the rounds fill.
@@ -187,7 +190,8 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
-    for position, (family, parameters) in enumerate(amplified_pairs(event, relation)):
+    charged = amplified_pairs(event, relation, sample_known=sample_known)
+    for position, (family, parameters) in enumerate(charged):
       charges[position, family][parameters] += count
   return [
     item
