@@ -13,6 +13,7 @@ guarantees.
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
 | what an attacker gains | `trade_off` |
+| the best of a random number of runs | `private_selection` |
 | runs whose events are chosen from earlier releases | `filters` |
 | events of other packages | `dp_events` |
 """
@@ -37,6 +38,7 @@ from jdp.accounting.filters import PrivacyFilter, gaussian_filter, odometer, ren
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
+from jdp.accounting.private_selection import selection_epsilon
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
 from jdp.accounting.trade_off import FALSE_POSITIVE_RATES, AttackerGain, attacker_gain, trade_off
@@ -69,6 +71,7 @@ __all__ = [
   "rdp_subsampled_gaussian",
   "register_analysis",
   "renyi_filter",
+  "selection_epsilon",
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",
