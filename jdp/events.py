@@ -467,6 +467,8 @@ class Round(EventBase):
     for name, unknown in (("number", NO_NUMBER), ("key_exposed", False), ("adaptive", False)):
       if getattr(self, name) is unknown:
         object.__setattr__(self, name, getattr(self.query, name))
+    if self.sampling.adaptive:
+      object.__setattr__(self, "adaptive", True)
 
 
 @_event

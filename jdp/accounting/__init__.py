@@ -13,6 +13,7 @@ guarantees.
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
 | what an attacker gains | `trade_off` |
+| groups of records | `groups` |
 | the best of a random number of runs | `private_selection` |
 | runs whose events are chosen from earlier releases | `filters` |
 | events of other packages | `dp_events` |
@@ -36,6 +37,7 @@ from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.float_noise import grid_surcharge
+from jdp.accounting.groups import group_epsilon
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
 from jdp.accounting.private_selection import selection_epsilon
@@ -64,6 +66,7 @@ __all__ = [
   "gaussian_filter",
   "gaussian_noise_multiplier",
   "grid_surcharge",
+  "group_epsilon",
   "largest_local_epsilon",
   "local_guarantee",
   "noise_multiplier",

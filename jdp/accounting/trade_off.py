@@ -8,6 +8,7 @@ hockey sticks (`jdp.accounting.pld`) make it an upper bound: no attacker does be
 claimed that one does as well.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -132,25 +133,44 @@ def _percent(rate: float) -> str:
 
 
 def _rates(seen: Observed, rates: np.ndarray) -> np.ndarray:
-  return _rates_and_advantage(seen, rates)[0]
+  return true_positives(tangents(seen, float(np.min(rates))), rates)
 
 
 def _rates_and_advantage(seen: Observed, rates: np.ndarray) -> tuple[np.ndarray, float]:
   """Upper bounds on the true-positive rates [A] at false-positive rates [A], and the advantage."""
-  # Two parts of delta are not in the pairs: those of overflows and of local releases.
-  directions = _sticks(seen.joint, float(np.min(rates)))
-  found, advantage = rates.copy(), 0.0
-  for direction in directions:
-    epsilons, deltas = map(np.concatenate, zip(*direction, strict=True))
-    growth = np.exp(np.minimum(epsilons, 700.0))
-    bounds = deltas + seen.delta
-    bounds = bounds + seen.rounds.overflow * (1 + growth) if seen.rounds.overflow else bounds
-    bounds = np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0))
-    least = np.array([np.min(bounds + growth * rate) for rate in rates])
+  directions = tangents(seen, float(np.min(rates)))
+  # A hockey stick falls: its value at 0 is at most that below.
+  advantages = (np.min(d[slope <= 1], initial=1.0) for d, slope in directions)
+  return true_positives(directions, rates), float(max(advantages))
+
+
+def true_positives(
+  directions: Sequence[tuple[np.ndarray, np.ndarray]], rates: np.ndarray
+) -> np.ndarray:
+  """Upper bounds on the true-positive rates [A] at false-positive rates [A]."""
+  found = rates.copy()
+  for deltas, slopes in directions:
+    least = np.array([np.min(deltas + slopes * rate) for rate in rates])
     found = np.maximum(found, np.minimum(least, 1.0))
-    # A hockey stick falls: its value at 0 is at most that below.
-    advantage = max(advantage, float(np.min(bounds[epsilons <= 0], initial=1.0)))
-  return found, advantage
+  return found
+
+
+def tangents(seen: Observed, rate: float) -> list[tuple[np.ndarray, np.ndarray]]:
+  """For each direction, lines above its curve: delta [N] + slope [N] times the false-positive rate.
+
+  Args:
+    seen: what an observer saw.
+    rate: the least rate at which the lines should be near the curve.
+  """
+  result = []
+  for direction in _sticks(seen.joint, rate):
+    epsilons, deltas = map(np.concatenate, zip(*direction, strict=True))
+    slopes = np.exp(np.minimum(epsilons, 700.0))
+    # Two parts of delta are not in the pairs: those of overflows and of local releases.
+    bounds = deltas + seen.delta
+    bounds = bounds + seen.rounds.overflow * (1 + slopes) if seen.rounds.overflow else bounds
+    result.append((np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0)), slopes))
+  return result
 
 
 def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, np.ndarray]]]:
@@ -158,7 +178,9 @@ def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, n
   # lazily: who asks for Renyi divergences does not wait for it
   from jdp.accounting.pld import profile
 
-  sticks = profile.upper_sticks(composed, (0.3, min(max(rate, 1e-12), 1e-3)))
+  smallest = min(max(rate, 1e-40), 1e-3)
+  number = 2 + int(-math.log10(smallest) / 5)
+  sticks = profile.upper_sticks(composed, np.geomspace(0.3, smallest, number).tolist())
   if not sticks or not all(sticks):
     return [[_by_divergences(composed)]]
   return [[(stick.losses, stick.at_points()) for stick in direction] for direction in sticks]

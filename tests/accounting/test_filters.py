@@ -153,6 +153,7 @@ def test_mark_comes_from_query_and_part_and_survives_files(tmp_path):
   spent = Ledger().append(inner).append(Round(PoissonSampling(0.5), query))
   spent = spent.append(dataclasses.replace(inner, query=GaussianSum(1.0, 3.0), adaptive=False))
   assert [event.adaptive for event in spent] == [True, True, False]
+  assert Round(PoissonSampling(0.5, adaptive=True), GaussianSum(1.0, 2.0)).adaptive
   spent.save(tmp_path / "ledger.jsonl")
   read = ledger.load(tmp_path / "ledger.jsonl")
   assert [event.adaptive for event in read] == [True, True, False]
