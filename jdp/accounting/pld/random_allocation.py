@@ -140,8 +140,12 @@ def _sum(first: _Law, second: _Law) -> _Law:
   log_first, spacing = math.log(values[1]), math.log(values[-1] / values[1]) / (len(values) - 2)
   for start in range(0, len(first.values), _ROWS):
     rows = slice(start, start + _ROWS)
-    sums = (first.values[rows, None] + second.values).ravel()
-    mass = (first.masses[rows, None] * second.masses).ravel()
+    # Of two equal laws, a sum of values in different blocks of rows stands for its mirror image.
+    columns = slice(start if first is second else 0, None)
+    weights = second.masses[columns].copy()
+    weights[_ROWS:] *= 2 if first is second else 1
+    sums = (first.values[rows, None] + second.values[columns]).ravel()
+    mass = (first.masses[rows, None] * weights).ravel()
     above = sums > values[-1]
     excess += float(np.sum((sums - values[-1])[above] * mass[above]))
     sums = np.minimum(sums, values[-1])
