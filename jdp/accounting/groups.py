@@ -10,6 +10,9 @@ Every step has the run's whole trade-off curve to choose from. The best choices 
 false-positive rate through the steps, at each of which its line is the curve's tangent. That is the
 curve composed with itself (arXiv 1905.02383, Theorem 2.14). For Gaussian releases it is exact: the
 sensitivity grows k-fold.
+
+Gaussian sums of Poisson samples have a pair of their own for a group, under add/remove or zero-out:
+`jdp.accounting.pld.group_gaussian`. The better of both results is taken.
 """
 
 import math
@@ -18,7 +21,10 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.observed import observed
+from jdp.accounting.composition import Composition
+from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
+from jdp.accounting.profiles import with_overflow
 from jdp.accounting.trade_off import tangents
 from jdp.ledger import Ledger
 
@@ -40,8 +46,8 @@ def group_epsilon(
 
   Formal guarantee: (epsilon, delta)-differential privacy for data sets that differ in at most
   `group_size` records, all of them added, all removed, all zeroed or all replaced, as the relation
-  says. By privacy loss distributions. It is tight for Gaussian releases that no sampling amplifies,
-  and an upper bound for others.
+  says. By privacy loss distributions. It is tight for Gaussian releases, of Poisson samples (of
+  groups up to 64) or of all, and an upper bound for others.
 
   Args:
     ledger: what was done. Its unit is one record.
@@ -60,7 +66,7 @@ def group_epsilon(
   >>> from jdp.ledger import subsampled_gaussian
   >>> run = subsampled_gaussian(1.0, 10.0, 1)
   >>> round(group_epsilon(run, 1e-5, group_size=4), 2)
-  1.56
+  1.55
   >>> round(accounting.gaussian_epsilon(10.0 / 4, 1e-5), 2)
   1.55
   """
@@ -72,8 +78,32 @@ def group_epsilon(
     seen = observed(ledger, relation, observer)
     curves = tangents(seen, _LEAST_RATE)
     found = max(_group_epsilon(*_thinned(*curve), delta, group_size) for curve in curves)
+    if _has_group_pairs(seen, group_size):
+      found = min(found, _by_group_pairs(seen, delta, group_size))
   pure = group_size * seen.joint.max_loss() if seen.delta == seen.rounds.overflow == 0 else math.inf
   return min(found, pure)
+
+
+def _has_group_pairs(seen: Observed, group_size: int) -> bool:
+  """Whether all that was seen are Gaussian sums of Poisson samples, and the group is small."""
+  from jdp.accounting.pld.group_gaussian import LARGEST_GROUP
+
+  return seen.joint.groups.keys() == {GAUSSIAN} and group_size <= LARGEST_GROUP
+
+
+def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
+  """The epsilon of the groups' own pairs."""
+  from jdp.accounting.pld.profile import pld_profile
+
+  rows, counts = seen.joint.groups[GAUSSIAN]
+  whole = rows[:, 0] == 1
+  groups = {}
+  if whole.any():
+    groups[GAUSSIAN] = rows[whole] / np.array([1.0, group_size]), counts[whole]
+  if not whole.all():
+    sizes = np.full((np.sum(~whole), 1), float(group_size))
+    groups[GROUP_GAUSSIAN] = np.append(rows[~whole], sizes, axis=1), counts[~whole]
+  return with_overflow(pld_profile(Composition(groups)), seen.rounds.overflow).epsilon(delta)
 
 
 def _group_epsilon(

@@ -68,6 +68,12 @@ ALLOCATED_GAUSSIAN = PairFamily(
   _unbounded,
   lambda parameters: -parameters[1],  # asked only at one number of rounds
 )
+GROUP_GAUSSIAN = PairFamily(
+  "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
+  lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
+  _unbounded,
+  None,
+)
 LAPLACE = PairFamily(
   "Laplace",  # (sensitivity / scale,)
   lambda parameters, orders: closed_forms.laplace(parameters[:, 0], orders),

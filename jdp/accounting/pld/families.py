@@ -10,20 +10,22 @@ from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
+  GROUP_GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
   PURE,
   RANDOMIZED_RESPONSE,
   PairFamily,
 )
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld import group_gaussian, pairs, random_allocation
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.plan import Term
 from jdp.accounting.renyi import closed_forms
 
 _LARGEST = 600.0  # of a pure release's epsilon
 _LEAST_MULTIPLIER = 1e-3
-_NOISED = (GAUSSIAN, FIXED_SIZE_GAUSSIAN, ALLOCATED_GAUSSIAN)  # parameters: (what, multiplier)
+# Parameters of these begin with (what, multiplier).
+_NOISED = (GAUSSIAN, FIXED_SIZE_GAUSSIAN, ALLOCATED_GAUSSIAN, GROUP_GAUSSIAN)
 
 
 def terms(composed: Composition, *, removed: bool, attained: bool = False) -> list[Term] | None:
@@ -67,7 +69,7 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
 
 def is_symmetric(composed: Composition, *, attained: bool) -> bool:
   """Whether both directions cost the same."""
-  if attained and FIXED_SIZE_GAUSSIAN in composed.groups:
+  if GROUP_GAUSSIAN in composed.groups or (attained and FIXED_SIZE_GAUSSIAN in composed.groups):
     return False
   return all(
     _is_whole(family, row) or is_free(family, row)
@@ -138,6 +140,7 @@ _PAIRS: dict[PairFamily, Callable[..., Pair]] = {
   GAUSSIAN: _gaussian,
   FIXED_SIZE_GAUSSIAN: _fixed_size,
   ALLOCATED_GAUSSIAN: _allocated,
+  GROUP_GAUSSIAN: group_gaussian.group_gaussian,
   LAPLACE: _laplace,
   RANDOMIZED_RESPONSE: _randomized_response,
   PURE: _pure,
