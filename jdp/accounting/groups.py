@@ -26,10 +26,12 @@ from jdp.accounting.observed import Observed, observed
 from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
 from jdp.accounting.profiles import with_overflow
 from jdp.accounting.trade_off import tangents
+from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
 from jdp.ledger import Ledger
 
 _LEAST_RATE = 1e-60
 _POINTS, _REFINEMENTS = 100, 3  # false-positive rates that are followed; grids, each finer
+_LARGEST_GROUP = 64  # of which there are pairs: the time grows with it
 _LINES = 4000  # of a curve, at most: any of them bound it
 
 
@@ -78,17 +80,23 @@ def group_epsilon(
     seen = observed(ledger, relation, observer)
     curves = tangents(seen, _LEAST_RATE)
     found = max(_group_epsilon(*_thinned(*curve), delta, group_size) for curve in curves)
-    if _has_group_pairs(seen, group_size):
+    if group_size <= _LARGEST_GROUP and _has_group_pairs(ledger, seen):
       found = min(found, _by_group_pairs(seen, delta, group_size))
   pure = group_size * seen.joint.max_loss() if seen.delta == seen.rounds.overflow == 0 else math.inf
   return min(found, pure)
 
 
-def _has_group_pairs(seen: Observed, group_size: int) -> bool:
-  """Whether all that was seen are Gaussian sums of Poisson samples, and the group is small."""
-  from jdp.accounting.pld.group_gaussian import LARGEST_GROUP
+def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
+  """Whether all events are Gaussian releases of Poisson samples, each with noise of its own.
 
-  return seen.joint.groups.keys() == {GAUSSIAN} and group_size <= LARGEST_GROUP
+  Other events may be charged as such, and yet let members of a group add up across rounds.
+  """
+  return seen.joint.groups.keys() == {GAUSSIAN} and all(
+    type(event) is Round
+    and type(event.sampling) is PoissonSampling
+    and type(event.query) in (GaussianSum, WeightedAverage, GroupedSums)
+    for event, _ in ledger.entries
+  )
 
 
 def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:

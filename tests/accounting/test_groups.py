@@ -10,7 +10,9 @@ from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant as pld_accountant
 
 from jdp import accounting
-from jdp.events import LaplaceSum, LocalRelease, PoissonSampling, Round
+from jdp.accounting import groups
+from jdp.accounting.observed import observed
+from jdp.events import BallsInBins, GaussianSum, LaplaceSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, Observer, Relation, Unit
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -89,6 +91,18 @@ def test_deltas_of_local_releases_grow_with_the_steps():
   total = 1e-6 * (1 + math.e)  # of two steps
   assert accounting.group_epsilon(run, 1.01 * total, group_size=2) == pytest.approx(2.0, rel=1e-3)
   assert accounting.group_epsilon(run, 1e-6, group_size=2) == math.inf
+
+
+def test_only_plain_poisson_rounds_have_a_pair_for_groups():
+  # Other events that are charged as Gaussians may add up across rounds: they are taken by steps.
+  bins = Ledger().append(Round(BallsInBins(1, True), GaussianSum(1.0, 5.0)))
+  plain = subsampled_gaussian(0.1, 5.0, 1)
+  assert groups._has_group_pairs(plain, observed(plain, None, None))
+  both = plain + bins
+  assert not groups._has_group_pairs(both, observed(both, None, None))
+  found = accounting.group_epsilon(bins, 1e-5, group_size=3)
+  exact = accounting.gaussian_epsilon(5.0 / 3, 1e-5)
+  assert exact <= found <= 1.002 * exact
 
 
 def test_edges():

@@ -18,9 +18,6 @@ import scipy
 
 from jdp.accounting.pld.pairs import UNIT, Cells, Pair, normal_masses
 
-LARGEST_GROUP = 64
-"""Of which there are pairs."""
-
 _FARTHEST = 38.0  # noise, in standard deviations, that is looked at
 _TABLE = 8001
 _STEPS = 8  # of Newton's method, and of moving
@@ -32,7 +29,7 @@ def group_gaussian(q: float, z: float, size: float, *, removed: bool) -> Pair:
   Args:
     q: the probability of each member, in (0, 1).
     z: the noise multiplier for one record.
-    size: of the group, at most `LARGEST_GROUP`.
+    size: of the group; time grows with it.
     removed: the direction.
   """
   members = np.arange(int(size) + 1)
