@@ -60,7 +60,15 @@ def test_quadrature_agrees_with_published_values():
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
-@pytest.mark.parametrize(("z", "delta"), [(1.0, 1e-5), (0.5, 1e-3), (2.0, 1e-9), (5.0, 1e-2)])
+@pytest.mark.parametrize(
+  ("z", "delta"),
+  [
+    (1.0, 1e-5),
+    pytest.param(0.5, 1e-3, marks=pytest.mark.slow),
+    pytest.param(2.0, 1e-9, marks=pytest.mark.slow),
+    pytest.param(5.0, 1e-2, marks=pytest.mark.slow),
+  ],
+)
 def test_one_epoch_is_just_above_quadrature(rounds, z, delta):
   found = tight(epochs(rounds, z), delta)
   assert max(sticks(rounds, z, found)) <= delta * (1 + 1e-9)
