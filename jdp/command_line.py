@@ -20,7 +20,12 @@ from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
 _UNKNOWNS = ("rounds", "noise_multiplier", "epsilon")
-_HEADER = ("rounds", "noise multiplier", "epsilon", "no less than")
+_BOUNDS = ("epsilon", "least epsilon", "found at 0.1%", "at 1%", "advantage")
+_LEGEND = (
+  "Least epsilon: no accountant proves less than the first number; one proves the second.\n"
+  "Found: an attacker who knows all other records and sees all releases tells at most that share\n"
+  "of records at that share of false alarms. Advantage: the most by which one exceeds the other."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   >>> main("plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2".split())
   Each round: a Poisson sample of 200 of 10000 records, one Gaussian sum; add/remove one record.
   At delta = 1e-05:
-  rounds  noise multiplier  epsilon  no less than
-  500     1.26083           1.99923  1.79
+  rounds  noise multiplier  epsilon  least epsilon  found at 0.1%  at 1%  advantage
+  500     1.26083           1.99923  1.79 to 1.8    0.406%         2.93%  16.4%
+  Least epsilon: no accountant proves less than the first number; one proves the second.
+  Found: an attacker who knows all other records and sees all releases tells at most that share
+  of records at that share of false alarms. Advantage: the most by which one exceeds the other.
   0
   """
   options = _parser().parse_args(argv)
@@ -96,7 +104,8 @@ def _plan(options: argparse.Namespace) -> int:
     f"Each round: a Poisson sample of {options.cohort} of {options.population} records, one "
     f"Gaussian sum; add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
   )
-  _print_table(_HEADER, rows)
+  _print_table(("rounds", "noise multiplier", *_BOUNDS), rows)
+  print(_LEGEND)
   for error in refused:
     print(f"none: {error}")
   return 0
@@ -112,7 +121,7 @@ def _plan_rows(
       rows.append(_plan_row(options, unknown, run))
     except ValueError as error:
       known = ("none" if run.get(name) is None else rounded_up(run[name]) for name in _UNKNOWNS)
-      rows.append([*known, "none"])
+      rows.append([*known, *["none"] * (len(_BOUNDS) - 1)])
       refused.append(error)
   return rows, refused
 
@@ -125,13 +134,22 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
   if solve is not None:
     known[unknown] = solve(make, known, options.delta, scope)
   run = make(known["noise_multiplier"], known["rounds"])
-  epsilon = accounting.epsilon(run, options.delta, **scope)
-  lower, _ = accounting.epsilon_interval(run, options.delta)
   return [
     str(known["rounds"]),
     rounded_up(known["noise_multiplier"]),
+    *_bounds(run, options.delta, options.accountant, {}),
+  ]
+
+
+def _bounds(run: Ledger, delta: float, accountant: str, scope: dict[str, Any]) -> list[str]:
+  """The cells of `_BOUNDS`."""
+  epsilon = accounting.epsilon(run, delta, accountant=accountant, **scope)
+  lower, upper = accounting.epsilon_interval(run, delta, **scope)
+  gain = accounting.attacker_gain(run, **scope)
+  return [
     rounded_up(epsilon),
-    rounded_down(lower, 3),
+    f"{rounded_down(lower, 3)} to {rounded_up(upper, 3)}",
+    *(f"{rounded_up(100 * rate, 3)}%" for rate in (*gain.true_positive_rates, gain.advantage)),
   ]
 
 
@@ -176,7 +194,8 @@ def _epsilon(options: argparse.Namespace) -> int:
   for remark in file.remarks:
     print(f"Note: {remark}.")
   print(f"{len(spent)} events; at delta = {rounded_up(options.delta)}:")
-  _print_table(("observer", "epsilon", "no less than"), _epsilon_rows(options, spent))
+  _print_table(("observer", *_BOUNDS), _epsilon_rows(options, spent))
+  print(_LEGEND)
   return 0
 
 
@@ -184,9 +203,7 @@ def _epsilon_rows(options: argparse.Namespace, spent: Ledger) -> Iterator[list[s
   """A row for each observer."""
   for observer in sorted({event.observer for event, _ in spent.entries}):
     scope = {"relation": options.relation, "observer": observer}
-    epsilon = accounting.epsilon(spent, options.delta, accountant=options.accountant, **scope)
-    lower, _ = accounting.epsilon_interval(spent, options.delta, **scope)
-    yield [str(observer), rounded_up(epsilon), rounded_down(lower, 3)]
+    yield [str(observer), *_bounds(spent, options.delta, options.accountant, scope)]
 
 
 def _audit(options: argparse.Namespace) -> int:

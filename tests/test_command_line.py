@@ -15,8 +15,8 @@ PLAN = "plan --population 10000 --cohort 200 --delta 1e-5 "
 
 
 def rows(capsys):
-  """The table's cells below its header."""
-  return [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+  """The first four cells of each row below the table's header: the last are bounds."""
+  return [line.split()[:4] for line in capsys.readouterr().out.splitlines()[3:-3]]
 
 
 def test_printed_noise_meets_the_target_and_a_thousandth_less_does_not(capsys):
@@ -53,11 +53,16 @@ def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(caps
   spent = ledger.Ledger().append(event, count=10)
   spent.save(tmp_path / "ledger.jsonl")
   assert main(["epsilon", str(tmp_path / "ledger.jsonl"), "--delta", "1e-5"]) == 0
-  caveat, _, _, row = capsys.readouterr().out.splitlines()
+  caveat, _, _, row, *_ = capsys.readouterr().out.splitlines()
   assert caveat.startswith("NOT PRIVATE: the noise of 10 of 10 events")
-  observer, epsilon, lower = row.split()
+  observer, epsilon, lower, _, upper, *shares = row.split()
   assert observer == "model"
   assert float(lower) <= accounting.epsilon(spent, 1e-5) <= float(epsilon)
+  assert accounting.epsilon(spent, 1e-5, accountant="pld") <= float(upper) <= float(epsilon)
+  rates = accounting.trade_off(spent, accounting.FALSE_POSITIVE_RATES)
+  assert all(
+    rate <= float(share.rstrip("%")) / 100 for rate, share in zip(rates, shares[:2], strict=True)
+  )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.published_language_models import published_table
-from experiments.runner.reports import plots, statements, style
+from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import (
@@ -199,6 +199,7 @@ def _parts(
   text = _results(options, problem, summary, start)
   yield Part("Results", text, {"accuracy_over_rounds": figure})
   yield Part("What was guaranteed", _guarantees(options, problem, summary, results))
+  yield from gains.attacker_parts(workdir, summary, title)
   if problem.parts is not None:
     yield from problem.parts(last_params(workdir, summary, problem.init))
   if options.dataset in TEXT:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.general_approach.queries import Groups
-from experiments.runner.reports import plots, statements, style
+from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
@@ -57,6 +57,8 @@ def _parts(
     "How the noise was divided", _DIVIDED + _noise_table(groups, rows, rounds), printed=False
   )
   yield Part("What was guaranteed", _guaranteed(options, rows, results))
+  title = statements.marked(f"A general approach, {options.dataset}", options)
+  yield from gains.attacker_parts(workdir, rows, title)
   yield Part("What was measured", _measured(options, task, rows), printed=False)
 
 

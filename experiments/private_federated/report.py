@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from experiments.runner.federation import Plan
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports import plots, statements, style
+from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import (
@@ -71,6 +71,8 @@ def _parts(
   yield Part("Results", _table(summary, start), figures)
   yield Part("What was guaranteed", _UNIT, printed=False)
   yield Part("Central guarantees", _central(summary, results))
+  title = statements.marked(f"Private federated learning, {options.dataset}", options)
+  yield from gains.attacker_parts(workdir, summary, title)
   yield Part("Local guarantees", _local(options, plan, summary, results), printed=False)
   yield Part("What was measured", _measured(options, problem, plan, summary), printed=False)
   yield Part(

@@ -13,6 +13,10 @@ guarantees.
 | the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
+| what an attacker gains | `trade_off` |
+| groups of records | `groups` |
+| the best of a random number of runs | `private_selection` |
+| runs whose events are chosen from earlier releases | `filters` |
 | events of other packages | `dp_events` |
 """
 
@@ -33,13 +37,21 @@ from jdp.accounting.calibration import (
 )
 from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
+from jdp.accounting.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.float_noise import grid_surcharge
+from jdp.accounting.groups import group_epsilon
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
+from jdp.accounting.private_selection import selection_epsilon
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
+from jdp.accounting.trade_off import FALSE_POSITIVE_RATES, AttackerGain, attacker_gain, trade_off
 
 __all__ = [
+  "FALSE_POSITIVE_RATES",
+  "AttackerGain",
+  "PrivacyFilter",
+  "attacker_gain",
   "best_split",
   "calibrate_clip_norm",
   "calibrate_cohort",
@@ -53,15 +65,21 @@ __all__ = [
   "from_dp_event",
   "gaussian_delta",
   "gaussian_epsilon",
+  "gaussian_filter",
   "gaussian_noise_multiplier",
   "grid_surcharge",
+  "group_epsilon",
   "largest_local_epsilon",
   "local_guarantee",
   "noise_multiplier",
+  "odometer",
   "rdp_subsampled_gaussian",
   "register_analysis",
+  "renyi_filter",
+  "selection_epsilon",
   "shuffled_delta",
   "shuffled_epsilon",
   "to_dp_event",
+  "trade_off",
   "would_exceed",
 ]

@@ -8,14 +8,13 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting import local_releases
 from jdp.accounting.composition import (
   Composition,
-  compose_both,
   compose_rounds,
   events_of_type,
   events_seen,
 )
+from jdp.accounting.observed import observed
 from jdp.accounting.profiles import (
   PrivacyProfile,
   moments_profile,
@@ -26,7 +25,6 @@ from jdp.accounting.profiles import (
   with_release,
 )
 from jdp.events import LocalRelease, Round
-from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
 _REFINEMENTS = 6
@@ -221,30 +219,22 @@ def _profile(
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
-  events, chosen = events_seen(ledger, relation, observer)
-  rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
-  # An observer of a user's reports knows that the user is in the sample. Sampling then hides
-  # nobody.
-  composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
+  seen = observed(ledger, relation, observer)
   analysis = (
     _ACCOUNTANTS[accountant]
     if tolerance is None
     else functools.partial(_pld_profile, tolerance=tolerance)
   )
-  profile = _composed_profile(composed, analysis)
-  if releases:
-    guarantee = local_releases.total_guarantee(releases)
-    _check_local_relation(guarantee.relation, chosen, bool(rounds))
+  profile = _composed_profile(seen.rounds, analysis)
+  if seen.guarantee is not None:
     # Two bounds of the same run: the parts added by basic composition, and all composed jointly.
-    basic = with_release(profile, guarantee.epsilon, guarantee.delta)
+    basic = with_release(profile, seen.guarantee.epsilon, seen.guarantee.delta)
     if accountant == "moments":
       profile = basic
     else:
-      joint = _composed_profile(
-        compose_both(composed, local_releases.compose_releases(releases)), analysis
-      )
-      profile = smaller(basic, with_release(joint, 0.0, guarantee.delta))
-  return with_overflow(profile, composed.overflow)
+      joint = _composed_profile(seen.joint, analysis)
+      profile = smaller(basic, with_release(joint, 0.0, seen.guarantee.delta))
+  return with_overflow(profile, seen.rounds.overflow)
 
 
 def _composed_profile(
@@ -252,20 +242,3 @@ def _composed_profile(
 ) -> PrivacyProfile:
   """The accountant's profile of a composition, or basic composition where that is better."""
   return smaller(analysis(composed), pure_profile(composed.max_loss()))
-
-
-def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:
-  """Refuses a relation that local releases do not cover.
-
-  The null record is a value, so replace-one covers zero-out.
-  """
-  if chosen not in {stated, Relation.ZERO_OUT if stated is Relation.REPLACE_ONE else stated}:
-    raise ValueError(
-      f"Expected relation {stated}, which the local releases state, got {chosen}; pass that "
-      "relation."
-    )
-  if with_rounds and chosen is Relation.ADD_REMOVE:
-    raise ValueError(
-      "Expected relation replace_one or zero_out for rounds and local releases of one observer, "
-      "got add_remove: who reports is seen; pass one of them, or account for each observer."
-    )

@@ -30,7 +30,12 @@ data sets fill. If a partial last batch is kept, it loses a record. An epoch is 
 replacement *and* a removal.
 
 **Balls in bins**: reveal the bins. The record's choice is the same on both sides, so an epoch costs
-one release.
+one release. If they stay hidden, Gaussian sums and weighted averages under add/remove or zero-out
+cost less: `jdp.accounting.pld.random_allocation`. Rounds of one epoch may have other multipliers:
+each counts as the least. If some rounds of an epoch are no Gaussians, their pairs are composed with
+that of the others. It is above what happens: with A >= 1 - p the others' likelihood ratio, that of
+the epoch is A + (1 - p) (R - 1), and the composition's A R is larger in convex order. Renyi
+divergences charge an epoch one release, as if bins were revealed.
 
 **Groups in turns** (`MinSeparationSampling`, `CyclicPoissonSampling`): every round is charged, as
 if it were always the turn of the record's group. That of a cyclic Poisson sample is charged as that
@@ -57,6 +62,7 @@ from typing import Any
 
 from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.pair_families import (
+  ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
   LAPLACE,
@@ -132,9 +138,10 @@ def amplified_pairs(
     dominating_pair(event.query, r, event.relation)
     for r in _SAMPLINGS[sampling_type](event.sampling, relation)
   )
-  # An epoch is charged for the record's one release in it, unamplified.
-  if sample_known or isinstance(event.sampling, EPOCHS) or not is_central(event.query):
+  if sample_known or not is_central(event.query):
     return charged
+  if isinstance(event.sampling, EPOCHS):
+    return tuple(_of_epoch(event.sampling, pair, relation) for pair in charged)
   return tuple(_amplified(event, pair, relation) for pair in charged)
 
 
@@ -224,6 +231,14 @@ def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> Domina
   if pair.family in _PURE and (pair.family is LAPLACE or relation is not Relation.ZERO_OUT):
     return DominatingPair(PURE, (_log_mixture(q, pure_epsilon(pair)),))
   return pair
+
+
+def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> DominatingPair:
+  """The pair of an epoch in which a record takes part in one release."""
+  hidden = isinstance(sampling, BallsInBins) and relation is not Relation.REPLACE_ONE
+  if not hidden or pair.family is not GAUSSIAN:
+    return pair
+  return DominatingPair(ALLOCATED_GAUSSIAN, (float(sampling.num_batches), pair.parameters[1]))
 
 
 def _log_mixture(q: float, epsilon: float) -> float:

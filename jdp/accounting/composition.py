@@ -165,12 +165,14 @@ def compose_rounds(
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
   for stream in streams.values():
-    items += _of_epochs(stream, relation)
+    items += _of_epochs(stream, relation, sample_known)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
 
 
-def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[DominatingPair, int]]:
+def _of_epochs(
+  stream: Mapping[Round, int], relation: Relation, sample_known: bool
+) -> list[tuple[DominatingPair, int]]:
   """The pairs of one sampler's rounds: the most severe of them, as many as there were epochs.
 
   It is enough to bound the run given the permutations (or bins), coupled as
@@ -178,7 +180,8 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
   record takes part in at most one round of an epoch. The run is the composition of those rounds'
   releases. These are at most E rounds, and may be any. In order of severity, each is dominated by
   one of the E most severe. E pairs are counted of each family and of each charge (a replacement, a
-  removal). That is above every choice.
+  removal). That is above every choice. Where bins are amplified (`jdp.accounting.amplification`),
+  they are not revealed. A pair is then that of an epoch of rounds which are all as severe.
 
   Epochs are counted by the rounds that start one. One more is counted if the first round of all
   does not (a slice of a run). There are never fewer than the rounds fill.
@@ -193,7 +196,8 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
-    for position, (family, parameters) in enumerate(amplified_pairs(event, relation)):
+    charged = amplified_pairs(event, relation, sample_known=sample_known)
+    for position, (family, parameters) in enumerate(charged):
       charges[position, family][parameters] += count
   return [
     item
@@ -203,7 +207,7 @@ def _of_epochs(stream: Mapping[Round, int], relation: Relation) -> list[tuple[Do
 
 
 def events_seen(
-  ledger: Ledger, relation: str | None, observer: str | None
+  ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
 ) -> tuple[Mapping[Event, int], Relation]:
   """The events that one observer saw, each with its count, and the relation to analyse them under.
 
@@ -213,10 +217,12 @@ def events_seen(
       released without protection costs the same under all. Its relation is ignored if anything else
       is there.
     observer: the observer asked for. None: the only one there is.
+    adaptive: whether events may have been chosen from what earlier ones released. What adds them up
+      is then no guarantee by itself.
 
   Raises:
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different
-      units.
+      units. Also if events were chosen adaptively, and may not.
   """
   counts: Counter[Event] = Counter()
   for event, count in ledger.entries:
@@ -234,6 +240,8 @@ def events_seen(
       "that saw something."
     )
   seen = {event: count for event, count in counts.items() if event.observer == chosen}
+  if not adaptive:
+    refuse_adaptive(event for event, _ in ledger.entries if event.observer == chosen)
   if len(units := {event.unit for event in seen}) > 1:
     raise ValueError(
       f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each."
@@ -243,6 +251,17 @@ def events_seen(
   return seen, Relation(
     _choose("relation", Relation, relation, {event.relation for event in protected or seen})
   )
+
+
+def refuse_adaptive(events: Iterable[Event]) -> None:
+  """Refuses events of which the sum of the costs is no guarantee."""
+  if number := sum(bool(event.adaptive) for event in events):
+    raise ValueError(
+      "Expected events whose sampling and noise were fixed before the run, got "
+      f"{number} kinds chosen from earlier releases, which composition theorems do not cover; "
+      "admit each by jdp.accounting.renyi_filter or gaussian_filter, whose budget is the "
+      "guarantee, or ask jdp.accounting.odometer."
+    )
 
 
 def events_of_type(event_type: type[E], events: Mapping[Event, int]) -> dict[E, int]:

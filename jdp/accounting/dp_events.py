@@ -20,6 +20,7 @@ from jdp.accounting.composition import Composition, compose_rounds, events_of_ty
 from jdp.accounting.correlated_runs import is_correlated
 from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.pair_families import (
+  ALLOCATED_GAUSSIAN,
   CONCENTRATED,
   GAUSSIAN,
   LAPLACE,
@@ -216,7 +217,7 @@ def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
   parameters = tuple(map(float, pair.parameters))
   if pair.family is NON_PRIVATE or math.inf in parameters:
     return dp.NonPrivateDpEvent()
-  if pair.family is GAUSSIAN:
+  if pair.family in (GAUSSIAN, ALLOCATED_GAUSSIAN):  # bins are exported as if they were revealed
     return dp.GaussianDpEvent(parameters[1]) if parameters[1] else dp.NonPrivateDpEvent()
   if pair.family is LAPLACE:
     return dp.LaplaceDpEvent(1 / parameters[0])

@@ -61,6 +61,19 @@ FIXED_SIZE_GAUSSIAN = PairFamily(
   _unbounded,
   None,
 )
+ALLOCATED_GAUSSIAN = PairFamily(
+  "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
+  # By divergences they cost what one round does: these are jointly quasi-convex.
+  lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
+  _unbounded,
+  lambda parameters: -parameters[1],  # asked only at one number of rounds
+)
+GROUP_GAUSSIAN = PairFamily(
+  "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
+  lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
+  _unbounded,
+  None,
+)
 LAPLACE = PairFamily(
   "Laplace",  # (sensitivity / scale,)
   lambda parameters, orders: closed_forms.laplace(parameters[:, 0], orders),

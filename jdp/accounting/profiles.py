@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.composition import Composition
-from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, PairFamily
+from jdp.accounting.pair_families import ALLOCATED_GAUSSIAN, GAUSSIAN, NON_PRIVATE, PairFamily
 from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
 
 # The search for the best order starts from these. It doubles order - 1 beyond while that helps.
@@ -118,7 +118,7 @@ def moments_profile(composed: Composition) -> PrivacyProfile:
 
   It takes Gaussian sums, orders 2..33 and the classic conversion.
   """
-  if others := composed.groups.keys() - {GAUSSIAN, NON_PRIVATE}:
+  if others := composed.groups.keys() - {GAUSSIAN, ALLOCATED_GAUSSIAN, NON_PRIVATE}:
     raise ValueError(
       "Expected Gaussian sums of Poisson samples for accountant='moments', as published, got "
       f"{names_of(others)}; pass accountant='rdp'."

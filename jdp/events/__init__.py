@@ -22,6 +22,7 @@ ledger cannot take them for one event.
 
 from jdp.events.base import (
   EVENT_TYPES,
+  MARKS,
   NO_NUMBER,
   EventBase,
 )
@@ -62,6 +63,7 @@ from jdp.events.sampling import (
 
 __all__ = [
   "EVENT_TYPES",
+  "MARKS",
   "NO_NUMBER",
   "BallsInBins",
   "ConcentratedRelease",

@@ -18,6 +18,9 @@ NO_NUMBER = np.int32(-1)
 
 _ALWAYS_LEAVES = ("number", "index")  # what tells the rounds of a scan apart
 
+MARKS = ("key_exposed", "adaptive")
+"""Fields that take no part in equality, but that ledgers and their files keep."""
+
 T = TypeVar("T")
 
 
@@ -34,10 +37,15 @@ class EventBase:
     key_exposed: Whether the release's noise came from a key that `jdp.random.secure_key` did not
       make, or that drew something else too. Then the event's guarantee does not hold against anyone
       who knows or guesses that key.
+    adaptive: Whether its noise multiplier, its sampling, or that it happened at all was chosen from
+      what earlier events released. An epsilon that adds up such events is no guarantee. Only a
+      filter or an odometer (`jdp.accounting.filters`) states one. A clip norm that follows earlier
+      releases is not adaptive in this sense if the noise is in proportion.
   """
 
   number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)
   key_exposed: bool | jax.Array = dataclasses.field(default=False, compare=False, repr=False)
+  adaptive: bool = dataclasses.field(default=False, compare=False, repr=False)
 
 
 @dataclass_transform(frozen_default=True)

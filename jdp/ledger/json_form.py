@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jdp import guarantees
-from jdp.events import EVENT_TYPES, CorrelatedGaussianSum, Event, FixedSizeSampling
+from jdp.events import EVENT_TYPES, MARKS, CorrelatedGaussianSum, Event, FixedSizeSampling
 
 _LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
@@ -29,9 +29,13 @@ def to_json(value: Any) -> Any:
   if not dataclasses.is_dataclass(value):
     return value
   fields = {name: to_json(getattr(value, name)) for name in _compared(type(value))}  # type: ignore[arg-type]
-  # Fields that take no part in equality are left out, except the mark of an exposed key.
-  exposed = {"key_exposed": True} if getattr(value, "key_exposed", False) else {}
-  return {"type": type(value).__name__, **fields, **exposed}
+  # Fields that take no part in equality are left out, except marks.
+  return {"type": type(value).__name__, **fields, **dict.fromkeys(_marks(value), True)}
+
+
+def _marks(value: Any) -> tuple[str, ...]:
+  """The names of the marks that an event bears."""
+  return tuple(name for name in MARKS if getattr(value, name, False))
 
 
 @functools.cache
@@ -168,9 +172,9 @@ def _without_numbers(value: Any, numbers: list[Any]) -> Any:
     _without_numbers(getattr(value, name), numbers)
     for name in _compared(kind)  # type: ignore[arg-type]
   ]
-  if exposed := bool(getattr(value, "key_exposed", False)):
-    numbers.append(exposed)
-  return (kind, exposed, *parts)
+  marks = _marks(value)
+  numbers += [True] * len(marks)
+  return (kind, marks, *parts)
 
 
 def _column(values: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import (
+  MARKS,
   NO_NUMBER,
   BallsInBins,
   CorrelatedGaussianSum,
@@ -281,8 +282,10 @@ def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
 
 
 def same_event(event: Event, other: Event) -> bool:
-  """Whether two events are equal, and their noise is equally well protected."""
-  return event == other and bool(event.key_exposed) == bool(other.key_exposed)
+  """Whether two events are equal, and bear the same marks."""
+  return event == other and all(
+    bool(getattr(event, mark)) == bool(getattr(other, mark)) for mark in MARKS
+  )
 
 
 def marked_exposed(events: Sequence[Event]) -> tuple[Event, ...]:

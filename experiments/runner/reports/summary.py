@@ -23,7 +23,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
   Returns:
     A row holds "setting", "label", "public" and "seeds". It holds `Interval`s of "rounds" and of
     every metric. Its "central", "release" and "local" are those of the repetition with the largest
-    central epsilon.
+    central epsilon, whose seed is "worst".
   """
   rows = []
   for name in dict.fromkeys(result["setting"] for result in results):
@@ -35,6 +35,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
     rounds = mean_interval([result["rounds"] for result in group])
     kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
     counts = {"public": worst.get("public", ""), "seeds": len(group), "rounds": rounds}
+    counts["worst"] = worst["seed"]
     rows.append({**kept, **counts, **intervals})
   return rows
 

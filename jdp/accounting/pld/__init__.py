@@ -26,8 +26,9 @@ The lower bound is below the composition's hockey stick by the same steps with s
 below the truth as well where data sets attain the pairs (`attained`), and is computed of those
 alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
-**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, Laplace,
-randomised response and pure releases have pairs. What is known by its Renyi divergences alone
+**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, epochs
+of Gaussians in bins (`random_allocation`), Laplace, randomised response and pure releases have
+pairs. What is known by its Renyi divergences alone
 (zero-concentrated releases, discrete Gaussian or Skellam sums, families of other packages)
 becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are pure ones, but for
 their delta. No result is above that of Renyi divergences or of basic composition.

@@ -7,21 +7,25 @@ import numpy as np
 
 from jdp.accounting.composition import Composition
 from jdp.accounting.pair_families import (
+  ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
+  GROUP_GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
   PURE,
   RANDOMIZED_RESPONSE,
   PairFamily,
 )
-from jdp.accounting.pld import pairs
+from jdp.accounting.pld import group_gaussian, pairs, random_allocation
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.plan import Term
 from jdp.accounting.renyi import closed_forms
 
 _LARGEST = 600.0  # of a pure release's epsilon
 _LEAST_MULTIPLIER = 1e-3
+# Parameters of these begin with (what, multiplier).
+_NOISED = (GAUSSIAN, FIXED_SIZE_GAUSSIAN, ALLOCATED_GAUSSIAN, GROUP_GAUSSIAN)
 
 
 def terms(composed: Composition, *, removed: bool, attained: bool = False) -> list[Term] | None:
@@ -41,8 +45,10 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
     if family not in _PAIRS:
       others[family] = parameters, counts
       continue
+    if family is ALLOCATED_GAUSSIAN:
+      parameters, counts = random_allocation.merged(parameters, counts)
     for row, count in zip(map(tuple, parameters.tolist()), map(int, counts.tolist()), strict=True):
-      if family is GAUSSIAN and row[0] == 1 and row[1] > 0:
+      if _is_whole(family, row) and row[1] > 0:
         precision += count / row[1] / row[1]
       elif not is_free(family, row):
         named = GAUSSIAN if attained and family is FIXED_SIZE_GAUSSIAN else family
@@ -63,10 +69,21 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
 
 def is_symmetric(composed: Composition, *, attained: bool) -> bool:
   """Whether both directions cost the same."""
-  if attained and FIXED_SIZE_GAUSSIAN in composed.groups:
+  if GROUP_GAUSSIAN in composed.groups or (attained and FIXED_SIZE_GAUSSIAN in composed.groups):
     return False
-  parameters, _ = composed.groups.get(GAUSSIAN, (np.ones((0, 2)), None))
-  return bool(np.all((parameters[:, 0] == 1) | (parameters[:, 0] == 0)))
+  return all(
+    _is_whole(family, row) or is_free(family, row)
+    for family in (GAUSSIAN, ALLOCATED_GAUSSIAN)
+    if family in composed.groups
+    for row in map(tuple, composed.groups[family][0].tolist())
+  )
+
+
+def _is_whole(family, row):
+  """Whether a pair is charged as a Gaussian release that no sampling amplifies."""
+  if family is ALLOCATED_GAUSSIAN:  # an epoch costs no more
+    return row[0] == 1 or row[1] < random_allocation.LEAST_MULTIPLIER
+  return family is GAUSSIAN and row[0] == 1
 
 
 def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
@@ -78,13 +95,13 @@ def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
 
 def is_unbounded(family: PairFamily, row: tuple[float, ...]) -> bool:
   """Whether a release hides nothing."""
-  if family in (GAUSSIAN, FIXED_SIZE_GAUSSIAN):
+  if family in _NOISED:
     return row[0] > 0 and row[1] == 0
   return family is NON_PRIVATE
 
 
 def _is_tame(family, row):
-  if family in (GAUSSIAN, FIXED_SIZE_GAUSSIAN):
+  if family in _NOISED:
     return row[0] >= 1e-300 and row[1] >= _LEAST_MULTIPLIER
   return bool(family.max_loss(np.array([row]))[0] <= _LARGEST)
 
@@ -100,6 +117,10 @@ def _gaussian(q, z, *, removed):
 
 def _fixed_size(q, z, *, removed):
   return pairs.fixed_size_gaussian(q, z)
+
+
+def _allocated(rounds, z, *, removed):
+  return random_allocation.allocated_gaussian(rounds, z, removed=removed)
 
 
 def _laplace(epsilon, *, removed):
@@ -118,6 +139,8 @@ def _randomized_response(noise, num_values, *, removed):
 _PAIRS: dict[PairFamily, Callable[..., Pair]] = {
   GAUSSIAN: _gaussian,
   FIXED_SIZE_GAUSSIAN: _fixed_size,
+  ALLOCATED_GAUSSIAN: _allocated,
+  GROUP_GAUSSIAN: group_gaussian.group_gaussian,
   LAPLACE: _laplace,
   RANDOMIZED_RESPONSE: _randomized_response,
   PURE: _pure,

@@ -87,8 +87,8 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
 
   def cells(edges):
     t = quantile(edges if removed else -edges[::-1])
-    none, none_error = _normal_masses(t)
-    one, one_error = _normal_masses(t - mean)
+    none, none_error = normal_masses(t)
+    one, one_error = normal_masses(t - mean)
     mixed, mixed_error = (
       (1 - q) * none + q * one,
       (1 - q) * none_error + q * one_error + UNIT * (none + one),
@@ -112,7 +112,7 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
 
 
-def _normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The standard normal probabilities [N + 1] of the cells between non-decreasing points t [N], and
   error bounds.
   """

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from jdp.accounting.composition import Composition
 from jdp.accounting.pld import bounds, discretise, families
+from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import Pair
@@ -45,6 +46,24 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
     if directions
     else rdp_profile(composed)
   )
+
+
+def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[Stick]]:
+  """For each direction that may cost more, upper bounds on the hockey stick.
+
+  Each bound is planned for one of the deltas. There is none where a lattice would have too many
+  points, where nothing is hidden and where nothing is shown.
+  """
+  directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
+  return [
+    [
+      bounds.upper(_composition(terms, chosen, discretise.upper))
+      for chosen in (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
+      if chosen is not None
+    ]
+    for terms in directions
+    if terms
+  ]
 
 
 def lower_epsilon(

@@ -136,7 +136,7 @@ def test_a_pair_of_renyi_divergences(rho):
 
 def test_the_cells_of_the_normal_distribution_err_by_less_than_stated():
   t = np.array([-30.0, -8.1, -2.0, -1e-3, 0.0, 0.5, 0.5000001, 3.0, 9.0, 20.0])
-  masses, errors = pairs._normal_masses(t)
+  masses, errors = pairs.normal_masses(t)
   with mpmath.workdps(60):
     ends = [mpmath.mpf(0), *(mpmath.ncdf(mpmath.mpf(v)) for v in t.tolist()), mpmath.mpf(1)]
     exact = [high - low for low, high in itertools.pairwise(ends)]

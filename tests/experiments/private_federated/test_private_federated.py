@@ -250,9 +250,23 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
     assert all(cell in row for cell in cells)
 
 
+def test_the_report_says_how_tight_epsilons_are_and_what_an_attacker_gains(finished):
+  report = (finished.path / "report.md").read_text()
+  part = report.partition("## What an attacker gains")[2].partition("\n## ")[0]
+  assert "no privacy" not in part  # no table row, as there is no guarantee
+  book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
+  lower, upper = accounting.epsilon_interval(book, DELTA, observer="model")
+  rates = accounting.trade_off(book, [0.001, 0.01], observer="model")
+  row = next(line for line in part.splitlines() if line.startswith("| local ε₁ = 8"))
+  _, _, between, *found = [cell.strip() for cell in row.split("|")][:5]
+  stated = re.fullmatch(r"between (\S+) and (\S+)", between)
+  assert float(stated[1]) <= lower <= upper <= float(stated[2]) < 1.01 * upper
+  assert np.all(rates <= [float(cell.rstrip("% ")) / 100 for cell in found])
+
+
 def test_what_lies_in_the_work_directory(finished):
   names = {path.name for path in finished.path.iterdir()}
-  plots = {"accuracy_over_rounds.png", "accuracy_against_epsilon.png"}
+  plots = {"accuracy_over_rounds.png", "accuracy_against_epsilon.png", "attacker.png"}
   assert names == plots | {
     "none",
     "central",

@@ -1,0 +1,232 @@
+"""Budgets and running costs of runs whose next event is chosen from what earlier ones released.
+
+Composition theorems add up events that were fixed beforehand. If the next noise multiplier, the
+next sampling or the decision to stop follows from earlier releases, then what was spent is a random
+number, and no guarantee at that number follows (arXiv 1605.08294). Two things do:
+
+* A **filter**: a budget that is fixed beforehand. It admits an event only if the sum stays within.
+  The run then has the budget's guarantee, whatever was chosen. It is that of the budget, also where
+  less was spent.
+* An **odometer**: a bound on the privacy loss that holds at all times together, with probability 1
+  - delta. It costs more than a filter, and no budget is needed.
+
+**Renyi filter** (arXiv 2008.11193, Theorem 3.1). At one order, fixed beforehand, a run whose Renyi
+divergences add up to at most B along each path has divergence B at most. It does not hold for the
+least over orders, which is chosen from the path. At the default order a run of zero-concentrated
+releases may spend as much as by the filter of arXiv 2203.05481.
+
+**Gaussian filter** (arXiv 2210.17520). A run of Gaussian releases whose 1/z^2 add up to at most
+1/Z^2 along each path is as private as one of multiplier Z.
+
+**Odometer**. Let L_t be the privacy loss of the first t events, and R_t the sum of their Renyi
+divergences at order a. Then exp((a - 1) (L_t - R_t)) is a supermartingale with mean 1 at most. So
+(Ville's inequality, as in arXiv 2203.05481) L_t <= R_t + log(1/delta) / (a - 1) at all times, with
+probability 1 - delta. Each of several orders has its share of delta.
+
+**What else happens**. A sample may overflow, and local releases have deltas. Those of all events
+add up along each path. A fixed share of delta is kept for them.
+
+**Epochs**. Given its permutation or bins, a record takes part in one round of each epoch. What that
+costs is at most what `jdp.accounting.composition` charges the epochs so far, along each path. The
+odometer's loss is then that of an observer who sees them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
+from jdp.accounting.composition import Composition
+from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pair_families import GAUSSIAN
+from jdp.accounting.profiles import names_of
+from jdp.accounting.renyi.conversions import IMPROVED
+from jdp.events import Event
+from jdp.ledger import Ledger
+
+_RESERVED = 0.01  # the share of delta for overflows and the deltas of local releases
+_ORDERS = 1 + np.geomspace(0.1, 500.0, 12)  # of the odometer
+_CANDIDATES = 1 + np.geomspace(1e-3, 1e6, 2000)  # for a filter's order
+
+
+class PrivacyFilter(NamedTuple):
+  """A budget for a run whose events may be chosen from earlier releases.
+
+  Attributes:
+    epsilon: with delta, the guarantee of every run of which each event was admitted before it
+      happened, stopped whenever and for whatever reason. It is not an epsilon of what was spent.
+    delta: see there.
+    spent: ledger -> the share of the budget that its events spend. Above 1 there is no guarantee.
+    admits: (ledger, event, count) -> whether that event may happen next, as often as the count (1
+      by default), after all of the ledger. Only the first question about a ledger counts: an event
+      that was admitted and not recorded must not have happened.
+  """
+
+  epsilon: float
+  delta: float
+  spent: Callable[[Ledger], float]
+  admits: Callable[..., bool]
+
+
+@checked
+def renyi_filter(
+  target_epsilon: float,
+  delta: float,
+  *,
+  order: float | None = None,
+  relation: str | None = None,
+  observer: str | None = None,
+) -> PrivacyFilter:
+  """The filter by Renyi divergences of one order. It takes every event that "rdp" takes.
+
+  Formal guarantee: (target_epsilon, delta)-differential privacy, under the relation and to the
+  observer of the events, for the whole run, earlier events included. See the module's docstring.
+
+  Args:
+    target_epsilon: > 0.
+    delta: in (0, 1).
+    order: above 1, fixed before the run. None: the one at which a run of Gaussian releases, not
+      sampled, may spend the most. Sampled ones often may spend more at a larger one, which
+      `jdp.accounting.epsilon` of a likely run helps to find.
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+    observer: server, clients or model. None: the ledger's only one.
+
+  Raises:
+    ValueError: if an argument is out of range, or no release meets the target at the order.
+
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> budget, spent = renyi_filter(2.0, 1e-5), Ledger()
+  >>> for noise in (4.0, 3.0, 5.0, 2.0, 2.0):  # each chosen after a look at the last release
+  ...   event = Round(PoissonSampling(1.0), GaussianSum(1.0, noise), adaptive=True)
+  ...   if budget.admits(spent, event):
+  ...     spent = spent.append(event)
+  >>> len(spent), round(budget.spent(spent), 2)
+  (3, 0.99)
+  """
+  _check(target_epsilon, delta)
+  shared = delta * (1 - _RESERVED)
+  if order is None:
+    order = float(
+      _CANDIDATES[np.argmax(_allowed(target_epsilon, _CANDIDATES, shared) / _CANDIDATES)]
+    )
+  _validate.in_range(1 + 1e-6, 1e9, order=order)
+  budget = float(_allowed(target_epsilon, np.array([order]), shared)[0])
+  if not budget > 0:
+    raise ValueError(
+      f"Expected an order at which some release is ({target_epsilon}, {delta})-DP, got {order}; "
+      "raise it, or leave it out."
+    )
+
+  def share(composed: Composition) -> float:
+    return float(composed.rdp((order,))[0]) / budget
+
+  return _filter(target_epsilon, delta, share, relation, observer)
+
+
+@checked
+def gaussian_filter(
+  target_epsilon: float, delta: float, *, relation: str | None = None, observer: str | None = None
+) -> PrivacyFilter:
+  """The filter for Gaussian releases that no sampling amplifies. It is tight.
+
+  Formal guarantee, arguments and errors: as for `renyi_filter`.
+
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> budget = gaussian_filter(2.0, 1e-5)
+  >>> rounds = Round(PoissonSampling(1.0), GaussianSum(1.0, 20.0), adaptive=True)
+  >>> [budget.admits(Ledger(), rounds, count=count) for count in (100, 101)]
+  [True, False]
+  """
+  _check(target_epsilon, delta)
+  multiplier = gaussian_noise_multiplier(target_epsilon, delta * (1 - _RESERVED))
+
+  def share(composed: Composition) -> float:
+    others = composed.groups.keys() - {GAUSSIAN}
+    parameters, counts = composed.groups.get(GAUSSIAN, (np.ones((0, 2)), np.ones(0)))
+    if others or not np.all(parameters[:, 0] == 1):
+      raise ValueError(
+        "Expected Gaussian releases that no sampling amplifies, got "
+        f"{names_of(others) or 'sampled ones'}; use renyi_filter."
+      )
+    with np.errstate(divide="ignore", over="ignore"):
+      return float(counts @ np.square(multiplier / parameters[:, 1]))
+
+  return _filter(target_epsilon, delta, share, relation, observer)
+
+
+@checked
+def odometer(
+  ledger: Ledger, delta: float, *, relation: str | None = None, observer: str | None = None
+) -> float:
+  """A bound on the privacy loss so far, which holds at all times of a run together.
+
+  Formal guarantee: for any neighbouring data sets, with probability 1 - delta over the run, the
+  logarithm of the ratio of probabilities of all that the observer saw is at no time above what
+  this function gives for the ledger of that time. So each event, and the moment to stop, may be
+  chosen from earlier releases. Orders are fixed: 12 from 1.1 to 501.
+
+  Args:
+    ledger: what was done up to now.
+    delta: in (0, 1), the same at all times.
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+    observer: server, clients or model. None: the ledger's only one.
+
+  Returns:
+    The bound, >= 0. It is infinite if overflows or deltas exceed their share of delta.
+
+  >>> from jdp import accounting
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> spent = subsampled_gaussian(0.01, 1.1, 1000)
+  >>> round(odometer(spent, 1e-5), 2), round(accounting.epsilon(spent, 1e-5), 2)
+  (3.32, 1.71)
+  """
+  _check(1.0, delta)
+  if not ledger.entries:
+    return 0.0
+  seen = observed(ledger, relation, observer, adaptive=True)
+  each = delta * (1 - _RESERVED) / len(_ORDERS)
+  losses = seen.joint.rdp(tuple(_ORDERS.tolist())) - math.log(each) / (_ORDERS - 1)
+  least = float(np.min(np.append(losses, seen.joint.max_loss())))
+  return least if _rare(seen, least) <= delta * _RESERVED else math.inf
+
+
+def _check(target_epsilon: float, delta: float) -> None:
+  _validate.positive(target_epsilon=target_epsilon, delta=delta)
+  if not 1e-100 <= delta < 1:
+    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
+
+
+def _allowed(epsilon: float, orders: np.ndarray, delta: float) -> np.ndarray:
+  """The divergence at each order that `IMPROVED` turns into this epsilon."""
+  return epsilon - IMPROVED.epsilon(orders, np.zeros(len(orders)), delta)
+
+
+def _rare(seen: Observed, epsilon: float) -> float:
+  """What overflows and the deltas of local releases add to delta."""
+  overflow = seen.rounds.overflow
+  return seen.delta + (overflow * (1 + math.exp(min(epsilon, 700.0))) if overflow else 0.0)
+
+
+def _filter(
+  epsilon: float,
+  delta: float,
+  share: Callable[[Composition], float],
+  relation: str | None,
+  observer: str | None,
+) -> PrivacyFilter:
+  """The filter that adds up shares of its budget."""
+
+  def spent(ledger: Ledger) -> float:
+    if not ledger.entries:
+      return 0.0
+    seen = observed(ledger, relation, observer, adaptive=True)
+    return max(share(seen.joint), _rare(seen, epsilon) / (delta * _RESERVED))
+
+  def admits(ledger: Ledger, event: Event, count: int = 1) -> bool:
+    return spent(ledger.extend([(event, count)])) <= 1
+
+  return PrivacyFilter(epsilon, delta, spent, admits)
