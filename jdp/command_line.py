@@ -105,9 +105,9 @@ def _plan(options: argparse.Namespace) -> int:
     f"Gaussian sum; add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
   )
   _print_table(("rounds", "noise multiplier", *_BOUNDS), rows)
-  print(_LEGEND)
   for error in refused:
     print(f"none: {error}")
+  print(_LEGEND)
   return 0
 
 

@@ -52,6 +52,7 @@ from jdp.federated.estimators import true_average
 from jdp.guarantees import Relation, Unit
 from jdp.matrix_factorization import Strategy
 
+_count = partial(_validate.integer, 1)
 _NONE = "none"
 
 
@@ -64,11 +65,14 @@ class CorrelatedNoiseOptions(TrainingOptions, StrategyOptions, FederationOptions
     "Rows of the table: no privacy, and strategies of noise.",
     choices=(_NONE, *STRATEGIES),
   )
+  num_rounds: int = option(
+    100, "Rounds of training, which strategies are made for.", check=_count, most=1_000
+  )
   clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
   participation_cap: int | None = option(
     None,
     "The most rounds of one user, where groups take turns. Default: as many as fit.",
-    check=partial(_validate.integer, 1),
+    check=_count,
   )
 
 

@@ -121,7 +121,8 @@ def measure(query: SumQuery, record: PyTree, num_rounds: int) -> Measured:
   """The noise of a run without clients, over the coordinates of a record."""
   total = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record)
   release, state = jax.jit(lambda key, state: query.finalize(key, state, total)), query.init(total)
-  so_far, errors, times = np.zeros(()), [], []
+  size = sum(x.size for x in jax.tree.leaves(total))
+  so_far, errors, times = np.zeros(size), [], []
   for key in jax.random.split(jax.random.key(0), num_rounds):
     begun = time.perf_counter()
     result, _, state = jax.block_until_ready(release(key, state))
