@@ -97,6 +97,7 @@ def adaptive(key):
   return transforms.privatize(queries.grouped(groups, {"w": "a", "b": "b"}), key)
 
 
+@pytest.mark.slow
 def test_scan_equals_a_loop_and_stacks_the_events(key):
   optimizer = optax.chain(adaptive(key), optax.scale_by_learning_rate(0.1), optax.trace(0.9))
   steps = jax.tree.map(lambda *x: jnp.stack(x), *(gradients(4, seed) for seed in range(3)))

@@ -174,12 +174,12 @@ def rounds_figure() -> Figure:
     ("central noise", "model"),
   ]
   # Lines that coincide are drawn once, under all their names.
-  names: dict[float, list[str]] = {}
+  names: dict[str, list[str]] = {}
   found = {}
   for name, observer in lines:
     epsilons = [epsilon(name, observer, 0.3, rounds=count) for count in rounds]
-    names.setdefault(round(epsilons[-1], 4), []).append(f"{name}, against the {observer}")
-    found[round(epsilons[-1], 4)] = epsilons
+    names.setdefault(rounded_up(epsilons[-1], 5), []).append(f"{name}, against the {observer}")
+    found[rounded_up(epsilons[-1], 5)] = epsilons
   looks = style.distinct(["\n".join(group) for group in names.values()])
   for epsilons, (label, look) in zip(found.values(), looks.items(), strict=True):
     axes.plot(rounds, epsilons, label=label, **look)

@@ -173,6 +173,7 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
   assert audits["quiet"].epsilon > stated["quiet"]
 
 
+@pytest.mark.slow
 def test_one_shot_estimate_of_a_round():
   """150 canaries know a standard deviation to 6 %: on fixed keys, a factor of two in epsilon is a
   wide margin.

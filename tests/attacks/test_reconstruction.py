@@ -226,6 +226,7 @@ def test_candidates_start_where_they_are_told(network):
   np.testing.assert_allclose(match.input, value, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("released", [0.0, math.nan, math.inf])
 def test_matching_survives_hostile_releases(network, released):
   gradient_of, attack = network

@@ -112,7 +112,7 @@ def test_estimate_keeps_the_shape_and_is_float32(case):
   assert estimate.dtype == jnp.float32
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 def test_privatize_is_decode_after_encode_compiled_or_not(case):
   mechanism, value = case
   key = jax.random.key(0)
@@ -122,7 +122,7 @@ def test_privatize_is_decode_after_encode_compiled_or_not(case):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 def test_vmap_equals_loop(case):
   mechanism, value = case
   batch = releases(mechanism)(keys(), value)
@@ -231,7 +231,7 @@ def register(monkeypatch):
   return registry.register
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(register, epsilon):
   def half_stated(setting):

@@ -128,7 +128,7 @@ def test_privacy_of_a_coordinate_is_not_privacy_of_the_update():
   np.testing.assert_allclose(losses.sum(), 2.5, rtol=1e-6)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @every_kind
 def test_the_noise_has_the_stated_law_and_variance(kind, key):
   """An error of 2 % in the scale is caught."""

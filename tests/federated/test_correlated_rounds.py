@@ -140,6 +140,7 @@ def test_what_does_not_fit_is_refused():
     clipped_denominator(flat_clipping(1.0), 1.0, 8.0, strategy=mf.tree(3))
 
 
+@pytest.mark.slow
 def test_a_plan_counts_the_overflows_of_all_its_rounds():
   delta, users = 1e-3, 80
   sampler = sampling.cyclic_poisson(users, 4, 0.25, capacity=14)

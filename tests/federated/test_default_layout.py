@@ -105,6 +105,7 @@ def test_every_device_has_chunks_to_compute():
   assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=2).chunk_size == 1
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_is_left_as_it_was():
   """A layer changed inside of jit would stay changed in every later call, and not learn."""
   model = Model(LOGISTIC.init, jax.jit(LOGISTIC.apply))
@@ -136,6 +137,7 @@ def test_a_round_is_the_one_of_its_layout_and_a_chunk_size_alone_keeps_gradients
   assert np.any(chosen != weights(chunk_size=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_copied", [2**32, 0], ids=["a copy on each", "a share on each"])
 def test_train_takes_all_devices_and_shows_one(all_devices, monkeypatch, most_copied):
   """The test data are committed to a device, as a script may have them."""
@@ -189,7 +191,7 @@ else:
   ],
   ids=["cores", "chosen by XLA_FLAGS", "chosen by JAX", "too late"],
 )
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core is one device")
 def test_all_cores_are_devices_unless_the_user_chose(first, flags, expected):
   done = subprocess.run(

@@ -25,6 +25,7 @@ def test_every_public_user_counts_once_whatever_its_size():
   assert found["half"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_user_moves_the_sum_by_at_most_its_bound_and_the_denominator_is_public():
   """Without noise: values beyond [0, 1] are clipped, NaN is 0, and half of all are expected."""
   found = evaluate_privately(first, jnp.float32(0), USERS, noise_multiplier=0.0, noise_key=KEY)

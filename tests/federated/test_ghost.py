@@ -219,7 +219,7 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
   assert np.linalg.norm(ends[1] - ends[0]) < 2e-4 * np.linalg.norm(ends[0])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("network", "inputs"),
   [

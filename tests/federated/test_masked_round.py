@@ -192,6 +192,7 @@ def test_the_sum_of_the_reports_alone_does_not_open():
   assert np.all(alone == 9)
 
 
+@pytest.mark.slow
 def test_other_noise_is_refused():
   query = discrete_sum(jnp.zeros(4), 1.0, 1.0, num_clients=CLIENTS)
   with pytest.raises(ValueError, match="Expected a discrete_sum with noise='skellam'"):

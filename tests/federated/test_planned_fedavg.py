@@ -63,6 +63,7 @@ def test_it_is_the_procedure_made_by_hand(key):
   assert results[0].ledger == results[1].ledger
 
 
+@pytest.mark.slow
 def test_no_more_rounds_than_planned_and_fewer_on_request():
   algorithm = dp_fedavg(LOSS, CLIENTS, **PLAN, noise_multiplier=1.0)
   params = MODEL.init(jax.random.key(0))

@@ -28,6 +28,8 @@ SAMPLERS = {
   "fixed_size": lambda population: sampling.fixed_size(population, 4),
   "shuffled": lambda population: sampling.shuffled(population, 5),
   "balls_in_bins": lambda population: sampling.balls_in_bins(population, 3),
+  "min_separation": lambda population: sampling.min_separation(population, 3, 2),
+  "cyclic_poisson": lambda population: sampling.cyclic_poisson(population, 3, 0.5),
 }
 OTHERS = {"one too many": CLIENTS + 1, "one too few": CLIENTS - 1, "far too many": 50 * CLIENTS}
 POPULATIONS = {"right": CLIENTS, **OTHERS}
@@ -120,6 +122,16 @@ def members(sampler):
 
 # Every entry point that takes a sampler, a sample, or a number of clients: population -> a trace of
 # what joins them.
+def evaluate_privately(sampler):
+  return federated.evaluate_privately(
+    lambda params, client: {"share": client[0]},
+    (),
+    jnp.ones((CLIENTS, 1)),
+    noise_multiplier=1.0,
+    sampler=sampler,
+  )
+
+
 SAMPLED = {
   "rounds": rounds,
   "federated_averaging": federated_averaging,
@@ -130,6 +142,7 @@ SAMPLED = {
   "unrounded_cohort_sum": functools.partial(cohort_sum, total_of=federated.unrounded_cohort_sum),
   "contribution_sum": contribution_sum,
   "members": members,
+  "evaluate_privately": evaluate_privately,
 }
 
 
@@ -199,9 +212,10 @@ COUNTED = {
 # data's own number.
 ELSEWHERE = {
   "adaptive_average", "add_updates", "arrivals", "average_model", "average_predictions",
-  "client_mesh", "clipped_denominator", "dp_fedavg", "exact_update", "fastest", "fixed_denominator",
-  "flat_clipping", "gaussian_update", "per_layer_clipping",
-  "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "p_norm_descent",
+  "client_mesh", "clipped_denominator", "dp_fedavg", "evaluate_users", "exact_update", "fastest",
+  "fixed_denominator", "flat_clipping", "gaussian_update", "per_layer_clipping",
+  "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "no_improvement",
+  "p_norm_descent",
   "passes", "privatize", "proximal_point", "record_like", "release", "replicate",
   "secure_aggregation", "shard", "spread_instances", "true_average", "use_all_cores",
   "weight_by_examples",
@@ -247,7 +261,7 @@ def public_functions(module):
 
 def test_every_sampler_and_every_procedure_is_tested_here():
   """A new public one must be entered in one of these tables."""
-  assert public_functions(sampling) == SAMPLERS.keys()
+  assert public_functions(sampling) == SAMPLERS.keys() | {"groups_by_identity"}
   modules = (federated, federated.draw_and_discard, transforms)
   found = set().union(*map(public_functions, modules))
   assert found == SAMPLED.keys() | COUNTED.keys() | ELSEWHERE

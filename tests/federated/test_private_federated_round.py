@@ -188,7 +188,7 @@ def test_a_round_computed_twice_is_the_same_twice():
   assert flat(run(EVERYTHING, seed=7)[0]).tolist() != flat(run(EVERYTHING)[0]).tolist()
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("made", "same"),
   [

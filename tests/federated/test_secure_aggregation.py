@@ -73,6 +73,7 @@ def test_reports_are_uniform_words(key):
   statistical.assert_uncorrelated(2.0 * bits - 1, catches=0.08)
 
 
+@pytest.mark.slow
 def test_reports_given_their_sum_are_independent_of_the_values(key):
   """All but one report of a connected graph are jointly uniform: signs of their products show no
   relation.

@@ -105,6 +105,7 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
   assert (seen[0].round, seen[0].diagnostics, len(seen[0].ledger)) == (0, None, 0)
 
 
+@pytest.mark.slow
 def test_it_runs_without_anything_to_evaluate_or_diagnose():
   seen = []
   result = run(averaging(diagnose=False), callbacks=[seen.append])

@@ -28,7 +28,7 @@ def by_optax(num_rounds, schedule, momentum, weight_decay):
   return np.stack(rows)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("momentum", "weight_decay"), [(0.9, 0.1), (0.0, 0.0), (0.9, 0.0), (0.0, 0.1)]
 )

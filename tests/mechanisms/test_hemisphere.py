@@ -53,6 +53,7 @@ def test_the_near_hemisphere_has_the_stated_share(length):
   statistical.assert_proportion(near.sum(), len(near), share, catches=0.03)
 
 
+@pytest.mark.slow
 def test_reports_are_uniform_within_the_hemispheres():
   """Unit vectors, with no preference around the axis u and the exact distribution of <V, u>^2,
   Beta(1/2, (d-1)/2).

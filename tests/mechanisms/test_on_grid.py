@@ -50,7 +50,7 @@ def test_to_nearest_moves_no_coordinate_by_more_than_half_the_spacing():
   assert np.max(np.abs(moved)) > 0.49 * SPACING
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_every_estimate_is_a_multiple_of_the_spacing(unbiased):
   estimates = draw(rounded(MECHANISM, SPACING, unbiased=unbiased), 1000)

@@ -76,6 +76,7 @@ def test_height_has_the_exact_law(dim, epsilon):
   assert chi_square_p_value(t, cap, p=0.98 * cap.p) < FALSE_FAILURE_RATE  # p 2 % too high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "epsilon"), SETTINGS)
 def test_cap_is_hit_with_probability_p(dim, epsilon):
   """5 standard errors of a million draws: an error of p above 0.24 points shows."""
@@ -139,7 +140,7 @@ def draw(mechanism, value, count):
   return releases.draw(mechanism.encode, value, count, seed=3).astype(np.float64)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dim", "epsilon", "count"),
   [(2, 1.0, 200_000), (3, 4.0, 200_000), (10, 8.0, 50_000), (1000, 16.0, 2000), (10**5, 64.0, 300)],
@@ -206,7 +207,7 @@ def test_release_is_unbiased(dim, epsilon, count):
   assert FALSE_FAILURE_RATE < stats.chi2(dim - 1).sf(across / per_axis) < 1 - FALSE_FAILURE_RATE
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "epsilon"), [(10, 8.0), (1000, 4.0)])
 def test_mean_squared_error_is_the_stated_one(dim, epsilon):
   """It is a constant: ||Z||^2 = 1/m^2 and the mean is u, so only the mean is random."""
@@ -231,7 +232,7 @@ def test_basis_vectors_and_their_negatives_are_ordinary_inputs(dim, count):
     assert abs(np.mean(sign * v[:, axis] >= gamma) - p) < MAX_Z * math.sqrt(p * (1 - p) / count)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3, 10, 1000, 10**5])
 @pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -np.inf, 1e-40])
 def test_input_without_a_direction_releases_as_the_first_basis_vector(dim, filling):

@@ -46,6 +46,7 @@ def test_component_along_the_input_has_the_exact_law(epsilon):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-3, 4.0, 256.0])
 def test_tabulated_quantiles_are_accurate_in_both_tails(epsilon):
   """Within 1e-5 and float32's own rounding, down to the smallest 64-bit uniforms."""
@@ -66,7 +67,7 @@ def unit_vector(dim):
   return u / np.linalg.norm(u)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "count"), [(2, 40_000), (50, 20_000)])
 def test_estimate_is_unbiased_and_noise_orthogonal_to_the_input_is_not_renormalised(dim, count):
   mechanism, u = priv_unit_g(dim, 4.0), unit_vector(dim)

@@ -50,6 +50,7 @@ def test_estimate_is_unbiased_with_the_stated_error(mechanism, length):
   assert MAX_Z * z[:, 3].std() / math.sqrt(len(z)) < 0.02 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", [0.0, np.nan, np.inf, -1e38, 1e-40])
 def test_no_input_breaks_the_bound_on_the_release(mechanism, filling):
   z = draw(mechanism, np.full(20, filling), 1000)

@@ -65,7 +65,7 @@ def test_sum_is_that_of_the_releases(name, make_key):
   assert_is_the_sum_of_releases(mechanism, make_key(0), values_of(shape), weights)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [None, 1, 22])
 def test_no_block_size_leaves_out_or_doubles_a_client(block_size):
   assert_is_the_sum_of_releases(

@@ -133,6 +133,7 @@ def test_bad_arguments_are_refused(arguments, message):
     glm(*arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["linear", "logistic", "multinomial"])
 def test_the_smoothness_bounds_the_curvature_and_is_nearly_attained(family):
   """For features of all ones at the scores of most curvature."""
@@ -161,6 +162,7 @@ def test_no_gradient_exceeds_its_bound_and_a_confident_mistake_attains_it(family
   assert 0.999 < largest <= model.gradient_bound == 1.0
 
 
+@pytest.mark.slow
 def test_steps_of_two_over_the_smoothness_never_part_two_models_and_longer_ones_do():
   model = glm("multinomial", (FEATURES,), 3)
   client = Examples(jnp.ones((1, FEATURES)), jnp.ones(1, jnp.int32), jnp.ones(1))

@@ -29,6 +29,7 @@ def names(model, shape, **options):
   return [finding.where for finding in models.validate(model, shape, **options)]
 
 
+@pytest.mark.slow
 def test_every_layer_that_mixes_examples_is_named_and_no_other():
   found = models.validate(models.from_flax(TwoNorms(), (4,)), (4,))
   assert [f.where for f in found] == ["TwoNorms/first", "TwoNorms/second"]
@@ -63,6 +64,7 @@ def test_what_mixes_in_training_alone_is_found():
   assert "mixed (test_validation.py, line" in where
 
 
+@pytest.mark.slow
 def test_words_are_inputs_too():
   embed = nn.Sequential([nn.Embed(2, 4), lambda x: x.reshape(x.shape[0], -1), nn.Dense(2)])
   assert names(models.from_flax(embed, (3,), dtype=jnp.int32), (3,), dtype=jnp.int32) == []
@@ -78,6 +80,7 @@ def test_parameters_that_only_noise_moves_are_named():
   assert names(numbered, (4,)) == ["version"]
 
 
+@pytest.mark.slow
 def test_an_output_without_an_axis_of_examples_or_not_finite_is_a_finding():
   for apply in (lambda p, x: jnp.sum(x @ p, 0), lambda p, x: x @ p / 0.0):
     assert names(Model(lambda key: jnp.ones((4, 2)), apply), (4,)) == ["the output"]

@@ -159,6 +159,7 @@ def test_a_tree_without_entries_has_norm_zero():
   assert float(vectors.l2_norm({"empty": jnp.zeros((0, 3))})) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "function", [vectors.l2_norm, vectors.unit, lambda x: vectors.clip(x, 1.0)]
 )

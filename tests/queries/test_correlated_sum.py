@@ -218,7 +218,7 @@ def test_an_adaptive_clip_norm_and_its_noise():
   assert query.public(query.init(record)).kept == ()
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "make", [functools.partial(mf.square_root_toeplitz, bands=8), mf.tree,
            functools.partial(mf.buffered_toeplitz, buffers=3)]

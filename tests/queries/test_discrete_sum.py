@@ -111,6 +111,7 @@ def test_sensitivity_is_that_of_the_integers(key):
   assert event.l1_norm == event.l2_norm * min(event.l2_norm, 16.0)
 
 
+@pytest.mark.slow
 def test_sums_wrap_no_more_than_bounded_and_the_bound_says_something(key):
   """All records point one way, the worst case: an eighth of the range would wrap often."""
   clients, dim = 30, 64
@@ -138,6 +139,7 @@ def test_modulus_does_not_change_a_sum_within_range(key):
     assert np.array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("noise", "kind"), [("gaussian", DiscreteGaussianSum), ("skellam", SkellamSum)]
 )

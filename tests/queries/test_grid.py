@@ -131,7 +131,7 @@ def noised(query, at, key):
   return np.asarray(release(query, jnp.full(100_000, np.float32(at)), key))
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "at",
   [(0.0, 1.0), (0.0, 0.5), (0.25, 1.25), (0.0, -1.0), (1e7, 1e7 + 1), (2.0**20, 2.0**20 + 0.5)],

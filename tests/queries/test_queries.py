@@ -44,7 +44,7 @@ def contribution(query, entries, weight):
   return np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(parts)])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @private_query
 @hypothesis
 @given(first=records, second=records, weight=weights, other_weight=weights)

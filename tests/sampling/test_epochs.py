@@ -30,7 +30,7 @@ def assignments(sampler, keys):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
 def test_every_record_has_at_most_one_round_of_an_epoch(key, sampler):
   num_batches = sampler.event(sampler.init()).num_batches

@@ -67,6 +67,7 @@ def test_integers_are_uniform_and_those_of_the_uneven_rest_are_marked(key):
   statistical.assert_frequencies(thirds, np.full(3, 1 / 3), catches=np.array([0.5, 0.25, 0.25]))
 
 
+@pytest.mark.slow
 def test_marked_integers_are_drawn_again(key):
   sample = draw(fixed_size(3 * 2**29, 500), jax.random.split(key, 20)).indices
   assert np.all(np.diff(sample, axis=1) > 0)

@@ -181,6 +181,7 @@ def test_the_cap_does_not_touch_those_below_it():
   np.testing.assert_array_equal(capped.indices, free.indices)
 
 
+@pytest.mark.slow
 def test_rounds_differ_and_repeat_with_their_key():
   sampler = poisson(1000, 0.1)
   first, again, other = (
