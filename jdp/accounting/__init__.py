@@ -3,7 +3,7 @@ guarantees.
 
 | subject | module |
 |---|---|
-| from a ledger to epsilon and delta, and back | `accountant`, `calibration`, `budgets` |
+| from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | runs with correlated noise | `correlated_runs` |
@@ -13,10 +13,7 @@ guarantees.
 | the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
-| what an attacker gains | `trade_off` |
-| groups of records | `groups` |
-| the best of a random number of runs | `private_selection` |
-| runs whose events are chosen from earlier releases | `filters` |
+| budgets, filters, groups, an attacker's gain, the best of runs | `statements/` |
 | events of other packages | `dp_events` |
 """
 
@@ -26,7 +23,6 @@ from jdp.accounting.analytic_gaussian import (
   gaussian_epsilon,
   gaussian_noise_multiplier,
 )
-from jdp.accounting.budgets import would_exceed
 from jdp.accounting.calibration import (
   calibrate_clip_norm,
   calibrate_cohort,
@@ -37,15 +33,21 @@ from jdp.accounting.calibration import (
 )
 from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
-from jdp.accounting.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.float_noise import grid_surcharge
-from jdp.accounting.groups import group_epsilon
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
-from jdp.accounting.private_selection import selection_epsilon
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
-from jdp.accounting.trade_off import FALSE_POSITIVE_RATES, AttackerGain, attacker_gain, trade_off
+from jdp.accounting.statements.budgets import would_exceed
+from jdp.accounting.statements.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
+from jdp.accounting.statements.group_privacy import group_epsilon
+from jdp.accounting.statements.private_selection import selection_epsilon
+from jdp.accounting.statements.trade_off_curves import (
+  FALSE_POSITIVE_RATES,
+  AttackerGain,
+  attacker_gain,
+  trade_off,
+)
 
 __all__ = [
   "FALSE_POSITIVE_RATES",

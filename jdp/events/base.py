@@ -39,8 +39,8 @@ class EventBase:
       who knows or guesses that key.
     adaptive: Whether its noise multiplier, its sampling, or that it happened at all was chosen from
       what earlier events released. An epsilon that adds up such events is no guarantee. Only a
-      filter or an odometer (`jdp.accounting.filters`) states one. A clip norm that follows earlier
-      releases is not adaptive in this sense if the noise is in proportion.
+      filter or an odometer (`jdp.accounting.renyi_filter`, `odometer`) states one. A clip norm that
+      follows earlier releases is not adaptive in this sense if the noise is in proportion.
   """
 
   number: ArrayLike = dataclasses.field(default=NO_NUMBER, compare=False, repr=False)

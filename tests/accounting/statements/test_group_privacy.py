@@ -10,8 +10,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant as pld_accountant
 
 from jdp import accounting
-from jdp.accounting import groups
 from jdp.accounting.observed import observed
+from jdp.accounting.statements import group_privacy
 from jdp.events import BallsInBins, GaussianSum, LaplaceSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, Observer, Relation, Unit
 from jdp.ledger import Ledger, subsampled_gaussian
@@ -105,9 +105,9 @@ def test_only_plain_poisson_rounds_have_a_pair_for_groups():
   # Other events that are charged as Gaussians may add up across rounds: they are taken by steps.
   bins = Ledger().append(Round(BallsInBins(1, True), GaussianSum(1.0, 5.0)))
   plain = subsampled_gaussian(0.1, 5.0, 1)
-  assert groups._has_group_pairs(plain, observed(plain, None, None))
+  assert group_privacy._has_group_pairs(plain, observed(plain, None, None))
   both = plain + bins
-  assert not groups._has_group_pairs(both, observed(both, None, None))
+  assert not group_privacy._has_group_pairs(both, observed(both, None, None))
   found = accounting.group_epsilon(bins, 1e-5, group_size=3)
   exact = accounting.gaussian_epsilon(5.0 / 3, 1e-5)
   assert exact <= found <= 1.002 * exact

@@ -25,7 +25,7 @@ from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
 from jdp.accounting.profiles import with_overflow
-from jdp.accounting.trade_off import tangents
+from jdp.accounting.statements.trade_off_curves import tangents
 from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
 from jdp.ledger import Ledger
 

@@ -9,7 +9,7 @@ from dp_accounting import rdp
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from jdp import accounting
-from jdp.accounting import private_selection
+from jdp.accounting.statements import private_selection
 from jdp.events import GaussianSum, PoissonSampling, PureRelease, Round
 from jdp.ledger import Ledger, subsampled_gaussian
 

@@ -9,7 +9,7 @@ import pytest
 
 from jdp import _distribution
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("notebooks", ROOT / ".ci" / "notebooks.py")
 notebooks = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(notebooks)

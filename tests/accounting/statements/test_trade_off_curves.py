@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from jdp import accounting
-from jdp.accounting.trade_off import FALSE_POSITIVE_RATES
+from jdp.accounting.statements.trade_off_curves import FALSE_POSITIVE_RATES
 from jdp.events import GaussianSum, LaplaceSum, LocalRelease, PoissonSampling, PureRelease, Round
 from jdp.guarantees import ApproxDP, Observer, Relation, Unit
 from jdp.ledger import Ledger, subsampled_gaussian

@@ -1,0 +1,10 @@
+"""What else can be stated of a ledger, beside its epsilon and delta.
+
+| subject | module |
+|---|---|
+| whether further events exceed a budget | `budgets` |
+| runs whose events are chosen from earlier releases | `filters` |
+| groups of records | `group_privacy` |
+| the best of a random number of runs | `private_selection` |
+| what an attacker gains | `trade_off_curves` |
+"""
