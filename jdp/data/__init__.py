@@ -1,7 +1,7 @@
 """Data sets, and users who hold them."""
 
-from jdp.data.adult import adult
-from jdp.data.cifar10 import cifar10
+from jdp.data.adult_table import adult
+from jdp.data.cifar10_images import cifar10
 from jdp.data.clients import (
   Examples,
   examples,

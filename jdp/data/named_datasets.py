@@ -6,8 +6,8 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.data.adult import adult
-from jdp.data.cifar10 import cifar10
+from jdp.data.adult_table import adult
+from jdp.data.cifar10_images import cifar10
 from jdp.data.clients import examples
 from jdp.data.datasets import Dataset, digits, mnist
 from jdp.data.files import first_file, read_arrays
