@@ -10,9 +10,9 @@ README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
 
 
-def run(block):
+def run(block, names=None):
   """Runs a block as a user would, who has no strict promotion."""
-  names = {}
+  names = {} if names is None else names
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
     exec(compile(block, "README.md", "exec"), names)
   return names
@@ -26,6 +26,15 @@ def test_a_model_and_data_of_ones_own_train_within_their_target():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS[1:])
+def test_the_second_block_goes_on_from_the_first():
+  names = run(BLOCKS[1], run(BLOCKS[0]))
+  result = names["jdp"].federated.train(
+    names["algorithm"], names["result"].params, names["clients"]
+  )
+  assert 7.92 < names["jdp"].accounting.epsilon(result.ledger, 1e-3) <= 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", BLOCKS[2:])
 def test_the_other_blocks_run(block):
   run(block)

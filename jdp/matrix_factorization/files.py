@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 
+from jdp._arguments import checked
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.buffered import BufferedStrategy
 from jdp.matrix_factorization.strategies import Strategy
@@ -19,6 +20,7 @@ _KINDS: dict[str, type] = {
 }
 
 
+@checked
 def save(strategy: Strategy, path: str | os.PathLike) -> None:
   """Writes a strategy's numbers, bit for bit, as an `.npz` file; `load` reads it back.
 
@@ -42,12 +44,14 @@ def save(strategy: Strategy, path: str | os.PathLike) -> None:
   os.replace(temporary, path)
 
 
+@checked
 def load(path: str | os.PathLike) -> Strategy:
   """The strategy that `save` wrote.
 
   Raises:
     ValueError: if the file holds none, or its numbers are not those that were saved.
   """
+  path = pathlib.Path(path)
   try:
     with np.load(path, allow_pickle=False) as file:
       saved = {name: file[name] for name in file.files}
