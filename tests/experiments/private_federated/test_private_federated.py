@@ -239,7 +239,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
     "python -m experiments.private_federated --flagfile=<folder>/run.flags",
   ):
     assert text in report
-  assert re.search(rf"\| jax +\| {re.escape(jax.__version__)}", report)
+  assert f"\n- jax: {jax.__version__}\n" in report
   assert "NOT PRIVATE" not in report + finished.out
   assert book.caveats == ()
   accuracy = results(finished.path)["summary"][2]["test_accuracy"]
@@ -266,7 +266,8 @@ def test_the_report_says_how_tight_epsilons_are_and_what_an_attacker_gains(finis
 
 def test_what_lies_in_the_work_directory(finished):
   names = {path.name for path in finished.path.iterdir()}
-  plots = {"accuracy_over_rounds.png", "accuracy_against_epsilon.png", "attacker.png"}
+  pictures = ("accuracy_over_rounds", "accuracy_against_epsilon", "attacker")
+  plots = {f"{name}.{kind}" for name in pictures for kind in ("png", "pdf")}
   assert names == plots | {
     "none",
     "central",
