@@ -295,7 +295,11 @@ def test_files_that_disagree_are_refused(tmp_path, sizes, message):
     mnist(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", SECRET, npz(train_writer=ARRAY)[:-9], npz(other=ARRAY)])
+@pytest.mark.parametrize(
+  "content",
+  [b"", SECRET, npz(train_writer=ARRAY)[:-9], npz(other=ARRAY)],
+  ids=["empty", "text", "cut", "another member"],  # A zip file holds the time.
+)
 def test_damaged_writers_are_refused(tmp_path, content):
   write_mnist(tmp_path)
   (tmp_path / "mnist_writer_ids.npz").write_bytes(content)

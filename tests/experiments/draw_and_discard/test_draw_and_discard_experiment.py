@@ -376,7 +376,7 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
       {"task": "variance", "dataset": "mnist"},
       "Expected --dataset only with --task=training or spam",
     ),
-    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or phishing"),
+    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or cifar10 or adult or"),
     ({"dataset": "phishing"}, "Expected --data_dir for phishing"),
     ({"rounds_per_pass": 144}, "Expected --rounds_per_pass of at most 143 users, got 144"),
     ({"epsilons": (-1.0,)}, "Expected --epsilons"),
