@@ -39,7 +39,10 @@ NAMED = MinSeparationSampling(B, K, 100, by_identity=True)
 COINS = CyclicPoissonSampling(B, 0.1, 100, by_identity=True)
 
 
-def run(query=PLAN, sampling=TURNS, indices=range(N), relation="zero_out", others=()):
+ALL = range(N)
+
+
+def run(query=PLAN, sampling=TURNS, indices=ALL, relation="zero_out", others=()):
   """The ledger of rounds; each event once."""
 
   def released(index):

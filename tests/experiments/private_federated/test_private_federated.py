@@ -277,9 +277,10 @@ def test_what_lies_in_the_work_directory(finished):
     "results.json",
     "report.md",
   }
-  for plot in plots:
-    assert (finished.path / plot).read_bytes().startswith(b"\x89PNG")
-    assert f"({plot})" in (finished.path / "report.md").read_text()
+  for name in pictures:
+    assert (finished.path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished.path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert f"({name}.png)" in (finished.path / "report.md").read_text()
   assert not finished.path.with_name("run.secret").exists()
 
 
