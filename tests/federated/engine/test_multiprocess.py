@@ -12,7 +12,7 @@ from jdp.federated import client_mesh, replicate
 from tests.helpers import two_process_scripts
 from tests.helpers.two_processes import train
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "helpers"
 
 
