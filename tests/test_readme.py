@@ -35,6 +35,33 @@ def test_the_second_block_goes_on_from_the_first():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS[2:])
-def test_the_other_blocks_run(block):
-  run(block)
+def test_one_value_is_made_private_on_the_client(capsys):
+  names = run(BLOCKS[2])
+  assert capsys.readouterr().out == f"{stated(BLOCKS[2], 'print(mechanism.guarantee)')}\n"
+  assert names["estimates"].shape == (256, 1000)
+  # The two sums are unbiased releases of one sum: each is within 6 deviations of it, but for 1e-8.
+  deviation = jax.numpy.std(names["estimates"], axis=0).mean() * 256**0.5
+  for total in (names["total"], names["estimates"].sum(0)):
+    assert abs(total.mean() - 2.56) < 6 * deviation / 1000**0.5
+
+
+@pytest.mark.slow
+def test_a_planned_run_is_accounted_for_before_it_is_made():
+  names = run(BLOCKS[3])
+  lower, upper = names["accounting"].epsilon_interval(names["plan"], delta=1e-5)
+  assert lower <= upper <= names["accounting"].epsilon(names["plan"], delta=1e-5)
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_reaches_what_its_comment_says(capsys):
+  names = run(BLOCKS[4])
+  comment = stated(BLOCKS[4], "# close to", after=False)
+  assert comment.startswith("1, -1, 0.5, 2 at epsilon 4.85,")
+  assert abs(names["weights"] - jax.numpy.array([1.0, -1.0, 0.5, 2.0])).max() < 0.5
+  assert round(names["accounting"].epsilon(names["spent"], delta=1e-5), 2) == 4.85
+
+
+def stated(block, code, *, after=True):
+  """The comment after some code of a block, or the rest of the comment that begins so."""
+  (line,) = [line for line in block.splitlines() if line.startswith(code)]
+  return line.split("#")[1].strip() if after else line.removeprefix(code).strip()
