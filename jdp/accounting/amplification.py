@@ -85,10 +85,10 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  QueryEvent,
   RandomizedResponse,
   Round,
   ShuffledBatches,
-  SumQueryEvent,
   WeightedAverage,
 )
 from jdp.guarantees import Relation
@@ -145,7 +145,7 @@ def amplified_pairs(
   return tuple(_amplified(event, pair, relation) for pair in charged)
 
 
-def is_central(query: SumQueryEvent) -> bool:
+def is_central(query: QueryEvent) -> bool:
   """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
   if type(query) is GroupedSums:
     return all(map(is_central, query.parts))

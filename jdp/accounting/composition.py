@@ -21,8 +21,16 @@ import numpy as np
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs
 from jdp.accounting.correlated_runs import is_correlated, run_pairs
-from jdp.accounting.pair_families import DominatingPair, PairFamily
-from jdp.events import Event, NonPrivate, Round
+from jdp.accounting.pair_families import DominatingPair, PairFamily, unbounded
+from jdp.accounting.renyi.repeated_runs import best_of_runs
+from jdp.events import (
+  BestOfRuns,
+  Event,
+  NonPrivate,
+  PoissonSampling,
+  Round,
+)
+from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
@@ -153,8 +161,10 @@ def compose_rounds(
   overflow = 0.0
   for event, count in rounds.items():
     sampling = event.sampling
-    overflow += count * getattr(sampling, "overflow_probability", 0.0)
-    if is_correlated(event.query):
+    overflow += count * overflow_probability(event)
+    if isinstance(event.query, BestOfRuns):
+      items.append((_best_of_rounds(event, relation, sample_known), count))
+    elif is_correlated(event.query):
       correlated[event] = count
     elif isinstance(sampling, EPOCHS):
       # Rounds of one sampler share its epochs.
@@ -168,6 +178,40 @@ def compose_rounds(
     items += _of_epochs(stream, relation, sample_known)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
+
+
+def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
+  """The pair of the best of a random number of runs, each of which costs a composition.
+
+  It is known by its divergences alone. What samples of the runs overflow is no part of it.
+  """
+  curve = best_of_runs(one.rdp, one.max_loss(), mean_runs, shape)
+
+  def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
+
+  return DominatingPair(PairFamily("the best of some runs", rdp, unbounded, None), ())
+
+
+def _best_of_rounds(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
+  """The pair of a `BestOfRuns`. Overflows are counted by its event."""
+  query, sampling = event.query, event.sampling
+  assert isinstance(query, BestOfRuns)
+  if not isinstance(sampling, PoissonSampling) or sampling.probability != 1:
+    raise ValueError(
+      f"Expected PoissonSampling of probability 1 for BestOfRuns, got {type(sampling).__name__}; "
+      "its rounds say how they were sampled."
+    )
+  rounds: Counter[Round] = Counter()
+  for inner, count in zip(query.rounds, query.counts, strict=True):
+    if (inner.unit, inner.observer) != (event.unit, event.observer):  # type: ignore[attr-defined]
+      raise ValueError(
+        "Expected rounds of the unit and observer of their BestOfRuns, got others; make the event "
+        "by jdp.accounting.best_of_runs."
+      )
+    rounds[inner] += count  # type: ignore[index]
+  one = compose_rounds(rounds, relation, sample_known=sample_known)
+  return best_of(one, query.mean_runs, query.shape)
 
 
 def _of_epochs(

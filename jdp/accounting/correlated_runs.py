@@ -47,10 +47,10 @@ from jdp.events import (
   GroupedSums,
   MinSeparationSampling,
   PoissonSampling,
+  QueryEvent,
   Round,
   SamplingEvent,
   ShuffledBatches,
-  SumQueryEvent,
 )
 from jdp.guarantees import Relation
 
@@ -58,7 +58,7 @@ _OF_ONE_ROUND = {"clip_norm", "index", "position", "starts_epoch"}
 """Fields of a run's events that differ between its rounds."""
 
 
-def is_correlated(query: SumQueryEvent) -> bool:
+def is_correlated(query: QueryEvent) -> bool:
   """Whether a query's release is part of a run's."""
   return any(isinstance(part, CorrelatedGaussianSum) for part in _flat(query))
 
@@ -164,7 +164,7 @@ def _values_shared(kind: Any) -> Callable[[EventBase], tuple[Any, ...]]:
   )
 
 
-def _flat(query: SumQueryEvent) -> Iterator[SumQueryEvent]:
+def _flat(query: QueryEvent) -> Iterator[QueryEvent]:
   """The query, or the parts of its groups."""
   if isinstance(query, GroupedSums):
     for part in query.parts:

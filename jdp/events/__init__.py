@@ -16,6 +16,7 @@ ledger cannot take them for one event.
 | what all have in common | `base` |
 | who took part in a round | `sampling` |
 | what was released about them | `queries` |
+| the same of a whole run | `whole_runs` |
 | both, where noise is correlated over the rounds of a run | `correlated` |
 | what a ledger holds: rounds, releases by local mechanisms | `rounds` |
 """
@@ -60,12 +61,18 @@ from jdp.events.sampling import (
   SamplingEvent,
   ShuffledBatches,
 )
+from jdp.events.whole_runs import (
+  BestOfRuns,
+  TreeAggregation,
+  WholeRunEvent,
+)
 
 __all__ = [
   "EVENT_TYPES",
   "MARKS",
   "NO_NUMBER",
   "BallsInBins",
+  "BestOfRuns",
   "ConcentratedRelease",
   "CorrelatedGaussianSum",
   "CyclicPoissonSampling",
@@ -89,7 +96,9 @@ __all__ = [
   "ShuffledBatches",
   "SkellamSum",
   "SumQueryEvent",
+  "TreeAggregation",
   "WeightedAverage",
+  "WholeRunEvent",
   "query_event_types",
   "register",
 ]

@@ -486,6 +486,7 @@ BY_FUNCTION = {
   "jdp.accounting.epsilon_interval": {"tolerance": 0.05},
   "jdp.accounting.from_dp_event": {"event": Lazy(lambda: accounting.to_dp_event(_ledger()).event)},
   "jdp.accounting.group_epsilon": {"group_size": 2},
+  "jdp.accounting.best_of_runs": {"mean_runs": 4.0},
   "jdp.accounting.selection_epsilon": {"mean_runs": 4.0},
   "jdp.accounting.trade_off": {"false_positive_rates": (0.001, 0.01)},
   "jdp.accounting.grid_surcharge": {"spacing": 1 / 16, "large": False},
@@ -611,6 +612,12 @@ BY_FUNCTION = {
   "jdp.events.RandomizedResponse": {"noise": 0.5, "num_values": 3},
   "jdp.events.ConcentratedRelease": {"rho": 1.0},
   "jdp.events.GroupedSums": {"parts": (events.GaussianSum(1.0, 1.0),), "labels": ("a",)},
+  "jdp.events.BestOfRuns": {
+    "rounds": (events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 1.0)),),
+    "counts": (10,),
+    "mean_runs": 3.0,
+  },
+  "jdp.events.TreeAggregation": {"step_counts": (3, 8)},
   "jdp.events.DistributedGaussianSum": {"released": True},
   "jdp.events.DiscreteGaussianSum": {
     "l2_norm": 2.0,

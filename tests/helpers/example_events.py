@@ -4,6 +4,7 @@ import numpy as np
 
 from jdp.events import (
   BallsInBins,
+  BestOfRuns,
   ConcentratedRelease,
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
@@ -22,6 +23,7 @@ from jdp.events import (
   Round,
   ShuffledBatches,
   SkellamSum,
+  TreeAggregation,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
@@ -46,4 +48,17 @@ EVENTS = [
     CorrelatedGaussianSum(1 / 3, 2.1, "0a1b", 10, 5, 2, 2.5, 10, 1.1, 7),
   ),
   Round(CyclicPoissonSampling(5, 0.1, 100, 3, True, 1e-13), GaussianSum(1.0, 2.0)),
+  Round(PoissonSampling(1.0), TreeAggregation(1 / 3, 0.7, (3, 1000)), "zero_out"),
+  Round(
+    PoissonSampling(1.0),
+    BestOfRuns(
+      (
+        Round(PoissonSampling(0.1, 1e-13), GaussianSum(1 / 3, 0.7)),
+        Round(PoissonSampling(0.5), PureRelease(0.1)),
+      ),
+      (1000, 1),
+      1 / 0.3,
+      np.inf,
+    ),
+  ),
 ]
