@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.amplification import EPOCHS, amplified_pairs
+from jdp.accounting.amplification import EPOCHS, amplified_pairs, participations
 from jdp.accounting.correlated_runs import is_correlated, run_pairs
 from jdp.accounting.pair_families import DominatingPair, PairFamily, unbounded
 from jdp.accounting.renyi.repeated_runs import best_of_runs
@@ -169,7 +169,8 @@ def compose_rounds(
     elif isinstance(sampling, EPOCHS):
       # Rounds of one sampler share its epochs.
       partial = getattr(sampling, "keeps_partial", False)
-      streams[type(sampling), sampling.num_batches, partial, sampling.population][event] = count
+      kind = type(sampling), sampling.num_batches, participations(sampling)
+      streams[*kind, partial, sampling.population][event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
@@ -227,6 +228,9 @@ def _of_epochs(
   removal). That is above every choice. Where bins are amplified (`jdp.accounting.amplification`),
   they are not revealed. A pair is then that of an epoch of rounds which are all as severe.
 
+  A record that takes part in k rounds of each epoch is in at most k E rounds, or parts of epochs,
+  of which as many pairs are counted.
+
   Epochs are counted by the rounds that start one. One more is counted if the first round of all
   does not (a slice of a run). There are never fewer than the rounds fill.
   """
@@ -238,6 +242,7 @@ def _of_epochs(
     if sampling.starts_epoch
   )
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
+  turns = epochs * participations(first)
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
     charged = amplified_pairs(event, relation, sample_known=sample_known)
@@ -246,7 +251,7 @@ def _of_epochs(
   return [
     item
     for (_, family), table in charges.items()
-    for item in most_severe_pairs(family, table, epochs)
+    for item in most_severe_pairs(family, table, turns)
   ]
 
 

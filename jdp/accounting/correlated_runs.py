@@ -13,7 +13,8 @@ at least b apart, and s^2 the plan's squared sensitivity:
 
 If neither holds the run is refused. A record moves G by 1 under add/remove and zero-out, by 2 under
 replace-one. Under add/remove nobody's rounds may depend on who else is there. So the sampling must
-be by identity or coin: of epochs, `BallsInBins`; not shuffled batches, nor samples of fixed size.
+be by identity or coin: of epochs, `BallsInBins` and `RandomAllocation`; not shuffled batches, nor
+samples of fixed size.
 
 **Other sums of the same samples** (`GroupedSums`), Gaussian with independent noise, move by 1/z' in
 each of the record's rounds. They are rows below C, and add k / z'^2 to sens^2 / z^2. Several
@@ -48,6 +49,7 @@ from jdp.events import (
   MinSeparationSampling,
   PoissonSampling,
   QueryEvent,
+  RandomAllocation,
   Round,
   SamplingEvent,
   ShuffledBatches,
@@ -250,6 +252,7 @@ _PATTERNS: dict[type, Callable[[Any, int], _Pattern]] = {
   FixedSizeSampling: lambda sampling, n: _Pattern(1, n),
   ShuffledBatches: lambda sampling, n: _Pattern(1, n),
   BallsInBins: lambda sampling, n: _Pattern(1, n),
+  RandomAllocation: lambda sampling, n: _Pattern(1, n),
 }
 
 

@@ -58,6 +58,7 @@ from jdp.events.sampling import (
   BallsInBins,
   FixedSizeSampling,
   PoissonSampling,
+  RandomAllocation,
   SamplingEvent,
   ShuffledBatches,
 )
@@ -90,6 +91,7 @@ __all__ = [
   "PoissonSampling",
   "PureRelease",
   "QueryEvent",
+  "RandomAllocation",
   "RandomizedResponse",
   "Round",
   "SamplingEvent",

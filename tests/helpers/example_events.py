@@ -19,6 +19,7 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  RandomAllocation,
   RandomizedResponse,
   Round,
   ShuffledBatches,
@@ -36,6 +37,7 @@ EVENTS = [
   LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
   Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
+  Round(RandomAllocation(5, 2, True, 1e-13, population=10), GaussianSum(1 / 3, 0.7)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
   Round(
     PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))
