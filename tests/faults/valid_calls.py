@@ -667,6 +667,7 @@ BY_FUNCTION = {
     "key_exposed": False,
   },
   "jdp.events.LocalRelease": {"guarantee": guarantees.PureDP(1.0), "max_releases": 2},
+  "jdp.federated.individual_budget": {"population": 12, "stddev": 9.0, "noise_multiplier": 2.0},
   "jdp.federated.adaptive_average": {"expected_weight": 40.0, "initial_clip_norm": 1.0},
   "jdp.federated.client_dropout": {
     "query": Lazy(lambda: queries.distributed_sum(1.0, 1.0, queries.uncalibrated())),
