@@ -83,7 +83,7 @@ def test_users_take_part_as_often_as_their_own_norms_allow():
   budget = individual_budget(6, 1.0, 10.0, noise_multiplier=2.0)  # 25 rounds of norm 1
   taken, spending = run(budget, jnp.array(norms, jnp.float32)[:, None], 120, random.seeded_key(0))
   # Charges are rounded up, so that a budget that would be used up exactly is not.
-  assert taken.tolist() == [24, 99, 120, 25, 0, 0] or taken.tolist() == [25, 99, 120, 25, 0, 0]
+  assert taken.tolist() == [24, 99, 120, 24, 0, 0]  # norm 1/4 would last for 399
   assert np.asarray(spending.units).max() <= 2**30
   exact = taken * np.array([1.0, 0.25, 0.0625, 1.0, 0.0, 0.0]) / 25
   assert np.all(exact <= np.asarray(spending.units) / 2**30 + 1e-5)
@@ -93,25 +93,23 @@ def test_charges_are_never_below_what_contributions_cost():
   norms = np.geomspace(1e-25, 1.0, 2000).astype(np.float32)
   admitted, units = individual_budgets._admitted(jnp.array(norms), jnp.zeros(2000, jnp.int32), 1.0)
   cost = norms.astype(np.float64) ** 2
-  assert np.all(np.asarray(units)[np.asarray(admitted)] / 2**30 >= cost[np.asarray(admitted)])
-  assert np.all(
-    np.asarray(units)[np.asarray(admitted)] / 2**30
-    <= cost[np.asarray(admitted)] * (1 + 3e-5) + 2**-30 * 2
-  )
+  charged = np.asarray(units)[:-1] / 2**30
+  assert np.all(cost[:-1] <= charged)
+  assert np.all(charged <= cost[:-1] * (1 + 3e-5) + 2**-29)
   assert not admitted[-1]  # exactly the budget, rounded up
   assert np.asarray(admitted)[:-1].all()
 
 
 def test_who_has_spent_the_budget_contributes_exactly_nothing():
   budget = individual_budget(2, 1.0, 4.0, noise_multiplier=3.5)
-  key = random.seeded_key(0)
+  key, step = random.seeded_key(0), jax.jit(budget.round)
   both = jnp.array([[1.0, 0.0], [0.0, 0.1]])
-  _, spending = budget.round(key, budget.init(), both)
-  total, _ = budget.round(key, spending, both)
-  alone, _ = budget.round(key, spending, both.at[0].set(0.0))
+  _, spending = step(key, budget.init(), both)
+  total, _ = step(key, spending, both)
+  alone, _ = step(key, spending, both.at[0].set(0.0))
   np.testing.assert_array_equal(total, alone)
-  other, _ = budget.round(key, budget.init(), both)
-  moved, _ = budget.round(key, budget.init(), both.at[0].set(0.0))
+  other, _ = step(key, budget.init(), both)
+  moved, _ = step(key, budget.init(), both.at[0].set(0.0))
   assert float(jnp.abs(other - moved).max()) > 0.5
 
 
@@ -120,7 +118,7 @@ def test_the_event_is_the_budget_and_spending_is_not_shown():
   event = budget.event(random.secure_key())
   ledger = Ledger().append(event)
   assert accounting.epsilon(ledger, DELTA, accountant="pld") == pytest.approx(EPSILON, rel=1e-3)
-  assert not ledger.caveats()
+  assert not ledger.caveats
   assert budget.event(jax.random.key(0)).key_exposed
   spending = PrivateSpending(jnp.array([12345]), jnp.int32(7))
   assert "12345" not in f"{spending} {spending!r} {[spending]}"
