@@ -20,7 +20,7 @@ samples of fixed size.
 each of the record's rounds. They are rows below C, and add k / z'^2 to sens^2 / z^2. Several
 correlated sums add up likewise.
 
-**Amplification** (arXiv 2306.08153, Theorem 4): under cyclic Poisson sampling with C of at most b
+**Amplification** (arXiv 2306.08153): under cyclic Poisson sampling with C of at most b
 bands, the rows of C G + Z that one round of the record enters are entered by no other. So rounds of
 one group are Poisson-sampled Gaussians (p, z / c), of which there are ceil((t + 1) / b). Given the
 coins a record's rounds are still b apart, so the run's bounds from above hold too. They are what

@@ -1,6 +1,7 @@
 """Renyi divergences of the best of a random number of runs (`jdp.events.BestOfRuns`).
 
-If one run has Renyi divergences r(a), the whole has at every order a > 1 (arXiv 2110.03620)
+If one run has Renyi divergences r(a), the whole has at every order a > 1 (arXiv
+2110.03620, version 2)
 
 * r(a) + log(E K) / (a - 1) + (1 + shape) min_b [(1 - 1/b) r(b) + log(1/gamma) / b], for a negative
   binomial number K of runs (Theorem 2);
