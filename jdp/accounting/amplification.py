@@ -252,7 +252,8 @@ def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> Domina
   hidden = not isinstance(sampling, ShuffledBatches) and relation is not Relation.REPLACE_ONE
   if not hidden or pair.family is not GAUSSIAN:
     return pair
-  part = sampling.num_batches // participations(sampling)
+  # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
+  part = min(sampling.num_batches // participations(sampling), 2**53)
   return DominatingPair(ALLOCATED_GAUSSIAN, (float(part), pair.parameters[1]))
 
 

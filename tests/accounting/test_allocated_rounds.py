@@ -123,6 +123,16 @@ def test_the_dearest_rounds_count_and_other_queries_are_not_amplified():
   assert accounting.epsilon(laplace, 0.0) == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(
+  "sampling", [BallsInBins(10**400, True), RandomAllocation(10**400, 10**200, True)]
+)
+def test_epochs_of_more_rounds_than_floats_count_have_a_cost(sampling):
+  run = Ledger().append(Round(sampling, GaussianSum(1.0, 3.0)))
+  whole = accounting.epsilon(subsampled_gaussian(1.0, 3.0, 1), 1e-5)
+  assert accounting.epsilon(run, 1e-5) == pytest.approx(whole)
+  assert accounting.epsilon(run, 1e-5, accountant="pld") < 0.1 * whole
+
+
 def test_an_event_holds_possible_numbers():
   with pytest.raises(ValueError, match="participations <= num_batches"):
     RandomAllocation(3, 4, True)
