@@ -41,7 +41,7 @@ from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuf
 from jdp.accounting.statements.budgets import would_exceed
 from jdp.accounting.statements.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.statements.group_privacy import group_epsilon
-from jdp.accounting.statements.private_selection import selection_epsilon
+from jdp.accounting.statements.private_selection import best_of_runs, selection_epsilon
 from jdp.accounting.statements.trade_off_curves import (
   FALSE_POSITIVE_RATES,
   AttackerGain,
@@ -54,6 +54,7 @@ __all__ = [
   "AttackerGain",
   "PrivacyFilter",
   "attacker_gain",
+  "best_of_runs",
   "best_split",
   "calibrate_clip_norm",
   "calibrate_cohort",

@@ -37,6 +37,11 @@ that of the others. It is above what happens: with A >= 1 - p the others' likeli
 the epoch is A + (1 - p) (R - 1), and the composition's A R is larger in convex order. Renyi
 divergences charge an epoch one release, as if bins were revealed.
 
+**Random allocation** of k of t rounds: split the rounds at random in k parts of floor(t/k) rounds,
+and a rest. A record that takes part in one round of each part, chosen uniformly, takes part in a
+uniform subset of k rounds. Reveal the parts: divergences are jointly convex, and the epoch then
+costs at most what k epochs of balls in floor(t/k) bins do (arXiv 2502.08202).
+
 **Groups in turns** (`MinSeparationSampling`, `CyclicPoissonSampling`): every round is charged, as
 if it were always the turn of the record's group. That of a cyclic Poisson sample is charged as that
 of a Poisson sample. Under add/remove groups must be by identity. Only runs with correlated noise
@@ -85,16 +90,17 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  QueryEvent,
+  RandomAllocation,
   RandomizedResponse,
   Round,
   ShuffledBatches,
-  SumQueryEvent,
   WeightedAverage,
 )
 from jdp.guarantees import Relation
 
-EPOCHS = (ShuffledBatches, BallsInBins)
-"""Samplings under which a record takes part in at most one round of an epoch."""
+EPOCHS = (ShuffledBatches, BallsInBins, RandomAllocation)
+"""Samplings under which a record takes part in a fixed number of rounds of an epoch, at most."""
 
 _PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE)
 # Queries whose noise is the same whoever takes part. No other query is amplified.
@@ -145,11 +151,16 @@ def amplified_pairs(
   return tuple(_amplified(event, pair, relation) for pair in charged)
 
 
-def is_central(query: SumQueryEvent) -> bool:
+def is_central(query: QueryEvent) -> bool:
   """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
   if type(query) is GroupedSums:
     return all(map(is_central, query.parts))
   return type(query) in _CENTRAL  # A subclass may have other noise.
+
+
+def participations(sampling: Any) -> int:
+  """The most rounds of an epoch that a record takes part in, for a sampling of `EPOCHS`."""
+  return sampling.participations if isinstance(sampling, RandomAllocation) else 1
 
 
 def _poisson(sampling: PoissonSampling, relation: Relation) -> tuple[Relation, ...]:
@@ -176,7 +187,9 @@ def _shuffled(sampling: ShuffledBatches, relation: Relation) -> tuple[Relation, 
   )
 
 
-def _balls_in_bins(sampling: BallsInBins, relation: Relation) -> tuple[Relation, ...]:
+def _allocated(
+  sampling: BallsInBins | RandomAllocation, relation: Relation
+) -> tuple[Relation, ...]:
   return (relation,)
 
 
@@ -197,7 +210,8 @@ _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
   PoissonSampling: _poisson,
   FixedSizeSampling: _fixed_size,
   ShuffledBatches: _shuffled,
-  BallsInBins: _balls_in_bins,
+  BallsInBins: _allocated,
+  RandomAllocation: _allocated,
   MinSeparationSampling: _cyclic,
   CyclicPoissonSampling: _cyclic,
 }
@@ -234,11 +248,13 @@ def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> Domina
 
 
 def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> DominatingPair:
-  """The pair of an epoch in which a record takes part in one release."""
-  hidden = isinstance(sampling, BallsInBins) and relation is not Relation.REPLACE_ONE
+  """The pair of that part of an epoch in which a record takes part in one release."""
+  hidden = not isinstance(sampling, ShuffledBatches) and relation is not Relation.REPLACE_ONE
   if not hidden or pair.family is not GAUSSIAN:
     return pair
-  return DominatingPair(ALLOCATED_GAUSSIAN, (float(sampling.num_batches), pair.parameters[1]))
+  # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
+  part = min(sampling.num_batches // participations(sampling), 2**53)
+  return DominatingPair(ALLOCATED_GAUSSIAN, (float(part), pair.parameters[1]))
 
 
 def _log_mixture(q: float, epsilon: float) -> float:

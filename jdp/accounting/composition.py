@@ -19,10 +19,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.amplification import EPOCHS, amplified_pairs
+from jdp.accounting.amplification import EPOCHS, amplified_pairs, participations
 from jdp.accounting.correlated_runs import is_correlated, run_pairs
-from jdp.accounting.pair_families import DominatingPair, PairFamily
-from jdp.events import Event, NonPrivate, Round
+from jdp.accounting.pair_families import DominatingPair, PairFamily, unbounded
+from jdp.accounting.renyi.repeated_runs import best_of_runs
+from jdp.events import (
+  BestOfRuns,
+  Event,
+  NonPrivate,
+  PoissonSampling,
+  Round,
+)
+from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
@@ -153,13 +161,16 @@ def compose_rounds(
   overflow = 0.0
   for event, count in rounds.items():
     sampling = event.sampling
-    overflow += count * getattr(sampling, "overflow_probability", 0.0)
-    if is_correlated(event.query):
+    overflow += count * overflow_probability(event)
+    if isinstance(event.query, BestOfRuns):
+      items.append((_best_of_rounds(event, relation, sample_known), count))
+    elif is_correlated(event.query):
       correlated[event] = count
     elif isinstance(sampling, EPOCHS):
       # Rounds of one sampler share its epochs.
       partial = getattr(sampling, "keeps_partial", False)
-      streams[type(sampling), sampling.num_batches, partial, sampling.population][event] = count
+      kind = type(sampling), sampling.num_batches, participations(sampling)
+      streams[*kind, partial, sampling.population][event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
@@ -168,6 +179,40 @@ def compose_rounds(
     items += _of_epochs(stream, relation, sample_known)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
+
+
+def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
+  """The pair of the best of a random number of runs, each of which costs a composition.
+
+  It is known by its divergences alone. What samples of the runs overflow is no part of it.
+  """
+  curve = best_of_runs(one.rdp, one.max_loss(), mean_runs, shape)
+
+  def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
+
+  return DominatingPair(PairFamily("the best of some runs", rdp, unbounded, None), ())
+
+
+def _best_of_rounds(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
+  """The pair of a `BestOfRuns`. Overflows are counted by its event."""
+  query, sampling = event.query, event.sampling
+  assert isinstance(query, BestOfRuns)
+  if not isinstance(sampling, PoissonSampling) or sampling.probability != 1:
+    raise ValueError(
+      f"Expected PoissonSampling of probability 1 for BestOfRuns, got {type(sampling).__name__}; "
+      "its rounds say how they were sampled."
+    )
+  rounds: Counter[Round] = Counter()
+  for inner, count in zip(query.rounds, query.counts, strict=True):
+    if (inner.unit, inner.observer) != (event.unit, event.observer):  # type: ignore[attr-defined]
+      raise ValueError(
+        "Expected rounds of the unit and observer of their BestOfRuns, got others; make the event "
+        "by jdp.accounting.best_of_runs."
+      )
+    rounds[inner] += count  # type: ignore[index]
+  one = compose_rounds(rounds, relation, sample_known=sample_known)
+  return best_of(one, query.mean_runs, query.shape)
 
 
 def _of_epochs(
@@ -183,6 +228,9 @@ def _of_epochs(
   removal). That is above every choice. Where bins are amplified (`jdp.accounting.amplification`),
   they are not revealed. A pair is then that of an epoch of rounds which are all as severe.
 
+  A record that takes part in k rounds of each epoch is in at most k E rounds, or parts of epochs,
+  of which as many pairs are counted.
+
   Epochs are counted by the rounds that start one. One more is counted if the first round of all
   does not (a slice of a run). There are never fewer than the rounds fill.
   """
@@ -194,6 +242,7 @@ def _of_epochs(
     if sampling.starts_epoch
   )
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
+  turns = epochs * participations(first)
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
     charged = amplified_pairs(event, relation, sample_known=sample_known)
@@ -202,7 +251,7 @@ def _of_epochs(
   return [
     item
     for (_, family), table in charges.items()
-    for item in most_severe_pairs(family, table, epochs)
+    for item in most_severe_pairs(family, table, turns)
   ]
 
 

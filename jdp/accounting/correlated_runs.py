@@ -13,13 +13,14 @@ at least b apart, and s^2 the plan's squared sensitivity:
 
 If neither holds the run is refused. A record moves G by 1 under add/remove and zero-out, by 2 under
 replace-one. Under add/remove nobody's rounds may depend on who else is there. So the sampling must
-be by identity or coin: of epochs, `BallsInBins`; not shuffled batches, nor samples of fixed size.
+be by identity or coin: of epochs, `BallsInBins` and `RandomAllocation`; not shuffled batches, nor
+samples of fixed size.
 
 **Other sums of the same samples** (`GroupedSums`), Gaussian with independent noise, move by 1/z' in
 each of the record's rounds. They are rows below C, and add k / z'^2 to sens^2 / z^2. Several
 correlated sums add up likewise.
 
-**Amplification** (arXiv 2306.08153, Theorem 4): under cyclic Poisson sampling with C of at most b
+**Amplification** (arXiv 2306.08153): under cyclic Poisson sampling with C of at most b
 bands, the rows of C G + Z that one round of the record enters are entered by no other. So rounds of
 one group are Poisson-sampled Gaussians (p, z / c), of which there are ceil((t + 1) / b). Given the
 coins a record's rounds are still b apart, so the run's bounds from above hold too. They are what
@@ -47,10 +48,11 @@ from jdp.events import (
   GroupedSums,
   MinSeparationSampling,
   PoissonSampling,
+  QueryEvent,
+  RandomAllocation,
   Round,
   SamplingEvent,
   ShuffledBatches,
-  SumQueryEvent,
 )
 from jdp.guarantees import Relation
 
@@ -58,7 +60,7 @@ _OF_ONE_ROUND = {"clip_norm", "index", "position", "starts_epoch"}
 """Fields of a run's events that differ between its rounds."""
 
 
-def is_correlated(query: SumQueryEvent) -> bool:
+def is_correlated(query: QueryEvent) -> bool:
   """Whether a query's release is part of a run's."""
   return any(isinstance(part, CorrelatedGaussianSum) for part in _flat(query))
 
@@ -164,7 +166,7 @@ def _values_shared(kind: Any) -> Callable[[EventBase], tuple[Any, ...]]:
   )
 
 
-def _flat(query: SumQueryEvent) -> Iterator[SumQueryEvent]:
+def _flat(query: QueryEvent) -> Iterator[QueryEvent]:
   """The query, or the parts of its groups."""
   if isinstance(query, GroupedSums):
     for part in query.parts:
@@ -250,6 +252,7 @@ _PATTERNS: dict[type, Callable[[Any, int], _Pattern]] = {
   FixedSizeSampling: lambda sampling, n: _Pattern(1, n),
   ShuffledBatches: lambda sampling, n: _Pattern(1, n),
   BallsInBins: lambda sampling, n: _Pattern(1, n),
+  RandomAllocation: lambda sampling, n: _Pattern(1, n),
 }
 
 

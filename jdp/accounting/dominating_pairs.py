@@ -10,6 +10,8 @@ that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
 * Weighted average: a Gaussian of the sensitivity derived below.
 * Correlated Gaussian sum: that of the whole run, if the sampling keeps the plan's pattern. Ledgers
   are charged by `jdp.accounting.correlated_runs`.
+* Tree aggregation: a record moves as many nodes as lie above its leaf, each by S (or 2S). They are
+  one Gaussian release.
 * Randomised response: any two values, under every relation.
 * Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
   abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`. Add/remove
@@ -73,6 +75,7 @@ from jdp.events import (
   RandomizedResponse,
   SkellamSum,
   SumQueryEvent,
+  TreeAggregation,
   WeightedAverage,
   query_event_types,
 )
@@ -81,7 +84,7 @@ from jdp.guarantees import Relation
 _TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100
 
 
-def dominating_pair(query: SumQueryEvent, relation: Relation, declared: Relation) -> DominatingPair:
+def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -> DominatingPair:
   """The dominating pair of one release that the record takes part in.
 
   Args:
@@ -149,6 +152,18 @@ def _correlated_gaussian_sum(
   return gaussian_pair(
     query.noise_multiplier, _sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
   )
+
+
+def _tree_aggregation(
+  query: TreeAggregation, relation: Relation, declared: Relation
+) -> DominatingPair:
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      "Expected relation zero_out or replace_one for TreeAggregation, got add_remove: a record "
+      "that leaves may change the steps of others; declare zero_out, under which it stays."
+    )
+  sensitivity = math.sqrt(query.depth) * _sum_sensitivity(query.clip_norm, relation)
+  return gaussian_pair(float(query.stddev), sensitivity)
 
 
 def _weighted_average(
@@ -279,6 +294,7 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
   DiscreteGaussianSum: _discrete_gaussian_sum,
   SkellamSum: _skellam_sum,
   CorrelatedGaussianSum: _correlated_gaussian_sum,
+  TreeAggregation: _tree_aggregation,
 }
 
 

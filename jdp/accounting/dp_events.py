@@ -30,6 +30,7 @@ from jdp.accounting.pair_families import (
   DominatingPair,
 )
 from jdp.events import (
+  BestOfRuns,
   ConcentratedRelease,
   FixedSizeSampling,
   GaussianSum,
@@ -39,10 +40,12 @@ from jdp.events import (
   MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
+  QueryEvent,
   RandomizedResponse,
   Round,
-  SumQueryEvent,
+  TreeAggregation,
 )
+from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.ledger import Ledger
 
@@ -123,10 +126,7 @@ def to_dp_event(
         "out."
       )
     parts += _counted(local_releases.compose_releases(releases), chosen)
-  overflow = sum(
-    n * getattr(e.sampling, "overflow_probability", 0.0)
-    for e, n in events_of_type(Round, seen).items()
-  )
+  overflow = sum(n * overflow_probability(e) for e, n in events_of_type(Round, seen).items())
   return Export(
     dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow
   )
@@ -166,16 +166,18 @@ def from_dp_event(
   10
   """
   _dp_accounting()
-  named = Relation(relation)
+  named, scope = Relation(relation), (Unit(unit), Observer(observer))
   return Ledger().extend(
-    (Round(sampling, query, named, Unit(unit), Observer(observer)), count)
-    for (sampling, query), count in _rounds(event, 1, named)
+    (Round(sampling, query, named, *scope), count)
+    for (sampling, query), count in _rounds(event, 1, named, scope)
   )
 
 
 def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """The event of a round whose sampling, if any, draws each sample anew."""
   dp = _dp_accounting()
+  if isinstance(event.query, BestOfRuns):
+    return _best_of_runs(event, relation, sample_known)
   # Called for its errors only: it refuses combinations that have no analysis.
   amplified_pairs(event, relation, sample_known=sample_known)
   inner = _release(dominating_pair(event.query, relation, event.relation), relation)
@@ -192,6 +194,23 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   return (
     inner if sampling.probability == 1 else dp.PoissonSampledDpEvent(sampling.probability, inner)
   )
+
+
+def _best_of_runs(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
+  """The event of the best of some runs, whose rounds have events of their own."""
+  compose_rounds({event: 1}, relation, sample_known=sample_known)  # for its errors
+  query: Any = event.query
+  if any(isinstance(e.sampling, EPOCHS) or is_correlated(e.query) for e in query.rounds):
+    raise ValueError(
+      "Expected runs whose rounds are charged one by one, got epochs or correlated noise; leave "
+      "that event out."
+    )
+  dp = _dp_accounting()
+  run = [
+    dp.SelfComposedDpEvent(_round(inner, relation, sample_known), count)
+    for inner, count in zip(query.rounds, query.counts, strict=True)
+  ]
+  return dp.dp_event.RepeatAndSelectDpEvent(dp.ComposedDpEvent(run), query.mean_runs, query.shape)
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
@@ -243,29 +262,40 @@ def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
   return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
 
 
-def _rounds(event: Any, count: int, relation: Relation) -> Iterator[tuple[tuple[Any, Any], int]]:
+def _rounds(
+  event: Any, count: int, relation: Relation, scope: tuple[Unit, Observer]
+) -> Iterator[tuple[tuple[Any, Any], int]]:
   """((sampling, query), count) of each round of an event that happened `count` times."""
   dp = _dp_accounting()
   if isinstance(event, dp.ComposedDpEvent):
     for part in event.events:
-      yield from _rounds(part, count, relation)
+      yield from _rounds(part, count, relation, scope)
   elif isinstance(event, dp.SelfComposedDpEvent):
-    yield from _rounds(event.event, count * event.count, relation)
+    yield from _rounds(event.event, count * event.count, relation, scope)
   elif isinstance(event, dp.PoissonSampledDpEvent):
     yield (PoissonSampling(event.sampling_probability), _query(event.event, relation)), count
   elif isinstance(event, dp.SampledWithoutReplacementDpEvent):
     sampling = FixedSizeSampling(event.sample_size, event.source_dataset_size)
     yield (sampling, _query(event.event, relation)), count
+  elif isinstance(event, dp.dp_event.RepeatAndSelectDpEvent):
+    run = tuple(_rounds(event.event, 1, relation, scope))
+    inner = tuple(Round(*parts, relation, *scope) for parts, _ in run)
+    counts = tuple(n for _, n in run)
+    yield (PoissonSampling(1.0), BestOfRuns(inner, counts, event.mean, event.shape)), count
   elif not isinstance(event, dp.NoOpDpEvent):
     yield (PoissonSampling(1.0), _query(event, relation)), count
 
 
-def _query(event: Any, relation: Relation) -> SumQueryEvent:
+def _query(event: Any, relation: Relation) -> QueryEvent:
   """The query of an event that one sample goes through."""
   dp = _dp_accounting()
   clip_norm = 0.5 if relation is Relation.REPLACE_ONE else 1.0
   if isinstance(event, dp.GaussianDpEvent):
     return GaussianSum(clip_norm, event.noise_multiplier)
+  if isinstance(event, dp.SingleEpochTreeAggregationDpEvent):
+    steps = event.step_counts
+    several = (steps,) if isinstance(steps, int) else tuple(steps)
+    return TreeAggregation(clip_norm, event.noise_multiplier, several)
   if isinstance(event, dp.LaplaceDpEvent):
     return LaplaceSum(clip_norm, event.noise_multiplier)
   if isinstance(event, dp.RandomizedResponseDpEvent):

@@ -44,7 +44,7 @@ class DominatingPair(NamedTuple):
   parameters: tuple[float, ...]
 
 
-def _unbounded(parameters: np.ndarray) -> np.ndarray:
+def unbounded(parameters: np.ndarray) -> np.ndarray:
   """The epsilons of pairs that have no pure differential privacy."""
   return np.full(len(parameters), math.inf)
 
@@ -52,26 +52,26 @@ def _unbounded(parameters: np.ndarray) -> np.ndarray:
 GAUSSIAN = PairFamily(
   "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
   lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
-  _unbounded,
+  unbounded,
   lambda parameters: -parameters[1],  # asked only at one q
 )
 FIXED_SIZE_GAUSSIAN = PairFamily(
   "Gaussian sum of a fixed-size sample",  # (share of the population, z)
   lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
-  _unbounded,
+  unbounded,
   None,
 )
 ALLOCATED_GAUSSIAN = PairFamily(
   "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
   # By divergences they cost what one round does: these are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
-  _unbounded,
+  unbounded,
   lambda parameters: -parameters[1],  # asked only at one number of rounds
 )
 GROUP_GAUSSIAN = PairFamily(
   "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  _unbounded,
+  unbounded,
   None,
 )
 LAPLACE = PairFamily(
@@ -97,7 +97,7 @@ PURE = PairFamily(
 CONCENTRATED = PairFamily(
   "zero-concentrated differential privacy",  # (rho,)
   lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
-  _unbounded,
+  unbounded,
   lambda parameters: parameters[0],
 )
 SKELLAM = PairFamily(
@@ -105,13 +105,13 @@ SKELLAM = PairFamily(
   lambda parameters, orders: skellam_rdp(
     parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
   ),
-  _unbounded,
+  unbounded,
   None,
 )
 NON_PRIVATE = PairFamily(
   "no privacy",  # ()
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  _unbounded,
+  unbounded,
   lambda parameters: 0.0,
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jdp.accounting.dominating_pairs import has_analysis
 from jdp.conformance.queries import event_of
-from jdp.events import GroupedSums, SumQueryEvent, query_event_types
+from jdp.events import GroupedSums, QueryEvent, query_event_types
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import SumQuery
@@ -68,7 +68,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
   return sorted(missing)
 
 
-def _parts(event: SumQueryEvent) -> Iterable[SumQueryEvent]:
+def _parts(event: QueryEvent) -> Iterable[QueryEvent]:
   """An event, and all events within it."""
   yield event
   if isinstance(event, GroupedSums):

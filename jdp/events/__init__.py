@@ -16,6 +16,7 @@ ledger cannot take them for one event.
 | what all have in common | `base` |
 | who took part in a round | `sampling` |
 | what was released about them | `queries` |
+| the same of a whole run | `whole_runs` |
 | both, where noise is correlated over the rounds of a run | `correlated` |
 | what a ledger holds: rounds, releases by local mechanisms | `rounds` |
 """
@@ -57,8 +58,14 @@ from jdp.events.sampling import (
   BallsInBins,
   FixedSizeSampling,
   PoissonSampling,
+  RandomAllocation,
   SamplingEvent,
   ShuffledBatches,
+)
+from jdp.events.whole_runs import (
+  BestOfRuns,
+  TreeAggregation,
+  WholeRunEvent,
 )
 
 __all__ = [
@@ -66,6 +73,7 @@ __all__ = [
   "MARKS",
   "NO_NUMBER",
   "BallsInBins",
+  "BestOfRuns",
   "ConcentratedRelease",
   "CorrelatedGaussianSum",
   "CyclicPoissonSampling",
@@ -83,13 +91,16 @@ __all__ = [
   "PoissonSampling",
   "PureRelease",
   "QueryEvent",
+  "RandomAllocation",
   "RandomizedResponse",
   "Round",
   "SamplingEvent",
   "ShuffledBatches",
   "SkellamSum",
   "SumQueryEvent",
+  "TreeAggregation",
   "WeightedAverage",
+  "WholeRunEvent",
   "query_event_types",
   "register",
 ]

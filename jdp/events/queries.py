@@ -8,6 +8,7 @@ import jax
 from jdp import _validate
 from jdp.events.base import EVENT_TYPES, EventBase, event
 from jdp.events.correlated import CorrelatedGaussianSum
+from jdp.events.whole_runs import WholeRunEvent
 
 T = TypeVar("T")
 
@@ -238,7 +239,8 @@ SumQueryEvent = (
   | SkellamSum
   | CorrelatedGaussianSum
 )
-QueryEvent = Annotated[SumQueryEvent, EventBase]  # at run time a registered one too (`register`)
+# At run time a registered one too (`register`).
+QueryEvent = Annotated[SumQueryEvent | WholeRunEvent, EventBase]
 
 _REGISTERED: list[type] = []
 

@@ -105,11 +105,44 @@ class BallsInBins(EventBase):
       _validate.integer(1, population=self.population)
 
 
+@event
+class RandomAllocation(EventBase):
+  """The round's records are those whose random subset of the epoch's rounds holds it.
+
+  Each record picks `participations` rounds of every epoch, uniformly among all subsets of that
+  size, independently of the other records (arXiv 2502.08202).
+
+  Attributes:
+    num_batches: t, the rounds of a whole epoch. Public.
+    participations: k in `[1, num_batches]`, the rounds of an epoch that a record is in.
+    starts_epoch: Whether this round is the first after the records picked anew.
+    overflow_probability: As for `PoissonSampling`.
+    population: N, the public number of records. None in a plan that names none.
+  """
+
+  num_batches: int
+  participations: int
+  starts_epoch: bool | jax.Array
+  overflow_probability: float = 0.0
+  population: int | None = None
+
+  def __post_init__(self):
+    _validate.integer(1, num_batches=self.num_batches, participations=self.participations)
+    if self.participations > self.num_batches:
+      raise ValueError(
+        f"Expected participations <= num_batches, got {self.participations} > {self.num_batches}."
+      )
+    _validate.probability(overflow_probability=self.overflow_probability)
+    if self.population is not None:
+      _validate.integer(1, population=self.population)
+
+
 SamplingEvent = (
   PoissonSampling
   | FixedSizeSampling
   | ShuffledBatches
   | BallsInBins
+  | RandomAllocation
   | MinSeparationSampling
   | CyclicPoissonSampling
 )

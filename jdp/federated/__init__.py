@@ -34,6 +34,7 @@ from jdp.federated.estimators import (
 )
 from jdp.federated.evaluation import PrivateMetrics, evaluate_privately, evaluate_users
 from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.individual_budgets import IndividualBudget, PrivateSpending, individual_budget
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
@@ -45,8 +46,10 @@ __all__ = [
   "ClientKeys",
   "CohortLayout",
   "FederatedAlgorithm",
+  "IndividualBudget",
   "LocalUpdate",
   "PrivateMetrics",
+  "PrivateSpending",
   "Progress",
   "Result",
   "RunFolder",
@@ -69,6 +72,7 @@ __all__ = [
   "fixed_denominator",
   "flat_clipping",
   "gradient_step",
+  "individual_budget",
   "initial_values",
   "iterative_training",
   "local_sgd",

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jdp import guarantees
-from jdp.events import EVENT_TYPES, MARKS, CorrelatedGaussianSum, Event, FixedSizeSampling
+from jdp.events import (
+  EVENT_TYPES,
+  MARKS,
+  CorrelatedGaussianSum,
+  Event,
+  FixedSizeSampling,
+  RandomAllocation,
+)
 
 _LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
@@ -91,6 +98,7 @@ def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
 # column's least and largest number are accepted, so are those between.
 _SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {
   FixedSizeSampling,
+  RandomAllocation,
   CorrelatedGaussianSum,
 }
 

@@ -23,6 +23,7 @@ from jdp.events import (
   LocalRelease,
   MinSeparationSampling,
   PoissonSampling,
+  RandomAllocation,
   Round,
   ShuffledBatches,
 )
@@ -138,10 +139,10 @@ class Ledger:
     `Round`. The first one also has what comes before it. In a ledger without any `Round`, every
     event is a round.
 
-    A slice may begin within an epoch of a `ShuffledBatches` or `BallsInBins`. Its first round of
-    that sampling is then marked as the start of the epoch. The record of a neighbour may be in it,
-    and the accountant counts epochs by their starts. Two samplers with equal parameters in one
-    ledger cannot be told apart. Slice their ledgers before adding them.
+    A slice may begin within an epoch of `ShuffledBatches`, `BallsInBins` or `RandomAllocation`. Its
+    first round of that sampling is then marked as the start of the epoch. The record of a neighbour
+    may be in it, and the accountant counts epochs by their starts. Two samplers with equal
+    parameters in one ledger cannot be told apart. Slice their ledgers before adding them.
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0.
@@ -344,7 +345,7 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
   seen = set()
   for event, count in entries:
     sampling = getattr(event, "sampling", None)
-    if isinstance(sampling, ShuffledBatches | BallsInBins):
+    if isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
       starting = dataclasses.replace(sampling, starts_epoch=True)
       if starting not in seen:
         seen.add(starting)

@@ -13,13 +13,16 @@ with data refuses any other number of records.
 | `fixed_size` | a uniform subset of fixed size | replace-one |
 | `shuffled` | the next batch of a shuffled epoch | all three (1) |
 | `balls_in_bins` | those that picked this round of the epoch | all three (1) |
+| `random_allocation` | those with this round among their k of the epoch | all three (3) |
 | `min_separation` | the next group; each in its turn, up to a cap | zero-out, replace-one (2) |
 | `cyclic_poisson` | of the next group, each member independently | zero-out (2) |
 
 (1) An epoch costs one unsampled release.
 (2) For runs with correlated noise. With groups by identity (`groups_by_identity`): add/remove too.
+(3) An epoch costs k unsampled releases.
 """
 
+from jdp.sampling.allocation import AllocationState, random_allocation
 from jdp.sampling.base import Sample, Sampler
 from jdp.sampling.cyclic import (
   CyclicState,
@@ -32,6 +35,7 @@ from jdp.sampling.independent import poisson
 from jdp.sampling.subsets import fixed_size
 
 __all__ = [
+  "AllocationState",
   "CyclicState",
   "EpochState",
   "Sample",
@@ -42,5 +46,6 @@ __all__ = [
   "groups_by_identity",
   "min_separation",
   "poisson",
+  "random_allocation",
   "shuffled",
 ]

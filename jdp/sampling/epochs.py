@@ -113,9 +113,8 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch,
   whatever the others picked. So a whole epoch costs one unsampled release, under add/remove,
   zero-out or replace-one. The rounds of an unfinished epoch count as the whole of it. Of Gaussian
-  sums under add/remove or zero-out, accountant="pld" charges less, as the picks are not seen. For k
-  of t rounds, run k epochs of t / k rounds. Any k of t at random cost at most as much (arXiv
-  2502.08202), and have no analysis here.
+  sums under add/remove or zero-out, accountant="pld" charges less, as the picks are not seen.
+  For any k of t rounds, see `random_allocation`.
 
   A sample larger than the capacity loses the members with the highest numbers, whatever they hold.
   The event carries the probability of that. The accountant adds it to delta for each round.

@@ -118,6 +118,16 @@ def test_events_come_back_equal(event, relation):
   assert to_dp_event(from_dp_event(event, relation=relation), relation=relation).event == event
 
 
+@pytest.mark.parametrize("shape", [0.5, math.inf])
+def test_the_best_of_runs_comes_back_equal(shape):
+  run = composed(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, GAUSSIAN), 20))
+  event = composed(dp.dp_event.RepeatAndSelectDpEvent(run, 7.0, shape), GAUSSIAN)
+  assert to_dp_event(from_dp_event(event, relation="add_remove")).event == event
+  bins = accounting.best_of_runs(rounds(BallsInBins(2, True), GaussianSum(1, 1), 2), mean_runs=3.0)
+  with pytest.raises(ValueError, match="charged one by one"):
+    to_dp_event(Ledger().append(bins))
+
+
 @pytest.mark.parametrize(
   ("event", "relation"),
   [

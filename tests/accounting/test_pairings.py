@@ -29,6 +29,7 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  RandomAllocation,
   RandomizedResponse,
   Round,
   SamplingEvent,
@@ -80,13 +81,14 @@ SAMPLINGS = {
   ShuffledBatches(5, True): (0.2, ALL),
   ShuffledBatches(5, True, keeps_partial=True): (0.2, ALL),
   BallsInBins(5, True): (0.2, ALL),
+  RandomAllocation(5, 2, True): (0.4, ALL),
   MinSeparationSampling(5, 2, 100): (1.0, ALL - {"add_remove"}),
   MinSeparationSampling(5, 2, 100, 7, by_identity=True): (1.0, ALL),
   CyclicPoissonSampling(5, 0.2, 100): (0.2, {"zero_out"}),
   CyclicPoissonSampling(5, 0.2, 100, 7, by_identity=True): (0.2, BOTH),
 }
 # Under add/remove a record that leaves must not change the rounds of others.
-OTHERS_STAY = (PoissonSampling, BallsInBins)
+OTHERS_STAY = (PoissonSampling, BallsInBins, RandomAllocation)
 STATED = (PureRelease, ConcentratedRelease)
 
 X = np.linspace(-60.0, 60.0, 24_001)

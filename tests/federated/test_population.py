@@ -28,6 +28,7 @@ SAMPLERS = {
   "fixed_size": lambda population: sampling.fixed_size(population, 4),
   "shuffled": lambda population: sampling.shuffled(population, 5),
   "balls_in_bins": lambda population: sampling.balls_in_bins(population, 3),
+  "random_allocation": lambda population: sampling.random_allocation(population, 5, 2),
   "min_separation": lambda population: sampling.min_separation(population, 3, 2),
   "cyclic_poisson": lambda population: sampling.cyclic_poisson(population, 3, 0.5),
 }

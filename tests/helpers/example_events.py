@@ -4,6 +4,7 @@ import numpy as np
 
 from jdp.events import (
   BallsInBins,
+  BestOfRuns,
   ConcentratedRelease,
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
@@ -18,10 +19,12 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  RandomAllocation,
   RandomizedResponse,
   Round,
   ShuffledBatches,
   SkellamSum,
+  TreeAggregation,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
@@ -34,6 +37,7 @@ EVENTS = [
   LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
   Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
+  Round(RandomAllocation(5, 2, True, 1e-13, population=10), GaussianSum(1 / 3, 0.7)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
   Round(
     PoissonSampling(0.5), GroupedSums((PureRelease(0.1), ConcentratedRelease(1 / 3)), ("a", "b"))
@@ -46,4 +50,17 @@ EVENTS = [
     CorrelatedGaussianSum(1 / 3, 2.1, "0a1b", 10, 5, 2, 2.5, 10, 1.1, 7),
   ),
   Round(CyclicPoissonSampling(5, 0.1, 100, 3, True, 1e-13), GaussianSum(1.0, 2.0)),
+  Round(PoissonSampling(1.0), TreeAggregation(1 / 3, 0.7, (3, 1000)), "zero_out"),
+  Round(
+    PoissonSampling(1.0),
+    BestOfRuns(
+      (
+        Round(PoissonSampling(0.1, 1e-13), GaussianSum(1 / 3, 0.7)),
+        Round(PoissonSampling(0.5), PureRelease(0.1)),
+      ),
+      (1000, 1),
+      1 / 0.3,
+      np.inf,
+    ),
+  ),
 ]

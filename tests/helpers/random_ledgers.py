@@ -37,6 +37,7 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   PureRelease,
+  RandomAllocation,
   RandomizedResponse,
   Round,
   ShuffledBatches,
@@ -140,9 +141,15 @@ SAMPLINGS = {
     whole(rng), bool(rng.integers(2)), bool(rng.integers(2))
   ),
   BallsInBins: lambda rng: BallsInBins(whole(rng), bool(rng.integers(2)), overflow(rng)),
+  RandomAllocation: lambda rng: allocation(rng),
   MinSeparationSampling: lambda rng: in_turns(rng, MinSeparationSampling, whole(rng)),
   CyclicPoissonSampling: lambda rng: in_turns(rng, CyclicPoissonSampling, probability(rng)),
 }
+
+
+def allocation(rng):
+  most, rounds = sorted((whole(rng), whole(rng)))
+  return RandomAllocation(rounds, most, bool(rng.integers(2)), overflow(rng))
 
 
 def overflow(rng):

@@ -10,7 +10,7 @@ number, and no guarantee at that number follows (arXiv 1605.08294). Two things d
 * An **odometer**: a bound on the privacy loss that holds at all times together, with probability 1
   - delta. It costs more than a filter, and no budget is needed.
 
-**Renyi filter** (arXiv 2008.11193, Theorem 3.1). At one order, fixed beforehand, a run whose Renyi
+**Renyi filter** (arXiv 2008.11193). At one order, fixed beforehand, a run whose Renyi
 divergences add up to at most B along each path has divergence B at most. It does not hold for the
 least over orders, which is chosen from the path. At the default order a run of zero-concentrated
 releases may spend as much as by the filter of arXiv 2203.05481.

@@ -8,7 +8,7 @@ events A, then all of them together are (eps, delta)-differentially private with
 
 Every step has the run's whole trade-off curve to choose from. The best choices follow one
 false-positive rate through the steps, at each of which its line is the curve's tangent. That is the
-curve composed with itself (arXiv 1905.02383, Theorem 2.14). For Gaussian releases it is exact: the
+curve composed with itself (arXiv 1905.02383). For Gaussian releases it is exact: the
 sensitivity grows k-fold.
 
 Gaussian sums of Poisson samples have a pair of their own for a group, under add/remove or zero-out:

@@ -3,7 +3,7 @@
 An attacker sees all that an observer sees, knows all records but one, and guesses which of two
 neighbouring data sets was used. Its false-positive rate a and true-positive rate b obey b <=
 delta(eps) + e^eps a for every eps, with delta(eps) the hockey stick of that direction. The least of
-these is the trade-off curve (arXiv 1905.02383, Proposition 6; as 1 - b there). The upper bounds on
+these is the trade-off curve (arXiv 1905.02383; as 1 - b there). The upper bounds on
 hockey sticks (`jdp.accounting.pld`) make it an upper bound: no attacker does better. It is not
 claimed that one does as well.
 """

@@ -22,6 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, accounting
 from jdp._arguments import checked
+from jdp.accounting import PrivacyFilter
+from jdp.accounting.composition import refuse_adaptive
 from jdp.events import Event, Round
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
 from jdp.federated.engine.cohort import client_mesh
@@ -30,7 +32,7 @@ from jdp.federated.engine.sharded import shard
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records
 from jdp.guarantees import Observer
-from jdp.ledger import Ledger
+from jdp.ledger import Ledger, unstack
 
 PyTree = Any
 _MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
@@ -64,11 +66,12 @@ class Result(NamedTuple):
 
   Attributes:
     params: the last parameters.
-    ledger: what they cost, with what was released before the run. If the run was stopped early, it
-      holds all planned rounds.
+    ledger: what they cost, with what was released before the run. If the run was stopped early
+      without a privacy filter, it holds all planned rounds.
     metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
-      it holds "central_epsilon" too, which is None where there is no guarantee. The last row of a
-      run that was stopped early holds "stopped_early", and the epsilon of all planned rounds.
+      or a privacy filter it holds "central_epsilon" too, which is None where there is no guarantee.
+      The last row of a run that was stopped early holds "stopped_early", and the epsilon of all
+      planned rounds (or of the filter).
     stopped: whether the budget ended the run.
     stopped_early: whether `early_stop` ended the run.
   """
@@ -92,6 +95,7 @@ class _Run(NamedTuple):
   max_epsilon: float | None
   mesh: Mesh | None
   early_stop: EarlyStop
+  privacy_filter: PrivacyFilter | None
 
 
 class _Block(NamedTuple):
@@ -116,6 +120,7 @@ def train(
   max_epsilon: float | None = None,
   delta: float | None = None,
   early_stop: EarlyStop | None = None,
+  privacy_filter: PrivacyFilter | None = None,
   prior: Ledger = Ledger(),
   workdir: Workdir | None = None,
   callbacks: Iterable[Callable[[Progress], None]] = (),
@@ -136,6 +141,10 @@ def train(
   were done is none of it: the bound on a run that ends at a random time is not the bound on its
   rounds until then (arXiv 1605.08294, Section 3). The same is true of a run that somebody ends
   because of what it shows.
+
+  Where noise or sampling is chosen from earlier releases, events say that they are adaptive, and
+  only a `privacy_filter` bounds what they cost. Its epsilon is then that of the run, whenever and
+  for whatever reason it ends, also early: rounds that did not happen are not recorded.
 
   Args:
     algorithm: what is trained.
@@ -161,6 +170,8 @@ def train(
     early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
       every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
       None: the run does all its rounds.
+    privacy_filter: a budget for rounds that may be adaptive (`jdp.accounting.renyi_filter`), in the
+      place of max_epsilon and delta. The run stops before the first round that it does not admit.
     prior: what was released about the same clients before the first round.
     workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
       is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
@@ -172,7 +183,8 @@ def train(
 
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
-      Also if there is a budget without a delta, a metric is not finite, or the workdir is of
+      Also if there is a budget without a delta, or a privacy filter with either, or rounds are
+      adaptive and there is a delta. Also if a metric is not finite, or the workdir is of
       another run. That is one with other data, keys, first parameters, rounds or earlier releases,
       or in another environment. Also if another process has the workdir, or a file that is needed
       is lost or damaged: the message says what to do. Also if rounds are missing from the end of
@@ -208,7 +220,7 @@ def train(
   """
   num_rounds = _planned_rounds(algorithm, num_rounds)
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
-  _check_budget(max_epsilon, delta)
+  _check_budget(max_epsilon, delta, privacy_filter)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
   mesh = _all_devices(algorithm, clients)
   clients = _spread(clients, mesh)
@@ -219,7 +231,18 @@ def train(
   keys = _copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
   step, early_stop = jax.jit(algorithm.round), early_stop or (lambda rows: False)
-  run = _Run(records.name, step, keys, clients, evaluate, delta, max_epsilon, mesh, early_stop)
+  run = _Run(
+    records.name,
+    step,
+    keys,
+    clients,
+    evaluate,
+    delta,
+    max_epsilon,
+    mesh,
+    early_stop,
+    privacy_filter,
+  )
   with contextlib.closing(records):
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
@@ -292,7 +315,12 @@ def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
 
 
 def _record_rest(run: _Run, records: Records, state: ServerState, done: int, count: int) -> None:
-  """Records the rounds that are not done, up to the budget: what the whole run would cost."""
+  """Records the rounds that are not done, up to the budget: what the whole run would cost.
+
+  A filter's budget holds whenever a run stops, so that nothing is recorded then.
+  """
+  if run.privacy_filter is not None:
+    return
   with _mesh_in_force(run):
     events = events_of_next_rounds(run.step, run.keys, state, run.clients, count)
   records.append_events(done, events[: _affordable(run, records, done, events)])
@@ -313,8 +341,15 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
   return planned if asked is None else asked  # type: ignore[return-value]
 
 
-def _check_budget(max_epsilon: float | None, delta: float | None) -> None:
-  """Refuses numbers out of range, and a budget without a delta."""
+def _check_budget(
+  max_epsilon: float | None, delta: float | None, privacy_filter: PrivacyFilter | None
+) -> None:
+  """Refuses numbers out of range, a budget without a delta, and a filter with another budget."""
+  if privacy_filter is not None and not max_epsilon is delta is None:
+    raise ValueError(
+      "Expected no max_epsilon and no delta with a privacy_filter, which has its own, got "
+      f"max_epsilon {max_epsilon} and delta {delta}; leave them out."
+    )
   if delta is not None:
     _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
   if max_epsilon is not None:
@@ -381,21 +416,31 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
 
   Rounds on record are spent already, and count as allowed.
   """
-  budget, delta = run.max_epsilon, run.delta
-  if budget is None or delta is None:
-    return len(events)
+  if run.delta is not None:
+    refuse_adaptive(itertools.chain(*events))
   # After a kill, the ledger may be ahead of the last checkpoint.
   spent = records.last_round + 1 - done
+  if run.privacy_filter is None and run.max_epsilon is None:
+    return len(events)
 
   def exceeds(count: int) -> bool:
-    new = list(itertools.chain(*events[spent:count]))
-    if not _has_round([*new, *(event for event, _ in records.ledger.entries)]):
-      return bool(new)  # as `central_epsilon`
-    return accounting.would_exceed(records.ledger, new, budget, delta, observer=Observer.MODEL)
+    return _exceeds(run, records.ledger, list(itertools.chain(*events[spent:count])))
 
   # Epsilon grows with the number of rounds, so a binary search finds the last one allowed.
   counts = range(spent + 1, len(events) + 1)
   return spent + bisect.bisect_left(counts, True, key=exceeds)
+
+
+def _exceeds(run: _Run, ledger: Ledger, new: Sequence[Event]) -> bool:
+  """Whether further events would exceed the run's budget."""
+  if run.privacy_filter is not None:
+    further = ((one, 1) for event in new for one in unstack(event))
+    return not _admitted(run.privacy_filter, ledger.extend(further))
+  if not _has_round([*new, *(event for event, _ in ledger.entries)]):
+    return bool(new)  # as `central_epsilon`
+  assert run.max_epsilon is not None
+  assert run.delta is not None
+  return accounting.would_exceed(ledger, new, run.max_epsilon, run.delta, observer=Observer.MODEL)
 
 
 def _measure(run: _Run, params: PyTree) -> dict[str, float]:
@@ -411,11 +456,19 @@ def _measure(run: _Run, params: PyTree) -> dict[str, float]:
 
 
 def _cost(run: _Run, ledger: Ledger) -> dict[str, float | None]:
-  """What the ledger has cost, for a row."""
+  """What the ledger has cost, for a row. With a filter that is its whole budget."""
+  if run.privacy_filter is not None:
+    admitted = _admitted(run.privacy_filter, ledger)
+    return {_COST: run.privacy_filter.epsilon if admitted else None}
   if run.delta is None:
     return {}
   epsilon = central_epsilon(ledger, run.delta)
   return {_COST: epsilon if math.isfinite(epsilon) else None}
+
+
+def _admitted(privacy_filter: PrivacyFilter, ledger: Ledger) -> bool:
+  """Whether a ledger's events stay within a filter's budget."""
+  return privacy_filter.spent(ledger) <= 1
 
 
 def _mean_diagnostics(diagnostics: Sequence[Any]) -> dict[str, float] | None:

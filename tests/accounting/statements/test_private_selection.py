@@ -8,10 +8,23 @@ import pytest
 from dp_accounting import rdp
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
-from jdp import accounting
-from jdp.accounting.statements import private_selection
-from jdp.events import GaussianSum, PoissonSampling, PureRelease, Round
+from jdp import accounting, ledger
+from jdp.accounting.renyi import closed_forms
+from jdp.accounting.renyi.repeated_runs import best_of_runs, log_gamma
+from jdp.events import (
+  BallsInBins,
+  BestOfRuns,
+  FixedSizeSampling,
+  GaussianSum,
+  LocalRelease,
+  PoissonSampling,
+  PureRelease,
+  Round,
+)
+from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
+
+SHAPES = [0.0, 0.7, 1.0, 3.0, math.inf]
 
 
 def pure(epsilon):
@@ -21,7 +34,7 @@ def pure(epsilon):
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 5.0])
 @pytest.mark.parametrize("mean", [1.0, 1.5, 30.0, 1e6])
 def test_distribution_has_its_mean(shape, mean):
-  gamma = math.exp(private_selection._log_gamma(mean, shape))
+  gamma = math.exp(log_gamma(mean, shape))
   if mean == 1.0:
     assert gamma == 1.0
   elif shape:
@@ -38,7 +51,7 @@ def test_pure_runs_cost_as_published(shape):
   assert found > 1.0
 
 
-@pytest.mark.parametrize("shape", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [2.0, 20.0])
 def test_agrees_with_dp_accounting(shape, mean):
   event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(8.0), 20)
@@ -48,16 +61,61 @@ def test_agrees_with_dp_accounting(shape, mean):
   run = subsampled_gaussian(1.0, 8.0, 20)
   found = accounting.selection_epsilon(run, 1e-6, mean_runs=mean, shape=shape)
   assert found == pytest.approx(peer.get_epsilon(1e-6), rel=2e-3)
+  event = accounting.best_of_runs(run, mean_runs=mean, shape=shape)
+  assert accounting.epsilon(Ledger().append(event), 1e-6) == pytest.approx(found)
 
 
-@pytest.mark.parametrize("shape", [0.0, 0.7, 1.0, 4.0])
+# The closed forms, and the parameters, of dp_accounting's own tests.
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize(("rho", "gamma"), [(0.01, 0.01), (1.0, 0.1)])
+def test_divergences_of_concentrated_runs_are_published_ones(rho, gamma, shape):
+  if shape:
+    mean = shape * (1 - gamma) / (gamma * (1 - gamma**shape))
+  else:
+    mean = (1 / gamma - 1) / math.log(1 / gamma)
+  curve = best_of_runs(lambda orders: rho * np.array(orders), math.inf, mean, shape)
+  for order in (1 + math.sqrt(math.log(mean) / rho), 2 + math.sqrt(math.log(mean) / rho), 1000.0):
+    added = 2 * (1 + shape) * math.sqrt(-rho * math.log(gamma)) - shape * rho
+    expected = rho * (order - 1) + math.log(mean) / (order - 1) + added
+    # 200 orders of b, instead of the best of all: at most so much above, and never below.
+    assert expected - 1e-7 <= float(curve((order,))[0]) <= expected * (1 + 2e-3)
+
+
+@pytest.mark.parametrize(
+  ("epsilon", "mean"), [(1, 1), (0.1, 2), (10, 10), (0.001, 100), (2, 1000), (1, 1e10)]
+)
+def test_divergences_of_a_poisson_number_of_laplace_runs_are_published_ones(epsilon, mean):
+  order = 1 + (1 - 1e-9) / math.expm1(epsilon)  # where delta is 0
+
+  def one(orders):
+    return closed_forms.laplace(np.array([float(epsilon)]), np.array(orders))[0]
+
+  curve = best_of_runs(one, epsilon, mean, math.inf)
+  shrunk = math.expm1((1 - 2 * order) * epsilon) * (order - 1) / (2 * order - 1)
+  expected = epsilon + math.log1p(shrunk) / (order - 1) + math.log(mean) * math.expm1(epsilon)
+  assert float(curve((order,))[0]) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_divergences_of_a_poisson_number_of_gaussian_runs_are_above_exact_deltas(sigma):
+  orders = np.array([1.5, 4.0, 20.0])
+  curve = best_of_runs(lambda orders: np.array(orders) / 2 / sigma**2, math.inf, 10.0, math.inf)
+  deltas = np.array([accounting.gaussian_delta(sigma, math.log1p(1 / (a - 1))) for a in orders])
+  exact = orders / 2 / sigma**2 + 10 * deltas + math.log(10) / (orders - 1)
+  assert np.all(exact <= curve(tuple(orders)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mean", [1.0, 3.0, 50.0])
 def test_never_below_the_exact_best_of_responses(shape, mean):
   # One run answers one bit at epsilon 1; the best is the larger answer. Its probabilities follow
   # from the generating function of the number of runs.
-  gamma = math.exp(private_selection._log_gamma(mean, shape))
+  gamma = math.exp(log_gamma(mean, 1.0 if shape == math.inf else shape))
+  none = math.exp(-mean) if shape == math.inf else 0.0  # no run: the same on both sides
 
   def generating(x):
+    if shape == math.inf:
+      return math.exp(mean * (x - 1)) - none
     if mean == 1.0:
       return x
     if shape == 0:
@@ -69,7 +127,9 @@ def test_never_below_the_exact_best_of_responses(shape, mean):
   for delta in (1e-3, 0.1):
     epsilon = accounting.selection_epsilon(pure(1.0), delta, mean_runs=mean, shape=shape)
     for p, q in (zero, zero[::-1]):
-      stick = max(p - math.exp(epsilon) * q, 0) + max(1 - p - math.exp(epsilon) * (1 - q), 0)
+      stick = sum(
+        max(a - math.exp(epsilon) * b, 0) for a, b in ((p, q), (1 - none - p, 1 - none - q))
+      )
       assert stick <= delta
 
 
@@ -82,6 +142,74 @@ def test_overflows_count_for_every_run():
   assert math.isinf(accounting.selection_epsilon(spilled, 1e-5, mean_runs=10.0))
   assert accounting.selection_epsilon(Ledger(), 1e-5, mean_runs=10.0) == 0
   assert clean > accounting.epsilon(plain, 1e-3)
+
+
+def test_event_composes_with_other_rounds_and_counts_overflows_of_every_run(tmp_path):
+  inner = Ledger().append(
+    Round(PoissonSampling(1.0, overflow_probability=1e-9), GaussianSum(1.0, 30.0)), count=50
+  )
+  for shape in (0.0, math.inf):
+    event = accounting.best_of_runs(inner, mean_runs=10.0, shape=shape)
+    assert event.query.overflow_probability == pytest.approx(10 * 50 * 1e-9)
+    tuned = Ledger().append(event)
+    alone = accounting.epsilon(tuned, 1e-4)
+    assert alone == pytest.approx(
+      accounting.selection_epsilon(inner, 1e-4, mean_runs=10.0, shape=shape), rel=1e-3
+    )
+    final = tuned.extend(inner.entries)
+    assert alone < accounting.epsilon(final, 1e-4) < alone + accounting.epsilon(inner, 1e-4) * 2
+    assert accounting.epsilon(final, 1e-4, accountant="pld") <= accounting.epsilon(final, 1e-4)
+    assert accounting.epsilon_interval(tuned, 1e-4)[0] == 0  # nobody attains the bound
+    final.save(tmp_path / "ledger.jsonl")
+    assert ledger.load(tmp_path / "ledger.jsonl") == final
+
+
+def test_marks_of_a_run_are_marks_of_the_best():
+  inner = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), adaptive=True)
+  event = accounting.best_of_runs(Ledger().append(inner), mean_runs=3.0)
+  assert event.adaptive
+  with pytest.raises(ValueError, match="renyi_filter"):
+    accounting.epsilon(Ledger().append(event), 1e-5)
+
+
+def test_a_run_costs_what_its_samplings_and_relation_cost():
+  # Epochs, and samples of fixed size, are analysed within the run.
+  bins = Ledger().append(Round(BallsInBins(4, True), GaussianSum(1.0, 3.0)))
+  bins = bins.append(Round(BallsInBins(4, False), GaussianSum(1.0, 3.0)), count=3)
+  whole = subsampled_gaussian(1.0, 3.0, 1)
+  costs = [
+    accounting.epsilon(Ledger().append(accounting.best_of_runs(run, mean_runs=5.0)), 1e-5)
+    for run in (bins, whole)
+  ]
+  assert costs[0] == pytest.approx(costs[1])
+  fixed = Round(FixedSizeSampling(10, 100), GaussianSum(1.0, 3.0), "replace_one")
+  tuned = Ledger().append(accounting.best_of_runs(Ledger().append(fixed), mean_runs=5.0))
+  assert accounting.epsilon(tuned, 1e-5) > accounting.epsilon(Ledger().append(fixed), 1e-5)
+  with pytest.raises(ValueError, match="FixedSizeSampling"):
+    accounting.epsilon(tuned, 1e-5, relation="add_remove")
+
+
+def test_events_that_are_not_analysed_are_refused():
+  run = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0))
+  with pytest.raises(ValueError, match="one count for each"):
+    BestOfRuns((run,), (1, 2), 3.0)
+  with pytest.raises(ValueError, match="events Round, got GaussianSum"):
+    BestOfRuns((run.query,), (1,), 3.0)
+  with pytest.raises(ValueError, match="mean_runs"):
+    BestOfRuns((run,), (1,), 0.5)
+  best = BestOfRuns((run,), (1,), 3.0)
+  for event, words in (
+    (Round(PoissonSampling(0.5), best), "how they were sampled"),
+    (Round(PoissonSampling(1.0), best, observer="server"), "unit and observer"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      accounting.epsilon(Ledger().append(event), 1e-5)
+  local = Ledger().append(LocalRelease(PureDP(1.0)))
+  with pytest.raises(ValueError, match="rounds alone"):
+    accounting.best_of_runs(local, mean_runs=3.0)
+  several = Ledger().append(run).append(Round(run.sampling, run.query, "zero_out"))
+  with pytest.raises(ValueError, match="one relation"):
+    accounting.best_of_runs(several, mean_runs=3.0)
 
 
 def test_arguments_are_refused():

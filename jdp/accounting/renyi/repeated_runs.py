@@ -1,0 +1,90 @@
+"""Renyi divergences of the best of a random number of runs (`jdp.events.BestOfRuns`).
+
+If one run has Renyi divergences r(a), the whole has at every order a > 1 (arXiv
+2110.03620, version 2)
+
+* r(a) + log(E K) / (a - 1) + (1 + shape) min_b [(1 - 1/b) r(b) + log(1/gamma) / b], for a negative
+  binomial number K of runs (Theorem 2);
+* r(a) + log(E K) / (a - 1) + E K delta(log(a / (a - 1))), for a Poisson one (Theorem 6), where one
+  run is (epsilon, delta(epsilon))-DP.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from jdp.accounting.renyi.conversions import IMPROVED
+
+Curve = Callable[[tuple[float, ...]], np.ndarray]
+"""Orders [A] > 1 -> divergences [A]."""
+
+_ORDERS = tuple((1 + np.geomspace(1e-3, 1e6, 200)).tolist())  # of b, and for delta
+_LEAST_LOG_GAMMA = -600.0
+
+
+def best_of_runs(one: Curve, max_loss: float, mean_runs: float, shape: float) -> Curve:
+  """The divergences of the best of some runs.
+
+  Args:
+    one: those of one run.
+    max_loss: the epsilon of pure differential privacy of one run, or infinity.
+    mean_runs: E K >= 1.
+    shape: of the distribution of K, infinity for Poisson.
+  """
+  inner = one(_ORDERS)
+  if shape == math.inf:
+    further = _poisson_part(inner, max_loss, mean_runs)
+  else:
+    further = _part(inner, mean_runs, shape)
+
+  def curve(orders: tuple[float, ...]) -> np.ndarray:
+    above = np.array(orders) - 1
+    return one(orders) + math.log(mean_runs) / above + further(above)
+
+  return curve
+
+
+def _part(
+  inner: np.ndarray, mean_runs: float, shape: float
+) -> Callable[[np.ndarray], np.ndarray | float]:
+  """orders less 1 -> what the shape of a negative binomial number adds, the same at all orders."""
+  orders = np.array(_ORDERS)
+  parts = (1 - 1 / orders) * inner - log_gamma(mean_runs, shape) / orders
+  common = (1 + shape) * float(np.min(parts))
+  return lambda above: common
+
+
+def _poisson_part(
+  inner: np.ndarray, max_loss: float, mean_runs: float
+) -> Callable[[np.ndarray], np.ndarray | float]:
+  """orders less 1 -> what a Poisson number adds."""
+  orders = np.array(_ORDERS)
+
+  def added(above: np.ndarray) -> np.ndarray:
+    losses = np.log1p(1 / above)[:, None]
+    least = np.min(IMPROVED.log_delta(orders, inner, losses), axis=1)  # type: ignore[arg-type]
+    deltas = np.where(losses[:, 0] < max_loss, np.exp(np.minimum(least, 0.0)), 0.0)
+    return mean_runs * deltas
+
+  return added
+
+
+@functools.cache
+def log_gamma(mean_runs: float, shape: float) -> float:
+  """log gamma of the negative binomial distribution with this mean, rounded down."""
+
+  def log_mean(log_gamma: float) -> float:
+    """log of E K = shape (1 - gamma) / (gamma (1 - gamma^shape))."""
+    if log_gamma == 0:
+      return 0.0
+    share = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
+    return math.log(-math.expm1(log_gamma)) - log_gamma - math.log(share)
+
+  target = math.log(mean_runs)
+  if target == 0:
+    return 0.0
+  root = scipy.optimize.brentq(lambda x: log_mean(x) - target, _LEAST_LOG_GAMMA, -1e-12, xtol=1e-12)
+  return min(root - 1e-9, 0.0)

@@ -1,0 +1,114 @@
+"""Events of whole runs, of which a ledger holds one each: what was released in many rounds."""
+
+import math
+from typing import Any
+
+import jax
+
+from jdp import _validate
+from jdp.events.base import EVENT_TYPES, EventBase, event
+
+
+@event
+class BestOfRuns(EventBase):
+  """A run was repeated a random number of times, and only the releases of the best one released.
+
+  Every repetition draws a setting (from a fixed distribution) and happens on the same records, with
+  fresh noise. It is scored by what it released, or by other data. The number K of repetitions is
+  independent of the data, and never told (arXiv 2110.03620). With shape s it is
+
+  * negative binomial, given K >= 1: P(K = k) = C(k + s - 1, k) (1 - g)^k / (g^-s - 1);
+  * geometric at s = 1, and logarithmic, P(K = k) = (1 - g)^k / (k log(1/g)), at s = 0;
+  * Poisson at s = infinity. If K = 0, something that is independent of the data is released.
+
+  g in (0, 1] is the number for which K has its mean. The event's round has a `PoissonSampling` of
+  probability 1, as the rounds of a repetition say how they were sampled.
+
+  Attributes:
+    rounds: the events `Round` of one repetition, whatever its setting. Their relation, unit and
+      observer are those of the event's own round.
+    counts: how often each of them happened in it.
+    mean_runs: the mean of K, >= 1.
+    shape: s >= 0.
+  """
+
+  rounds: tuple[EventBase, ...]
+  counts: tuple[int, ...]
+  mean_runs: float
+  shape: float = 1.0
+
+  def __post_init__(self):
+    if not self.rounds or len(self.rounds) != len(self.counts):
+      raise ValueError(
+        f"Expected one count for each of at least one round, got {len(self.counts)} counts of "
+        f"{len(self.rounds)} rounds."
+      )
+    for inner in self.rounds:
+      if type(inner) is not EVENT_TYPES["Round"]:
+        raise ValueError(
+          f"Expected rounds of events Round, got {type(inner).__name__}; make each release a Round."
+        )
+    for count in self.counts:
+      _validate.integer(1, counts=count)
+    _validate.in_range(1.0, 1e100, mean_runs=self.mean_runs)
+    if self.shape != math.inf:
+      _validate.in_range(0.0, 1000.0, shape=self.shape)
+    for mark in ("adaptive", "key_exposed"):
+      if any(getattr(inner, mark) for inner in self.rounds):
+        object.__setattr__(self, mark, True)
+
+  @property
+  def overflow_probability(self) -> float:
+    """A bound on the probability that a sample outgrew its capacity, in any repetition."""
+    return self.mean_runs * sum(
+      count * overflow_probability(inner)
+      for inner, count in zip(self.rounds, self.counts, strict=True)
+    )
+
+
+@event
+class TreeAggregation(EventBase):
+  """All partial sums over the steps of binary trees were released, as noised sums of their nodes.
+
+  A tree's leaves are its steps. Each node is the sum of the leaves below it, with independent
+  Gaussian noise. After a tree's last step the next one starts (arXiv 2103.00039, Appendix D). A
+  record takes part in one step at most, *of all trees together*. A tree of n steps has
+  ceil(log2(n + 1)) nodes above each leaf that are completed, itself included. The event's round has
+  a `PoissonSampling` of probability 1, as no sampling amplifies it, and the relation zero_out or
+  replace_one, under which nobody's step follows from who else is there.
+
+  Attributes:
+    clip_norm: S, the L2 bound on what one record contributes to its step.
+    stddev: the standard deviation of the noise on each coordinate of a node. Zero means no privacy.
+    step_counts: the number of steps of each tree.
+  """
+
+  clip_norm: float | jax.Array
+  stddev: float | jax.Array
+  step_counts: tuple[int, ...]
+
+  def __post_init__(self):
+    if not isinstance(self.clip_norm, jax.Array):
+      _validate.positive(clip_norm=self.clip_norm)
+    if not isinstance(self.stddev, jax.Array):
+      _validate.non_negative(stddev=self.stddev)
+    if not self.step_counts:
+      raise ValueError("Expected step_counts of at least one tree, got none; name its steps.")
+    for steps in self.step_counts:
+      _validate.integer(1, step_counts=steps)
+
+  @property
+  def depth(self) -> int:
+    """The most nodes that a record is in."""
+    return max(self.step_counts).bit_length()  # ceil(log2(n + 1))
+
+
+WholeRunEvent = BestOfRuns | TreeAggregation
+
+
+def overflow_probability(event: Any) -> float:
+  """The probability that a sample of a `Round` outgrew its capacity."""
+  return float(
+    getattr(event.sampling, "overflow_probability", 0.0)
+    + getattr(event.query, "overflow_probability", 0.0)
+  )

@@ -1,0 +1,117 @@
+"""Random allocation: every record has the same number of rounds of each epoch, chosen at random."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate, random
+from jdp._arguments import checked
+from jdp.events import RandomAllocation
+from jdp.sampling.base import (
+  Sampler,
+  check_population,
+  least_capacity,
+  overflow_probability,
+  pack,
+  until_done,
+)
+
+
+class AllocationState(NamedTuple):
+  """Where a run is in its epoch.
+
+  Attributes:
+    left: int32 [population], in how many of the epoch's further rounds each record takes part. It
+      is secret, as the sample is.
+    position: int32 scalar, the number of the next round within its epoch. It is public.
+  """
+
+  left: jax.Array
+  position: jax.Array
+
+
+@checked
+def random_allocation(
+  population: int, num_batches: int, participations: int, *, capacity: int | None = None
+) -> Sampler:
+  """Each record takes part in k of the t rounds of every epoch, a uniformly random subset.
+
+  Formal guarantee: the event is a `RandomAllocation`, analysed under add/remove, zero-out or
+  replace-one. An epoch costs at most k unsampled releases. Of Gaussian sums under add/remove or
+  zero-out, accountant="pld" charges less, as the subsets are not seen (arXiv 2502.08202). The
+  rounds of an unfinished epoch count as the whole of it. Records choose independently of each
+  other, so nobody's rounds change when one leaves.
+
+  A record that is to take part in r of the n rounds left takes part in the next one with
+  probability r / n. Subsets are exactly uniform, for ideal random bits: the coins are whole
+  numbers. A sample larger than the capacity loses the members with the highest numbers, whatever
+  they hold. The event carries the probability of that, and the accountant adds it to delta.
+
+  Args:
+    population: N, a public constant below 2^31.
+    num_batches: t, the rounds of an epoch, public, below 2^31.
+    participations: k in [1, t].
+    capacity: slots of a sample. Default: the least number that a round's members outgrow with a
+      probability below 1e-12.
+
+  Returns:
+    A `Sampler` with an `AllocationState`.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> sampler = random_allocation(60_000, 300, 3)
+  >>> sampler.capacity, sampler.expected_size
+  (779, 600.0)
+  """
+  check_population(population)
+  _validate.in_range(1, 2**31 - 1, num_batches=num_batches)
+  event = RandomAllocation(num_batches, participations, False, population=population)
+  probability = participations / num_batches
+  if capacity is None:
+    capacity = least_capacity(population, probability)
+  _validate.integer(1, capacity=capacity)
+  capacity = min(capacity, population)
+
+  def sample(key, state):
+    left = jnp.where(state.position == 0, np.int32(participations), state.left)
+    chosen = _integers_below(key, num_batches - state.position, population) < left
+    position = (state.position + 1) % num_batches
+    return pack(chosen, capacity), AllocationState(left - chosen.astype(np.int32), position)
+
+  overflow = overflow_probability(population, probability, capacity)
+  make = partial(
+    RandomAllocation,
+    event.num_batches,
+    event.participations,
+    overflow_probability=overflow,
+    population=population,
+  )
+  return Sampler(
+    init=lambda: AllocationState(jnp.zeros(population, jnp.int32), jnp.int32(0)),
+    sample=sample,
+    event=lambda state: make(starts_epoch=state.position == 0),
+    population=population,
+    expected_size=population * probability,
+    capacity=capacity,
+    max_participations=None,
+  )
+
+
+def _integers_below(key: jax.Array, bound: jax.Array, size: int) -> jax.Array:
+  """Uniform integers below a traced bound, exactly: int32 [size]. Consumes the key."""
+  bound = bound.astype(np.uint32)
+  rest = (np.uint32(0) - bound) % bound  # 2^32 modulo the bound
+
+  def redraw(key, drawn):
+    # Words from the largest multiple of the bound on would make small numbers likelier: they are
+    # drawn again.
+    word = random.bits(key, (size,))
+    fair = (rest == 0) | (word < np.uint32(0) - rest)
+    value = jnp.where(drawn < 0, jnp.where(fair, (word % bound).astype(np.int32), -1), drawn)
+    return value, jnp.all(value >= 0)
+
+  return until_done(key, redraw, jnp.full(size, -1, np.int32))
