@@ -106,6 +106,26 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
 
 
 @pytest.mark.slow
+def test_one_program_serves_blocks_of_all_lengths():
+  """Blocks of 3, 3 and 1 rounds, and the 2 that a budget leaves of one."""
+  traces = []
+
+  def counted(*arguments):
+    traces.append(1)
+    return ALGORITHM.round(*arguments)
+
+  once = run(ALGORITHM._replace(round=counted), num_rounds=1, evaluate_every=1)
+  assert len(once.ledger) == len(traces) == 1
+  traces.clear()
+  result = run(ALGORITHM._replace(round=counted))
+  assert (len(result.ledger), len(traces)) == (ROUNDS, 1)
+  traces.clear()
+  budget = accounting.epsilon(BY_HAND[4][1], DELTA)
+  result = run(ALGORITHM._replace(round=counted), delta=DELTA, max_epsilon=budget)
+  assert (len(result.ledger), len(traces)) == (5, 1)
+
+
+@pytest.mark.slow
 def test_it_runs_without_anything_to_evaluate_or_diagnose():
   seen = []
   result = run(averaging(diagnose=False), callbacks=[seen.append])

@@ -221,6 +221,38 @@ def block(
   return run
 
 
+def block_of_at_most(
+  algorithm: FederatedAlgorithm, most: int
+) -> Callable[..., tuple[ServerState, Any, Any]]:
+  """`block` for any number of rounds up to `most`, with one program for all of them.
+
+  The function is (noise_key, data_key, state, clients, num_rounds) -> (state, events, diagnostics).
+  The first `num_rounds` rows of events and diagnostics are those of the rounds. The others are
+  zeros, and no events.
+  """
+
+  def run(noise_key, data_key, state, clients, num_rounds):
+    structure = None
+
+    @jax.jit  # so that it is traced once
+    def one_round(state):
+      nonlocal structure
+      state, *output = algorithm.round(noise_key, data_key, state, clients)
+      leaves, structure = jax.tree.flatten(tuple(output))
+      return state, leaves
+
+    def write_round(number, carry):
+      state, leaves = one_round(carry[0])
+      return state, [rows.at[number].set(x) for rows, x in zip(carry[1], leaves, strict=True)]
+
+    shapes = jax.eval_shape(one_round, state)[1]
+    rows = [jnp.zeros((most, *x.shape), x.dtype) for x in shapes]
+    state, rows = jax.lax.fori_loop(0, num_rounds, write_round, (state, rows))
+    return state, *jax.tree.unflatten(structure, rows)
+
+  return run
+
+
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
   """Copies `tree` to every device of the mesh, once, before the first round.
 
