@@ -107,22 +107,17 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
 
 @pytest.mark.slow
 def test_one_program_serves_blocks_of_all_lengths():
-  """Blocks of 3, 3 and 1 rounds, and the 2 that a budget leaves of one."""
+  """Blocks of 3, 3 and 1 rounds, the 2 that a budget leaves of one, and another run."""
   traces = []
 
   def counted(*arguments):
     traces.append(1)
     return ALGORITHM.round(*arguments)
 
-  once = run(ALGORITHM._replace(round=counted), num_rounds=1, evaluate_every=1)
-  assert len(once.ledger) == len(traces) == 1
-  traces.clear()
-  result = run(ALGORITHM._replace(round=counted))
-  assert (len(result.ledger), len(traces)) == (ROUNDS, 1)
-  traces.clear()
-  budget = accounting.epsilon(BY_HAND[4][1], DELTA)
-  result = run(ALGORITHM._replace(round=counted), delta=DELTA, max_epsilon=budget)
-  assert (len(result.ledger), len(traces)) == (5, 1)
+  algorithm, budget = ALGORITHM._replace(round=counted), accounting.epsilon(BY_HAND[4][1], DELTA)
+  assert len(run(algorithm).ledger) == ROUNDS
+  assert len(run(algorithm, delta=DELTA, max_epsilon=budget).ledger) == 5
+  assert len(traces) == 1
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ the step is. Nothing here knows of either.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -221,23 +222,25 @@ def block(
   return run
 
 
+@functools.lru_cache(maxsize=8)  # The runs of a sweep over seeds are compiled once.
 def block_of_at_most(
-  algorithm: FederatedAlgorithm, most: int
+  round_fn: Callable[..., Any], most: int
 ) -> Callable[..., tuple[ServerState, Any, Any]]:
-  """`block` for any number of rounds up to `most`, with one program for all of them.
+  """`block` for any number of rounds up to `most`, compiled as one program for all of them.
 
   The function is (noise_key, data_key, state, clients, num_rounds) -> (state, events, diagnostics).
   The first `num_rounds` rows of events and diagnostics are those of the rounds. The others are
   zeros, and no events.
   """
 
+  @jax.jit
   def run(noise_key, data_key, state, clients, num_rounds):
     structure = None
 
     @jax.jit  # so that it is traced once
     def one_round(state):
       nonlocal structure
-      state, *output = algorithm.round(noise_key, data_key, state, clients)
+      state, *output = round_fn(noise_key, data_key, state, clients)
       leaves, structure = jax.tree.flatten(tuple(output))
       return state, leaves
 

@@ -226,7 +226,7 @@ def train(
   keys = _copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
   early_stop = early_stop or (lambda rows: False)
-  advance = jax.jit(block_of_at_most(algorithm, min(evaluate_every, num_rounds)))
+  advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
   run = _Run(
     records.name, algorithm, advance, keys, clients, evaluate, delta, max_epsilon, mesh, early_stop
   )
