@@ -104,10 +104,11 @@ def _cases(task: str, model: str) -> dict[str, checkouts.Command]:
     devices: checkouts.Command((*script, *own, "train", *(["cores"] if devices > 1 else [])), None)
     for devices, own in layouts.items()
   }
+  named = ((peer, PYTHONS[peer].value) for peer in _PEERS[task])
   cases = {
-    peer: checkouts.Command((f"{peer}.py", task, model), python=PYTHONS[peer].value)
-    for peer in _PEERS[task]
-    if PYTHONS[peer].value
+    peer: checkouts.Command((f"{peer}.py", task, model), python=python)
+    for peer, python in named
+    if python
   }
   for devices, command in commands.items():
     cases |= {_name(own, devices): command._replace(case=own) for own in layouts[devices]}
