@@ -16,6 +16,7 @@ from typing import Any
 
 import jdp
 from jdp import accounting, ledger
+from jdp._pipes import ends_with_its_reader
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -41,12 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   of records at that share of false alarms. Advantage: the most by which one exceeds the other.
   0
   """
-  options = _parser().parse_args(argv)
-  try:
-    return options.run(options)
-  except (ValueError, OSError) as error:
-    print(f"jdp {options.command}: {error}", file=sys.stderr)
-    return 2
+  with ends_with_its_reader():
+    options = _parser().parse_args(argv)
+    try:
+      return options.run(options)
+    except BrokenPipeError:
+      raise
+    except (ValueError, OSError) as error:
+      print(f"jdp {options.command}: {error}", file=sys.stderr)
+      return 2
 
 
 def _parser() -> argparse.ArgumentParser:

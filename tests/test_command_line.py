@@ -112,3 +112,25 @@ def test_the_command_starts_no_backend():
 
 def test_the_version_is_that_of_the_installed_distribution():
   assert jdp.__version__ == importlib.metadata.version(_distribution.NAME)
+
+
+_JDP = [sys.executable, "-c", "import sys; from jdp.command_line import main; sys.exit(main())"]
+
+
+@pytest.mark.parametrize(
+  "command",
+  [
+    [*_JDP, "--help"],
+    [*_JDP, *(PLAN + "--rounds 5 --noise-multiplier 1").split()],
+    pytest.param(
+      [sys.executable, "-m", "experiments.accounting", "--help"], marks=pytest.mark.slow
+    ),
+  ],
+  ids=["help", "plan", "experiment"],
+)
+def test_a_reader_that_goes_away_gets_no_traceback(command):
+  with subprocess.Popen(
+    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  ) as process:
+    process.stdout.close()  # before a word is printed, as imports take longer
+    assert process.stderr.read() == ""

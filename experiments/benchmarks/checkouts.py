@@ -7,10 +7,11 @@ process of its own, and one pair after the other is timed.
 import contextlib
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import flags
@@ -34,16 +35,38 @@ class Command(NamedTuple):
     checkout: the checkout whose packages it imports, and whose script it runs. Without such a
       script there, it runs this checkout's.
     python: its interpreter.
+    case: the name of what is timed, if the process serves several. Commands that differ in nothing
+      else share a process.
   """
 
-  script: list[str]
+  script: tuple[str, ...]
   devices: int | None = 1
   checkout: pathlib.Path = HERE
   python: str = sys.executable
+  case: str = ""
+
+
+class Turn(NamedTuple):
+  """One run of a case.
+
+  Attributes:
+    work: units of work that were done.
+    seconds: that passed.
+    cpu: the time of all the process's threads on a core. None if it does not tell.
+  """
+
+  work: float
+  seconds: float
+  cpu: float | None
+
+  @property
+  def rate(self) -> float:
+    """Units of work per second."""
+    return self.work / self.seconds
 
 
 class _Worker:
-  """A process that runs its case once for every request."""
+  """A process that runs a case once for every request."""
 
   def __init__(self, stack: contextlib.ExitStack, command: Command):
     name, *arguments = command.script
@@ -69,13 +92,17 @@ class _Worker:
     assert self._process.stdout is not None
     self._requests, self._answers = self._process.stdin, self._process.stdout
     stack.callback(self._requests.close)
-    self.work = self._read("work")["work"]
 
-  def run(self) -> dict[str, float]:
-    """The "seconds" of one run, and its seconds of "cpu" if the worker tells them."""
-    self._requests.write("\n")
+  def wait(self) -> None:
+    """Waits until all is warm."""
+    self._work = self._read("work")["work"]
+
+  def run(self, case: str) -> Turn:
+    """Runs a case."""
+    self._requests.write(f"{case}\n")
     self._requests.flush()
-    return self._read("seconds")
+    said = self._read("seconds")
+    return Turn(said.get("work", self._work), said["seconds"], said.get("cpu"))
 
   def _read(self, last: str) -> dict[str, float]:
     """What the worker says, by name, until it says `last`."""
@@ -89,32 +116,46 @@ class _Worker:
     raise RuntimeError(f"Expected a worker that answers, got exit status {self._process.wait()}.")
 
 
-def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
-  """Times processes that take turns; ratios refer to the first command."""
+def take_turns(commands: Mapping[str, Command]) -> list[dict[str, Turn]]:
+  """Runs every command once in each turn, in an order that changes from turn to turn."""
+  shuffled = random.Random(0).sample
   with contextlib.ExitStack() as stack:
-    workers = {name: _Worker(stack, command) for name, command in commands.items()}
-    turns = [{name: w.run() for name, w in workers.items()} for _ in range(harness.ROUNDS.value)]
-    work = {name: worker.work for name, worker in workers.items()}
-  first = next(iter(work))
+    processes = {command._replace(case="") for command in commands.values()}
+    workers = {process: _Worker(stack, process) for process in processes}
+    for worker in workers.values():
+      worker.wait()
+    return [
+      {
+        name: workers[commands[name]._replace(case="")].run(commands[name].case)
+        for name in shuffled(list(commands), len(commands))
+      }
+      for _ in range(harness.ROUNDS.value)
+    ]
+
+
+def summary(turns: Sequence[Mapping[str, Turn]], names: Iterable[str]) -> list[harness.Timing]:
+  """Medians over the turns, in the order of the names; ratios refer to the first."""
+  first, *_ = names = list(names)
   timings = []
-  for name in work:
-    seconds = [turn[name]["seconds"] for turn in turns]
-    rates = [work[name] / own for own in seconds]
-    # Ratios are taken within one turn: the machine's drift is the same for both.
-    ratio = statistics.median(
-      rate * turn[first]["seconds"] / work[first] for rate, turn in zip(rates, turns, strict=True)
-    )
-    cpu = [turn[name]["cpu"] for turn in turns if "cpu" in turn[name]]
+  for name in names:
+    own = [turn[name] for turn in turns]
+    cpu = [turn.cpu for turn in own if turn.cpu is not None]
     timings.append(
       harness.Timing(
         name,
-        statistics.median(seconds),
-        statistics.median(rates),
-        ratio,
+        statistics.median(turn.seconds for turn in own),
+        statistics.median(turn.rate for turn in own),
+        # Ratios are taken within one turn: the machine's drift is the same for both.
+        statistics.median(turn[name].rate / turn[first].rate for turn in turns),
         statistics.median(cpu) if cpu else None,
       )
     )
   return timings
+
+
+def compare(commands: Mapping[str, Command]) -> list[harness.Timing]:
+  """Times processes that take turns; ratios refer to the first command."""
+  return summary(take_turns(commands), commands)
 
 
 def before_and_after(commands: Mapping[str, Command], baseline: str) -> list[harness.Timing]:

@@ -92,10 +92,17 @@ def _cpu_seconds() -> float:
   return sum(own.ru_utime + own.ru_stime for own in used)
 
 
-def report(title: str, timings: list[Timing], unit: str, *, json_path: str | None = None) -> None:
+def report(
+  title: str,
+  timings: list[Timing],
+  unit: str,
+  *,
+  shares: Mapping[str, Any] | None = None,
+  json_path: str | None = None,
+) -> None:
   """Prints a table, and appends it to a JSON Lines file if one is named.
 
-  The file's rows hold the machine's facts too.
+  The file's rows hold the machine's facts too, and shares of the best if there are any.
   """
   print(f"\n{title}\n{'case':<44} {'median ms':>10} {'CPU ms':>10} {unit + '/s':>16} {'ratio':>7}")
   for timing in timings:
@@ -104,13 +111,15 @@ def report(title: str, timings: list[Timing], unit: str, *, json_path: str | Non
       f"{timing.name:<44} {1e3 * timing.seconds:>10.3f} {cpu:>10} {timing.rate:>16,.0f} "
       f"{timing.ratio:>7.2f}"
     )
+  for name, share in (shares or {}).items():
+    print(f"{name}, share of the best: {json.dumps(share)}")
   if json_path:
     row = {
       "title": title,
       "unit": unit,
       "machine": machine(),
       "timings": [t._asdict() for t in timings],
-    }
+    } | ({"shares": shares} if shares else {})
     with pathlib.Path(json_path).open("a") as file:
       file.write(json.dumps(row) + "\n")
 

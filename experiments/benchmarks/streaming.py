@@ -206,7 +206,7 @@ def _before_and_after(baseline: str) -> None:
   work = [str(VALUES.value), str(EPSILON.value)]
   cases = {
     f"{dim:,d} coordinates, {devices} device{'s' if devices > 1 else ''}": checkouts.Command(
-      ["jdp_streaming.py", str(dim), *work], devices
+      ("jdp_streaming.py", str(dim), *work), devices
     )
     for dim in DIMS.value
     for devices in sorted({1, os.cpu_count() or 1})

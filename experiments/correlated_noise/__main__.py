@@ -101,7 +101,15 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
     shared = replicate(jax.tree.map(jnp.asarray, begun.clients), mesh)
     settings = [row.setting for row in rows]
     sweep = Sweep(
-      settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior
+      settings,
+      begun.init,
+      begun.evaluate,
+      shared,
+      options.cohort_size,
+      delta,
+      mesh,
+      begun.prior,
+      begun.headline,
     )
     report_strategies(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
 

@@ -149,7 +149,15 @@ def prepare(options: DPFedAvgOptions) -> Work:
       clients["example"] = as_examples(begun.clients)
     shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
     sweep = Sweep(
-      settings, begun.init, begun.evaluate, shared, options.cohort_size, delta, mesh, begun.prior
+      settings,
+      begun.init,
+      begun.evaluate,
+      shared,
+      options.cohort_size,
+      delta,
+      mesh,
+      begun.prior,
+      begun.headline,
     )
     report_averaging(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
 

@@ -171,6 +171,10 @@ def prepare(options: DrawAndDiscardOptions) -> Work:
     raise ValueError(
       "Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds."
     )
+  if options.early_stop is not None and options.task != "training":
+    raise ValueError(
+      f"Expected --early_stop with --task=training alone, got --task={options.task}; leave it out."
+    )
   if not options.epsilons and options.task != "training":
     raise ValueError(f"Expected an epsilon with --task={options.task}, got none; give --epsilons.")
   return _TASKS[options.task](options)

@@ -118,7 +118,14 @@ def prepare(options: PrivateFederatedOptions) -> Work:
     begun = problem.completed(workdir)
     clients = replicate(begun.clients, mesh)
     sweep = Sweep(
-      settings, begun.init, begun.evaluate, clients, plan.sampler.expected_size, plan.delta, mesh
+      settings,
+      begun.init,
+      begun.evaluate,
+      clients,
+      plan.sampler.expected_size,
+      plan.delta,
+      mesh,
+      headline=begun.headline,
     )
     report_local_and_central(
       workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)

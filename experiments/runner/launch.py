@@ -14,6 +14,7 @@ from experiments.runner import files, options
 from experiments.runner.help_text import help_text
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
+from jdp._pipes import ends_with_its_reader
 from jdp.federated import use_all_cores
 
 flags.disclaim_key_flags()  # The flags defined here belong to the binary.
@@ -85,7 +86,8 @@ def _parse(experiment: Experiment, argv: Sequence[str]) -> Sequence[str]:
   except flags.Error as error:
     sys.exit(f"{experiment.name}: {error}; --help lists the flags.")
   if asked:
-    print(_help(experiment, flags.FLAGS.preset or _SMOKE))
+    with ends_with_its_reader():
+      print(_help(experiment, flags.FLAGS.preset or _SMOKE))
     sys.exit(0)
   return rest
 

@@ -1,6 +1,7 @@
 """Steps of DP-SGD in jax_privacy.
 
-Run it as `python -m experiments.benchmarks.peers.jax_privacy_sgd example MODEL`.
+Run it as `python jax_privacy_sgd.py example MODEL`. Of this repository it imports the files
+beside it alone.
 """
 
 import sys
@@ -8,9 +9,9 @@ import sys
 import jax
 import jax.numpy as jnp
 import jax_privacy
+import networks
 import optax
-
-from experiments.benchmarks.peers import networks, serve
+import serve
 
 _STEPS = 10
 # The fastest sizes that we found for each model, on 2 cores.

@@ -1,12 +1,12 @@
-"""Rounds of jdp: `jdp_rounds.py federated|example MODEL LAYOUT`.
+"""Rounds of jdp: `jdp_rounds.py federated|example MODEL LAYOUT ...`.
 
 A layout is one of these:
 
 * `0` or `1`: without or with ghost norms, in chunks of the default size. All devices.
 * `0:16`: the same in chunks of 16.
-* `binary`: what an experiment does where no flag says otherwise. All cores, the default layout.
-* `script`: a script's call of `train`, on one device.
-* `cores`: the same after `use_all_cores()`.
+* `train`: a call of `train`, which chooses. All devices.
+
+With `cores` among them, each core is a device (`use_all_cores`), as in every binary.
 """
 
 import sys
@@ -16,7 +16,7 @@ import jax
 import optax
 
 from experiments.benchmarks.peers import networks, serve
-from jdp import data, models, sampling
+from jdp import data, models, random, sampling
 from jdp.federated import (
   FederatedAlgorithm,
   client_mesh,
@@ -30,13 +30,18 @@ from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.federated.fedavg import dp_sgd, federated_averaging
 
 _ROUNDS = {"federated": 4, "example": 10}
-_TRAINED_ROUNDS = 40  # What `train` does once, before its first round, should count little.
+# What `train` does once, before its first round, should count little.
+_TRAINED_ROUNDS = {
+  "federated": {"logistic": 100, "mlp": 40, "cnn": 10},
+  "example": {"logistic": 500, "mlp": 200, "cnn": 40},
+}
 
 
 def main() -> None:
-  """Serves a block of rounds, or a run of them."""
-  task, name, layout = sys.argv[1:4]
-  if layout in ("binary", "cores"):
+  """Serves blocks of rounds, and runs of them."""
+  task, name, *layouts = sys.argv[1:]
+  if "cores" in layouts:
+    layouts.remove("cores")
     use_all_cores()
   build: Any = {
     "logistic": models.logistic_regression,
@@ -44,23 +49,27 @@ def main() -> None:
     "cnn": models.small_cnn,
   }[name]
   model = build(serve.SHAPE, serve.CLASSES)
-  if layout in ("script", "cores"):
-    _serve_training(task, model)
-  else:
-    _serve_block(task, model, layout)
+  serve.serve_cases(
+    {
+      layout: _training(task, model, _TRAINED_ROUNDS[task][name])
+      if layout == "train"
+      else _block(task, model, layout)
+      for layout in layouts
+    }
+  )
 
 
-def _serve_block(task: str, model: models.Model, layout: str) -> None:
-  """Serves a compiled block of rounds on all devices."""
+def _block(task: str, model: models.Model, layout: str) -> serve.Case:
+  """A compiled block of rounds on all devices."""
   mesh = client_mesh() if len(jax.devices()) > 1 else None
-  options: dict[str, Any] = {"mesh": mesh}
-  if layout != "binary":
-    ghost, _, chunk_size = layout.partition(":")
-    options |= {"ghost_norms": ghost == "1", "chunk_size": int(chunk_size) if chunk_size else None}
+  ghost, _, chunk_size = layout.partition(":")
+  options: dict[str, Any] = {"mesh": mesh, "ghost_norms": ghost == "1"}
+  if chunk_size:
+    options["chunk_size"] = int(chunk_size)
   made, clients, size = _algorithm(task, model, options)
   state = made.init(model.init(jax.random.key(2)))
   noise_key, data_key, state, clients = replicate(
-    (jax.random.key(0), jax.random.key(1), state, clients), mesh
+    (random.secure_key(), random.secure_key(), state, clients), mesh
   )
   rounds = jax.jit(block(made, _ROUNDS[task]))
 
@@ -68,18 +77,18 @@ def _serve_block(task: str, model: models.Model, layout: str) -> None:
     nonlocal state
     state, *_ = jax.block_until_ready(rounds(noise_key, data_key, state, clients))
 
-  serve.serve(run, _ROUNDS[task] * size)
+  return serve.Case(run, _ROUNDS[task] * size)
 
 
-def _serve_training(task: str, model: models.Model) -> None:
-  """Serves a call of `train`."""
+def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
+  """A call of `train`."""
   made, clients, size = _algorithm(task, model, {})
   params = model.init(jax.random.key(2))
 
   def run():
-    train(made, params, clients, num_rounds=_TRAINED_ROUNDS, evaluate_every=_TRAINED_ROUNDS)
+    train(made, params, clients, num_rounds=num_rounds)
 
-  serve.serve(run, _TRAINED_ROUNDS * size)
+  return serve.Case(run, num_rounds * size)
 
 
 def _algorithm(

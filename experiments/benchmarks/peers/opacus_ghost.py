@@ -1,17 +1,17 @@
 """Steps of DP-SGD by Opacus's ghost clipping.
 
-Run it as `python -m experiments.benchmarks.peers.opacus_ghost example MODEL`.
+Run it as `python opacus_ghost.py example MODEL`. Of this repository it imports the files
+beside it alone.
 """
 
 import sys
 
+import serve
 import torch
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-
-from experiments.benchmarks.peers import serve
-from experiments.benchmarks.peers.torch_models import MODELS
+from torch_models import MODELS
 
 _STEPS = 10
 

@@ -1,10 +1,12 @@
 """Rounds of DP-FedAvg in pfl-research.
 
-Run it as `python -m experiments.benchmarks.peers.pfl_research federated MODEL`.
+Run it as `python pfl_research.py federated MODEL`. Of this repository it imports the files
+beside it alone.
 """
 
 import sys
 
+import serve
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -16,9 +18,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
-
-from experiments.benchmarks.peers import serve
-from experiments.benchmarks.peers.torch_models import MODELS
+from torch_models import MODELS
 
 _ROUNDS = 2  # Rounds of one timed run: the set-up before the first round counts less.
 

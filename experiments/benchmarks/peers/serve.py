@@ -2,11 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 SHAPE, CLASSES, USERS, EXAMPLES, COHORT, BATCH = (28, 28), 10, 1000, 10, 500, 256
+_TURN = 0.2
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 
 
@@ -16,16 +18,40 @@ def images(count: int) -> tuple[np.ndarray, np.ndarray]:
   return rng.random((count, *SHAPE), np.float32), rng.integers(0, CLASSES, count)
 
 
-def serve(run: Callable[[], None], work: float) -> None:
-  """Warms up, prints the units of work of one run, and then times one run for every line read.
+class Case(NamedTuple):
+  """Something to time: `run` does `work` units of work."""
 
-  The time of all the process's threads on a core comes before the time that passed.
+  run: Callable[[], None]
+  work: float
+
+
+def serve(run: Callable[[], None], work: float) -> None:
+  """`serve_cases` of one case."""
+  serve_cases({"": Case(run, work)})
+
+
+def serve_cases(cases: Mapping[str, Case]) -> None:
+  """Warms all up, prints the work of the first, and times one case for every line, which names it.
+
+  A short run is repeated to fill `_TURN` seconds of processor time. The units of work
+  that were done come before the time of all the process's threads on a core, and that comes before
+  the time that passed.
   """
-  run()
-  print("work", work, flush=True)
-  for _ in sys.stdin:
+  repeats = {name: _repeats(case) for name, case in cases.items()}
+  print("work", next(iter(cases.values())).work, flush=True)
+  for line in sys.stdin:
+    name = line.rstrip("\n")
     start, cpu = time.perf_counter(), time.process_time()
-    run()
+    for _ in range(repeats[name]):
+      cases[name].run()
     seconds = time.perf_counter() - start
+    print("work", cases[name].work * repeats[name])
     print("cpu", time.process_time() - cpu)
     print("seconds", seconds, flush=True)
+
+
+def _repeats(case: Case) -> int:
+  case.run()
+  start = time.process_time()
+  case.run()
+  return max(1, round(_TURN / (time.process_time() - start)))

@@ -20,7 +20,7 @@ from experiments.runner.runs.results import (
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm
-from jdp.federated.runs.training import Evaluate
+from jdp.federated.runs.training import STOPPED_EARLY, Evaluate
 from jdp.ledger import Ledger
 
 PyTree = Any
@@ -59,6 +59,7 @@ class Sweep(NamedTuple):
     delta: of the central guarantees of settings without a delta of their own.
     mesh: the devices, or None.
     prior: what was released about the same users before any run. Every run's ledger begins with it.
+    headline: the metric that an early stop looks at.
   """
 
   settings: Sequence[Setting]
@@ -69,6 +70,7 @@ class Sweep(NamedTuple):
   delta: float
   mesh: jax.sharding.Mesh | None
   prior: Ledger = Ledger()
+  headline: str = "test_accuracy"
 
 
 def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
@@ -96,6 +98,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
     * "setting", "label", "public", "seed" and "rounds"
     * "stopped" (whether its budget stopped it)
+    * "stopped_early" (whether its metric did; its cost is that of all planned rounds)
     * "ledger_link" (its ledger's last link, which stands for all of it)
     * "metrics" (the last ones)
     * "not_private" (its ledger's caveats)
@@ -151,6 +154,7 @@ def _make_run(
     delta=_delta(sweep, setting),
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
+    headline=sweep.headline,
   )
 
 
@@ -170,14 +174,16 @@ def _finish(
   folder = _folder(workdir, setting, seed)
   outcome = train_run(run, folder, workdir.secret / run.name, options, report)
   save_params(folder / PARAMS, outcome.params)
+  metrics = {name: value for name, value in outcome.metrics[-1].items() if name != STOPPED_EARLY}
   content = {
     "setting": setting.name,
     "label": setting.label,
     "public": setting.public,
     "seed": seed,
-    "rounds": outcome.metrics[-1]["round"],
+    "rounds": metrics["round"],
     "stopped": outcome.stopped,
-    "metrics": outcome.metrics[-1],
+    "stopped_early": outcome.stopped_early,
+    "metrics": metrics,
     **cost(outcome.ledger, delta),
   }
   write_result(folder, content)

@@ -13,7 +13,7 @@ import jax
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
-from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, train
+from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, no_improvement, train
 from jdp.federated.runs.training import Evaluate
 from jdp.federated.runs.whole_files import RowFile
 from jdp.guarantees import rounded_up
@@ -53,6 +53,12 @@ class TrainingOptions:
     "Stop each run before the round that would take its central epsilon above this.",
     check=_validate.positive,
   )
+  early_stop: int | None = option(
+    None,
+    "Stop a run after so many evaluations in a row without a gain in test accuracy. It costs what "
+    "all --num_rounds rounds cost, as its length depends on the data, and is recorded so.",
+    check=_count,
+  )
   diagnostics: bool = option(
     False,
     "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private.",
@@ -60,6 +66,15 @@ class TrainingOptions:
   chunk_size: int | None = option(
     None, "Clients computed side by side. Default: by the platform, model and client.", check=_count
   )
+
+  def __post_init__(self):
+    """Refuses an early stop that could never come."""
+    if self.early_stop is not None and self.early_stop * self.eval_every >= self.num_rounds:
+      raise ValueError(
+        f"Expected --early_stop times --eval_every to be less than --num_rounds={self.num_rounds}, "
+        f"got {self.early_stop} times {self.eval_every}, which no evaluation comes after; evaluate "
+        "more often."
+      )
 
 
 class Run(NamedTuple):
@@ -77,6 +92,7 @@ class Run(NamedTuple):
     max_epsilon: the budget, or None.
     prior: what was released about the same users before the first round. It is part of the cost and
       of the ledger.
+    headline: the metric that an early stop looks at, the larger the better.
   """
 
   name: str
@@ -89,6 +105,7 @@ class Run(NamedTuple):
   delta: float
   max_epsilon: float | None
   prior: Ledger = Ledger()
+  headline: str = "test_accuracy"
 
 
 def train_run(
@@ -101,11 +118,12 @@ def train_run(
     folder: gets `ledger.jsonl` and `metrics.jsonl`. With diagnostics it gets `diagnostics.jsonl`
       too, whose rows are means over the rounds since the last row.
     secret: gets the checkpoints.
-    options: number of rounds, rounds between evaluations, and diagnostics.
+    options: number of rounds, rounds between evaluations, early stop and diagnostics.
     report: told of the progress.
   """
   report_progress = _ProgressReporter(run.name, report)
   diagnostics = (_DiagnosticsFile(folder),) if options.diagnostics else ()
+  patience = options.early_stop
   return train(
     run.algorithm,
     run.params,
@@ -117,6 +135,7 @@ def train_run(
     evaluate_every=options.eval_every,
     max_epsilon=run.max_epsilon,
     delta=run.delta,
+    early_stop=no_improvement(run.headline, patience=patience) if patience else None,
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
     callbacks=(*diagnostics, report_progress),

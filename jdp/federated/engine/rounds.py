@@ -10,6 +10,7 @@ the step is. Nothing here knows of either.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -217,6 +218,40 @@ def block(
 
     state, (events, diagnostics) = jax.lax.scan(one_round, state, length=num_rounds)
     return state, events, diagnostics
+
+  return run
+
+
+@functools.lru_cache(maxsize=8)  # The runs of a sweep over seeds are compiled once.
+def block_of_at_most(
+  round_fn: Callable[..., Any], most: int
+) -> Callable[..., tuple[ServerState, Any, Any]]:
+  """`block` for any number of rounds up to `most`, compiled as one program for all of them.
+
+  The function is (noise_key, data_key, state, clients, num_rounds) -> (state, events, diagnostics).
+  The first `num_rounds` rows of events and diagnostics are those of the rounds. The others are
+  zeros, and no events.
+  """
+
+  @jax.jit
+  def run(noise_key, data_key, state, clients, num_rounds):
+    structure = None
+
+    @jax.jit  # so that it is traced once
+    def one_round(state):
+      nonlocal structure
+      state, *output = round_fn(noise_key, data_key, state, clients)
+      leaves, structure = jax.tree.flatten(tuple(output))
+      return state, leaves
+
+    def write_round(number, carry):
+      state, leaves = one_round(carry[0])
+      return state, [rows.at[number].set(x) for rows, x in zip(carry[1], leaves, strict=True)]
+
+    shapes = jax.eval_shape(one_round, state)[1]
+    rows = [jnp.zeros((most, *x.shape), x.dtype) for x in shapes]
+    state, rows = jax.lax.fori_loop(0, num_rounds, write_round, (state, rows))
+    return state, *jax.tree.unflatten(structure, rows)
 
   return run
 

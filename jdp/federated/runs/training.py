@@ -12,6 +12,7 @@ import bisect
 import contextlib
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,12 @@ from jdp.accounting.composition import refuse_adaptive
 from jdp.events import Event, Round
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
 from jdp.federated.engine.cohort import client_mesh
-from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState, replicate
+from jdp.federated.engine.rounds import (
+  FederatedAlgorithm,
+  ServerState,
+  block_of_at_most,
+  replicate,
+)
 from jdp.federated.engine.sharded import shard
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records
@@ -87,7 +93,8 @@ class _Run(NamedTuple):
   """What stays the same over a run's rounds."""
 
   name: str
-  step: Callable[..., Any]
+  algorithm: FederatedAlgorithm
+  advance: Callable[..., Any]
   keys: tuple[jax.Array, jax.Array]
   clients: PyTree
   evaluate: Evaluate
@@ -230,10 +237,12 @@ def train(
   records, keys = open_records(workdir, beginning)
   keys = _copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
-  step, early_stop = jax.jit(algorithm.round), early_stop or (lambda rows: False)
+  early_stop = early_stop or (lambda rows: False)
+  advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
   run = _Run(
     records.name,
-    step,
+    algorithm,
+    advance,
     keys,
     clients,
     evaluate,
@@ -322,7 +331,7 @@ def _record_rest(run: _Run, records: Records, state: ServerState, done: int, cou
   if run.privacy_filter is not None:
     return
   with _mesh_in_force(run):
-    events = events_of_next_rounds(run.step, run.keys, state, run.clients, count)
+    events = events_of_next_rounds(run.algorithm.round, run.keys, state, run.clients, count)
   records.append_events(done, events[: _affordable(run, records, done, events)])
 
 
@@ -401,13 +410,12 @@ def _shown(run: _Run, state: ServerState) -> PyTree:
 
 
 def _advance(run: _Run, state: ServerState, count: int) -> _Block:
-  """Computes `count` rounds; the host waits for the devices only at the end."""
-  outputs = []
+  """Computes `count` rounds in one program, so that each costs what its clients do."""
   with _mesh_in_force(run):
-    for _ in range(count):
-      state, *output = run.step(*run.keys, state, run.clients)
-      outputs.append(output)
-  events, diagnostics = zip(*jax.device_get(outputs), strict=True) if outputs else ((), ())
+    state, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
+  output = jax.device_get(output)
+  rounds = (jax.tree.map(operator.itemgetter(number), output) for number in range(count))
+  events, diagnostics = zip(*rounds, strict=True) if count else ((), ())
   return _Block(state, events, diagnostics)
 
 

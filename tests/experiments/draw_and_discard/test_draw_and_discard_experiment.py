@@ -388,6 +388,7 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
   ("given", "message"),
   [
     ({"max_epsilon": 3.0}, "Expected no --max_epsilon"),
+    ({"task": "spam", "early_stop": 1}, "Expected --early_stop with --task=training alone"),
     ({"instances": (), "batch_sizes": (), "epsilons": ()}, "Expected something to run"),
     ({"task": "spam", "epsilons": ()}, "Expected an epsilon with --task=spam"),
     (

@@ -262,6 +262,24 @@ def test_the_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable,
   assert everything(tmp_path, go(tmp_path, run)) == everything(tmp_path, outcome)
 
 
+def test_a_run_that_stops_early_costs_and_records_what_all_planned_rounds_cost(
+  tmp_path, uninterrupted
+):
+  """Its metric never gains, so it ends at the second evaluation after the start."""
+  run = make_run(evaluate=lambda params: {"headline": 0.5}, headline="headline")
+  outcome = go(tmp_path, run, dataclasses.replace(OPTIONS, early_stop=2))
+  assert (outcome.stopped_early, outcome.metrics[-1]["round"]) == (True, 6)
+  events = list(uninterrupted[2])
+  assert list(ledger.load(tmp_path / "run/ledger.jsonl")) == events
+  everything_planned = central_epsilon(ledger.Ledger().extend((e, 1) for e in events), DELTA)
+  assert outcome.metrics[-1]["central_epsilon"] == everything_planned
+
+
+def test_an_early_stop_that_no_evaluation_could_cause_is_refused():
+  with pytest.raises(ValueError, match="Expected --early_stop times --eval_every to be less than"):
+    dataclasses.replace(OPTIONS, early_stop=3)
+
+
 @leaves_files_open
 def test_a_budget_holds_when_the_ledger_is_ahead_of_the_checkpoint(
   tmp_path, monkeypatch, uninterrupted

@@ -106,6 +106,21 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
 
 
 @pytest.mark.slow
+def test_one_program_serves_blocks_of_all_lengths():
+  """Blocks of 3, 3 and 1 rounds, the 2 that a budget leaves of one, and another run."""
+  traces = []
+
+  def counted(*arguments):
+    traces.append(1)
+    return ALGORITHM.round(*arguments)
+
+  algorithm, budget = ALGORITHM._replace(round=counted), accounting.epsilon(BY_HAND[4][1], DELTA)
+  assert len(run(algorithm).ledger) == ROUNDS
+  assert len(run(algorithm, delta=DELTA, max_epsilon=budget).ledger) == 5
+  assert len(traces) == 1
+
+
+@pytest.mark.slow
 def test_it_runs_without_anything_to_evaluate_or_diagnose():
   seen = []
   result = run(averaging(diagnose=False), callbacks=[seen.append])
