@@ -76,7 +76,7 @@ class Noise(NamedTuple):
       several devices. Their noise is stated to be independent.
     covariance: float64 [rounds, rounds], the stated covariance of one coordinate over the rounds.
     resumed: like `draw`, of a run that is stopped after some rounds and goes on from what it saved.
-      None: the library has no such thing.
+      None: that is not wrapped.
   """
 
   call: str

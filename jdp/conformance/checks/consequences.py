@@ -11,7 +11,7 @@ def of_sensitivity(ratio: float) -> str:
   """Of a sensitivity that is `ratio` times the stated one, or of noise that much too small.
 
   >>> of_sensitivity(2.0)
-  'A Gaussian release stated at epsilon 2 (delta 1e-05) really costs 4.64.'
+  'A Gaussian release stated at epsilon 2 (delta 1e-05) really costs 4.4.'
   """
   if not ratio < _MOST:  # also of NaN
     return "No noise of the stated size hides this record."

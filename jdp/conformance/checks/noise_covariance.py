@@ -42,7 +42,7 @@ def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Find
   own, other = (_drawn(part, part.draw(seed + i)) for i in range(2))
   found = [_covariance(part, own, error, ""), _reuse(part, own, other, "")]
   if part.resumed is None:
-    why = "nothing is saved and resumed"
+    why = "no resumption is wrapped"
     return found + [
       not_applicable(part, f"{check}, resumed", why) for check in ("covariance", "reuse")
     ]

@@ -45,8 +45,8 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
 
   The others of a cohort are none, one or several. They are ties with the victim, its opposites,
   records at the bound, or records of NaN. The victim is each hostile record, alone (all others
-  absent), or among them. A last cohort has 16,098 records whose sum nearly cancels. There a
-  float32 sum may round one record to many times its size.
+  absent), or the first of them. A last cohort has 16,096 others. A running float32 sum of them
+  rounds differently with and without one record before them, by several times its size in all.
 
   Distances are computed in float64. A relative 1e-5 is left to rounding.
   """
@@ -60,8 +60,12 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
   check = "sensitivity, rounding of thousands"
   if not part.takes_thousands:
     return [*rows, not_applicable(part, check, "made for small cohorts")]
-  victims = {"one at the bound": _along(part.dim, 0, part.radius)}
-  return [*rows, finding(part, check, _moved(part, victims, {"16,097 others": _cancelling(part)}))]
+  one = _along(part.dim, 0, part.radius)
+  victims, cohorts = (
+    {"one at the bound": one, "zeros": 0 * one},
+    {"16,096 others": _cancelling(part)},
+  )
+  return [*rows, finding(part, check, _moved(part, victims, cohorts))]
 
 
 def finite_records(bound: float, dim: int) -> Records:
@@ -133,8 +137,8 @@ def _cohorts(part: Aggregate) -> dict[str, np.ndarray]:
 
 
 def _cancelling(part: Aggregate) -> np.ndarray:
-  """Records of which a running float32 sum keeps no trace of one record."""
-  sizes = np.concatenate([np.ones(4096), np.full(12_000, -0.99 * 2.0**-12), [0.5]])
+  """Records whose running float32 sum rounds otherwise behind one more record."""
+  sizes = np.concatenate([np.ones(4096), np.full(12_000, -0.99 * 2.0**-12)])
   return np.outer(sizes, _along(part.dim, 0, part.radius)).astype(np.float32)
 
 
@@ -153,7 +157,7 @@ def _distances(
 ) -> Iterator[tuple[str, tuple[float, str]]]:
   """(names of the neighbours, (distance, error)) for each two neighbouring cohorts."""
   results = {
-    name: _called(part.apply, np.concatenate([others, record[None]]))
+    name: _called(part.apply, np.concatenate([record[None], others]))
     for name, record in victims.items()
   }
   if part.relation is Relation.REPLACE_ONE:
@@ -162,7 +166,7 @@ def _distances(
     return
   added = part.relation is Relation.ADD_REMOVE
   null = np.zeros((0 if added else 1, part.dim), np.float32)
-  without = _called(part.apply, np.concatenate([others, null]))
+  without = _called(part.apply, np.concatenate([null, others]))
   for name, own in results.items():
     yield f"{name} against {'no record' if added else 'a null record'}", _distance(own, without)
 
