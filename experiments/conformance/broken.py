@@ -58,13 +58,7 @@ def _clip(record: np.ndarray) -> np.ndarray:
   """The record within the clip norm, zero where it is not finite."""
   record = record.astype(np.float64)
   norm = np.linalg.norm(record)
-  return (
-    record * min(1.0, _CLIP_NORM / max(norm, 1e-300)) if np.isfinite(norm) else 0.0 * _ones(record)
-  )
-
-
-def _ones(record: np.ndarray) -> np.ndarray:
-  return np.ones(record.shape)
+  return record / max(1.0, norm / _CLIP_NORM) if np.isfinite(norm) else np.zeros(record.shape)
 
 
 def _careless_clip(record: np.ndarray) -> np.ndarray:
@@ -97,15 +91,19 @@ def _of_sums() -> dict[str, Fault]:
     return np.sum(means, axis=0) if means else np.zeros(records.shape[1])
 
   def running(records: np.ndarray) -> np.ndarray:
-    return (
-      np.cumsum(_clipped(records).astype(np.float32), axis=0)[-1:].ravel()
-      if len(records)
-      else np.zeros(records.shape[1])
-    )
+    start = np.zeros((1, records.shape[1]), np.float32)
+    return np.cumsum(np.concatenate([start, _clipped(records).astype(np.float32)]), axis=0)[-1]
 
-  added, replaced = Relation.ADD_REMOVE, Relation.REPLACE_ONE
-  right = Aggregate("clipped sum", total, _CLIP_NORM, added)
-  right_mean = Aggregate("clipped sum / 4", mean, _CLIP_NORM / 4, added)
+  def aggregate(
+    apply: Callable[[np.ndarray], np.ndarray],
+    sensitivity: float = _CLIP_NORM,
+    relation: Relation = Relation.ADD_REMOVE,
+    takes_thousands: bool = False,
+  ) -> Aggregate:
+    call = f"{apply.__name__}, {relation.label}"
+    return Aggregate(call, apply, sensitivity, relation, takes_thousands=takes_thousands)
+
+  replaced, share = Relation.REPLACE_ONE, _CLIP_NORM / 4
   return {
     "a record of NaN passes the clipping": Fault(
       Clip("min(1, S / norm)", _careless_clip, _CLIP_NORM), Clip("clip", _clip, _CLIP_NORM)
@@ -115,19 +113,18 @@ def _of_sums() -> dict[str, Fault]:
       Clip("clip by layer", _clip_by_layer, math.sqrt(2) * _CLIP_NORM),
     ),
     "replace-one sensitivity is off by 2": Fault(
-      Aggregate("clipped sum, replace one", total, _CLIP_NORM, replaced),
-      Aggregate("clipped sum, replace one", total, 2 * _CLIP_NORM, replaced),
+      aggregate(total, relation=replaced), aggregate(total, 2 * _CLIP_NORM, replaced)
+    ),
+    "the sensitivity of a mean is stated of a sum": Fault(
+      aggregate(total, share), aggregate(mean, share)
     ),
     "the sum is divided by the realised batch size": Fault(
-      Aggregate("clipped mean", realised_mean, _CLIP_NORM / 4, added), right_mean
+      aggregate(realised_mean, share), aggregate(mean, share)
     ),
-    "a mean is noised as a sum over another batch": Fault(
-      Aggregate("clipped sum, noise for the mean", total, _CLIP_NORM / 4, added), right
+    "a sample is cut into microbatches": Fault(aggregate(microbatch_means), aggregate(total)),
+    "a running float32 sum": Fault(
+      aggregate(running, takes_thousands=True), aggregate(total, takes_thousands=True)
     ),
-    "a sample is cut into microbatches": Fault(
-      Aggregate("means of microbatches", microbatch_means, _CLIP_NORM, added), right
-    ),
-    "a running float32 sum": Fault(Aggregate("running sum", running, _CLIP_NORM, added), right),
   }
 
 
@@ -154,8 +151,11 @@ def _of_noise() -> dict[str, Fault]:
   def same_on_devices(seed: int) -> np.ndarray:
     return np.tile(fresh(seed)[:, :, : _SIZE // 2], 2)
 
-  def as_mean(seed: int) -> np.ndarray:
+  def of_mean(seed: int) -> np.ndarray:
     return fresh(seed) / 4
+
+  def of_sum(seed: int) -> np.ndarray:
+    return 4 * fresh(seed)
 
   def noise(draw: Callable[[int], np.ndarray], **options: Callable[[int], np.ndarray]) -> Noise:
     return Noise(draw.__name__, draw, _LEAVES, _STDDEV**2 * np.eye(_ROUNDS), **options)
@@ -168,7 +168,8 @@ def _of_noise() -> dict[str, Fault]:
     "a resumed run draws its first noise again": noise(fresh, resumed=key_restarts),
     "every device adds the whole noise": noise(per_device),
     "devices draw their shards with one key": noise(same_on_devices),
-    "a sum is noised as a mean": noise(as_mean),
+    "a sum is noised as a mean": noise(of_mean),
+    "a mean is noised as a sum": noise(of_sum),
   }
   return {name: Fault(part, right) for name, part in broken.items()} | {
     "correlated noise forgets its past when resumed": _of_correlated_noise()
