@@ -26,7 +26,6 @@ from jdp.conformance import Finding, Verdict
 from jdp.conformance.suite import PART_TYPES
 
 _KINDS = tuple(kind.__name__ for kind in PART_TYPES)
-_LIBRARIES = {"task": ("libraries",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +35,12 @@ class ConformanceOptions:
   task: tuple[str, ...] = option(
     ("libraries", "faults"), "What is checked.", choices=("libraries", "faults")
   )
-  libraries: tuple[str, ...] | None = option(
+  libraries: tuple[str, ...] = option(
     ("jdp",),
     "Whose parts; one that is not installed is left out.",
     choices=adapters.LIBRARIES,
-    when=_LIBRARIES,
   )
-  parts: tuple[str, ...] | None = option(
-    _KINDS, "Kinds of parts of the libraries.", choices=_KINDS, when=_LIBRARIES
-  )
+  parts: tuple[str, ...] = option(_KINDS, "Kinds of parts of the libraries.", choices=_KINDS)
   error: float = option(
     1e-6,
     "The most probable that one check fails what is correct.",
@@ -88,7 +84,7 @@ def prepare(options: ConformanceOptions) -> Work:
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "libraries" in options.task:
-      checked = [check_library(options, library) for library in options.libraries or ()]
+      checked = [check_library(options, library) for library in options.libraries]
       files.write(workdir.path / "findings.json", json.dumps(to_json(checked), indent=1).encode())
       yield from conformance_report.library_parts(checked, options.error)
     if "faults" in options.task:
@@ -102,7 +98,7 @@ def check_library(options: ConformanceOptions, library: str) -> Checked:
   if not adapters.is_installed(library):
     return Checked(library, "not installed", [])
   whole = adapters.implementation(library)
-  kinds = options.parts or _KINDS
+  kinds = options.parts
   asked = whole._replace(parts=tuple(p for p in whole.parts if type(p).__name__ in kinds))
   findings = conformance.check_implementation(
     asked, seed=options.seed, error=options.error, report=_print_failure

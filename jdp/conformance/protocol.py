@@ -12,11 +12,11 @@ the parts that a library has, and leave out the others:
 | `Accountant` | plan, noise multiplier -> epsilon | an upper bound on the run's epsilon |
 | `Calibration` | plan, epsilon -> noise multiplier | noise enough for the plan |
 | `MatrixStrategy` | the matrix of correlated noise | its sensitivity |
-| `Release` | a `Subject` of audits | its epsilon |
+| `Release` | `Subject`s of audits | their epsilons |
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -175,12 +175,13 @@ class Release(NamedTuple):
 
   Attributes:
     call: what is called.
-    subject: what is audited, and its epsilon.
+    make: () -> what is audited and its epsilon, by name, such as the relation. It is called when
+      the part is checked.
     num_samples: as for `jdp.conformance.audit`.
   """
 
   call: str
-  subject: Subject
+  make: Callable[[], Mapping[str, Subject]]
   num_samples: int = 20_000
 
 

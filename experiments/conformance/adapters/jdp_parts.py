@@ -25,6 +25,7 @@ from jdp.conformance import (
   Plan,
   Release,
   Sampling,
+  Subject,
 )
 from jdp.guarantees import Relation
 from jdp.matrix_factorization import Strategy
@@ -272,8 +273,16 @@ def _moved(strategy: Strategy, min_separation: int, participations: int) -> floa
 def _releases() -> Iterator[Part]:
   """Audits of all registered mechanisms and queries."""
   for name in mechanisms.registered():
-    yield Release(f"mechanism {name}", conformance.sharpest_subject(name, 1.0))
+    yield Release(f"mechanism {name}", partial(_mechanism, name))
   for name in queries.registry.registered():
     if name != "no_privacy":
-      for relation, subject in conformance.registered_query_subjects(name).items():
-        yield Release(f"query {name}, {relation.label}", subject)
+      yield Release(f"query {name}", partial(_query, name))
+
+
+def _mechanism(name: str) -> dict[str, Subject]:
+  return {Relation.REPLACE_ONE.label: conformance.sharpest_subject(name, 1.0)}
+
+
+def _query(name: str) -> dict[str, Subject]:
+  subjects = conformance.registered_query_subjects(name)
+  return {relation.label: subject for relation, subject in subjects.items()}

