@@ -260,3 +260,8 @@ def finding(
 def not_applicable(part: Part, check: str, why: str) -> Finding:
   """The finding of a check that the part cannot be put to."""
   return Finding(type(part).__name__, part.call, check, Verdict.NOT_APPLICABLE, note=why)
+
+
+def refusal(part: Part, check: str, error: Exception) -> Finding:
+  """The finding of a check whose call raised: it makes no claim that could be false."""
+  return not_applicable(part, check, f"raised {type(error).__name__}: {str(error)[:80]}")

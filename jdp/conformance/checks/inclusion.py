@@ -14,7 +14,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.conformance.protocol import Finding, Sampling, Witness, finding
+from jdp.conformance.protocol import Finding, Sampling, Witness, finding, refusal
 from jdp.events import (
   BallsInBins,
   CyclicPoissonSampling,
@@ -66,7 +66,10 @@ def check_sampling(
       `jdp.events`.
   """
   _validate.in_range(1e-300, 0.5, error=error)
-  members = np.asarray(part.draw(seed, num_rounds))
+  try:
+    members = np.asarray(part.draw(seed, num_rounds))
+  except Exception as raised:  # in another library's own words
+    return [refusal(part, "all", raised)]
   if members.dtype != bool or members.ndim != 2 or len(members) != num_rounds:
     raise ValueError(
       f"Expected members of {part.call} to be bool [{num_rounds}, population], got "

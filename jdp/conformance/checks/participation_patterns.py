@@ -6,7 +6,7 @@ import numpy as np
 
 from jdp._arguments import checked
 from jdp.conformance.checks.consequences import of_sensitivity
-from jdp.conformance.protocol import Finding, MatrixStrategy, Witness, finding
+from jdp.conformance.protocol import Finding, MatrixStrategy, Witness, finding, refusal
 from jdp.matrix_factorization.participation import most_participations
 
 # All patterns of up to so many rounds are tried; of longer runs, those with equal gaps.
@@ -37,10 +37,13 @@ def check_strategy(part: MatrixStrategy) -> list[Finding]:
 def _checked_patterns(
   part: MatrixStrategy, matrix: np.ndarray, min_separation: int, participations: int
 ) -> Finding:
-  stated = float(part.sensitivity(min_separation, participations))
+  check = f"sensitivity, {participations} participations {min_separation} apart"
+  try:
+    stated = float(part.sensitivity(min_separation, participations))
+  except Exception as raised:  # in another library's own words
+    return refusal(part, check, raised)
   patterns = _patterns(matrix.shape[1], min_separation, participations)
   moved, worst = max((_farthest(matrix, pattern), pattern) for pattern in patterns)
-  check = f"sensitivity, {participations} participations {min_separation} apart"
   note = f"{len(patterns)} patterns; {moved:.4g} attained of {stated:.4g} stated"
   if moved <= stated * (1 + _ROUNDING):
     return finding(part, check, None, note=note)

@@ -43,7 +43,7 @@ def check_clip(part: Clip) -> list[Finding]:
 def check_aggregate(part: Aggregate) -> list[Finding]:
   """No two neighbours' results are farther apart than stated.
 
-  The others of a cohort are none, one or several. They are ties with the victim, its opposites,
+  A cohort may be empty. The others of a cohort are none, one or several. They are ties with the victim, its opposites,
   records at the bound, or records of NaN. The victim is each hostile record, alone (all others
   absent), or the first of them. A last cohort has 16,096 others. A running float32 sum of them
   rounds differently with and without one record before them, by several times its size in all.
@@ -51,8 +51,8 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
   Distances are computed in float64. A relative 1e-5 is left to rounding.
   """
   finite, unusual = finite_records(part.radius, part.dim), unusual_records(part.radius, part.dim)
-  cohorts = _cohorts(part)
-  rows = []
+  cohorts, empty = _cohorts(part), np.zeros((0, part.dim), np.float32)
+  rows = [finding(part, "no records", _refused(part, empty))]
   for kind, victims in (("finite records", finite), ("NaN and infinities", unusual)):
     note = f"{len(victims)} records in {len(cohorts)} cohorts"
     witness = _moved(part, victims, cohorts)
@@ -123,6 +123,12 @@ def _changed_record(part: Clip) -> Witness | None:
   )
 
 
+def _refused(part: Aggregate, records: np.ndarray) -> Witness | None:
+  """The witness of a call that raises."""
+  _, error = _called(part.apply, records)
+  return Witness(f"{len(records)} records", "a result", error, _ERROR_TELLS) if error else None
+
+
 def _cohorts(part: Aggregate) -> dict[str, np.ndarray]:
   """The other records of a cohort, by name."""
   one = _along(part.dim, 0, part.radius)
@@ -167,6 +173,8 @@ def _distances(
   added = part.relation is Relation.ADD_REMOVE
   null = np.zeros((0 if added else 1, part.dim), np.float32)
   without = _called(part.apply, np.concatenate([null, others]))
+  if without[1] and not len(null) + len(others):
+    return  # A finding of its own.
   for name, own in results.items():
     yield f"{name} against {'no record' if added else 'a null record'}", _distance(own, without)
 
