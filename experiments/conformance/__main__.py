@@ -1,0 +1,143 @@
+"""Runs the conformance kit over libraries, and over implementations with faults to find.
+
+There are two tasks:
+
+* `--task=libraries` checks what is installed of `--libraries`: jdp, and others that state the same
+  guarantees. Failures come with the inputs that show them.
+* `--task=faults` checks implementations that are broken on purpose. The kit must find each fault,
+  and pass the same implementation without it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from experiments.conformance import adapters, broken
+from experiments.conformance import report as conformance_report
+from experiments.runner import files
+from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.options import MOST_SEED, option
+from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.runs.workdir import Workdir
+from jdp import _validate, conformance
+from jdp.conformance import Finding, Verdict
+from jdp.conformance.suite import PART_TYPES
+
+_KINDS = tuple(kind.__name__ for kind in PART_TYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConformanceOptions:
+  """The options of this experiment."""
+
+  task: tuple[str, ...] = option(
+    ("libraries", "faults"), "What is checked.", choices=("libraries", "faults")
+  )
+  libraries: tuple[str, ...] = option(
+    ("jdp",),
+    "Whose parts; one that is not installed is left out.",
+    choices=adapters.LIBRARIES,
+  )
+  parts: tuple[str, ...] = option(_KINDS, "Kinds of parts of the libraries.", choices=_KINDS)
+  error: float = option(
+    1e-6,
+    "The most probable that one check fails what is correct.",
+    check=partial(_validate.in_range, 1e-12, 0.1),
+  )
+  seed: int = option(
+    0, "Seed of all that is drawn.", check=partial(_validate.integer, 0), most=MOST_SEED
+  )
+
+
+class Checked(NamedTuple):
+  """A library as it was found.
+
+  Attributes:
+    library: its name.
+    version: of it; "not installed" if it is not there.
+    findings: all of its parts that were asked for.
+  """
+
+  library: str
+  version: str
+  findings: list[Finding]
+
+
+class Hunted(NamedTuple):
+  """What the kit said about a fault.
+
+  Attributes:
+    fault: its name.
+    found: the failures of the broken part.
+    accused: the failures of the part without the fault.
+  """
+
+  fault: str
+  found: list[Finding]
+  accused: list[Finding]
+
+
+def prepare(options: ConformanceOptions) -> Work:
+  """Returns the work; nothing is read beforehand."""
+
+  def parts(workdir: Workdir) -> Iterator[Part]:
+    if "libraries" in options.task:
+      checked = [check_library(options, library) for library in options.libraries]
+      files.write(workdir.path / "findings.json", json.dumps(to_json(checked), indent=1).encode())
+      yield from conformance_report.library_parts(checked, options.error)
+    if "faults" in options.task:
+      yield conformance_report.faults_part(hunt(options), options.error)
+
+  return lambda workdir: write_report(workdir, "conformance", "Conformance", parts(workdir))
+
+
+def check_library(options: ConformanceOptions, library: str) -> Checked:
+  """All findings about a library; none if it is not installed."""
+  if not adapters.is_installed(library):
+    return Checked(library, "not installed", [])
+  whole = adapters.implementation(library)
+  kinds = options.parts
+  asked = whole._replace(parts=tuple(p for p in whole.parts if type(p).__name__ in kinds))
+  findings = conformance.check_implementation(
+    asked, seed=options.seed, error=options.error, report=_print_failure
+  )
+  # What was not asked for is no finding.
+  return Checked(library, whole.version, [found for found in findings if found.part in kinds])
+
+
+def hunt(options: ConformanceOptions) -> list[Hunted]:
+  """What the kit says about each fault, and about the same part without it."""
+  check = partial(conformance.check_part, seed=options.seed, error=options.error)
+  return [
+    Hunted(name, *(conformance.failures(check(part)) for part in fault))
+    for name, fault in broken.faults().items()
+  ]
+
+
+def to_json(checked: list[Checked]) -> dict[str, object]:
+  """The counts of each library, and its failures with their witnesses."""
+  return {
+    own.library: {
+      "version": own.version,
+      "counts": conformance_report.counts(own.findings),
+      "failures": [
+        {"call": found.call, "check": found.check, **found.witness._asdict()}
+        for found in own.findings
+        if found.witness
+      ],
+    }
+    for own in checked
+  }
+
+
+def _print_failure(found: Finding) -> None:
+  if found.verdict is Verdict.FAILED:
+    print(conformance.text_table([found]), flush=True)
+
+
+EXPERIMENT = Experiment("conformance", ConformanceOptions, prepare)
+
+if __name__ == "__main__":
+  launch(EXPERIMENT)

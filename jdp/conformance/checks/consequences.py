@@ -1,0 +1,20 @@
+"""What a fault means for a guarantee, in a sentence."""
+
+from jdp.accounting import gaussian_epsilon, gaussian_noise_multiplier
+from jdp.guarantees import rounded_up
+
+_STATED, _DELTA = 2.0, 1e-5
+_MOST = 1e3  # of ratios whose cost is worth a number
+
+
+def of_sensitivity(ratio: float) -> str:
+  """Of a sensitivity that is `ratio` times the stated one, or of noise that much too small.
+
+  >>> of_sensitivity(2.0)
+  'A Gaussian release stated at epsilon 2 (delta 1e-05) really costs 4.4.'
+  """
+  if not ratio < _MOST:  # also of NaN
+    return "No noise of the stated size hides this record."
+  multiplier = gaussian_noise_multiplier(_STATED, _DELTA) / ratio
+  cost = rounded_up(gaussian_epsilon(multiplier, _DELTA), 3)
+  return f"A Gaussian release stated at epsilon {_STATED:g} (delta {_DELTA:g}) really costs {cost}."

@@ -1,0 +1,85 @@
+"""The sensitivity of a strategy, by brute force over patterns of participation."""
+
+import itertools
+
+import numpy as np
+
+from jdp._arguments import checked
+from jdp.conformance.checks.consequences import of_sensitivity
+from jdp.conformance.protocol import Finding, MatrixStrategy, Witness, finding, refusal
+from jdp.matrix_factorization.participation import most_participations
+
+# All patterns of up to so many rounds are tried; of longer runs, those with equal gaps.
+_BRUTE_FORCE_ROUNDS = 12
+_ROUNDING = 1e-5
+Pattern = tuple[int, ...]
+
+
+@checked
+def check_strategy(part: MatrixStrategy) -> list[Finding]:
+  """No pattern of participations moves C G farther than the stated sensitivity.
+
+  A record that takes part in the rounds of a pattern may move C G by sum_i s_i C[:, i], for signs
+  s_i = +1 or -1. Every pattern, with any signs, bounds the sensitivity from below: a distance above
+  the stated one refutes it. For n <= 12 rounds all patterns and signs are tried. That is exact
+  where C^T C has no negative entries. For longer runs the patterns are those of equal gaps, from
+  every first round.
+
+  >>> rows = np.array([[1.0, 0.0], [0.8, 0.6]])  # unit rows, and a first column of norm 1.28
+  >>> part = MatrixStrategy("cholesky(X)", rows, lambda b, k: 1.0, ((1, 1),))
+  >>> check_strategy(part)[0].witness.got
+  'C G moves by 1.281'
+  """
+  matrix = np.asarray(part.matrix, np.float64)
+  return [_checked_patterns(part, matrix, *pattern) for pattern in part.patterns]
+
+
+def _checked_patterns(
+  part: MatrixStrategy, matrix: np.ndarray, min_separation: int, participations: int
+) -> Finding:
+  check = f"sensitivity, {participations} participations {min_separation} apart"
+  try:
+    stated = float(part.sensitivity(min_separation, participations))
+  except Exception as raised:  # in another library's own words
+    return refusal(part, check, raised)
+  patterns = _patterns(matrix.shape[1], min_separation, participations)
+  moved, worst = max((_farthest(matrix, pattern), pattern) for pattern in patterns)
+  note = f"{len(patterns)} patterns; {moved:.4g} attained of {stated:.4g} stated"
+  if moved <= stated * (1 + _ROUNDING):
+    return finding(part, check, None, note=note)
+  witness = Witness(
+    f"one record in rounds {', '.join(map(str, worst))} of {matrix.shape[1]}",
+    f"C G moves by <= {stated:.4g}",
+    f"C G moves by {moved:.4g}",
+    of_sensitivity(moved / stated),
+  )
+  return finding(part, check, witness, note=note)
+
+
+def _patterns(num_rounds: int, min_separation: int, participations: int) -> list[Pattern]:
+  """The patterns to try: those that no further participation fits into, or those of equal gaps."""
+  most = most_participations(num_rounds, min_separation, participations)
+  if num_rounds > _BRUTE_FORCE_ROUNDS:
+    gaps = {min_separation, max(min_separation, num_rounds // most)}
+    starts = itertools.product(gaps, range(num_rounds))
+    return [tuple(range(start, num_rounds, gap))[:most] for gap, start in starts]
+  return [
+    pattern
+    for size in range(1, most + 1)
+    for pattern in itertools.combinations(range(num_rounds), size)
+    if all(b - a >= min_separation for a, b in itertools.pairwise(pattern))
+  ]
+
+
+def _farthest(matrix: np.ndarray, pattern: Pattern) -> float:
+  """The largest |sum_i s_i C[:, i]| over signs; of long patterns, over signs chosen one by one."""
+  columns = matrix[:, list(pattern)]
+  if len(pattern) <= _BRUTE_FORCE_ROUNDS:
+    others = len(pattern) - 1
+    signs = np.array(list(itertools.product((1, -1), repeat=others))).reshape(2**others, others)
+    moved = columns[:, :1] + columns[:, 1:] @ signs.T
+    return float(np.max(np.linalg.norm(moved, axis=0)))
+  total = np.zeros(len(matrix))
+  for column in columns.T:
+    total = total + (column if total @ column >= 0 else -column)
+  return float(np.linalg.norm(total))

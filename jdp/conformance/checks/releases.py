@@ -1,0 +1,48 @@
+"""Audits of stated epsilons, as a check of the kit."""
+
+import jax
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.conformance.auditing import Audit, audit
+from jdp.conformance.protocol import Finding, Release, Witness, finding
+from jdp.guarantees import rounded_down, rounded_up
+
+
+@checked
+def check_release(part: Release, seed: int = 0, *, error: float = 1e-6) -> list[Finding]:
+  """No audit proves more than a stated epsilon; see `jdp.conformance.audit`.
+
+  Args:
+    part: what is audited.
+    seed: of the reports.
+    error: the most probable that a true statement is refuted, over all subjects of the part.
+  """
+  _validate.in_range(1e-12, 0.5, error=error)
+  subjects = part.make()
+  # The error is of all audits of the part together.
+  keys, confidence = (
+    jax.random.split(jax.random.key(seed), len(subjects)),
+    1 - error / len(subjects),
+  )
+  return [
+    _audited(
+      part, name, audit(own, key, num_samples=part.num_samples, confidence=confidence), error
+    )
+    for (name, own), key in zip(subjects.items(), keys, strict=True)
+  ]
+
+
+def _audited(part: Release, name: str, found: Audit, error: float) -> Finding:
+  check = f"audit of epsilon, {name}"
+  note = f"at least {rounded_down(found.bound, 4)} proved of {rounded_up(found.epsilon, 4)}"
+  if not found.refuted:
+    return finding(part, check, None, false_failure=error, note=note)
+  witness = Witness(
+    f"{found.pair[0]} against {found.pair[1]}, {found.statistic}",
+    f"epsilon <= {rounded_up(found.epsilon, 4)} at delta {found.delta:g}",
+    f"epsilon >= {rounded_down(found.bound, 4)}: {found.hits} against {found.false_hits} of "
+    f"{found.trials} reports",
+    "The release reveals more than it states.",
+  )
+  return finding(part, check, witness, false_failure=error, note=note)

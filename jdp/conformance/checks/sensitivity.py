@@ -1,0 +1,227 @@
+"""Exact sensitivity: how far hostile records move a clipped record, a sum or a mean."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jdp._arguments import checked
+from jdp.conformance.checks.consequences import of_sensitivity
+from jdp.conformance.protocol import Aggregate, Clip, Finding, Witness, finding, not_applicable
+from jdp.guarantees import Relation
+
+# What rounding to float32 may add to a norm, relative to it.
+ROUNDING = 1e-5
+_ERROR_TELLS = "Whether the call fails depends on one record: the failure itself reveals it."
+
+Records = dict[str, np.ndarray]
+
+
+@checked
+def check_clip(part: Clip) -> list[Finding]:
+  """No record leaves with a norm above the bound, and one within it leaves as it was.
+
+  Norms are computed in float64. A relative 1e-5 is left to rounding. The records are those of
+  `finite_records` and `unusual_records`.
+
+  >>> clip = Clip("min(1, bound / norm)", lambda x: x * min(1, 1 / np.linalg.norm(x)), 1.0)
+  >>> [(found.check, found.verdict.value) for found in check_clip(clip)]  # NaN < 1 is False
+  [('norm, finite records', 'passed'), ('norm, NaN and infinities', 'failed'), \
+('records within the bound', 'passed')]
+  """
+  finite, unusual = finite_records(part.bound, part.dim), unusual_records(part.bound, part.dim)
+  rows = [
+    finding(part, f"norm, {kind}", _long_record(part, records), note=f"{len(records)} records")
+    for kind, records in (("finite records", finite), ("NaN and infinities", unusual))
+  ]
+  return [*rows, finding(part, "records within the bound", _changed_record(part))]
+
+
+@checked
+def check_aggregate(part: Aggregate) -> list[Finding]:
+  """No two neighbours' results are farther apart than stated.
+
+  The others of a cohort are none, one or several. They are ties with the victim, its opposites,
+  records at the bound, or records of NaN. The victim is each hostile record, alone (all others
+  absent), or the first of them. A last cohort has 16,096 others. A running float32 sum of them
+  rounds differently with and without one record before them, by several times its size in all.
+  Under add/remove the empty cohort must have a result too.
+
+  Distances are computed in float64. A relative 1e-5 is left to rounding.
+  """
+  finite, unusual = finite_records(part.radius, part.dim), unusual_records(part.radius, part.dim)
+  cohorts, rows = _cohorts(part), []
+  if part.relation is Relation.ADD_REMOVE:  # other relations fix the number of records
+    empty = np.zeros((0, part.dim), np.float32)
+    rows.append(finding(part, "no records", _refused(part, empty)))
+  for kind, victims in (("finite records", finite), ("NaN and infinities", unusual)):
+    note = f"{len(victims)} records in {len(cohorts)} cohorts"
+    witness = _moved(part, victims, cohorts)
+    rows.append(finding(part, f"sensitivity, {kind}", witness, note=note))
+  check = "sensitivity, rounding of thousands"
+  if not part.takes_thousands:
+    return [*rows, not_applicable(part, check, "made for small cohorts")]
+  one = _along(part.dim, 0, part.radius)
+  victims, cohorts = (
+    {"one at the bound": one, "zeros": 0 * one},
+    {"16,096 others": _cancelling(part)},
+  )
+  return [*rows, finding(part, check, _moved(part, victims, cohorts))]
+
+
+def finite_records(bound: float, dim: int) -> Records:
+  """Finite records that clipping gets wrong, by name: extremes, ties with the bound, tiny ones."""
+  ones, one = np.ones(dim, np.float32), _along(dim, 0)
+  least, most = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max
+  return {
+    "zeros": 0 * ones,
+    "negative zeros": -0.0 * ones,
+    "one entry at the bound": one * np.float32(bound),
+    "equal entries at the bound": ones * np.float32(bound / math.sqrt(dim)),
+    "just above the bound": one * np.nextafter(np.float32(bound), np.float32(np.inf)),
+    "ten times the bound": ones * np.float32(-10 * bound),
+    "squares overflow": ones * np.float32(1e30),
+    "largest floats": ones * most,
+    "largest and smallest": np.where(one > 0, -most, least).astype(np.float32),
+    "squares underflow": ones * np.float32(1e-30),
+    "smallest floats": ones * least,
+  }
+
+
+def unusual_records(bound: float, dim: int) -> Records:
+  """Records that hold NaN or infinity, by name."""
+  one, ones = _along(dim, 0), np.ones(dim, np.float32)
+  inside = np.float32(bound / (2 * math.sqrt(dim)))
+  values = {"NaN": np.nan, "infinity": np.inf, "minus infinity": -np.inf}
+  single = {f"one {name}": np.where(one > 0, np.float32(v), inside) for name, v in values.items()}
+  whole = {f"all {name}": (ones * np.float32(v)) for name, v in values.items()}
+  both = np.where(one > 0, np.float32(np.inf), np.float32(-np.inf))
+  return single | whole | {"infinities of both signs": both}
+
+
+def _long_record(part: Clip, records: Records) -> Witness | None:
+  """The record that leaves with the largest norm above the bound."""
+  found = {name: _called(part.apply, record) for name, record in records.items()}
+  return _worst(
+    {name: (float(np.linalg.norm(value)), error) for name, (value, error) in found.items()},
+    part.bound,
+    "norm",
+  )
+
+
+def _changed_record(part: Clip) -> Witness | None:
+  """A record well within the bound that does not leave as it was."""
+  record = np.linspace(-1, 1, part.dim).astype(np.float32)
+  record *= np.float32(part.bound / (2 * np.linalg.norm(record)))
+  value, error = _called(part.apply, record)
+  if not error and np.allclose(value, record, rtol=ROUNDING, atol=ROUNDING * part.bound):
+    return None
+  return Witness(
+    f"record {_shown(record)}",
+    "the record as it is",
+    error or _shown(value),
+    "Accuracy is lost without need; the guarantee stands.",
+  )
+
+
+def _refused(part: Aggregate, records: np.ndarray) -> Witness | None:
+  """The witness of a call that raises."""
+  _, error = _called(part.apply, records)
+  return Witness(f"{len(records)} records", "a result", error, _ERROR_TELLS) if error else None
+
+
+def _cohorts(part: Aggregate) -> dict[str, np.ndarray]:
+  """The other records of a cohort, by name."""
+  one = _along(part.dim, 0, part.radius)
+  return {
+    "no others": np.zeros((0, part.dim), np.float32),
+    "one other": one[None],
+    "three ties": np.stack([one] * 3),
+    "three opposites": np.stack([-one] * 3),
+    "seven of mixed sizes": np.outer(np.linspace(-2, 2, 7), one).astype(np.float32),
+    "others of NaN": np.full((3, part.dim), np.nan, np.float32),
+  }
+
+
+def _cancelling(part: Aggregate) -> np.ndarray:
+  """Records whose running float32 sum rounds otherwise behind one more record."""
+  sizes = np.concatenate([np.ones(4096), np.full(12_000, -0.99 * 2.0**-12)])
+  return np.outer(sizes, _along(part.dim, 0, part.radius)).astype(np.float32)
+
+
+def _moved(part: Aggregate, victims: Records, cohorts: Mapping[str, np.ndarray]) -> Witness | None:
+  """The neighbours whose results are farthest apart, if that is too far."""
+  distances = {
+    f"{pair}; {cohort}": distance
+    for cohort, others in cohorts.items()
+    for pair, distance in _distances(part, victims, others)
+  }
+  return _worst(distances, part.sensitivity, "distance")
+
+
+def _distances(
+  part: Aggregate, victims: Records, others: np.ndarray
+) -> Iterator[tuple[str, tuple[float, str]]]:
+  """(names of the neighbours, (distance, error)) for each two neighbouring cohorts."""
+  results = {
+    name: _called(part.apply, np.concatenate([record[None], others]))
+    for name, record in victims.items()
+  }
+  if part.relation is Relation.REPLACE_ONE:
+    for (name, own), (other, its) in itertools.combinations(results.items(), 2):
+      yield f"{name} against {other}", _distance(own, its)
+    return
+  added = part.relation is Relation.ADD_REMOVE
+  null = np.zeros((0 if added else 1, part.dim), np.float32)
+  without = _called(part.apply, np.concatenate([null, others]))
+  if without[1] and not len(null) + len(others):
+    return  # A finding of its own.
+  for name, own in results.items():
+    yield f"{name} against {'no record' if added else 'a null record'}", _distance(own, without)
+
+
+def _distance(own: tuple[np.ndarray, str], other: tuple[np.ndarray, str]) -> tuple[float, str]:
+  """How far apart two results are, or the error that only one of them is."""
+  (first, error), (second, other_error) = own, other
+  if error or other_error:
+    # Two cohorts that fail alike are not told apart.
+    return (0.0, "") if error and other_error else (math.nan, error or other_error)
+  # NaN against NaN tells nothing: only what differs counts.
+  same = (first == second) | (np.isnan(first) & np.isnan(second))
+  with np.errstate(invalid="ignore"):
+    return float(np.linalg.norm(np.where(same, 0.0, first - second))), ""
+
+
+def _worst(found: Mapping[str, tuple[float, str]], bound: float, what: str) -> Witness | None:
+  """The witness of the largest number above the bound; NaN counts as the largest."""
+  sizes = {name: math.inf if math.isnan(size) else size for name, (size, _) in found.items()}
+  worst = max(sizes, key=lambda name: sizes[name])
+  if sizes[worst] <= bound * (1 + ROUNDING):
+    return None
+  size, error = found[worst]
+  return Witness(
+    worst,
+    f"{what} <= {bound:.6g}",
+    error or f"{what} {size:.6g}",
+    _ERROR_TELLS if error else of_sensitivity(size / bound),
+  )
+
+
+def _called(apply: Callable[[np.ndarray], ArrayLike], value: np.ndarray) -> tuple[np.ndarray, str]:
+  """(result, flat and in float64, error); an implementation may refuse its input."""
+  try:
+    with np.errstate(all="ignore"):
+      return np.ravel(np.asarray(apply(value), np.float64)), ""
+  except Exception as error:  # whatever another library raises is a finding, not the kit's fault
+    return np.zeros(0), f"raised {type(error).__name__}: {str(error)[:80]}"
+
+
+def _along(dim: int, axis: int, size: float = 1.0) -> np.ndarray:
+  """A vector of that size along one axis, float32."""
+  return (np.arange(dim) == axis).astype(np.float32) * np.float32(size)
+
+
+def _shown(vector: np.ndarray) -> str:
+  return "[" + ", ".join(f"{x:.4g}" for x in vector[:4]) + (", ...]" if len(vector) > 4 else "]")

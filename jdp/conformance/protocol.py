@@ -1,0 +1,267 @@
+"""The protocol of the kit: the parts of an implementation, and what a check finds about one.
+
+A part is a function of any library, on NumPy arrays, beside what the library states about it. Wrap
+the parts that a library has, and leave out the others:
+
+| part | function | stated |
+| --- | --- | --- |
+| `Clip` | one record -> bounded record | its largest norm |
+| `Aggregate` | records -> sum or mean, without noise | how far one record moves it |
+| `Noise` | seed -> a run's noise, on a sum of zero | its covariance |
+| `Sampling` | seed -> who took part in which round | the law of that |
+| `Accountant` | plan, noise multiplier -> epsilon | an upper bound on the run's epsilon |
+| `Calibration` | plan, epsilon -> noise multiplier | noise enough for the plan |
+| `MatrixStrategy` | the matrix of correlated noise | its sensitivity |
+| `Release` | `Subject`s of audits | their epsilons |
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jdp.conformance.auditing import Subject
+from jdp.events import SamplingEvent
+from jdp.guarantees import Relation
+from jdp.ledger import Ledger, subsampled_gaussian
+
+
+class Clip(NamedTuple):
+  """How one record is bounded.
+
+  Attributes:
+    call: what is called, as a reader would write it. All parts have this.
+    apply: record, float32 [dim] -> bounded record, [dim].
+    bound: the stated largest L2 norm.
+    dim: the dimension of records, at least 2.
+  """
+
+  call: str
+  apply: Callable[[np.ndarray], ArrayLike]
+  bound: float
+  dim: int = 4
+
+
+class Aggregate(NamedTuple):
+  """What a round computes from its records before noise is added, bounds on records included.
+
+  Attributes:
+    call: what is called.
+    apply: records, float32 [n, dim] -> an array of any shape. n may be 0.
+    sensitivity: the stated L2 distance of two results whose records are neighbours.
+    relation: which records are neighbours. The null record of zero-out is a record of zeros.
+    radius: the norm that records are bounded to, where the hostile ones are near.
+    dim: the dimension of records, at least 2.
+    takes_thousands: whether sums of thousands are checked too, for what rounding adds.
+  """
+
+  call: str
+  apply: Callable[[np.ndarray], ArrayLike]
+  sensitivity: float
+  relation: Relation
+  radius: float = 1.0
+  dim: int = 4
+  takes_thousands: bool = True
+
+
+class Noise(NamedTuple):
+  """The noise of a run. It must be normal, or on a grid that is fine beside its deviation.
+
+  Attributes:
+    call: what is called.
+    draw: seed -> the noise of a run, [rounds, blocks, size]. Equal seeds may give equal noise.
+    blocks: names of the arrays that a round adds noise to: leaves of a model, or their shards on
+      several devices. Their noise is stated to be independent.
+    covariance: float64 [rounds, rounds], the stated covariance of one coordinate over the rounds.
+    resumed: like `draw`, of a run that is stopped after some rounds and goes on from what it saved.
+      None: that is not wrapped.
+  """
+
+  call: str
+  draw: Callable[[int], ArrayLike]
+  blocks: tuple[str, ...]
+  covariance: np.ndarray
+  resumed: Callable[[int], ArrayLike] | None = None
+
+
+class Sampling(NamedTuple):
+  """Who takes part.
+
+  Attributes:
+    call: what is called.
+    draw: (seed, number of rounds) -> whether a record took part, bool [rounds, population].
+    law: the stated law, as an event of `jdp.events`. Its population, if it names one, is that of
+      `draw`.
+  """
+
+  call: str
+  draw: Callable[[int, int], ArrayLike]
+  law: SamplingEvent
+
+
+class Plan(NamedTuple):
+  """A planned run: a Gaussian sum of clip norm 1 in every round.
+
+  Attributes:
+    sampling_probability: q, of Poisson sampling.
+    num_rounds: T.
+    delta: of the epsilon that is asked for.
+  """
+
+  sampling_probability: float
+  num_rounds: int
+  delta: float
+
+
+def add_remove_ledger(plan: Plan, noise_multiplier: float) -> Ledger:
+  """The events of a plan, under add/remove of a record."""
+  return subsampled_gaussian(plan.sampling_probability, noise_multiplier, plan.num_rounds)
+
+
+class Accountant(NamedTuple):
+  """What computes epsilon.
+
+  Attributes:
+    call: what is called.
+    epsilon: (plan, noise multiplier) -> an upper bound on epsilon.
+    ledger: (plan, noise multiplier) -> the events that the bound is stated for.
+    unsampled: whether it accounts for runs without sampling only.
+  """
+
+  call: str
+  epsilon: Callable[[Plan, float], float]
+  ledger: Callable[[Plan, float], Ledger] = add_remove_ledger
+  unsampled: bool = False
+
+
+class Calibration(NamedTuple):
+  """What computes the noise for a target.
+
+  Attributes:
+    call: what is called.
+    noise_multiplier: (plan, epsilon) -> a multiplier that keeps the run within epsilon.
+    ledger: as for `Accountant`.
+    unsampled: as for `Accountant`.
+  """
+
+  call: str
+  noise_multiplier: Callable[[Plan, float], float]
+  ledger: Callable[[Plan, float], Ledger] = add_remove_ledger
+  unsampled: bool = False
+
+
+class MatrixStrategy(NamedTuple):
+  """A strategy C of correlated noise: a run releases G + C^-1 Z.
+
+  Attributes:
+    call: what is called.
+    matrix: C, float64 [m, n], of n rounds.
+    sensitivity: (min-separation b, participations k) -> how far, as stated, one record moves C G.
+      Its norm in a round is at most 1, and it takes part in at most k rounds, any two at least b
+      apart.
+    patterns: the pairs (b, k) that are checked.
+  """
+
+  call: str
+  matrix: np.ndarray
+  sensitivity: Callable[[int, int], float]
+  patterns: tuple[tuple[int, int], ...]
+
+
+class Release(NamedTuple):
+  """A release whose epsilon is audited.
+
+  Attributes:
+    call: what is called.
+    make: () -> what is audited and its epsilon, by name, such as the relation. It is called when
+      the part is checked.
+    num_samples: as for `jdp.conformance.audit`.
+  """
+
+  call: str
+  make: Callable[[], Mapping[str, Subject]]
+  num_samples: int = 20_000
+
+
+Part = Clip | Aggregate | Noise | Sampling | Accountant | Calibration | MatrixStrategy | Release
+
+
+class Implementation(NamedTuple):
+  """A library as the kit sees it.
+
+  Attributes:
+    name: of the package.
+    version: of the package.
+    parts: those that it has, in any number.
+  """
+
+  name: str
+  version: str
+  parts: tuple[Part, ...]
+
+
+class Verdict(enum.StrEnum):
+  """What a check says."""
+
+  PASSED = "passed"
+  FAILED = "failed"
+  NOT_APPLICABLE = "not applicable"
+
+
+class Witness(NamedTuple):
+  """The inputs that show a fault, and what it is.
+
+  Attributes:
+    inputs: what the function was given.
+    expected: what the statement allows.
+    got: what came out.
+    consequence: what that means for the guarantee, a sentence.
+  """
+
+  inputs: str
+  expected: str
+  got: str
+  consequence: str
+
+
+class Finding(NamedTuple):
+  """What one check found about one part.
+
+  Attributes:
+    part: the kind of the part.
+    call: what was called.
+    check: the name of the check.
+    verdict: passed, failed or not applicable.
+    witness: of a fault, else None.
+    false_failure: the most probable that a correct implementation fails the check; 0 if it draws
+      nothing.
+    note: how much was looked at, and the smallest fault that would have been seen.
+  """
+
+  part: str
+  call: str
+  check: str
+  verdict: Verdict
+  witness: Witness | None = None
+  false_failure: float = 0.0
+  note: str = ""
+
+
+def finding(
+  part: Part, check: str, witness: Witness | None, *, false_failure: float = 0.0, note: str = ""
+) -> Finding:
+  """The finding of a check that was done: failed if there is a witness."""
+  verdict = Verdict.FAILED if witness else Verdict.PASSED
+  return Finding(type(part).__name__, part.call, check, verdict, witness, false_failure, note)
+
+
+def not_applicable(part: Part, check: str, why: str) -> Finding:
+  """The finding of a check that the part cannot be put to."""
+  return Finding(type(part).__name__, part.call, check, Verdict.NOT_APPLICABLE, note=why)
+
+
+def refusal(part: Part, check: str, error: Exception) -> Finding:
+  """The finding of a check whose call raised: it makes no claim that could be false."""
+  return not_applicable(part, check, f"raised {type(error).__name__}: {str(error)[:80]}")

@@ -1,0 +1,106 @@
+"""The conformance binary: jdp passes, every fault is found, and libraries may be missing."""
+
+import importlib.util
+import json
+import pathlib
+
+import absl.logging
+import pytest
+
+from experiments.conformance import __main__ as binary
+from experiments.conformance import adapters, broken
+from experiments.conformance.adapters import jdp_parts
+from experiments.runner import launch
+from experiments.runner.launch import Location
+from jdp import conformance
+from jdp.conformance import Aggregate, Clip, MatrixStrategy, Noise, Release, Sampling
+from jdp.mechanisms import registry as mechanisms
+from jdp.queries import registry as queries
+
+README = pathlib.Path(binary.__file__).parent / "README.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+  absl.logging.set_verbosity(absl.logging.ERROR)
+
+
+def run(tmp_path, **given):
+  folder = tmp_path / "run"
+  launch.execute(launch.prepare(binary.EXPERIMENT, given, Location(path=str(folder))))
+  return (folder / "report.md").read_text(), folder
+
+
+@pytest.mark.slow
+def test_jdp_passes_what_costs_little(tmp_path):
+  report, folder = run(
+    tmp_path, task=("libraries",), parts=("Clip", "Accountant", "Calibration", "MatrixStrategy")
+  )
+  assert "What fails" not in report
+  (found,) = json.loads((folder / "findings.json").read_text()).values()
+  assert found["failures"] == []
+  assert found["counts"]["failed"] == 0
+  assert found["counts"]["passed"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Aggregate, Noise, Sampling])
+def test_jdp_passes(kind):
+  """At an error of 1e-6 for each check that draws."""
+  parts = [part for part in adapters.implementation("jdp").parts if isinstance(part, kind)]
+  assert len(parts) >= 6
+  assert not [
+    found for part in parts for found in conformance.failures(conformance.check_part(part))
+  ]
+
+
+def test_everything_registered_is_audited():
+  parts = list(jdp_parts._releases())
+  assert {type(part) for part in parts} == {Release}
+  audited = {part.call for part in parts}
+  assert {f"mechanism {name}" for name in mechanisms.registered()} <= audited
+  assert {f"query {name}" for name in queries.registered()} - audited == {"query no_privacy"}
+  (relation,) = jdp_parts._mechanism("laplace")
+  assert relation == "replace one"
+
+
+FAULTS = broken.faults()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_and_nobody_else_accused(name):
+  fault = FAULTS[name]
+  assert conformance.failures(conformance.check_part(fault.broken))
+  assert not conformance.failures(conformance.check_part(fault.sound))
+
+
+def test_faults_that_are_missed_are_named(tmp_path, monkeypatch):
+  sound = Clip("clip", lambda record: 0 * record, 1.0)
+  right = broken.faults()["a record of NaN passes the clipping"].sound
+  monkeypatch.setattr(broken, "faults", lambda: {"none": broken.Fault(right, sound)})
+  report, _ = run(tmp_path, task=("faults",))
+  assert "NOT FOUND: none." in report
+  assert "WRONGLY FAILED without the fault: none." in report
+
+
+def test_libraries_that_are_not_installed_are_left_out(tmp_path, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  report, folder = run(tmp_path, task=("libraries",), libraries=("pfl", "opacus"))
+  assert report.count("not installed") == 2
+  found = json.loads((folder / "findings.json").read_text())
+  assert {own["version"] for own in found.values()} == {"not installed"}
+
+
+def test_dp_accounting_is_checked_where_it_is_installed():
+  parts = adapters.implementation("dp_accounting").parts
+  pld = next(part for part in parts if part.call.endswith("PLDAccountant(ADD_OR_REMOVE_ONE)"))
+  plan = conformance.Plan(1.0, 1, 1e-5)
+  assert pld.epsilon(plan, 1.0) == pytest.approx(4.3775, rel=1e-3)
+
+
+def test_a_matrix_with_rows_for_columns_is_refuted_by_its_witness():
+  fault = FAULTS["row norms are taken for column norms"]
+  assert isinstance(fault.broken, MatrixStrategy)
+  ((found,),) = [conformance.failures(conformance.check_part(fault.broken))]
+  assert found.witness.inputs == "one record in rounds 0, 4, 8 of 12"
+  assert found.witness.expected == "C G moves by <= 1.732"
