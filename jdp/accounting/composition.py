@@ -21,7 +21,13 @@ import numpy as np
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs
 from jdp.accounting.correlated_runs import is_correlated, run_pairs
-from jdp.accounting.pair_families import DominatingPair, PairFamily
+from jdp.accounting.pair_families import (
+  CONCENTRATED,
+  DISCRETE_GAUSSIAN,
+  DominatingPair,
+  PairFamily,
+  concentrated_rho,
+)
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
@@ -196,7 +202,7 @@ def _of_epochs(
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
-    charged = amplified_pairs(event, relation, sample_known=sample_known)
+    charged = map(_ordered, amplified_pairs(event, relation, sample_known=sample_known))
     for position, (family, parameters) in enumerate(charged):
       charges[position, family][parameters] += count
   return [
@@ -204,6 +210,13 @@ def _of_epochs(
     for (_, family), table in charges.items()
     for item in most_severe_pairs(family, table, epochs)
   ]
+
+
+def _ordered(pair: DominatingPair) -> DominatingPair:
+  """The pair, or one of an ordered family that it is dominated by (as Renyi divergences see it)."""
+  if pair.family is DISCRETE_GAUSSIAN:
+    return DominatingPair(CONCENTRATED, (concentrated_rho(pair.parameters),))
+  return pair
 
 
 def events_seen(

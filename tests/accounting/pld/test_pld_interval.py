@@ -25,7 +25,6 @@ from jdp.events import (
   PureRelease,
   RandomizedResponse,
   Round,
-  SkellamSum,
   WeightedAverage,
 )
 from jdp.guarantees import PureDP
@@ -205,7 +204,6 @@ def test_many_pure_releases_are_a_binomial():
     PureRelease(0.1),
     WeightedAverage(1.0, 4.0, 2.0),
     ConcentratedRelease(0.01),
-    SkellamSum(10.0, 80.0, 64.0, 25),
     GroupedSums((GaussianSum(1.0, 5.0), ConcentratedRelease(0.01)), ("a", "b")),
   ],
   ids=lambda query: type(query).__name__,
