@@ -19,8 +19,8 @@ _COARSE = 16  # times the tolerance, with which a direction is tried that may co
 def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
   """Upper bounds from privacy loss distributions, or from Renyi divergences where they are smaller.
 
-  That is where a lattice would have too many points: a million rounds take a second, a hundred
-  million too much.
+  That is where a lattice would have too many points: ten million rounds of a sampled Gaussian take
+  half a second, a hundred million are too many. Any number of unsampled Gaussians is one Gaussian.
 
   Args:
     composed: the losses.

@@ -296,6 +296,24 @@ def test_random_intervals_are_in_order():
   assert found >= 8
 
 
+@pytest.mark.parametrize("rounds", [10**8, 10**9, 2**53])
+@pytest.mark.parametrize("query", [GaussianSum(1.0, 1e4), LaplaceSum(1.0, 1e4)])
+def test_very_many_rounds_are_bounded_in_little_memory(rounds, query):
+  run = once(query, PoissonSampling(0.1), count=rounds)
+  tracemalloc.start()
+  try:
+    lower, upper = accounting.epsilon_interval(run, 1e-5)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  by_rdp = accounting.epsilon(run, 1e-5)
+  assert 0 <= lower <= upper <= by_rdp < math.inf
+  assert peak < 200e6
+  if type(query) is GaussianSum:  # the sampled Gaussian's share of mu-GDP, in the limit
+    mu = 0.1 * math.sqrt(rounds * math.expm1(1e-8))
+    assert upper > 0.99 * accounting.gaussian_epsilon(1 / mu, 1e-5)
+
+
 def test_a_tiny_epsilon_needs_little_memory():
   run = subsampled_gaussian(1e-3, 100.0, 100_000)
   tracemalloc.start()
