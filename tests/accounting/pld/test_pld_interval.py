@@ -296,16 +296,20 @@ def test_random_intervals_are_in_order():
   assert found >= 8
 
 
+def with_memory(run):
+  """The interval at delta = 1e-5, and the peak of the memory that it took, in bytes."""
+  tracemalloc.start()
+  try:
+    return accounting.epsilon_interval(run, 1e-5), tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("rounds", [10**8, 10**9, 2**53])
 @pytest.mark.parametrize("query", [GaussianSum(1.0, 1e4), LaplaceSum(1.0, 1e4)])
 def test_very_many_rounds_are_bounded_in_little_memory(rounds, query):
   run = once(query, PoissonSampling(0.1), count=rounds)
-  tracemalloc.start()
-  try:
-    lower, upper = accounting.epsilon_interval(run, 1e-5)
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
+  (lower, upper), peak = with_memory(run)
   by_rdp = accounting.epsilon(run, 1e-5)
   assert 0 <= lower <= upper <= by_rdp < math.inf
   assert peak < 200e6
@@ -316,12 +320,7 @@ def test_very_many_rounds_are_bounded_in_little_memory(rounds, query):
 
 def test_a_tiny_epsilon_needs_little_memory():
   run = subsampled_gaussian(1e-3, 100.0, 100_000)
-  tracemalloc.start()
-  try:
-    lower, upper = accounting.epsilon_interval(run, 1e-5)
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
+  (lower, upper), peak = with_memory(run)
   assert 0.005 < lower < upper < 0.01
   assert peak < 200e6
 
