@@ -21,15 +21,16 @@ import numpy as np
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, participations
 from jdp.accounting.correlated_runs import is_correlated, run_pairs
-from jdp.accounting.pair_families import DominatingPair, PairFamily, unbounded
-from jdp.accounting.renyi.repeated_runs import best_of_runs
-from jdp.events import (
-  BestOfRuns,
-  Event,
-  NonPrivate,
-  PoissonSampling,
-  Round,
+from jdp.accounting.pair_families import (
+  CONCENTRATED,
+  DISCRETE_GAUSSIAN,
+  DominatingPair,
+  PairFamily,
+  concentrated_rho,
+  unbounded,
 )
+from jdp.accounting.renyi.repeated_runs import best_of_runs
+from jdp.events import BestOfRuns, Event, NonPrivate, PoissonSampling, Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
@@ -245,7 +246,7 @@ def _of_epochs(
   turns = epochs * participations(first)
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
-    charged = amplified_pairs(event, relation, sample_known=sample_known)
+    charged = map(_ordered, amplified_pairs(event, relation, sample_known=sample_known))
     for position, (family, parameters) in enumerate(charged):
       charges[position, family][parameters] += count
   return [
@@ -253,6 +254,13 @@ def _of_epochs(
     for (_, family), table in charges.items()
     for item in most_severe_pairs(family, table, turns)
   ]
+
+
+def _ordered(pair: DominatingPair) -> DominatingPair:
+  """The pair, or one of an ordered family that it is dominated by (as Renyi divergences see it)."""
+  if pair.family is DISCRETE_GAUSSIAN:
+    return DominatingPair(CONCENTRATED, (concentrated_rho(pair.parameters),))
+  return pair
 
 
 def events_seen(

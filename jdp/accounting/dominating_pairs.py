@@ -14,7 +14,8 @@ that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
   one Gaussian release.
 * Randomised response: any two values, under every relation.
 * Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
-  abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`. Add/remove
+  abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`,
+  `jdp.accounting.pld.integer_noise`. Add/remove
   is refused. A removed record takes its noise along, so neighbours differ in the variance of their
   noise. No analysis is given for that.
 * Pure and concentrated releases: what they state, for the relation of their round and no other.
@@ -50,6 +51,7 @@ from typing import Any
 from jdp._arguments import checked
 from jdp.accounting.pair_families import (
   CONCENTRATED,
+  DISCRETE_GAUSSIAN,
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
@@ -58,9 +60,9 @@ from jdp.accounting.pair_families import (
   SKELLAM,
   DominatingPair,
   PairFamily,
+  concentrated_rho,
   pure_epsilon,
 )
-from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho
 from jdp.events import (
   ConcentratedRelease,
   CorrelatedGaussianSum,
@@ -202,16 +204,16 @@ def _discrete_gaussian_sum(
   query: DiscreteGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
   factor = _relative_sensitivity(query, relation)
-  shares = query.share_stddev, int(query.num_shares), query.dim
-  return DominatingPair(
-    CONCENTRATED, (discrete_gaussian_rho(factor * query.l2_norm, factor * query.l1_norm, *shares),)
-  )
+  noise = query.share_stddev, _real(int(query.num_shares)), _real(query.dim)
+  distances = factor * query.l2_norm, factor * query.l1_norm
+  return DominatingPair(DISCRETE_GAUSSIAN, (*distances, *noise, float(factor)))
 
 
 def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> DominatingPair:
   factor = _relative_sensitivity(query, relation)
   variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
-  return DominatingPair(SKELLAM, (factor * query.l2_norm, factor * query.l1_norm, variance))
+  distances = factor * query.l2_norm, factor * query.l1_norm
+  return DominatingPair(SKELLAM, (*distances, variance, float(factor)))
 
 
 def _relative_sensitivity(query: SumQueryEvent, relation: Relation) -> int:
@@ -253,7 +255,7 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
     )
   if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
     return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
-  if families <= {CONCENTRATED, GAUSSIAN}:
+  if families <= {CONCENTRATED, DISCRETE_GAUSSIAN, GAUSSIAN}:
     return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))
   names = ", ".join(sorted(family.name for family in families))
   raise ValueError(
@@ -269,9 +271,11 @@ def inverse(multiplier: float) -> float:
 
 
 def _rho(pair: DominatingPair) -> float:
-  """The rho of zero-concentrated differential privacy of a Gaussian or concentrated pair."""
+  """The rho of zero-concentrated differential privacy of a (discrete) Gaussian or such a pair."""
   if pair.family is CONCENTRATED:
     return pair.parameters[0]
+  if pair.family is DISCRETE_GAUSSIAN:
+    return concentrated_rho(pair.parameters)
   precision = inverse(pair.parameters[1])
   return precision * precision / 2  # a product overflows to infinity, a power raises
 

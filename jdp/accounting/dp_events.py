@@ -22,12 +22,14 @@ from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   CONCENTRATED,
+  DISCRETE_GAUSSIAN,
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
   DominatingPair,
+  concentrated_rho,
 )
 from jdp.events import (
   BestOfRuns,
@@ -242,6 +244,9 @@ def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
     return dp.LaplaceDpEvent(1 / parameters[0])
   if pair.family is CONCENTRATED:
     return dp.ZCDpEvent(*parameters)
+  if pair.family is DISCRETE_GAUSSIAN:
+    rho = concentrated_rho(parameters)
+    return dp.ZCDpEvent(rho) if rho < math.inf else dp.NonPrivateDpEvent()
   if pair.family is SKELLAM:
     raise ValueError(
       "Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event "

@@ -7,13 +7,13 @@ sample, (q, z)". Pairs compose by their Renyi divergences, which each family has
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jdp.accounting.renyi import closed_forms
-from jdp.accounting.renyi.discrete_noise import skellam_rdp
+from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 
@@ -100,8 +100,16 @@ CONCENTRATED = PairFamily(
   unbounded,
   lambda parameters: parameters[0],
 )
+DISCRETE_GAUSSIAN = PairFamily(
+  "discrete Gaussian",  # (L2 distance, L1 distance, stddev of a share, shares, dimensions, units)
+  lambda parameters, orders: closed_forms.concentrated(
+    np.array([concentrated_rho(row) for row in parameters.tolist()]), orders
+  ),
+  unbounded,
+  None,
+)
 SKELLAM = PairFamily(
-  "Skellam",  # (L2 distance, L1 distance, variance)
+  "Skellam",  # (L2 distance, L1 distance, variance, units): of a record, in a distance
   lambda parameters, orders: skellam_rdp(
     parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
   ),
@@ -114,6 +122,13 @@ NON_PRIVATE = PairFamily(
   unbounded,
   lambda parameters: 0.0,
 )
+
+
+def concentrated_rho(parameters: Sequence[float]) -> float:
+  """The rho of zero-concentrated differential privacy of a `DISCRETE_GAUSSIAN` pair."""
+  l2, l1, stddev, shares, dim, _ = parameters
+  most = 2.0**60  # beyond 2^53 rho is infinite
+  return discrete_gaussian_rho(l2, l1, stddev, int(min(shares, most)), int(min(dim, most)))
 
 
 def pure_epsilon(pair: DominatingPair) -> float:

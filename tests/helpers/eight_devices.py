@@ -9,7 +9,7 @@ import numpy as np
 
 from jdp.federated import client_mesh, replicate, unrounded_cohort_sum
 from jdp.sampling import Sample
-from tests.federated.test_sum_sensitivity import COHORTS, QUERY, exact
+from tests.federated.engine.test_sum_sensitivity import COHORTS, QUERY, exact
 
 # one shape for all cohorts: compiled once for each chunk size
 SLOTS = 1 + max(map(len, COHORTS.values()))

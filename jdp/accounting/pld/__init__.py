@@ -27,9 +27,10 @@ below the truth as well where data sets attain the pairs (`attained`), and is co
 alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
 **Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, epochs
-of Gaussians in bins (`random_allocation`), Laplace, randomised response and pure releases have
+of Gaussians in bins (`random_allocation`), discrete Gaussian and (where one coordinate is the worst
+case) Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have
 pairs. What is known by its Renyi divergences alone
-(zero-concentrated releases, discrete Gaussian or Skellam sums, families of other packages)
+(zero-concentrated releases, other Skellam sums, families of other packages)
 becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are pure ones, but for
 their delta. No result is above that of Renyi divergences or of basic composition.
 

@@ -6,16 +6,18 @@ the most, the others nothing (or, to a sample of fixed size, the opposite).
 
 * Attained: Gaussian sums, and groups of them, under Poisson sampling, fixed-size sampling or none;
   Laplace sums, randomised response, and Gaussian sums with noise by their owners, where nothing is
-  sampled; releases without protection.
+  sampled; releases without protection. Discrete sums, by records that move up to four coordinates
+  (`integer_noise`), where nothing is sampled; as integers, before any reduction modulo a number.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), discrete sums (charged by Renyi divergences), batches of epochs, runs
-  with correlated noise (whose sensitivity is a bound), and whatever a sample does not amplify.
+  sensitivity is a bound), batches of epochs, runs with correlated noise (whose sensitivity is a
+  bound), and whatever a sample does not amplify.
 """
 
 from collections.abc import Mapping
 
 from jdp.accounting.composition import Composition, compose_rounds
 from jdp.events import (
+  DiscreteGaussianSum,
   DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
@@ -25,10 +27,17 @@ from jdp.events import (
   PoissonSampling,
   RandomizedResponse,
   Round,
+  SkellamSum,
 )
 from jdp.guarantees import Relation
 
-_UNSAMPLED = (LaplaceSum, RandomizedResponse, DistributedGaussianSum)
+_UNSAMPLED = (
+  LaplaceSum,
+  RandomizedResponse,
+  DistributedGaussianSum,
+  DiscreteGaussianSum,
+  SkellamSum,
+)
 
 
 def attained_losses(

@@ -1,6 +1,7 @@
 """The pairs of measures that are composed, for each family, in one direction."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from jdp.accounting.composition import Composition
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
+  DISCRETE_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
   GROUP_GAUSSIAN,
@@ -15,9 +17,11 @@ from jdp.accounting.pair_families import (
   NON_PRIVATE,
   PURE,
   RANDOMIZED_RESPONSE,
+  SKELLAM,
   PairFamily,
 )
-from jdp.accounting.pld import group_gaussian, pairs, random_allocation
+from jdp.accounting.pld import group_gaussian, integer_noise, pairs, random_allocation
+from jdp.accounting.pld.integer_noise import Charge, IntegerNoise
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.plan import Term
 from jdp.accounting.renyi import closed_forms
@@ -35,13 +39,22 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
   Args:
     composed: the ledger's pairs. Unsampled Gaussians become one. Families that are known by their
       Renyi divergences alone become one pair, of their divergences' sum. Such are
-      zero-concentrated releases, Skellam sums and families of other packages.
+      zero-concentrated releases, discrete sums that `integer_noise` has no pair for, and families
+      of other packages.
     removed: the direction: runs with a record against runs without it, or the reverse.
     attained: whether the pairs must be those of data sets that exist, rather than pairs that
       dominate all.
   """
-  result, precision, others = [], 0.0, {}
+  result, precision, others, margin = [], 0.0, {}, 0.0
   for family, (parameters, counts) in composed.groups.items():
+    if family in _INTEGERS:
+      found, unknown = _of_integers(family, parameters, counts, attained)
+      result += [Term(pair, int(count)) for charge, count in found for pair in charge.pairs]
+      precision += sum(count * charge.precision for charge, count in found)
+      margin += sum(count * charge.margin for charge, count in found)
+      if unknown.any():
+        others[family] = parameters[unknown], counts[unknown]
+      continue
     if family not in _PAIRS:
       others[family] = parameters, counts
       continue
@@ -59,6 +72,12 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
     if not _is_tame(GAUSSIAN, (1.0, precision**-0.5)):
       return None
     result.append(Term(_pair(GAUSSIAN, (1.0, precision**-0.5), removed), 1))
+  if margin > 1:
+    return None
+  if margin:
+    side = -1.0 if attained else 1.0
+    loss = pairs.atoms(np.array([side * 2 * margin]), np.array([math.exp(side * margin)]))
+    result.append(Term(loss, 1))
   if others and not attained:
     pair = pairs.renyi(lambda orders: Composition(others).rdp(tuple(orders.tolist())))
     if not len(pair.losses):
@@ -111,6 +130,23 @@ def _pair(family, row, removed):
   return _PAIRS[family](*row, removed=removed)
 
 
+@functools.lru_cache(maxsize=64)
+def _charge(family: PairFamily, row: tuple[float, ...], attained: bool) -> Charge | None:
+  noise = _INTEGERS[family](*row)
+  return integer_noise.attained(noise) if attained else integer_noise.dominating(noise)
+
+
+def _of_integers(
+  family: PairFamily, parameters: np.ndarray, counts: np.ndarray, attained: bool
+) -> tuple[list[tuple[Charge, float]], np.ndarray]:
+  """What integer sums are charged, with counts; and which of them are not known to have pairs."""
+  charges = [_charge(family, tuple(row), attained) for row in parameters.tolist()]
+  found = zip(charges, counts.tolist(), strict=True)
+  return [(charge, count) for charge, count in found if charge is not None], np.array(
+    [charge is None for charge in charges]
+  )
+
+
 def _gaussian(q, z, *, removed):
   return pairs.sampled_gaussian(q, z, removed=removed)
 
@@ -144,4 +180,9 @@ _PAIRS: dict[PairFamily, Callable[..., Pair]] = {
   LAPLACE: _laplace,
   RANDOMIZED_RESPONSE: _randomized_response,
   PURE: _pure,
+}
+
+_INTEGERS: dict[PairFamily, Callable[..., IntegerNoise]] = {
+  DISCRETE_GAUSSIAN: integer_noise.discrete_gaussian,
+  SKELLAM: integer_noise.skellam,
 }

@@ -2,11 +2,14 @@
 
 All of it comes from sketches, and certifies nothing: a bad plan gives wide bounds, not wrong ones.
 
-* The tilt is the saddle point: with K the log of E e^(tilt L) under P, summed over all losses,
-  delta at eps is about e^(K - tilt eps) / (tilt (1 + tilt) sd sqrt(2 pi)) where K' = eps. Weighted
-  by e^(tilt L), losses near eps are the likely ones, so that a transform's rounding errors are
-  small against delta, not against 1 (arXiv 2208.09595).
-* The window holds all but a tiny part of the tilted mass, by Chernoff's inequality.
+* Losses so large that a run has one with less than a small share of delta count as infinite. Where
+  losses have long tails (a small sampling probability), no tilt would be right for them all.
+* The saddle point: with K the log of E e^(tilt L) under P, summed over all losses, delta at eps is
+  about e^(K - tilt eps) / (tilt (1 + tilt) sd sqrt(2 pi)) where K' = eps. Weighted by e^(tilt L),
+  losses near eps are the likely ones, so that a transform's rounding errors are small against
+  delta, not against 1 (arXiv 2208.09595).
+* The window is the narrowest one, over this tilt and smaller ones, outside of which is but a small
+  share of delta by Chernoff's inequality, as `bounds` counts it.
 * The spacing: from the lower to the upper measure a loss's variance grows by spacing^2 / 2 or so,
   which moves eps by (1 + tilt) / 2 times as much.
 """
@@ -20,8 +23,12 @@ import numpy as np
 from jdp.accounting.pld.discretise import Lattice
 from jdp.accounting.pld.pairs import Pair
 
-_NATS = 15.0  # -log of the mass outside the window, for a tolerance of 1e-3
+# Errors of delta, over delta and the tolerance: rare losses, what is outside, rounding errors.
+_RARE, _OUTSIDE, _ROUNDED = 0.05, 2e-4, 0.2
+_TILTS = np.geomspace(1.0, 0.1, 8)  # that are tried, in units of the saddle point
+_ROUNDING = 1e-14  # a transform's error over its largest mass, for each loss: a guess
 _LEAST_POINTS, _MOST_POINTS = 2**14, 2**20
+_ORDINARY = 5e-4  # the tolerance of so few points
 _MOST_DIVISORS = 2**11  # of a discrete term's spacing that are tried
 _MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
 _LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
@@ -58,12 +65,12 @@ class Plan(NamedTuple):
   Attributes:
     window: of the composition.
     lattices: of each term, of one spacing.
-    centre: the mean of the tilted composition.
+    epsilon: that it is for, at least about.
   """
 
   window: Window
   lattices: tuple[Lattice, ...]
-  centre: float
+  epsilon: float
 
 
 class Moments(NamedTuple):
@@ -75,34 +82,41 @@ class Moments(NamedTuple):
 
 
 def plan(
-  terms: Sequence[Term], tolerance: float, *, delta: float | None = None, epsilon: float = 0.0
+  terms: Sequence[Term],
+  tolerance: float,
+  *,
+  delta: float | None = None,
+  epsilon: float | None = None,
 ) -> Plan | None:
   """The plan for eps at `delta`, or for delta at `epsilon`; None if it would take too many points.
 
   Args:
     terms: the composition.
     tolerance: the width of bounds on eps, relative, that the spacing aims at.
-    delta: in (0, 1).
-    epsilon: >= 0; asked if delta is None.
+    delta: in (0, 1), or about that at `epsilon`; None: not known.
+    epsilon: >= 0, or about that at `delta`; None: not known.
   """
-  tilt = _saddle(terms, delta, epsilon)
-  at = moments(terms, np.array([tilt]))
-  centre, deviation = float(at.mean[0]), math.sqrt(max(float(at.variance[0]), 1e-300))
-  asked = centre if delta is not None else epsilon
-  nats = _NATS - 2 * math.log(tolerance / 1e-3)
-  window = _window(terms, tilt, deviation, nats, None if delta is not None else epsilon)
+  log_delta = _log_of_one(terms, epsilon or 0.0) if delta is None else math.log(delta)
+  log_error = log_delta + math.log(tolerance)
+  terms = [_without_rare(term, log_error + math.log(_RARE)) for term in terms]
+  saddle = _saddle(terms, delta, epsilon)
+  at = moments(terms, np.array([0.0, saddle]))
+  deviation, tilted = np.sqrt(np.maximum(at.variance, 1e-300)).tolist()
+  asked = max(float(at.mean[1]), _loss_of_one(terms, log_delta)) if epsilon is None else epsilon
+  window = _window(terms, saddle, asked, log_error, deviation)
   width, composed = window.high - window.low, sum(term.repeated for term in terms)
-  spacing = math.sqrt(3 * tolerance * max(asked, deviation) / (composed * (1 + tilt)))
-  spacing = min(spacing, width / _LEAST_POINTS)
-  if not _LEAST_SPACING * (1 + abs(centre)) < spacing < math.inf:
+  aim = tolerance * max(asked, min(deviation, tilted))
+  spacing = math.sqrt(3 * aim / (composed * (1 + saddle)))
+  spacing = min(spacing, width / _LEAST_POINTS * math.sqrt(tolerance / _ORDINARY))
+  if not _LEAST_SPACING * (1 + abs(asked)) < spacing < math.inf:
     return None
   spacing = _aligned(terms, spacing)
-  if not width <= min(_MOST_POINTS * spacing, _MOST_TILTED / max(tilt, 1e-3)):
+  if not width <= min(_MOST_POINTS * spacing, _MOST_TILTED / max(window.tilt, 1e-3)):
     return None
-  log_likely = min(0.0, float(at.log[0]) - tilt * asked)
-  least = math.exp(-nats) / composed / 10
-  lattices = tuple(_lattice(term.pair, tilt, spacing, least, log_likely) for term in terms)
-  return Plan(window, lattices, centre) if all(map(_is_tame, lattices)) else None
+  (log_mass,) = moments(terms, np.array([window.tilt])).log.tolist()
+  least = _OUTSIDE / composed / 10 * min(_exp(log_error - log_mass + window.tilt * asked), 1.0)
+  lattices = tuple(_lattice(term.pair, window.tilt, spacing, least) for term in terms)
+  return Plan(window, lattices, asked) if all(map(_is_tame, lattices)) else None
 
 
 def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
@@ -121,13 +135,40 @@ def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
   return Moments(*total)
 
 
+def _without_rare(term: Term, log_mass: float) -> Term:
+  """A term without its largest losses, of which a run has one with this probability."""
+  losses, log_p = term.pair.losses, term.pair.log_p
+  above = np.cumsum(np.exp(log_p)[::-1])[::-1]
+  kept = slice(max(int(np.sum(term.repeated * above > _exp(log_mass))), 2))
+  return Term(term.pair._replace(losses=losses[kept], log_p=log_p[kept]), term.repeated)
+
+
+def _log_of_one(terms: Sequence[Term], epsilon: float) -> float:
+  """The log of delta at eps, at least about, as one loss alone makes it."""
+  total = 0.0
+  for (losses, log_p, *_), count in terms:
+    total += count * float(np.exp(log_p) @ np.maximum(-np.expm1(epsilon - losses), 0.0))
+  return min(math.log(max(total, 1e-300)), -1e-3)
+
+
+def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
+  """The eps at delta, at least about, as one loss alone makes it."""
+  found = [0.0]
+  for (losses, log_p, *_), count in terms:
+    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, _LARGEST))
+    above, below = (np.cumsum(part[::-1])[::-1] for part in (p, q))
+    over = count * (above - np.exp(np.minimum(losses, _LARGEST)) * below) > _exp(log_delta)
+    found += losses[over][-1:].tolist()
+  return max(found)
+
+
 def _saddle(terms, delta, epsilon):
   deviation = math.sqrt(max(float(moments(terms, np.zeros(1)).variance[0]), 1e-300))
   tilts = np.geomspace(min(1e-3, 0.01 / deviation), max(100.0, 60 / deviation), 40)
   for _ in range(2):
     log, mean, variance = moments(terms, tilts)
     deviations = np.sqrt(np.maximum(variance, 0.0))
-    if delta is None:
+    if epsilon is not None:
       distance = mean - epsilon
     else:
       log_delta = log - tilts * mean - np.log1p(tilts * (1 + tilts) * deviations * _SQRT_2PI)
@@ -137,23 +178,49 @@ def _saddle(terms, delta, epsilon):
       return float(tilts[np.argmax(tilts * deviations)])
     if first == 0:
       return 0.0
-    if mean[first] > 3 * max(mean[first - 1], deviations[first - 1]):
-      break  # From here on a few large losses take over, at which nothing is gained.
     tilts = np.geomspace(tilts[first - 1], tilts[first], 12)
   return float(tilts[first - 1])
 
 
-def _window(terms, tilt, deviation, nats, epsilon):
-  """The window outside of which tilted losses have e^-nats or less, with `epsilon` (or 0) in it."""
-  steps = np.geomspace(min(0.1 / deviation, 0.02 * (1 + tilt)), 40 / deviation, 32)
-  tilts = np.concatenate([[tilt], tilt + steps, tilt - steps])
+def _window(
+  terms: Sequence[Term], saddle: float, asked: float, log_error: float, deviation: float
+) -> Window:
+  """The narrowest window at whose ends errors in delta at `asked` are small."""
+  steps = np.geomspace(0.02 * (saddle + 0.5 / deviation), saddle + 40 / deviation, 32)
+  tried = saddle * _TILTS if saddle else np.zeros(1)
+  tilts = np.concatenate([tried, saddle - steps, saddle + steps])
   logs = moments(terms, tilts).log
-  above, below = np.split(logs[1:] - logs[0], 2)
-  high, low = (above + nats) / steps, -(below + nats) / steps
-  up, down = int(np.argmin(high)), int(np.argmax(low))
-  lowest = low[down] if epsilon is None else min(low[down], epsilon)
-  highest = max(high[up], epsilon or 0.0)
-  return Window(tilt, float(lowest), float(highest), (float(steps[down]), float(steps[up])))
+  precise = logs[: len(tried)] - tried * asked
+  composed = sum(term.repeated for term in terms)
+  # Where delta falls by tilt * eps times as much, relatively, its errors may be larger.
+  most = log_error + math.log(_ROUNDED * (1 + saddle * asked) / (_ROUNDING * composed))
+  log_error += math.log(_OUTSIDE)
+  windows = [
+    _window_at(float(tilt), tilts, logs, asked, log_error)
+    for tilt, log in zip(tried, precise, strict=True)
+    if log <= max(most, precise.min())
+  ]
+  return min(windows, key=lambda window: window.high - window.low)
+
+
+def _window_at(
+  tilt: float, tilts: np.ndarray, logs: np.ndarray, asked: float, log_error: float
+) -> Window:
+  """The window of one tilt, by the moments at others.
+
+  The conditions are those of `bounds`: on what is above the window, on what wraps from below it
+  (half the way to its top), and on what wraps from above it (to below eps, and beyond).
+  """
+  over, under = tilts > tilt, tilts < tilt
+  up, down = tilts[over] - tilt, tilt - tilts[under]
+  log_up, log_down, spare = logs[over], logs[under], log_error + tilt * asked
+  least = (log_up - log_error) / tilts[over]
+  high = max(float(least.min()), asked)
+  lows = (spare + np.minimum(tilt, down) * (high - asked) / 2 - log_down) / down
+  low = min(float(lows.max()), asked)
+  highs = np.maximum(least, (log_up - spare) / up - asked + low)
+  step_below, step_above = down[np.argmax(lows)], up[np.argmin(highs)]
+  return Window(tilt, low, max(float(highs.min()), asked), (float(step_below), float(step_above)))
 
 
 def _aligned(terms, spacing):
@@ -170,17 +237,13 @@ def _aligned(terms, spacing):
   return float(spacings[np.argmin(np.sum(counts[:, None] * left_over * spacings, axis=0))])
 
 
-def _lattice(pair, tilt, spacing, least, log_likely):
-  """A lattice for one term: what is beyond is unlikely, tilted, and above as it is, too."""
+def _lattice(pair, tilt, spacing, least):
+  """A lattice for one term: what is below is unlikely, tilted."""
   losses, log_p = pair.losses, pair.log_p
   offset = float(losses[0]) if pair.step else _bulk(pair, spacing)
   exponent = log_p + tilt * losses
   tilted = np.exp(exponent - exponent.max())
-  tilted /= tilted.sum()
-  below = np.cumsum(tilted) > least
-  above = np.cumsum(tilted[::-1])[::-1] > least
-  heavy = np.cumsum(np.exp(log_p)[::-1])[::-1] > least * math.exp(log_likely)
-  kept = losses[np.flatnonzero(below & (above | heavy))]
+  kept = losses[np.cumsum(tilted) > least * tilted.sum()]
   first = math.floor((float(kept[0]) - offset) / spacing) - 2
   last = math.ceil((float(kept[-1]) - offset) / spacing) + 2
   return Lattice(offset, spacing, first, max(last, first + 8))
@@ -195,3 +258,7 @@ def _bulk(pair, spacing):
 def _is_tame(lattice):
   small = max(map(abs, lattice.ends())) <= _LARGEST
   return small and lattice.last - lattice.first <= 4 * _MOST_POINTS
+
+
+def _exp(value: float) -> float:
+  return math.exp(min(max(value, -700.0), 700.0))

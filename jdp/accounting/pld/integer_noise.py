@@ -1,0 +1,215 @@
+"""Pairs of integer sums with discrete noise: those that dominate, and those that data sets attain.
+
+The noise X is drawn for each coordinate alone, and a record moves the sum by an integer vector u.
+
+**One coordinate is the worst case of an L1 bound.** A sum of discrete Gaussians, and a Skellam
+variable, have log-concave laws. So likelihood ratios of X + k and X are monotone, thresholds are
+the best tests, and those of k units are k tests of one unit in a chain: group privacy is attained
+at every threshold, and trade-off curves are straight between them. Any u is reached in |u|_1 steps
+of one unit in one coordinate, each as hard to see as one unit in one coordinate. So X + |u|_1
+against X dominates u, in any number of dimensions. It is attained if the L2 bound allows it.
+
+**Gaussians for an L2 bound.** Let N_Z(v) be the discrete Gaussian of variance parameter v, N(v) the
+Gaussian, e = 2 sum_j e^(-2 pi^2 r j^2), j >= 1. Then sum_k e^(-(k - x)^2 / (2 r)) over the integers
+is within a factor of 1 +- e of its mean over x (Poisson's summation formula). Hence
+
+* N(v - r), rounded to an integer k with probability proportional to e^(-(k - x)^2 / (2 r)), has the
+  law of N_Z(v) up to a factor of ((1 + e) / (1 - e))^(+-1) (as in Peikert, An Efficient and
+  Parallel Gaussian Sampler for Lattices, 2010, Theorem 3.1). Such rounding commutes with moves by
+  integers, so the sum post-processes a Gaussian one of variance v - r.
+* N_Z(v) + N(r) has the density of N(v + r) up to the same factor, so a Gaussian sum of variance v +
+  r post-processes the sum.
+
+A factor of e^+-m for a whole release makes the loss larger by at most 2 m, and masses by a factor
+of e^m at most. For n shares, e^tau is a further factor for each coordinate
+(`jdp.accounting.renyi.discrete_noise`).
+
+For Skellam noise in several dimensions under an L2 bound no pair is known. Its Renyi divergences
+are taken.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp.accounting.pld import pairs
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.renyi.discrete_noise import inflation
+
+_EXACT = 1e6  # variances up to this have their own pairs, where one coordinate is the worst
+_MOST_VARIANCE = 1e8  # of a Skellam variable
+_DEVIATIONS = 15.0
+_ROUNDING = 1e-11  # relative, of a law's masses
+_MARGIN = 1e-12  # that smoothing may cost, of a loss
+_MOST_MARGIN = 1e-7  # that a release may cost
+_LARGEST = 1e9  # distance
+_SKETCH = 600  # atoms
+_COORDINATES = 4  # any whole number is the sum of so many squares
+
+
+class IntegerNoise(NamedTuple):
+  """A sum of integers with noise, under one relation.
+
+  Attributes:
+    l2: the L2 bound on a record.
+    l1: the L1 bound on it.
+    factor: how far the sum moves, in units of a record.
+    variance: of the noise.
+    dim: of the sum; 0 if not known.
+    margin: log of a bound on the factor by which a coordinate's law is off.
+    is_gaussian: a discrete Gaussian; else a Skellam variable.
+  """
+
+  l2: float
+  l1: float
+  factor: int
+  variance: float
+  dim: int
+  margin: float
+  is_gaussian: bool
+
+
+class Charge(NamedTuple):
+  """What one release is composed of.
+
+  Attributes:
+    pairs: that are composed.
+    precision: 1 / z^2 of a Gaussian.
+    margin: log of a bound on the factor by which the Gaussian's law is off.
+  """
+
+  pairs: tuple[Pair, ...]
+  precision: float = 0.0
+  margin: float = 0.0
+
+
+def discrete_gaussian(
+  l2: float, l1: float, stddev: float, shares: float, dim: float, factor: float
+) -> IntegerNoise:
+  """A sum with `shares` discrete Gaussians; (l2, l1) are how far it moves."""
+  margin = inflation(stddev, int(shares)) if 0 < shares < 2**53 else math.inf
+  return IntegerNoise(
+    l2 / factor, l1 / factor, int(factor), shares * stddev * stddev, int(dim), margin, True
+  )
+
+
+def skellam(l2: float, l1: float, variance: float, factor: float) -> IntegerNoise:
+  """A sum with Skellam noise; (l2, l1) are how far it moves."""
+  return IntegerNoise(l2 / factor, l1 / factor, int(factor), variance, 0, 0.0, False)
+
+
+def dominating(noise: IntegerNoise) -> Charge | None:
+  """A pair that dominates one release; None if none is known that is any good."""
+  if not 1 <= noise.l2 <= _LARGEST:  # a shorter vector of integers would be free
+    return None
+  squared = _floor(noise.l2 * noise.l2)
+  steps = _floor(min(noise.l1, noise.l2 * noise.l2))
+  if noise.dim:
+    steps = _floor(min(steps, noise.l2 * math.sqrt(noise.dim)))
+  smooth = _smoothing(noise) if noise.is_gaussian else math.inf
+  shift, distance = noise.factor * steps, noise.factor * math.sqrt(squared)
+  left = noise.variance - smooth
+  if not left > 3 * smooth:  # noise that is no longer smooth, or no Gaussian
+    return _one_coordinate(noise, shift, 1.0) if shift <= 1.1 * distance else None
+  if _is_exact(noise) and shift * math.sqrt(left / noise.variance) <= distance:
+    return _one_coordinate(noise, shift, 1.0)
+  return _gaussian(noise, distance, left, noise.dim)
+
+
+def attained(noise: IntegerNoise) -> Charge | None:
+  """Pairs of data sets that differ in few coordinates; None if they are not known well enough."""
+  if not noise.l2 <= _LARGEST:
+    return None
+  moves = _moves(noise)
+  if noise.is_gaussian and not _is_exact(noise):
+    smooth = _smoothing(noise)
+    distance = noise.factor * math.sqrt(sum(move * move for move in moves))
+    return _gaussian(noise, distance, noise.variance + smooth, len(moves))
+  charges = [_one_coordinate(noise, noise.factor * move, -1.0) for move in moves]
+  found = [charge.pairs for charge in charges if charge is not None]
+  return Charge(sum(found, ())) if len(found) == len(moves) else None
+
+
+def _is_exact(noise: IntegerNoise) -> bool:
+  return noise.variance <= (_EXACT if noise.is_gaussian else _MOST_VARIANCE)
+
+
+def _floor(bound: float) -> int:
+  return math.floor(bound * (1 + 1e-9))  # of a bound with rounding errors
+
+
+def _moves(noise: IntegerNoise) -> list[int]:
+  """An integer vector in the bounds whose L2 norm is large, by its coordinates that are not 0."""
+  moves, squared, left = [], noise.l2 * noise.l2, noise.l1
+  for _ in range(min(noise.dim or 1, _COORDINATES)):
+    moves.append(math.floor(min(math.sqrt(squared), left)))
+    squared, left = squared - moves[-1] ** 2, left - moves[-1]
+  return [move for move in moves if move]
+
+
+def _smoothing(noise: IntegerNoise) -> float:
+  """The variance of a rounding that costs little in so many coordinates."""
+  return math.log(8 * max(noise.dim, 1) / _MARGIN) / (2 * math.pi**2)
+
+
+def _gaussian(noise: IntegerNoise, distance: float, variance: float, dim: int) -> Charge | None:
+  # ((1 + e) / (1 - e)) with e <= _MARGIN / (4 dim) costs less than _MARGIN.
+  margin = _MARGIN + dim * noise.margin
+  return Charge((), distance * distance / variance, margin) if margin <= _MOST_MARGIN else None
+
+
+def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | None:
+  """X + shift against X, for upper (1) or lower bounds (-1)."""
+  variance, margin = noise.variance, noise.margin + _ROUNDING
+  if not (0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)):
+    return None
+  if margin > _MOST_MARGIN:
+    return None
+  if not shift:
+    return Charge(())
+  last = math.ceil(_DEVIATIONS * math.sqrt(variance)) + 40 + shift
+  log_law = (_log_discrete_gaussian if noise.is_gaussian else _log_skellam)(variance, last)
+  whole = np.concatenate([log_law[:0:-1], log_law])
+  p = np.exp(whole[:-shift])  # of X + shift, from shift - last to last
+  losses = whole[:-shift] - whole[shift:]
+  if noise.is_gaussian:
+    losses = shift / variance * (np.arange(len(p)) - (len(p) - 1) / 2)
+  # Laws are log-concave: at 15 deviations and beyond, each tail is less than `last` such masses.
+  beyond = 2 * float(p[-1]) * last
+  p, losses = p * math.exp(side * margin), losses + side * 3 * margin
+  if side > 0:
+    losses, p = np.append(losses, math.inf), np.append(p, beyond)
+  pair = pairs.atoms(losses, p, shift / variance if noise.is_gaussian else 0.0)
+  return Charge((_sketched(pair),))
+
+
+def _sketched(pair: Pair) -> Pair:
+  """The pair with a sketch of fewer atoms, the first one kept."""
+  size = -(-len(pair.losses) // _SKETCH)
+  starts = np.append(0, np.arange(1, len(pair.losses), size))
+  p = np.exp(pair.log_p)
+  mass = np.add.reduceat(p, starts)
+  losses = np.add.reduceat(p * pair.losses, starts) / mass
+  return pair._replace(losses=losses, log_p=np.log(mass))
+
+
+def _log_discrete_gaussian(variance: float, last: int) -> np.ndarray:
+  """log P(X = k), k from 0 to `last`."""
+  exponents = -np.square(np.arange(last + 1.0)) / (2 * variance)
+  return exponents - math.log(2 * float(np.exp(exponents).sum()) - 1)
+
+
+def _log_skellam(variance: float, last: int) -> np.ndarray:
+  """log P(X = k), k from 0 to `last`, by ratios of Bessel functions.
+
+  I_k / I_(k-1) = 1 / (2 k / v + I_(k+1) / I_k), downwards: all terms are positive, and the first
+  guess is forgotten.
+  """
+  ratio, ratios = 0.0, np.empty(last)
+  for k in range(last + 100 + int(math.sqrt(variance)), 0, -1):
+    ratio = 1 / (2 * k / variance + ratio)
+    if k <= last:
+      ratios[k - 1] = ratio
+  logs = np.append(0.0, np.cumsum(np.log(ratios)))
+  return logs - math.log(2 * float(np.exp(logs).sum()) - 1)
