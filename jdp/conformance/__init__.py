@@ -8,6 +8,7 @@ epsilon=...), key, num_samples=...)`.
 from jdp.conformance.auditing import Audit, Subject, audit, audit_all
 from jdp.conformance.coverage import unaudited
 from jdp.conformance.queries import query_subjects, registered_query_subjects
+from jdp.conformance.runs import run_subject
 from jdp.conformance.subjects import (
   mechanism_subject,
   registered_subject,
@@ -25,6 +26,7 @@ __all__ = [
   "registered_query_subjects",
   "registered_subject",
   "release_subject",
+  "run_subject",
   "sharpest_subject",
   "unaudited",
 ]
