@@ -24,6 +24,7 @@ from jdp.federated import (
   train,
 )
 from jdp.random import seeded_key
+from tests.helpers import two_process_scripts, two_processes_correlated
 
 DELTA, ROUNDS, USERS = 1e-4, 9, 24
 CLIENTS = np.linspace(-1, 1, USERS * 3, dtype=np.float32).reshape(USERS, 3)
@@ -95,6 +96,19 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
   assert indices == list(range(ROUNDS))
   # What is to publish holds neither noise nor keys.
   assert {path.name for path in (tmp_path / "run").iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
+  """Noise is kept, checkpointed and drawn again as in one process that was not interrupted."""
+  processes = two_process_scripts.start("two_processes_correlated.py", tmp_path, devices=1)
+  alone = two_processes_correlated.trained()
+  two_process_scripts.finish(processes)
+  found = np.load(tmp_path / "found.npz")
+  assert found["interrupted"]
+  for name in two_processes_correlated.STRATEGIES:
+    assert np.all(alone[name] != 0)
+    np.testing.assert_array_equal(found[name], alone[name])
 
 
 def test_no_more_rounds_than_the_strategy_has():
