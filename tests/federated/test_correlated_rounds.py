@@ -111,6 +111,38 @@ def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
     np.testing.assert_array_equal(found[name], alone[name])
 
 
+@pytest.mark.slow
+def test_who_arrives_late_adds_nothing_before_and_moves_nobody():
+  """User 0 is missing in the first of its rounds, 0, 3 and 6. A further user is refused."""
+  query = fixed_denominator(
+    flat_clipping(1.0), 2.0, 8.0, strategy=STRATEGIES["banded"](), min_separation=3
+  )
+  own = rounds(
+    lambda keys, params, own: (own["record"], {}),
+    query,
+    sampling.min_separation(USERS, 3, 3),
+    add_updates(optax.sgd(1.0)),
+    relation="zero_out",
+    weight=lambda own: own["here"],
+  )
+  step = jax.jit(own.round)
+  present = {"record": jnp.asarray(CLIENTS / 10), "here": jnp.ones(USERS)}
+  missing = {**present, "here": present["here"].at[0].set(0.0)}
+  models, events = [], []
+  for first in (present, missing):
+    state = own.init(jnp.zeros(3))
+    for number in range(6):
+      clients = first if number == 0 else present
+      state, spent, _ = step(jax.random.key(1), jax.random.key(2), state, clients)
+    models.append(np.asarray(state.params))
+    events.append(spent)
+  np.testing.assert_allclose(models[0] - models[1], CLIENTS[0] / 80, atol=1e-5)
+  assert jax.tree.all(jax.tree.map(lambda a, b: a == b, *events))
+  more = jax.tree.map(lambda x: jnp.concatenate([x, x[:1]]), present)
+  with pytest.raises(ValueError, match="Expected"):
+    own.round(jax.random.key(1), jax.random.key(2), own.init(jnp.zeros(3)), more)
+
+
 def test_no_more_rounds_than_the_strategy_has():
   with pytest.raises(ValueError, match="at most the 9 rounds"):
     train(algorithm("tree"), PARAMS, CLIENTS, num_rounds=10)
