@@ -59,7 +59,7 @@ def subject(strategy: Strategy) -> conformance.Subject:
   told = [np.sum(np.sum(columns[:, group::SEPARATION], 1) ** 2) for group in range(SEPARATION)]
   victim = np.arange(SEPARATION) == np.argmax(told)
   algorithm = dp_fedavg(
-    lambda params, examples: 0.0,
+    lambda params, examples: jnp.float32(0),
     victim,
     cohort_size=1,
     clip_norm=1.0,

@@ -72,8 +72,8 @@ def run_subject(
       "and set num_rounds."
     )
   run = _run(algorithm, params)
-  pair = tuple(clients)
-  events = jax.jit(lambda key, own: run(key, own)[1])(jax.random.key(0), clients[pair[0]])
+  first, second = clients
+  events = jax.jit(lambda key, own: run(key, own)[1])(jax.random.key(0), clients[first])
   ledger = Ledger().extend((event, 1) for of_round in events_by_round(events) for event in of_round)
   stated = accounting.epsilon(ledger, delta, relation=Relation(relation), accountant="pld")
 
@@ -86,7 +86,7 @@ def run_subject(
     stated,
     delta,
     clients,
-    (pair,),
+    ((first, second),),
     {"whitened difference": lambda changes: jnp.sum(changes * weights)},
   )
 
@@ -98,7 +98,7 @@ def _run(algorithm: FederatedAlgorithm, params: Any) -> Callable[[jax.Array, Any
     noise_key, data_key = jax.random.split(key)
 
     def one_round(state: Any, _: None) -> tuple[Any, Any]:
-      moved, events, _ = algorithm.round(noise_key, data_key, state, clients)
+      moved, events, *_ = algorithm.round(noise_key, data_key, state, clients)
       return moved, (flat(moved.params) - flat(state.params), events)
 
     begun = algorithm.init(params)

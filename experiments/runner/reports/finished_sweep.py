@@ -1,9 +1,10 @@
 """A sweep that was run, as the reports of training experiments take it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports.summary import Row
 from experiments.runner.runs.workdir import Workdir
 
 
@@ -22,4 +23,4 @@ class FinishedSweep(NamedTuple):
   options: Any
   problem: LearningProblem
   variants: Sequence[Any]
-  results: Sequence[Mapping[str, Any]]
+  results: Sequence[Row]
