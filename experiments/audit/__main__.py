@@ -1,11 +1,13 @@
 """Audits mechanisms, and training with canaries: proven lower bounds beside stated epsilons.
 
-There are three tasks:
+There are four tasks:
 
 * `--task=local` tells reports of two inputs apart, for every registered local mechanism
   (`jdp.conformance`). Its lower bounds on epsilon hold together with one confidence.
 * `--task=broken` does the same for mechanisms that cost more than they state. The audit must refute
   them.
+* `--task=runs` tells whole runs with correlated noise apart with and without a user, in the rounds
+  that tell most. A strategy that takes rows for columns must be refuted.
 * `--task=central` plants canaries among the users of private federated learning. Each run gives a
   lower bound (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
 """
@@ -23,6 +25,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
+from experiments.audit import correlated_runs
 from experiments.audit import report as audit_report
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.runner.launch import Experiment, Work, launch
@@ -50,6 +53,7 @@ PyTree = Any
 _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
+TASKS = ("local", "broken", "runs", "central")
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
 
@@ -58,9 +62,7 @@ _LEARNING_RATE = 0.1
 class AuditOptions(ClassificationOptions):
   """The options of this experiment."""
 
-  task: tuple[str, ...] = option(
-    ("local", "broken", "central"), "What is audited.", choices=("local", "broken", "central")
-  )
+  task: tuple[str, ...] = option(TASKS, "What is audited.", choices=TASKS)
   mechanisms: tuple[str, ...] = option(
     tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(registered())
   )
@@ -80,7 +82,15 @@ class AuditOptions(ClassificationOptions):
     most=10**9,
   )
   confidence: float = option(
-    0.9999, "Of all bounds of a table of local mechanisms together.", check=_probability
+    0.9999,
+    "Of all bounds of a table of local mechanisms, or of runs with correlated noise, together.",
+    check=_probability,
+  )
+  num_runs: int = option(
+    50_000,
+    "Runs with a user and as many without that measure the event, for each strategy of noise.",
+    check=partial(_validate.integer, 4),
+    most=10**8,
   )
   noise_multipliers: tuple[float, ...] = option(
     (0.5, 2.0, 8.0), "z of the central noise; a run for each.", check=_validate.positive
@@ -110,7 +120,7 @@ class AuditOptions(ClassificationOptions):
 
 
 class Local(NamedTuple):
-  """A row of the table of local mechanisms."""
+  """A row of the table of local mechanisms, or of runs with correlated noise."""
 
   name: str
   audit: conformance.Audit
@@ -173,6 +183,8 @@ def prepare(options: AuditOptions) -> Work:
       yield audit_report.local_part(options, audit_local(options))
     if "broken" in options.task:
       yield audit_report.broken_part(options, audit_broken(options))
+    if "runs" in options.task:
+      yield audit_report.runs_part(options, *audit_correlated_runs(options))
     if problem:
       yield audit_report.central_part(options, problem, audit_runs(options, problem))
 
@@ -195,6 +207,20 @@ def audit_broken(options: AuditOptions) -> list[Local]:
     name: conformance.mechanism_subject(own, radius=radius) for name, (own, radius) in made.items()
   }
   return _audited(options, {(name, epsilon): subject for name, subject in subjects.items()})
+
+
+def audit_correlated_runs(options: AuditOptions) -> tuple[list[Local], list[Local]]:
+  """Audits whole runs of each strategy, sound and broken; the rows share one confidence."""
+  made = {**correlated_runs.SOUND, **correlated_runs.BROKEN}
+  found = conformance.audit_all(
+    {name: correlated_runs.subject(make()) for name, make in made.items()},
+    jax.random.key(options.seed),
+    num_samples=options.num_runs,
+    confidence=options.confidence,
+    report=lambda name, own: print(f"{name}: {own}", flush=True),
+  )
+  rows = [Local(name, own) for name, own in found.items()]
+  return rows[: len(correlated_runs.SOUND)], rows[len(correlated_runs.SOUND) :]
 
 
 def _registered(options: AuditOptions, name: str, epsilon: float) -> conformance.Subject:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.audit.correlated_runs import ROUNDS, SEPARATION
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
@@ -34,6 +35,25 @@ def broken_part(options: Any, rows: Sequence[Any]) -> Part:
 
 {found} {_how_measured(options)} The first two inputs of the last lie outside the domain."""
   return Part("Broken mechanisms", text)
+
+
+def runs_part(options: Any, sound: Sequence[Any], broken: Sequence[Any]) -> Part:
+  """The table of whole runs with correlated noise."""
+  above = [row.name for row in sound if row.audit.refuted]
+  missed = [row.name for row in broken if not row.audit.refuted]
+  found = f"NOT FOUND: {'; '.join(missed)}." if missed else "It is refuted."
+  text = f"""{_local_table([*sound, *broken])}
+
+{_verdict(above)} The last row is broken: it takes the norms of the strategy's rows for those of its
+columns, and its noise is calibrated by them. {found}
+
+Each of the runs is one of DP-FedAvg: {ROUNDS} rounds, of which one user is in every {SEPARATION}rd
+and sends the clip norm, or nothing (zero-out). The observer sees the model after each round, and
+takes the inner product of its changes with what the user changes, divided by the covariance of the
+noise: no statistic tells more. Epsilons are stated for one Gaussian release of the whole run. The
+bounds hold together with probability {options.confidence}. A tree has noise that no release uses,
+so its bound is lower."""
+  return Part("Whole runs with correlated noise", text)
 
 
 def _how_measured(options: Any) -> str:

@@ -36,6 +36,7 @@ from experiments.runner.options import option
 from experiments.runner.problems.catalogue import ProblemOptions, load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior
+from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -111,7 +112,8 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
       begun.prior,
       begun.headline,
     )
-    report_strategies(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
+    results = run_sweep(sweep, workdir, options)
+    report_strategies(FinishedSweep(workdir, options, begun, rows, results))
 
   return work
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
+from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.summary import (
@@ -33,22 +34,9 @@ PyTree = Any
 _MEBI = 2**20
 
 
-def report_strategies(
-  workdir: Workdir,
-  options: Any,
-  problem: LearningProblem,
-  variants: Sequence[Any],
-  results: Sequence[Row],
-) -> None:
-  """Writes results.json, the plots and report.md, and prints the results.
-
-  Args:
-    workdir: gets the files.
-    options: the experiment's.
-    problem: what was learnt.
-    variants: what was run: `setting`, `strategy` and `sampler`.
-    results: of `run_sweep`.
-  """
+def report_strategies(sweep: FinishedSweep) -> None:
+  """Writes results.json, the plots and report.md, and prints the results."""
+  workdir, options, problem, variants, results = sweep
   summary = [
     {**row, **_noise_columns(workdir, options, problem, variant)}
     for variant, row in zip(variants, summarise(results), strict=True)

@@ -37,6 +37,7 @@ from experiments.runner.problems.catalogue import ProblemOptions, load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
+from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -159,7 +160,8 @@ def prepare(options: DPFedAvgOptions) -> Work:
       begun.prior,
       begun.headline,
     )
-    report_averaging(workdir, options, begun, rows, run_sweep(sweep, workdir, options))
+    results = run_sweep(sweep, workdir, options)
+    report_averaging(FinishedSweep(workdir, options, begun, rows, results))
 
   return work
 

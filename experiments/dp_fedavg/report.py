@@ -13,6 +13,7 @@ from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.published_language_models import published_table
 from experiments.runner.reports import gains, plots, statements, style
+from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import (
@@ -33,22 +34,9 @@ from jdp.guarantees import rounded_up
 _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
 
 
-def report_averaging(
-  workdir: Workdir,
-  options: Any,
-  problem: LearningProblem,
-  variants: Sequence[Any],
-  results: Sequence[Row],
-) -> None:
-  """Writes results.json, the plots and report.md, and prints the results.
-
-  Args:
-    workdir: gets the files.
-    options: the experiment's.
-    problem: what was learnt.
-    variants: what was run: `setting`, `options` and `federation`.
-    results: of `run_sweep`.
-  """
+def report_averaging(sweep: FinishedSweep) -> None:
+  """Writes results.json, the plots and report.md, and prints the results."""
+  workdir, options, problem, variants, results = sweep
   histories = curves(workdir, results)
   smoothed = {
     label: [smoothed_end(run, problem.headline, options.smoothing) for run in runs]

@@ -38,6 +38,7 @@ from jdp.conformance.protocol import (
   add_remove_ledger,
 )
 from jdp.conformance.queries import query_subjects, registered_query_subjects
+from jdp.conformance.runs import run_subject
 from jdp.conformance.subjects import (
   mechanism_subject,
   registered_subject,
@@ -74,6 +75,7 @@ __all__ = [
   "registered_query_subjects",
   "registered_subject",
   "release_subject",
+  "run_subject",
   "sharpest_subject",
   "text_table",
   "unaudited",

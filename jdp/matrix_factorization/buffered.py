@@ -141,24 +141,21 @@ def _coefficients(decay: np.ndarray, scale: np.ndarray, length: int) -> np.ndarr
 def _squared_sensitivity(
   theta: np.ndarray, eta: np.ndarray, n: int, min_separation: int, most: int
 ) -> float:
-  """The squared norm of the columns 0, b, 2b, ... together."""
+  """The squared norm of the columns 0, b, 2b, ... together.
+
+  The product of two of them is sum_j c_j c_(j + lag) over the rounds from the later one on. So the
+  products of a column with all earlier ones are a geometric series in the lag.
+  """
   omega = _scales(theta, eta)
-  first, second = np.triu_indices(most)
-  products = _column_products(
-    theta, omega, n - second * min_separation, (second - first) * min_separation
-  )
-  return float(np.sum(np.where(first == second, 1.0, 2.0) * products))
-
-
-def _column_products(
-  theta: np.ndarray, omega: np.ndarray, lengths: np.ndarray, lags: np.ndarray
-) -> np.ndarray:
-  """sum_j c_j c_(j + lag) over j below a length, for each length and lag."""
+  number = np.arange(most)  # of a column, and of the columns before it
+  lengths = n - 1 - number * min_separation
+  sums = _geometric(np.outer(theta, theta), lengths[:, None, None]) * np.outer(omega, omega)
+  own = 1 + np.sum(sums, axis=(1, 2))
+  power = theta**min_separation
+  earlier = power * _geometric(power, number[:, None])  # sum of theta^lag, [most, buffers]
   # j = 0 alone has the coefficient 1 in place of a sum of powers.
-  powers = theta ** np.maximum(lags - 1, 0)[:, None]
-  first = np.where(lags == 0, 1.0, powers @ omega)
-  sums = _geometric(np.outer(theta, theta), (lengths - 1)[:, None, None])
-  return first + np.einsum("pm,k,pmk->p", theta ** lags[:, None] * omega, omega, sums)
+  others = earlier @ (omega / theta) + np.einsum("pm,pmk->p", earlier, sums)
+  return float(np.sum(own + 2 * others))
 
 
 def _squared_error(theta: np.ndarray, eta: np.ndarray, n: int, objective: str) -> float:

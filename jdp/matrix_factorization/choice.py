@@ -21,7 +21,7 @@ from jdp.matrix_factorization.trees import tree
 _MOST_BUFFERS = 4
 _MOST_INVERSE_BANDS = 64
 _MOST_OF_A_SEARCH = 4e4  # numbers inside the bands; a search takes seconds then
-_MOST_ROUNDS_OF_A_TREE = 2048  # a bound on its sensitivity takes matrices of [n, n]
+_MOST_ROUNDS_OF_A_TREE = 4096  # a bound on its sensitivity takes matrices of [n, n]
 
 
 class Candidate(NamedTuple):

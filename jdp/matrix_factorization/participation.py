@@ -72,10 +72,11 @@ def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
 def _others(size: np.ndarray, min_separation: int, most: int) -> np.ndarray:
   """For each round i, the most that `most` other rounds of a pattern with i add to row i."""
   n = len(size)
-  distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+  rounds = np.arange(n, dtype=np.int32)
   # Zeros keep the separation from round i; the programme keeps that of the others.
-  allowed = np.where(distance >= min_separation, size, 0.0)
-  best = np.zeros((n, n + min_separation))
+  allowed = np.where(np.abs(rounds[:, None] - rounds) >= min_separation, size, 0.0)
+  best, with_last = np.zeros((n, n + min_separation)), np.empty_like(allowed)
   for _ in range(most):
-    best[:, min_separation:] = np.maximum.accumulate(allowed + best[:, :n], axis=1)
+    np.add(allowed, best[:, :n], out=with_last)
+    np.maximum.accumulate(with_last, axis=1, out=best[:, min_separation:])
   return best[:, -1]

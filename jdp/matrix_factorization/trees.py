@@ -1,6 +1,7 @@
 """The binary tree of partial sums, with Honaker's estimates from below (arXiv 2103.00039)."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from jdp._arguments import checked
 from jdp.matrix_factorization.participation import check_rounds, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload
 
-_LONGEST_SEARCH = 1e9  # elementary steps
+_LONGEST_SEARCH = 3e9  # three times the elementary steps: seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +46,7 @@ class TreeStrategy(Strategy):
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
     """Exact, or an upper bound where the exact search would take long."""
-    if most**2 * min_separation**3 <= _LONGEST_SEARCH:
-      return _heaviest_squares(self.rounds, min_separation, most)
-    columns = self.matrix()
-    return pattern_bound(columns.T @ columns, min_separation, most)
+    return _squared_sensitivity(self.rounds, min_separation, most)
 
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """Of prefix sums alone: round t sums the estimates of the nodes that make it up.
@@ -77,47 +75,65 @@ def tree(num_rounds: int) -> TreeStrategy:
   return TreeStrategy(num_rounds)
 
 
+@functools.lru_cache(maxsize=64)
+def _squared_sensitivity(num_rounds: int, min_separation: int, most: int) -> float:
+  if most**2 * min_separation**3 <= _LONGEST_SEARCH:
+    return _heaviest_squares(num_rounds, min_separation, most)
+  return pattern_bound(_nodes_above(num_rounds), min_separation, most)
+
+
+def _nodes_above(num_rounds: int) -> np.ndarray:
+  """How many nodes are above both of two rounds: C^T C, float64 [n, n]."""
+  common = np.zeros((num_rounds, num_rounds))
+  for level in range(num_rounds.bit_length()):
+    size = 2**level
+    for start in range(0, num_rounds - size + 1, size):
+      common[start : start + size, start : start + size] += 1
+  return common
+
+
 def _heaviest_squares(num_rounds: int, min_separation: int, most: int) -> float:
   """The largest sum over the nodes of (a pattern's rounds below the node)^2.
 
   A table of a subtree holds, at [m, a, z], the largest sum of m rounds of which the first has at
-  least a rounds of the subtree before it, and the last at least z after it.
+  least a rounds of the subtree before it, and the last at least z after it. It ends with the
+  largest m that fits.
   """
   b = min_separation
-  table = np.full((most + 1, b, b), -np.inf)
+  table = np.full((2, b, b), -np.inf)
   table[0], table[1, 0, 0] = 0.0, 1.0  # a leaf
-  forest, size = None, 1
-  tables = []
-  for level in range(num_rounds.bit_length()):
+  tables = [table]
+  for level in range(1, num_rounds.bit_length()):
+    size = 2 ** (level - 1)
+    table = _joined(table, size, table, size, most)
+    table = table + np.arange(len(table))[:, None, None] ** 2.0
     tables.append(table)
-    if level + 1 < num_rounds.bit_length():
-      squares = np.arange(most + 1)[:, None, None] ** 2.0
-      table = _joined(table, size, table, size) + squares
-      size *= 2
   # The rounds are a row of complete trees, the largest first.
-  length = 0
+  forest, length = np.zeros((1, b, b)), 0
   for level in reversed(range(num_rounds.bit_length())):
     if num_rounds >> level & 1:
-      own, size = tables[level], 2**level
-      forest = own if forest is None else _joined(forest, length, own, size)
-      length += size
-  assert forest is not None
+      forest = _joined(forest, length, tables[level], 2**level, most)
+      length += 2**level
   return float(np.max(forest[:, 0, 0]))
 
 
-def _joined(left: np.ndarray, left_size: int, right: np.ndarray, right_size: int) -> np.ndarray:
+def _joined(
+  left: np.ndarray, left_size: int, right: np.ndarray, right_size: int, most: int
+) -> np.ndarray:
   """The table of two subtrees side by side."""
-  most, b = left.shape[0] - 1, left.shape[1]
-  places = np.arange(b)
+  b = left.shape[1]
+  places, fitting = np.arange(b), min(most, -(-(left_size + right_size) // b))
+  best = np.full((fitting + 1, b, b), -np.inf)
   # All rounds on one side: the other side's length counts towards its distance from the end.
-  best = np.maximum(
-    right[:, np.maximum(places - left_size, 0)], left[:, :, np.maximum(places - right_size, 0)]
-  )
-  for first in range(1, most):
-    for second in range(1, most + 1 - first):
-      for after in places[: min(b, left_size)]:  # rounds after the left side's last one
-        sums = left[first, :, after, None] + right[second, b - 1 - after, None, :]
-        np.maximum(best[first + second], sums, out=best[first + second])
+  best[: len(left)] = left[:, :, np.maximum(places - right_size, 0)]
+  alone = right[:, np.maximum(places - left_size, 0)]
+  np.maximum(best[: len(right)], alone, out=best[: len(right)])
+  for first in range(1, min(len(left), fitting)):
+    others = right[1 : fitting + 1 - first]
+    together = best[first + 1 : first + 1 + len(others)]
+    for after in places[: min(b, left_size)]:  # rounds after the left side's last one
+      sums = left[first, :, after, None] + others[:, b - 1 - after, None, :]
+      np.maximum(together, sums, out=together)
   return best
 
 

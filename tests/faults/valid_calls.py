@@ -86,6 +86,7 @@ EXCLUDED = {
       "jdp.conformance.audit_all",
       "jdp.conformance.query_subjects",
       "jdp.conformance.registered_query_subjects",
+      "jdp.conformance.run_subject",
       "jdp.conformance.unaudited",
       "jdp.federated.fastest",
       "jdp.federated.train",

@@ -24,6 +24,7 @@ from jdp.federated import (
   train,
 )
 from jdp.random import seeded_key
+from tests.helpers import two_process_scripts, two_processes_correlated
 
 DELTA, ROUNDS, USERS = 1e-4, 9, 24
 CLIENTS = np.linspace(-1, 1, USERS * 3, dtype=np.float32).reshape(USERS, 3)
@@ -95,6 +96,53 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
   assert indices == list(range(ROUNDS))
   # What is to publish holds neither noise nor keys.
   assert {path.name for path in (tmp_path / "run").iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
+  """Noise is kept, checkpointed and drawn again as in one process that was not interrupted."""
+  processes = two_process_scripts.start("two_processes_correlated.py", tmp_path, devices=1)
+  alone = two_processes_correlated.trained()
+  two_process_scripts.finish(processes)
+  found = np.load(tmp_path / "found.npz")
+  assert found["interrupted"]
+  for name in two_processes_correlated.STRATEGIES:
+    assert np.all(alone[name] != 0)
+    np.testing.assert_array_equal(found[name], alone[name])
+
+
+@pytest.mark.slow
+def test_who_arrives_late_adds_nothing_before_and_moves_nobody():
+  """User 0 is missing in the first of its rounds, 0, 3 and 6. A further user is refused."""
+  query = fixed_denominator(
+    flat_clipping(1.0), 2.0, 8.0, strategy=STRATEGIES["banded"](), min_separation=3
+  )
+  own = rounds(
+    lambda keys, params, own: (own["record"], {}),
+    query,
+    sampling.min_separation(USERS, 3, 3),
+    add_updates(optax.sgd(1.0)),
+    relation="zero_out",
+    weight=lambda own: own["here"],
+  )
+  step = jax.jit(own.round)
+  present = {"record": jnp.asarray(CLIENTS), "here": jnp.ones(USERS)}
+  missing = {**present, "here": present["here"].at[0].set(0.0)}
+  models, events = [], []
+  for first in (present, missing):
+    state = own.init(jnp.zeros(3))
+    for number in range(6):
+      clients = first if number == 0 else present
+      state, spent, _ = step(jax.random.key(1), jax.random.key(2), state, clients)
+    models.append(np.asarray(state.params))
+    events.append(spent)
+  clipped = CLIENTS[0] / np.linalg.norm(CLIENTS[0])
+  spacing = 2.0 / 16 / 8  # of the grid that an average is released on
+  np.testing.assert_allclose(models[0] - models[1], clipped / 8, atol=2 * spacing)
+  assert jax.tree.all(jax.tree.map(lambda a, b: a == b, *events))
+  more = jax.tree.map(lambda x: jnp.concatenate([x, x[:1]]), present)
+  with pytest.raises(ValueError, match="Expected"):
+    own.round(jax.random.key(1), jax.random.key(2), own.init(jnp.zeros(3)), more)
 
 
 def test_no_more_rounds_than_the_strategy_has():

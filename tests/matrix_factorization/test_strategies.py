@@ -10,6 +10,7 @@ from jdp import accounting
 from jdp import matrix_factorization as mf
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger
+from jdp.matrix_factorization import buffered, trees
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.participation import heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.toeplitz import from_coefficients
@@ -232,6 +233,23 @@ def test_buffers_for_several_participations_beat_those_for_one():
   assert several.squared_sensitivity(50, 4) == pytest.approx(
     from_coefficients(several.coefficients, 200, 2).squared_sensitivity(50, 4)
   )
+
+
+@pytest.mark.parametrize(
+  ("n", "separation", "most"), [(200, 50, 4), (200, 1, 200), (199, 7, 20), (50, 50, 1), (2, 1, 2)]
+)
+def test_the_search_for_buffers_knows_their_sensitivity(n, separation, most):
+  """By series over all pairs of participations, against the coefficients themselves."""
+  strategy = mf.buffered_toeplitz(100, buffers=2)
+  found = buffered._squared_sensitivity(strategy.decay, strategy.inverse_decay, n, separation, most)
+  longer = buffered._strategy(strategy.decay, strategy.inverse_decay, n)
+  assert found == pytest.approx(longer.squared_sensitivity(separation, most), rel=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 24])
+def test_nodes_above_two_rounds_are_counted(rounds):
+  columns = mf.tree(rounds).matrix()
+  np.testing.assert_array_equal(trees._nodes_above(rounds), columns.T @ columns)
 
 
 @pytest.mark.sweep
