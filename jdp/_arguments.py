@@ -15,6 +15,7 @@ What is no number, or an object of another kind, is refused with the argument's 
 | `Mapping[K, X]` | a mapping to X | a dictionary |
 | `jax.Array`, `ArrayLike` | an array, traced or not, a number, or nested sequences | what it was |
 | `jax.Array`, with a name that ends in `key` or `keys` | keys of `jax.random` | what it was |
+| `jax.typing.DTypeLike` | a type of numbers, or its name | what it was |
 | a named tuple | what has its fields | what it was |
 | another class, `Callable`, `str` | an instance | what it was |
 | `Annotated[X, C]` | an instance of the class C | what it was |
@@ -391,6 +392,13 @@ def _is_tree(value: Any) -> bool:
   return bool(leaves) and all(hasattr(leaf, "shape") and _is_numeric(leaf) for leaf in leaves)
 
 
+def _is_dtype(value: Any) -> bool:
+  try:
+    return value is not None and _is_numeric(jax.ShapeDtypeStruct((), np.dtype(value)), np.bool_)
+  except (TypeError, ValueError, SyntaxError):  # names are parsed
+    return False
+
+
 def _to_float(name: str, value: Any) -> float:
   try:
     return float(value)
@@ -433,5 +441,6 @@ _KINDS: dict[Any, _Kind] = {
   np.ndarray: _ARRAY,
   ArrayLike: _ARRAY_LIKE,
   jax.typing.ArrayLike: _ARRAY_LIKE,
+  jax.typing.DTypeLike: _Kind("a type of numbers, such as float32", _is_dtype),
   inspect.Parameter.empty: _ANYTHING,
 }

@@ -9,6 +9,31 @@ from jdp import guarantees
 from tests.faults import api_calls, flag_values
 from tests.faults.valid_calls import BY_FUNCTION, EXCLUDED, public_functions, valid_arguments
 
+# Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
+FOUND = (
+  ("models.from_flax", {"dtype": "a function"}),
+  ("models.from_flax", {"dtype": "a number's string"}),
+  ("models.from_flax", {"dtype": "None"}),
+  ("models.from_flax", {"dtype": "a class"}),
+  ("models.from_equinox", {"dtype": "an object"}),
+  ("models.from_equinox", {"input_shape": "an empty array"}),
+  ("models.validate", {"dtype": "an empty string"}),
+  ("accounting.draw_and_discard.opportunistic_threat", {"num_instances": "10**400"}),
+  ("accounting.draw_and_discard.published_average", {"num_instances": "10**400"}),
+  ("accounting.draw_and_discard.snapshot_epsilon", {"num_instances": "10**400"}),
+  ("matrix_factorization.choose_strategy", {"population": "10**400"}),
+  ("federated.draw_and_discard.spread_instances", {"num_instances": "10**30"}),
+  ("federated.draw_and_discard.spread_instances", {"num_instances": "2**31"}),
+  ("federated.evaluate_users", {"users": "float16"}),
+  ("federated.evaluate_users", {"users": "a list of strings"}),
+  ("federated.evaluate_users", {"users": "an empty list"}),
+  ("federated.evaluate_users", {"users": "a function"}),
+  ("ledger.load", {"path": "an empty string"}),
+  ("ledger.load_file", {"path": "an empty string"}),
+  ("matrix_factorization.load", {"path": "an empty string"}),
+  ("attacks.local_audit.audit_mechanism", {"num_samples": "2**31"}),
+  ("attacks.reconstruction.principal_prior", {"inputs": "an array of NaN"}),
+)
 # Factories without compiled code, where privacy numbers come from.
 _QUICK = ("jdp.mechanisms", "jdp.queries", "jdp.sampling", "jdp.events", "jdp.guarantees")
 
@@ -37,6 +62,11 @@ def test_tables_name_public_functions():
 def test_no_hostile_call_does_harm():
   _, faults = api_calls.fuzz(300, seed=19, packages=_QUICK)
   assert not faults
+
+
+@pytest.mark.parametrize(("name", "replaced"), FOUND)
+def test_what_a_fuzz_has_found_is_refused_or_taken(name, replaced):
+  assert api_calls.call_with(f"jdp.{name}", replaced).kind in ("result", "refused")
 
 
 @pytest.mark.slow

@@ -81,8 +81,8 @@ def num_clients(data: PyTree) -> int:
   counts = {np.shape(x)[:1] for x in arrays}
   if len(counts) != 1 or () in counts:
     raise ValueError(
-      f"Expected data of arrays with one leading axis of all clients, got "
-      f"{sorted(counts)}; give every array a row for each client."
+      f"Expected data of arrays with one leading axis of all clients or users, got "
+      f"{sorted(counts)}; give every array a row for each."
     )
   return counts.pop()[0]
 
