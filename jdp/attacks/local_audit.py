@@ -146,8 +146,8 @@ def audit_mechanism(
     first: an input of the mechanism's shape. The ends of the domain, u and -u, tell most. Inputs
       outside the domain show whether it is enforced.
     second: another input.
-    num_samples: reports of each input, from 4 to 2^31 - 1. Take 100 e^epsilon or more: events with a
-      probability of e^-epsilon decide.
+    num_samples: reports of each input, from 4 to 2^31 - 1. Take 100 e^epsilon or more: events with
+      a probability of e^-epsilon decide.
     bound: `epsilon_bound`, with the delta that the mechanism states, or `gaussian_bound`.
     statistic: report -> score, larger on the first input. Default: `projection_on` the inputs'
       difference.

@@ -62,13 +62,22 @@ class Vocabulary:
     """The number of each word."""
     return {word: number for number, word in enumerate(self.words, len(SPECIAL))}
 
+  @checked
   def encode(self, text: str) -> list[int]:
     """The numbers of the words of a text, without BOS and EOS."""
     return [self._numbers.get(word, UNK) for word in words(text)]
 
+  @checked
   def decode(self, numbers: Iterable[int]) -> str:
-    """The words with these numbers, and spaces between them."""
-    return " ".join((*SPECIAL, *self.words)[number] for number in numbers)
+    """The words with these numbers, and spaces between them.
+
+    Raises:
+      ValueError: if a number is none of a word.
+    """
+    every, chosen = (*SPECIAL, *self.words), tuple(numbers)
+    for number in chosen:
+      _validate.in_range(0, len(every) - 1, numbers=number)
+    return " ".join(every[number] for number in chosen)
 
 
 @checked

@@ -50,6 +50,7 @@ class TreeStrategy(Strategy):
     columns = self.matrix()
     return pattern_bound(columns.T @ columns, min_separation, most)
 
+  @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """Of prefix sums alone: round t sums the estimates of the nodes that make it up.
 

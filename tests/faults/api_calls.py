@@ -200,6 +200,8 @@ def privacy_numbers(result):
     return
   if isinstance(result, float):
     yield "the result", result
+  elif hasattr(result, "ledger"):
+    yield from privacy_numbers(result.ledger)
   elif isinstance(result, Round | LocalRelease):
     yield from _costs(result)
   elif hasattr(result, "guarantee"):
