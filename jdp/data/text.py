@@ -105,7 +105,9 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   )
   users = [user for user in texts if user.text]
   if not users:
-    raise ValueError(f"Expected Python modules with comments in {root}, got none; name another.")
+    raise ValueError(
+      f"Expected Python modules with comments in folder {root}, got none; name another."
+    )
   return users
 
 

@@ -47,6 +47,7 @@ FOUND = (
   ("guarantees.ApproxDP.repeat", {"count": "10**400"}),
   ("accounting.PrivacyFilter.spent", {"ledger": "None"}),
   ("accounting.PrivacyFilter.admits", {"ledger": "a list"}),
+  ("data.python_modules", {"folder": "a string"}),
   ("data.Vocabulary.encode", {"text": "bytes"}),
   ("data.Vocabulary.decode", {"numbers": "a list"}),
   ("data.Vocabulary.decode", {"numbers": "bytes"}),
