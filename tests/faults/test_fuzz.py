@@ -48,6 +48,7 @@ FOUND = (
   ("accounting.PrivacyFilter.spent", {"ledger": "None"}),
   ("accounting.PrivacyFilter.admits", {"ledger": "a list"}),
   ("data.python_modules", {"folder": "a string"}),
+  ("events.CorrelatedGaussianSum", {"max_participations": "10**400"}),
   ("data.Vocabulary.encode", {"text": "bytes"}),
   ("data.Vocabulary.decode", {"numbers": "a list"}),
   ("data.Vocabulary.decode", {"numbers": "bytes"}),
