@@ -394,7 +394,9 @@ def _is_tree(value: Any) -> bool:
 
 def _is_dtype(value: Any) -> bool:
   try:
-    return value is not None and _is_numeric(jax.ShapeDtypeStruct((), np.dtype(value)), np.bool_)
+    if value is None or isinstance(value, np.ndarray | np.generic | jax.Array):
+      return False
+    return _is_numeric(jax.ShapeDtypeStruct((), np.dtype(value)), np.bool_)
   except (TypeError, ValueError, SyntaxError):  # names are parsed
     return False
 

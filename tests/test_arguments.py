@@ -110,6 +110,7 @@ def test_a_whole_number_of_any_kind_becomes_pythons(kind):
     ({"dtype": lambda: None}, "Expected dtype to be a type of numbers, such as float32, got func"),
     ({"dtype": dict}, "Expected dtype to be a type of numbers, such as float32, got type"),
     ({"dtype": "(2, 3)f"}, "Expected dtype to be a type of numbers, such as float32, got '"),
+    ({"dtype": jnp.float32(1)}, "Expected dtype to be a type of numbers, such as float32, got Arr"),
     ({"dtype": None}, "Expected dtype to be a type of numbers, such as float32, got None"),
     ({"more": "x"}, "Expected more to be a number, got 'x'"),
   ],

@@ -181,7 +181,9 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
   _validate.in_range(1, 2**31 - 1, words_per_user=words_per_user)
-  _validate.in_range(0, 1e20, noise_multiplier=noise_multiplier)
+  # What a Gaussian sum takes for its noise in float32, or no noise.
+  if noise_multiplier != 0:
+    _validate.in_range(1e-20, 1e20, noise_multiplier=noise_multiplier)
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 

@@ -23,7 +23,12 @@ import numpy as np
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.ledger import Ledger
-from tests.faults.valid_calls import public_functions, replaceable, valid_arguments
+from tests.faults.valid_calls import (
+  public_functions,
+  replaceable,
+  takes_function,
+  valid_arguments,
+)
 
 PATIENCE = 8.0  # seconds of the processor
 _WAITING = 10  # times as long may a call wait for the processor, which others use too
@@ -119,9 +124,9 @@ def call_with(name, replaced):
   """Calls a public function with these arguments replaced: parameter -> name of a hostile value."""
   arguments = dict(valid_arguments(name))
   names = set(inspect.signature(public_functions()[name]).parameters)
-  # What a user's own function raises is the user's, so functions are not replaced by others.
+  # What a user's own function raises is the user's, so none is given where one is taken.
   for parameter, value in replaced.items():
-    if not (callable(arguments[parameter]) and callable(HOSTILE[value])):
+    if not (callable(HOSTILE[value]) and takes_function(name, parameter)):
       arguments[parameter] = HOSTILE[value]
   call = f"{name}({', '.join(f'{p}={value}' for p, value in replaced.items())})"
   return classified(call, names, lambda: public_functions()[name](**arguments))

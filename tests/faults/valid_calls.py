@@ -50,6 +50,11 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _KERNELS = "it works on arrays inside jit, and takes no number from a user"
 _FILES = "it reads and writes lines of a ledger's file, which has tests of its own"
 _MAKES_A_NAME = "a second call with the same class is refused"
+_READ_ELSEWHERE = {
+  "jdp.federated.evaluate_privately": ("params", "clients"),
+  "jdp.federated.evaluate_users": ("params", "users"),
+  "jdp.federated.train": ("params", "clients"),
+}
 _RUNS = "it runs for as long as it is asked to"
 EXCLUDED = {
   **dict.fromkeys(
@@ -177,9 +182,15 @@ def replaceable(name):
 
   Parameters and examples may be read by a user's own functions alone.
   """
-  read_elsewhere = {"jdp.federated.train": ("params", "clients")}
-  others = read_elsewhere.get(name, ("params",) if name.startswith("jdp.models.") else ())
-  return [parameter for parameter in valid_arguments(name) if parameter not in others]
+  read = ("params", "trained") if name.startswith("jdp.models.") else _READ_ELSEWHERE.get(name, ())
+  return [parameter for parameter in valid_arguments(name) if parameter not in read]
+
+
+@functools.cache
+def takes_function(name, parameter):
+  """Whether an argument may be a function."""
+  spec = inspect.signature(public_functions()[name]).parameters[parameter]
+  return callable(valid_arguments(name)[parameter]) or "Callable" in str(spec)
 
 
 @functools.cache

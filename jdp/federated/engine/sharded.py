@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jdp._arguments import checked
+from jdp._arguments import Arrays, checked
 from jdp.data.packed import PackedUsers
 from jdp.sampling import Sample
 
@@ -105,7 +105,7 @@ def check_clients(population: int, data: PyTree) -> None:
 
 
 @checked
-def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
+def shard(data: Arrays, mesh: Mesh) -> ShardedClients:
   """Puts a share of the clients' data on each device of the mesh (`replicate` puts all of it on
   each).
 
