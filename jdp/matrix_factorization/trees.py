@@ -1,6 +1,7 @@
 """The binary tree of partial sums, with Honaker's estimates from below (arXiv 2103.00039)."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -78,6 +79,7 @@ def tree(num_rounds: int) -> TreeStrategy:
   return TreeStrategy(num_rounds)
 
 
+@functools.lru_cache(64)  # A plan asks for the same numbers several times.
 def _heaviest_squares(num_rounds: int, min_separation: int, most: int) -> float:
   """The largest sum over the nodes of (a pattern's rounds below the node)^2.
 
