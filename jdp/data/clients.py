@@ -205,7 +205,7 @@ def partition_dirichlet(
   >>> len(users), sum(map(len, users))
   (4, 100)
   """
-  if not len(labels):
+  if not np.size(labels):
     raise ValueError("Expected labels of at least one example, got none.")
   _validate.in_range(1, 10**7, num_users=num_users)
   _validate.positive(concentration=concentration)

@@ -55,6 +55,7 @@ FOUND = (
   ("data.clients_from_pairs", {"pairs": "an empty array"}),
   ("data.partition_dirichlet", {"num_users": "10**30"}),
   ("data.partition_dirichlet", {"labels": "an empty list"}),
+  ("data.partition_dirichlet", {"labels": "int64"}),
   ("data.private_vocabulary", {"noise_multiplier": "1e-320"}),
   ("data.text_users", {"tokens_per_user": "10**400"}),
   ("federated.shard", {"data": "an array of objects"}),
