@@ -216,8 +216,10 @@ def _kinds_of(members: tuple[Any, ...]) -> list[_Kind]:
   """The kinds of a union's members, arrays first; those of an `ArrayLike` are one."""
   kinds: list[_Kind] = []
   for union in (ArrayLike, jax.typing.ArrayLike):
-    if set(typing.get_args(union)) <= set(members):
-      members = tuple(member for member in members if member not in typing.get_args(union))
+    # From Python 3.12 on NumPy's is an alias, which has no members of its own.
+    own = set(typing.get_args(union)) or {union}
+    if own <= set(members):
+      members = tuple(member for member in members if member not in own)
       kinds = [_ARRAY_LIKE]
   enums = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
   kinds += [_kind(member) for member in members if not (enums and member is str)]

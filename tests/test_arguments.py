@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdp import accounting, events, guarantees, ledger, mechanisms, queries, sampling
+from jdp import _arguments, accounting, events, guarantees, ledger, mechanisms, queries, sampling
 from jdp._arguments import Arrays, Matrix, Rows, Scalar, Vector, checked, shown
 
 LOW = (np.float16, ml_dtypes.bfloat16, np.float32, jnp.bfloat16, jnp.float16)
@@ -128,6 +128,15 @@ def test_a_traced_number_is_refused_where_a_number_is_meant():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", int, np.int8, jnp.bfloat16, bool])
 def test_types_of_numbers_pass(dtype):
   assert taken(dtype=dtype)["dtype"] is dtype
+
+
+def test_an_alias_without_members_opens_no_union_to_arrays(monkeypatch):
+  # As from Python 3.12 on: all arguments that may be None took any array, and 1.5 for an integer.
+  monkeypatch.setattr(_arguments, "ArrayLike", object())
+  kind = _arguments._either(_arguments._kinds_of((int, type(None))))
+  assert not kind.accepts(1.5)
+  assert not kind.accepts(np.ones(2))
+  assert kind.accepts(3)
 
 
 def test_traced_arrays_pass():
