@@ -72,6 +72,7 @@ FOUND = (
   ("matrix_factorization.TreeStrategy.sensitivity", {"min_separation": "uint8"}),
   ("matrix_factorization.TreeStrategy.max_error", {"min_separation": "True"}),
   ("matrix_factorization.ToeplitzStrategy.squared_errors", {"workload": "a string"}),
+  ("matrix_factorization.buffered_toeplitz", {"min_separation": "10**30"}),
   ("matrix_factorization.BufferedStrategy.max_error", {"workload": "10**400"}),
   ("attacks.local_audit.audit_mechanism", {"num_samples": "2**31"}),
   ("attacks.reconstruction.principal_prior", {"inputs": "an array of NaN"}),
