@@ -15,6 +15,7 @@ What is no number, or an object of another kind, is refused with the argument's 
 | `Mapping[K, X]` | a mapping to X | a dictionary |
 | `jax.Array`, `ArrayLike` | an array, traced or not, a number, or nested sequences | what it was |
 | `jax.Array`, with a name that ends in `key` or `keys` | keys of `jax.random` | what it was |
+| `jax.typing.DTypeLike` | a type of numbers, or its name | what it was |
 | a named tuple | what has its fields | what it was |
 | another class, `Callable`, `str` | an instance | what it was |
 | `Annotated[X, C]` | an instance of the class C | what it was |
@@ -215,8 +216,10 @@ def _kinds_of(members: tuple[Any, ...]) -> list[_Kind]:
   """The kinds of a union's members, arrays first; those of an `ArrayLike` are one."""
   kinds: list[_Kind] = []
   for union in (ArrayLike, jax.typing.ArrayLike):
-    if set(typing.get_args(union)) <= set(members):
-      members = tuple(member for member in members if member not in typing.get_args(union))
+    # From Python 3.12 on NumPy's is an alias, which has no members of its own.
+    own = set(typing.get_args(union)) or {union}
+    if own <= set(members):
+      members = tuple(member for member in members if member not in own)
       kinds = [_ARRAY_LIKE]
   enums = any(isinstance(member, type) and issubclass(member, enum.Enum) for member in members)
   kinds += [_kind(member) for member in members if not (enums and member is str)]
@@ -391,6 +394,15 @@ def _is_tree(value: Any) -> bool:
   return bool(leaves) and all(hasattr(leaf, "shape") and _is_numeric(leaf) for leaf in leaves)
 
 
+def _is_dtype(value: Any) -> bool:
+  try:
+    if value is None or isinstance(value, np.ndarray | np.generic | jax.Array):
+      return False
+    return _is_numeric(jax.ShapeDtypeStruct((), np.dtype(value)), np.bool_)
+  except (TypeError, ValueError, SyntaxError):  # names are parsed
+    return False
+
+
 def _to_float(name: str, value: Any) -> float:
   try:
     return float(value)
@@ -433,5 +445,6 @@ _KINDS: dict[Any, _Kind] = {
   np.ndarray: _ARRAY,
   ArrayLike: _ARRAY_LIKE,
   jax.typing.ArrayLike: _ARRAY_LIKE,
+  jax.typing.DTypeLike: _Kind("a type of numbers, such as float32", _is_dtype),
   inspect.Parameter.empty: _ANYTHING,
 }

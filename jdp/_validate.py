@@ -31,7 +31,7 @@ def probability(**values: float) -> None:
 
 def in_range(low: float, high: float, **values: float) -> None:
   """Requires each value to lie in [low, high]."""
-  _require(f"a number in [{low:g}, {high:g}]", lambda v: low <= v <= high, values)
+  _require(f"a number in [{_short(low)}, {_short(high)}]", lambda v: low <= v <= high, values)
 
 
 def integer(minimum: int, **values: int) -> None:
@@ -53,6 +53,14 @@ def broadcast(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
     raise ValueError(
       f"Expected {' and '.join(arrays)} of shapes that fit together, got {shapes}."
     ) from None
+
+
+def _short(number: float) -> str:
+  """A number with six digits, or as it is if it is a whole one that floats do not hold."""
+  try:
+    return f"{number:g}"
+  except OverflowError:
+    return shown(number)
 
 
 def _require(expected: str, accepts: Callable[[Any], bool], values: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ deltas add up. Everything tighter is the accountant's work, from a ledger.
 import dataclasses
 import decimal
 import enum
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, Self
@@ -107,7 +108,7 @@ class ApproxDP(Guarantee):
     """The guarantee of `count` releases, by basic composition."""
     _validate.integer(0, count=count)
     return dataclasses.replace(
-      self, epsilon=count * self.epsilon, delta=min(1.0, count * self.delta)
+      self, epsilon=_times(count, self.epsilon), delta=min(1.0, _times(count, self.delta))
     )
 
   def __str__(self) -> str:
@@ -134,7 +135,7 @@ class PureDP(Guarantee):
   def repeat(self, count: int) -> Self:
     """The guarantee of `count` releases, by basic composition."""
     _validate.integer(0, count=count)
-    return dataclasses.replace(self, epsilon=count * self.epsilon)
+    return dataclasses.replace(self, epsilon=_times(count, self.epsilon))
 
   def __str__(self) -> str:
     return f"{rounded_up(self.epsilon)}-DP {self._scope()}"
@@ -169,7 +170,7 @@ class SeparatedDP(Guarantee):
     """The guarantee of `count` releases, by basic composition of each part."""
     _validate.integer(0, count=count)
     return dataclasses.replace(
-      self, direction=count * self.direction, magnitude=count * self.magnitude
+      self, direction=_times(count, self.direction), magnitude=_times(count, self.magnitude)
     )
 
   def __str__(self) -> str:
@@ -262,6 +263,16 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
     )
   epsilon, delta = sum(g.epsilon for g in guarantees), sum(g.delta for g in guarantees)
   return ApproxDP(epsilon, min(1.0, delta), **scope) if delta else PureDP(epsilon, **scope)
+
+
+def _times(count: int, cost: float) -> float:
+  """So many times a cost. It is infinite if floats do not hold the count."""
+  if count == 0 or cost == 0:
+    return 0.0
+  try:
+    return int(count) * cost
+  except OverflowError:
+    return math.inf
 
 
 def _check_epsilon(name: str, value: float) -> None:

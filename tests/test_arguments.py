@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdp import accounting, events, guarantees, ledger, mechanisms, queries, sampling
+from jdp import _arguments, accounting, events, guarantees, ledger, mechanisms, queries, sampling
 from jdp._arguments import Arrays, Matrix, Rows, Scalar, Vector, checked, shown
 
 LOW = (np.float16, ml_dtypes.bfloat16, np.float32, jnp.bfloat16, jnp.float16)
@@ -49,6 +49,7 @@ def taken(
   matrix: Matrix | None = None,
   rows: Rows | None = None,
   tree: Arrays | None = None,
+  dtype: jax.typing.DTypeLike = "float32",
   **others: float,
 ) -> dict[str, Any]:
   return {**locals(), **others}
@@ -106,6 +107,11 @@ def test_a_whole_number_of_any_kind_becomes_pythons(kind):
     ({"matrix": [[1.0], [1.0, 2.0]]}, "Expected matrix to be an array of numbers with two axes"),
     ({"rows": ["x"]}, "Expected rows to be an array of numbers with an axis or more"),
     ({"tree": {"a": object()}}, "Expected tree to be a pytree of arrays or None, got dict"),
+    ({"dtype": lambda: None}, "Expected dtype to be a type of numbers, such as float32, got func"),
+    ({"dtype": dict}, "Expected dtype to be a type of numbers, such as float32, got type"),
+    ({"dtype": "(2, 3)f"}, "Expected dtype to be a type of numbers, such as float32, got '"),
+    ({"dtype": jnp.float32(1)}, "Expected dtype to be a type of numbers, such as float32, got Arr"),
+    ({"dtype": None}, "Expected dtype to be a type of numbers, such as float32, got None"),
     ({"more": "x"}, "Expected more to be a number, got 'x'"),
   ],
 )
@@ -117,6 +123,20 @@ def test_what_is_of_another_kind_is_refused_by_name(arguments, message):
 def test_a_traced_number_is_refused_where_a_number_is_meant():
   with pytest.raises(ValueError, match="Expected number to be a number, got"):
     jax.jit(lambda x: taken(x)["number"])(1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", int, np.int8, jnp.bfloat16, bool])
+def test_types_of_numbers_pass(dtype):
+  assert taken(dtype=dtype)["dtype"] is dtype
+
+
+def test_an_alias_without_members_opens_no_union_to_arrays(monkeypatch):
+  # As from Python 3.12 on: all arguments that may be None took any array, and 1.5 for an integer.
+  monkeypatch.setattr(_arguments, "ArrayLike", object())
+  kind = _arguments._either(_arguments._kinds_of((int, type(None))))
+  assert not kind.accepts(1.5)
+  assert not kind.accepts(np.ones(2))
+  assert kind.accepts(3)
 
 
 def test_traced_arrays_pass():

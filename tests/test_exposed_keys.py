@@ -217,3 +217,9 @@ def test_files_from_before_marks_and_numbers_are_read(tmp_path):
   (tmp_path / "former").write_text(FORMER)
   former = load(tmp_path / "former")
   assert (former, former.caveats) == (Ledger().append(ROUND, count=3), ())
+
+
+def test_more_events_than_a_machines_word_counts_are_told_too():
+  # Python's len refuses so many. A caveat must not be lost to an error.
+  (caveat,) = Ledger().append(EXPOSED, count=10**30).caveats
+  assert caveat.startswith(f"the noise of {10**30} of {10**30} events")

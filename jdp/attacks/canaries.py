@@ -183,7 +183,7 @@ def one_shot_estimate(
   if not 0 < delta < 1:
     raise ValueError(f"Expected delta in (0, 1), got {delta}.")
   if dim is not None:
-    _validate.integer(1, dim=dim)
+    _validate.in_range(1, 1e300, dim=dim)
   laws = (
     _fitted_normal("present", present),
     _fitted_normal("absent", absent) if dim is None else scipy.stats.norm(0.0, dim**-0.5),

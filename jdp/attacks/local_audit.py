@@ -111,10 +111,10 @@ def draw_scores(
     key: of the reports.
     mechanism: whose `encode` is audited, as it stands.
     statistic: report -> scalar. Integers stay integers.
-    num_samples: of each value.
+    num_samples: of each value, at most 2^31 - 1.
     *values: inputs, within the mechanism's domain or outside it.
   """
-  _validate.integer(1, num_samples=num_samples)
+  _validate.in_range(1, 2**31 - 1, num_samples=num_samples)
   sample = score_sampler(mechanism.encode, statistic, min(num_samples, _BATCH))
   keys = jax.random.split(key, len(values))
   return [
@@ -146,8 +146,8 @@ def audit_mechanism(
     first: an input of the mechanism's shape. The ends of the domain, u and -u, tell most. Inputs
       outside the domain show whether it is enforced.
     second: another input.
-    num_samples: reports of each input, at least 4. Take 100 e^epsilon or more: events with a
-      probability of e^-epsilon decide.
+    num_samples: reports of each input, from 4 to 2^31 - 1. Take 100 e^epsilon or more: events with
+      a probability of e^-epsilon decide.
     bound: `epsilon_bound`, with the delta that the mechanism states, or `gaussian_bound`.
     statistic: report -> score, larger on the first input. Default: `projection_on` the inputs'
       difference.
@@ -169,7 +169,7 @@ def audit_mechanism(
   >>> 1.7 < audit.bound < 2.0
   True
   """
-  _validate.integer(4, num_samples=num_samples)
+  _validate.in_range(4, 2**31 - 1, num_samples=num_samples)
   for name, value in (("first", first), ("second", second)):
     if np.shape(value) != mechanism.shape:
       raise ValueError(

@@ -98,7 +98,7 @@ def one_run_epsilon(
   >>> round(one_run_epsilon(1000, 100, 75, confidence=0.95, delta=1e-4), 3)
   0.673
   """
-  if not 0 < confidence < 1:
+  if not 0 < 1 - confidence < 1:  # as computed: nothing refutes at a level that rounds to 1
     raise ValueError(f"Expected confidence in (0, 1), got {confidence}.")
 
   def surplus(epsilon):

@@ -87,7 +87,7 @@ def principal_prior(inputs: Rows, num_components: int) -> GaussianPrior:
     num_components: k, at most the rank of the centred inputs.
 
   Raises:
-    ValueError: if the inputs have fewer components of positive variance.
+    ValueError: if the inputs have fewer components of positive variance, or are not finite.
 
   >>> prior = principal_prior(np.array([[0.0, 1.0], [2.0, 1.0]]), 1)
   >>> prior.mean.tolist(), np.abs(prior.basis).tolist(), prior.variances.tolist()
@@ -95,6 +95,8 @@ def principal_prior(inputs: Rows, num_components: int) -> GaussianPrior:
   """
   _validate.integer(1, num_components=num_components)
   values = np.asarray(inputs, np.float64)
+  if not np.all(np.isfinite(values)):
+    raise ValueError("Expected inputs of finite numbers, got others; leave those examples out.")
   flat = values.reshape(len(values), -1)
   mean = flat.mean(axis=0)
   _, lengths, basis = np.linalg.svd(flat - mean, full_matrices=False)

@@ -198,14 +198,16 @@ def partition_dirichlet(
   Args:
     rng: deals the examples.
     labels: [n].
-    num_users: at least 1.
+    num_users: from 1 to 10^7.
     concentration: > 0. Small: a label is at few users. Large: users are alike.
 
   >>> users = partition_dirichlet(np.random.default_rng(0), np.arange(100) % 5, 4, 0.5)
   >>> len(users), sum(map(len, users))
   (4, 100)
   """
-  _validate.integer(1, num_users=num_users)
+  if not np.size(labels):
+    raise ValueError("Expected labels of at least one example, got none.")
+  _validate.in_range(1, 10**7, num_users=num_users)
   _validate.positive(concentration=concentration)
   users: list[list[np.ndarray]] = [[] for _ in range(num_users)]
   for label in np.unique(labels):

@@ -105,7 +105,9 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   )
   users = [user for user in texts if user.text]
   if not users:
-    raise ValueError(f"Expected Python modules with comments in {root}, got none; name another.")
+    raise ValueError(
+      f"Expected Python modules with comments in folder {root}, got none; name another."
+    )
   return users
 
 
@@ -157,7 +159,8 @@ def text_users(
   >>> users.counts.tolist()
   [3, 1]
   """
-  _validate.integer(1, unroll=unroll, tokens_per_user=tokens_per_user)
+  _validate.integer(1, unroll=unroll)
+  _validate.in_range(1, sys.maxsize, tokens_per_user=tokens_per_user)
   if tokens_per_user % unroll:
     raise ValueError(
       f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."

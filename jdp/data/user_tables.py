@@ -68,7 +68,7 @@ def clients_from_pairs(
     raise ValueError("Expected pairs of (inputs, labels), got others; give one for each user.")
   users = [examples(np.asarray(x), y, num_classes, label_kind=label_kind) for x, y in pairs]
   if not users:
-    raise ValueError("Expected at least one user, got none.")
+    raise ValueError("Expected at least one user in pairs, got none.")
   ends = np.cumsum([len(user.mask) for user in users])
   data = jax.tree.map(lambda *parts: np.concatenate(parts), *users)
   return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))

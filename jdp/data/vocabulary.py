@@ -62,13 +62,22 @@ class Vocabulary:
     """The number of each word."""
     return {word: number for number, word in enumerate(self.words, len(SPECIAL))}
 
+  @checked
   def encode(self, text: str) -> list[int]:
     """The numbers of the words of a text, without BOS and EOS."""
     return [self._numbers.get(word, UNK) for word in words(text)]
 
+  @checked
   def decode(self, numbers: Iterable[int]) -> str:
-    """The words with these numbers, and spaces between them."""
-    return " ".join((*SPECIAL, *self.words)[number] for number in numbers)
+    """The words with these numbers, and spaces between them.
+
+    Raises:
+      ValueError: if a number is none of a word.
+    """
+    every, chosen = (*SPECIAL, *self.words), tuple(numbers)
+    for number in chosen:
+      _validate.in_range(0, len(every) - 1, numbers=number)
+    return " ".join(every[number] for number in chosen)
 
 
 @checked
@@ -172,7 +181,9 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
   _validate.in_range(1, 2**31 - 1, words_per_user=words_per_user)
-  _validate.in_range(0, 1e20, noise_multiplier=noise_multiplier)
+  # What a Gaussian sum takes for its noise in float32, or no noise.
+  if noise_multiplier != 0:
+    _validate.in_range(1e-20, 1e20, noise_multiplier=noise_multiplier)
   clip_norm = math.sqrt(words_per_user)
   return clip_norm, noise_multiplier * clip_norm
 

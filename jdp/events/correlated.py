@@ -66,7 +66,9 @@ class CorrelatedGaussianSum(EventBase):
       max_participations=self.max_participations,
       bands=self.bands,
     )
-    _validate.in_range(1, 2**31 - 1, num_rounds=self.num_rounds)
+    _validate.in_range(
+      1, 2**31 - 1, num_rounds=self.num_rounds, max_participations=self.max_participations
+    )
     _validate.in_range(1, self.num_rounds, bands=self.bands)
     _validate.positive(
       squared_sensitivity=self.squared_sensitivity, largest_column_norm=self.largest_column_norm

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate, accounting, random
-from jdp._arguments import checked
+from jdp._arguments import Arrays, checked
 from jdp.events import GaussianSum
 from jdp.federated.engine.rounds import Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
@@ -41,7 +41,7 @@ class PrivateMetrics(NamedTuple):
 
 
 @checked
-def evaluate_users(metric: Metric, params: PyTree, users: PyTree) -> dict[str, jax.Array]:
+def evaluate_users(metric: Metric, params: PyTree, users: Arrays) -> dict[str, jax.Array]:
   """The mean of a metric over users, without noise: the users must be public.
 
   Give it to `train` as `evaluate=lambda params: evaluate_users(metric, params, users)`.

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from jdp._arguments import checked
 from jdp.events import Event
 from jdp.ledger.append_only_file import AppendOnlyFile
 from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
@@ -85,6 +86,7 @@ class DurableLedger:
     OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
   """
 
+  @checked
   def __init__(
     self,
     path: str | os.PathLike,
@@ -98,6 +100,8 @@ class DurableLedger:
     check_key(key)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
     self._exposed = {"key_exposed": True} if key_exposed else {}
+    if self._path.is_dir():
+      raise ValueError(f"Expected path to be a file, got the folder {path}; name a file in it.")
     self._file = AppendOnlyFile(self._path)
     try:
       contents, missing = self._recover(run)
@@ -197,6 +201,7 @@ class DurableLedger:
     self._counted = ledger, self._end.num_rounds
     return ledger
 
+  @checked
   def append(self, first_round: int, *rounds: Iterable[Event]) -> None:
     """Records the events of round `first_round` and of those that follow it, in one write to disk.
 
@@ -237,7 +242,10 @@ class DurableLedger:
       row = marked_exposed(row) if self._exposed else row
       following = self._end.num_rounds + len(new)
       if not 0 <= number <= following:
-        raise ValueError(f"Expected round {following} next in {self._path}, got round {number}.")
+        raise ValueError(
+          f"Expected round {following} next in {self._path}, got round {number}; let first_round "
+          "go on from there."
+        )
       if number == following:
         new.append(row)
       elif not _same_row(self._rounds[number], row):

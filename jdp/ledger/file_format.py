@@ -89,6 +89,8 @@ def read_lines(path: pathlib.Path, key: bytes | None) -> Iterator[Line]:
     ValueError: if a line is damaged, removed or moved, or the file is none of a ledger. Also if it
       was written with another key.
   """
+  if path.is_dir():
+    raise ValueError(f"Expected path to be a ledger's file, got the folder {path}; name the file.")
   link, end = b"", 0
   with open(path, "rb") as file:
     for number, line in enumerate(file, 1):

@@ -4,6 +4,7 @@ Many events that differ in numbers alone are one form: the JSON data of the firs
 column of values, `{"column": [...]}`, in the place of each number that differs.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -90,7 +91,7 @@ def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
     made = {n: kind(**{**fields, **dict(zip(columns, rows[n], strict=True))}) for n in extremes}
     # What the constructor turned into something else is left to it.
     if all(getattr(made[n], name) is columns[name][n] for n in made for name in columns):
-      return _copies(made[min(made)], list(columns), rows)
+      return _copies(made[min(made)], columns)
   return _Column(kind(**{**fields, **dict(zip(columns, row, strict=True))}) for row in rows)
 
 
@@ -116,21 +117,17 @@ def _extremes(column: _Column) -> set[int]:
   return {column.index(min(column)), column.index(max(column))}
 
 
-def _copies(like: Any, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> _Column:
-  """Copies of an event or a guarantee, with the values of each row in the fields named.
+def _copies(like: Any, columns: Mapping[str, _Column]) -> _Column:
+  """Copies of an event or a guarantee, with the values of the columns in the fields named.
 
   They are made without the constructor, which takes most of the time that a long ledger is read in.
   """
-  kind, put = type(like), object.__setattr__
-  shared = [(name, value) for name, value in vars(like).items() if name not in names]
-  copies = _Column()
-  for row in rows:
-    copy = object.__new__(kind)
-    for name, value in shared:
-      put(copy, name, value)
-    for name, value in zip(names, row, strict=True):
-      put(copy, name, value)
-    copies.append(copy)
+  size = len(next(iter(columns.values())))
+  fields = {name: itertools.repeat(value) for name, value in vars(like).items()}
+  copies = _Column(map(object.__new__, itertools.repeat(type(like), size)))
+  for name, column in {**fields, **columns}.items():
+    # `map` calls the setter of each copy, in a loop of C.
+    collections.deque(map(object.__setattr__, copies, itertools.repeat(name), column), maxlen=0)
   return copies
 
 

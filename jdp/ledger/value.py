@@ -104,11 +104,16 @@ class Ledger:
     any part of another ledger, so their numbers are not looked at. `append` does that.
 
     Raises:
-      TypeError: if an event is neither a `Round` nor a `LocalRelease`.
+      TypeError: if entries are no pairs, or an event is neither a `Round` nor a `LocalRelease`.
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
     """
+    try:
+      added = iter(entries)
+    except TypeError:
+      got = type(entries).__name__
+      raise TypeError(f"Expected entries to be pairs (event, count), got {got}.") from None
     merged = list(self.entries)
-    for entry in entries:
+    for entry in added:
       event, count = _check_entry(entry, 0)
       # Equal events in a row are one entry, so a run of many rounds stays small.
       if count and merged and same_event(merged[-1][0], event):
@@ -177,8 +182,10 @@ class Ledger:
     exposed = sum(count for event, count in self.entries if event.key_exposed)
     if not exposed:
       return ()
+    # Python's len takes no number beyond a machine's word.
+    total = sum(count for _, count in self.entries)
     return (
-      f"the noise of {exposed} of {len(self)} events came from a key that jdp.random.secure_key "
+      f"the noise of {exposed} of {total} events came from a key that jdp.random.secure_key "
       "did not make, or that drew more than noise: whoever knows that key can undo it",
     )
 
@@ -267,7 +274,7 @@ def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
   if not isinstance(event, Round | LocalRelease):
     raise TypeError(
       f"Expected an event of jdp.events that is a Round or a LocalRelease, got "
-      f"{type(event).__name__}."
+      f"{type(event).__name__} among the entries."
     )
   # A truth value is an int to Python, but no count.
   if type(count) is not int or count < least:

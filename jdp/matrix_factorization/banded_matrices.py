@@ -61,6 +61,7 @@ class BandedStrategy(Strategy):
     columns = self.matrix()
     return pattern_bound(columns.T @ columns, min_separation, most)
 
+  @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """See `Strategy`."""
     rows = _solved(self.diagonals, workload_matrix(workload, self.num_rounds).T, transposed=True)

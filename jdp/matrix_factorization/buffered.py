@@ -75,6 +75,7 @@ def buffered_toeplitz(
   _validate.in_range(1, _MOST_BUFFERS, buffers=buffers)
   _validate.one_of(OBJECTIVES, objective=objective)
   most = most_participations(num_rounds, min_separation, max_participations)
+  min_separation = min(min_separation, num_rounds)  # No two rounds are farther apart.
 
   def error(gaps: np.ndarray) -> float:
     decays = _decays(gaps)

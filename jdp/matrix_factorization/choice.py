@@ -111,7 +111,9 @@ def choose_strategy(
   True
   """
   check_rounds(num_rounds)
-  _validate.integer(1, population=population, cohort_size=cohort_size)
+  _validate.integer(1, cohort_size=cohort_size)
+  _validate.positive(target_epsilon=target_epsilon)
+  _validate.in_range(1, 2**31 - 1, population=population)
   _validate.integer(0, memory=memory)
   _validate.one_of(OBJECTIVES, objective=objective)
   _validate.in_range(1, population, cohort_size=cohort_size)

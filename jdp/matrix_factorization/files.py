@@ -18,6 +18,7 @@ from jdp.matrix_factorization.trees import TreeStrategy
 _KINDS: dict[str, type] = {
   kind.__name__: kind for kind in (BandedStrategy, BufferedStrategy, ToeplitzStrategy, TreeStrategy)
 }
+_DAMAGED = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 @checked
@@ -61,8 +62,8 @@ def load(path: str | os.PathLike) -> Strategy:
     strategy = kind(**{name: v.item() if types[name] is int else v for name, v in saved.items()})
     if strategy.fingerprint != fingerprint:
       raise ValueError("other numbers than its fingerprint says")
-  except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+  except (*_DAMAGED, IsADirectoryError) as error:
     raise ValueError(
-      f"Expected a strategy in {path}, got a file that holds none: {error}; save it anew."
+      f"Expected a strategy in path {path}, got a file that holds none: {error}; save it anew."
     ) from error
   return strategy

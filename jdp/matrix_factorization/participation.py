@@ -45,6 +45,7 @@ def heaviest_pattern(weights: np.ndarray, min_separation: int, most: int) -> flo
   >>> heaviest_pattern(np.array([1.0, 5.0, 4.0, 1.0]), min_separation=2, most=2)
   6.0
   """
+  min_separation = min(min_separation, len(weights))  # No two rounds are farther apart.
   best = np.zeros(len(weights) + min_separation)  # best[b + t]: of the rounds up to t
   for _ in range(most):
     with_last = weights + best[: len(weights)]
@@ -72,6 +73,7 @@ def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
 def _others(size: np.ndarray, min_separation: int, most: int) -> np.ndarray:
   """For each round i, the most that `most` other rounds of a pattern with i add to row i."""
   n = len(size)
+  min_separation = min(min_separation, n)
   rounds = np.arange(n, dtype=np.int32)
   # Zeros keep the separation from round i; the programme keeps that of the others.
   allowed = np.where(np.abs(rounds[:, None] - rounds) >= min_separation, size, 0.0)

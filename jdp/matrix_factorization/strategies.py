@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import scipy
 
+from jdp._arguments import Rows, checked
 from jdp.matrix_factorization.participation import most_participations
 
-Workload = np.ndarray | None
+Workload = Rows | None
 """None: prefix sums. Float64 [n]: the first column of a Toeplitz matrix. Float64 [n, n]: any lower
 triangular matrix.
 """
@@ -75,6 +76,7 @@ class Strategy(abc.ABC):
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """The squared error of each round per unit of noise, |(A C^-1)[t, :]|^2, float64 [n]."""
 
+  @checked
   def sensitivity(self, *, min_separation: int = 1, max_participations: int | None = None) -> float:
     """How far one user moves C G, for a clip norm of 1.
 
@@ -91,6 +93,7 @@ class Strategy(abc.ABC):
     most = most_participations(self.num_rounds, min_separation, max_participations)
     return math.sqrt(self.squared_sensitivity(min_separation, most))
 
+  @checked
   def root_mean_squared_error(
     self,
     *,
@@ -110,6 +113,7 @@ class Strategy(abc.ABC):
     )
     return sensitivity * math.sqrt(np.mean(self.squared_errors(workload)))
 
+  @checked
   def max_error(
     self,
     *,

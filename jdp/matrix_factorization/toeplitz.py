@@ -53,6 +53,7 @@ class ToeplitzStrategy(Strategy):
     columns = self.matrix()
     return pattern_bound(columns.T @ columns, min_separation, most)
 
+  @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """See `Strategy`."""
     if workload is None:

@@ -48,6 +48,7 @@ class TreeStrategy(Strategy):
     """Exact, or an upper bound where the exact search would take long."""
     return _squared_sensitivity(self.rounds, min_separation, most)
 
+  @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
     """Of prefix sums alone: round t sums the estimates of the nodes that make it up.
 

@@ -1,7 +1,8 @@
 """The form of a model, and what losses are made from."""
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -62,6 +63,19 @@ def check_parameters(params: PyTree) -> None:
       f"Expected parameters of float32, got {', '.join(others) or 'none'}; keep other numbers out "
       "of the parameters."
     )
+
+
+@contextlib.contextmanager
+def tried_on(example: jax.ShapeDtypeStruct) -> Iterator[None]:
+  """Turns what a module raises on its first input into an error that names the input's shape."""
+  try:
+    yield
+  except (TypeError, ValueError) as error:
+    reason = str(error).split("\n")[0].rstrip(".")
+    raise (TypeError if isinstance(error, TypeError) else ValueError)(
+      f"Expected a module that takes input_shape {example.shape[1:]} of {example.dtype}, got one "
+      f"that does not: {reason}; give the shape of one example."
+    ) from error
 
 
 @checked

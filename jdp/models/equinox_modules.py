@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jdp._arguments import checked
-from jdp.models.base import Model, check_parameters
+from jdp.models.base import Model, check_parameters, tried_on
 
 
 @checked
@@ -69,7 +69,9 @@ def from_equinox(
     keys = jax.random.split(key, inputs.shape[0])
     return jax.vmap(lambda x, key: network(x, key=key))(inputs, keys)
 
-  jax.eval_shape(apply, params, jax.ShapeDtypeStruct((1, *input_shape), dtype))
+  example = jax.ShapeDtypeStruct((1, *input_shape), dtype)
+  with tried_on(example):
+    jax.eval_shape(apply, params, example)
   return Model(lambda key: eqx.filter(make(key), eqx.is_inexact_array), apply, apply_training)
 
 

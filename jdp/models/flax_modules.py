@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jdp._arguments import checked
-from jdp.models.base import Model, check_parameters
+from jdp.models.base import Model, check_parameters, tried_on
 
 PyTree = Any
 # How a linen module is told that it trains: the argument's name, and its value in training.
@@ -84,7 +84,8 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
     keys = {"params": params_key, "dropout": dropout_key}
     return module.init(keys, jnp.zeros(example.shape, example.dtype), **call(False))
 
-  made = jax.eval_shape(variables, jax.random.key(0))
+  with tried_on(example):
+    made = jax.eval_shape(variables, jax.random.key(0))
   _refuse_state(
     "/".join(str(part.key) for part in path[1:-1]) or path[0].key
     for path, _ in jax.tree.leaves_with_path({k: v for k, v in made.items() if k != "params"})

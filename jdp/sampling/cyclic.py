@@ -104,7 +104,7 @@ def min_separation(
   ([0, 4, 8], [1.0, 1.0, 1.0], 5)
   """
   _validate.integer(1, separation=separation, max_participations=max_participations)
-  _validate.in_range(1, 2**31 - 1, max_participations=max_participations)
+  _validate.in_range(1, 2**31 - 1, separation=separation, max_participations=max_participations)
   placed = _place(population, separation, groups, shuffle_key)
   capacity = max(1, int(placed.sizes.max()))
 

@@ -23,9 +23,15 @@ import numpy as np
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.ledger import Ledger
-from tests.faults.valid_calls import public_functions, replaceable, valid_arguments
+from tests.faults.valid_calls import (
+  public_functions,
+  replaceable,
+  takes_function,
+  valid_arguments,
+)
 
-PATIENCE = 8.0  # seconds
+PATIENCE = 8.0  # seconds of the processor
+_WAITING = 10  # times as long may a call wait for the processor, which others use too
 _SECOND_ARGUMENT = 0.2  # the share of calls in which two arguments are replaced
 
 HOSTILE = {
@@ -107,16 +113,20 @@ def fuzz(number, seed=0, *, packages=("jdp",), told=lambda outcome: None):
 
 def hostile_call(name, rng):
   """Calls a public function with one or two of its arguments replaced."""
-  arguments = dict(valid_arguments(name))
   open_to_all = replaceable(name)
   if not open_to_all:
     return Outcome("result")
-  names = set(inspect.signature(public_functions()[name]).parameters)
   count = 1 + (rng.random() < _SECOND_ARGUMENT and len(open_to_all) > 1)
-  replaced = {p: rng.choice(sorted(HOSTILE)) for p in rng.sample(open_to_all, count)}
-  # What a user's own function raises is the user's, so functions are not replaced by others.
+  return call_with(name, {p: rng.choice(sorted(HOSTILE)) for p in rng.sample(open_to_all, count)})
+
+
+def call_with(name, replaced):
+  """Calls a public function with these arguments replaced: parameter -> name of a hostile value."""
+  arguments = dict(valid_arguments(name))
+  names = set(inspect.signature(public_functions()[name]).parameters)
+  # What a user's own function raises is the user's, so none is given where one is taken.
   for parameter, value in replaced.items():
-    if not (callable(arguments[parameter]) and callable(HOSTILE[value])):
+    if not (callable(HOSTILE[value]) and takes_function(name, parameter)):
       arguments[parameter] = HOSTILE[value]
   call = f"{name}({', '.join(f'{p}={value}' for p, value in replaced.items())})"
   return classified(call, names, lambda: public_functions()[name](**arguments))
@@ -124,7 +134,7 @@ def hostile_call(name, rng):
 
 def classified(call, names, function):
   """What becomes of function(), some of whose arguments, of these names, are hostile."""
-  start = time.monotonic()
+  start = time.process_time()
   try:
     with (
       patience(),
@@ -144,7 +154,7 @@ def classified(call, names, function):
     return Outcome("unnamed", call, f"{type(error).__name__}: {str(error)[:200]}")
   except Exception as error:
     return Outcome("raised", call, f"{type(error).__name__}: {str(error)[:200]}")
-  if time.monotonic() - start > PATIENCE:
+  if time.process_time() - start > PATIENCE:
     return Outcome("hang", call)
   return Outcome("unsound", call, unsound) if unsound else Outcome("result", call)
 
@@ -156,13 +166,21 @@ def patience():
   def interrupt(number, frame):
     raise Hang
 
-  before = signal.signal(signal.SIGALRM, interrupt)
-  signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+  timers = {
+    signal.ITIMER_PROF: (signal.SIGPROF, PATIENCE),
+    signal.ITIMER_REAL: (signal.SIGALRM, _WAITING * PATIENCE),
+  }
+  before = {number: signal.signal(number, interrupt) for number, _ in timers.values()}
+  for timer, (_, seconds) in timers.items():
+    # Again and again: an interruption within a destructor or a collection of garbage is lost.
+    signal.setitimer(timer, seconds, PATIENCE / 8)
   try:
     yield
   finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    for timer in timers:
+      signal.setitimer(timer, 0)
+    for number, handler in before.items():
+      signal.signal(number, handler)
 
 
 def _names(message, names):
@@ -187,6 +205,8 @@ def privacy_numbers(result):
     return
   if isinstance(result, float):
     yield "the result", result
+  elif hasattr(result, "ledger"):
+    yield from privacy_numbers(result.ledger)
   elif isinstance(result, Round | LocalRelease):
     yield from _costs(result)
   elif hasattr(result, "guarantee"):

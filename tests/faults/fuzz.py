@@ -9,9 +9,13 @@ exits with 1 if there was a fault.
 
 import argparse
 import os
+import resource
 import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+_MOST_MEMORY = 8 * 2**30  # A call that asks for more is a fault, not the end of the machine.
 
 
 def main():
@@ -20,6 +24,7 @@ def main():
   parser.add_argument("--flags", type=int, default=0)
   parser.add_argument("--seed", type=int, default=0)
   options = parser.parse_args()
+  resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
   from tests.faults import api_calls, flag_values
 
   failed = False

@@ -9,6 +9,74 @@ from jdp import guarantees
 from tests.faults import api_calls, flag_values
 from tests.faults.valid_calls import BY_FUNCTION, EXCLUDED, public_functions, valid_arguments
 
+# Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
+FOUND = (
+  ("models.from_flax", {"dtype": "a function"}),
+  ("models.from_flax", {"dtype": "a number's string"}),
+  ("models.from_flax", {"dtype": "None"}),
+  ("models.from_flax", {"dtype": "a class"}),
+  ("models.from_equinox", {"dtype": "an object"}),
+  ("models.from_equinox", {"input_shape": "an empty array"}),
+  ("models.validate", {"dtype": "an empty string"}),
+  ("accounting.draw_and_discard.opportunistic_threat", {"num_instances": "10**400"}),
+  ("accounting.draw_and_discard.published_average", {"num_instances": "10**400"}),
+  ("accounting.draw_and_discard.snapshot_epsilon", {"num_instances": "10**400"}),
+  ("matrix_factorization.choose_strategy", {"population": "10**400"}),
+  ("federated.draw_and_discard.spread_instances", {"num_instances": "10**30"}),
+  ("federated.draw_and_discard.spread_instances", {"num_instances": "2**31"}),
+  ("federated.evaluate_users", {"users": "float16"}),
+  ("federated.evaluate_users", {"users": "a list of strings"}),
+  ("federated.evaluate_users", {"users": "an empty list"}),
+  ("federated.evaluate_users", {"users": "a function"}),
+  ("federated.train", {"clients": "10**30"}),
+  ("federated.train", {"clients": "zero float"}),
+  ("federated.train", {"clients": "a list"}),
+  ("federated.train", {"clients": "an array of objects"}),
+  ("federated.train", {"clients": "an empty array"}),
+  ("federated.train", {"num_rounds": "uint8"}),
+  ("ledger.load", {"path": "an empty string"}),
+  ("ledger.load_file", {"path": "an empty string"}),
+  ("ledger.DurableLedger", {"path": "an empty string"}),
+  ("ledger.DurableLedger", {"prior": "None"}),
+  ("ledger.DurableLedger", {"key_exposed": "an array of NaN"}),
+  ("ledger.DurableLedger", {"expected": "a string"}),
+  ("ledger.DurableLedger", {"run": "an object"}),
+  ("ledger.DurableLedger.append", {"first_round": "None"}),
+  ("ledger.Ledger.extend", {"entries": "None"}),
+  ("guarantees.PureDP.repeat", {"count": "10**400"}),
+  ("guarantees.ApproxDP.repeat", {"count": "10**400"}),
+  ("accounting.PrivacyFilter.spent", {"ledger": "None"}),
+  ("accounting.PrivacyFilter.admits", {"ledger": "a list"}),
+  ("data.python_modules", {"folder": "a string"}),
+  ("events.CorrelatedGaussianSum", {"max_participations": "10**400"}),
+  ("accounting.group_epsilon", {"group_size": "10**400"}),
+  ("attacks.canaries.one_shot_estimate", {"dim": "10**400"}),
+  ("attacks.one_run.audit_one_run", {"confidence": "1e-320"}),
+  ("data.clients_from_pairs", {"pairs": "an empty array"}),
+  ("data.partition_dirichlet", {"num_users": "10**30"}),
+  ("data.partition_dirichlet", {"labels": "an empty list"}),
+  ("data.partition_dirichlet", {"labels": "int64"}),
+  ("data.private_vocabulary", {"noise_multiplier": "1e-320"}),
+  ("data.text_users", {"tokens_per_user": "10**400"}),
+  ("federated.shard", {"data": "an array of objects"}),
+  ("matrix_factorization.choose_strategy", {"target_epsilon": "infinity"}),
+  ("models.validate", {"dtype": "a bfloat16 of JAX"}),
+  ("queries.discrete_sum", {"record": "an empty array"}),
+  ("sampling.min_separation", {"separation": "10**30"}),
+  ("data.Vocabulary.encode", {"text": "bytes"}),
+  ("data.Vocabulary.decode", {"numbers": "a list"}),
+  ("data.Vocabulary.decode", {"numbers": "bytes"}),
+  ("matrix_factorization.load", {"path": "an empty string"}),
+  ("matrix_factorization.BandedStrategy.sensitivity", {"min_separation": "10**400"}),
+  ("matrix_factorization.TreeStrategy.sensitivity", {"min_separation": "2**31"}),
+  ("matrix_factorization.TreeStrategy.sensitivity", {"min_separation": "uint8"}),
+  ("matrix_factorization.TreeStrategy.max_error", {"min_separation": "True"}),
+  ("matrix_factorization.ToeplitzStrategy.squared_errors", {"workload": "a string"}),
+  ("matrix_factorization.buffered_toeplitz", {"min_separation": "10**30"}),
+  ("matrix_factorization.BufferedStrategy.max_error", {"workload": "10**400"}),
+  ("attacks.local_audit.audit_mechanism", {"num_samples": "2**31"}),
+  ("attacks.reconstruction.principal_prior", {"inputs": "an array of NaN"}),
+)
 # Factories without compiled code, where privacy numbers come from.
 _QUICK = ("jdp.mechanisms", "jdp.queries", "jdp.sampling", "jdp.events", "jdp.guarantees")
 
@@ -37,6 +105,11 @@ def test_tables_name_public_functions():
 def test_no_hostile_call_does_harm():
   _, faults = api_calls.fuzz(300, seed=19, packages=_QUICK)
   assert not faults
+
+
+@pytest.mark.parametrize(("name", "replaced"), FOUND)
+def test_what_a_fuzz_has_found_is_refused_or_taken(name, replaced):
+  assert api_calls.call_with(f"jdp.{name}", replaced).kind in ("result", "refused")
 
 
 @pytest.mark.slow

@@ -50,6 +50,11 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _KERNELS = "it works on arrays inside jit, and takes no number from a user"
 _FILES = "it reads and writes lines of a ledger's file, which has tests of its own"
 _MAKES_A_NAME = "a second call with the same class is refused"
+_READ_ELSEWHERE = {
+  "jdp.federated.evaluate_privately": ("params", "clients"),
+  "jdp.federated.evaluate_users": ("params", "users"),
+  "jdp.federated.train": ("params", "clients"),
+}
 _RUNS = "it runs for as long as it is asked to"
 EXCLUDED = {
   **dict.fromkeys(
@@ -89,15 +94,15 @@ EXCLUDED = {
       "jdp.conformance.run_subject",
       "jdp.conformance.unaudited",
       "jdp.federated.fastest",
-      "jdp.federated.train",
     ],
     _RUNS,
   ),
 }
 
 
+@functools.cache
 def public_functions():
-  """Every public function and checked class of jdp by its full name, less the excluded ones."""
+  """Every public function, checked class and method of jdp by its full name, less the excluded."""
   found = {}
   for module in _modules():
     names = getattr(module, "__all__", None)
@@ -109,7 +114,52 @@ def public_functions():
       value = getattr(module, name)
       if inspect.isfunction(value) or _is_checked_class(value):
         found.setdefault(value, f"{module.__name__}.{name}")
-  return {name: value for value, name in found.items() if name not in EXCLUDED}
+  functions = {name: value for value, name in found.items() if name not in EXCLUDED}
+  return functions | _methods()
+
+
+def _methods():
+  """Methods that take what a user gives, of one instance each; and what is closed after a call."""
+  entries = _ledger().entries
+  budget = accounting.renyi_filter(2.0, 1e-5)
+  found = {
+    "jdp.accounting.PrivacyFilter.admits": budget.admits,
+    "jdp.accounting.PrivacyFilter.spent": budget.spent,
+    "jdp.data.Vocabulary": data.Vocabulary,
+    "jdp.data.Vocabulary.decode": _vocabulary().decode,
+    "jdp.data.Vocabulary.encode": _vocabulary().encode,
+    "jdp.guarantees.ApproxDP.repeat": guarantees.ApproxDP(1.0, 1e-6).repeat,
+    "jdp.guarantees.PureDP.repeat": guarantees.PureDP(1.0).repeat,
+    "jdp.ledger.DurableLedger": _closed,
+    "jdp.ledger.DurableLedger.append": _recorded,
+    "jdp.ledger.Ledger": ledger.Ledger,
+    "jdp.ledger.Ledger.append": ledger.Ledger(entries).append,
+    "jdp.ledger.Ledger.extend": ledger.Ledger(entries).extend,
+    "jdp.ledger.Ledger.rounds": ledger.Ledger(entries).rounds,
+  }
+  for strategy in (
+    matrix_factorization.banded(10, 2),
+    matrix_factorization.banded_toeplitz(10, 2),
+    matrix_factorization.buffered_toeplitz(10, buffers=1),
+    matrix_factorization.tree(10),
+  ):
+    for method in ("sensitivity", "root_mean_squared_error", "max_error", "squared_errors"):
+      name = f"jdp.matrix_factorization.{type(strategy).__name__}.{method}"
+      found[name] = getattr(strategy, method)
+  return found
+
+
+@functools.wraps(ledger.DurableLedger)
+def _closed(*args, **kwargs):
+  ledger.DurableLedger(*args, **kwargs).close()
+
+
+def _recorded(first_round, event):
+  with tempfile.TemporaryDirectory() as folder:
+    file = ledger.DurableLedger(pathlib.Path(folder) / "ledger", "run")
+    with contextlib.closing(file) as durable:
+      durable.append(first_round, [event])
+      return durable.ledger
 
 
 def _modules():
@@ -131,11 +181,17 @@ def _is_checked_class(value):
 def replaceable(name):
   """The arguments of a public function that a fuzz may replace.
 
-  The parameters of a model are read by the model's own function alone.
+  Parameters and examples may be read by a user's own functions alone.
   """
-  return [
-    p for p in valid_arguments(name) if not (p == "params" and name.startswith("jdp.models."))
-  ]
+  read = ("params", "trained") if name.startswith("jdp.models.") else _READ_ELSEWHERE.get(name, ())
+  return [parameter for parameter in valid_arguments(name) if parameter not in read]
+
+
+@functools.cache
+def takes_function(name, parameter):
+  """Whether an argument may be a function."""
+  spec = inspect.signature(public_functions()[name]).parameters[parameter]
+  return callable(valid_arguments(name)[parameter]) or "Callable" in str(spec)
 
 
 @functools.cache
@@ -167,6 +223,17 @@ def _examples():
 
 def _vector_loss():
   return models.cross_entropy(models.logistic_regression((3,), 2))
+
+
+def _groups():
+  return data.group(_examples(), [np.arange(4), np.arange(4, 8), np.arange(8, 12)])
+
+
+def _two_rounds():
+  sizes = {"cohort_size": 2, "num_rounds": 2}
+  return federated.dp_fedavg(
+    _vector_loss(), _groups(), clip_norm=1.0, noise_multiplier=1.0, **sizes
+  )
 
 
 def _gradient(params, client):
@@ -462,7 +529,53 @@ _CORRELATED = {
   "min_separation": 5,
   "max_participations": 2,
 }
+_EVENT = events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 1.0))
+_ERRORS = {"min_separation": 5, "max_participations": 2}
+_STRATEGIES = ("BandedStrategy", "ToeplitzStrategy", "BufferedStrategy", "TreeStrategy")
+_WORKLOADS = {kind: np.eye(10) for kind in _STRATEGIES} | {"TreeStrategy": None}
 BY_FUNCTION = {
+  **{f"jdp.matrix_factorization.{kind}.sensitivity": _ERRORS for kind in _STRATEGIES},
+  **{
+    f"jdp.matrix_factorization.{kind}.{method}": {**_ERRORS, "workload": _WORKLOADS[kind]}
+    for kind in _STRATEGIES
+    for method in ("root_mean_squared_error", "max_error")
+  },
+  **{
+    f"jdp.matrix_factorization.{kind}.squared_errors": {"workload": _WORKLOADS[kind]}
+    for kind in _STRATEGIES
+  },
+  "jdp.accounting.PrivacyFilter.admits": {"event": _EVENT, "count": 2},
+  "jdp.data.Vocabulary": {"words": ("some", "words")},
+  "jdp.data.Vocabulary.decode": {"numbers": [0, 1]},
+  "jdp.ledger.DurableLedger": {
+    "path": "ledger.jsonl",
+    "run": "run",
+    "prior": Lazy(_ledger),
+    "key": b"sixteen secrets!",
+    "key_exposed": False,
+    "expected": None,
+  },
+  "jdp.ledger.DurableLedger.append": {"first_round": 0, "event": _EVENT},
+  "jdp.ledger.Ledger": {"entries": ((_EVENT, 2),)},
+  "jdp.ledger.Ledger.append": {"event": _EVENT, "count": 2},
+  "jdp.ledger.Ledger.extend": {"entries": [(_EVENT, 2)]},
+  "jdp.ledger.Ledger.rounds": {"start": 1, "stop": 3},
+  "jdp.federated.train": {
+    "algorithm": Lazy(_two_rounds),
+    "params": _PARAMS,
+    "clients": Lazy(_groups),
+    "num_rounds": 2,
+    "noise_key": Lazy(random.secure_key),
+    "data_key": _KEY,
+    "evaluate": lambda params: {"one": jnp.float32(1)},
+    "evaluate_every": 1,
+    "max_epsilon": 1e3,
+    "delta": 1e-5,
+    "early_stop": lambda rows: False,
+    "prior": Lazy(_ledger),
+    "workdir": None,
+    "callbacks": (),
+  },
   "jdp.accounting.best_split": {"epsilon": 4.0, "norms": 0.5},
   "jdp.accounting.calibrate_clip_norm": {
     "plan": lambda s: ledger.Ledger().append(

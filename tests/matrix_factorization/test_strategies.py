@@ -312,3 +312,27 @@ def test_a_run_is_one_gaussian_release(multiplier, squared, expected):
 def test_invalid_arguments_are_refused(make):
   with pytest.raises(ValueError, match="Expected"):
     make()
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
+@pytest.mark.parametrize(
+  "strategy",
+  [
+    mf.banded_toeplitz(120, 3),
+    mf.square_root_toeplitz(120),
+    mf.banded_inverse_square_root(120, 3),
+    mf.tree(120),
+  ],
+  ids=lambda strategy: type(strategy).__name__,
+)
+def test_small_integers_do_not_overflow_to_a_sensitivity_of_zero(strategy, kind):
+  for separation in (7, 50, 100):
+    expected = strategy.sensitivity(min_separation=separation, max_participations=10)
+    found = strategy.sensitivity(min_separation=kind(separation), max_participations=kind(10))
+    assert found == expected > 0
+
+
+def test_rounds_farther_apart_than_the_run_is_long_are_one():
+  for strategy in (mf.banded(12, 3), mf.banded_toeplitz(12, 3), mf.tree(12)):
+    one = strategy.sensitivity(max_participations=1)
+    assert strategy.sensitivity(min_separation=10**30) == pytest.approx(one, rel=1e-12)

@@ -1,7 +1,10 @@
 """The model that `--model` names: one of jdp's, or one's own by import path."""
 
+import hashlib
 import importlib
+import importlib.util
 import os
+import pathlib
 import re
 import sys
 from typing import Any
@@ -55,12 +58,30 @@ def make_model(name: str, input_shape: tuple[int, ...], num_classes: int, unit: 
   return model
 
 
+def code_digest(name: str) -> str:
+  """A digest of the file of one's own model: another model repeats a round with other bits.
+
+  What that file imports is not part of it. It is "absent" if there is no such file.
+  """
+  _look_here()
+  try:
+    spec = importlib.util.find_spec(name.partition(":")[0])
+  except (ImportError, ValueError):  # a package on the way to it is missing, or is no package
+    spec = None
+  path = pathlib.Path((spec and spec.origin) or "")
+  return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent"
+
+
+def _look_here() -> None:
+  """Lets modules be found in the folder that a binary is called in, as `python -m` does."""
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+
+
 def _made(name: str, input_shape: tuple[int, ...], num_classes: int) -> Model:
   """What the factory of this import path makes."""
   module, factory = name.split(":")
-  # As `python -m` does: a console script would not look in the folder that it is called in.
-  if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())
+  _look_here()
   try:
     made: Any = getattr(importlib.import_module(module), factory)(input_shape, num_classes)
   except Exception as error:  # whatever a user's own code raises

@@ -15,11 +15,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import jax
 
 import experiments
+from experiments.runner.problems.own_model import code_digest
 from jdp import random
 from jdp.federated.runs import environment as library
 from jdp.federated.runs.run_folder import LEDGER, hold, kept_key, refuse_other_environment
@@ -64,7 +66,7 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     "experiment": experiment,
     "preset": preset,
     "flags": flags,
-    "environment": environment(),
+    "environment": environment(flags),
   }
   with lock(workdir):
     _refuse_used(workdir)  # Another process may have begun there in the meantime.
@@ -91,7 +93,8 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
     raise ValueError(f"Expected {FLAGS} in {workdir.path}, got none{advice}")
   saved = read_sealed(workdir.path / FLAGS)
   begun = {"experiment": saved["experiment"], **saved["environment"]}
-  refuse_other_environment(workdir.path, begun, {"experiment": experiment, **environment()})
+  now = environment(saved["flags"])
+  refuse_other_environment(workdir.path, begun, {"experiment": experiment, **now})
   return workdir, saved["preset"], saved["flags"]
 
 
@@ -131,9 +134,14 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
 
 
-def environment() -> dict[str, str]:
-  """What the bits of a result depend on besides the flags."""
-  return {**library.environment(), "experiments": library.source_fingerprint(experiments)}
+def environment(flags: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+  """What the bits of a result depend on besides these flags, the code that they name included."""
+  model = flags.get("model") or ""
+  return {
+    **library.environment(),
+    "experiments": library.source_fingerprint(experiments),
+    **({f"the code of {model}": code_digest(model)} if ":" in model else {}),
+  }
 
 
 def _refuse_used(workdir: Workdir) -> None:

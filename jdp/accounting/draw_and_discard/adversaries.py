@@ -165,7 +165,7 @@ def published_average(epsilon: float, num_instances: int) -> float:
   """
   _validate.positive(epsilon=epsilon)
   _validate.integer(1, num_instances=num_instances)
-  return epsilon * (num_instances - 1) / num_instances
+  return epsilon * ((num_instances - 1) / num_instances)
 
 
 @checked

@@ -220,12 +220,14 @@ def _filter(
 ) -> PrivacyFilter:
   """The filter that adds up shares of its budget."""
 
+  @checked
   def spent(ledger: Ledger) -> float:
     if not ledger.entries:
       return 0.0
     seen = observed(ledger, relation, observer, adaptive=True)
     return max(share(seen.joint), _rare(seen, epsilon) / (delta * _RESERVED))
 
+  @checked
   def admits(ledger: Ledger, event: Event, count: int = 1) -> bool:
     return spent(ledger.extend([(event, count)])) <= 1
 

@@ -32,6 +32,7 @@ from jdp.ledger import Ledger
 _LEAST_RATE = 1e-60
 _POINTS, _REFINEMENTS = 100, 3  # false-positive rates that are followed; grids, each finer
 _LARGEST_GROUP = 64  # of which there are pairs: the time grows with it
+_MOST_FOLLOWED = 10**4  # steps, each some milliseconds
 _LINES = 4000  # of a curve, at most: any of them bound it
 
 
@@ -73,7 +74,7 @@ def group_epsilon(
   1.55
   """
   _validate.in_range(1e-30, 1.0, delta=delta)
-  _validate.integer(1, group_size=group_size)
+  _validate.in_range(1, _MOST_FOLLOWED, group_size=group_size)
   if not ledger.entries or delta == 1:
     return 0.0
   with np.errstate(all="ignore"):

@@ -119,7 +119,11 @@ def spread_instances(
 
   Returns:
     A pytree of [k, ...].
+
+  Raises:
+    ValueError: if there is no instance, or more than 2^31 - 1.
   """
+  _validate.in_range(1, 2**31 - 1, num_instances=num_instances)
   leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
   stddev = (
     jnp.sqrt(num_instances / 2 * jnp.asarray(update_variance, jnp.float32))

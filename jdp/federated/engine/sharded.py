@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jdp._arguments import checked
+from jdp._arguments import Arrays, checked
 from jdp.data.packed import PackedUsers
 from jdp.sampling import Sample
 
@@ -81,8 +81,8 @@ def num_clients(data: PyTree) -> int:
   counts = {np.shape(x)[:1] for x in arrays}
   if len(counts) != 1 or () in counts:
     raise ValueError(
-      f"Expected data of arrays with one leading axis of all clients, got "
-      f"{sorted(counts)}; give every array a row for each client."
+      f"Expected data of arrays with one leading axis of all clients or users, got "
+      f"{sorted(counts)}; give every array a row for each."
     )
   return counts.pop()[0]
 
@@ -105,7 +105,7 @@ def check_clients(population: int, data: PyTree) -> None:
 
 
 @checked
-def shard(data: PyTree, mesh: Mesh) -> ShardedClients:
+def shard(data: Arrays, mesh: Mesh) -> ShardedClients:
   """Puts a share of the clients' data on each device of the mesh (`replicate` puts all of it on
   each).
 

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp import _validate, accounting
-from jdp._arguments import checked
+from jdp._arguments import checked, shown
 from jdp.accounting import PrivacyFilter
 from jdp.accounting.composition import refuse_adaptive
 from jdp.events import Event, Round
@@ -228,6 +228,7 @@ def train(
   num_rounds = _planned_rounds(algorithm, num_rounds)
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   _check_budget(max_epsilon, delta, privacy_filter)
+  _check_clients(clients)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
   mesh = _all_devices(algorithm, clients)
   clients = _spread(clients, mesh)
@@ -254,6 +255,20 @@ def train(
   )
   with contextlib.closing(records):
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
+
+
+def _check_clients(clients: PyTree) -> None:
+  """Refuses what is no data of clients, before JAX takes a number for an array."""
+
+  def has_rows(leaf: Any) -> bool:
+    return bool(getattr(leaf, "shape", ())[:1] > (0,)) and leaf.dtype != np.object_
+
+  leaves = jax.tree.leaves(clients)
+  if not leaves or not all(map(has_rows, leaves)):
+    raise ValueError(
+      f"Expected clients to be a pytree of arrays, each with a row for every client, got "
+      f"{shown(clients)}; see jdp.data."
+    )
 
 
 def central_epsilon(ledger: Ledger, delta: float) -> float:
@@ -344,8 +359,8 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
     )
   if asked is not None and planned is not None and not asked <= planned:
     raise ValueError(
-      f"Expected at most the {planned} rounds that the noise was planned for, got {asked}; plan "
-      "more."
+      f"Expected num_rounds of at most {planned}, for which the noise was planned, got {asked}; "
+      "plan more."
     )
   return planned if asked is None else asked  # type: ignore[return-value]
 

@@ -140,6 +140,8 @@ def discrete_sum(
   """
   _validate.one_of(("gaussian", "skellam"), noise=noise)
   flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record))
+  if not flat.size:
+    raise ValueError("Expected a record of numbers, got none; leave out what holds nothing.")
   rotation = randomized_hadamard(flat.size)
   grid = plan_grid(
     rotation.dim, clip_norm, stddev, num_clients=num_clients, modulus_bits=modulus_bits,

@@ -55,10 +55,10 @@ def own(tmp_path, monkeypatch):
   sys.modules.pop("own_models", None)
 
 
-def prepare(name, **given):
+def prepare(name, *, resume=False, **given):
   experiment = importlib.import_module(f"experiments.{name}.__main__").EXPERIMENT
   path = str(given.pop("workdir", "run"))
-  prepared = launch.prepare(experiment, given, launch.Location(path=path))
+  prepared = launch.prepare(experiment, given, launch.Location(path=path, resume=resume))
   prepared.lock.close()
   return prepared
 
@@ -82,6 +82,25 @@ def test_a_model_of_ones_own_is_taken(own):
   given = {"dataset": "arrays", "data_file": "mine.npz", "examples_per_user": 3, "cohort_size": 5}
   prepare("private_federated", model="own_models:good", **given)
   assert "own_models:good" in (own / "run/run.flags").read_text()
+
+
+@pytest.mark.parametrize("change", ["edited", "removed", "none"])
+def test_a_run_goes_on_with_the_code_of_the_model_that_it_was_begun_with(own, change):
+  given = {"dataset": "arrays", "data_file": "mine.npz", "examples_per_user": 3, "cohort_size": 5}
+  prepare("private_federated", model="own_models:good", **given)
+  sys.modules.pop("own_models")
+  module = own / "own_models.py"
+  if change == "none":
+    prepare("private_federated", resume=True)
+    return
+  if change == "removed":
+    module.unlink()
+  else:
+    # Another model with the same parameters: nothing else would tell before a round is repeated.
+    module.write_text(module.read_text().replace("Dense(num_classes)", "Dense(num_classes, True)"))
+  message = "Expected to resume with the code of own_models:good .*; a repeated round could differ"
+  with pytest.raises(ValueError, match=message):
+    prepare("private_federated", resume=True)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_what_can_be_resumed(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match=r"Expected to resume with experiment example.* got other"):
     workdir.reopen(str(tmp_path / "run"), "other")
   changed = {**workdir.environment(), "jax": "0.0"}
-  monkeypatch.setattr(workdir, "environment", lambda: changed)
+  monkeypatch.setattr(workdir, "environment", lambda flags: changed)
   with pytest.raises(ValueError, match=r"Expected to resume with jax .*, got 0\.0"):
     workdir.reopen(str(tmp_path / "run"), "example")
 
