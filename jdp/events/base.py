@@ -86,6 +86,14 @@ def event(cls: type[T]) -> type[T]:
   return kind
 
 
+def if_known(check: Callable[..., None], **values: Any) -> None:
+  """Checks the values of fields, but for arrays.
+
+  Arrays are what varies over rounds, traced inside jit. The ledger checks them when they arrive.
+  """
+  check(**{name: value for name, value in values.items() if not isinstance(value, jax.Array)})
+
+
 def _converting(cls: type[T]) -> type[T]:
   """Makes the constructor of `cls` convert its fields before it checks them."""
   check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda event: None)

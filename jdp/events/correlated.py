@@ -11,7 +11,7 @@ on which rounds it takes part in. The sampling's event says what the sampler enf
 import jax
 
 from jdp import _validate
-from jdp.events.base import EventBase, event
+from jdp.events.base import EventBase, event, if_known
 
 _SLACK = 1 + 1e-9  # of numbers that rounding may have moved
 
@@ -56,8 +56,7 @@ class CorrelatedGaussianSum(EventBase):
   index: int | jax.Array
 
   def __post_init__(self):
-    if not isinstance(self.clip_norm, jax.Array):
-      _validate.positive(clip_norm=self.clip_norm)
+    if_known(_validate.positive, clip_norm=self.clip_norm)
     _validate.non_negative(noise_multiplier=self.noise_multiplier)
     _validate.integer(
       1,

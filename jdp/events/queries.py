@@ -1,12 +1,13 @@
 """Events of queries: what was released about a sample."""
 
 import typing
+from functools import partial
 from typing import Annotated, TypeVar, dataclass_transform
 
 import jax
 
 from jdp import _validate
-from jdp.events.base import EVENT_TYPES, EventBase, event
+from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
 from jdp.events.correlated import CorrelatedGaussianSum
 from jdp.events.whole_runs import WholeRunEvent
 
@@ -29,11 +30,8 @@ class GaussianSum(EventBase):
   stddev: float | jax.Array
 
   def __post_init__(self):
-    # Values that vary are traced arrays inside jit; the ledger checks them when they arrive.
-    if not isinstance(self.clip_norm, jax.Array):
-      _validate.positive(clip_norm=self.clip_norm)
-    if not isinstance(self.stddev, jax.Array):
-      _validate.non_negative(stddev=self.stddev)
+    if_known(_validate.positive, clip_norm=self.clip_norm)
+    if_known(_validate.non_negative, stddev=self.stddev)
 
 
 @event
@@ -71,10 +69,8 @@ class WeightedAverage(EventBase):
   min_total_weight: float
 
   def __post_init__(self):
-    if not isinstance(self.clip_norm, jax.Array):
-      _validate.positive(clip_norm=self.clip_norm)
-    if not isinstance(self.stddev, jax.Array):
-      _validate.non_negative(stddev=self.stddev)
+    if_known(_validate.positive, clip_norm=self.clip_norm)
+    if_known(_validate.non_negative, stddev=self.stddev)
     _validate.positive(min_total_weight=self.min_total_weight)
 
 
@@ -163,10 +159,8 @@ class DistributedGaussianSum(EventBase):
   released: bool | jax.Array = True
 
   def __post_init__(self):
-    if not isinstance(self.clip_norm, jax.Array):
-      _validate.positive(clip_norm=self.clip_norm)
-    if not isinstance(self.stddev, jax.Array):
-      _validate.non_negative(stddev=self.stddev)
+    if_known(_validate.positive, clip_norm=self.clip_norm)
+    if_known(_validate.non_negative, stddev=self.stddev)
 
 
 @event
@@ -194,8 +188,7 @@ class DiscreteGaussianSum(EventBase):
   def __post_init__(self):
     _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
     _validate.non_negative(share_stddev=self.share_stddev)
-    if not isinstance(self.num_shares, jax.Array):
-      _validate.integer(0, num_shares=self.num_shares)
+    if_known(partial(_validate.integer, 0), num_shares=self.num_shares)
     _validate.integer(1, dim=self.dim)
 
 
@@ -221,8 +214,7 @@ class SkellamSum(EventBase):
   def __post_init__(self):
     _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
     _validate.non_negative(share_variance=self.share_variance)
-    if not isinstance(self.num_shares, jax.Array):
-      _validate.integer(0, num_shares=self.num_shares)
+    if_known(partial(_validate.integer, 0), num_shares=self.num_shares)
 
 
 SumQueryEvent = (

@@ -107,7 +107,7 @@ def _samplings() -> Iterator[Part]:
   cyclic, partitions = batch_selection.CyclicPoissonSampling, batch_selection.PartitionType
   poisson = events.PoissonSampling(0.3)
   rounds = 2**20  # more than are drawn
-  cases = [
+  cases: list[tuple[str, Callable[[int], Any], events.SamplingEvent]] = [
     ("CyclicPoissonSampling", lambda n: cyclic(0.3, n), poisson),
     (
       "CyclicPoissonSampling(cycle_length=3)",

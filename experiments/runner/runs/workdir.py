@@ -139,7 +139,7 @@ def environment(flags: Mapping[str, Any] = MappingProxyType({})) -> dict[str, st
   model = flags.get("model") or ""
   return {
     **library.environment(),
-    "experiments": library.source_fingerprint(experiments),
+    "experiments": library.source_fingerprint(pathlib.Path(str(experiments.__file__)).parent),
     **({f"the code of {model}": code_digest(model)} if ":" in model else {}),
   }
 

@@ -152,7 +152,7 @@ def _of_cyclic(law: CyclicPoissonSampling, members: np.ndarray) -> Iterator[Coun
   turns = _epochs(members, law.num_groups)
   per_turn = turns.sum(axis=0)  # [groups, population]
   yield _always("records in the rounds of one group", (per_turn > 0).sum(axis=0) <= 1)
-  own = turns.any(axis=1)  # whether a record took part in its turn, [turns, population]
+  own = np.asarray(turns.any(axis=1))  # whether a record took part in its turn, [turns, population]
   yield Count("record {} in its turn", own.sum(axis=0), len(own), law.probability)
   again = own[0 : 2 * (len(own) // 2) : 2] & own[1::2]
   yield Count("record {} in two turns", again.sum(axis=0), len(again), law.probability**2)

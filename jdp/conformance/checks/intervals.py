@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from functools import partial
 
 from jdp._arguments import checked
 from jdp.accounting import epsilon_interval
@@ -53,7 +54,7 @@ def check_calibration(part: Calibration) -> list[Finding]:
   check, refused, witness, most = "noise for {} targets, enough", 0, None, 0.0
   targets = [(p, eps) for p, eps in TARGETS if p.sampling_probability == 1 or not part.unsampled]
   for plan, target in targets:
-    multiplier = _number(lambda plan=plan, target=target: part.noise_multiplier(plan, target))
+    multiplier = _number(partial(part.noise_multiplier, plan, target))
     if multiplier is None:
       refused += 1
       continue
@@ -74,7 +75,7 @@ def _compared(part: Accountant, check: str, plans: list[tuple[Plan, float]]) -> 
   """The finding about epsilons of plans with noise; the witness is the one farthest below."""
   refused, most, worst, witness = 0, 0.0, 1.0, None
   for plan, multiplier in plans:
-    claimed = _number(lambda plan=plan, z=multiplier: part.epsilon(plan, z))
+    claimed = _number(partial(part.epsilon, plan, multiplier))
     if claimed is None:
       refused += 1
       continue

@@ -8,11 +8,8 @@ import os
 import pathlib
 import platform
 import sys
-from types import ModuleType
 
 import jax
-
-import jdp
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax")
 # Settings of JAX that change what a program computes, or the order in which it rounds.
@@ -50,15 +47,15 @@ def environment() -> dict[str, str]:
     "processor": _processor(),
     "devices": f"{len(devices)} x {devices[0].device_kind}",
     "settings": _words({**settings, **variables}),
-    "source": source_fingerprint(jdp),
+    "source": source_fingerprint(pathlib.Path(__file__).parents[2]),
   }
 
 
 @functools.cache
-def source_fingerprint(module: ModuleType) -> str:
-  """A hash of a package's code: an edited line may change a round's bits."""
+def source_fingerprint(package: pathlib.Path) -> str:
+  """A hash of the code in a package's folder: an edited line may change a round's bits."""
   digest = hashlib.sha256()
-  for path in sorted(pathlib.Path(str(module.__file__)).parent.rglob("*.py")):
+  for path in sorted(package.rglob("*.py")):
     digest.update(path.read_bytes())
   return digest.hexdigest()[:16]
 
