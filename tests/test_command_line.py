@@ -117,6 +117,7 @@ def test_the_version_is_that_of_the_installed_distribution():
 _JDP = [sys.executable, "-c", "import sys; from jdp.command_line import main; sys.exit(main())"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "command",
   [

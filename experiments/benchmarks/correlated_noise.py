@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> None:
     title = f"{model}, {dim:,d} parameters"
     harness.report(title, timings, "rounds", json_path=harness.JSON.value)
     for name, (_, kept) in cases.items():
-      print(f"{name} keeps {kept / _MEBI:.2f} MiB")
+      print(f"{name}: a state of {kept / _MEBI:.2f} MiB")
 
 
 if __name__ == "__main__":

@@ -169,6 +169,7 @@ def audit_mechanism(
   >>> 1.7 < audit.bound < 2.0
   True
   """
+  _validate.integer(4, num_samples=num_samples)
   _validate.in_range(4, 2**31 - 1, num_samples=num_samples)
   for name, value in (("first", first), ("second", second)):
     if np.shape(value) != mechanism.shape:

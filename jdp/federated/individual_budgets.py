@@ -23,6 +23,7 @@ import numpy as np
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.federated.engine.sharded import check_clients
 from jdp.guarantees import Relation, Unit
 from jdp.numerics import vectors
 from jdp.numerics.compensated import MAX_CONTRIBUTIONS, sum_rows
@@ -124,7 +125,7 @@ def individual_budget(
   per_norm = noise_multiplier / stddev  # a contribution of norm 1 / per_norm spends all
 
   def round_fn(key, spending, records):
-    _check_records(records, population)
+    check_clients(population, records)
     key = jax.random.fold_in(key, spending.round)
     clipped = jax.vmap(lambda record: vectors.clip(record, clip_norm))(records)
     admitted, units = _admitted(jax.vmap(vectors.l2_norm)(clipped), spending.units, per_norm)
@@ -157,13 +158,3 @@ def _admitted(norms: jax.Array, units: jax.Array, per_norm: float) -> tuple[jax.
   charge = jnp.where((charge == 0) & (norms > 0), 1, charge)  # where the square underflows
   admitted = charge <= _UNITS - units
   return admitted, jnp.where(admitted, units + charge, units)
-
-
-def _check_records(records: PyTree, population: int) -> None:
-  """Refuses records of another number of users."""
-  for leaf in jax.tree.leaves(records):
-    if jnp.shape(leaf)[:1] != (population,):
-      raise ValueError(
-        f"Expected records of the {population} users of the budget, got an array of shape "
-        f"{jnp.shape(leaf)}; make the budget for as many users."
-      )

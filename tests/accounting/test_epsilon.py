@@ -84,7 +84,7 @@ def test_never_above_the_rdp_accountant_of_dp_accounting(plan):
   assert accounting.epsilon(subsampled_gaussian(*run), delta) <= 1.001 * reference + 1e-6
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", SMALL_PLANS, ids=str)
 def test_never_below_converged_loss_distributions(plan):
   *run, delta = plan

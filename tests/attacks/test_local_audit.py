@@ -62,6 +62,7 @@ def test_a_cap_ten_percent_too_high_is_found():
   assert audit(priv_unit(DIM, 4.0), samples=200_000).bound < 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_laplace_noise_a_quarter_too_small_is_found(epsilon):
   claimed = laplace(epsilon, 1.0)
@@ -94,6 +95,7 @@ def test_clipping_after_the_noise_is_found():
   assert audit(broken).bound < 8.0  # the ends of the domain tell it not
 
 
+@pytest.mark.slow
 def test_a_filter_with_a_private_threshold_is_found():
   """Noise on the values that are sent, none on the decision which are."""
 
@@ -112,7 +114,7 @@ def histograms(mechanism, values, num_outcomes):
   return np.stack([np.bincount(s, minlength=num_outcomes) for s in scores])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [scalar_dp, scalar_rel_dp])
 def test_every_level_of_the_scalar_mechanisms(make):
   """All pairs of levels and of values between them, jointly."""

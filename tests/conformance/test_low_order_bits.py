@@ -182,6 +182,7 @@ def test_all_coordinates_lie_on_one_grid():
   np.testing.assert_allclose((places - places[0]) - np.round(places - places[0]), 0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_noise_and_no_numbers_are_kept():
   """Also with a traced spacing of zero."""
   numbers = jnp.array([0.0, -1.5, 1e-30, 3e38, jnp.nan, jnp.inf, -jnp.inf])
@@ -220,6 +221,7 @@ def test_cells_are_as_wide_as_the_surcharge_says(doublings, least):
     assert np.min(np.diff(edges)) >= least * spacing
 
 
+@pytest.mark.slow
 def test_releases_are_dithered_by_a_sixteenth_of_the_noise_and_cost_a_3072nd_of_its_variance():
   """The report is within half a spacing of value + noise, and on the grid that the shift's key
   says.

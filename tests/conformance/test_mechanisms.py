@@ -244,6 +244,7 @@ def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(regis
   ).refuted
 
 
+@pytest.mark.slow
 def test_inputs_outside_the_domain_are_audited(register):
   """A mechanism that keeps its epsilon between the corners of its domain, and lets huge values
   through.

@@ -37,7 +37,7 @@ def audits(subjects, count=40_000):
   ]
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stated_epsilon_is_not_refuted_and_half_of_it_is(name):
   found = audits(conformance.registered_query_subjects(name))

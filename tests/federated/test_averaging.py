@@ -157,7 +157,7 @@ def test_a_whole_round_of_users_without_examples_is_that_noise():
 HOSTILE = {"nan": np.nan, "inf": np.inf, "1e30": 1e30, "1e-40": 1e-40}
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @every_clipping
 @every_estimator
 def test_a_hostile_user_moves_the_average_by_at_most_the_stated_sensitivity(estimator, clipping):
@@ -343,6 +343,7 @@ def test_adaptive_clipping_follows_the_norms_of_what_local_training_would_send()
   assert bounds[-1] == pytest.approx(np.median(norms), rel=0.3)
 
 
+@pytest.mark.slow
 def test_dp_sgd_clips_examples_and_says_so():
   points = Examples(
     *(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask)))

@@ -56,7 +56,7 @@ def algorithm(name, mesh=None, query=None):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_several_devices_release_what_one_does(name):
   """Sums are made in float64, so they round to the same numbers; noise is the same to the bit."""
@@ -72,7 +72,7 @@ def test_several_devices_release_what_one_does(name):
   jax.tree.map(np.testing.assert_array_equal, *found)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
   own = algorithm(name)
@@ -146,7 +146,7 @@ def test_who_arrives_late_adds_nothing_before_and_moves_nobody():
 
 
 def test_no_more_rounds_than_the_strategy_has():
-  with pytest.raises(ValueError, match="at most the 9 rounds"):
+  with pytest.raises(ValueError, match="num_rounds of at most 9, for which the noise was planned"):
     train(algorithm("tree"), PARAMS, CLIENTS, num_rounds=10)
 
 

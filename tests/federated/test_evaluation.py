@@ -43,6 +43,7 @@ def many(params, user):
   return {f"metric {number}": jnp.float32(1) for number in range(100)}
 
 
+@pytest.mark.slow
 def test_the_noise_is_that_of_the_event_which_is_in_the_ledger():
   """100 draws: their deviation is within 40 % of the one stated but with a chance of 1e-8."""
   before = ledger.subsampled_gaussian(0.1, 1.0, 5)
@@ -76,6 +77,7 @@ def test_what_cannot_be_evaluated_is_refused(changes, message):
     evaluate_privately(params=jnp.float32(0), clients=USERS, **arguments)
 
 
+@pytest.mark.slow
 def test_a_noised_metric_of_a_replaced_user_costs_twice_the_noise():
   arguments = {"noise_multiplier": 2.0, "sampler": sampling.fixed_size(6, 3), "noise_key": KEY}
   one = evaluate_privately(first, jnp.float32(0), USERS, relation="replace_one", **arguments)

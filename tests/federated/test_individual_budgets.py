@@ -130,5 +130,5 @@ def test_bad_arguments_are_refused():
   with pytest.raises(ValueError, match="population"):
     individual_budget(2**22, 1.0, 9.0, noise_multiplier=1.1)
   budget = individual_budget(5, 1.0, 9.0, noise_multiplier=1.1)
-  with pytest.raises(ValueError, match="records of the 5 users"):
+  with pytest.raises(ValueError, match="population of 5 that is sampled from, got"):
     jax.eval_shape(budget.round, jax.random.key(0), budget.init(), jnp.ones((6, 2)))

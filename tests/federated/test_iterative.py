@@ -78,6 +78,7 @@ def norm(tree):
   return np.sqrt(sum(np.sum(np.square(np.asarray(x, np.float64))) for x in jax.tree.leaves(tree)))
 
 
+@pytest.mark.slow
 def test_a_record_is_its_gradient_its_moments_and_its_metrics():
   record = row(0)
   got = vectors_of(record)

@@ -191,6 +191,11 @@ def masked_round(population):
   )
 
 
+def individual_budget(population):
+  budget = federated.individual_budget(population, 1.0, 10.0, noise_multiplier=5.0)
+  return jax.eval_shape(budget.round, jax.random.key(0), budget.init(), jnp.ones((CLIENTS, 3)))
+
+
 COUNTED = {
   "client_dropout": client_dropout,
   "draw_and_discard": lambda population: stream_round(
@@ -207,6 +212,7 @@ COUNTED = {
   ),
   "train": a_training,
   "masked_round": masked_round,
+  "individual_budget": individual_budget,
 }
 
 # No sampler meets data here: parts of the above, data without a sampler, or a sampler made from the
@@ -227,6 +233,7 @@ JOINERS = {
   "jdp/federated/engine/cohort.py",
   "jdp/federated/engine/sharded.py",
   "jdp/transforms.py",
+  "experiments/conformance/adapters/jdp_parts.py",  # counts who is drawn, without data
   "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
 }
 

@@ -107,6 +107,7 @@ def test_differences_are_averaged_over_the_expected_cohort():
   np.testing.assert_allclose(flat(state), expected * members / (USERS * 0.5), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_events_of_a_round_say_what_was_done_and_cost():
   sampler, local = poisson(USERS, 0.5, max_participations=2), mechanism()
   made = algorithm(gaussian_sum(1 / 3, 0.7), sampler=sampler, mechanism=local, relation="zero_out")

@@ -56,6 +56,7 @@ def test_a_run_stops_before_the_round_that_its_filter_does_not_admit(tmp_path):
     accounting.epsilon(result.ledger, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_early_has_the_budget_and_records_what_happened():
   budget = accounting.renyi_filter(3.0, 1e-5)
   result = go(
@@ -74,6 +75,7 @@ def test_without_a_filter_no_epsilon_is_stated_and_no_round_is_released(tmp_path
   assert not len(ledger.load(tmp_path / "run/ledger.jsonl"))
 
 
+@pytest.mark.slow
 def test_rounds_that_were_fixed_beforehand_may_be_filtered_too():
   budget = accounting.renyi_filter(3.0, 1e-5)
   result = go(queries.gaussian_sum(1.0, 6.0), privacy_filter=budget, num_rounds=100)

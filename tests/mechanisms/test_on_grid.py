@@ -181,7 +181,7 @@ def residue_audits(mechanism, spacing, confidence):
   ]
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOISY)
 def test_residues_refute_nothing_on_the_finest_grid(name):
   """At 99.9 % over all of them together; the next test is the same audit where it refutes."""
@@ -214,7 +214,7 @@ def test_grids_finer_than_a_sixteenth_of_the_noise_are_refused(name, unbiased):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOISY)
 def test_noise_is_the_root_mean_square_of_a_coordinate(name):
   """Of 100,000 estimates of the input that has the largest; a statement off by 5 % is seen."""

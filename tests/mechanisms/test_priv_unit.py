@@ -64,7 +64,7 @@ def draw_heights(cap, count):
   return np.asarray(jax.jit(jax.vmap(height_sampler(cap)))(keys)[0], np.float64)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "epsilon"), SETTINGS)
 def test_height_has_the_exact_law(dim, epsilon):
   cap = caps.optimal_cap(dim, epsilon)
@@ -181,7 +181,7 @@ def test_release_has_norm_one_over_m_and_a_uniform_orthogonal_part(dim, epsilon,
     assert abs(z_of_scale(wrong * x)) > MAX_Z
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dim", "epsilon", "count"),
   [

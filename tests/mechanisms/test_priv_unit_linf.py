@@ -92,7 +92,7 @@ def test_channel_has_the_stated_loss_and_mean(dim, kappa, p):
   np.testing.assert_allclose(law @ vertices(dim) / cube.m, vertices(dim), atol=1e-12 / cube.m)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "kappa"), [(1, 0), (3, 0), (4, 1), (4, 3)])
 def test_reports_have_the_law_of_the_channel(dim, kappa):
   """100,000 draws at a vertex; the distribution of a p 3 points larger is caught. Bits are packed

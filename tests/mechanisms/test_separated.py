@@ -58,6 +58,7 @@ def test_no_input_breaks_the_bound_on_the_release(mechanism, filling):
   assert np.max(np.linalg.norm(z, axis=1)) <= mechanism.max_norm * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_norms_above_the_largest_magnitude_are_clipped(mechanism):
   w = np.ones(20)
   np.testing.assert_allclose(

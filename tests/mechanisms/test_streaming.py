@@ -101,6 +101,7 @@ def test_half_precision_values_are_taken():
   )
 
 
+@pytest.mark.slow
 def test_weight_zero_or_nan_leaves_a_client_out_exactly():
   mechanism, values = MECHANISMS["separated"][0], values_of((DIM,))
   weights = jnp.ones(COUNT).at[jnp.array([2, 22])].set(jnp.array([0.0, jnp.nan]))

@@ -49,6 +49,7 @@ def test_size_is_the_published_one_with_eleven_layers_and_any_vocabulary():
   assert len(set(jax.tree.leaves(queries.layers(shapes)))) == 11
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_flax_with_normalised_tied_words(params, examples):
   words = np.asarray(params["words"]["embedding"])
   words = words / np.linalg.norm(words, axis=1, keepdims=True)
@@ -76,6 +77,7 @@ def test_gradient_of_the_tied_table_is_the_sum_of_both_uses(params, examples):
   assert min(np.linalg.norm(read), np.linalg.norm(predicted)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_word_of_no_length_has_a_finite_gradient(params, examples):
   dead = {**params, "words": {"embedding": jnp.zeros((V, E))}}
   assert all(np.isfinite(g).all() for g in jax.tree.leaves(grad(dead, examples)))

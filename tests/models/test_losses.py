@@ -48,6 +48,7 @@ def padded(labels, count):
   return Examples(spoilt(INPUTS), jax.tree.map(spoilt, labels), mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_loss_is_the_mean_over_what_counts_and_padding_changes_nothing(name):
   loss, labels, expected = CASES[name]

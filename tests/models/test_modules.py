@@ -67,6 +67,7 @@ def matrices(params):
   return as_rows[4](weights_hidden), bias_hidden, as_rows[8](weights_out), bias_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_outputs_are_the_modules_and_dropout_is_for_training(key, name):
   model = MAKERS[name]()

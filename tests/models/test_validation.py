@@ -37,7 +37,7 @@ def test_every_layer_that_mixes_examples_is_named_and_no_other():
   assert all("no other user is touched" in f.problem for f in found)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "make",
   [
@@ -86,6 +86,7 @@ def test_an_output_without_an_axis_of_examples_or_not_finite_is_a_finding():
     assert names(Model(lambda key: jnp.ones((4, 2)), apply), (4,)) == ["the output"]
 
 
+@pytest.mark.slow
 def test_frozen_leaves_are_constant_and_get_no_noise():
   """Also in training with noise: what is trained moves, the rest is not even part of the model."""
   import optax

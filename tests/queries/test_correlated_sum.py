@@ -101,7 +101,7 @@ def assert_covariance(found, factor):
   assert off <= threshold + 1 / 3072, f"a covariance is off by {off:.3g}, allowed {threshold:.3g}"
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @every_strategy
 def test_released_noise_has_the_covariance_of_the_strategy(name):
   assert_covariance(measured_strategy(name)[0], noise_factor(name))
@@ -166,7 +166,7 @@ def _transposed(diagonals):
   return np.stack([np.roll(row[::-1], -i) for i, row in enumerate(diagonals)])
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_wrong_noise_is_found(monkeypatch, mutation):
   true_source = noise.noise_source

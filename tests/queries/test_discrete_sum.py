@@ -38,7 +38,7 @@ def records_of(number, scale):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["gaussian", "skellam"])
 def test_the_result_is_the_clipped_sum_with_the_planned_noise(key, noise):
   query = discrete_sum(LIKE, 2.0, 0.5, num_clients=40, modulus_bits=20, noise=noise)

@@ -53,7 +53,7 @@ def stated(spacing, at):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("spacing", [0.5, 0.3])  # a power of two, and one that is no float32
 def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
   query = gaussian_sum(1.0, SIGMA)

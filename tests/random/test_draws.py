@@ -153,6 +153,7 @@ def test_log_uniforms_are_uniform_in_both_tails(impl):
     statistical.assert_frequencies(counts_between(sample, edges), expected, catches=other)
 
 
+@pytest.mark.slow
 def test_log_uniforms_are_accurate_however_close_to_an_end():
   near = [2**k + j for k in range(64) for j in (-1, 0, 1)] + [
     int(x * 2**64) for x in np.linspace(0.01, 0.99, 99)

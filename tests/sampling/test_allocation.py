@@ -15,6 +15,7 @@ from tests.helpers import statistical
 from tests.helpers.samples import membership, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "taken"), [(5, 2), (5, 5), (4, 1)])
 def test_every_record_is_in_k_rounds_of_every_epoch(key, rounds, taken):
   samples, _, _ = run(
@@ -25,6 +26,7 @@ def test_every_record_is_in_k_rounds_of_every_epoch(key, rounds, taken):
   assert taken == rounds or np.any(members[0] != members[1])
 
 
+@pytest.mark.slow
 def test_every_subset_is_as_likely_as_any_other_and_independent(key):
   # 6,000 epochs of two records; a subset that is 20 % rarer would be seen.
   sampler = random_allocation(2, 4, 2, capacity=2)

@@ -79,7 +79,7 @@ def test_everybody_takes_part_with_probability_one(key):
   assert sampler.event(()) == PoissonSampling(1.0, 0.0, population=7)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("population", "probability"), [(10, 1e-12), (1, 1e-13), (1000, 1e-15)])
 def test_empty_samples_have_slots_of_weight_zero(key, population, probability):
   sample = draw(poisson(population, probability), jax.random.split(key, 100))

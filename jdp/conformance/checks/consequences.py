@@ -17,4 +17,5 @@ def of_sensitivity(ratio: float) -> str:
     return "No noise of the stated size hides this record."
   multiplier = gaussian_noise_multiplier(_STATED, _DELTA) / ratio
   cost = rounded_up(gaussian_epsilon(multiplier, _DELTA), 3)
-  return f"A Gaussian release stated at epsilon {_STATED:g} (delta {_DELTA:g}) really costs {cost}."
+  stated = f"epsilon {rounded_up(_STATED)} (delta {rounded_up(_DELTA)})"
+  return f"A Gaussian release stated at {stated} really costs {cost}."

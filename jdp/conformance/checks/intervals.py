@@ -16,7 +16,7 @@ from jdp.conformance.protocol import (
   finding,
   not_applicable,
 )
-from jdp.guarantees import rounded_down
+from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
 _ROUNDING = 1e-6
@@ -62,9 +62,9 @@ def check_calibration(part: Calibration) -> list[Finding]:
     most = max(most, target / upper if upper else math.inf)
     if lower > target * (1 + _ROUNDING) and witness is None:
       witness = Witness(
-        f"{_shown(plan)}, epsilon {target:g}",
+        f"{_shown(plan)}, epsilon {rounded_up(target)}",
         "a multiplier whose run keeps the target",
-        f"z = {multiplier:.6g}, and epsilon >= {rounded_down(lower, 5)}",
+        f"z = {rounded_up(multiplier)}, and epsilon >= {rounded_down(lower, 5)}",
         "The run costs more than what it was planned for.",
       )
   note = f"targets are at most {most:.3g} times the epsilon of their noise{_refusals(refused)}"
@@ -85,9 +85,9 @@ def _compared(part: Accountant, check: str, plans: list[tuple[Plan, float]]) -> 
     if not claimed >= lower * (1 - _ROUNDING) and not share >= worst:
       worst = share
       witness = Witness(
-        f"{_shown(plan)}, z = {multiplier:g}",
+        f"{_shown(plan)}, z = {rounded_up(multiplier)}",
         f"epsilon >= {rounded_down(lower, 5)}",
-        f"epsilon = {claimed:.5g}",
+        f"epsilon = {rounded_up(claimed, 5)}",
         "The stated epsilon is not one: neighbours are known whose releases differ by more.",
       )
   note = f"at most {most:.3g} times the certified upper end{_refusals(refused)}"
@@ -103,7 +103,7 @@ def _noiseless(part: Accountant) -> Finding:
   witness = Witness(
     f"{_shown(plan)}, z = 0",
     "infinity or an error",
-    f"epsilon = {claimed:.5g}",
+    f"epsilon = {rounded_up(claimed, 5)}",
     "A release without noise is called private.",
   )
   return finding(part, check, witness)
@@ -142,4 +142,6 @@ def _refusals(refused: int) -> str:
 
 
 def _shown(plan: Plan) -> str:
-  return f"q = {plan.sampling_probability:g}, T = {plan.num_rounds}, delta = {plan.delta:g}"
+  return (
+    f"q = {plan.sampling_probability:g}, T = {plan.num_rounds}, delta = {rounded_up(plan.delta)}"
+  )

@@ -7,6 +7,7 @@ import numpy as np
 from jdp._arguments import checked
 from jdp.conformance.checks.consequences import of_sensitivity
 from jdp.conformance.protocol import Finding, MatrixStrategy, Witness, finding, refusal
+from jdp.guarantees import rounded_down, rounded_up
 from jdp.matrix_factorization.participation import most_participations
 
 # All patterns of up to so many rounds are tried; of longer runs, those with equal gaps.
@@ -44,13 +45,15 @@ def _checked_patterns(
     return refusal(part, check, raised)
   patterns = _patterns(matrix.shape[1], min_separation, participations)
   moved, worst = max((_farthest(matrix, pattern), pattern) for pattern in patterns)
-  note = f"{len(patterns)} patterns; {moved:.4g} attained of {stated:.4g} stated"
+  note = (
+    f"{len(patterns)} patterns; {rounded_down(moved, 4)} attained of {rounded_up(stated, 4)} stated"
+  )
   if moved <= stated * (1 + _ROUNDING):
     return finding(part, check, None, note=note)
   witness = Witness(
     f"one record in rounds {', '.join(map(str, worst))} of {matrix.shape[1]}",
-    f"C G moves by <= {stated:.4g}",
-    f"C G moves by {moved:.4g}",
+    f"C G moves by <= {rounded_up(stated, 4)}",
+    f"C G moves by {rounded_down(moved, 4)}",
     of_sensitivity(moved / stated),
   )
   return finding(part, check, witness, note=note)

@@ -40,7 +40,7 @@ def _audited(part: Release, name: str, found: Audit, error: float) -> Finding:
     return finding(part, check, None, false_failure=error, note=note)
   witness = Witness(
     f"{found.pair[0]} against {found.pair[1]}, {found.statistic}",
-    f"epsilon <= {rounded_up(found.epsilon, 4)} at delta {found.delta:g}",
+    f"epsilon <= {rounded_up(found.epsilon, 4)} at delta {rounded_up(found.delta)}",
     f"epsilon >= {rounded_down(found.bound, 4)}: {found.hits} against {found.false_hits} of "
     f"{found.trials} reports",
     "The release reveals more than it states.",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from jdp._arguments import checked
 from jdp.conformance.checks.consequences import of_sensitivity
 from jdp.conformance.protocol import Aggregate, Clip, Finding, Witness, finding, not_applicable
-from jdp.guarantees import Relation
+from jdp.guarantees import Relation, rounded_up
 
 # What rounding to float32 may add to a norm, relative to it.
 ROUNDING = 1e-5
@@ -203,7 +203,7 @@ def _worst(found: Mapping[str, tuple[float, str]], bound: float, what: str) -> W
   size, error = found[worst]
   return Witness(
     worst,
-    f"{what} <= {bound:.6g}",
+    f"{what} <= {rounded_up(bound)}",
     error or f"{what} {size:.6g}",
     _ERROR_TELLS if error else of_sensitivity(size / bound),
   )

@@ -198,6 +198,7 @@ def test_many_pure_releases_are_a_binomial():
   assert upper - lower <= 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "query",
   [
@@ -244,6 +245,7 @@ def test_fixed_size_samples_are_between_their_halves_and_no_sampling():
   )
 
 
+@pytest.mark.slow
 def test_overflow_widens_the_interval():
   plain = accounting.epsilon_interval(subsampled_gaussian(0.02, 1.2, 50), 1e-5)
   event = Round(PoissonSampling(0.02, overflow_probability=1e-9), GaussianSum(1.0, 1.2))

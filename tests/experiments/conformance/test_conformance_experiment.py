@@ -103,4 +103,4 @@ def test_a_matrix_with_rows_for_columns_is_refuted_by_its_witness():
   assert isinstance(fault.broken, MatrixStrategy)
   ((found,),) = [conformance.failures(conformance.check_part(fault.broken))]
   assert found.witness.inputs == "one record in rounds 0, 4, 8 of 12"
-  assert found.witness.expected == "C G moves by <= 1.732"
+  assert found.witness.expected == "C G moves by <= 1.733"

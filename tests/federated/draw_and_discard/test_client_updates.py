@@ -96,7 +96,7 @@ def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
     np.testing.assert_allclose(shorter["b"] / shorter["w"][0, 0], -0.5, rtol=1e-6)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @every_kind
 def test_the_privacy_loss_of_any_two_clients_is_within_the_guarantee(kind, key):
   """Laplace: the loss at the worst output. Gaussian: the shift in standard deviations, which is 1 /

@@ -92,7 +92,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("update", "options"),
   CASES,
@@ -127,6 +127,7 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   np.testing.assert_array_equal(run(5, 10), whole)
 
 
+@pytest.mark.slow
 def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
   process = draw_and_discard_process(PLAIN, 1)
   state = process.init(PARAMS[None])
@@ -176,6 +177,7 @@ def test_one_program_serves_all_settings_and_all_calls():
   assert run._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_the_draw_and_the_discard_are_uniform_and_independent():
   """Each pair has probability 1/9; a pair 20 % too likely is caught."""
   update = exact_update(lambda params, client: jnp.full_like(params, -0.5), 1.0)
@@ -353,6 +355,7 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
   assert end.rejected == UPDATES - in_flight
 
 
+@pytest.mark.slow
 def test_predictions_are_averaged_after_the_link_weights_before():
   spread = jnp.stack([PARAMS, PARAMS.at[0].set(5.0)])
   inputs = CLIENTS.inputs[0]

@@ -54,7 +54,7 @@ def run(algorithm, num_rounds, dim=DIM):
   return done
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "draw_shares"),
   [("uncalibrated", False), ("calibrated", False), ("calibrated", True), ("excess", True)],
@@ -110,6 +110,7 @@ def test_the_local_model_is_clipped_after_every_batch():
   np.testing.assert_allclose(jnp.sum(clipped), last.sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_whoever_is_lost_is_not_in_the_average():
   """Clients' numbers are their data: the noiseless average is over those who reported."""
   own = data.Examples(jnp.arange(20.0).reshape(N, 1, 1), jnp.zeros((N, 1)), jnp.ones((N, 1)))

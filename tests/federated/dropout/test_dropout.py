@@ -26,6 +26,7 @@ def test_independent(key):
   statistical.assert_proportion(again.sum(), again.size, 0.09, catches=0.1)
 
 
+@pytest.mark.slow
 def test_bursty_losses_last(key):
   lost = ~run(dropout.bursty(200, 0.2, mean_rounds=5.0), key, 1000)[:, 0]
   rate = lost.mean(axis=0)

@@ -106,6 +106,7 @@ def test_few_survivors_who_calibrate_again_add_what_is_missing_and_no_more(
   assert float(exact) == pytest.approx(clients * share * (1 - lost), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_calibration_asks_for_variances_that_can_be_drawn_and_events_state_no_more():
   """10,000 rounds of up to 10,000 clients and six calibrations, with all patterns of survivors."""
   rng = np.random.default_rng(0)
@@ -168,6 +169,7 @@ def test_a_floor_too_low_for_exact_draws_is_refused_before_anything_is_sent(key)
   assert not sent
 
 
+@pytest.mark.slow
 def test_rounds_that_would_open_with_too_little_noise_stay_closed(key):
   assert masked(jax.random.clone(key), STATE, RECORDS, answering(9, 3)) is None  # below the floor
   lost = in_the_clear()._replace(unmask=lambda setup, total, present: (total, jnp.bool_(False)))

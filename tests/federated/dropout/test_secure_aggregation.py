@@ -53,6 +53,7 @@ def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(
   assert bool(jnp.any(total != 0)) == expected
 
 
+@pytest.mark.slow
 def test_a_cut_circle_is_not_connected(round_of_reports):
   setup, _, _ = round_of_reports
   seats = np.asarray(setup.seats)

@@ -67,6 +67,7 @@ def test_it_is_the_one_of_the_least_median_after_a_round_to_compile():
   assert not any(rounds.seconds.values())
 
 
+@pytest.mark.slow
 def test_of_equals_it_is_the_first_and_the_refused_are_left_out():
   assert choose({layout: [0, 1, 1, 1] for layout in TRIED})[0] == TRIED[0]
   assert choose({TRIED[2]: [0, 1, 1, 1]})[0] == TRIED[2]

@@ -236,6 +236,7 @@ def test_parameters_outside_of_layers_are_refused(network, inputs):
     run(network, AVERAGES["fixed"], clients, ghost=True)
 
 
+@pytest.mark.slow
 def test_a_query_with_several_bounds_is_refused():
   network = NETWORKS["dense"]
   average = fixed_denominator(per_layer_clipping(parameters(network), S), 0.0, 5.0)

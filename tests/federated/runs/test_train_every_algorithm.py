@@ -128,7 +128,7 @@ def test_killed_and_resumed_it_is_the_loop_by_hand(tmp_path, make):
   assert result.ledger == spent == ledger.load(tmp_path / "run/ledger.jsonl")
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ALGORITHMS)
 def test_stopped_early_in_memory_it_costs_what_all_planned_rounds_cost(make):
   arguments, after, spent = by_hand(make)
@@ -190,6 +190,7 @@ def test_a_budget_bounds_what_an_early_stop_costs():
   assert (result.stopped, result.stopped_early, len(result.ledger)) == (False, True, 3)
 
 
+@pytest.mark.slow
 def test_the_rule_sees_no_epsilon_and_names_a_missing_metric():
   arguments, _, _ = by_hand(averaging)
   rows = []
