@@ -37,7 +37,7 @@ from experiments.runner.problems.catalogue import ProblemOptions, load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior
 from experiments.runner.reports.finished_sweep import FinishedSweep
-from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
+from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, sampling
@@ -100,18 +100,7 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
     shared = replicate(jax.tree.map(jnp.asarray, begun.clients), mesh)
-    settings = [row.setting for row in rows]
-    sweep = Sweep(
-      settings,
-      begun.init,
-      begun.evaluate,
-      shared,
-      options.cohort_size,
-      delta,
-      mesh,
-      begun.prior,
-      begun.headline,
-    )
+    sweep = sweep_of(begun, [row.setting for row in rows], shared, options.cohort_size, delta, mesh)
     results = run_sweep(sweep, workdir, options)
     report_strategies(FinishedSweep(workdir, options, begun, rows, results))
 

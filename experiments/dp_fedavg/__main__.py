@@ -38,7 +38,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.finished_sweep import FinishedSweep
-from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
+from experiments.runner.runs.sweep import Setting, on_part, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
@@ -149,17 +149,7 @@ def prepare(options: DPFedAvgOptions) -> Work:
     if "dp_sgd" in options.runs:
       clients["example"] = as_examples(begun.clients)
     shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
-    sweep = Sweep(
-      settings,
-      begun.init,
-      begun.evaluate,
-      shared,
-      options.cohort_size,
-      delta,
-      mesh,
-      begun.prior,
-      begun.headline,
-    )
+    sweep = sweep_of(begun, settings, shared, options.cohort_size, delta, mesh)
     results = run_sweep(sweep, workdir, options)
     report_averaging(FinishedSweep(workdir, options, begun, rows, results))
 

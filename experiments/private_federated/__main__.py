@@ -25,7 +25,7 @@ from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.problems.catalogue import ProblemOptions, load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
+from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
@@ -117,16 +117,7 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
     clients = replicate(begun.clients, mesh)
-    sweep = Sweep(
-      settings,
-      begun.init,
-      begun.evaluate,
-      clients,
-      plan.sampler.expected_size,
-      plan.delta,
-      mesh,
-      headline=begun.headline,
-    )
+    sweep = sweep_of(begun, settings, clients, plan.sampler.expected_size, plan.delta, mesh)
     report_local_and_central(
       workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.results import (
@@ -71,6 +72,28 @@ class Sweep(NamedTuple):
   mesh: jax.sharding.Mesh | None
   prior: Ledger = Ledger()
   headline: str = "test_accuracy"
+
+
+def sweep_of(
+  problem: LearningProblem,
+  settings: Sequence[Setting],
+  clients: PyTree,
+  cohort_size: float,
+  delta: float,
+  mesh: jax.sharding.Mesh | None,
+) -> Sweep:
+  """What all runs on a problem share, with what was released about its users before."""
+  return Sweep(
+    settings,
+    problem.init,
+    problem.evaluate,
+    clients,
+    cohort_size,
+    delta,
+    mesh,
+    problem.prior,
+    problem.headline,
+  )
 
 
 def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
