@@ -94,6 +94,17 @@ def test_an_empty_cohort_is_a_finding_of_its_own():
   assert set(failed(part)) == {"no records"}
 
 
+def test_results_of_other_shapes_are_far_apart():
+  part = Aggregate("rows", lambda x: x, 1.0, Relation.ADD_REMOVE, takes_thousands=False)
+  assert failed(part)["sensitivity, finite records"].got == "distance inf"
+
+
+def test_a_stated_sensitivity_of_zero_is_refuted():
+  part = Aggregate("sum", total, 0.0, Relation.ADD_REMOVE, takes_thousands=False)
+  assert "No noise" in failed(part)["sensitivity, finite records"].consequence
+  assert failed(MatrixStrategy("identity", np.eye(4), lambda b, k: 0.0, ((1, 2),)))
+
+
 def test_weighted_averages_need_the_sensitivity_of_replacement():
   """max(2, n): a removed record moves the average by 2/3, a replaced one by 1."""
 
@@ -147,6 +158,21 @@ def test_a_resumed_run_that_draws_again_is_refuted_twice():
   assert set(failed(part)) == {"covariance, resumed", "reuse, resumed"}
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-200])
+def test_noise_that_is_not_added_is_refuted(scale):
+  witness = failed(noise(lambda seed: normal(seed, scale)))["covariance"]
+  assert "No noise" in witness.consequence
+
+
+def test_noise_that_raises_claims_nothing():
+  def raises(seed):
+    raise RuntimeError("no generator")
+
+  found = check_part(noise(normal, resumed=raises))
+  assert [own.verdict for own in found[2:]] == [Verdict.NOT_APPLICABLE] * 2
+  assert "raised RuntimeError: no generator" in check_part(noise(raises))[0].note
+
+
 def test_noise_of_another_shape_is_refused():
   with pytest.raises(ValueError, match=r"Expected noise of noise of shape \[3, 2, size >= 2\]"):
     check_part(noise(lambda seed: normal(seed, shape=(2, 2, 512))))
@@ -176,6 +202,12 @@ def test_a_law_that_is_no_event_is_refused():
     check_part(Sampling("poisson", poisson(0.5), "poisson"))
 
 
+@pytest.mark.parametrize("law", [events.BallsInBins, events.ShuffledBatches])
+def test_epochs_that_are_never_whole_pass_nothing(law):
+  found = check_part(Sampling("nobody", lambda seed, n: np.zeros((n, 8), bool), law(3000, True)))
+  assert {own.verdict for own in found} == {Verdict.NOT_APPLICABLE}
+
+
 def test_a_sampler_that_raises_claims_nothing():
   def raises(seed, rounds):
     raise RuntimeError("no data")
@@ -200,7 +232,8 @@ def test_an_accountant_that_understates_one_plan_is_refuted_there():
 
 def test_noise_for_a_target_is_checked():
   assert failed(Calibration("none", lambda plan, epsilon: 0.0, unsampled=True))
-  assert not failed(Calibration("plenty", lambda plan, epsilon: 1e3, unsampled=True))
+  for plenty in (1e3, math.inf):
+    assert not failed(Calibration("plenty", lambda plan, eps, z=plenty: z, unsampled=True))
 
   def refuses(plan: Plan, epsilon: float) -> float:
     raise NotImplementedError

@@ -56,14 +56,16 @@ class Stick(NamedTuple):
     return float(self.scale * value + self.slack[after - 1])
 
   def epsilon(self, delta: float) -> float:
-    """Where the bound falls to delta; infinity if it does not, the window's begin if it is never
-    above.
+    """Where the bound falls to delta; infinity if it does not.
+
+    If it is never above, an upper bound falls before the window, whose begin is returned. A lower
+    one may fall anywhere before it, and minus infinity is returned.
     """
     bound = self.at_points()
     # NaN counts on the safe side.
     over = np.flatnonzero(~(bound <= delta) if self.is_upper else bound > delta)
     if not len(over):
-      return float(self.losses[0])
+      return float(self.losses[0]) if self.is_upper else -math.inf
     last = int(over[-1])
     if last + 1 == len(self.losses):
       return math.inf if self.is_upper else float(self.losses[last])

@@ -74,7 +74,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
   )
   number = size // 2 + 1
   spectrum = _Spectrum(np.arange(number), np.ones(number), np.zeros(number), np.zeros(number))
-  base, offset, logs, rounding, infinite = 0, 0.0, np.zeros(3), 0.0, 0.0
+  base, offset, logs, rounding, infinite, heavier = 0, 0.0, np.zeros(3), 0.0, 0.0, 0.0
   for (lattice, p, unbounded), count in parts:
     scaled, log_masses = _tilted(p, lattice.points(), window)
     largest = int(np.argmax(scaled))
@@ -82,6 +82,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
     spectrum = _times(spectrum, scaled, largest, count, size, 8 * UNIT * (1 + reach))
     base, offset = base + count * (lattice.first + largest), offset + count * lattice.offset
     logs, infinite = logs + count * log_masses, infinite + count * unbounded
+    heavier += count * math.log(max(float(p.sum()) + unbounded, 1.0))
     rounding += count * 8 * UNIT * (1 + reach + abs(lattice.offset))
   begin = math.ceil((window.low - offset) / spacing)
   losses = offset + spacing * (begin + np.arange(size))
@@ -89,6 +90,8 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
   tilted = np.roll(tilted, -((begin - base) % size))
   below = _exp(logs[2] - logs[0] + window.steps[0] * losses[0])
   above = _exp(logs[1] - logs[0] - window.steps[1] * losses[-1])
+  # An infinite loss of one measure has the masses of all others as a factor.
+  infinite *= math.exp(min(heavier, 700.0))
   rounding += 8 * UNIT * (1 + max(abs(losses[0]), abs(losses[-1])))
   return LatticeComposition(
     losses, tilted, error, float(logs[0]), float(rounding), (below, above), infinite, window

@@ -44,6 +44,7 @@ _ROUNDING = 1e-11  # relative, of a law's masses
 _MARGIN = 1e-12  # that smoothing may cost, of a loss
 _MOST_MARGIN = 1e-7  # that a release may cost
 _LARGEST = 1e9  # distance
+_MOST = 2.0**53  # above it a whole number is no float64
 _SKETCH = 600  # atoms
 _COORDINATES = 4  # any whole number is the sum of so many squares
 
@@ -88,10 +89,9 @@ def discrete_gaussian(
   l2: float, l1: float, stddev: float, shares: float, dim: float, factor: float
 ) -> IntegerNoise:
   """A sum with `shares` discrete Gaussians; (l2, l1) are how far it moves."""
-  margin = inflation(stddev, int(shares)) if 0 < shares < 2**53 else math.inf
-  return IntegerNoise(
-    l2 / factor, l1 / factor, int(factor), shares * stddev * stddev, int(dim), margin, True
-  )
+  margin = inflation(stddev, int(shares)) if 0 < shares < _MOST and dim < _MOST else math.inf
+  variance, dim = shares * stddev * stddev, int(min(dim, _MOST))
+  return IntegerNoise(l2 / factor, l1 / factor, int(factor), variance, dim, margin, True)
 
 
 def skellam(l2: float, l1: float, variance: float, factor: float) -> IntegerNoise:

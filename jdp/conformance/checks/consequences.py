@@ -1,5 +1,7 @@
 """What a fault means for a guarantee, in a sentence."""
 
+import math
+
 from jdp.accounting import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.guarantees import rounded_up
 
@@ -7,12 +9,13 @@ _STATED, _DELTA = 2.0, 1e-5
 _MOST = 1e3  # of ratios whose cost is worth a number
 
 
-def of_sensitivity(ratio: float) -> str:
-  """Of a sensitivity that is `ratio` times the stated one, or of noise that much too small.
+def of_sensitivity(found: float, stated: float) -> str:
+  """Of a sensitivity that is above the stated one, or of noise too small for it by that factor.
 
-  >>> of_sensitivity(2.0)
+  >>> of_sensitivity(2.0, stated=1.0)
   'A Gaussian release stated at epsilon 2 (delta 1e-05) really costs 4.4.'
   """
+  ratio = found / stated if stated else math.inf
   if not ratio < _MOST:  # also of NaN
     return "No noise of the stated size hides this record."
   multiplier = gaussian_noise_multiplier(_STATED, _DELTA) / ratio

@@ -14,7 +14,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.conformance.protocol import Finding, Sampling, Witness, finding, refusal
+from jdp.conformance.protocol import Finding, Sampling, Witness, finding, not_applicable, refusal
 from jdp.events import (
   BallsInBins,
   CyclicPoissonSampling,
@@ -81,6 +81,8 @@ def check_sampling(
 def _compared(part: Sampling, count: Count, error: float) -> Finding:
   """The finding about counts of one kind: the least likely one has to be likely enough."""
   check, p = count.name.replace(" {}", ""), count.probability
+  if not count.trials:
+    return not_applicable(part, check, "too few rounds were drawn for one trial")
   below = scipy.stats.binom.cdf(count.times, count.trials, p)
   above = scipy.stats.binom.sf(count.times - 1, count.trials, p)
   # Twice a tail at most, and a union bound over all counts of the check.
@@ -134,7 +136,7 @@ def _of_shuffled(law: ShuffledBatches, members: np.ndarray) -> Iterator[Count]:
   epochs, population = _epochs(members, law.num_batches), members.shape[1]
   once = epochs.sum(axis=1)
   # The law does not name the size of batches, but it is fixed.
-  size = int(epochs[0, 0].sum())
+  size = int(epochs[:1, 0].sum())
   yield _always("epochs with each record once", once == 1 if law.keeps_partial else once <= 1)
   together = size * (size - 1) / max(population * (population - 1), 1)
   yield from _of_single_rounds(epochs[:, 0], size / population, together)

@@ -58,7 +58,7 @@ def check_calibration(part: Calibration) -> list[Finding]:
     if multiplier is None:
       refused += 1
       continue
-    lower, upper = _interval(part.ledger, plan, multiplier) if multiplier > 0 else (math.inf,) * 2
+    lower, upper = _interval(part.ledger, plan, multiplier)
     most = max(most, target / upper if upper else math.inf)
     if lower > target * (1 + _ROUNDING) and witness is None:
       witness = Witness(
@@ -120,6 +120,9 @@ def _answered(
 def _interval(
   ledger: Callable[[Plan, float], Ledger], plan: Plan, multiplier: float
 ) -> tuple[float, float]:
+  """The interval of a plan's run; what is no multiplier adds no noise."""
+  if not 0 < multiplier < math.inf:
+    return (0.0, 0.0) if multiplier == math.inf else (math.inf, math.inf)
   return _certified(ledger(plan, multiplier), plan.delta)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.conformance.checks.consequences import of_sensitivity
-from jdp.conformance.protocol import Finding, Noise, Witness, finding, not_applicable
+from jdp.conformance.protocol import Finding, Noise, Witness, finding, not_applicable, refusal
 
 
 @checked
@@ -39,19 +40,25 @@ def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Find
   ['failed', 'failed', 'not applicable', 'not applicable']
   """
   _validate.in_range(1e-300, 0.5, error=error)
-  own, other = (_drawn(part, part.draw(seed + i)) for i in range(2))
-  found = [_covariance(part, own, error, ""), _reuse(part, own, other, "")]
-  if part.resumed is None:
-    why = "no resumption is wrapped"
-    return found + [
-      not_applicable(part, f"{check}, resumed", why) for check in ("covariance", "reuse")
-    ]
-  own, other = (_drawn(part, part.resumed(seed + i)) for i in range(2))
   return [
-    *found,
-    _covariance(part, own, error, ", resumed"),
-    _reuse(part, own, other, ", resumed"),
+    *_checked_runs(part, part.draw, seed, error, ""),
+    *_checked_runs(part, part.resumed, seed, error, ", resumed"),
   ]
+
+
+def _checked_runs(
+  part: Noise, draw: Callable[[int], ArrayLike] | None, seed: int, error: float, after: str
+) -> list[Finding]:
+  """The findings about runs of two seeds."""
+  checks = f"covariance{after}", f"reuse{after}"
+  if draw is None:
+    return [not_applicable(part, check, "no resumption is wrapped") for check in checks]
+  try:
+    runs = [draw(seed + i) for i in range(2)]
+  except Exception as raised:  # in another library's own words
+    return [refusal(part, check, raised) for check in checks]
+  own, other = (_drawn(part, run) for run in runs)
+  return [_covariance(part, own, error, after), _reuse(part, own, other, after)]
 
 
 def _drawn(part: Noise, noise: ArrayLike) -> np.ndarray:
@@ -97,7 +104,7 @@ def _wrong_size(part: Noise, white: np.ndarray, error: float) -> Witness | None:
     "noise on a sum of zero",
     f"standard deviation {expected:.4g} in the first round",
     f"{ratio:.4g} times the stated covariance's root",
-    of_sensitivity(1 / ratio)
+    of_sensitivity(1.0, ratio)
     if ratio < 1
     else "The noise is more than accounted for: accuracy is lost.",
   )
@@ -121,7 +128,7 @@ def _wrong_direction(white: np.ndarray, names: list[str], error: float) -> Witne
   if i == j:
     ratio = math.sqrt(own[i] / size)
     consequence = (
-      of_sensitivity(1 / ratio) if 0 < ratio < 1 else "The noise is not what is accounted for."
+      of_sensitivity(1.0, ratio) if ratio < 1 else "The noise is not what is accounted for."
     )
     return Witness(names[i], "deviation 1, once whitened", f"{ratio:.4g}", consequence)
   correlation = gram[i, j] / math.sqrt(own[i] * own[j])

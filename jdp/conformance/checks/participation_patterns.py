@@ -54,7 +54,7 @@ def _checked_patterns(
     f"one record in rounds {', '.join(map(str, worst))} of {matrix.shape[1]}",
     f"C G moves by <= {rounded_up(stated, 4)}",
     f"C G moves by {rounded_down(moved, 4)}",
-    of_sensitivity(moved / stated),
+    of_sensitivity(moved, stated),
   )
   return finding(part, check, witness, note=note)
 

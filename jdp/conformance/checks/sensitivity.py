@@ -188,6 +188,8 @@ def _distance(own: tuple[np.ndarray, str], other: tuple[np.ndarray, str]) -> tup
   if error or other_error:
     # Two cohorts that fail alike are not told apart.
     return (0.0, "") if error and other_error else (math.nan, error or other_error)
+  if first.shape != second.shape:
+    return math.inf, ""
   # NaN against NaN tells nothing: only what differs counts.
   same = (first == second) | (np.isnan(first) & np.isnan(second))
   with np.errstate(invalid="ignore"):
@@ -205,7 +207,7 @@ def _worst(found: Mapping[str, tuple[float, str]], bound: float, what: str) -> W
     worst,
     f"{what} <= {rounded_up(bound)}",
     error or f"{what} {size:.6g}",
-    _ERROR_TELLS if error else of_sensitivity(size / bound),
+    _ERROR_TELLS if error else of_sensitivity(size, bound),
   )
 
 

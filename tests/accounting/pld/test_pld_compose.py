@@ -78,8 +78,24 @@ def test_the_epsilon_at_a_delta_inverts_the_stick():
     np.testing.assert_allclose(bounds.upper(done).delta(high), delta, rtol=1e-9)
 
 
+def test_a_window_that_begins_beyond_the_epsilon_gives_no_lower_bound():
+  """The stick is below delta in the whole window, and its epsilon before it: anywhere."""
+  masses = random_masses(np.random.default_rng(3), 0.02, 41, -17)
+  losses, exact = convolved([(masses, 12)])
+  done = compose([(masses, 12)], Window(1.0, 1.0, 4.0, (4.0, 4.0)))
+  delta = 1.5 * stick(losses, exact, 1.0)
+  assert bounds.lower(done).epsilon(delta) == -math.inf
+
+
 def test_an_infinite_loss_counts_as_often_as_it_may_happen():
   lattice, p, _ = random_masses(np.random.default_rng(4), 0.02, 41, -17)
   done = compose([(Masses(lattice, p, 1e-6), 10)], Window(1.0, -6.0, 6.0, (1.0, 1.0)))
   assert bounds.upper(done).delta(5.0) >= 1e-5
   assert bounds.upper(done).epsilon(9e-6) == math.inf
+
+
+def test_an_infinite_loss_weighs_what_the_others_do():
+  """Two measures of mass 1.1 and 1e-3: (1.101^2 - 1.1^2) is infinite, not twice 1e-3."""
+  lattice, p, _ = random_masses(np.random.default_rng(4), 0.02, 41, -17)
+  done = compose([(Masses(lattice, 1.1 * p, 1e-3), 2)], Window(1.0, -3.0, 3.0, (1.0, 1.0)))
+  assert 1.101**2 - 1.1**2 <= done.infinite <= 2.5e-3
