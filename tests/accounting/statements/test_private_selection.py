@@ -1,5 +1,6 @@
 """The best of a random number of runs: published corollaries, dp_accounting, exact small cases."""
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -164,12 +165,20 @@ def test_event_composes_with_other_rounds_and_counts_overflows_of_every_run(tmp_
     assert ledger.load(tmp_path / "ledger.jsonl") == final
 
 
-def test_marks_of_a_run_are_marks_of_the_best():
-  inner = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), adaptive=True)
-  event = accounting.best_of_runs(Ledger().append(inner), mean_runs=3.0)
-  assert event.adaptive
-  with pytest.raises(ValueError, match="renyi_filter"):
-    accounting.epsilon(Ledger().append(event), 1e-5)
+def test_keys_that_are_exposed_in_a_run_are_so_in_the_best():
+  inner = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), key_exposed=True)
+  assert accounting.best_of_runs(Ledger().append(inner), mean_runs=3.0).key_exposed
+
+
+def test_no_event_stands_for_runs_that_choose_their_rounds():
+  """Filters admit adaptive events. What each repetition costs would differ, and is not known."""
+  chosen = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), adaptive=True)
+  with pytest.raises(ValueError, match="fixed before the run"):
+    accounting.best_of_runs(Ledger().append(chosen), mean_runs=3.0)
+  # Whether the runs happen at all may be chosen.
+  fixed = accounting.best_of_runs(subsampled_gaussian(1.0, 30.0, 1), mean_runs=3.0)
+  fixed = dataclasses.replace(fixed, adaptive=True)
+  assert accounting.renyi_filter(3.0, 1e-5).admits(Ledger(), fixed)
 
 
 def test_a_run_costs_what_its_samplings_and_relation_cost():
