@@ -441,8 +441,8 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
   """
   if run.delta is not None:
     refuse_adaptive(itertools.chain(*events))
-  # After a kill, the ledger may be ahead of the last checkpoint.
-  spent = records.last_round + 1 - done
+  # After a kill, the ledger may be ahead of the last checkpoint, and even of these rounds.
+  spent = min(records.last_round + 1 - done, len(events))
   if run.privacy_filter is None and run.max_epsilon is None:
     return len(events)
 
