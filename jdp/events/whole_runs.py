@@ -27,7 +27,7 @@ class BestOfRuns(EventBase):
   Attributes:
     rounds: the events `Round` of one repetition, whatever its setting. So none is adaptive. Their
       relation, unit and observer are those of the event's own round.
-    counts: how often each of them happened in it.
+    counts: how often each of them happened in it, up to 2^53.
     mean_runs: the mean of K, >= 1.
     shape: s >= 0.
   """
@@ -50,6 +50,7 @@ class BestOfRuns(EventBase):
         )
     for count in self.counts:
       _validate.integer(1, counts=count)
+      _validate.in_range(1, 2**53, counts=count)
     _validate.in_range(1.0, 1e100, mean_runs=self.mean_runs)
     if self.shape != math.inf:
       _validate.in_range(0.0, 1000.0, shape=self.shape)

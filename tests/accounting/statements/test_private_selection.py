@@ -44,6 +44,15 @@ def test_distribution_has_its_mean(shape, mean):
     assert (1 / gamma - 1) / math.log(1 / gamma) == pytest.approx(mean, rel=1e-6)
 
 
+@pytest.mark.parametrize("shape", [0.0, 1.0, 1000.0])
+@pytest.mark.parametrize("mean", [math.nextafter(1, 2), 1 + 1e-13])
+def test_hardly_more_than_one_run_costs_no_less_than_one(shape, mean):
+  one, more = (
+    accounting.selection_epsilon(pure(1.0), 1e-5, mean_runs=m, shape=shape) for m in (1.0, mean)
+  )
+  assert one <= more <= one + 1e-4
+
+
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 2.0])
 def test_pure_runs_cost_as_published(shape):
   # Corollary 3 of arXiv 2110.03620: (2 + shape) epsilon, up to what the mean adds at large orders.
@@ -204,6 +213,8 @@ def test_events_that_are_not_analysed_are_refused():
     BestOfRuns((run,), (1, 2), 3.0)
   with pytest.raises(ValueError, match="events Round, got GaussianSum"):
     BestOfRuns((run.query,), (1,), 3.0)
+  with pytest.raises(ValueError, match="counts"):
+    BestOfRuns((run,), (10**400,), 3.0)
   with pytest.raises(ValueError, match="mean_runs"):
     BestOfRuns((run,), (1,), 0.5)
   best = BestOfRuns((run,), (1,), 3.0)
