@@ -381,7 +381,7 @@ def _check_budget(
   if privacy_filter is not None and privacy_filter.observer not in (None, Observer.MODEL):
     raise ValueError(
       "Expected a privacy_filter whose observer is model, got "
-      f"{privacy_filter.observer}, who does not see the models; leave its observer out."
+      f"{privacy_filter.observer}: a run states what its models cost; leave its observer out."
     )
   if delta is not None:
     _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
