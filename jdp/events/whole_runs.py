@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from jdp import _validate
-from jdp.events.base import EVENT_TYPES, EventBase, event
+from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
 
 
 @event
@@ -25,9 +25,9 @@ class BestOfRuns(EventBase):
   probability 1, as the rounds of a repetition say how they were sampled.
 
   Attributes:
-    rounds: the events `Round` of one repetition, whatever its setting. Their relation, unit and
-      observer are those of the event's own round.
-    counts: how often each of them happened in it.
+    rounds: the events `Round` of one repetition, whatever its setting. So none is adaptive. Their
+      relation, unit and observer are those of the event's own round.
+    counts: how often each of them happened in it, up to 2^53.
     mean_runs: the mean of K, >= 1.
     shape: s >= 0.
   """
@@ -50,12 +50,17 @@ class BestOfRuns(EventBase):
         )
     for count in self.counts:
       _validate.integer(1, counts=count)
+      _validate.in_range(1, 2**53, counts=count)
     _validate.in_range(1.0, 1e100, mean_runs=self.mean_runs)
     if self.shape != math.inf:
       _validate.in_range(0.0, 1000.0, shape=self.shape)
-    for mark in ("adaptive", "key_exposed"):
-      if any(getattr(inner, mark) for inner in self.rounds):
-        object.__setattr__(self, mark, True)
+    if any(inner.adaptive for inner in self.rounds):
+      raise ValueError(
+        "Expected rounds that were fixed before the run, got adaptive ones: other repetitions may "
+        "have had others; fix their noise and sampling beforehand."
+      )
+    if any(inner.key_exposed for inner in self.rounds):
+      object.__setattr__(self, "key_exposed", True)
 
   @property
   def overflow_probability(self) -> float:
@@ -88,10 +93,8 @@ class TreeAggregation(EventBase):
   step_counts: tuple[int, ...]
 
   def __post_init__(self):
-    if not isinstance(self.clip_norm, jax.Array):
-      _validate.positive(clip_norm=self.clip_norm)
-    if not isinstance(self.stddev, jax.Array):
-      _validate.non_negative(stddev=self.stddev)
+    if_known(_validate.positive, clip_norm=self.clip_norm)
+    if_known(_validate.non_negative, stddev=self.stddev)
     if not self.step_counts:
       raise ValueError("Expected step_counts of at least one tree, got none; name its steps.")
     for steps in self.step_counts:

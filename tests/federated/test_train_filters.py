@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from jdp import accounting, ledger, queries, sampling
-from jdp.events import GaussianSum
+from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import add_updates, rounds, train
 from jdp.numerics import vectors
 from jdp.queries.gaussian import add_noise, weighted
@@ -88,6 +88,31 @@ def test_rounds_that_were_fixed_beforehand_may_be_filtered_too():
 def test_a_filter_has_its_own_budget(options):
   with pytest.raises(ValueError, match="leave them out"):
     go(privacy_filter=accounting.renyi_filter(3.0, 1e-5), **options)
+
+
+@pytest.mark.slow
+def test_rounds_of_a_run_that_may_be_stopped_early_have_no_epsilon_of_their_own():
+  """How many there are follows from what they released: the ledger holds no others."""
+  budget = accounting.renyi_filter(3.0, 1e-5)
+  result = go(
+    queries.gaussian_sum(1.0, 6.0),
+    privacy_filter=budget,
+    early_stop=lambda rows: rows[-1]["round"] >= 1,
+    evaluate_every=2,
+  )
+  assert len(result.ledger) == 2
+  assert budget.spent(result.ledger) <= 1
+  with pytest.raises(ValueError, match="renyi_filter or gaussian_filter, whose budget"):
+    accounting.epsilon(result.ledger, 1e-5)
+
+
+@pytest.mark.parametrize("observer", ["server", "clients"])
+def test_a_filter_for_who_does_not_see_the_models_states_no_epsilon_of_them(observer):
+  # With such a release before, the run's own rounds would cost this filter nothing.
+  seen = Round(PoissonSampling(1.0), GaussianSum(1.0, 30.0), observer=observer)
+  budget = accounting.renyi_filter(0.5, 1e-5, observer=observer)
+  with pytest.raises(ValueError, match="Expected a privacy_filter whose observer is model, got"):
+    go(privacy_filter=budget, prior=ledger.Ledger().append(seen))
 
 
 def test_what_happened_before_counts():

@@ -22,7 +22,7 @@ Curve = Callable[[tuple[float, ...]], np.ndarray]
 """Orders [A] > 1 -> divergences [A]."""
 
 _ORDERS = tuple((1 + np.geomspace(1e-3, 1e6, 200)).tolist())  # of b, and for delta
-_LEAST_LOG_GAMMA = -600.0
+_LEAST_LOG_GAMMA, _LARGEST_LOG_GAMMA = -600.0, -1e-12  # below zero
 
 
 def best_of_runs(one: Curve, max_loss: float, mean_runs: float, shape: float) -> Curve:
@@ -86,5 +86,8 @@ def log_gamma(mean_runs: float, shape: float) -> float:
   target = math.log(mean_runs)
   if target == 0:
     return 0.0
-  root = scipy.optimize.brentq(lambda x: log_mean(x) - target, _LEAST_LOG_GAMMA, -1e-12, xtol=1e-12)
+  if log_mean(_LARGEST_LOG_GAMMA) >= target:
+    return _LARGEST_LOG_GAMMA
+  ends = _LEAST_LOG_GAMMA, _LARGEST_LOG_GAMMA
+  root = scipy.optimize.brentq(lambda x: log_mean(x) - target, *ends, xtol=1e-12)
   return min(root - 1e-9, 0.0)

@@ -64,12 +64,14 @@ class PrivacyFilter(NamedTuple):
     admits: (ledger, event, count) -> whether that event may happen next, as often as the count (1
       by default), after all of the ledger. Only the first question about a ledger counts: an event
       that was admitted and not recorded must not have happened.
+    observer: who sees the events that it adds up. None: the ledger's only one.
   """
 
   epsilon: float
   delta: float
   spent: Callable[[Ledger], float]
   admits: Callable[..., bool]
+  observer: str | None
 
 
 @checked
@@ -231,4 +233,4 @@ def _filter(
   def admits(ledger: Ledger, event: Event, count: int = 1) -> bool:
     return spent(ledger.extend([(event, count)])) <= 1
 
-  return PrivacyFilter(epsilon, delta, spent, admits)
+  return PrivacyFilter(epsilon, delta, spent, admits, observer)

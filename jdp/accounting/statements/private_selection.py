@@ -34,7 +34,7 @@ def best_of_runs(ledger: Ledger, *, mean_runs: float, shape: float = 1.0) -> Rou
 
   Raises:
     ValueError: if an argument is out of range, or the ledger holds no round or a local release.
-      Also if its rounds have several relations, units or observers.
+      Also if its rounds are adaptive, or have several relations, units or observers.
 
   >>> from jdp import accounting
   >>> from jdp.ledger import subsampled_gaussian

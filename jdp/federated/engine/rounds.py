@@ -248,7 +248,9 @@ def block_of_at_most(
       state, leaves = one_round(carry[0])
       return state, [rows.at[number].set(x) for rows, x in zip(carry[1], leaves, strict=True)]
 
-    shapes = jax.eval_shape(one_round, state)[1]
+    after, shapes = jax.eval_shape(one_round, state)
+    # The first round may widen it: momentum of bfloat16 parameters becomes float32.
+    state = jax.tree.map(lambda x, y: x if x.dtype == y.dtype else x.astype(y.dtype), state, after)
     rows = [jnp.zeros((most, *x.shape), x.dtype) for x in shapes]
     state, rows = jax.lax.fori_loop(0, num_rounds, write_round, (state, rows))
     return state, *jax.tree.unflatten(structure, rows)

@@ -10,6 +10,7 @@ give the same bits, and they are not recorded twice.
 
 import bisect
 import contextlib
+import dataclasses
 import itertools
 import math
 import operator
@@ -101,7 +102,7 @@ class _Run(NamedTuple):
   delta: float | None
   max_epsilon: float | None
   mesh: Mesh | None
-  early_stop: EarlyStop
+  early_stop: EarlyStop | None
   privacy_filter: PrivacyFilter | None
 
 
@@ -151,7 +152,8 @@ def train(
 
   Where noise or sampling is chosen from earlier releases, events say that they are adaptive, and
   only a `privacy_filter` bounds what they cost. Its epsilon is then that of the run, whenever and
-  for whatever reason it ends, also early: rounds that did not happen are not recorded.
+  for whatever reason it ends, also early: rounds that did not happen are not recorded. With an
+  `early_stop`, those that did are marked as adaptive, whatever their noise.
 
   Args:
     algorithm: what is trained.
@@ -179,6 +181,7 @@ def train(
       None: the run does all its rounds.
     privacy_filter: a budget for rounds that may be adaptive (`jdp.accounting.renyi_filter`), in the
       place of max_epsilon and delta. The run stops before the first round that it does not admit.
+      Its observer is model, or None.
     prior: what was released about the same clients before the first round.
     workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
       is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
@@ -190,12 +193,12 @@ def train(
 
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
-      Also if there is a budget without a delta, or a privacy filter with either, or rounds are
-      adaptive and there is a delta. Also if a metric is not finite, or the workdir is of
-      another run. That is one with other data, keys, first parameters, rounds or earlier releases,
-      or in another environment. Also if another process has the workdir, or a file that is needed
-      is lost or damaged: the message says what to do. Also if rounds are missing from the end of
-      the workdir's ledger, or it is finished and would get further rounds.
+      Also if there is a budget without a delta, or a privacy filter with either or for another
+      observer, or rounds are adaptive and there is a delta. Also if a metric is not finite, or the
+      workdir is of another run. That is one with other data, keys, first parameters, rounds or
+      earlier releases, or in another environment. Also if another process has the workdir, or a
+      file that is needed is lost or damaged: the message says what to do. Also if rounds are
+      missing from the end of the workdir's ledger, or it is finished and would get further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -238,7 +241,6 @@ def train(
   records, keys = open_records(workdir, beginning)
   keys = _copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
-  early_stop = early_stop or (lambda rows: False)
   advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
   run = _Run(
     records.name,
@@ -335,6 +337,8 @@ def _train(
 
 def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
   """Whether the run is to be stopped early after these rows."""
+  if run.early_stop is None:
+    return False
   return bool(run.early_stop([{k: v for k, v in row.items() if k != _COST} for row in rows]))
 
 
@@ -368,11 +372,16 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
 def _check_budget(
   max_epsilon: float | None, delta: float | None, privacy_filter: PrivacyFilter | None
 ) -> None:
-  """Refuses numbers out of range, a budget without a delta, and a filter with another budget."""
+  """Refuses numbers out of range, a budget without a delta, and a filter of other claims."""
   if privacy_filter is not None and not max_epsilon is delta is None:
     raise ValueError(
       "Expected no max_epsilon and no delta with a privacy_filter, which has its own, got "
       f"max_epsilon {max_epsilon} and delta {delta}; leave them out."
+    )
+  if privacy_filter is not None and privacy_filter.observer not in (None, Observer.MODEL):
+    raise ValueError(
+      "Expected a privacy_filter whose observer is model, got "
+      f"{privacy_filter.observer}: a run states what its models cost; leave its observer out."
     )
   if delta is not None:
     _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
@@ -431,7 +440,16 @@ def _advance(run: _Run, state: ServerState, count: int) -> _Block:
   output = jax.device_get(output)
   rounds = (jax.tree.map(operator.itemgetter(number), output) for number in range(count))
   events, diagnostics = zip(*rounds, strict=True) if count else ((), ())
+  if run.privacy_filter is not None and run.early_stop is not None:
+    events = tuple(map(_chosen, events))
   return _Block(state, events, diagnostics)
+
+
+def _chosen(events: tuple[Event, ...]) -> tuple[Event, ...]:
+  """The events of a round that happened because earlier releases did not end the run."""
+  return tuple(
+    dataclasses.replace(one, adaptive=True) for event in events for one in unstack(event)
+  )
 
 
 def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[Event, ...]]) -> int:
@@ -441,8 +459,8 @@ def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[E
   """
   if run.delta is not None:
     refuse_adaptive(itertools.chain(*events))
-  # After a kill, the ledger may be ahead of the last checkpoint.
-  spent = records.last_round + 1 - done
+  # After a kill, the ledger may be ahead of the last checkpoint, and even of these rounds.
+  spent = min(records.last_round + 1 - done, len(events))
   if run.privacy_filter is None and run.max_epsilon is None:
     return len(events)
 

@@ -1,5 +1,6 @@
 """The best of a random number of runs: published corollaries, dp_accounting, exact small cases."""
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -41,6 +42,15 @@ def test_distribution_has_its_mean(shape, mean):
     assert shape * (1 - gamma) / (gamma * (1 - gamma**shape)) == pytest.approx(mean, rel=1e-6)
   else:
     assert (1 / gamma - 1) / math.log(1 / gamma) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 1000.0])
+@pytest.mark.parametrize("mean", [math.nextafter(1, 2), 1 + 1e-13])
+def test_hardly_more_than_one_run_costs_no_less_than_one(shape, mean):
+  one, more = (
+    accounting.selection_epsilon(pure(1.0), 1e-5, mean_runs=m, shape=shape) for m in (1.0, mean)
+  )
+  assert one <= more <= one + 1e-4
 
 
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 2.0])
@@ -164,12 +174,20 @@ def test_event_composes_with_other_rounds_and_counts_overflows_of_every_run(tmp_
     assert ledger.load(tmp_path / "ledger.jsonl") == final
 
 
-def test_marks_of_a_run_are_marks_of_the_best():
-  inner = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), adaptive=True)
-  event = accounting.best_of_runs(Ledger().append(inner), mean_runs=3.0)
-  assert event.adaptive
-  with pytest.raises(ValueError, match="renyi_filter"):
-    accounting.epsilon(Ledger().append(event), 1e-5)
+def test_keys_that_are_exposed_in_a_run_are_so_in_the_best():
+  inner = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), key_exposed=True)
+  assert accounting.best_of_runs(Ledger().append(inner), mean_runs=3.0).key_exposed
+
+
+def test_no_event_stands_for_runs_that_choose_their_rounds():
+  """Filters admit adaptive events. What each repetition costs would differ, and is not known."""
+  chosen = Round(PoissonSampling(1.0), GaussianSum(1.0, 3.0), adaptive=True)
+  with pytest.raises(ValueError, match="fixed before the run"):
+    accounting.best_of_runs(Ledger().append(chosen), mean_runs=3.0)
+  # Whether the runs happen at all may be chosen.
+  fixed = accounting.best_of_runs(subsampled_gaussian(1.0, 30.0, 1), mean_runs=3.0)
+  fixed = dataclasses.replace(fixed, adaptive=True)
+  assert accounting.renyi_filter(3.0, 1e-5).admits(Ledger(), fixed)
 
 
 def test_a_run_costs_what_its_samplings_and_relation_cost():
@@ -195,6 +213,8 @@ def test_events_that_are_not_analysed_are_refused():
     BestOfRuns((run,), (1, 2), 3.0)
   with pytest.raises(ValueError, match="events Round, got GaussianSum"):
     BestOfRuns((run.query,), (1,), 3.0)
+  with pytest.raises(ValueError, match="counts"):
+    BestOfRuns((run,), (10**400,), 3.0)
   with pytest.raises(ValueError, match="mean_runs"):
     BestOfRuns((run,), (1,), 0.5)
   best = BestOfRuns((run,), (1,), 3.0)

@@ -73,6 +73,25 @@ def run(algorithm=ALGORITHM, **changes):
   return train(algorithm, START, CLIENTS, **arguments)
 
 
+def test_an_optimizer_may_widen_its_state_in_the_first_round():
+  """Momentum begins as zeros of the parameters' type, and becomes that of the updates."""
+  algorithm = rounds(
+    lambda keys, value, own: (own - value.astype(jnp.float32), {}),
+    queries.average(queries.gaussian_sum(1.0, 2.0), 3.0),
+    sampling.poisson(6, 0.5),
+    add_updates(optax.sgd(0.5, momentum=0.9)),
+    relation="add_remove",
+  )
+  start = jnp.zeros(2, jnp.bfloat16)
+  with jax.numpy_dtype_promotion("standard"):  # for Optax
+    step, state = jax.jit(algorithm.round), algorithm.init(start)
+    for _ in range(4):
+      state, *_ = step(*KEYS.values(), state, CLIENTS)
+    result = train(algorithm, start, CLIENTS, num_rounds=4, evaluate_every=3, **KEYS)
+  assert result.params.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(result.params, state.params)
+
+
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
 def test_a_run_is_the_loop_by_hand(tmp_path, kept):
   seen = []

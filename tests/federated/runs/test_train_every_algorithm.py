@@ -145,8 +145,10 @@ def test_stopped_early_in_memory_it_costs_what_all_planned_rounds_cost(make):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("killed", [False, True])
-def test_it_stays_stopped_when_it_is_resumed(tmp_path, killed):
+@pytest.mark.parametrize(
+  ("killed", "budget"), [(True, {"max_epsilon": 1e6}), (True, {}), (False, {})]
+)
+def test_it_stays_stopped_when_it_is_resumed(tmp_path, killed, budget):
   """Also without the rule, and if it was killed before its last checkpoint."""
   arguments, after, _ = by_hand(averaging)
   rule = no_improvement("constant", patience=1)
@@ -158,7 +160,7 @@ def test_it_stays_stopped_when_it_is_resumed(tmp_path, killed):
       raise InterruptedRunError
 
   def go(**changes):
-    options = {"early_stop": rule, "delta": 1e-5, "callbacks": [watch], **KEYS, **changes}
+    options = {"early_stop": rule, "delta": 1e-5, "callbacks": [watch], **KEYS, **budget, **changes}
     return train(
       *arguments, num_rounds=ROUNDS, evaluate_every=STOP, workdir=tmp_path / "run",
       evaluate=lambda params: {"constant": 1.0}, **options,
