@@ -35,7 +35,7 @@ def test_the_largest_deviation_is_that_of_the_worst_weight(key):
   assert not spam.interval_test(0.999 * expected)(models, submitted)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_a_number_is_rejected_whatever_the_threshold(value, key):
   models = jax.random.normal(key, (K, WEIGHTS))

@@ -46,6 +46,7 @@ def test_bounds_are_wrong_no_more_often_than_stated():
   assert 0 < wrong <= stats.binom.isf(1e-6, 100, 0.4) == 64
 
 
+@pytest.mark.slow
 def test_all_bounds_hold_with_one_confidence():
   subject = conformance.release_subject(response(0.7), 1.0, -1.0, epsilon=logit(0.7))
   seen = []
@@ -61,6 +62,7 @@ def test_all_bounds_hold_with_one_confidence():
   assert len({own.hits for own in found.values()}) == 2  # each has reports of its own
 
 
+@pytest.mark.slow
 def test_what_an_audit_says():
   subject = conformance.release_subject(response(0.9), 1.0, -1.0, epsilon=1.0)
   found = conformance.audit(subject, jax.random.key(0), num_samples=1000)

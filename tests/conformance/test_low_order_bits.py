@@ -67,7 +67,7 @@ def of_update(update):
   return lambda key, value: update.release(update.settings, update.draw(key, value), value, value)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("name", PURE)
 def test_residues_of_pure_releases_tell_no_more_than_real_noise(name, epsilon):
@@ -240,6 +240,7 @@ def test_releases_are_dithered_by_a_sixteenth_of_the_noise_and_cost_a_3072nd_of_
     assert mechanism.mean_squared_error(1.0) == pytest.approx(variance * (1 + 1 / 3072), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_shifts_of_an_update_are_uniform_and_of_each_weight(key):
   """A sum of several updates is no more telling than with real noise because of it."""
   update, params = laplace_update(given, 1.0, 0.1), {"a": jnp.zeros(20_000), "b": jnp.zeros(20_000)}

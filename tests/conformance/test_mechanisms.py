@@ -156,7 +156,7 @@ def test_guarantee_is_finite_per_value_under_replacement(case):
   assert 0 <= guarantee.delta < 1e-4
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AVERAGING)
 def test_mean_and_mean_squared_error_are_as_stated(name):
   """20,000 releases; an error in the mean of 10 standard errors, and one of 12 % in the second

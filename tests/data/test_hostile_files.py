@@ -252,6 +252,7 @@ def test_a_small_file_of_much_data_takes_little_memory(tmp_path, reader, kind, c
   assert peak < 3 * 2**26  # the limit, and what joins its parts
 
 
+@pytest.mark.slow
 def test_data_that_is_large_because_its_file_is_large_is_read(tmp_path):
   array = np.random.default_rng(0).integers(0, 4, 2**22, np.uint8) * 85  # packed to a quarter
   path = tmp_path / "data.gz"

@@ -95,6 +95,7 @@ def test_without_privacy_a_round_is_federated_averaging():
   assert history[0][0] == (Round(poisson(USERS, 1.0).event(()), NonPrivate()),)
 
 
+@pytest.mark.slow
 def test_differences_are_averaged_over_the_expected_cohort():
   # Identical clients: the model moves by (members / expected members) times one client's
   # difference.

@@ -142,6 +142,7 @@ def test_gaussian_noise_has_its_stddev_and_shape():
   assert stats.kstest(samples.ravel() / 1.7, "norm").pvalue > statistical.FALSE_FAILURE
 
 
+@pytest.mark.slow
 def test_laplace_noise_has_its_scale():
   """Kolmogorov and Smirnov's test on 600,000 draws, which rejects a scale wrong by 2 %."""
   samples = noise(laplace(2.0, 3.0, shape=(2, 3))).ravel()

@@ -25,7 +25,7 @@ def cell_probabilities(cap: GaussianCap, edges):
   return -np.diff(tail)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 64.0])
 def test_component_along_the_input_has_the_exact_law(epsilon):
   cap = optimal_gaussian_cap(epsilon)

@@ -132,6 +132,7 @@ def test_number_of_agreements_has_the_truncated_binomial_law(dim, kappa):
   )
 
 
+@pytest.mark.slow
 def test_every_subset_is_equally_likely():
   """All 20 subsets of 3 of 6, 50,000 draws; a subset 10 % too frequent at the cost of another is
   caught.
@@ -148,6 +149,7 @@ def test_every_subset_is_equally_likely():
   )
 
 
+@pytest.mark.slow
 def test_things_that_tie_draw_again(monkeypatch):
   """With words of 1 bit nearly every draw ties; subsets stay of the right size and equally
   likely.
@@ -169,7 +171,7 @@ def test_things_that_tie_draw_again(monkeypatch):
   )
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 6, 7])
 def test_subsets_of_any_size(count):
   chosen = jax.vmap(lambda key: random_subset(key, 7, count))(

@@ -73,7 +73,7 @@ def test_best_number_of_levels(epsilon, k, variance):
     assert max(exact_moments(epsilon, other, v)[1] for v in fine) > variance
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [30.0, 100.0, 1e4])
 def test_large_budgets_do_not_overflow(epsilon):
   grid = scalar.scalar_grid(epsilon, 3.0)
@@ -92,6 +92,7 @@ def levels(mechanism, value, count=200_000):
   return releases.draw(mechanism.encode, value, count, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.0, 0.3, 0.5, 1.0])
 def test_levels_have_the_law_of_the_channel(value):
   """Chi-square on 200,000 draws; rejects a budget 2 % too large, whose levels are kept 0.9 points

@@ -152,6 +152,7 @@ def test_the_smoothness_bounds_the_curvature_and_is_nearly_attained(family):
   assert 0.999 * model.smoothness <= max(curvatures) <= model.smoothness * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["logistic", "multinomial"])
 def test_no_gradient_exceeds_its_bound_and_a_confident_mistake_attains_it(family):
   outputs = 3 if family == "multinomial" else 1

@@ -144,6 +144,7 @@ def test_bound_holds_exactly_however_many_leaves():
   assert exact_norm(tree) > 1.000008  # so that it must be clipped
 
 
+@pytest.mark.slow
 def test_half_precision_is_squared_in_float32():
   x = jnp.full(300, 60_000, jnp.float16)  # squares overflow float16; their float16 sum even sooner
   np.testing.assert_allclose(float(vectors.l2_norm(x)), exact_norm(x), rtol=1e-6)

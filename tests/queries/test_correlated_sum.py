@@ -238,6 +238,7 @@ def test_roundings_to_the_grid_do_not_add_up(monkeypatch, make):
   assert np.std(rounded - exact) > 0.8 * alone
 
 
+@pytest.mark.slow
 def test_noise_is_kept_from_clients_and_from_observers():
   query = queries.average(
     queries.grouped(

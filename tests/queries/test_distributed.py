@@ -71,7 +71,7 @@ def noise_by_the_parties(query, key, like, counts):
   return query.finalize(server_key, total, counts)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_shares_add_up_to_the_recorded_noise(key, name):
   query = distributed_sum(2.0, 3.0, SCHEMES[name])

@@ -100,6 +100,7 @@ def test_what_no_float32_can_round_is_cut_off():
   np.testing.assert_array_equal(release(query, total), expected)
 
 
+@pytest.mark.slow
 def test_event_state_and_contribution_are_the_querys_own():
   plain = gaussian_sum(lambda step: 1.0 + step.astype(jnp.float32), SIGMA)
   gridded, total, key = on_grid(plain, 0.1), jnp.ones(4), jax.random.key(3)

@@ -191,7 +191,7 @@ def test_split_and_bits_of_one_key_share_nothing_when_it_is_used_twice_after_all
     assert len(first & second) <= 2
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["chacha20", "chacha8"])
 def test_bits_are_uniform(impl):
   words = np.asarray(jax.random.bits(jdp.random.seeded_key(5, impl), (NUM_WORDS,)))
@@ -262,6 +262,7 @@ def test_seeded_keys_are_repeatable_and_differ():
   assert data[1] == tuple(map(int, jax.random.key_data(jdp.random.seeded_key(1))))
 
 
+@pytest.mark.slow
 def test_seed_of_a_jax_key_does_not_depend_on_x64():
   impl = jdp.random.IMPLS["chacha20"]
   for seed in (0, 7, -7):

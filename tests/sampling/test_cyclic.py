@@ -59,6 +59,7 @@ def test_no_record_takes_part_more_often_or_closer_than_its_event_says(name, key
   np.testing.assert_array_equal(samples.size, [len(members) for members in rounds])
 
 
+@pytest.mark.slow
 def test_events_say_what_the_sampler_does():
   _, state = min_separation(40, 6, 3).sample(jax.random.key(0), min_separation(40, 6, 3).init())
   assert min_separation(40, 6, 3).event(state) == MinSeparationSampling(6, 3, 40, 1)
@@ -95,6 +96,7 @@ def test_groups_by_identity_are_even():
   )
 
 
+@pytest.mark.slow
 def test_members_flip_coins_of_their_own(key):
   sampler = cyclic_poisson(30, 3, 0.3, capacity=6)
   samples, rounds = run(sampler, jax.random.split(key, 30_000))

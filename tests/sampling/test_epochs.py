@@ -122,6 +122,7 @@ def orders(rows):
   return np.bincount([places[tuple(row)] for row in rows.tolist()], minlength=24)
 
 
+@pytest.mark.slow
 def test_every_order_is_as_likely_as_any_other(key):
   counts = orders(assignments(shuffled(4, 1), jax.random.split(key, 24_000)))
   statistical.assert_frequencies(counts, UNIFORM, catches=LESS_OF_ONE)

@@ -70,6 +70,7 @@ def test_event_holds_the_realised_probability_to_64_bits(probability):
   assert poisson(1000, probability).expected_size == 1000 * probability
 
 
+@pytest.mark.slow
 def test_everybody_takes_part_with_probability_one(key):
   sampler = poisson(7, 1.0)
   sample, _ = sampler.sample(key, sampler.init())
@@ -104,6 +105,7 @@ def test_default_capacity_is_the_least_that_overflows_in_1e12_rounds(
   )
 
 
+@pytest.mark.slow
 def test_overflow_happens_as_often_as_the_event_says(key):
   capacity, rounds = 18, 20_000
   sampler = poisson(POPULATION, PROBABILITY, capacity=capacity)
@@ -118,6 +120,7 @@ def test_overflow_happens_as_often_as_the_event_says(key):
   )
 
 
+@pytest.mark.slow
 def test_members_come_first_and_padding_has_weight_zero(key):
   sample = draw(poisson(POPULATION, PROBABILITY), jax.random.split(key, 200))
   places = np.arange(sample.weights.shape[1])

@@ -20,5 +20,5 @@ def of_sensitivity(found: float, stated: float) -> str:
     return "No noise of the stated size hides this record."
   multiplier = gaussian_noise_multiplier(_STATED, _DELTA) / ratio
   cost = rounded_up(gaussian_epsilon(multiplier, _DELTA), 3)
-  stated = f"epsilon {rounded_up(_STATED)} (delta {rounded_up(_DELTA)})"
-  return f"A Gaussian release stated at {stated} really costs {cost}."
+  guarantee = f"epsilon {rounded_up(_STATED)} (delta {rounded_up(_DELTA)})"
+  return f"A Gaussian release stated at {guarantee} really costs {cost}."

@@ -109,6 +109,7 @@ def test_one_coordinate_is_the_worst_case_of_an_l1_bound(delta):
   assert max(found) <= delta * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stddev", [4.0, 6.0])
 def test_a_gaussian_dominates_moves_of_an_l2_bound(stddev):
   delta, law = 1e-3, discrete_gaussian(stddev**2, int(7 * stddev))

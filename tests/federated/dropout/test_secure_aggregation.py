@@ -40,7 +40,7 @@ def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
   assert PROTOCOL.connected(setup, reported)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "expected"), [(2, True), (3, False)])
 def test_a_client_too_few_of_whose_neighbours_reported_keeps_the_sum_closed(
   key, threshold, expected
@@ -62,6 +62,7 @@ def test_a_cut_circle_is_not_connected(round_of_reports):
   assert PROTOCOL.connected(setup, seats >= 20)
 
 
+@pytest.mark.slow
 def test_reports_are_uniform_words(key):
   protocol = secure_aggregation(4, 2, 1, 8)
   values = jnp.full((60_000,), 3, jnp.int32)

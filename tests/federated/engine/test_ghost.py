@@ -244,6 +244,7 @@ def test_a_query_with_several_bounds_is_refused():
     run(network, average, ghost=True)
 
 
+@pytest.mark.slow
 def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
   """Users whose gradient is their input; chunks summed in float32 would move by 1e-4 more."""
   network = nn.Dense(1, use_bias=False)

@@ -67,7 +67,7 @@ def test_gradient_step_is_the_closed_form():
   np.testing.assert_allclose(run(gradient_step(LOSS, 0.5)), -0.5 * gradient, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [COUNT, 10 * COUNT])
 def test_local_sgd_with_one_full_batch_is_a_gradient_step(batch_size):
   sgd = run(local_sgd(LOSS, 0.5, batch_size=batch_size))
@@ -93,6 +93,7 @@ def test_an_epoch_sees_every_example_once():
   np.testing.assert_allclose(sgd, -2 * CLIENT.inputs.sum(axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_local_sgd_shuffles_with_its_key():
   update = local_sgd(LOSS, 0.5, batch_size=2)
   np.testing.assert_array_equal(run(update, seed=1), run(update, seed=1))
