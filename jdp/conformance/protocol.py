@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jdp._arguments import checked
 from jdp.conformance.auditing import Subject
 from jdp.events import SamplingEvent
 from jdp.guarantees import Relation
@@ -115,6 +116,7 @@ class Plan(NamedTuple):
   delta: float
 
 
+@checked
 def add_remove_ledger(plan: Plan, noise_multiplier: float) -> Ledger:
   """The events of a plan, under add/remove of a record."""
   return subsampled_gaussian(plan.sampling_probability, noise_multiplier, plan.num_rounds)

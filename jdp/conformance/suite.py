@@ -58,6 +58,7 @@ def check_part(part: Part, *, seed: int = 0, error: float = 1e-6) -> list[Findin
   norm 3.40282e+38
   """
   _validate.integer(0, seed=seed)
+  _validate.in_range(1e-100, 0.5, error=error)
   if type(part) in _EXACT:
     return _EXACT[type(part)](part)
   return _STOCHASTIC[type(part)](part, seed, error=error)
@@ -87,11 +88,13 @@ def check_implementation(
   return found
 
 
+@checked
 def failures(findings: Iterable[Finding]) -> list[Finding]:
   """The findings that failed."""
   return [found for found in findings if found.verdict is Verdict.FAILED]
 
 
+@checked
 def text_table(findings: Sequence[Finding]) -> str:
   """The findings as lines of text: a verdict, what was called, the check, and the witness.
 

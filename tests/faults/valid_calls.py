@@ -25,6 +25,7 @@ from scipy import stats
 import jdp
 from jdp import (
   accounting,
+  conformance,
   data,
   events,
   federated,
@@ -533,6 +534,7 @@ _EVENT = events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 1.0))
 _ERRORS = {"min_separation": 5, "max_participations": 2}
 _STRATEGIES = ("BandedStrategy", "ToeplitzStrategy", "BufferedStrategy", "TreeStrategy")
 _WORKLOADS = {kind: np.eye(10) for kind in _STRATEGIES} | {"TreeStrategy": None}
+_CLIP = conformance.Clip("x / (1 + |x|)", lambda record: record / (1 + abs(record).sum()), 1.0)
 BY_FUNCTION = {
   **{f"jdp.matrix_factorization.{kind}.sensitivity": _ERRORS for kind in _STRATEGIES},
   **{
@@ -665,6 +667,15 @@ BY_FUNCTION = {
   "jdp.attacks.residues.audit_residues": {**_SCORES, "spacing": 0.1},
   "jdp.attacks.spam.threshold_for": {"honest": np.arange(40.0)},
   "jdp.attacks.spam.interval_test": {"threshold": 2.0},
+  "jdp.conformance.add_remove_ledger": {"plan": conformance.Plan(0.5, 3, 1e-5)},
+  "jdp.conformance.check_implementation": {
+    "implementation": conformance.Implementation("own", "1", (_CLIP,)),
+    "seed": 0,
+    "error": 1e-6,
+  },
+  "jdp.conformance.check_part": {"part": _CLIP, "seed": 0, "error": 1e-6},
+  "jdp.conformance.failures": {"findings": conformance.check_part(_CLIP)},
+  "jdp.conformance.text_table": {"findings": conformance.check_part(_CLIP)},
   "jdp.conformance.registered_subject": {
     "name": "laplace",
     "setting": registry.Setting(4, 1.0),

@@ -67,7 +67,7 @@ def test_it_is_the_procedure_made_by_hand(key):
 def test_no_more_rounds_than_planned_and_fewer_on_request():
   algorithm = dp_fedavg(LOSS, CLIENTS, **PLAN, noise_multiplier=1.0)
   params = MODEL.init(jax.random.key(0))
-  with pytest.raises(ValueError, match="at most the 3 rounds"):
+  with pytest.raises(ValueError, match="num_rounds of at most 3, for which the noise was planned"):
     train(algorithm, params, CLIENTS, num_rounds=4)
   assert len(train(algorithm, params, CLIENTS, num_rounds=2).ledger) == 2
 
