@@ -57,8 +57,9 @@ def printed(program):
 def test_no_module_starts_a_device_when_it_is_imported():
   starters, without = map(eval, printed(_IMPORT_ALL))
   assert starters == []
-  # These measure other libraries, which the tests do not install.
-  assert {name.rpartition(".")[0] for name in without} <= {"experiments.benchmarks.peers"}
+  # These measure or check other libraries, which the tests do not install.
+  others = {"experiments.benchmarks.peers", "experiments.conformance.adapters"}
+  assert {name.rpartition(".")[0] for name in without} <= others
 
 
 @pytest.mark.parametrize("statement", ["import jdp", f"from jdp import {_LIGHT}"])
