@@ -90,7 +90,7 @@ def test_every_mechanism_states_the_epsilon_asked_for(name):
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"num_samples": 100}, "Expected --num_samples of at least 10920, 200 e.epsilon, got 100"),
+    ({"num_samples": 100}, "Expected --num_samples of at least 1478, 200 e.epsilon, got 100"),
     ({"num_canaries": 651}, "Expected --num_guesses <= --num_canaries <= 650"),
     ({"num_guesses": 301}, "Expected --num_guesses <= --num_canaries <= 650"),
   ],
