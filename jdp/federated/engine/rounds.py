@@ -234,7 +234,7 @@ def block_of_at_most(
   """
 
   @jax.jit
-  def run(noise_key, data_key, state, clients, num_rounds):
+  def several_rounds(noise_key, data_key, state, clients, num_rounds):
     structure = None
 
     @jax.jit  # so that it is traced once
@@ -255,7 +255,7 @@ def block_of_at_most(
     state, rows = jax.lax.fori_loop(0, num_rounds, write_round, (state, rows))
     return state, *jax.tree.unflatten(structure, rows)
 
-  return run
+  return several_rounds
 
 
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:

@@ -92,7 +92,7 @@ def rows(path, name):
 
 
 def test_rounds_are_compiled_once_for_a_setting(finished):
-  assert sum("round_fn" in name for name in finished.compilations) == 3
+  assert sum("several_rounds" in name for name in finished.compilations) == 3
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def make_run(**changes):
     name="example/0",
     algorithm=ALGORITHM,
     params=jnp.zeros(3),
-    clients=(),
+    clients=np.zeros((1, 1)),
     noise_key=random.seeded_key(5),
     data_key=jax.random.key(0),
     evaluate=lambda params: {"mean": params.mean()},
