@@ -29,7 +29,7 @@ def check_strategy(part: MatrixStrategy) -> list[Finding]:
   >>> rows = np.array([[1.0, 0.0], [0.8, 0.6]])  # unit rows, and a first column of norm 1.28
   >>> part = MatrixStrategy("cholesky(X)", rows, lambda b, k: 1.0, ((1, 1),))
   >>> check_strategy(part)[0].witness.got
-  'C G moves by 1.281'
+  'C G moves by 1.28'
   """
   matrix = np.asarray(part.matrix, np.float64)
   return [_checked_patterns(part, matrix, *pattern) for pattern in part.patterns]
