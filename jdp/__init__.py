@@ -19,6 +19,7 @@ if TYPE_CHECKING:
   from jdp import (
     accounting,
     attacks,
+    audits,
     conformance,
     data,
     events,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
   "accounting",
   "attacks",
+  "audits",
   "conformance",
   "data",
   "events",

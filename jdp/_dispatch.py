@@ -2,7 +2,7 @@
 
 XLA on CPU starts a program's part on each device from one small pool of threads, and lets 32 parts
 wait for each device. A loop that runs ahead of its results fills the pool with waiting parts. Then
-the first part of an earlier round finds no thread, and the others wait for it in their all-to-all.
+the first part of an earlier round finds no thread, and the others wait for it in their all-reduce.
 After 40 seconds the process is aborted. So a state that goes from round to round waits for itself
 before it is used again.
 

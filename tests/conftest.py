@@ -28,16 +28,17 @@ def key():
 
 
 @pytest.fixture
-def all_devices():
-  """A test of what `train` does with all devices."""
+def all_devices(monkeypatch):
+  """A test of what `train` does with all devices, which it would take for larger cohorts."""
+  monkeypatch.setattr("jdp.federated.engine.placement._LEAST_WORK", 1e-9)
 
 
 @pytest.fixture(autouse=True)
 def _one_device(request, monkeypatch):
   """`train` takes one device where no mesh is given: four take much longer to compile for."""
-  training = sys.modules.get("jdp.federated.runs.training")
-  if training is not None and "all_devices" not in request.fixturenames:
-    monkeypatch.setattr(training, "_all_devices", lambda algorithm, clients: None)
+  placement = sys.modules.get("jdp.federated.engine.placement")
+  if placement is not None and "all_devices" not in request.fixturenames:
+    monkeypatch.setattr(placement, "mesh_for", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 import pathlib
 import re
 
+import equinox as eqx
 import jax
 import pytest
+from flax import nnx
 
 README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
@@ -23,6 +25,41 @@ def test_a_model_and_data_of_ones_own_train_within_their_target():
   epsilon = names["jdp"].accounting.epsilon(names["result"].ledger, 1e-3)
   assert 7.92 < epsilon <= 8.0
   assert names["result"].metrics[-1]["accuracy"] > 0.7
+
+
+class Dropped(nnx.Module):
+  def __init__(self, rngs):
+    self.hidden = nnx.Linear(64, 32, rngs=rngs)
+    self.dropout = nnx.Dropout(0.1, rngs=rngs)
+    self.out = nnx.Linear(32, 10, rngs=rngs)
+
+  def __call__(self, x):
+    return self.out(self.dropout(nnx.relu(self.hidden(x.reshape(x.shape[0], -1)))))
+
+
+class Flat(eqx.Module):
+  mlp: eqx.nn.MLP
+
+  def __init__(self, key):
+    self.mlp = eqx.nn.MLP(64, 10, width_size=32, depth=1, key=key)
+
+  def __call__(self, x):
+    return self.mlp(x.reshape(-1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("constructor", "module"),
+  [("from_flax", Dropped), ("from_equinox", Flat)],
+  ids=["nnx", "equinox"],
+)
+def test_modules_of_other_libraries_need_another_constructor_alone(constructor, module):
+  linen = "jdp.models.from_flax(Net(), "
+  assert BLOCKS[0].count(linen) == 1
+  names = run(BLOCKS[0].replace(linen, f"jdp.models.{constructor}(Own, "), {"Own": module})
+  assert len(set(names["clients"].counts.tolist())) > 1
+  assert 7.92 < names["jdp"].accounting.epsilon(names["result"].ledger, 1e-3) <= 8.0
+  assert names["result"].metrics[-1]["accuracy"] > 0.6
 
 
 @pytest.mark.slow

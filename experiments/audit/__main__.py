@@ -1,6 +1,6 @@
 """Audits mechanisms, and training with canaries: proven lower bounds beside stated epsilons.
 
-There are four tasks:
+There are five tasks:
 
 * `--task=local` tells reports of two inputs apart, for every registered local mechanism
   (`jdp.conformance`). Its lower bounds on epsilon hold together with one confidence.
@@ -8,6 +8,9 @@ There are four tasks:
   them.
 * `--task=runs` tells whole runs with correlated noise apart with and without a user, in the rounds
   that tell most. A strategy that takes rows for columns must be refuted.
+* `--task=procedures` tells whole runs of every training procedure apart, and plants canaries in one
+  run of each. An observer sees all models, or the last one. Draw and Discard has its three
+  adversaries.
 * `--task=central` plants canaries among the users of private federated learning. Each run gives a
   lower bound (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
 """
@@ -25,23 +28,29 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from experiments.audit import correlated_runs
+from experiments.audit import correlated_runs, procedure_report
 from experiments.audit import report as audit_report
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
+from experiments.audit.procedure_audits import (
+  Row,
+  audit_broken_procedures,
+  audit_procedures,
+)
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.problems.images import ClassificationOptions, image_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
+from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, accounting, conformance, data, federated
-from jdp.attacks.canaries import (
+from jdp.audits.canaries import (
   canary_directions,
   cosines,
   one_shot_estimate,
   plant,
   planted_update,
 )
-from jdp.attacks.one_run import OneRunAudit, audit_one_run
+from jdp.audits.one_run import OneRunAudit, audit_one_run
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
 from jdp.ledger import Ledger
@@ -53,7 +62,7 @@ PyTree = Any
 _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
-TASKS = ("local", "broken", "runs", "central")
+TASKS = ("local", "broken", "runs", "procedures", "central")
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
 
@@ -88,9 +97,16 @@ class AuditOptions(ClassificationOptions):
   )
   num_runs: int = option(
     50_000,
-    "Runs with a user and as many without that measure the event, for each strategy of noise.",
-    check=partial(_validate.integer, 4),
+    "Runs with a user and as many without, for each strategy of noise and each procedure. For a "
+    "strategy all measure the event, for a procedure half of them.",
+    check=partial(_validate.integer, 8),
     most=10**8,
+  )
+  one_run_canaries: int = option(
+    10_000,
+    "Canaries in the one run of each procedure.",
+    check=partial(_validate.integer, 100),
+    most=10**5,
   )
   noise_multipliers: tuple[float, ...] = option(
     (0.5, 2.0, 8.0), "z of the central noise; a run for each.", check=_validate.positive
@@ -178,17 +194,29 @@ def prepare(options: AuditOptions) -> Work:
       f"{options.num_guesses} and {options.num_canaries}."
     )
 
-  def parts() -> Iterator[Part]:
+  def parts(workdir: Workdir) -> Iterator[Part]:
     if "local" in options.task:
       yield audit_report.local_part(options, audit_local(options))
     if "broken" in options.task:
       yield audit_report.broken_part(options, audit_broken(options))
     if "runs" in options.task:
       yield audit_report.runs_part(options, *audit_correlated_runs(options))
+    if "procedures" in options.task:
+      sound, broken = (
+        [_told(row) for row in audited(options)]
+        for audited in (audit_procedures, audit_broken_procedures)
+      )
+      procedure_report.save(workdir.path / procedure_report.RESULTS, sound, broken)
+      yield procedure_report.procedures_part(options, sound, broken)
     if problem:
       yield audit_report.central_part(options, problem, audit_runs(options, problem))
 
-  return lambda workdir: write_report(workdir, "audit", "Audits", parts())
+  return lambda workdir: write_report(workdir, "audit", "Audits", parts(workdir))
+
+
+def _told(row: Row) -> Row:
+  print(f"{row.name}: at least {rounded_down(row.proved, 4)}", flush=True)
+  return row
 
 
 def audit_local(options: AuditOptions) -> list[Local]:

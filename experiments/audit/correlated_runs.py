@@ -1,23 +1,28 @@
 """Whole runs of DP-FedAvg with correlated noise, as subjects of audits.
 
-One number is trained, for twelve rounds. Groups take turns, and the user of the group whose turns
-tell most sends the clip norm each time. All others send nothing.
+A linear model is trained by least squares, for twelve rounds. Groups of two users take turns. One
+is a canary in the group whose turns tell most: a label far beyond the model's reach, so that its
+update has the clip norm in each of its rounds, and one direction. It is there or not. The others
+train on data of their own, and answer to the models that the canary moved.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import conformance, sampling
+from jdp import conformance, models, sampling
 from jdp import matrix_factorization as mf
-from jdp.federated import dp_fedavg
+from jdp.data import Examples
+from jdp.federated import dp_fedavg, gradient_step
 from jdp.guarantees import Relation
 from jdp.matrix_factorization import Strategy
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 
 ROUNDS, SEPARATION = 12, 3
+_USERS, _FEATURES = 2 * SEPARATION, 2
+_OUT_OF_REACH = 1e4  # the canary's label; the models' predictions stay below 100
 DELTA = 0.1  # large, so that a sample contains many events of this probability
 _TARGET = 2.0  # by moments; the ledger states less
 
@@ -54,31 +59,36 @@ BROKEN = {"banded, rows for columns": lambda: rows_for_columns(ROUNDS, SEPARATIO
 
 
 def subject(strategy: Strategy) -> conformance.Subject:
-  """The run with the strategy: a user's presence against its absence, by the worst turns."""
+  """The run with the strategy: a canary's presence against its absence, by the worst turns."""
   columns = strategy.matrix()
   told = [np.sum(np.sum(columns[:, group::SEPARATION], 1) ** 2) for group in range(SEPARATION)]
-  victim = np.arange(SEPARATION) == np.argmax(told)
+  clients = {"present": _clients(int(np.argmax(told)), 1.0)}
+  clients["absent"] = _clients(int(np.argmax(told)), 0.0)
+  model = models.Model(
+    lambda key: jnp.zeros((_FEATURES, 1)), lambda params, inputs: inputs @ params
+  )
   algorithm = dp_fedavg(
-    lambda params, examples: jnp.float32(0),
-    victim,
-    cohort_size=1,
+    models.squared_error(model),
+    clients["present"],
+    cohort_size=_USERS // SEPARATION,
     clip_norm=1.0,
     num_rounds=ROUNDS,
     target_epsilon=_TARGET,
     delta=DELTA,
-    local_update=lambda loss: _send,
-    sampler=sampling.min_separation(SEPARATION, SEPARATION, ROUNDS // SEPARATION),
+    local_update=partial(gradient_step, learning_rate=0.1),
+    sampler=sampling.min_separation(_USERS, SEPARATION, ROUNDS // SEPARATION),
     strategy=strategy,
     relation=Relation.ZERO_OUT,
   )
-  present = jnp.asarray(victim[:, None], jnp.float32)
-  clients = {"present": present, "absent": jnp.zeros_like(present)}
   return conformance.run_subject(
-    algorithm, jnp.zeros(1), clients, relation=Relation.ZERO_OUT, delta=DELTA
+    algorithm, jnp.zeros((_FEATURES, 1)), clients, relation=Relation.ZERO_OUT, delta=DELTA
   )
 
 
-def _send(key: Any, params: Any, client: Any, project: Any = None) -> Any:
-  """A client's update is its own number."""
-  del key, params, project
-  return client
+def _clients(canary: int, weight: float) -> Examples:
+  """Three examples of each user; those of the canary, user number `canary`, may not count."""
+  rng = np.random.default_rng(0)
+  inputs = rng.uniform(-0.5, 0.5, (_USERS, 3, _FEATURES))
+  labels, mask = rng.uniform(-1, 1, (_USERS, 3)), np.ones((_USERS, 3))
+  inputs[canary], labels[canary], mask[canary] = (1.0, 0.0), _OUT_OF_REACH, weight
+  return Examples(*(jnp.asarray(x, jnp.float32) for x in (inputs, labels, mask)))

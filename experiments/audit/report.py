@@ -11,7 +11,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
-from jdp.attacks.canaries import one_shot_estimate
+from jdp.audits.canaries import one_shot_estimate
 from jdp.guarantees import rounded_down, rounded_up
 
 
@@ -47,12 +47,12 @@ def runs_part(options: Any, sound: Sequence[Any], broken: Sequence[Any]) -> Part
 {_verdict(above)} The last row is broken: it takes the norms of the strategy's rows for those of its
 columns, and its noise is calibrated by them. {found}
 
-Each of the runs is one of DP-FedAvg: {ROUNDS} rounds, of which one user is in every {SEPARATION}rd
-and sends the clip norm, or nothing (zero-out). The observer sees the model after each round, and
-takes the inner product of its changes with what the user changes, divided by the covariance of the
-noise: no statistic tells more. Epsilons are stated for one Gaussian release of the whole run. The
-bounds hold together with probability {options.confidence}. A tree has noise that no release uses,
-so its bound is lower."""
+Each of the runs trains a linear model by DP-FedAvg: {ROUNDS} rounds of two users. One of six users
+is in every {SEPARATION}rd round, and has a label far out of reach, so that its update has the clip
+norm; or no data (zero-out). The observer sees the model after each round, and takes the inner
+product of its changes with what the user changes, divided by the covariance of the noise. Epsilons
+are stated for one Gaussian release of the whole run. The bounds hold together with probability
+{options.confidence}. A tree has noise that no release uses, so its bound is lower."""
   return Part("Whole runs with correlated noise", text)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from absl import app, flags
 
 from jdp.events import GaussianSum, PoissonSampling, Round, ShuffledBatches
-from jdp.federated.runs.training import central_epsilon
+from jdp.federated.runs.budget import central_epsilon
 from jdp.ledger import DurableLedger, Ledger, load
 
 _EVENTS = flags.DEFINE_integer("events", 10**6, "Distinct events to load.", lower_bound=1)

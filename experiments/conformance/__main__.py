@@ -9,12 +9,12 @@ There are two tasks:
 """
 
 import dataclasses
-import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from experiments.conformance import adapters, broken
+from experiments.conformance import adapters, broken, results
 from experiments.conformance import report as conformance_report
 from experiments.runner import files
 from experiments.runner.launch import Experiment, Work, launch
@@ -57,12 +57,14 @@ class Checked(NamedTuple):
   Attributes:
     library: its name.
     version: of it; "not installed" if it is not there.
-    findings: all of its parts that were asked for.
+    findings: those of each kind of part that was asked for.
+    seconds: of processor time that each kind took.
   """
 
   library: str
   version: str
-  findings: list[Finding]
+  findings: dict[str, list[Finding]]
+  seconds: dict[str, float]
 
 
 class Hunted(NamedTuple):
@@ -83,12 +85,17 @@ def prepare(options: ConformanceOptions) -> Work:
   """Returns the work; nothing is read beforehand."""
 
   def parts(workdir: Workdir) -> Iterator[Part]:
+    found: dict[str, object] = {}
     if "libraries" in options.task:
       checked = [check_library(options, library) for library in options.libraries]
-      files.write(workdir.path / "findings.json", json.dumps(to_json(checked), indent=1).encode())
-      yield from conformance_report.library_parts(checked, options.error)
+      found |= libraries_json(checked)
+      every = {own.library: [f for kind in own.findings.values() for f in kind] for own in checked}
+      yield from conformance_report.library_parts(found, every, options.error)
     if "faults" in options.task:
-      yield conformance_report.faults_part(hunt(options), options.error)
+      hunted = hunt(options)
+      found |= faults_json(hunted)
+      yield conformance_report.faults_part(hunted, options.error)
+    files.write_json(workdir.path / results.FINDINGS, found)
 
   return lambda workdir: write_report(workdir, "conformance", "Conformance", parts(workdir))
 
@@ -96,15 +103,18 @@ def prepare(options: ConformanceOptions) -> Work:
 def check_library(options: ConformanceOptions, library: str) -> Checked:
   """All findings about a library; none if it is not installed."""
   if not adapters.is_installed(library):
-    return Checked(library, "not installed", [])
-  whole = adapters.implementation(library)
-  kinds = options.parts
-  asked = whole._replace(parts=tuple(p for p in whole.parts if type(p).__name__ in kinds))
-  findings = conformance.check_implementation(
-    asked, seed=options.seed, error=options.error, report=_print_failure
-  )
-  # What was not asked for is no finding.
-  return Checked(library, whole.version, [found for found in findings if found.part in kinds])
+    return Checked(library, "not installed", {}, {})
+  whole, findings, seconds = adapters.implementation(library), {}, {}
+  for kind in options.parts:
+    begun = time.process_time()
+    asked = whole._replace(parts=tuple(p for p in whole.parts if type(p).__name__ == kind))
+    found = conformance.check_implementation(
+      asked, seed=options.seed, error=options.error, report=_print_failure
+    )
+    # Kinds that were not asked for are no finding.
+    findings[kind] = [own for own in found if own.part == kind]
+    seconds[kind] = time.process_time() - begun
+  return Checked(library, whole.version, findings, seconds)
 
 
 def hunt(options: ConformanceOptions) -> list[Hunted]:
@@ -116,19 +126,28 @@ def hunt(options: ConformanceOptions) -> list[Hunted]:
   ]
 
 
-def to_json(checked: list[Checked]) -> dict[str, object]:
-  """The counts of each library, and its failures with their witnesses."""
-  return {
+def libraries_json(checked: list[Checked]) -> dict[str, object]:
+  """The counts of each library, and its failures with their witnesses, by kinds of parts."""
+  libraries = {
     own.library: {
       "version": own.version,
-      "counts": conformance_report.counts(own.findings),
-      "failures": [
-        {"call": found.call, "check": found.check, **found.witness._asdict()}
-        for found in own.findings
-        if found.witness
-      ],
+      "parts": {
+        kind: results.of_part(found, own.seconds[kind]) for kind, found in own.findings.items()
+      },
     }
     for own in checked
+  }
+  return {"libraries": libraries}
+
+
+def faults_json(hunted: list[Hunted]) -> dict[str, object]:
+  """The names of all faults, of those that were missed, and of those found where there is none."""
+  return {
+    "faults": {
+      "tried": [own.fault for own in hunted],
+      "missed": [own.fault for own in hunted if not own.found],
+      "accused": [own.fault for own in hunted if own.accused],
+    }
   }
 
 

@@ -71,6 +71,19 @@ def _clip_by_layer(record: np.ndarray) -> np.ndarray:
   return np.concatenate([_clip(half) for half in np.split(record, 2)])
 
 
+def _clip_at_half_precision(record: np.ndarray) -> np.ndarray:
+  """The norm is computed in float16: one of 1.0003 is 1 there."""
+  with np.errstate(all="ignore"):
+    half = record.astype(np.float16)
+    norm = np.sqrt(np.sum(half * half, dtype=np.float16))
+    return np.nan_to_num(record / np.maximum(np.float32(norm), np.float32(_CLIP_NORM)), posinf=0)
+
+
+def _clip_in_place(record: np.ndarray) -> np.ndarray:
+  record[:] = _clip(record)
+  return record
+
+
 def _clipped(records: np.ndarray) -> np.ndarray:
   return np.stack([_clip(record) for record in records]) if len(records) else 1.0 * records
 
@@ -94,6 +107,15 @@ def _of_sums() -> dict[str, Fault]:
     start = np.zeros((1, records.shape[1]), np.float32)
     return np.cumsum(np.concatenate([start, _clipped(records).astype(np.float32)]), axis=0)[-1]
 
+  def padded(records: np.ndarray) -> np.ndarray:
+    # Batches of four, whose last one is filled up with the last record.
+    missing = -len(records) % 4
+    return total(np.concatenate([records, np.repeat(records[-1:], missing, axis=0)]))
+
+  def direction(records: np.ndarray) -> np.ndarray:
+    found = total(records)
+    return found / max(float(np.linalg.norm(found)), 1e-6)
+
   def aggregate(
     apply: Callable[[np.ndarray], np.ndarray],
     sensitivity: float = _CLIP_NORM,
@@ -112,6 +134,12 @@ def _of_sums() -> dict[str, Fault]:
       Clip("clip by layer", _clip_by_layer, _CLIP_NORM),
       Clip("clip by layer", _clip_by_layer, math.sqrt(2) * _CLIP_NORM),
     ),
+    "norms are computed in float16": Fault(
+      Clip("float16 norm", _clip_at_half_precision, _CLIP_NORM), Clip("clip", _clip, _CLIP_NORM)
+    ),
+    "records are clipped in place": Fault(
+      Clip("x[:] = clip(x)", _clip_in_place, _CLIP_NORM), Clip("clip", _clip, _CLIP_NORM)
+    ),
     "replace-one sensitivity is off by 2": Fault(
       aggregate(total, relation=replaced), aggregate(total, 2 * _CLIP_NORM, replaced)
     ),
@@ -122,6 +150,8 @@ def _of_sums() -> dict[str, Fault]:
       aggregate(realised_mean, share), aggregate(mean, share)
     ),
     "a sample is cut into microbatches": Fault(aggregate(microbatch_means), aggregate(total)),
+    "the last batch is filled up with its last record": Fault(aggregate(padded), aggregate(total)),
+    "the sum is scaled to norm 1": Fault(aggregate(direction), aggregate(total)),
     "a running float32 sum": Fault(
       aggregate(running, takes_thousands=True), aggregate(total, takes_thousands=True)
     ),
@@ -157,6 +187,22 @@ def _of_noise() -> dict[str, Fault]:
   def of_sum(seed: int) -> np.ndarray:
     return 4 * fresh(seed)
 
+  def uniform(seed: int) -> np.ndarray:
+    edge = math.sqrt(3) * _STDDEV
+    return np.random.default_rng(seed).uniform(-edge, edge, (_ROUNDS, 2, _SIZE))
+
+  def cut_off(seed: int) -> np.ndarray:
+    return np.clip(fresh(seed), -3 * _STDDEV, 3 * _STDDEV)
+
+  def from_one_stream(begin: int) -> np.ndarray:
+    stream = np.random.default_rng(0).normal(0, _STDDEV, 8 * _ROUNDS * _SIZE)
+    return stream[begin : begin + 2 * _ROUNDS * _SIZE].reshape(_ROUNDS, 2, _SIZE)
+
+  def overlapping(seed: int) -> np.ndarray:
+    # A leaf's numbers begin where another one's are only half used up.
+    stream = np.random.default_rng(seed).normal(0, _STDDEV, (_ROUNDS, 2 * _SIZE))
+    return np.stack([stream[:, :_SIZE], stream[:, _SIZE // 4 : _SIZE // 4 + _SIZE]], axis=1)
+
   def noise(draw: Callable[[int], np.ndarray], **options: Callable[[int], np.ndarray]) -> Noise:
     return Noise(draw.__name__, draw, _LEAVES, _STDDEV**2 * np.eye(_ROUNDS), **options)
 
@@ -168,6 +214,10 @@ def _of_noise() -> dict[str, Fault]:
     "a resumed run draws its first noise again": noise(fresh, resumed=key_restarts),
     "every device adds the whole noise": noise(per_device),
     "devices draw their shards with one key": noise(same_on_devices),
+    "noise is uniform, of the right deviation": noise(uniform),
+    "noise is cut off at three deviations": noise(cut_off),
+    "leaves draw from overlapping parts of a stream": noise(overlapping),
+    "a seed is an offset into one stream": noise(from_one_stream),
     "a sum is noised as a mean": noise(of_mean),
     "a mean is noised as a sum": noise(of_sum),
   }
@@ -217,6 +267,22 @@ def _of_sampling() -> dict[str, Fault]:
     drawn[:, _POPULATION - 1] |= drawn[:, _POPULATION:].any(axis=1)
     return drawn[:, :_POPULATION]
 
+  def cut_to_capacity(seed: int, num_rounds: int) -> np.ndarray:
+    # Whoever is drawn beyond the sixth place of a batch is left out: one round in seventy.
+    drawn = poisson(seed, num_rounds)
+    return drawn & (np.cumsum(drawn, axis=1) <= 6)
+
+  def fetched_twice(seed: int, num_rounds: int) -> np.ndarray:
+    # From round 1 on, every second batch is used for two rounds.
+    return poisson(seed, num_rounds)[(np.arange(num_rounds) + 1) // 2 * 2 - 1]
+
+  def repeats(seed: int, num_rounds: int) -> np.ndarray:
+    return poisson(seed, num_rounds)[np.arange(num_rounds) % (num_rounds // 2)]
+
+  def drawn_again(seed: int, num_rounds: int) -> np.ndarray:
+    drawn = poisson(seed, num_rounds)
+    return np.concatenate([drawn[: num_rounds // 2], drawn[: num_rounds - num_rounds // 2]])
+
   def too_close(seed: int, num_rounds: int) -> np.ndarray:
     # A new order in each epoch: the last of one may be the first of the next.
     return shuffled(seed, num_rounds)
@@ -231,6 +297,16 @@ def _of_sampling() -> dict[str, Fault]:
     "fixed batches are called Poisson": Fault(right._replace(call="fixed", draw=fixed), right),
     "a shuffled epoch is called Poisson": Fault(
       right._replace(call="shuffled", draw=shuffled), right
+    ),
+    "Poisson batches are cut to a capacity": Fault(
+      right._replace(call="cut_to_capacity", draw=cut_to_capacity), right
+    ),
+    "a batch that was fetched early is used twice": Fault(
+      right._replace(call="fetched_twice", draw=fetched_twice), right
+    ),
+    "who takes part repeats itself": Fault(right._replace(call="repeats", draw=repeats), right),
+    "a resumed run draws its first samples again": Fault(
+      right._replace(resumed=drawn_again), right._replace(resumed=poisson)
     ),
     "indices past the end stand for the last record": Fault(
       right._replace(call="clamped", draw=clamped), right
@@ -257,6 +333,13 @@ def _of_accounting() -> dict[str, Fault]:
     mu = q * math.sqrt(plan.num_rounds * math.expm1(min(z**-2, 700.0)))
     return accounting.gaussian_epsilon(max(1 / mu, 1e-4), plan.delta)
 
+  def one_round_short(plan: Plan, noise_multiplier: float) -> float:
+    return gaussian(plan._replace(num_rounds=max(plan.num_rounds - 1, 1)), noise_multiplier)
+
+  def delta_each_round(plan: Plan, noise_multiplier: float) -> float:
+    once = plan._replace(num_rounds=1, delta=plan.delta)
+    return math.sqrt(plan.num_rounds) * gaussian(once, noise_multiplier)
+
   def noise(plan: Plan, target: float) -> float:
     return accounting.calibrate_noise_multiplier(
       target, plan.delta, plan.sampling_probability, plan.num_rounds, accountant="rdp"
@@ -265,11 +348,30 @@ def _of_accounting() -> dict[str, Fault]:
   def loose_noise(plan: Plan, target: float) -> float:
     return noise(plan, target + 0.5)
 
+  def exact_noise(plan: Plan, target: float) -> float:
+    found = accounting.gaussian_noise_multiplier(target, plan.delta)
+    return found * math.sqrt(plan.num_rounds)
+
+  def cut_noise(plan: Plan, target: float) -> float:
+    return math.floor(10 * exact_noise(plan, target)) / 10
+
   one = {"ledger": unsampled_replace_one, "unsampled": True}
   return {
     "replace-one is accounted for as add/remove": Fault(
       Accountant("gaussian, replace one", gaussian, **one),  # type: ignore[arg-type]
       Accountant("gaussian, replace one", replaced, **one),  # type: ignore[arg-type]
+    ),
+    "a run's last round is not counted": Fault(
+      Accountant("gaussian, T - 1", one_round_short, unsampled=True),
+      Accountant("gaussian", gaussian, unsampled=True),
+    ),
+    "delta is spent in every round": Fault(
+      Accountant("gaussian, composed", delta_each_round, unsampled=True),
+      Accountant("gaussian", gaussian, unsampled=True),
+    ),
+    "the noise multiplier is cut to a decimal": Fault(
+      Calibration("cut noise", cut_noise, unsampled=True),
+      Calibration("noise", exact_noise, unsampled=True),
     ),
     "the central limit is taken for a bound": Fault(
       Accountant("central limit", central_limit), Accountant("RDP", epsilon)
@@ -295,6 +397,24 @@ def _of_strategies() -> dict[str, Fault]:
   def right(b: int, k: int) -> float:
     return strategy.sensitivity(min_separation=b, max_participations=k)
 
+  def orthogonal(b: int, k: int) -> float:
+    # Columns of a wider band than the separation are not orthogonal.
+    del b
+    return math.sqrt(k) * single(1, 1)
+
+  def equal_gaps(b: int, k: int) -> float:
+    patterns = (range(first, 40, gap)[:k] for gap in range(b, 40) for first in range(40))
+    return max(float(np.linalg.norm(uneven[:, list(own)].sum(axis=1))) for own in patterns)
+
+  def all_gaps(b: int, k: int) -> float:
+    # Orthogonal columns: the longest ones that are far enough apart, found from the last backwards.
+    lengths, best = np.diagonal(uneven) ** 2, np.zeros((k + 1, 40 + b))
+    for taken in range(1, k + 1):
+      for t in reversed(range(40)):
+        best[taken, t] = max(best[taken, t + 1], lengths[t] + best[taken - 1, t + b])
+    return math.sqrt(best[k, 0])
+
+  uneven = np.diag(np.where(np.isin(np.arange(40), (3, 11, 30)), 2.0, 1.0))
   sound = MatrixStrategy("banded_toeplitz(12, 4)", strategy.matrix(), right, ((4, 3),))
   return {
     "row norms are taken for column norms": Fault(
@@ -302,4 +422,12 @@ def _of_strategies() -> dict[str, Fault]:
       MatrixStrategy("C, C^T C = X", columns, lambda b, k: math.sqrt(k), ((4, 3),)),
     ),
     "participations are not counted": Fault(sound._replace(sensitivity=single), sound),
+    "overlapping bands are taken for orthogonal": Fault(
+      sound._replace(sensitivity=orthogonal, patterns=((2, 3),)),
+      sound._replace(patterns=((2, 3),)),
+    ),
+    "participations are counted at equal gaps alone": Fault(
+      MatrixStrategy("equal gaps", uneven, equal_gaps, ((5, 3),)),
+      MatrixStrategy("all gaps", uneven, all_gaps, ((5, 3),)),
+    ),
   }

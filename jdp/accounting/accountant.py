@@ -135,10 +135,11 @@ def epsilon_interval(
   """An interval that holds the least epsilon which a ledger's events guarantee at a delta.
 
   Both ends come from privacy loss distributions (`jdp.accounting.pld`), rounding errors included.
-  The upper end is a guarantee, as that of `epsilon`. Below the lower end there is none:
-  neighbouring data sets exist whose releases differ by more. Such data sets are known for some
-  events (`jdp.accounting.pld.attained` says which); the others count as free in the lower end,
-  which is 0 if they are all of the ledger.
+  The upper end is a guarantee, as that of `epsilon`. Below the lower end there is none for who
+  sees the releases as their events state them: neighbouring data sets exist whose releases differ
+  by more. Such data sets are known for some events (`jdp.accounting.pld.attained` says which); the
+  others count as free in the lower end, which is 0 if they are all of the ledger. Who sees less (a
+  rounded result, or the last model alone) may learn less.
 
   Args:
     ledger: what was done.
@@ -147,7 +148,9 @@ def epsilon_interval(
     observer: server, clients or model; None: the ledger's only one.
     tolerance: how wide the interval may be, relative to its upper end, or a tenth of it absolutely,
       if all events' pairs are attained and nothing overflows; in [1e-6, 0.1]. It is met but for
-      extreme runs: compare the ends.
+      extreme runs: compare the ends. Of more than 10^7 sampled rounds the grid has a limit: the
+      ends are about .2 % apart at 10^8, 3 % at 10^9 and 30 % at 10^10. Beyond, the upper end is
+      that of Renyi divergences, and the lower one 0.
 
   Returns:
     (lower, upper), 0 <= lower <= upper; (0, 0) for an empty ledger.
@@ -169,7 +172,7 @@ def epsilon_interval(
     return 0.0, 0.0
   from jdp.accounting.pld import profile
 
-  lowest, highest = 0.0, math.inf
+  lowest, highest, width = 0.0, math.inf, math.inf
   with np.errstate(all="ignore"):
     attained, overflow = _attained(ledger, relation, observer)
     for refinement in range(_REFINEMENTS):
@@ -180,7 +183,9 @@ def epsilon_interval(
       lowest = max(
         lowest, profile.lower_epsilon(attained, min(1.0, delta + charged), highest, finer)
       )
-      if not attained.groups or highest - lowest <= tolerance * max(highest, 0.1):
+      before, width = width, highest - lowest
+      # Of what a grid four times as fine hardly narrows, the grid is not the cause.
+      if not attained.groups or width <= tolerance * max(highest, 0.1) or width > before / 2:
         break
   return min(lowest, highest), highest
 
@@ -192,10 +197,10 @@ def _attained(
   from jdp.accounting.pld.attained import attained_losses
 
   events, chosen = events_seen(ledger, relation, observer)
-  rounds, known = events_of_type(Round, events), bool(events_of_type(LocalRelease, events))
-  return attained_losses(rounds, chosen, sample_known=known), compose_rounds(
-    rounds, chosen, sample_known=known
-  ).overflow
+  if any(isinstance(event, LocalRelease) for event, _ in ledger.entries):
+    return Composition({}), 0.0
+  rounds = events_of_type(Round, events)
+  return attained_losses(rounds, chosen), compose_rounds(rounds, chosen).overflow
 
 
 def _number(name: str, value: float) -> float:

@@ -9,10 +9,25 @@ what they cost unsampled. The same holds for any query that is not named here.
 * Gaussian sums and weighted averages have the pair of arXiv 1908.10530, Section 3. A null record
   contributes what an absent one does. To an average it adds no weight either.
 * Laplace sums, and under add/remove every pure release, have log(1 + q (e^eps - 1)) for eps (arXiv
-  1807.01647, Theorem 8).
+  1807.01647, Section 4).
 * Other releases cost what they cost unsampled. Given the sample, the two runs are equal or
   neighbours, and divergences are jointly quasi-convex.
 * At q = 1 nothing is sampled.
+
+**Truncated Poisson samples** (arXiv 2508.15089, Section 3), add/remove or zero-out. Let it be known
+which other records are drawn. With fewer of them than the capacity B, the record is as in a Poisson
+sample. With M >= B the others' part is a uniform B-subset, whatever M is. The record is in the
+sample with probability q B / (M + 1), on average over M with a share r, and then in the place of
+another. So whether the sample is full is a mixture of two pairs:
+
+* A record that leaves: the Poisson-sampled Gaussian of (q, z), or that of r and the multiplier for
+  a replacement.
+* A null record keeps its place: of a full sample one side has (1 - r) C + r P, the other (1 - r) C
+  + r P', with P' nearer to P than C may be. By advanced joint convexity (arXiv 1807.01647) the
+  pair of a sample of fixed size dominates, for the share r and a replacement.
+
+Other queries cost what they cost unsampled under zero-out, and are refused under add/remove: in a
+full sample others move.
 
 **Samples of fixed size**, replace-one:
 
@@ -72,8 +87,10 @@ from jdp.accounting.pair_families import (
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
+  NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
+  TRUNCATED_GAUSSIAN,
   DominatingPair,
   pure_epsilon,
 )
@@ -95,6 +112,7 @@ from jdp.events import (
   RandomizedResponse,
   Round,
   ShuffledBatches,
+  TruncatedPoissonSampling,
   WeightedAverage,
 )
 from jdp.guarantees import Relation
@@ -102,7 +120,7 @@ from jdp.guarantees import Relation
 EPOCHS = (ShuffledBatches, BallsInBins, RandomAllocation)
 """Samplings under which a record takes part in a fixed number of rounds of an epoch, at most."""
 
-_PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE)
+_PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE, NULL_RESPONSE)
 # Queries whose noise is the same whoever takes part. No other query is amplified.
 _CENTRAL = (
   GaussianSum,
@@ -137,6 +155,8 @@ def amplified_pairs(
       f"Expected a sampling that has an analysis, got {sampling_type.__name__}; record the round "
       "as a PoissonSampling of probability 1, which amplifies nothing."
     )
+  if isinstance(event.sampling, TruncatedPoissonSampling):
+    return (_truncated(event, relation, sample_known),)
   if isinstance(event.query, NonPrivate):
     # Infinite under every relation, so the sampling's own analysis is not asked.
     return (DominatingPair(NON_PRIVATE, ()),)
@@ -208,6 +228,7 @@ def _cyclic(
 # For each sampling: the relations under which the releases of one record are charged.
 _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
   PoissonSampling: _poisson,
+  TruncatedPoissonSampling: _poisson,
   FixedSizeSampling: _fixed_size,
   ShuffledBatches: _shuffled,
   BallsInBins: _allocated,
@@ -245,6 +266,32 @@ def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> Domina
   if pair.family in _PURE and (pair.family is LAPLACE or relation is not Relation.ZERO_OUT):
     return DominatingPair(PURE, (_log_mixture(q, pure_epsilon(pair)),))
   return pair
+
+
+def _truncated(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
+  """The pair of a release of a truncated Poisson sample."""
+  sampling: Any = event.sampling
+  own = dominating_pair(event.query, relation, event.relation)
+  hidden = is_central(event.query) and not sample_known
+  if own.family is NON_PRIVATE:
+    return own
+  if relation is Relation.ADD_REMOVE and not (hidden and own.family is GAUSSIAN):
+    raise ValueError(
+      f"Expected relation zero_out for TruncatedPoissonSampling with {type(event.query).__name__}, "
+      "got add_remove: of a full sample, a record that leaves makes room for another; pass "
+      "relation='zero_out', or sample by PoissonSampling."
+    )
+  if hidden and relation is Relation.REPLACE_ONE:
+    raise ValueError(
+      "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
+      "pass one of them as relation, or sample by FixedSizeSampling."
+    )
+  if not hidden or own.family is not GAUSSIAN:
+    return own
+  replaced = dominating_pair(event.query, Relation.REPLACE_ONE, event.relation).parameters[1]
+  whole = sampling.full_probability, sampling.share_when_full, replaced
+  null = float(relation is Relation.ZERO_OUT)
+  return DominatingPair(TRUNCATED_GAUSSIAN, (sampling.probability, own.parameters[1], *whole, null))
 
 
 def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> DominatingPair:

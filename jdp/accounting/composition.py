@@ -11,10 +11,12 @@ This module adds the counts and the epochs. Rounds with correlated noise cost wh
 (`jdp.accounting.correlated_runs`).
 """
 
+import dataclasses
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -35,21 +37,38 @@ from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
-E = TypeVar("E", bound=Event)
+S = TypeVar("S", bound=Any)  # an event, or what stands for several of one scope
+Tables = defaultdict[PairFamily, Counter[tuple[float, ...]]]
 _MOST = 2**53  # above it a count is no float64
 
 
-class Composition(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composition:
   """Dominating pairs with independent randomness, equal ones counted together.
 
   Attributes:
-    groups: for each family the parameters of its pairs, float64 [E, P], and the count of each,
-      float64 [E].
+    own: for each family the parameters of its pairs, float64 [E, P], and the count of each, float64
+      [E].
     overflow: sum over all rounds of the probability that a sample outgrew its capacity.
+    parts: what comes beside its own pairs. They keep what they cost, so that it is not summed up
+      again for every ledger that has them.
   """
 
-  groups: Mapping[PairFamily, tuple[np.ndarray, np.ndarray]]
+  own: Mapping[PairFamily, tuple[np.ndarray, np.ndarray]]
   overflow: float = 0.0
+  parts: tuple["Composition", ...] = ()
+
+  @functools.cached_property
+  def groups(self) -> Mapping[PairFamily, tuple[np.ndarray, np.ndarray]]:
+    """All pairs, those of its parts too, in the form of its own."""
+    if not self.parts:
+      return self.own
+    tables: Tables = defaultdict(Counter)
+    for part in (*self.parts, self):
+      for family, (parameters, counts) in part.own.items():
+        for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
+          tables[family][tuple(row)] += count
+    return _arrays(tables)
 
   def rdp(self, orders: tuple[float, ...]) -> np.ndarray:
     """The divergences [A] of all pairs together, each a number >= 0 or infinity.
@@ -57,9 +76,14 @@ class Composition(NamedTuple):
     Raises:
       ValueError: if a family gives anything else.
     """
-    return self._total(
+    own = self._total(
       np.zeros(len(orders)), lambda family, parameters: family.rdp(parameters, np.array(orders))
     )
+    return sum((part._kept_rdp(orders) for part in self.parts), start=own)
+
+  @functools.cached_property
+  def _kept_rdp(self) -> Callable[[tuple[float, ...]], np.ndarray]:
+    return functools.lru_cache(maxsize=1024)(self.rdp)
 
   def max_loss(self) -> float:
     """The epsilon of pure differential privacy, by basic composition; infinite if there is none.
@@ -67,18 +91,23 @@ class Composition(NamedTuple):
     Raises:
       ValueError: if a family gives no number >= 0.
     """
-    return float(self._total(np.zeros(()), lambda family, parameters: family.max_loss(parameters)))
+    return self._max_loss
+
+  @functools.cached_property
+  def _max_loss(self) -> float:
+    own = self._total(np.zeros(()), lambda family, parameters: family.max_loss(parameters))
+    return float(own) + sum(part.max_loss() for part in self.parts)
 
   def _total(
     self, total: np.ndarray, cost: Callable[[PairFamily, np.ndarray], np.ndarray]
   ) -> np.ndarray:
-    """The sum of all pairs' costs.
+    """The sum of its own pairs' costs.
 
     Every analysis passes here, so NaN is refused here: it must never look like a small number
     later.
     """
     with np.errstate(all="ignore"):  # Overflow gives infinity, an upper bound.
-      for family, (parameters, counts) in self.groups.items():
+      for family, (parameters, counts) in self.own.items():
         costs = cost(family, parameters)
         if not np.all(costs >= 0):
           wrong = parameters[~np.all((costs >= 0).reshape(len(parameters), -1), axis=1)][0]
@@ -95,7 +124,7 @@ def compose_pairs(
   items: Iterable[tuple[DominatingPair, int]], overflow: float = 0.0
 ) -> Composition:
   """The composition of (pair, count) items."""
-  tables: defaultdict[PairFamily, Counter[tuple[float, ...]]] = defaultdict(Counter)
+  tables: Tables = defaultdict(Counter)
   for (family, parameters), count in items:
     if not all(parameter >= 0 for parameter in parameters):
       raise ValueError(
@@ -103,23 +132,27 @@ def compose_pairs(
         "analysis of the query."
       )
     tables[family][parameters] += count
-  groups = {
+  return Composition(_arrays(tables), overflow)
+
+
+def _arrays(tables: Tables) -> dict[PairFamily, tuple[np.ndarray, np.ndarray]]:
+  """Each family's counted parameters as two arrays."""
+  return {
     family: (
       np.array(list(table), float).reshape(len(table), -1),
       np.array(list(table.values()), float),
     )
     for family, table in tables.items()
   }
-  return Composition(groups, overflow)
 
 
 def compose_both(first: Composition, second: Composition) -> Composition:
   """Concatenates two compositions."""
-  groups = {**first.groups}
-  for family, group in second.groups.items():
+  groups = {**first.own}
+  for family, group in second.own.items():
     parts = [groups[family], group] if family in groups else [group]
     groups[family] = np.concatenate([p for p, _ in parts]), np.concatenate([n for _, n in parts])
-  return Composition(groups, first.overflow + second.overflow)
+  return Composition(groups, first.overflow + second.overflow, (*first.parts, *second.parts))
 
 
 def most_severe_pairs(
@@ -180,6 +213,16 @@ def compose_rounds(
     items += _of_epochs(stream, relation, sample_known)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
+
+
+def stands_alone(event: Event) -> TypeGuard[Round]:
+  """Whether a round costs the same whatever other rounds there are."""
+  return (
+    isinstance(event, Round)
+    and not isinstance(event.sampling, EPOCHS)
+    and not isinstance(event.query, BestOfRuns)
+    and not is_correlated(event.query)
+  )
 
 
 def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
@@ -281,8 +324,15 @@ def events_seen(
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different
       units. Also if events were chosen adaptively, and may not.
   """
-  counts: Counter[Event] = Counter()
-  for event, count in ledger.entries:
+  return seen_among(ledger.entries, relation, observer, adaptive=adaptive)
+
+
+def seen_among(
+  entries: Sequence[tuple[S, int]], relation: str | None, observer: str | None, *, adaptive: bool
+) -> tuple[Mapping[S, int], Relation]:
+  """`events_seen` of entries, which are events or stand for several of one scope."""
+  counts: Counter[S] = Counter()
+  for event, count in entries:
     counts[event] += count
   if counts and max(counts.values()) > _MOST:
     raise ValueError(
@@ -298,7 +348,7 @@ def events_seen(
     )
   seen = {event: count for event, count in counts.items() if event.observer == chosen}
   if not adaptive:
-    refuse_adaptive(event for event, _ in ledger.entries if event.observer == chosen)
+    refuse_adaptive(event for event, _ in entries if event.observer == chosen)
   if len(units := {event.unit for event in seen}) > 1:
     raise ValueError(
       f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each."
@@ -310,9 +360,9 @@ def events_seen(
   )
 
 
-def refuse_adaptive(events: Iterable[Event]) -> None:
+def refuse_adaptive(events: Iterable[Any]) -> None:
   """Refuses events of which the sum of the costs is no guarantee."""
-  if number := sum(bool(event.adaptive) for event in events):
+  if number := sum(int(event.adaptive) for event in events):
     raise ValueError(
       "Expected events whose sampling and noise were fixed before the run, got "
       f"{number} kinds chosen from earlier releases, which composition theorems do not cover; "
@@ -321,7 +371,7 @@ def refuse_adaptive(events: Iterable[Event]) -> None:
     )
 
 
-def events_of_type(event_type: type[E], events: Mapping[Event, int]) -> dict[E, int]:
+def events_of_type(event_type: type[S], events: Mapping[Any, int]) -> dict[S, int]:
   """The counted events of one type."""
   return {event: count for event, count in events.items() if isinstance(event, event_type)}
 

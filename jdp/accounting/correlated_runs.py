@@ -53,6 +53,7 @@ from jdp.events import (
   Round,
   SamplingEvent,
   ShuffledBatches,
+  TruncatedPoissonSampling,
 )
 from jdp.guarantees import Relation
 
@@ -217,7 +218,8 @@ def _check_sampling(rows: Sequence[_Row]) -> None:
 
 def _check_relation(sampling: SamplingEvent, relation: Relation) -> None:
   """Refuses add/remove where a record that leaves may move others to other rounds."""
-  drawn_alone = not isinstance(sampling, FixedSizeSampling | ShuffledBatches)
+  together = TruncatedPoissonSampling | FixedSizeSampling | ShuffledBatches
+  drawn_alone = not isinstance(sampling, together)
   if relation is Relation.ADD_REMOVE and not getattr(sampling, "by_identity", drawn_alone):
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(sampling).__name__} with correlated "
@@ -249,6 +251,7 @@ _PATTERNS: dict[type, Callable[[Any, int], _Pattern]] = {
   ),
   CyclicPoissonSampling: lambda sampling, n: _Pattern(sampling.num_groups, n),
   PoissonSampling: lambda sampling, n: _Pattern(1, n),
+  TruncatedPoissonSampling: lambda sampling, n: _Pattern(1, n),
   FixedSizeSampling: lambda sampling, n: _Pattern(1, n),
   ShuffledBatches: lambda sampling, n: _Pattern(1, n),
   BallsInBins: lambda sampling, n: _Pattern(1, n),

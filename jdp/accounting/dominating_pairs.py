@@ -12,7 +12,8 @@ that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
   are charged by `jdp.accounting.correlated_runs`.
 * Tree aggregation: a record moves as many nodes as lie above its leaf, each by S (or 2S). They are
   one Gaussian release.
-* Randomised response: any two values, under every relation.
+* Randomised response: any two values. Of a null or absent record, if its event says that the
+  answer is uniform, one value and a uniform answer.
 * Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
   abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`,
   `jdp.accounting.pld.integer_noise`. Add/remove
@@ -55,6 +56,7 @@ from jdp.accounting.pair_families import (
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
+  NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
@@ -187,7 +189,9 @@ def _laplace_sum(query: LaplaceSum, relation: Relation, declared: Relation) -> D
 def _randomized_response(
   query: RandomizedResponse, relation: Relation, declared: Relation
 ) -> DominatingPair:
-  return DominatingPair(RANDOMIZED_RESPONSE, (query.noise, _real(query.num_values)))
+  to_null = query.uniform_null and relation is not Relation.REPLACE_ONE
+  family = NULL_RESPONSE if to_null else RANDOMIZED_RESPONSE
+  return DominatingPair(family, (query.noise, _real(query.num_values)))
 
 
 def _distributed_gaussian_sum(
@@ -253,7 +257,7 @@ def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) ->
     return DominatingPair(
       GAUSSIAN, (1.0, inverse(math.hypot(*(inverse(part.parameters[1]) for part in parts))))
     )
-  if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE}:
+  if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE, NULL_RESPONSE}:
     return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
   if families <= {CONCENTRATED, DISCRETE_GAUSSIAN, GAUSSIAN}:
     return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))

@@ -26,8 +26,10 @@ from jdp.accounting.pair_families import (
   GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
+  NULL_RESPONSE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
+  TRUNCATED_GAUSSIAN,
   DominatingPair,
   concentrated_rho,
 )
@@ -46,6 +48,7 @@ from jdp.events import (
   RandomizedResponse,
   Round,
   TreeAggregation,
+  TruncatedPoissonSampling,
 )
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation, Unit
@@ -93,8 +96,8 @@ def to_dp_event(
     ImportError: if dp_accounting is not installed.
     ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`) or a
       local release has a delta. Also if the relation is not replace_one and there is a pure
-      release, local release or randomised response. Only under replace_one does dp_accounting mean
-      by its event what jdp does.
+      release, local release or randomised response (but for one with a uniform answer of null
+      records, under zero_out). Only then does dp_accounting mean by its event what jdp does.
 
   >>> from jdp import ledger
   >>> run = ledger.subsampled_gaussian(
@@ -181,9 +184,18 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   if isinstance(event.query, BestOfRuns):
     return _best_of_runs(event, relation, sample_known)
   # Called for its errors only: it refuses combinations that have no analysis.
-  amplified_pairs(event, relation, sample_known=sample_known)
+  charged = amplified_pairs(event, relation, sample_known=sample_known)
   inner = _release(dominating_pair(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
+  if charged[0].family is TRUNCATED_GAUSSIAN:
+    return dp.TruncatedSubsampledGaussianDpEvent(
+      sampling.population,
+      sampling.probability,
+      sampling.capacity,
+      inner.noise_multiplier,
+    )
+  if isinstance(sampling, TruncatedPoissonSampling):
+    return inner
   if isinstance(sampling, MinSeparationSampling) or sample_known or not is_central(event.query):
     return inner
   if isinstance(sampling, FixedSizeSampling):
@@ -252,6 +264,8 @@ def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
       "Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event "
       "out."
     )
+  if pair.family is NULL_RESPONSE and relation is Relation.ZERO_OUT:
+    return dp.RandomizedResponseDpEvent(parameters[0], int(parameters[1]))
   # What is left is pure. dp_accounting's randomised response means what jdp's does only here.
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(
@@ -282,6 +296,11 @@ def _rounds(
   elif isinstance(event, dp.SampledWithoutReplacementDpEvent):
     sampling = FixedSizeSampling(event.sample_size, event.source_dataset_size)
     yield (sampling, _query(event.event, relation)), count
+  elif isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
+    truncated = TruncatedPoissonSampling(
+      event.sampling_probability, event.truncated_batch_size, event.dataset_size
+    )
+    yield (truncated, _query(dp.GaussianDpEvent(event.noise_multiplier), relation)), count
   elif isinstance(event, dp.dp_event.RepeatAndSelectDpEvent):
     run = tuple(_rounds(event.event, 1, relation, scope))
     inner = tuple(Round(*parts, relation, *scope) for parts, _ in run)
@@ -304,7 +323,9 @@ def _query(event: Any, relation: Relation) -> QueryEvent:
   if isinstance(event, dp.LaplaceDpEvent):
     return LaplaceSum(clip_norm, event.noise_multiplier)
   if isinstance(event, dp.RandomizedResponseDpEvent):
-    return RandomizedResponse(event.noise_parameter, event.num_buckets)
+    return RandomizedResponse(
+      event.noise_parameter, event.num_buckets, uniform_null=relation is Relation.ZERO_OUT
+    )
   if isinstance(event, dp.ZCDpEvent) and event.xi == 0:
     return ConcentratedRelease(event.rho)
   if isinstance(event, dp.NonPrivateDpEvent):

@@ -45,7 +45,7 @@ but for three things:
 * The factor does not hold in tails, whose probabilities differ by 2e-12 in all.
 
 A grid far finer than the noise has cells with few floats or none, hence another support for each x.
-Spacings of 1e-8 sigma are refuted in seconds (`jdp.attacks.residues`). At a spacing of
+Spacings of 1e-8 sigma are refuted in seconds (`jdp.audits.residues`). At a spacing of
 `FINEST_SHARE` sigma, the root mean square of e is 2.4e-5. `grid_surcharge` adds e up over
 coordinates.
 

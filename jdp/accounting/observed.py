@@ -1,5 +1,16 @@
-"""All that one observer saw of a ledger, as dominating pairs and what comes on top of them."""
+"""All that one observer saw of a ledger, as dominating pairs and what comes on top of them.
 
+A run asks for the cost of its ledger again and again, and the ledger grows. Rounds that are charged
+one by one need not be looked at again. They are found in the blocks that ledgers share, and what
+they cost together is kept as long as the block (`Stretch`). So the epsilon after many distinct
+rounds takes no longer than after a few.
+"""
+
+import dataclasses
+import functools
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting import local_releases
@@ -8,11 +19,15 @@ from jdp.accounting.composition import (
   compose_both,
   compose_rounds,
   events_of_type,
-  events_seen,
+  seen_among,
+  stands_alone,
 )
-from jdp.events import LocalRelease, Round
-from jdp.guarantees import AnyGuarantee, Relation
+from jdp.events import Event, LocalRelease, NonPrivate, Round
+from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
+from jdp.ledger.value import Block
+
+_MOST_ALONE = 2**32  # Larger counts are added up with those of equal rounds, and may be refused.
 
 
 class Observed(NamedTuple):
@@ -41,6 +56,59 @@ class Observed(NamedTuple):
     return 0.0 if self.guarantee is None else self.guarantee.delta
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stretch:
+  """Rounds of a ledger's block that stand alone, of one scope. It stands for them as one event.
+
+  Attributes:
+    rounds: with their counts.
+    relation: that they declare.
+    unit: that they protect.
+    observer: who sees them.
+    adaptive: how many were chosen from earlier releases.
+  """
+
+  rounds: Counter[Round]
+  relation: Relation
+  unit: Unit
+  observer: Observer
+  adaptive: int
+
+  @functools.cached_property
+  def composed(self) -> Callable[..., Composition]:
+    """`compose_rounds` of them. What it returned is kept."""
+    return functools.cache(functools.partial(compose_rounds, self.rounds))
+
+
+_ITEMS: weakref.WeakKeyDictionary[Block, tuple[tuple[Event | Stretch, int], ...]] = (
+  weakref.WeakKeyDictionary()
+)
+
+
+def _items(ledger: Ledger) -> Iterator[tuple[Event | Stretch, int]]:
+  """The ledger's entries, with a stretch for those of a block that stand alone."""
+  for block in ledger.blocks:
+    if block not in _ITEMS:
+      _ITEMS[block] = tuple(_stretched(block.entries))
+    yield from _ITEMS[block]
+  yield from ledger.rest
+
+
+def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | Stretch, int]]:
+  """The entries of a block, with a stretch for those of each scope that stand alone."""
+  alone: defaultdict[tuple[Relation, Unit, Observer], list[tuple[Round, int]]] = defaultdict(list)
+  for event, count in entries:
+    if stands_alone(event) and not isinstance(event.query, NonPrivate) and count <= _MOST_ALONE:
+      alone[event.relation, event.unit, event.observer].append((event, count))
+    else:
+      yield event, count
+  for scope, rounds in alone.items():
+    counts: Counter[Round] = Counter()
+    for event, count in rounds:
+      counts[event] += count
+    yield Stretch(counts, *scope, sum(bool(event.adaptive) for event, _ in rounds)), 1
+
+
 def observed(
   ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
 ) -> Observed:
@@ -49,15 +117,19 @@ def observed(
   Raises:
     ValueError: also if an event has no analysis under the relation.
   """
-  events, chosen = events_seen(ledger, relation, observer, adaptive=adaptive)
+  events, chosen = seen_among(list(_items(ledger)), relation, observer, adaptive=adaptive)
   rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
+  stretches = events_of_type(Stretch, events)
   # An observer of a user's reports knows that the user is in the sample. Sampling then hides
   # nobody.
-  composed = compose_rounds(rounds, chosen, sample_known=bool(releases))
+  known = bool(releases)
+  parts = tuple(stretch.composed(chosen, sample_known=known) for stretch in stretches)
+  alone = Composition({}, sum(part.overflow for part in parts), parts)
+  composed = compose_both(compose_rounds(rounds, chosen, sample_known=known), alone)
   if not releases:
     return Observed(composed, chosen, None, None)
   guarantee = local_releases.total_guarantee(releases)
-  _check_local_relation(guarantee.relation, chosen, bool(rounds))
+  _check_local_relation(guarantee.relation, chosen, bool(rounds or stretches))
   return Observed(composed, chosen, guarantee, local_releases.compose_releases(releases))
 
 

@@ -16,6 +16,7 @@ from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
+from jdp.accounting.renyi.truncated_gaussian import rdp_truncated_gaussian
 
 
 class PairFamily(NamedTuple):
@@ -55,6 +56,14 @@ GAUSSIAN = PairFamily(
   unbounded,
   lambda parameters: -parameters[1],  # asked only at one q
 )
+TRUNCATED_GAUSSIAN = PairFamily(
+  # (q, z, probability that the others fill the sample; then: share, z of a replacement, whether the
+  # record becomes null, 1, or leaves, 0)
+  "Gaussian of a truncated Poisson sample",
+  rdp_truncated_gaussian,
+  unbounded,
+  None,
+)
 FIXED_SIZE_GAUSSIAN = PairFamily(
   "Gaussian sum of a fixed-size sample",  # (share of the population, z)
   lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
@@ -86,6 +95,15 @@ RANDOMIZED_RESPONSE = PairFamily(
     parameters[:, 0], parameters[:, 1], orders
   ),
   lambda parameters: closed_forms.response_epsilon(parameters[:, 0], parameters[:, 1]),
+  None,
+)
+NULL_RESPONSE = PairFamily(
+  "randomized response of a null record",  # as RANDOMIZED_RESPONSE: against a uniform answer
+  # A uniform answer mixes those of all values, so two values have no smaller divergence.
+  lambda parameters, orders: closed_forms.randomized_response(
+    parameters[:, 0], parameters[:, 1], orders
+  ),
+  lambda parameters: closed_forms.null_response_epsilon(parameters[:, 0], parameters[:, 1]),
   None,
 )
 PURE = PairFamily(

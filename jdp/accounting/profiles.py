@@ -44,19 +44,17 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
   """
   curve = functools.cache(composed.rdp)
   distance = total_variation(float(curve(_GRID)[0]))
+  # The vertex is at another order for every ledger, where parts have kept nothing.
+  least = functools.partial(_least_over_orders, curve, with_vertex=not composed.parts)
 
   def epsilon(delta: float) -> float:
     if distance <= delta:
       return 0.0
-    return float(
-      np.maximum(
-        0.0, _least_over_orders(curve, lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta))
-      )
-    )
+    return float(np.maximum(0.0, least(lambda orders, rdp: IMPROVED.epsilon(orders, rdp, delta))))
 
   def delta(epsilon: float) -> float:
-    least = _least_over_orders(curve, lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
-    return float(np.minimum(distance, _probability(least)))
+    log_delta = least(lambda orders, rdp: IMPROVED.log_delta(orders, rdp, epsilon))
+    return float(np.minimum(distance, _probability(log_delta)))
 
   return PrivacyProfile(epsilon, delta)
 
@@ -64,13 +62,16 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
 def _least_over_orders(
   curve: Callable[[tuple[float, ...]], np.ndarray],
   bound: Callable[[np.ndarray, np.ndarray], np.ndarray],
+  *,
+  with_vertex: bool,
 ) -> float:
   """The smallest bound over all orders.
 
   (a - 1) rdp(a) is a cumulant generating function, so it is convex in the order a. That makes both
   bounds quasi-convex in a. The best order lies between the neighbours of the best order of the
   grid. Halving finds it. Where the bound is flat, a parabola does. A parabola alone would not do:
-  at some order the bound may rise as steeply as a cliff.
+  at some order the bound may rise as steeply as a cliff. Without it the result is larger by at most
+  an eighth of what the last three differ by.
   """
   orders, values = list(_GRID), list(bound(np.array(_GRID), curve(_GRID)))
 
@@ -94,7 +95,9 @@ def _least_over_orders(
     around = [around[0], float(left), around[1], float(right), around[2]]
     best = min(max(int(np.argmin(around)), 1), 3)
     points, around = points[best - 1 : best + 2], around[best - 1 : best + 2]
-  return float(np.min([*around, value(np.array([_vertex(points, around)]))[0]]))
+  if with_vertex:
+    around.append(float(value(np.array([_vertex(points, around)]))[0]))
+  return float(np.min(around))
 
 
 def _probability(log_delta: float) -> float:

@@ -1,1 +1,1 @@
-"""Attacks: lower bounds on what a release leaks, and what malicious clients can do."""
+"""Attacks: reconstruction of what a client sent, and what malicious clients can do."""

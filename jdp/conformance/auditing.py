@@ -1,6 +1,5 @@
 """Audits of stated guarantees: worst-case inputs, several statistics, one confidence."""
 
-import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,22 +8,13 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.attacks.audit import (
-  Bound,
-  Outcomes,
-  Threshold,
-  best_outcomes,
-  best_threshold,
-  epsilon_bound,
-  quick_epsilon_bound,
-)
-from jdp.attacks.local_audit import score_sampler
+from jdp.audits.bounds import Bound, epsilon_bound, quick_epsilon_bound
+from jdp.audits.scores import Outcomes, Threshold, best_outcomes, best_threshold
+from jdp.conformance.scores import Scores, Statistic, scores
 from jdp.guarantees import rounded_down, rounded_up
 
 Event = Threshold | Outcomes
-# report -> scalar. Floats are compared with thresholds, integers are categories.
-Statistic = Callable[[Any], jax.Array]
-Scores = dict[str, np.ndarray]
+Statistics = Mapping[str, Statistic]
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -46,7 +36,7 @@ class Subject(NamedTuple):
   delta: float
   inputs: Mapping[str, Any]
   pairs: tuple[tuple[str, str], ...]
-  statistics: Mapping[str, Statistic]
+  statistics: Statistics
 
 
 class Audit(NamedTuple):
@@ -142,19 +132,22 @@ def audit(
   _validate.integer(4, num_samples=num_samples)
   num_choosing = max(4, num_samples // 4) if num_choosing is None else num_choosing
   _validate.integer(4, num_choosing=num_choosing)
-  sample = _sampler(subject.release, tuple(subject.statistics.items()))
 
-  def draw(key: jax.Array, names: tuple[str, ...], count: int) -> dict[str, Scores]:
+  def draw(
+    key: jax.Array, names: tuple[str, ...], only: Statistics, count: int
+  ) -> dict[str, Scores]:
     keys = jax.random.split(key, len(names))
     return {
-      name: _without_nan(sample(keys[i], subject.inputs[name], count))
+      name: _without_nan(scores(subject.release, only, keys[i], subject.inputs[name], count))
       for i, name in enumerate(names)
     }
 
   # Independent keys: the reports that measure must not be those that chose the event.
   choosing_key, measuring_key = jax.random.split(key)
-  chosen = _choose(draw(choosing_key, tuple(subject.inputs), num_choosing), subject, confidence)
-  reports = draw(measuring_key, chosen.pair, num_samples)
+  candidates = draw(choosing_key, tuple(subject.inputs), subject.statistics, num_choosing)
+  chosen = _choose(candidates, subject, confidence)
+  measured = {chosen.statistic: subject.statistics[chosen.statistic]}
+  reports = draw(measuring_key, chosen.pair, measured, num_samples)
   first, second = (chosen.sign * reports[name][chosen.statistic] for name in chosen.pair)
   return Audit(
     epsilon=subject.epsilon,
@@ -192,16 +185,6 @@ def audit_all(
     found[name] = audit(subjects[name], own, num_samples=num_samples, confidence=1 - share)
     report(name, found[name])
   return found
-
-
-@functools.lru_cache(maxsize=16)
-def _sampler(
-  release: Callable[[jax.Array, Any], Any], statistics: tuple[tuple[str, Statistic], ...]
-) -> Callable[[jax.Array, Any, int], Scores]:
-  """The sampler of all statistics, compiled once for subjects that share them."""
-  return score_sampler(
-    release, lambda report: {name: statistic(report) for name, statistic in statistics}
-  )
 
 
 def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> _Candidate:

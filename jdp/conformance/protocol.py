@@ -13,6 +13,12 @@ the parts that a library has, and leave out the others:
 | `Calibration` | plan, epsilon -> noise multiplier | noise enough for the plan |
 | `MatrixStrategy` | the matrix of correlated noise | its sensitivity |
 | `Release` | `Subject`s of audits | their epsilons |
+
+A function must leave its arguments as they are, and depend on nothing else. One that raises makes
+its check fail, with what it raised as the witness. There are two exceptions. An accountant, a
+calibration or a sensitivity that raises refuses its plan, and so states nothing that is false. The
+functions of a `Noise`, a `Sampling` or a `Release` may raise `NotImplementedError`: the library
+does not offer what is asked, and the check is not applicable.
 """
 
 import enum
@@ -27,6 +33,8 @@ from jdp.conformance.auditing import Subject
 from jdp.events import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, subsampled_gaussian
+
+_LONGEST_ERROR = 200  # characters
 
 
 class Clip(NamedTuple):
@@ -95,11 +103,14 @@ class Sampling(NamedTuple):
     draw: (seed, number of rounds) -> whether a record took part, bool [rounds, population].
     law: the stated law, as an event of `jdp.events`. Its population, if it names one, is that of
       `draw`.
+    resumed: like `draw`, of a run that is stopped after some rounds and goes on from what it saved.
+      None: that is not wrapped.
   """
 
   call: str
   draw: Callable[[int, int], ArrayLike]
   law: SamplingEvent
+  resumed: Callable[[int, int], ArrayLike] | None = None
 
 
 class Plan(NamedTuple):
@@ -264,6 +275,19 @@ def not_applicable(part: Part, check: str, why: str) -> Finding:
   return Finding(type(part).__name__, part.call, check, Verdict.NOT_APPLICABLE, note=why)
 
 
+def raised(part: Part, check: str, error: Exception) -> Finding:
+  """The finding of a check whose call raised: failed, unless it says that there is no answer."""
+  if isinstance(error, NotImplementedError):
+    return refusal(part, check, error)
+  consequence = "The part gives nothing that its statement could be checked on."
+  return finding(part, check, Witness("the part", "a result", error_text(error), consequence))
+
+
 def refusal(part: Part, check: str, error: Exception) -> Finding:
   """The finding of a check whose call raised: it makes no claim that could be false."""
-  return not_applicable(part, check, f"raised {type(error).__name__}: {str(error)[:80]}")
+  return not_applicable(part, check, error_text(error))
+
+
+def error_text(error: Exception) -> str:
+  """What was raised, on one line."""
+  return f"raised {type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_ERROR]}"

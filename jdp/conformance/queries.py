@@ -1,7 +1,6 @@
 """Sum queries as subjects of audits: the release with a worst-case record, and without it."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,16 +12,13 @@ from jdp._arguments import Arrays, checked
 from jdp.accounting.amplification import is_central
 from jdp.accounting.dominating_pairs import dominating_pair as analysed
 from jdp.conformance.auditing import Subject
-from jdp.conformance.statistics import default_statistics, equal_values, flat
+from jdp.conformance.scores import Release, reports
+from jdp.conformance.statistics import default_statistics, equal_values
 from jdp.events import PoissonSampling, Round, SumQueryEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery, registry
 
-# (key, sample) -> (what the observer sees, the event)
-_Release = Callable[[jax.Array, Any], tuple[Any, SumQueryEvent]]
-
-_PILOTS = 512
 _LEAST_VARIANCE = 1e-12  # stands for the zero variance of numbers without noise
 _NEIGHBOURS = {
   Relation.ADD_REMOVE: (
@@ -79,22 +75,17 @@ def query_subjects(
   """
   inputs = _worst_case_samples(victim, others)
 
-  def release(key: jax.Array, sample: Any) -> tuple[Any, SumQueryEvent]:
+  def release(key: jax.Array, sample: Any) -> Any:
     records, weights = sample
     transformation = transforms.privatize(query, key)
     state = transformation.init(jax.tree.map(lambda x: x[0], records))
     result, state = transformation.update(records, state, weights=weights)
-    return (result, query.public(state.query), state.event), state.event
-
-  def seen(key: jax.Array, sample: Any) -> Any:
-    return release(key, sample)[0]
+    return result, query.public(state.query), state.event
 
   event, directions = _pilot(release, inputs)
-  statistics = default_statistics(directions["opposite"], lambda report: report)
-  statistics["change"] = default_statistics(directions["absent"], lambda report: report)[
-    "projection"
-  ]
-  statistics["event"] = lambda report: equal_values(report[2])
+  statistics = default_statistics(directions["opposite"])
+  statistics["change"] = default_statistics(directions["absent"])["projection"]
+  statistics["event"] = _equal_events
   # If the noise is the same whoever takes part, a null record has weight 0: it is no record.
   if is_central(event):
     inputs["null"] = inputs["absent"]
@@ -102,7 +93,7 @@ def query_subjects(
   for relation, pairs in _NEIGHBOURS.items():
     if (stated := _stated_guarantee(event, relation, delta)) is not None:
       own = {name: inputs[name] for name in dict.fromkeys(name for pair in pairs for name in pair)}
-      subjects[relation] = Subject(seen, *stated, own, pairs, statistics)
+      subjects[relation] = Subject(release, *stated, own, pairs, statistics)
   if not subjects:
     raise ValueError(
       f"Expected an event that is accounted for under some relation, got {type(event).__name__}."
@@ -166,26 +157,32 @@ def _stated_guarantee(
   return (pure, 0.0) if pure < math.inf else (accounting.epsilon(ledger, delta), delta)
 
 
-def _pilot(
-  release: _Release, inputs: dict[str, Any]
-) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
+def _pilot(release: Release, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
   """The event of a round, and the directions that tell the victim's release from two others.
 
   A direction is the mean difference of two releases. Each number is divided by its variance.
   Differences are taken with equal keys, so that additive noise cancels.
   """
 
-  @jax.jit
-  def pilots(sample: Any) -> tuple[jax.Array, SumQueryEvent]:
-    released, event = jax.vmap(release, (0, None))(
-      jax.random.split(jax.random.key(0), _PILOTS), sample
-    )
-    return jax.vmap(flat)(released), jax.tree.map(lambda x: x[0], event)
+  def pilots(name: str) -> Any:
+    return jax.device_get(reports(release, jax.random.key(0), 0, inputs[name]))
 
-  own, event = pilots(inputs["present"])
-  variance = np.maximum(np.var(np.asarray(own, float), axis=0), _LEAST_VARIANCE)
-  others = {name: np.asarray(pilots(inputs[name])[0], float) for name in ("opposite", "absent")}
+  present = pilots("present")
+  own = _flat_rows(present)
+  variance = np.maximum(np.var(own, axis=0), _LEAST_VARIANCE)
+  event = jax.tree.map(lambda x: jnp.asarray(x[0]), present[2])
   return event, {
-    name: np.mean(np.asarray(own, float) - other, axis=0) / variance
-    for name, other in others.items()
+    name: np.mean(own - _flat_rows(pilots(name)), axis=0) / variance
+    for name in ("opposite", "absent")
   }
+
+
+def _flat_rows(tree: Any) -> np.ndarray:
+  """The numbers of each of n pytrees that are stacked, float64 [n, numbers]."""
+  leaves = jax.tree.leaves(tree)
+  return np.concatenate([np.asarray(x, float).reshape(len(x), -1) for x in leaves], axis=1)
+
+
+def _equal_events(report: Any) -> jax.Array:
+  """A category of a report's event."""
+  return equal_values(report[2])

@@ -11,37 +11,43 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jdp.attacks.residues import float_residues
+from jdp.audits.residues import float_residues
+from jdp.conformance.scores import SharedStatistic, Statistic
 
 Decode = Callable[[Any], Any]
-Statistic = Callable[[Any], jax.Array]
 
-_RESIDUES = ("granularity", "granularity and size", "modulo 16")
+_PADDED = 16
 _MULTIPLIER = 0x9E3779B1  # odd, so that different words have different products
 
 
-def default_statistics(direction: Any, decode: Decode) -> dict[str, Statistic]:
+def default_statistics(direction: Any, decode: Decode | None = None) -> dict[str, Statistic]:
   """Projection and length of the estimate, residues of one of its numbers, and equality of reports.
 
   Args:
     direction: the difference of two inputs, of the estimate's structure. The residues are those of
       the number in which the inputs differ most.
-    decode: report -> estimate.
+    decode: report -> estimate. None: the report is the estimate.
   """
   weights = np.asarray(ravel_pytree(direction)[0], np.float32)
-  farthest = int(np.argmax(np.abs(weights)))
+  weights = np.pad(weights, (0, -len(weights) % _PADDED))
+  farthest = np.int32(np.argmax(np.abs(weights)))
 
-  def estimate(report: Any) -> jax.Array:
-    return flat(decode(report))
-
-  def residue(name: str) -> Statistic:
-    return lambda report: float_residues(estimate(report)[farthest])[name]
-
+  # `_padded` itself is one program for all reports of one form that are estimates.
+  estimate = _padded if decode is None else lambda report: _padded(decode(report))
   return {
-    "projection": lambda report: jnp.sum(estimate(report) * weights),
-    "length": lambda report: jnp.sqrt(jnp.sum(jnp.square(estimate(report)))),
+    "projection": SharedStatistic(estimate, _projection, weights),
+    "length": SharedStatistic(estimate, _length),
     "value": equal_values,
-  } | {name: residue(name) for name in _RESIDUES}
+    "granularity": SharedStatistic(estimate, _granularity, farthest),
+    "granularity and size": SharedStatistic(estimate, _granularity_and_size, farthest),
+    "modulo 16": SharedStatistic(estimate, _modulo_16, farthest),
+  }
+
+
+def _padded(tree: Any) -> jax.Array:
+  """`flat` with zeros behind it: estimates of few sizes share the programs of their statistics."""
+  numbers = flat(tree)
+  return jnp.pad(numbers, (0, -len(numbers) % _PADDED))
 
 
 def flat(tree: Any) -> jax.Array:
@@ -57,6 +63,27 @@ def equal_values(report: Any) -> jax.Array:
   words = jnp.concatenate([jnp.ravel(_bits(leaf)) for leaf in jax.tree.leaves(report)])
   odd = np.cumprod(np.full(words.shape, _MULTIPLIER, np.uint32), dtype=np.uint32)
   return jax.lax.bitcast_convert_type(jnp.sum(words * odd, dtype=jnp.uint32), jnp.int32)
+
+
+def _projection(estimate: jax.Array, weights: jax.Array) -> jax.Array:
+  return jnp.sum(estimate * weights)
+
+
+def _length(estimate: jax.Array, constants: Any) -> jax.Array:
+  del constants
+  return jnp.sqrt(jnp.sum(jnp.square(estimate)))
+
+
+def _granularity(estimate: jax.Array, index: jax.Array) -> jax.Array:
+  return float_residues(estimate[index])["granularity"]
+
+
+def _granularity_and_size(estimate: jax.Array, index: jax.Array) -> jax.Array:
+  return float_residues(estimate[index])["granularity and size"]
+
+
+def _modulo_16(estimate: jax.Array, index: jax.Array) -> jax.Array:
+  return float_residues(estimate[index])["modulo 16"]
 
 
 def _bits(leaf: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.attacks.local_audit import opposite_inputs
+from jdp.audits.local_audit import opposite_inputs
 from jdp.conformance.auditing import Statistic, Subject
 from jdp.conformance.statistics import default_statistics
 from jdp.mechanisms import LocalMechanism, registry
@@ -33,7 +33,7 @@ def release_subject(
   *,
   epsilon: float,
   delta: float = 0.0,
-  decode: Callable[[Any], jax.Array] = lambda report: report,
+  decode: Callable[[Any], jax.Array] | None = None,
   statistics: Further = _no_further,
 ) -> Subject:
   """The subject of any library's local mechanism, a function (key, value) -> report.
@@ -49,7 +49,7 @@ def release_subject(
     second: the value that is farthest from it.
     epsilon: what is stated for any two inputs.
     delta: the delta that `epsilon` is stated for.
-    decode: report -> estimate, of the value's shape.
+    decode: report -> estimate, of the value's shape. None: the report is the estimate.
     statistics: difference of the corners -> {name: report -> scalar}, further statistics.
 
   >>> from jdp.conformance import audit

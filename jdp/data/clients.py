@@ -97,7 +97,7 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
     `Examples` with leading axes [len(users), max n_user].
 
   Raises:
-    ValueError: if there is no user, or a user has an example that is not in the data. Also if the
+    ValueError: if there is no example, or a user has one that is not in the data. Also if the
       data's parts differ in length.
 
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -124,8 +124,8 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
   """The numbers of each user's examples, int [n_user], checked.
 
   Raises:
-    ValueError: if there is no user, or no example has such a number. NumPy would take -1 for the
-      last example. Also if the data's parts differ in length.
+    ValueError: if no user has an example, or no example has such a number. NumPy would take -1 for
+      the last example. Also if the data's parts differ in length.
   """
   lengths = [len(part) for part in jax.tree.leaves(tuple(data))]
   if len(set(lengths)) > 1:
@@ -134,6 +134,10 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
     )
   if not len(users):
     raise ValueError("Expected at least one user, got none.")
+  if not lengths[0]:
+    raise ValueError("Expected at least one example in the data, got none; give some.")
+  if not any(map(np.size, users)):
+    raise ValueError("Expected at least one user with an example, got none; give some.")
   if any(np.asarray(user).dtype == bool for user in users):
     raise ValueError("Expected the numbers of a user's examples, got booleans; use np.flatnonzero.")
   if any(np.ndim(user) != 1 for user in users):
@@ -179,7 +183,7 @@ def partition_by_label(
   num_shards = len(labels) // examples_per_user * labels_per_user
   # A random order first: the stable sort by label keeps it within each label.
   by_label = np.argsort(rng.permutation(len(labels)), kind="stable")
-  by_label = by_label[np.argsort(labels[by_label], kind="stable")][: num_shards * shard].reshape(
+  by_label = by_label[_sorted("labels", labels[by_label])][: num_shards * shard].reshape(
     num_shards, shard
   )
   return list(by_label[rng.permutation(num_shards)].reshape(-1, examples_per_user))
@@ -232,8 +236,8 @@ def partition_by_group(
     max_examples: each user has so many of its examples, the first ones. None: all.
 
   Raises:
-    ValueError: if a group is NaN, which is no user's. Also if there is not one group for each
-      example, or max_examples is not positive.
+    ValueError: if there is no example, or a group is NaN, which is no user's. Also if there is not
+      one group for each example, or max_examples is not positive.
 
   >>> partition_by_group(np.array(["ann", "bob", "ann"]), num_examples=3)
   [array([0, 2]), array([1])]
@@ -242,16 +246,23 @@ def partition_by_group(
     raise ValueError(
       f"Expected a group for each of {num_examples or 'n'} examples, got shape {np.shape(groups)}."
     )
+  if not len(groups):
+    raise ValueError("Expected the group of at least one example, got none; give some.")
   if np.any(groups != groups):  # NaN alone differs from itself; groups may be strings
     raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
   if max_examples is not None:
     _validate.integer(1, max_examples=max_examples)
-  try:
-    order = np.argsort(groups, kind="stable")
-  except TypeError:
-    raise ValueError("Expected groups of one type, got several; name them by strings.") from None
+  order = _sorted("groups", groups)
   users = np.split(order, np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1)
   return [user[:max_examples] for user in users]
+
+
+def _sorted(name: str, values: np.ndarray) -> np.ndarray:
+  """The order of the values, int [n]. Equal ones keep theirs."""
+  try:
+    return np.argsort(values, kind="stable")
+  except TypeError:
+    raise ValueError(f"Expected {name} of one type, got several; name them by strings.") from None
 
 
 def _check_size(num_examples: int, examples_per_user: int) -> None:

@@ -62,7 +62,7 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
     users: for each user, the numbers of its examples, int [n_user].
 
   Raises:
-    ValueError: if there is no user, or a user has an example that is not in the data. Also if all
+    ValueError: if there is no example, or a user has one that is not in the data. Also if all
       together are too many for int32, or the data's parts differ in length.
 
   >>> from jdp.data import examples

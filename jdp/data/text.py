@@ -1,6 +1,7 @@
 """Text of many users, and the sequences of words that a language model learns from."""
 
 import ast
+import collections
 import itertools
 import json
 import pathlib
@@ -111,11 +112,23 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   return users
 
 
+def _statements(module: ast.AST) -> Iterator[ast.AST]:
+  """The module and what it is made of in the order of `ast.walk`, without what holds no docstring.
+
+  Most of a module are expressions, which take most of the time of a walk.
+  """
+  queue = collections.deque([module])
+  while queue:
+    yield (node := queue.popleft())
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+      queue.extend(getattr(node, part, ()))
+
+
 def _prose(path: pathlib.Path) -> Iterator[str]:
   """The paragraphs of a module's docstrings, and its comments."""
   source = path.read_bytes()
   try:
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
+    nodes = [node for node in _statements(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
   except (SyntaxError, ValueError, RecursionError, MemoryError):
     return  # written for another version of Python, too deep for the parser, or no text at all
   for docstring in filter(None, map(ast.get_docstring, nodes)):

@@ -6,14 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdp._arguments import AnyVector, Rows, checked
-from jdp.data.clients import examples, partition_by_group
+from jdp._arguments import AnyRows, AnyVector, checked
+from jdp.data.clients import Examples, examples, partition_by_group
 from jdp.data.packed import PackedUsers, pack
 
 
 @checked
 def clients_from_arrays(
-  inputs: Rows,
+  inputs: AnyRows,
   labels: Any,
   users: AnyVector,
   *,
@@ -33,13 +33,16 @@ def clients_from_arrays(
     The users in the order of their names, of unequal sizes, without padding between them.
 
   Raises:
-    ValueError: if the lengths differ, or a number is refused (`jdp.data.examples`).
+    ValueError: if there is no example, if the lengths differ, or a number is refused
+      (`jdp.data.examples`).
 
   >>> clients = clients_from_arrays(np.ones((3, 2)), [0, 1, 1], ["bo", "al", "bo"])
   >>> clients.counts.tolist()
   [1, 2]
   """
   users = np.asarray(users)
+  if not len(inputs):
+    raise ValueError("Expected at least one example, got inputs without rows; give some.")
   data = examples(np.asarray(inputs), labels, num_classes, label_kind=label_kind)
   if users.shape != data.mask.shape:
     raise ValueError(
@@ -54,10 +57,12 @@ def clients_from_pairs(
 ) -> PackedUsers:
   """Users from one (inputs, labels) for each of them, in this order.
 
-  `num_classes` and `label_kind` are those of `jdp.data.examples`.
+  A user may have no example, such as ([], []). It is one of the population, and adds nothing to a
+  sum. `num_classes` and `label_kind` are those of `jdp.data.examples`.
 
   Raises:
-    ValueError: if there is no user, or a number is refused (`jdp.data.examples`).
+    ValueError: if no user has an example, if users' examples differ in shape, or a number is
+      refused (`jdp.data.examples`).
 
   >>> clients = clients_from_pairs([(np.ones((1, 2)), [0]), (np.ones((2, 2)), [1, 1])])
   >>> clients.counts.tolist()
@@ -67,10 +72,11 @@ def clients_from_pairs(
   if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
     raise ValueError("Expected pairs of (inputs, labels), got others; give one for each user.")
   users = [examples(np.asarray(x), y, num_classes, label_kind=label_kind) for x, y in pairs]
-  if not users:
-    raise ValueError("Expected at least one user in pairs, got none.")
+  if not any(len(user.mask) for user in users):
+    raise ValueError("Expected at least one user with an example in pairs, got none.")
   ends = np.cumsum([len(user.mask) for user in users])
-  data = jax.tree.map(lambda *parts: np.concatenate(parts), *users)
+  # Those without examples say neither a shape nor a type.
+  data = _joined([user for user in users if len(user.mask)])
   return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))
 
 
@@ -96,7 +102,7 @@ def clients_from_table(
     label_kind: "classes", or "numbers" for a regression.
 
   Raises:
-    ValueError: as for `clients_from_arrays`, and if the table lacks a column.
+    ValueError: as for `clients_from_arrays`, and if the table lacks a column or has no rows.
 
   >>> table = {"id": [7, 3, 7], "age": [0.2, 0.4, 0.1], "clicks": [1, 0, 2], "bought": [0, 1, 1]}
   >>> clients = clients_from_table(table, user="id", label="bought", inputs=["age", "clicks"])
@@ -121,6 +127,10 @@ def clients_from_table(
       )
     return values
 
+  if not len(column(user)):
+    raise ValueError("Expected a row for each example in the table, got no rows; give some.")
+  if not len(inputs):
+    raise ValueError("Expected at least one column in inputs, got none; name some.")
   if isinstance(inputs, str):
     rows = np.stack([np.asarray(row) for row in column(inputs)])
   else:
@@ -128,3 +138,14 @@ def clients_from_table(
   return clients_from_arrays(
     rows, column(label), column(user), num_classes=num_classes, label_kind=label_kind
   )
+
+
+def _joined(users: Sequence[Examples]) -> Examples:
+  """The examples of several users, one user after the other."""
+  shapes = {str(jax.tree.map(lambda leaf: leaf.shape[1:], user[:2])) for user in users}
+  if len(shapes) > 1:
+    raise ValueError(
+      "Expected examples of one shape in all pairs, got inputs and labels of shapes "
+      f"{' and '.join(sorted(shapes))}; make them alike."
+    )
+  return jax.tree.map(lambda *parts: np.concatenate(parts), *users)

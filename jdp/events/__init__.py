@@ -61,6 +61,7 @@ from jdp.events.sampling import (
   RandomAllocation,
   SamplingEvent,
   ShuffledBatches,
+  TruncatedPoissonSampling,
 )
 from jdp.events.whole_runs import (
   BestOfRuns,
@@ -99,6 +100,7 @@ __all__ = [
   "SkellamSum",
   "SumQueryEvent",
   "TreeAggregation",
+  "TruncatedPoissonSampling",
   "WeightedAverage",
   "WholeRunEvent",
   "query_event_types",

@@ -82,10 +82,13 @@ class RandomizedResponse(EventBase):
     noise: The probability that the value is replaced by a uniform one, in `[0, 1]`. The uniform one
       may be the true one.
     num_values: The number of values, at least 2.
+    uniform_null: Whether a uniform value is released of a null or absent record. If not, that
+      record counts as one of any value.
   """
 
   noise: float
   num_values: int
+  uniform_null: bool = False
 
   def __post_init__(self):
     _validate.probability(noise=self.noise)
@@ -177,6 +180,8 @@ class DiscreteGaussianSum(EventBase):
     share_stddev: The parameter sigma of one share. Zero means no privacy.
     num_shares: How many shares the released sum held. Without any there is no privacy.
     dim: The number of coordinates.
+    rounded: Whether the integers are real numbers, rounded at random. Then no record is known to
+      contribute as much as the bounds allow.
   """
 
   l2_norm: float
@@ -184,6 +189,7 @@ class DiscreteGaussianSum(EventBase):
   share_stddev: float
   num_shares: int | jax.Array
   dim: int
+  rounded: bool = False
 
   def __post_init__(self):
     _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)
@@ -204,12 +210,14 @@ class SkellamSum(EventBase):
     l1_norm: The L1 bound on them.
     share_variance: The variance of one share. Zero means no privacy.
     num_shares: How many shares the released sum held. Without any there is no privacy.
+    rounded: As for `DiscreteGaussianSum`.
   """
 
   l2_norm: float
   l1_norm: float
   share_variance: float
   num_shares: int | jax.Array
+  rounded: bool = False
 
   def __post_init__(self):
     _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)

@@ -1,6 +1,7 @@
 """Events of sampling: who took part in a round."""
 
 import jax
+import scipy
 
 from jdp import _validate
 from jdp.events.base import EventBase, event
@@ -18,18 +19,70 @@ class PoissonSampling(EventBase):
       records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
       of it over rounds to delta.
     population: N, the public number of records. None in a plan that names none.
+    max_participations: A record that has taken part this often is passed over. None: no record is.
   """
 
   probability: float
   overflow_probability: float = 0.0
   population: int | None = None
+  max_participations: int | None = None
 
   def __post_init__(self):
     _validate.probability(
       probability=self.probability, overflow_probability=self.overflow_probability
     )
-    if self.population is not None:
-      _validate.integer(1, population=self.population)
+    for name in ("population", "max_participations"):
+      if getattr(self, name) is not None:
+        _validate.integer(1, **{name: getattr(self, name)})
+
+
+@event
+class TruncatedPoissonSampling(EventBase):
+  """Each record is drawn independently, and of too many a uniformly random subset takes part.
+
+  Source: arXiv 2508.15089. Nothing is added to delta: the analysis is of the truncated sample.
+
+  Attributes:
+    probability: The rate q, in `[0, 1]`, of the draws, as realised by the sampler.
+    capacity: B >= 1, the most records that take part.
+    population: N, the public number of records; the larger number of two neighbouring data sets.
+  """
+
+  probability: float
+  capacity: int
+  population: int
+
+  def __post_init__(self):
+    _validate.probability(probability=self.probability)
+    _validate.integer(1, capacity=self.capacity, population=self.population)
+
+  @property
+  def full_probability(self) -> float:
+    """That the other records drawn fill the sample: P(Bin(N - 1, q) >= B)."""
+    return _binomial_above(self.capacity - 1, self.population - 1, self.probability)
+
+  @property
+  def share_when_full(self) -> float:
+    """The probability that a record takes part, given that the others drawn fill the sample.
+
+    It is the mean of q B / (M + 1) over their number M >= B.
+    """
+    drawn = _binomial_above(self.capacity, self.population, self.probability)
+    full = self.full_probability
+    return min(1.0, drawn * self.capacity / (full * self.population)) if full else 0.0
+
+  @property
+  def inclusion_probability(self) -> float:
+    """That a record takes part."""
+    full = self.full_probability
+    return (1 - full) * self.probability + full * self.share_when_full
+
+
+def _binomial_above(number: int, trials: int, probability: float) -> float:
+  """P(Bin(trials, probability) > number) = I_q(number + 1, trials - number)."""
+  if number >= trials:
+    return 0.0
+  return float(scipy.special.betainc(number + 1, trials - number, probability))
 
 
 @event
@@ -139,6 +192,7 @@ class RandomAllocation(EventBase):
 
 SamplingEvent = (
   PoissonSampling
+  | TruncatedPoissonSampling
   | FixedSizeSampling
   | ShuffledBatches
   | BallsInBins

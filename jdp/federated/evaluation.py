@@ -19,6 +19,7 @@ from jdp.federated.engine.sharded import client_data, num_clients
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.queries import average, gaussian_sum
+from jdp.queries.gaussian import check_clip_and_noise
 from jdp.sampling import Sampler, poisson
 
 PyTree = Any
@@ -126,6 +127,7 @@ def evaluate_privately(
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
   unit = accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
   stddev = noise_multiplier * clip_norm / unit
+  check_clip_and_noise(clip_norm, stddev, "noise_multiplier times the sensitivity")
 
   def client_fn(keys, params, client):
     del keys

@@ -61,7 +61,7 @@ from jdp.federated.engine.local_training import (
   no_projection,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
-from jdp.federated.engine.sharded import client_data
+from jdp.federated.engine.sharded import one_client
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss, keyed
 from jdp.numerics import vectors
@@ -141,7 +141,7 @@ def federated_averaging(
     if layout.ghost_norms:
       step = _require_gradient_step(local_update)
       record_fn = ghost_client(step.loss, step.learning_rate)
-    return rounds(
+    algorithm = rounds(
       record_fn,
       query,
       sampler,
@@ -154,6 +154,7 @@ def federated_averaging(
       mesh=mesh,
       diagnose=diagnose,
     )
+    return _without_gradients(algorithm) if layout.ghost_norms else algorithm
 
   if ghost_norms is not None or chunk_size is not None:
     ghost = bool(ghost_norms)
@@ -162,13 +163,24 @@ def federated_averaging(
     return made(CohortLayout(chunk_size, ghost))
 
   # The rule looks at the clients' shapes, which are known when a round is traced.
-  def round_fn(noise_key, data_key, state, clients):
-    client = jax.eval_shape(client_data, clients, jnp.int32(0))
+  def chosen(params, clients):
     size = sampler.expected_size
-    layout = default_layout(local_update, query, state.params, client, size, mesh)
-    return made(layout).round(noise_key, data_key, state, clients)
+    return made(default_layout(local_update, query, params, one_client(clients), size, mesh))
 
-  return made(CohortLayout(default_chunk_size(mesh)))._replace(round=round_fn)
+  def round_fn(noise_key, data_key, state, clients):
+    return chosen(state.params, clients).round(noise_key, data_key, state, clients)
+
+  def work(params, clients):
+    return chosen(params, clients).work(params, clients)
+
+  algorithm = made(CohortLayout(default_chunk_size(mesh)))
+  return algorithm._replace(round=round_fn, work=algorithm.work and work)
+
+
+def _without_gradients(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+  """The algorithm whose clients make no gradients: their work is that of their data alone."""
+  work = algorithm.work
+  return algorithm._replace(work=work and (lambda params, clients: work((), clients)))
 
 
 def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:

@@ -92,7 +92,7 @@ def dp_fedavg(
     prior: what was released about the same users before. Give it to `train` too.
     layout: how a cohort is computed. None: by platform, model and client
       (`jdp.federated.engine.default_layout`).
-    mesh: see `cohort_sum`. None: `train` takes all devices.
+    mesh: see `cohort_sum`. None: `train` takes the devices that pay.
 
   Returns:
     A `FederatedAlgorithm` that plans `num_rounds`.

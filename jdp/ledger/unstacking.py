@@ -27,8 +27,7 @@ def unstack(event: Event) -> list[Event]:
   if type(event) not in EVENT_TYPES.values():
     raise TypeError(f"Expected an event of jdp.events, got {type(event).__name__}.")
   leaves, treedef = jax.tree.flatten(event)
-  rows = zip(*_rows(leaves), strict=True)
-  events = [_rebuild(jax.tree.unflatten(treedef, values)) for values in rows]
+  events = _events(treedef, zip(*_rows(leaves), strict=True))
   numbers = [e.number for e in events if e.number != NO_NUMBER]
   for before, number in itertools.pairwise(numbers):
     if number <= before:
@@ -48,14 +47,42 @@ def _rows(leaves: Iterable[ArrayLike]) -> list[list[Any]]:
     raise ValueError(
       f"Expected one axis, of rounds, in all arrays of an event, got shapes {sorted(shapes)}."
     )
-  shape = shapes.pop() if shapes else (1,)
+  shape = shapes.pop() if shapes else ()
   if len(shape) > 1:
     raise ValueError(
       f"Expected event arrays with at most one axis, of rounds, got shape {shape}; after a scan of "
       "scans, make one axis with jax.tree.map(lambda x: x.reshape(-1), events); after runs side by "
       "side (vmap), give each run a ledger of its own."
     )
-  return [np.broadcast_to(array, shape).tolist() for array in arrays]
+  count = shape[0] if shape else 1
+  return [array.tolist() if array.shape else [array.tolist()] * count for array in arrays]
+
+
+def _events(treedef: Any, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+  """An event for each row of leaves.
+
+  Rows that differ in the event's number alone, which is its first leaf, are checked once. Their
+  events share all else.
+  """
+  alike: dict[tuple[Any, ...], Event] = {}
+
+  def made(row: tuple[Any, ...]) -> Event:
+    number, *others = row
+    # An event without a number may take one from what it holds.
+    key = (number == NO_NUMBER, *others)
+    if key in alike:
+      return _numbered(alike[key], number)
+    alike[key] = event = _rebuild(jax.tree.unflatten(treedef, row))
+    return event
+
+  return [made(row) for row in rows]
+
+
+def _numbered(event: Event, number: int) -> Event:
+  """The event with another number, by no constructor: its other fields were checked."""
+  copied = object.__new__(type(event))
+  vars(copied).update(vars(event), number=number)
+  return copied
 
 
 def _rebuild(event: Any) -> Any:

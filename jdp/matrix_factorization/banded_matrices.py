@@ -7,6 +7,7 @@ within a block follows from that of the block before. Time and memory are linear
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -63,7 +64,9 @@ class BandedStrategy(Strategy):
 
   @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
-    """See `Strategy`."""
+    """See `Strategy`. Those of prefix sums take memory in proportion to bands n, others n^2."""
+    if workload is None:
+      return _variances(_Blocks.of(self.diagonals).covariances, self.num_rounds)
     rows = _solved(self.diagonals, workload_matrix(workload, self.num_rounds).T, transposed=True)
     return np.sum(rows**2, axis=0)
 
@@ -137,20 +140,48 @@ def _error(values: np.ndarray, inside: np.ndarray, power: int) -> tuple[float, n
   return mean, ((by_c - along * diagonals) / norms)[inside]
 
 
+class _Blocks(NamedTuple):
+  """C D in blocks of rounds, and the covariances of y in C D y = w with white noise w.
+
+  Attributes:
+    columns: as of `_block_columns`.
+    inverse: of each block of the diagonal, [k, size, size].
+    transfer: of a block into the next one, [k - 1, size, size].
+    covariances: of y within each block, [k, size, size].
+  """
+
+  columns: np.ndarray
+  inverse: np.ndarray
+  transfer: np.ndarray
+  covariances: np.ndarray
+
+  @classmethod
+  def of(cls, diagonals: np.ndarray) -> "_Blocks":
+    """The blocks of a strategy's diagonals."""
+    # (C D)[j + i, j] = C[j + i, j] - C[j + i, j + 1]
+    differences = np.pad(diagonals, ((0, 1), (0, 0)))
+    differences[1:, :-1] -= diagonals[:, 1:]
+    size = max(len(diagonals), _LEAST_BLOCK)
+    columns = _block_columns(differences, size)
+    inverse = np.linalg.inv(columns[:, :size])
+    transfer = inverse[1:] @ columns[:-1, size:]
+    covariances = inverse @ np.swapaxes(inverse, 1, 2)
+    for block, moved in enumerate(transfer):
+      covariances[block + 1] += moved @ covariances[block] @ moved.T
+    return cls(columns, inverse, transfer, covariances)
+
+
+def _variances(covariances: np.ndarray, num_rounds: int) -> np.ndarray:
+  """The squared errors of prefix sums: the diagonals of the covariances of blocks."""
+  return np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[:num_rounds]
+
+
 def _mean_error(diagonals: np.ndarray, power: int) -> tuple[float, np.ndarray]:
   """The power mean of the squared errors of prefix sums, and its gradient by the diagonals of C."""
   bands, n = diagonals.shape
-  # (C D)[j + i, j] = C[j + i, j] - C[j + i, j + 1]
-  differences = np.pad(diagonals, ((0, 1), (0, 0)))
-  differences[1:, :-1] -= diagonals[:, 1:]
-  size = max(bands, _LEAST_BLOCK)
-  columns = _block_columns(differences, size)
-  inverse = np.linalg.inv(columns[:, :size])
-  transfer = inverse[1:] @ columns[:-1, size:]  # of a block into the next one
-  covariances = inverse @ np.swapaxes(inverse, 1, 2)
-  for block, moved in enumerate(transfer):
-    covariances[block + 1] += moved @ covariances[block] @ moved.T
-  errors = np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[:n]
+  columns, inverse, transfer, covariances = _Blocks.of(diagonals)
+  size = columns.shape[2]
+  errors = _variances(covariances, n)
   largest = np.max(errors)
   mean = largest * np.mean((errors / largest) ** power) ** (1 / power)
 

@@ -5,18 +5,27 @@ SciPy's, whose many small products wait for threads, takes ten times as long as 
 
 import collections
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 _Function = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
-_MEMORY = 20
+_MEMORY = 10  # steps; twice as many take as many iterations, each of which is slower
 _SUFFICIENT = 1e-4  # of the decrease that the gradient foretells
 _STALLED = 5  # iterations that together decrease the function by too little
 
 
+class _Step(NamedTuple):
+  """A step, the change of the gradient along it, and their inner product."""
+
+  moved: np.ndarray
+  change: np.ndarray
+  curvature: float
+
+
 def minimize(
-  function: _Function, start: np.ndarray, *, tolerance: float = 1e-10, most: int = 500
+  function: _Function, start: np.ndarray, *, tolerance: float = 1e-9, most: int = 500
 ) -> np.ndarray:
   """Where a function is least, near `start`, by the method of limited memory.
 
@@ -27,7 +36,7 @@ def minimize(
     most: iterations.
   """
   x, (value, gradient) = start, function(start)
-  steps: collections.deque[tuple[np.ndarray, np.ndarray]] = collections.deque(maxlen=_MEMORY)
+  steps: collections.deque[_Step] = collections.deque(maxlen=_MEMORY)
   values = [value]
   for _ in range(most):
     direction = -_scaled(gradient, steps)
@@ -39,8 +48,9 @@ def minimize(
     if found is None:
       break
     moved, value, following = found
-    if _dot(change := following - gradient, moved - x) > 0:
-      steps.append((moved - x, change))
+    step, change = moved - x, following - gradient
+    if (curvature := _dot(step, change)) > 0:
+      steps.append(_Step(step, change, curvature))
     x, gradient = moved, following
     values.append(value)
     if len(values) > _STALLED and values[-1 - _STALLED] - value < _STALLED * tolerance * value:
@@ -53,20 +63,18 @@ def _dot(first: np.ndarray, second: np.ndarray) -> float:
   return float(np.einsum("i,i", first, second))
 
 
-def _scaled(
-  gradient: np.ndarray, steps: collections.deque[tuple[np.ndarray, np.ndarray]]
-) -> np.ndarray:
+def _scaled(gradient: np.ndarray, steps: collections.deque[_Step]) -> np.ndarray:
   """The gradient times the inverse Hessian that the last steps and its changes suggest."""
   result, shares = gradient.copy(), []
-  for step, change in reversed(steps):
-    share = _dot(step, result) / _dot(step, change)
-    result -= share * change
+  for step in reversed(steps):
+    share = _dot(step.moved, result) / step.curvature
+    result -= share * step.change
     shares.append(share)
   if steps:
-    step, change = steps[-1]
-    result *= _dot(step, change) / _dot(change, change)
-  for (step, change), share in zip(steps, reversed(shares), strict=True):
-    result += (share - _dot(change, result) / _dot(step, change)) * step
+    last = steps[-1]
+    result *= last.curvature / _dot(last.change, last.change)
+  for step, share in zip(steps, reversed(shares), strict=True):
+    result += (share - _dot(step.change, result) / step.curvature) * step.moved
   return result
 
 

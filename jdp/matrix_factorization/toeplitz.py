@@ -7,7 +7,11 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.matrix_factorization.participation import check_rounds, pattern_bound
+from jdp.matrix_factorization.participation import (
+  check_rounds,
+  heaviest_pattern,
+  pattern_bound,
+)
 from jdp.matrix_factorization.strategies import Strategy, Workload, check_workload
 
 
@@ -40,9 +44,10 @@ class ToeplitzStrategy(Strategy):
     return scipy.linalg.toeplitz(self.coefficients, np.zeros(self.num_rounds))
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
-    """Exact for coefficients >= 0 that do not increase, else an upper bound.
+    """Exact for coefficients >= 0 that do not increase, or columns of a user that do not meet.
 
-    The worst pattern is then 0, b, 2b, ... (arXiv 2405.13763, Theorem 2).
+    The worst pattern of the former is 0, b, 2b, ... (arXiv 2405.13763, Theorem 2). Otherwise it is
+    an upper bound.
     """
     c = self.coefficients
     if np.all(c >= 0) and np.all(np.diff(c) <= 0):
@@ -50,6 +55,8 @@ class ToeplitzStrategy(Strategy):
       for start in range(0, most * min_separation, min_separation):
         total[start:] += c[: self.num_rounds - start]
       return float(total @ total)
+    if min_separation >= self.bands:
+      return heaviest_pattern(np.cumsum(c**2)[::-1], min_separation, most)
     columns = self.matrix()
     return pattern_bound(columns.T @ columns, min_separation, most)
 

@@ -91,7 +91,9 @@ def correlated_gaussian_sum(
   ((1, 2), ())
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  check_clip_and_noise(clip_norm, times(noise_multiplier, clip_norm))
+  check_clip_and_noise(
+    clip_norm, times(noise_multiplier, clip_norm), "noise_multiplier times clip_norm"
+  )
   plan = planned_sum(
     strategy,
     noise_multiplier,

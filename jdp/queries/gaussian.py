@@ -139,12 +139,17 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
   )
 
 
-def check_clip_and_noise(clip_norm: float | Schedule, stddev: float | Schedule) -> None:
-  """Refuses a constant S outside `FLOAT32_SAFE`, and a constant sigma neither there nor zero."""
+def check_clip_and_noise(
+  clip_norm: float | Schedule, stddev: float | Schedule, name: str = "stddev"
+) -> None:
+  """Refuses a constant S outside `FLOAT32_SAFE`, and a constant sigma neither there nor zero.
+
+  `name` says what sigma is to the caller.
+  """
   if not callable(clip_norm):
     _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
   if not callable(stddev) and stddev != 0:
-    _validate.in_range(*FLOAT32_SAFE, stddev=stddev)
+    _validate.in_range(*FLOAT32_SAFE, **{name: stddev})
 
 
 def noise_by_state(stddev: float | Schedule) -> float | Callable[[SumState], Any]:

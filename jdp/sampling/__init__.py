@@ -10,6 +10,7 @@ with data refuses any other number of records.
 | sampler | a round's members | analysed under |
 |---|---|---|
 | `poisson` | each record independently | add/remove, zero-out |
+| `truncated_poisson` | likewise; of too many, a uniform subset | add/remove, zero-out |
 | `fixed_size` | a uniform subset of fixed size | replace-one |
 | `shuffled` | the next batch of a shuffled epoch | all three (1) |
 | `balls_in_bins` | those that picked this round of the epoch | all three (1) |
@@ -33,6 +34,7 @@ from jdp.sampling.cyclic import (
 from jdp.sampling.epochs import EpochState, balls_in_bins, shuffled
 from jdp.sampling.independent import poisson
 from jdp.sampling.subsets import fixed_size
+from jdp.sampling.truncated import truncated_poisson
 
 __all__ = [
   "AllocationState",
@@ -48,4 +50,5 @@ __all__ = [
   "poisson",
   "random_allocation",
   "shuffled",
+  "truncated_poisson",
 ]

@@ -14,6 +14,7 @@ from jax import lax
 
 from jdp import _validate, random
 from jdp.events import SamplingEvent
+from jdp.random.words import words
 
 T = TypeVar("T")
 
@@ -130,6 +131,16 @@ def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
   value = (word % np.uint32(bound)).astype(np.int32)
   fair = 2**32 - 2**32 % bound
   return value if fair == 2**32 else jnp.where(word < np.uint32(fair), value, np.int32(bound))
+
+
+def permutation(key: jax.Array, size: int) -> jax.Array:
+  """A uniform order of `size` records: int32 [size]. Consumes the key."""
+
+  def sort(key, _):
+    high, low, order = lax.sort((*words(key, (size,)), lax.iota(np.int32, size)), num_keys=2)
+    return order, ~jnp.any((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
+
+  return until_done(key, sort, jnp.zeros(size, np.int32))
 
 
 def least_capacity(population: int, probability: float) -> int:

@@ -26,14 +26,19 @@ from jdp.sampling.base import (
 
 
 class CyclicState(NamedTuple):
-  """Whose turn it is.
+  """Whose turn it is. All of it is public.
+
+  A run that goes on keeps its groups, as they are part of the state: with others a record's rounds
+  might be closer than the event says.
 
   Attributes:
-    order: int32 [N + capacity], the records by group, then padding. It is public.
-    position: int32 scalar, the number of the next round, from 0. It is public.
+    order: int32 [N + capacity], the records by group, then padding.
+    starts: int32 [b + 1], where each group begins in that order, and where the last one ends.
+    position: int32 scalar, the number of the next round, from 0.
   """
 
   order: jax.Array
+  starts: jax.Array
   position: jax.Array
 
 
@@ -106,21 +111,19 @@ def min_separation(
   _validate.integer(1, separation=separation, max_participations=max_participations)
   _validate.in_range(1, 2**31 - 1, separation=separation, max_participations=max_participations)
   placed = _place(population, separation, groups, shuffle_key)
-  capacity = max(1, int(placed.sizes.max()))
+  capacity = placed.largest
 
   def draw(key: jax.Array, group: jax.Array, state: CyclicState) -> Sample:
     open_turns = state.position // separation < max_participations
-    size = jnp.where(open_turns, jnp.asarray(placed.sizes)[group], 0)
-    return first_members(_members(placed, state, group, capacity), size, population)
+    size = jnp.where(open_turns, _size(state, group), 0)
+    return first_members(_members(state, group, capacity), size, population)
 
   def event(position: jax.Array) -> SamplingEvent:
     return MinSeparationSampling(
       separation, max_participations, population, position, groups is not None
     )
 
-  return _sampler(
-    placed, draw, event, population / separation, capacity, capacity, max_participations
-  )
+  return _sampler(placed, draw, event, population / separation, capacity, max_participations)
 
 
 @checked
@@ -163,17 +166,17 @@ def cyclic_poisson(
   _validate.probability(probability=probability)
   _validate.positive(probability=probability)
   placed = _place(population, num_groups, groups, shuffle_key)
-  largest = max(1, int(placed.sizes.max()))
+  largest = placed.largest
   if capacity is None:
     capacity = least_capacity(largest, probability)
   _validate.integer(1, capacity=capacity)
   capacity = min(capacity, largest)
 
   def draw(key: jax.Array, group: jax.Array, state: CyclicState) -> Sample:
-    present = jnp.arange(largest, dtype=np.int32) < jnp.asarray(placed.sizes)[group]
+    present = jnp.arange(largest, dtype=np.int32) < _size(state, group)
     chosen = random.bernoulli(key, probability, (largest,)) & present
     slots = pack(chosen, capacity)
-    members = _members(placed, state, group, largest)[slots.indices]
+    members = _members(state, group, largest)[slots.indices]
     return first_members(members, slots.size, population)
 
   rate = random.realised_probability(probability)
@@ -185,7 +188,7 @@ def cyclic_poisson(
     )
 
   expected_size = probability * population / num_groups
-  return _sampler(placed, draw, event, expected_size, capacity, largest, None)
+  return _sampler(placed, draw, event, expected_size, capacity, None)
 
 
 class _Placed(NamedTuple):
@@ -193,13 +196,16 @@ class _Placed(NamedTuple):
 
   Attributes:
     order: int32 [N], the records by group.
-    starts: int32 [b], where each group begins.
-    sizes: int32 [b], of each group.
+    starts: as of `CyclicState`.
   """
 
   order: np.ndarray
   starts: np.ndarray
-  sizes: np.ndarray
+
+  @property
+  def largest(self) -> int:
+    """The size of the largest group, at least 1."""
+    return int(np.max(np.diff(self.starts)))
 
 
 def _place(
@@ -223,9 +229,9 @@ def _place(
         f"Expected groups to be {population} whole numbers in [0, {num_groups}), got others; give "
         "every record its group, as groups_by_identity does."
       )
-  sizes = np.bincount(numbers, minlength=num_groups).astype(np.int32)
-  starts = (np.cumsum(sizes) - sizes).astype(np.int32)
-  return _Placed(np.argsort(numbers, kind="stable").astype(np.int32), starts, sizes)
+  ends = np.cumsum(np.bincount(numbers, minlength=num_groups))
+  order = np.argsort(numbers, kind="stable")
+  return _Placed(order.astype(np.int32), np.append(0, ends).astype(np.int32))
 
 
 def _order(key: jax.Array, size: int) -> np.ndarray:
@@ -234,9 +240,14 @@ def _order(key: jax.Array, size: int) -> np.ndarray:
   return np.argsort(high << np.uint64(32) | low, kind="stable")
 
 
-def _members(placed: _Placed, state: CyclicState, group: jax.Array, length: int) -> jax.Array:
+def _size(state: CyclicState, group: jax.Array) -> jax.Array:
+  """How many records a group has."""
+  return state.starts[group + 1] - state.starts[group]
+
+
+def _members(state: CyclicState, group: jax.Array, length: int) -> jax.Array:
   """The records of a group, and others up to a length: int32 [length]."""
-  return lax.dynamic_slice(state.order, (jnp.asarray(placed.starts)[group],), (length,))
+  return lax.dynamic_slice(state.order, (state.starts[group],), (length,))
 
 
 def _sampler(
@@ -245,7 +256,6 @@ def _sampler(
   event: Callable[[jax.Array], SamplingEvent],
   expected_size: float,
   capacity: int,
-  largest: int,
   max_participations: int | None,
 ) -> Sampler:
   """A sampler of groups that take turns.
@@ -256,16 +266,19 @@ def _sampler(
     event: position -> the round's event.
     expected_size: as for `Sampler`.
     capacity: as for `Sampler`.
-    largest: the size of the largest group.
     max_participations: as for `Sampler`.
   """
 
   def sample(key, state):
-    group = state.position % len(placed.sizes)
+    group = state.position % (len(state.starts) - 1)
     return draw(key, group, state), state._replace(position=state.position + 1)
 
   return Sampler(
-    init=lambda: CyclicState(jnp.asarray(np.pad(placed.order, (0, largest))), jnp.int32(0)),
+    init=lambda: CyclicState(
+      jnp.asarray(np.pad(placed.order, (0, placed.largest))),
+      jnp.asarray(placed.starts),
+      jnp.int32(0),
+    ),
     sample=sample,
     event=lambda state: event(state.position),
     population=len(placed.order),

@@ -12,7 +12,6 @@ from jax import lax
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import BallsInBins, SamplingEvent, ShuffledBatches
-from jdp.random.words import words
 from jdp.sampling.base import (
   Sample,
   Sampler,
@@ -22,6 +21,7 @@ from jdp.sampling.base import (
   least_capacity,
   overflow_probability,
   pack,
+  permutation,
   until_done,
 )
 
@@ -89,7 +89,7 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
   covered = min(population, num_slots)
 
   def assign(key):
-    return jnp.pad(_permutation(key, population)[:num_slots], (0, num_slots - covered))
+    return jnp.pad(permutation(key, population)[:num_slots], (0, num_slots - covered))
 
   def batch(assignment, position):
     start = position * batch_size
@@ -202,13 +202,3 @@ def _sampler(
     capacity=capacity,
     max_participations=None,
   )
-
-
-def _permutation(key: jax.Array, size: int) -> jax.Array:
-  """A uniform order of `size` records: int32 [size]."""
-
-  def sort(key, _):
-    high, low, order = lax.sort((*words(key, (size,)), lax.iota(np.int32, size)), num_keys=2)
-    return order, ~jnp.any((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
-
-  return until_done(key, sort, jnp.zeros(size, np.int32))

@@ -71,7 +71,9 @@ def poisson(
     return pack(chosen, capacity), state
 
   overflow = overflow_probability(population, probability, capacity)
-  event = PoissonSampling(random.realised_probability(probability), overflow, population)
+  event = PoissonSampling(
+    random.realised_probability(probability), overflow, population, max_participations
+  )
   return Sampler(
     init=init,
     sample=sample,

@@ -48,9 +48,9 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
 
   def sample(key, state):
     if sample_size <= population // 2:
-      members = _subset(key, population, sample_size)
+      members = uniform_subset(key, population, sample_size)
       return first_members(members, jnp.int32(sample_size), population), state
-    others = _subset(key, population, population - sample_size)
+    others = uniform_subset(key, population, population - sample_size)
     return pack(jnp.ones(population, bool).at[others].set(False), sample_size), state
 
   return Sampler(
@@ -64,7 +64,7 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
   )
 
 
-def _subset(key: jax.Array, population: int, size: int) -> jax.Array:
+def uniform_subset(key: jax.Array, population: int, size: int) -> jax.Array:
   """A uniform subset of `size` records, ascending: int32 [size]."""
   if size == 0:
     return jnp.zeros(0, jnp.int32)

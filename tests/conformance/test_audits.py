@@ -9,14 +9,10 @@ import pytest
 from scipy import stats
 
 from jdp import conformance
-from jdp.attacks.audit import (
-  Outcomes,
-  best_outcomes,
-  best_threshold,
-  epsilon_bound,
-  quick_epsilon_bound,
-)
-from jdp.conformance.statistics import equal_values
+from jdp.audits.bounds import epsilon_bound, quick_epsilon_bound
+from jdp.audits.scores import Outcomes, best_outcomes, best_threshold
+from jdp.conformance import scores
+from jdp.conformance.statistics import default_statistics, equal_values
 
 
 def response(probability):
@@ -137,6 +133,28 @@ def test_events_of_sorted_scores():
   assert best_threshold(first.astype(float), second.astype(float), bound)[1].at_least == 3.0
   rare = np.arange(1000)
   assert best_outcomes(rare, rare, bound) == (0.0, Outcomes(pytest.approx(np.array([]))))
+
+
+def test_scores_are_the_statistics_of_each_report_alone():
+  """In programs that subjects share, for two directions of one shape; fewer scores are the first
+  ones of more.
+  """
+
+  def release(key, value):
+    return value + jnp.round(8 * jax.random.normal(key, (2,))) / 8  # exact in any program
+
+  value, key = jnp.float32([0.5, -1.0]), jax.random.key(3)
+  loop = [release(own, value) for own in scores._keys(key, 0)[:5]]
+  for direction in ([1.0, 2.0], [-3.0, 0.5]):
+    statistics = default_statistics(np.float32(direction)) | {"first": lambda report: report[0]}
+    found = scores.scores(release, statistics, key, value, scores.AT_ONCE + 5)
+    fewer = scores.scores(release, statistics, key, value, 5)
+    for name, statistic in statistics.items():
+      assert len(found[name]) == scores.AT_ONCE + 5
+      alone = np.array([statistic(report) for report in loop])
+      np.testing.assert_allclose(fewer[name], alone, rtol=1e-6)
+      np.testing.assert_array_equal(fewer[name], found[name][:5])
+    assert not set(found["first"][:5]) & set(found["first"][-5:])
 
 
 def test_equal_reports_are_one_category():

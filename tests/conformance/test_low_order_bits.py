@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdp.attacks.audit import epsilon_bound, gaussian_bound
-from jdp.attacks.residues import audit_residues
+from jdp.audits.bounds import epsilon_bound, gaussian_bound
+from jdp.audits.residues import audit_residues
 from jdp.federated.draw_and_discard.client_updates import gaussian_update, laplace_update
 from jdp.mechanisms import gaussian, l2_laplace, laplace
 from jdp.numerics.dither import dithered, on_shifted_grid

@@ -76,12 +76,6 @@ def _case(request):
 
 
 @functools.cache
-def alone(mechanism):
-  """(key, value) -> estimate, compiled once."""
-  return jax.jit(mechanism.privatize)
-
-
-@functools.cache
 def releases(mechanism):
   """(keys [n], values [n, ...] or one value) -> estimates [n, ...], compiled once for n = BATCH."""
   privatize = jax.jit(jax.vmap(mechanism.privatize))
@@ -113,21 +107,12 @@ def test_estimate_keeps_the_shape_and_is_float32(case):
 
 
 @pytest.mark.slow
-def test_privatize_is_decode_after_encode_compiled_or_not(case):
-  mechanism, value = case
-  key = jax.random.key(0)
-  expected = mechanism.decode(mechanism.encode(key, value))
-  np.testing.assert_allclose(
-    alone(mechanism)(jax.random.clone(key), value), expected, rtol=1e-5, atol=1e-5
-  )
-
-
-@pytest.mark.slow
-def test_vmap_equals_loop(case):
+def test_privatize_is_decode_after_encode_compiled_or_not_in_a_batch_or_alone(case):
+  """Compiled batches of `privatize` against a loop over both halves that is not compiled."""
   mechanism, value = case
   batch = releases(mechanism)(keys(), value)
-  loop = np.stack([alone(mechanism)(key, value) for key in keys()[:16]])
-  np.testing.assert_allclose(batch[:16], loop, rtol=1e-5, atol=1e-5)
+  loop = np.stack([mechanism.decode(mechanism.encode(key, value)) for key in keys()[:4]])
+  np.testing.assert_allclose(batch[:4], loop, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.sweep

@@ -1,8 +1,12 @@
 """Users' texts, their vocabulary, and the sequences that a language model learns from."""
 
+import argparse
+import ast
+import functools
 import gzip
 import json
 import math
+import pathlib
 from functools import partial
 
 import jax
@@ -17,6 +21,7 @@ from jdp.data import (
   python_modules,
   read_users,
   sequences,
+  text,
   text_users,
 )
 from jdp.data.vocabulary import BOS, EOS, UNK, words
@@ -153,3 +158,36 @@ def test_a_vocabulary_larger_than_its_candidates_is_refused():
     private_vocabulary(
       jax.random.key(0), [], CANDIDATES, 51, words_per_user=1, noise_multiplier=1.0
     )
+
+
+def test_docstrings_come_in_the_order_of_a_walk_through_the_whole_module():
+  sources = [pathlib.Path(module.__file__).read_bytes() for module in (ast, argparse, functools)]
+  sources.append(NESTED.encode())
+  for source in sources:
+    module = ast.parse(source)
+    walked = [node for node in ast.walk(module) if isinstance(node, text._DOCUMENTED)]
+    assert [n for n in text._statements(module) if isinstance(n, text._DOCUMENTED)] == walked
+    assert walked
+
+
+NESTED = """
+try:
+  class A:
+    async def in_class(self): "1"
+except ValueError:
+  def in_handler(): "2"
+else:
+  def in_else(): "3"
+finally:
+  def in_finally(): "4"
+match 1:
+  case 1:
+    with open("x"):
+      def in_case(): "5"
+for i in range(3):
+  if i:
+    lambda: 0
+  else:
+    while i:
+      def in_loop(): "6"
+"""

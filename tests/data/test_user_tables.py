@@ -51,6 +51,36 @@ def test_forms_that_do_not_fit_are_refused():
     data.clients_from_arrays(INPUTS, LABELS, USERS, num_classes=2)
 
 
+def test_users_without_examples_are_users_and_change_no_type():
+  rows = [(INPUTS[:2], [0, 1]), ([], []), (INPUTS[2:3], [1])]
+  clients = data.clients_from_pairs(rows, label_kind="numbers")
+  assert clients.counts.tolist() == [2, 0, 1]
+  assert clients.examples.labels.dtype == np.int32
+  assert not clients.user(1).mask.any()
+  assert not clients.user(1).inputs.any()
+
+
+NO_ROWS = {name: column[:0] for name, column in TABLE.items()}
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: data.clients_from_pairs([([], []), (INPUTS[:0], [])]), "one user with an example"),
+    (lambda: data.clients_from_pairs([(INPUTS, LABELS), (INPUTS[:, :1], LABELS)]), "of one shape"),
+    (lambda: data.clients_from_arrays(INPUTS[:0], [], []), "one example, got inputs without rows"),
+    (lambda: data.clients_from_arrays([], [], []), "one example, got inputs without rows"),
+    (lambda: of_table(NO_ROWS, "rows"), "got no rows"),
+    (lambda: of_table(pd.DataFrame(NO_ROWS), ["a", "b"]), "got no rows"),
+    (lambda: of_table(TABLE, []), "one column in inputs"),
+    (lambda: data.partition_by_group(np.array([])), "group of at least one example"),
+  ],
+)
+def test_what_has_no_rows_is_refused_as_such(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
 def test_dirichlet_users_hold_every_example_once_and_few_labels_where_it_is_concentrated():
   labels = np.repeat(np.arange(10), 200)
   spread = {}

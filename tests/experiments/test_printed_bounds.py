@@ -20,7 +20,7 @@ from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.reports import plots
 from jdp import accounting, conformance
-from jdp.attacks.one_run import OneRunAudit
+from jdp.audits.one_run import OneRunAudit
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger

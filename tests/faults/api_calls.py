@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import math
+import pathlib
 import random
 import re
 import signal
@@ -31,7 +32,7 @@ from tests.faults.valid_calls import (
 )
 
 PATIENCE = 8.0  # seconds of the processor
-_WAITING = 10  # times as long may a call wait for the processor, which others use too
+_WAITING = 10  # times as long may a call wait for anything but a processor that others use
 _SECOND_ARGUMENT = 0.2  # the share of calls in which two arguments are replaced
 
 HOSTILE = {
@@ -162,16 +163,21 @@ def classified(call, names, function):
 @contextlib.contextmanager
 def patience():
   """Raises `Hang` in a call that takes longer than the patience."""
+  start = time.monotonic() - _queued()
 
   def interrupt(number, frame):
     raise Hang
 
+  def interrupt_unless_queued(number, frame):
+    if time.monotonic() - _queued() - start > _WAITING * PATIENCE:
+      raise Hang
+
   timers = {
-    signal.ITIMER_PROF: (signal.SIGPROF, PATIENCE),
-    signal.ITIMER_REAL: (signal.SIGALRM, _WAITING * PATIENCE),
+    signal.ITIMER_PROF: (signal.SIGPROF, PATIENCE, interrupt),
+    signal.ITIMER_REAL: (signal.SIGALRM, _WAITING * PATIENCE, interrupt_unless_queued),
   }
-  before = {number: signal.signal(number, interrupt) for number, _ in timers.values()}
-  for timer, (_, seconds) in timers.items():
+  before = {number: signal.signal(number, call) for number, _, call in timers.values()}
+  for timer, (_, seconds, _) in timers.items():
     # Again and again: an interruption within a destructor or a collection of garbage is lost.
     signal.setitimer(timer, seconds, PATIENCE / 8)
   try:
@@ -181,6 +187,15 @@ def patience():
       signal.setitimer(timer, 0)
     for number, handler in before.items():
       signal.signal(number, handler)
+
+
+def _queued():
+  """Seconds for which this process's threads were ready, and others had the processor."""
+  seconds = 0.0
+  for task in pathlib.Path("/proc/self/task").glob("*/schedstat"):
+    with contextlib.suppress(OSError):  # a thread that has just ended
+      seconds += int(task.read_text().split()[1]) / 1e9
+  return seconds
 
 
 def _names(message, names):

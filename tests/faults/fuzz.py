@@ -4,7 +4,9 @@
   python -m tests.faults.fuzz --flags 5000
 
 It prints how many calls gave a result, were refused with the argument's name, or were faults, and
-exits with 1 if there was a fault.
+exits with 1 if there was a fault. With `--record` it writes them to
+`tests/faults/results/fuzz.json`, each seed as a part of its own, so that many can be run one after
+another.
 """
 
 import argparse
@@ -23,11 +25,13 @@ def main():
   parser.add_argument("--calls", type=int, default=0)
   parser.add_argument("--flags", type=int, default=0)
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--record", action="store_true", help="Write the figures that docs show.")
   options = parser.parse_args()
   resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
-  from tests.faults import api_calls, flag_values
+  from tests.faults import api_calls, flag_values, results
 
   failed = False
+  rows = {"calls": "arguments", "flags": "flag values"}
   for what, fuzz in (("calls", api_calls.fuzz), ("flags", flag_values.fuzz)):
     number = getattr(options, what)
     counts, faults = fuzz(
@@ -35,6 +39,18 @@ def main():
     )
     if number:
       print(f"{number} {what}: {dict(counts)}")
+    if number and options.record:
+      results.put(
+        "fuzz",
+        rows[what],
+        f"seed {options.seed}",
+        {
+          "tried": number,
+          "result": counts["result"] + counts["accepted"],
+          "refused": counts["refused"],
+          "fault": len(faults),
+        },
+      )
     failed |= bool(faults)
   return 1 if failed else 0
 

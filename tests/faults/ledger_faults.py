@@ -1,7 +1,7 @@
 """Damages ledger files and makes their writers' calls fail, and counts what comes of it.
 
-`python -m tests.faults.ledger_faults` runs the long form and prints its figures;
-test_ledger_faults.py runs the short one.
+`python -m tests.faults.ledger_faults` runs the long form, prints its figures and writes them to
+`tests/faults/results/ledger.json`; test_ledger_faults.py runs the short one.
 """
 
 import collections
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, LedgerMark, load, load_file
+from tests.faults import results
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))
 RELEASE = LocalRelease(PureDP(1.0))
@@ -234,16 +235,31 @@ def errors(folder: pathlib.Path, num_blocks: int) -> collections.Counter[str]:
           failures = persist(path, num_blocks, Faults(first, first + length - 1, part, error))
           assert failures, "the fault was not met"
           assert path.read_bytes() == content
-          counted[f"{type(error).__name__}: nothing lost, nothing doubled"] += 1
+          counted[f"{type(error).__name__}: nothing lost or doubled"] += 1
   return counted
 
 
+ROWS = {
+  "flip": "each bit flipped",
+  "cut": "cut short after each byte",
+  "OSError": "no space left at each call that writes, once to five times in a row",
+  "KilledError": "its writer killed at each call that writes, once to five times in a row",
+}
+
+
 def main(num_blocks: int) -> None:
-  """Prints the figures of the long form."""
+  """Prints and writes the figures of the long form."""
+  counts: collections.defaultdict[str, collections.Counter[str]]
+  counts = collections.defaultdict(collections.Counter)
   with tempfile.TemporaryDirectory() as folder:
     for run in (damage, errors):
       for name, count in sorted(run(pathlib.Path(folder), num_blocks).items()):
         print(f"{count:7,} x {name}")
+        kind, found = name.split(": ")
+        # How it was read. A second word says what a run did that went on with it.
+        counts[ROWS[kind]].update({"cases": count, found.split(", ")[0]: count})
+  for row, counted in counts.items():
+    results.put("ledger", row, f"{num_blocks} blocks", counted)
 
 
 if __name__ == "__main__":

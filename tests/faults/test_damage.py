@@ -36,6 +36,9 @@ DAMAGES = {
   "last bit": flip(1.0),
 }
 
+_EACH = "each file removed, emptied, halved, or one of four bits flipped,"
+ROWS = (f"{_EACH} before the run's end", f"{_EACH} after its end")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -68,7 +71,9 @@ def after(damage, file, folder, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("which", [0, 1], ids=["interrupted", "finished"])
-def test_a_run_with_a_damaged_file_ends_the_same_or_says_what_to_do(runs, tmp_path, which, kind):
+def test_a_run_with_a_damaged_file_ends_the_same_or_says_what_to_do(
+  runs, tmp_path, record, which, kind
+):
   folder, expected = runs[which], runs[2]
   ended = []
   for number, file in enumerate(files(folder)):
@@ -76,7 +81,7 @@ def test_a_run_with_a_damaged_file_ends_the_same_or_says_what_to_do(runs, tmp_pa
     assert message is None or message.startswith("Expected "), (file, message)
     assert found in (None, expected), file
     ended.append(message is None)
-  print(f"{kind}: {sum(ended)} of {len(ended)} ended with equal bits, the others with a sentence")
+  record(ROWS[which], kind, sum(ended), len(ended) - sum(ended))
   assert any(ended)
 
 

@@ -47,8 +47,14 @@ def fail_at(monkeypatch, number, code):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["disk full", "input/output"])
-def test_an_error_at_any_call_leaves_a_run_that_goes_on(tmp_path, monkeypatch, whole, code):
+@pytest.mark.parametrize(
+  ("code", "words"),
+  [(errno.ENOSPC, "no space left"), (errno.EIO, "an input/output error")],
+  ids=["disk full", "input/output"],
+)
+def test_an_error_at_any_call_leaves_a_run_that_goes_on(
+  tmp_path, monkeypatch, whole, record, code, words
+):
   key, expected = whole
   for number in itertools.count(1):
     (tmp_path / str(number)).mkdir()
@@ -65,7 +71,7 @@ def test_an_error_at_any_call_leaves_a_run_that_goes_on(tmp_path, monkeypatch, w
     assert ending(folder, result or go(folder)) == expected, number
   # Two for each of 5 rows, and for a description that is replaced; the ledger's header, folder and
   # 4 blocks; and those of orbax for each of 4 checkpoints.
-  print(f"an error at each of {number - 1} calls: every run went on to equal bits")
+  record(f"{words}, at each call that writes", "", number - 1)
   assert number > 2 * 6 + 2 + 4 + 3 * 4
 
 
@@ -81,7 +87,7 @@ def files_of_at_most(size):
 
 
 @pytest.mark.slow
-def test_a_write_that_ends_early_leaves_a_run_that_goes_on(tmp_path, whole):
+def test_a_write_that_ends_early_leaves_a_run_that_goes_on(tmp_path, whole, record):
   key, expected = whole
   failed = 0
   for size in itertools.chain(range(0, 400, 13), range(400, 2400, 67)):
@@ -92,5 +98,5 @@ def test_a_write_that_ends_early_leaves_a_run_that_goes_on(tmp_path, whole):
       result = go(folder)
     failed += result is None
     assert ending(folder, result or go(folder)) == expected, size
-  print(f"writes cut short in {failed} runs: every one went on to equal bits")
+  record("writes cut short at sizes of a file up to 2,400 bytes", "", failed)
   assert failed > 30

@@ -1,6 +1,7 @@
 """Short forms of the fuzz, on a fixed seed: `python -m tests.faults.fuzz` is the long one."""
 
 import inspect
+import time
 
 import jax
 import pytest
@@ -50,8 +51,8 @@ FOUND = (
   ("data.python_modules", {"folder": "a string"}),
   ("events.CorrelatedGaussianSum", {"max_participations": "10**400"}),
   ("accounting.group_epsilon", {"group_size": "10**400"}),
-  ("attacks.canaries.one_shot_estimate", {"dim": "10**400"}),
-  ("attacks.one_run.audit_one_run", {"confidence": "1e-320"}),
+  ("audits.canaries.one_shot_estimate", {"dim": "10**400"}),
+  ("audits.one_run.audit_one_run", {"confidence": "1e-320"}),
   ("data.clients_from_pairs", {"pairs": "an empty array"}),
   ("data.partition_dirichlet", {"num_users": "10**30"}),
   ("data.partition_dirichlet", {"labels": "an empty list"}),
@@ -74,8 +75,13 @@ FOUND = (
   ("matrix_factorization.ToeplitzStrategy.squared_errors", {"workload": "a string"}),
   ("matrix_factorization.buffered_toeplitz", {"min_separation": "10**30"}),
   ("matrix_factorization.BufferedStrategy.max_error", {"workload": "10**400"}),
-  ("attacks.local_audit.audit_mechanism", {"num_samples": "2**31"}),
+  ("audits.local_audit.audit_mechanism", {"num_samples": "2**31"}),
   ("attacks.reconstruction.principal_prior", {"inputs": "an array of NaN"}),
+  ("accounting.best_split", {"norms": "a list of strings"}),
+  ("data.partition_by_label", {"labels": "an array of objects"}),
+  ("data.clients_from_table", {"inputs": "an empty list"}),
+  ("queries.correlated_gaussian_sum", {"noise_multiplier": "1e-320"}),
+  ("federated.evaluate_privately", {"noise_multiplier": "1e308"}),
 )
 # Factories without compiled code, where privacy numbers come from.
 _QUICK = ("jdp.mechanisms", "jdp.queries", "jdp.sampling", "jdp.events", "jdp.guarantees")
@@ -152,6 +158,14 @@ def test_a_hang_is_seen(monkeypatch):
       pass
 
   assert api_calls.classified("call", set(), forever).kind == "hang"
+
+
+@pytest.mark.parametrize(("queued", "kind"), [(lambda: 0.0, "hang"), (time.monotonic, "result")])
+def test_who_waits_is_a_hang_but_for_a_processor_that_others_use(monkeypatch, queued, kind):
+  monkeypatch.setattr(api_calls, "PATIENCE", 0.5)
+  monkeypatch.setattr(api_calls, "_WAITING", 1)
+  monkeypatch.setattr(api_calls, "_queued", queued)
+  assert api_calls.classified("call", set(), lambda: time.sleep(1)).kind == kind
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ except ValueError as error:
 
 
 @pytest.mark.slow
-def test_of_three_processes_one_goes_on(tmp_path):
+def test_of_three_processes_one_goes_on(tmp_path, record):
   environment = {**os.environ, "PYTHONPATH": str(ROOT)}
   command = [sys.executable, "-c", RESUME, str(tmp_path / "run")]
 
@@ -48,3 +48,4 @@ def test_of_three_processes_one_goes_on(tmp_path):
   assert sorted(code for *_, code in ended) == [0, 1, 1], ended
   assert all("Expected no other process in the run of" in error for error in refused)
   assert [out for out, _, code in ended if code == 0] == [f"{ROUNDS}\n"]
+  record("three processes at once", "", 1, 2)

@@ -36,13 +36,14 @@ from jdp import (
   queries,
   random,
 )
-from jdp.attacks import audit, reconstruction
+from jdp.attacks import reconstruction
+from jdp.audits import bounds, one_run_f_dp
 from jdp.federated import draw_and_discard, dropout
 from jdp.mechanisms import laplace, priv_unit, registry, scalar_dp
 from jdp.sampling import poisson
 
 # Packages without exports of their own, whose modules are what users import.
-_OPEN_PACKAGES = ("jdp.attacks.",)
+_OPEN_PACKAGES = ("jdp.attacks.", "jdp.audits.")
 _OPEN_MODULES = ("jdp.events", "jdp.guarantees", "jdp.ledger", "jdp.transforms")
 # Forms are tuples of functions or of results that factories make; a user's own are tried by what
 # takes them.
@@ -62,8 +63,8 @@ EXCLUDED = {
     [
       "jdp.attacks.reconstruction.nearest_in_cap",
       "jdp.attacks.reconstruction.succeeds",
-      "jdp.attacks.residues.float_residues",
-      "jdp.attacks.residues.granularity",
+      "jdp.audits.residues.float_residues",
+      "jdp.audits.residues.granularity",
       "jdp.attacks.spam.largest_deviation",
       "jdp.federated.draw_and_discard.average_model",
       "jdp.federated.draw_and_discard.average_predictions",
@@ -353,8 +354,9 @@ def _planned_sum():
 _TURNS = events.MinSeparationSampling(5, 2, 12, by_identity=True)
 _KEY = Lazy(lambda: jax.random.key(0))
 _BATCH_NORM = Lazy(lambda: models.batch_norm_cnn((8, 8, 1), 2))
-_EPSILON_OF = Lazy(lambda: audit.quick_epsilon_bound(0.99))
+_EPSILON_OF = Lazy(lambda: bounds.quick_epsilon_bound(0.99))
 _MESH = Lazy(federated.client_mesh)
+_RELEASES = {"first": np.ones((8, 2)), "second": np.zeros((8, 2))}
 _SCORES = {"first": np.arange(20.0), "second": np.arange(20.0) + 5, "bound": _EPSILON_OF}
 _PRIOR = Lazy(lambda: reconstruction.pixel_prior(4))
 _UPDATE = Lazy(lambda: draw_and_discard.laplace_update(_gradient, 1.0, 0.1))
@@ -640,31 +642,45 @@ BY_FUNCTION = {
     "relation": "add_remove",
     "observer": "model",
   },
-  "jdp.attacks.audit.audit_scores": _SCORES,
-  "jdp.attacks.audit.best_threshold": _SCORES,
-  "jdp.attacks.audit.best_outcomes": _SCORES,
-  "jdp.attacks.canaries.cosines": {"update": np.ones(8, np.float32)},
-  "jdp.attacks.canaries.one_shot_estimate": {"dim": 8},
-  "jdp.attacks.channels.binned_channel": {"laws": [stats.norm(), stats.norm(1)]},
-  "jdp.attacks.local_audit.projection_on": {"difference": np.ones(2, np.float32)},
-  "jdp.attacks.local_audit.opposite_inputs": {"radius": 1.0},
-  "jdp.attacks.local_audit.score_sampler": {
+  "jdp.audits.learned_scores.learned_score": _RELEASES,
+  "jdp.audits.learned_scores.audit_releases": {**_RELEASES, "bound": _EPSILON_OF},
+  "jdp.audits.one_run.count_right_guesses": {"scores": np.arange(3.0), "num_guesses": 2},
+  "jdp.audits.one_run_f_dp.f_dp_p_value": {"curve": Lazy(lambda: one_run_f_dp.gaussian_curve(1.0))},
+  "jdp.audits.one_run_f_dp.f_dp_bound": {"family": Lazy(lambda: one_run_f_dp.gaussian_curve)},
+  "jdp.audits.one_run_f_dp.gaussian_curve": {"mu": 1.0},
+  "jdp.audits.one_run_f_dp.gaussian_epsilon_of": {"mu": 1.0},
+  "jdp.audits.one_run_f_dp.audit_one_run_gaussian": {"scores": np.arange(3.0), "num_guesses": (2,)},
+  "jdp.audits.sequential.audit_until_refuted": {
+    "batches": [(np.arange(20.0), np.arange(20.0) + 5)] * 2,
+    "claim": 1.0,
+    "bound": _EPSILON_OF,
+  },
+  "jdp.audits.scores.audit_scores": _SCORES,
+  "jdp.audits.scores.choose_side": _SCORES,
+  "jdp.audits.scores.best_threshold": _SCORES,
+  "jdp.audits.scores.best_outcomes": _SCORES,
+  "jdp.audits.canaries.cosines": {"update": np.ones(8, np.float32)},
+  "jdp.audits.canaries.one_shot_estimate": {"dim": 8},
+  "jdp.audits.channels.binned_channel": {"laws": [stats.norm(), stats.norm(1)]},
+  "jdp.audits.local_audit.projection_on": {"difference": np.ones(2, np.float32)},
+  "jdp.audits.local_audit.opposite_inputs": {"radius": 1.0},
+  "jdp.audits.local_audit.score_sampler": {
     "release": lambda key, value: value,
     "statistic": jnp.sum,
     "batch": 8,
   },
-  "jdp.attacks.local_audit.draw_scores": {"statistic": jnp.sum},
-  "jdp.attacks.local_audit.audit_mechanism": {
+  "jdp.audits.local_audit.draw_scores": {"statistic": jnp.sum},
+  "jdp.audits.local_audit.audit_mechanism": {
     **_SCORES,
     "first": np.ones(2, np.float32),
     "second": -np.ones(2, np.float32),
     "num_samples": 64,
   },
-  "jdp.attacks.one_run.audit_one_run": {"scores": np.arange(3.0), "num_guesses": 2},
+  "jdp.audits.one_run.audit_one_run": {"scores": np.arange(3.0), "num_guesses": 2},
   "jdp.attacks.reconstruction.principal_prior": {"inputs": np.eye(4, dtype=np.float32)},
   "jdp.attacks.reconstruction.input_of_gradient": {"gradient": np.ones((2, 4), np.float32)},
-  "jdp.attacks.residues.residues": {"spacing": 0.1},
-  "jdp.attacks.residues.audit_residues": {**_SCORES, "spacing": 0.1},
+  "jdp.audits.residues.residues": {"spacing": 0.1},
+  "jdp.audits.residues.audit_residues": {**_SCORES, "spacing": 0.1},
   "jdp.attacks.spam.threshold_for": {"honest": np.arange(40.0)},
   "jdp.attacks.spam.interval_test": {"threshold": 2.0},
   "jdp.conformance.add_remove_ledger": {"plan": conformance.Plan(0.5, 3, 1e-5)},
@@ -739,8 +755,13 @@ BY_FUNCTION = {
     "overflow_probability": 0.0,
     "population": 12,
   },
-  "jdp.events.PoissonSampling": {"overflow_probability": 0.0, "population": 12},
-  "jdp.events.RandomizedResponse": {"noise": 0.5, "num_values": 3},
+  "jdp.events.PoissonSampling": {
+    "overflow_probability": 0.0,
+    "population": 12,
+    "max_participations": 2,
+  },
+  "jdp.events.TruncatedPoissonSampling": {"capacity": 4, "population": 12},
+  "jdp.events.RandomizedResponse": {"noise": 0.5, "num_values": 3, "uniform_null": True},
   "jdp.events.ConcentratedRelease": {"rho": 1.0},
   "jdp.events.GroupedSums": {"parts": (events.GaussianSum(1.0, 1.0),), "labels": ("a",)},
   "jdp.events.BestOfRuns": {
@@ -755,12 +776,14 @@ BY_FUNCTION = {
     "l1_norm": 3.0,
     "share_stddev": 1.0,
     "num_shares": 3,
+    "rounded": True,
   },
   "jdp.events.SkellamSum": {
     "l2_norm": 2.0,
     "l1_norm": 3.0,
     "share_variance": 1.0,
     "num_shares": 3,
+    "rounded": True,
   },
   "jdp.events.CorrelatedGaussianSum": {
     "strategy": "a strategy",
@@ -970,6 +993,7 @@ BY_FUNCTION = {
   "jdp.sampling.balls_in_bins": {"capacity": 12},
   "jdp.sampling.random_allocation": {"participations": 2, "capacity": 12},
   "jdp.sampling.poisson": {"capacity": 12, "max_participations": 2},
+  "jdp.sampling.truncated_poisson": {"capacity": 4},
   "jdp.sampling.shuffled": {"keep_partial": True},
   "jdp.transforms.contribution_sum": {"vectors_fn": _gradient, "chunk_size": 4},
   "jdp.ledger.load_file": {"path": Lazy(_ledger_file)},

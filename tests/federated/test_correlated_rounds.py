@@ -1,5 +1,7 @@
 """Rounds with correlated noise: planned, resumed, and on several devices, bit for bit."""
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,14 +103,19 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
 @pytest.mark.slow
 def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
   """Noise is kept, checkpointed and drawn again as in one process that was not interrupted."""
-  processes = two_process_scripts.start("two_processes_correlated.py", tmp_path, devices=1)
-  alone = two_processes_correlated.trained()
+  script = two_processes_correlated
+  name = "two_processes_correlated.py"
+  processes = two_process_scripts.start(name, tmp_path, devices=1)
+  statuses = two_process_scripts.kill(processes, script.REACHED)
+  assert statuses == [-signal.SIGKILL] * 2
+  assert len(ledger.load(tmp_path / "run/ledger.jsonl")) == script.LAST
+  processes = two_process_scripts.start(name, tmp_path, devices=1)
+  alone = script.trained()
   two_process_scripts.finish(processes)
   found = np.load(tmp_path / "found.npz")
-  assert found["interrupted"]
-  for name in two_processes_correlated.STRATEGIES:
-    assert np.all(alone[name] != 0)
-    np.testing.assert_array_equal(found[name], alone[name])
+  for leaf in script.STRATEGIES:
+    assert np.all(alone[leaf] != 0)
+    np.testing.assert_array_equal(found[leaf], alone[leaf])
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from tests.helpers.samples import draw, run
 CLIENTS = 12
 SAMPLERS = {
   "poisson": lambda population: sampling.poisson(population, 0.3),
+  "truncated_poisson": lambda population: sampling.truncated_poisson(population, 0.3, 4),
   "fixed_size": lambda population: sampling.fixed_size(population, 4),
   "shuffled": lambda population: sampling.shuffled(population, 5),
   "balls_in_bins": lambda population: sampling.balls_in_bins(population, 3),

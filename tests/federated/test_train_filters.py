@@ -122,3 +122,46 @@ def test_what_happened_before_counts():
   assert result.stopped
   assert len(result.ledger) == 100
   assert result.metrics[-1]["central_epsilon"] is None
+
+
+class KilledError(Exception):
+  pass
+
+
+def kill_after(round_):
+  def callback(progress):
+    if progress.round >= round_:
+      raise KilledError
+
+  return callback
+
+
+def test_a_run_keeps_to_the_budget_that_it_began_with(tmp_path):
+  """Whoever may raise the budget after a look at the models has none."""
+  begun = accounting.renyi_filter(3.0, 1e-5)
+  options = {"num_rounds": 4, "evaluate_every": 1, "workdir": tmp_path / "run"}
+  with pytest.raises(KilledError):
+    go(privacy_filter=begun, callbacks=[kill_after(1)], **options)
+  others = [
+    accounting.renyi_filter(6.0, 1e-5),
+    accounting.renyi_filter(3.0, 1e-4),
+    accounting.renyi_filter(3.0, 1e-5, order=20.0),
+    accounting.renyi_filter(3.0, 1e-5, relation="zero_out"),
+    accounting.gaussian_filter(3.0, 1e-5),
+    None,
+  ]
+  for other in others:
+    with pytest.raises(ValueError, match="Expected the privacy_filter that the run"):
+      go(privacy_filter=other, **options)
+  # The same one, made anew, goes on.
+  result = go(privacy_filter=accounting.renyi_filter(3.0, 1e-5), **options)
+  assert len(result.ledger) == 4
+
+
+@pytest.mark.slow
+def test_a_run_without_a_filter_gets_none_later(tmp_path):
+  options = {"num_rounds": 2, "evaluate_every": 1, "workdir": tmp_path / "run"}
+  with pytest.raises(KilledError):
+    go(queries.gaussian_sum(1.0, 6.0), callbacks=[kill_after(1)], **options)
+  with pytest.raises(ValueError, match=r"was begun with, None, got epsilon 3\.0 at delta 1e-05"):
+    go(queries.gaussian_sum(1.0, 6.0), privacy_filter=accounting.renyi_filter(3.0, 1e-5), **options)

@@ -25,6 +25,7 @@ from jdp.events import (
   ShuffledBatches,
   SkellamSum,
   TreeAggregation,
+  TruncatedPoissonSampling,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
@@ -36,6 +37,7 @@ EVENTS = [
   LocalRelease(ApproxDP(0.1, 1e-300), max_releases=3),
   LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
   Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
+  Round(TruncatedPoissonSampling(0.1, 5, 60), GaussianSum(1 / 3, 0.7)),
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
   Round(RandomAllocation(5, 2, True, 1e-13, population=10), GaussianSum(1 / 3, 0.7)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),

@@ -42,6 +42,7 @@ from jdp.events import (
   Round,
   ShuffledBatches,
   SkellamSum,
+  TruncatedPoissonSampling,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP
@@ -120,7 +121,9 @@ QUERIES = {
   GaussianSum: lambda rng: GaussianSum(positive(rng), number(rng)),
   LaplaceSum: lambda rng: LaplaceSum(positive(rng), number(rng)),
   WeightedAverage: lambda rng: WeightedAverage(positive(rng), number(rng), positive(rng)),
-  RandomizedResponse: lambda rng: RandomizedResponse(probability(rng), whole(rng, 2)),
+  RandomizedResponse: lambda rng: RandomizedResponse(
+    probability(rng), whole(rng, 2), bool(rng.integers(2))
+  ),
   PureRelease: lambda rng: PureRelease(number(rng)),
   ConcentratedRelease: lambda rng: ConcentratedRelease(number(rng)),
   NonPrivate: lambda rng: NonPrivate(),
@@ -135,6 +138,9 @@ QUERIES = {
   CorrelatedGaussianSum: correlated,
 }
 SAMPLINGS = {
+  TruncatedPoissonSampling: lambda rng: TruncatedPoissonSampling(
+    probability(rng), min(whole(rng), 10**12), min(whole(rng), 10**12)
+  ),
   PoissonSampling: lambda rng: PoissonSampling(probability(rng), overflow(rng)),
   FixedSizeSampling: lambda rng: FixedSizeSampling(*sorted((whole(rng), whole(rng)))),
   ShuffledBatches: lambda rng: ShuffledBatches(

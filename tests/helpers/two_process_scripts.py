@@ -42,3 +42,18 @@ def finish(processes, seconds=300):
   finally:
     for process in processes:
       process.kill()  # JAX takes a gentler signal for a notice.
+
+
+def kill(processes, line):
+  """Kills the processes (SIGKILL) once each has printed the line. Their exit statuses."""
+  try:
+    for process in processes:
+      printed = []
+      while not printed or printed[-1] not in (line + "\n", ""):
+        printed.append(process.stdout.readline())
+      assert printed[-1], "".join(printed)
+  finally:
+    for process in processes:
+      process.kill()
+      process.communicate()
+  return [process.returncode for process in processes]

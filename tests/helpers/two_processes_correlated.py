@@ -1,9 +1,11 @@
 """One of the two processes of `test_correlated_rounds`: PORT NUMBER FOLDER.
 
-Every leaf of the model has noise of another strategy. The run is interrupted, and goes on.
+Every leaf of the model has noise of another strategy. Where there is no run in the folder yet, the
+processes say that they reached the fourth round and wait to be killed. Others go on with the run.
 """
 
 import pathlib
+import signal
 import sys
 
 import jax
@@ -24,13 +26,17 @@ STRATEGIES = {
   "tree": lambda: mf.tree(ROUNDS),
 }
 PARAMS = {name: np.zeros(3, np.float32) for name in STRATEGIES}
+REACHED, LAST = "reached", 4  # what is printed, and after which round
 
 
-class InterruptedRunError(Exception):
-  """Ends a run in the middle."""
+def wait_to_be_killed(progress):
+  """Before the checkpoint of the last round, whose events are on record."""
+  if progress.round == LAST:
+    print(REACHED, flush=True)
+    signal.pause()
 
 
-def trained(mesh=None, workdir=None, interrupt_at=None):
+def trained(mesh=None, workdir=None, callbacks=()):
   """The model after a run of clients who send the way to their own values."""
   query = queries.grouped(
     {
@@ -48,10 +54,6 @@ def trained(mesh=None, workdir=None, interrupt_at=None):
     mesh=mesh,
   )
 
-  def interrupt(progress):
-    if progress.round == interrupt_at:
-      raise InterruptedRunError
-
   clients = jnp.linspace(-1, 1, USERS * 3).reshape(USERS, 3)
   result = train(
     algorithm,
@@ -62,24 +64,20 @@ def trained(mesh=None, workdir=None, interrupt_at=None):
     evaluate_every=2,
     delta=1e-5,
     workdir=workdir,
-    callbacks=[interrupt],
+    callbacks=callbacks,
   )
   return jax.device_get(result.params)
 
 
 def main():
   port, number, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+  workdir = folder / "run"
+  callbacks = () if workdir.exists() else (wait_to_be_killed,)
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(f"localhost:{port}", 2, number)
-  mesh, workdir = client_mesh(), folder / "run"
-  interrupted = False
-  try:
-    trained(mesh, workdir, interrupt_at=4)  # before the checkpoint of the fourth round
-  except InterruptedRunError:
-    interrupted = True
-  resumed = trained(mesh, workdir)
+  found = trained(client_mesh(), workdir, callbacks)
   if number == 0:
-    np.savez(folder / "found.npz", interrupted=interrupted, **resumed)
+    np.savez(folder / "found.npz", **found)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import pytest
 
 from jdp import random
 from jdp.accounting.float_noise import FINEST_SHARE
-from jdp.attacks.audit import epsilon_bound
-from jdp.attacks.local_audit import draw_scores
-from jdp.attacks.residues import audit_residues
+from jdp.audits.bounds import epsilon_bound
+from jdp.audits.local_audit import draw_scores
+from jdp.audits.residues import audit_residues
 from jdp.mechanisms import (
   gaussian,
   hemisphere,

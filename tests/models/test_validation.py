@@ -115,6 +115,32 @@ def test_frozen_leaves_are_constant_and_get_no_noise():
   )
 
 
+@pytest.mark.slow
+def test_frozen_leaves_take_no_part_in_adaptive_clipping():
+  """The bound follows the norms of what is trained; the rest, whole numbers too, stays as it is."""
+  import optax
+
+  from jdp import data, federated, sampling
+
+  params = {"body": jnp.ones((4, 4)), "head": jnp.zeros((4, 2)), "steps": jnp.int32(7)}
+  whole = Model(lambda key: params, lambda p, x: x @ p["body"] @ p["head"])
+  model = models.freeze(whole, params, lambda path: path == "head")
+  clients = data.clients_from_arrays(np.ones((6, 4)), [0, 1] * 3, [0, 0, 1, 1, 2, 2])
+  algorithm = federated.federated_averaging(
+    federated.gradient_step(models.cross_entropy(model), 0.01),
+    federated.adaptive_average(1.0, 3.0, count_stddev=1.0),
+    sampling.poisson(3, 1.0),
+    optax.sgd(1.0),
+  )
+  result = federated.train(algorithm, model.init(jax.random.key(0)), clients, num_rounds=3)
+  assert [leaf.shape for leaf in jax.tree.leaves(result.params)] == [(4, 2)]
+  assert np.all(result.params["head"] != 0)
+  everything = models.unfreeze(params, result.params)
+  np.testing.assert_array_equal(everything["body"], params["body"])
+  assert (everything["steps"], everything["steps"].dtype) == (7, jnp.int32)
+  assert len({str(event) for event in result.ledger}) == 3  # a clip norm of its own in each round
+
+
 def test_what_cannot_be_trained_is_not_chosen():
   params = {"w": jnp.ones(2), "steps": jnp.int32(7)}
   model = Model(lambda key: params, lambda p, x: x @ p["w"])

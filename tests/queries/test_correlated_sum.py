@@ -104,7 +104,13 @@ def assert_covariance(found, factor):
 @pytest.mark.slow
 @every_strategy
 def test_released_noise_has_the_covariance_of_the_strategy(name):
-  assert_covariance(measured_strategy(name)[0], noise_factor(name))
+  """So have the sums so far, of which the last is that of all noise: the theory's errors."""
+  found = measured_strategy(name)[0]
+  assert_covariance(found, noise_factor(name))
+  sums = np.tril(np.ones((ROUNDS, ROUNDS)))
+  assert_covariance(sums @ found @ sums.T, sums @ noise_factor(name))
+  theory = STRATEGIES[name]().squared_errors()
+  np.testing.assert_allclose(np.sum((sums @ noise_factor(name)) ** 2, 1), theory, rtol=1e-9)
 
 
 def patterns(separation, most):

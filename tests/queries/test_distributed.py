@@ -9,8 +9,8 @@ import pytest
 
 from jdp import accounting
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.audit import epsilon_bound
-from jdp.attacks.residues import audit_residues
+from jdp.audits.bounds import epsilon_bound
+from jdp.audits.residues import audit_residues
 from jdp.events import PoissonSampling, Round
 from jdp.ledger import Ledger
 from jdp.queries.distributed import distributed_sum

@@ -11,8 +11,8 @@ import pytest
 
 from jdp import random
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.audit import epsilon_bound
-from jdp.attacks.residues import audit_residues
+from jdp.audits.bounds import epsilon_bound
+from jdp.audits.residues import audit_residues
 from jdp.queries import (
   adaptive_clipped_sum,
   average,

@@ -1,5 +1,6 @@
 """Groups in turns keep the pattern that the accountant assumes; members are drawn fairly."""
 
+import functools
 import itertools
 
 import jax
@@ -86,6 +87,20 @@ def test_shuffled_groups_are_of_equal_size_and_the_same_in_all_runs(key):
   assert first == again
   assert sorted(map(len, first)) == [6, 6, 7, 7, 7, 7]
   assert first != run(min_separation(40, 6, 3), parts[2])[1]
+
+
+@pytest.mark.parametrize(
+  "make",
+  [functools.partial(min_separation, 4, 2, 3), functools.partial(cyclic_poisson, 4, 2, 1.0)],
+)
+def test_a_run_that_goes_on_with_other_groups_keeps_its_own(make, key):
+  """Record 1 is of group 0. In the other groups, of equal order, it would be in rounds 0 and 1."""
+  begun, other = make(groups=[0, 0, 0, 1]), make(groups=[0, 1, 1, 1])
+  keys = jax.random.split(key)
+  first, state = begun.sample(keys[0], begun.init())
+  second, _ = other.sample(keys[1], state)
+  members = [sample.indices[: int(sample.size)].tolist() for sample in (first, second)]
+  assert members == [[0, 1, 2], [3]]
 
 
 def test_groups_by_identity_are_even():

@@ -10,7 +10,7 @@ from scipy import stats
 from jdp import accounting
 from jdp.events import BallsInBins, GaussianSum, Round, ShuffledBatches
 from jdp.ledger import Ledger
-from jdp.sampling import balls_in_bins, epochs, shuffled
+from jdp.sampling import balls_in_bins, base, epochs, shuffled
 from tests.helpers import statistical
 from tests.helpers.samples import membership, run
 
@@ -133,7 +133,7 @@ def test_orders_stay_uniform_where_words_are_often_equal(key, monkeypatch):
     word = jax.random.bits(key, shape)
     return word & np.uint32(1), (word >> 1) & np.uint32(3)
 
-  monkeypatch.setattr(epochs, "words", coarse)
+  monkeypatch.setattr(base, "words", coarse)
   counts = orders(assignments(shuffled(4, 1), jax.random.split(key, 24_000)))
   statistical.assert_frequencies(counts, UNIFORM, catches=LESS_OF_ONE)
 

@@ -1,8 +1,8 @@
 """One strategy by jax_privacy's search.
 
-Run it as `python -m experiments.benchmarks.peers.jax_privacy_strategies KIND N SIZE OBJECTIVE
-SEPARATION PARTICIPATIONS FILE`. It prints the seconds that the search took, compilation included,
-and writes the strategy's numbers to FILE.
+Run it as `python jax_privacy_strategies.py KIND N SIZE OBJECTIVE SEPARATION PARTICIPATIONS FILE`,
+in an environment that needs jax_privacy alone. It prints the seconds that the search took,
+compilation included, and writes the strategy's numbers to FILE.
 """
 
 import sys

@@ -35,6 +35,7 @@ from jdp.guarantees import Relation
 
 _STDDEV, _SIZE, _ROUNDS = 2.0, 4096, 4
 _POPULATION = 12
+_FEW, _MANY = 32, 2**14  # records of a padded batch; the largest has 16,097 of its own
 _RECORDS = 1_000_000  # of the accountants' data sets: the rates of all plans are whole batches
 _PATTERNS = ((1, 1), (1, 3), (2, 3), (3, 4), (4, 3), (1, 12))
 _BAND_PATTERNS = ((3, 1), (3, 4), (4, 3), (6, 2))
@@ -50,14 +51,28 @@ def _sums() -> Iterator[Part]:
   yield Clip(
     "jax_privacy.clipping.clip_pytree", jax.jit(lambda x: clipping.clip_pytree(x, 1.0)[0]), 1.0
   )
-  total = jax.jit(clipping.clipped_fun(lambda x: x, keep_batch_dim=False, l2_clip_norm=1.0))
-  mean = jax.jit(
-    clipping.clipped_fun(lambda x: x, keep_batch_dim=False, l2_clip_norm=1.0, normalize_by=4.0)
-  )
+  clipped = partial(clipping.clipped_fun, lambda x: x, keep_batch_dim=False, l2_clip_norm=1.0)
+  total, mean = _padded(clipped()), _padded(clipped(normalize_by=4.0))
   call = "jax_privacy.clipping.clipped_fun"
   for relation, stated in ((Relation.ADD_REMOVE, 1.0), (Relation.REPLACE_ONE, 2.0)):
     yield Aggregate(f"{call}, {relation.label}", total, stated, relation)
     yield Aggregate(f"{call}(normalize_by=4), {relation.label}", mean, stated / 4, relation)
+
+
+def _padded(function: Callable[..., Any]) -> Callable[[np.ndarray], np.ndarray]:
+  """The function of a batch of fixed size: the rest is padding, as the library has it.
+
+  A batch of size 0 is refused, one of padding alone is not.
+  """
+  compiled = jax.jit(lambda records, padding: function(records, is_padding_example=padding))
+
+  def apply(records: np.ndarray) -> np.ndarray:
+    size = _FEW if len(records) <= _FEW else _MANY
+    batch = np.zeros((size, records.shape[1]), np.float32)
+    batch[: len(records)] = records
+    return np.asarray(compiled(batch, np.arange(size) >= len(records)))
+
+  return apply
 
 
 def _noises() -> Iterator[Part]:

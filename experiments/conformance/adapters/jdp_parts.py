@@ -37,7 +37,7 @@ from jdp.queries.base import taken
 from jdp.sampling import Sample, Sampler
 
 _DIM = 4
-_SLOTS = 2**14  # of a padded cohort; the largest has 16,097 records
+_FEW, _MANY = 32, 2**14  # slots of a padded cohort; the largest has 16,097 records
 _NOISE_SIZE = 4096
 _POPULATION = 12
 _STDDEV = 2.0
@@ -121,9 +121,10 @@ def _cohort(query: SumQuery) -> Callable[[np.ndarray], np.ndarray]:
 
 def _padded(shape: Callable[[np.ndarray], Any], records: np.ndarray) -> tuple[Any, np.ndarray]:
   """The records in a padded cohort, and the weights of its slots."""
-  padded = np.full((_SLOTS, records.shape[1]), np.nan, np.float32)
+  slots = _FEW if len(records) <= _FEW else _MANY
+  padded = np.full((slots, records.shape[1]), np.nan, np.float32)
   padded[: len(records)] = records
-  return shape(padded), (np.arange(_SLOTS) < len(records)).astype(np.float32)
+  return shape(padded), (np.arange(slots) < len(records)).astype(np.float32)
 
 
 def _noises() -> Iterator[Part]:
@@ -199,21 +200,41 @@ def _samplings() -> Iterator[Part]:
     "min_separation": samplers.min_separation(_POPULATION, 4, 3),
     "cyclic_poisson": samplers.cyclic_poisson(_POPULATION, 3, 0.5),
   }.items():
+    draw, law = _rounds(sampler), sampler.event(sampler.init())
     yield Sampling(
-      f"jdp.sampling.{name}", partial(_members, sampler), sampler.event(sampler.init())
+      f"jdp.sampling.{name}",
+      partial(_members, sampler, draw, False),
+      law,
+      partial(_members, sampler, draw, True),
     )
 
 
-def _members(sampler: Sampler, seed: int, num_rounds: int) -> np.ndarray:
+def _rounds(sampler: Sampler) -> Callable[[Any, jax.Array], Any]:
+  """(state, keys of rounds) -> (state, (indices, whether each is a member) of each round)."""
+
   def draw(state: Any, key: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
     sample, state = sampler.sample(key, state)
     return state, (sample.indices, sample.weights > 0)
 
+  return jax.jit(lambda state, keys: jax.lax.scan(draw, state, keys))
+
+
+def _members(
+  sampler: Sampler,
+  draw: Callable[[Any, jax.Array], Any],
+  resumed: bool,
+  seed: int,
+  num_rounds: int,
+) -> np.ndarray:
+  """Who took part in a run of two halves; between them the state may be saved and loaded."""
   keys = jax.random.split(jax.random.key(seed), num_rounds)
-  indices, member = jax.jit(lambda: jax.lax.scan(draw, sampler.init(), keys)[1])()
+  state, first = draw(sampler.init(), keys[: num_rounds // 2])
+  state = _saved_and_loaded(state) if resumed else state
+  _, second = draw(state, keys[num_rounds // 2 :])
+  indices, member = (np.concatenate(parts) for parts in zip(first, second, strict=True))
   found = np.zeros((num_rounds, sampler.population), bool)
   rounds = np.broadcast_to(np.arange(num_rounds)[:, None], indices.shape)
-  found[rounds[np.asarray(member)], np.asarray(indices)[np.asarray(member)]] = True
+  found[rounds[member], indices[member]] = True
   return found
 
 

@@ -115,14 +115,11 @@ def _members(seed: int, num_rounds: int) -> np.ndarray:
 
 
 def _accountants() -> Iterator[Part]:
-  notes = {"rdp": "", "prv": "", "gdp": " (it warns that it may underestimate)"}
-  for name, note in notes.items():
-    yield Accountant(
-      f'opacus.accountants.create_accountant("{name}"){note}', partial(_epsilon, name)
-    )
-    if name != "gdp":
-      call = f'opacus.accountants.utils.get_noise_multiplier(accountant="{name}")'
-      yield Calibration(call, partial(_calibrated, name))
+  """Those that state a bound: "gdp" warns that it may underestimate."""
+  for name in ("rdp", "prv"):
+    yield Accountant(f'opacus.accountants.create_accountant("{name}")', partial(_epsilon, name))
+    call = f'opacus.accountants.utils.get_noise_multiplier(accountant="{name}")'
+    yield Calibration(call, partial(_calibrated, name))
 
 
 def _epsilon(name: str, plan: Plan, noise_multiplier: float) -> float:

@@ -1,5 +1,6 @@
 """What stands beside each central epsilon: how tight it is, and what an attacker gains."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ def attacker_parts(
 ) -> Iterator[Part]:
   """The part on settings with a central guarantee; none without any.
 
+  Settings whose runs recorded the same share a row and a curve.
+
   Args:
     workdir: where the ledgers lie.
     summary: as `summarise` returns it. Figures are of its repetition with the largest epsilon.
@@ -40,8 +43,10 @@ def attacker_parts(
   ledgers = _ledgers(workdir, summary)
   if not ledgers:
     return
-  rows = [[row["label"], *_cells(ledger, row["central"]["delta"])] for row, ledger in ledgers]
-  curves = {row["label"]: ledger for row, ledger in ledgers}
+  rows = [
+    [", ".join(labels), *_cells(ledger, delta)] for (ledger, delta), labels in ledgers.items()
+  ]
+  curves = {"\n".join(labels): ledger for (ledger, _), labels in ledgers.items()}
   yield Part(
     "What an attacker gains",
     f"{table(_HEADER, rows)}\n\n{_TEXT}",
@@ -63,12 +68,14 @@ def trade_off_figure(ledgers: Mapping[str, Ledger], title: str) -> Figure:
 
 def _ledgers(
   workdir: Workdir, summary: Sequence[Mapping[str, Any]]
-) -> list[tuple[Mapping[str, Any], Ledger]]:
-  return [
-    (row, finished_ledger(workdir.path / row["setting"] / str(row["worst"])))
-    for row in summary
-    if row["central"] is not None
-  ]
+) -> Mapping[tuple[Ledger, float], list[str]]:
+  """The labels of settings by what their runs recorded, and by delta."""
+  labels: defaultdict[tuple[Ledger, float], list[str]] = defaultdict(list)
+  for row in summary:
+    if row["central"] is not None:
+      ledger = finished_ledger(workdir.path / row["setting"] / str(row["worst"]))
+      labels[ledger, row["central"]["delta"]].append(row["label"])
+  return labels
 
 
 def _cells(ledger: Ledger, delta: float) -> list[str]:

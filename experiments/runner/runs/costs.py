@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from jdp import accounting
 from jdp.events import LocalRelease, Round
-from jdp.federated.runs.training import central_epsilon
+from jdp.federated.runs.budget import central_epsilon
 from jdp.guarantees import AnyGuarantee, ApproxDP, Observer
 from jdp.ledger import Ledger
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp import _validate
-from jdp._arguments import AnyRows, checked
+from jdp._arguments import Rows, checked
 from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.accounting.local.scalar_dp import ScalarGrid, level_variance, scalar_grid
 from jdp.accounting.local.threshold import MAX_EPSILON, MIN_EPSILON
@@ -35,7 +35,7 @@ class Split(NamedTuple):
 
 @checked
 def best_split(
-  dim: int, epsilon: float, max_value: float, norms: AnyRows | float | None = None
+  dim: int, epsilon: float, max_value: float, norms: Rows | float | None = None
 ) -> Split:
   """The split of epsilon with the least error of `separated(priv_unit(...), scalar_dp(...))`.
 

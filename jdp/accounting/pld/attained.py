@@ -4,15 +4,24 @@ Lower bounds are for these alone: the others are left out, as if they had releas
 of neighbouring data sets attains all of them together, in each direction: the record contributes
 the most, the others nothing (or, to a sample of fixed size, the opposite).
 
-* Attained: Gaussian sums, and groups of them, under Poisson sampling, fixed-size sampling or none;
+* Attained: Gaussian sums, and groups of them, under Poisson sampling (if it is truncated, not the
+  pair itself: `families`), fixed-size sampling or none;
   Laplace sums, randomised response, and Gaussian sums with noise by their owners, where nothing is
-  sampled; releases without protection. Discrete sums, by records that move up to four coordinates
-  (`integer_noise`), where nothing is sampled; as integers, before any reduction modulo a number.
+  sampled; releases without protection likewise. Discrete sums of integers, by records that move up
+  to four coordinates (`integer_noise`), where nothing is sampled; before any reduction modulo a
+  number.
+* Randomised response of a null or absent record: whatever is released of it, some value differs
+  from that by no less than from a uniform answer. For a uniform answer is the mean, over all
+  permutations of the values, of any other, and hockey sticks are jointly convex.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), batches of epochs, runs with correlated noise (whose sensitivity is a
-  bound), and whatever a sample does not amplify.
+  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach),
+  batches of epochs, samples that pass over records that took part often, runs with correlated noise
+  (whose sensitivity is a bound), and whatever a sample does not amplify. Nor is any round of a
+  ledger with local releases: what records contribute to its sums may be random.
 """
 
+import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 
 from jdp.accounting.composition import Composition, compose_rounds
@@ -25,13 +34,16 @@ from jdp.events import (
   LaplaceSum,
   NonPrivate,
   PoissonSampling,
+  QueryEvent,
   RandomizedResponse,
   Round,
   SkellamSum,
+  TruncatedPoissonSampling,
 )
 from jdp.guarantees import Relation
 
 _UNSAMPLED = (
+  NonPrivate,
   LaplaceSum,
   RandomizedResponse,
   DistributedGaussianSum,
@@ -40,27 +52,38 @@ _UNSAMPLED = (
 )
 
 
-def attained_losses(
-  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool
-) -> Composition:
-  """The losses of counted rounds that data sets attain; arguments as for
-  `jdp.accounting.composition.compose_rounds`.
+def attained_losses(rounds: Mapping[Round, int], relation: Relation) -> Composition:
+  """The losses of counted rounds that data sets attain, all rounds of a ledger without local
+  releases; arguments as for `jdp.accounting.composition.compose_rounds`.
   """
-  kept = {event: count for event, count in rounds.items() if _is_attained(event, sample_known)}
-  return compose_rounds(kept, relation, sample_known=sample_known)
+  kept: Counter[Round] = Counter()
+  for event, count in rounds.items():
+    if _is_attained(event):
+      kept[_with_null(event)] += count
+  return compose_rounds(kept, relation)
 
 
-def _is_attained(event: Round, sample_known: bool) -> bool:
+def _is_attained(event: Round) -> bool:
   query, sampling = event.query, event.sampling
-  if type(query) is NonPrivate:
-    return True
   if type(sampling) is PoissonSampling:
     whole = sampling.probability == 1
+    if sampling.max_participations is not None:
+      return False
   elif type(sampling) is FixedSizeSampling:
     whole = sampling.sample_size == sampling.population
+  elif type(sampling) is TruncatedPoissonSampling:
+    whole = False
   else:
     return False
   parts = query.parts if type(query) is GroupedSums else (query,)
   if all(type(part) is GaussianSum for part in parts):
-    return whole or not sample_known
-  return whole and type(query) in _UNSAMPLED
+    return True
+  return whole and type(query) in _UNSAMPLED and not getattr(query, "rounded", False)
+
+
+def _with_null(event: Round) -> Round:
+  """The round as if the least was released of null records."""
+  query: QueryEvent = event.query
+  if type(query) is not RandomizedResponse:
+    return event
+  return dataclasses.replace(event, query=dataclasses.replace(query, uniform_null=True))

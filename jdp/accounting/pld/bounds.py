@@ -104,15 +104,24 @@ def _stick(composition, sign, extra, wrapped):
   tilt, losses = composition.window.tilt, composition.losses + sign * composition.rounding
   centre, number = float(losses[len(losses) // 2]), len(losses)
   from_centre = losses - centre
-  growth, decay = np.exp(from_centre), np.exp(-tilt * from_centre)
+  growth = np.exp(from_centre)
+  # Long arrays are reused: these take most of an accountant's memory.
+  decay = np.exp(np.multiply(from_centre, -tilt, out=from_centre), out=from_centre)
   values = composition.tilted * decay
-  mass, weight = _sums_from(values), _sums_from(values / growth)
+  mass = _sums_from(values)
+  weight = _sums_from(np.divide(values, growth, out=values))
   squares = 2 * float(losses[1] - losses[0]) * tilt * (1 + 2 * tilt) * (1 + tilt)
   norm = math.sqrt(min(number, 1 + 1 / squares) if squares else number)
-  rounding = 2 * UNIT * number * (np.abs(mass) + growth * np.abs(weight))
+  rounding = np.abs(weight, out=values)
+  rounding *= growth
+  rounding += np.abs(mass)
+  rounding *= sign * 2 * UNIT * number
   scale = _exp(composition.log_scale + sign * composition.rounding - tilt * centre)
-  errors = decay * (sign * norm * composition.error + wrapped) + sign * rounding
-  return Stick(losses, centre, mass, weight, growth, extra + scale * errors, scale, sign > 0)
+  errors = decay
+  errors *= sign * norm * composition.error + wrapped
+  errors += rounding
+  errors *= scale
+  return Stick(losses, centre, mass, weight, growth, extra + errors, scale, sign > 0)
 
 
 def _sums_from(values):

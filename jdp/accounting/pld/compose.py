@@ -70,7 +70,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
   """The composition of measures on lattices of one spacing, each as often as its count."""
   spacing = parts[0][0].lattice.spacing
   size = scipy.fft.next_fast_len(
-    max(math.ceil((window.high - window.low) / spacing), 16), real=True
+    max(math.ceil((window.high - window.low) / spacing) + 2, 16), real=True
   )
   number = size // 2 + 1
   spectrum = _Spectrum(np.arange(number), np.ones(number), np.zeros(number), np.zeros(number))
@@ -84,7 +84,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
     logs, infinite = logs + count * log_masses, infinite + count * unbounded
     heavier += count * math.log(max(float(p.sum()) + unbounded, 1.0))
     rounding += count * 8 * UNIT * (1 + reach + abs(lattice.offset))
-  begin = math.ceil((window.low - offset) / spacing)
+  begin = math.floor((window.low - offset) / spacing)
   losses = offset + spacing * (begin + np.arange(size))
   tilted, error = _inverse(spectrum, size)
   tilted = np.roll(tilted, -((begin - base) % size))

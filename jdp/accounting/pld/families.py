@@ -15,9 +15,11 @@ from jdp.accounting.pair_families import (
   GROUP_GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
+  NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
+  TRUNCATED_GAUSSIAN,
   PairFamily,
 )
 from jdp.accounting.pld import group_gaussian, integer_noise, pairs, random_allocation
@@ -29,7 +31,13 @@ from jdp.accounting.renyi import closed_forms
 _LARGEST = 600.0  # of a pure release's epsilon
 _LEAST_MULTIPLIER = 1e-3
 # Parameters of these begin with (what, multiplier).
-_NOISED = (GAUSSIAN, FIXED_SIZE_GAUSSIAN, ALLOCATED_GAUSSIAN, GROUP_GAUSSIAN)
+_NOISED = (
+  GAUSSIAN,
+  TRUNCATED_GAUSSIAN,
+  FIXED_SIZE_GAUSSIAN,
+  ALLOCATED_GAUSSIAN,
+  GROUP_GAUSSIAN,
+)
 
 
 def terms(composed: Composition, *, removed: bool, attained: bool = False) -> list[Term] | None:
@@ -64,10 +72,10 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
       if _is_whole(family, row) and row[1] > 0:
         precision += count / row[1] / row[1]
       elif not is_free(family, row):
-        named = GAUSSIAN if attained and family is FIXED_SIZE_GAUSSIAN else family
-        if not _is_tame(named, row):
+        named, numbers = _of_data_sets(family, row) if attained else (family, row)
+        if not _is_tame(named, numbers):
           return None
-        result.append(Term(_pair(named, row, removed), count))
+        result.append(Term(_pair(named, numbers, removed), count))
   if precision:
     if not _is_tame(GAUSSIAN, (1.0, precision**-0.5)):
       return None
@@ -86,9 +94,23 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
   return result
 
 
+def _of_data_sets(
+  family: PairFamily, row: tuple[float, ...]
+) -> tuple[PairFamily, tuple[float, ...]]:
+  """The family and parameters of the pair that data sets attain, in one direction."""
+  if family is FIXED_SIZE_GAUSSIAN:  # all other records opposite
+    return GAUSSIAN, row
+  if family is TRUNCATED_GAUSSIAN:  # all other records null: they take its place, and show nothing
+    q, z, full, share, *_ = row
+    return GAUSSIAN, (((1 - full) * q + full * share) * (1 - 1e-9), z)
+  return family, row
+
+
 def is_symmetric(composed: Composition, *, attained: bool) -> bool:
   """Whether both directions cost the same."""
-  if GROUP_GAUSSIAN in composed.groups or (attained and FIXED_SIZE_GAUSSIAN in composed.groups):
+  directed = {TRUNCATED_GAUSSIAN, GROUP_GAUSSIAN, NULL_RESPONSE}
+  directed |= {FIXED_SIZE_GAUSSIAN} if attained else set()
+  if directed & composed.groups.keys():
     return False
   return all(
     _is_whole(family, row) or is_free(family, row)
@@ -107,7 +129,7 @@ def _is_whole(family, row):
 
 def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
   """Whether a loss is always zero."""
-  if family is RANDOMIZED_RESPONSE:
+  if family in (RANDOMIZED_RESPONSE, NULL_RESPONSE):
     return row[0] == 1
   return family is not NON_PRIVATE and row[0] == 0
 
@@ -155,6 +177,18 @@ def _fixed_size(q, z, *, removed):
   return pairs.fixed_size_gaussian(q, z)
 
 
+def _truncated(q, z, full, share, z_replaced, null, *, removed):
+  alone = pairs.sampled_gaussian(q, z, removed=removed)
+  if not full * share:
+    return alone
+  whole = (
+    pairs.fixed_size_gaussian(share, z_replaced)
+    if null
+    else pairs.sampled_gaussian(share, z_replaced, removed=removed)
+  )
+  return pairs.mixture(((1 - full, alone), (full, whole)))
+
+
 def _allocated(rounds, z, *, removed):
   return random_allocation.allocated_gaussian(rounds, z, removed=removed)
 
@@ -172,13 +206,19 @@ def _randomized_response(noise, num_values, *, removed):
   return pairs.randomized_response(noise, num_values, epsilon)
 
 
+def _null_response(noise, num_values, *, removed):
+  return pairs.null_response(noise, num_values, removed=removed)
+
+
 _PAIRS: dict[PairFamily, Callable[..., Pair]] = {
   GAUSSIAN: _gaussian,
+  TRUNCATED_GAUSSIAN: _truncated,
   FIXED_SIZE_GAUSSIAN: _fixed_size,
   ALLOCATED_GAUSSIAN: _allocated,
   GROUP_GAUSSIAN: group_gaussian.group_gaussian,
   LAPLACE: _laplace,
   RANDOMIZED_RESPONSE: _randomized_response,
+  NULL_RESPONSE: _null_response,
   PURE: _pure,
 }
 

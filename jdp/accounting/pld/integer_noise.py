@@ -15,7 +15,7 @@ is within a factor of 1 +- e of its mean over x (Poisson's summation formula). H
 
 * N(v - r), rounded to an integer k with probability proportional to e^(-(k - x)^2 / (2 r)), has the
   law of N_Z(v) up to a factor of ((1 + e) / (1 - e))^(+-1) (as in Peikert, An Efficient and
-  Parallel Gaussian Sampler for Lattices, 2010, Theorem 3.1). Such rounding commutes with moves by
+  Parallel Gaussian Sampler for Lattices, CRYPTO 2010). Such rounding commutes with moves by
   integers, so the sum post-processes a Gaussian one of variance v - r.
 * N_Z(v) + N(r) has the density of N(v + r) up to the same factor, so a Gaussian sum of variance v +
   r post-processes the sum.

@@ -6,20 +6,20 @@ few hundred atoms, with which tails and spacings are planned (a sketch certifies
 
 * Poisson-sampled Gaussian (arXiv 1908.10530, Section 3): (1-q) N(0, z^2) + q N(1, z^2) against N(0,
   z^2) when a record is removed, the reverse when one is added.
-* Fixed size under replace-one (arXiv 2106.08567, Proposition 30): with P = N(1, z^2), Q = N(0,
+* Fixed size under replace-one (arXiv 2106.08567, on subsampling): with P = N(1, z^2), Q = N(0,
   z^2), z for a replaced record, the hockey stick at e^eps >= 1 is that of (1-q) Q + q P against Q,
   and below 1 that of P against (1-q) P + q Q. So the losses above 0 are those of a removal, those
   below 0 those of an addition, and an atom at 0 has the rest, (1-q) (2 Phi(1/(2z)) - 1). It is its
   own reverse. A data set whose other records are all equal attains each half, but not both with one
   pair.
 * Laplace: two distributions whose centres are eps scales apart; atoms at +-eps, a density between.
-* Atoms: randomised response; pure releases, which post-process one bit's response (arXiv
-  1311.0776).
+* Atoms: randomised response, of two values or of a value and a uniform answer; pure releases,
+  which post-process one bit's response (arXiv 1311.0776).
 * Releases of which Renyi divergences alone are known: `renyi`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -150,6 +150,23 @@ def fixed_size_gaussian(q: float, z: float) -> Pair:
   )
 
 
+def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
+  """Pairs of which one is released, each with its probability, and which of them it is."""
+
+  def cells(edges):
+    scaled = [[weight * part for part in pair.cells(edges)] for weight, pair in parts]
+    p, q, p_error, q_error = (np.sum(several, axis=0) for several in zip(*scaled, strict=True))
+    return Cells(p, q, p_error + 4 * UNIT * p, q_error + 4 * UNIT * q)
+
+  with np.errstate(divide="ignore"):
+    log_p = np.concatenate([np.log(weight) + pair.log_p for weight, pair in parts])
+  losses = np.concatenate([pair.losses for _, pair in parts])
+  shown = np.flatnonzero(log_p > -np.inf)
+  order = shown[np.argsort(losses[shown])]
+  has_atoms = any(pair.has_atoms for _, pair in parts)
+  return Pair(losses[order], log_p[order], cells, has_atoms)
+
+
 def laplace(epsilon: float) -> Pair:
   """Laplace distributions `epsilon` scales apart."""
 
@@ -203,6 +220,17 @@ def randomized_response(noise: float, num_values: float, epsilon: float) -> Pair
     np.array([other, (num_values - 2) * other, 1 - noise + other]),
     epsilon,
   )
+
+
+def null_response(noise: float, num_values: float, *, removed: bool) -> Pair:
+  """The response of one of several values against a uniform answer, or the reverse."""
+  likelier = num_values * (1 - noise) + noise  # than in a uniform answer
+  losses = np.log(np.array([noise, likelier]))
+  if removed:
+    p = np.array([(num_values - 1) * noise / num_values, likelier / num_values])
+  else:
+    losses, p = -losses[::-1], np.array([1.0, num_values - 1]) / num_values
+  return atoms(losses, p, float(losses[1] - losses[0]))
 
 
 def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:

@@ -28,8 +28,11 @@ _RARE, _OUTSIDE, _ROUNDED = 0.05, 2e-4, 0.2
 _TILTS = np.geomspace(1.0, 0.1, 8)  # that are tried, in units of the saddle point
 _ROUNDING = 1e-14  # a transform's error over its largest mass, for each loss: a guess
 _LEAST_POINTS, _MOST_POINTS = 2**14, 2**20
+_COARSER = 20.0  # times the spacing asked for, that is still of use
 _ORDINARY = 5e-4  # the tolerance of so few points
 _MOST_DIVISORS = 2**11  # of a discrete term's spacing that are tried
+_STEPPED = 2.0  # Chernoff's inequality may take from the tilt, or add, over the spacing
+_MOST_STEPS = 100.0  # of these in the tilt
 _MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
 _LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
 _LARGEST = 600.0  # a loss whose exponential is safely a float64
@@ -103,16 +106,27 @@ def plan(
   at = moments(terms, np.array([0.0, saddle]))
   deviation, tilted = np.sqrt(np.maximum(at.variance, 1e-300)).tolist()
   asked = max(float(at.mean[1]), _loss_of_one(terms, log_delta)) if epsilon is None else epsilon
-  window = _window(terms, saddle, asked, log_error, deviation)
-  width, composed = window.high - window.low, sum(term.repeated for term in terms)
+  composed = sum(term.repeated for term in terms)
   aim = tolerance * max(asked, min(deviation, tilted))
-  spacing = math.sqrt(3 * aim / (composed * (1 + saddle)))
-  spacing = min(spacing, width / _LEAST_POINTS * math.sqrt(tolerance / _ORDINARY))
-  if not _LEAST_SPACING * (1 + abs(asked)) < spacing < math.inf:
-    return None
+  widest = math.sqrt(3 * aim / (composed * (1 + saddle)))
+  most_step = math.inf
+  for _ in range(2):
+    window = _window(terms, saddle, asked, log_error, deviation, most_step)
+    width = window.high - window.low
+    spacing = min(widest, width / _LEAST_POINTS * math.sqrt(tolerance / _ORDINARY))
+    spacing = max(spacing, _LEAST_SPACING * (1 + abs(asked)))
+    # Sketches end where the measures on the lattice go on for some points.
+    most_step = _STEPPED / spacing
+    if not saddle < _MOST_STEPS * most_step:  # also where the spacing is no finite number
+      return None
+    if max(window.steps) <= most_step:
+      break
   spacing = _aligned(terms, spacing)
-  if not width <= min(_MOST_POINTS * spacing, _MOST_TILTED / max(window.tilt, 1e-3)):
+  # A lattice of too few points for the tolerance may still be better than divergences.
+  least = width / _MOST_POINTS
+  if not (least <= _COARSER * spacing and width <= _MOST_TILTED / max(window.tilt, 1e-3)):
     return None
+  spacing = max(spacing, least)
   (log_mass,) = moments(terms, np.array([window.tilt])).log.tolist()
   least = _OUTSIDE / composed / 10 * min(_exp(log_error - log_mass + window.tilt * asked), 1.0)
   lattices = tuple(_lattice(term.pair, window.tilt, spacing, least) for term in terms)
@@ -183,12 +197,18 @@ def _saddle(terms, delta, epsilon):
 
 
 def _window(
-  terms: Sequence[Term], saddle: float, asked: float, log_error: float, deviation: float
+  terms: Sequence[Term],
+  saddle: float,
+  asked: float,
+  log_error: float,
+  deviation: float,
+  most_step: float,
 ) -> Window:
   """The narrowest window at whose ends errors in delta at `asked` are small."""
   steps = np.geomspace(0.02 * (saddle + 0.5 / deviation), saddle + 40 / deviation, 32)
   tried = saddle * _TILTS if saddle else np.zeros(1)
-  tilts = np.concatenate([tried, saddle - steps, saddle + steps])
+  ends = [tried - most_step, tried + most_step] if most_step < math.inf else []
+  tilts = np.concatenate([tried, saddle - steps, saddle + steps, *ends])
   logs = moments(terms, tilts).log
   precise = logs[: len(tried)] - tried * asked
   composed = sum(term.repeated for term in terms)
@@ -196,7 +216,7 @@ def _window(
   most = log_error + math.log(_ROUNDED * (1 + saddle * asked) / (_ROUNDING * composed))
   log_error += math.log(_OUTSIDE)
   windows = [
-    _window_at(float(tilt), tilts, logs, asked, log_error)
+    _window_at(float(tilt), tilts, logs, asked, log_error, most_step)
     for tilt, log in zip(tried, precise, strict=True)
     if log <= max(most, precise.min())
   ]
@@ -204,14 +224,20 @@ def _window(
 
 
 def _window_at(
-  tilt: float, tilts: np.ndarray, logs: np.ndarray, asked: float, log_error: float
+  tilt: float,
+  tilts: np.ndarray,
+  logs: np.ndarray,
+  asked: float,
+  log_error: float,
+  most_step: float,
 ) -> Window:
   """The window of one tilt, by the moments at others.
 
   The conditions are those of `bounds`: on what is above the window, on what wraps from below it
   (half the way to its top), and on what wraps from above it (to below eps, and beyond).
   """
-  over, under = tilts > tilt, tilts < tilt
+  near = np.abs(tilts - tilt) <= most_step * (1 + 1e-9)
+  over, under = near & (tilts > tilt), near & (tilts < tilt)
   up, down = tilts[over] - tilt, tilt - tilts[under]
   log_up, log_down, spare = logs[over], logs[under], log_error + tilt * asked
   least = (log_up - log_error) / tilts[over]

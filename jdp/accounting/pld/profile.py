@@ -19,8 +19,9 @@ _COARSE = 16  # times the tolerance, with which a direction is tried that may co
 def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
   """Upper bounds from privacy loss distributions, or from Renyi divergences where they are smaller.
 
-  That is where a lattice would have too many points: ten million rounds of a sampled Gaussian take
-  half a second, a hundred million are too many. Any number of unsampled Gaussians is one Gaussian.
+  That is where a lattice would have too many points. Ten million rounds of a sampled Gaussian take
+  half a second. Of more the lattice is coarser than the tolerance asks for, and of more
+  than some ten billion there is none. Any number of unsampled Gaussians is one Gaussian.
 
   Args:
     composed: the losses.
@@ -85,10 +86,11 @@ def lower_epsilon(
     tolerance: as for `pld_profile`.
 
   Returns:
-    A lower bound; infinity if a release hides nothing; 0 if none is found.
+    A lower bound; 0 if none is found. Infinity if a release hides nothing, and delta is below the
+    probability that such a release is of a sample with the record.
   """
   if _is_unbounded(composed):
-    return math.inf if delta < 1 else 0.0
+    return math.inf if delta < _shown(composed) else 0.0
   if not (0 < delta < 1 and 0 < upper < math.inf):
     return 0.0
   found = 0.0
@@ -111,6 +113,16 @@ def _is_unbounded(composed: Composition) -> bool:
     for family, (rows, _) in composed.groups.items()
     for row in map(tuple, rows.tolist())
   )
+
+
+def _shown(composed: Composition) -> float:
+  """At most the probability that a sample with the record has a release which hides nothing."""
+  log_hidden = 0.0
+  for family, (rows, counts) in composed.groups.items():
+    for row, count in zip(map(tuple, rows.tolist()), counts.tolist(), strict=True):
+      if families.is_unbounded(family, row):
+        log_hidden += count * math.log1p(-row[0]) if row and row[0] < 1 else -math.inf
+  return -math.expm1(log_hidden) * (1 - 1e-12)
 
 
 def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:

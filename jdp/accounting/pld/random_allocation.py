@@ -2,8 +2,8 @@
 
 Each of t rounds releases a Gaussian sum of multiplier z. The record is in one of them, uniformly,
 and the rounds' sums may depend on earlier releases. Then (sum_i N(e_i, z^2 I)) / t against N(0, z^2
-I), in t dimensions, dominates a removal, and the reverse an addition (arXiv 2412.16802, Theorem
-3.2; arXiv 2502.08202). With Q = N(0, z^2 I) the likelihood ratio is
+I), in t dimensions, dominates a removal, and the reverse an addition (arXiv 2410.06266, Lemma 3.2;
+arXiv 2502.08202, Section 3). With Q = N(0, z^2 I) the likelihood ratio is
 
   W = (R_1 + ... + R_t) / t,  log R_i independent, N(-1/(2 z^2), 1/z^2) under Q.
 

@@ -43,6 +43,15 @@ def response_epsilon(noise: np.ndarray, num_values: np.ndarray) -> np.ndarray:
     return np.where(noise == 1, 0.0, np.log1p(num_values * ((1 - noise) / noise)))
 
 
+def null_response_epsilon(noise: np.ndarray, num_values: np.ndarray) -> np.ndarray:
+  """The epsilon of randomised response against a uniform answer, [E].
+
+  The true value is k (1 - p) + p times as likely as in a uniform answer, any other one p times.
+  """
+  with np.errstate(divide="ignore", over="ignore"):
+    return np.maximum(np.log(num_values * (1 - noise) + noise), -np.log(noise))
+
+
 def laplace(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
   """The divergence between Laplace distributions whose centres are `epsilon` scales apart.
 

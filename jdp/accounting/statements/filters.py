@@ -65,6 +65,7 @@ class PrivacyFilter(NamedTuple):
       by default), after all of the ledger. Only the first question about a ledger counts: an event
       that was admitted and not recorded must not have happened.
     observer: who sees the events that it adds up. None: the ledger's only one.
+    rule: how it adds up, in words. A run keeps to the budget and the rule that it began with.
   """
 
   epsilon: float
@@ -72,6 +73,7 @@ class PrivacyFilter(NamedTuple):
   spent: Callable[[Ledger], float]
   admits: Callable[..., bool]
   observer: str | None
+  rule: str
 
 
 @checked
@@ -126,7 +128,8 @@ def renyi_filter(
   def share(composed: Composition) -> float:
     return float(composed.rdp((order,))[0]) / budget
 
-  return _filter(target_epsilon, delta, share, relation, observer)
+  rule = f"Renyi divergences of order {order!r}"
+  return _filter(target_epsilon, delta, share, relation, observer, rule)
 
 
 @checked
@@ -157,7 +160,7 @@ def gaussian_filter(
     with np.errstate(divide="ignore", over="ignore"):
       return float(counts @ np.square(multiplier / parameters[:, 1]))
 
-  return _filter(target_epsilon, delta, share, relation, observer)
+  return _filter(target_epsilon, delta, share, relation, observer, "Gaussian releases")
 
 
 @checked
@@ -219,6 +222,7 @@ def _filter(
   share: Callable[[Composition], float],
   relation: str | None,
   observer: str | None,
+  rule: str,
 ) -> PrivacyFilter:
   """The filter that adds up shares of its budget."""
 
@@ -233,4 +237,5 @@ def _filter(
   def admits(ledger: Ledger, event: Event, count: int = 1) -> bool:
     return spent(ledger.extend([(event, count)])) <= 1
 
-  return PrivacyFilter(epsilon, delta, spent, admits, observer)
+  rule += "" if relation is None else f", {relation}"
+  return PrivacyFilter(epsilon, delta, spent, admits, observer, rule)

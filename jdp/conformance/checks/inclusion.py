@@ -6,15 +6,17 @@ binomial. So the test is exact, and shares its error among all counts.
 """
 
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.conformance.protocol import Finding, Sampling, Witness, finding, not_applicable, refusal
+from jdp.conformance.protocol import Finding, Sampling, Witness, finding, not_applicable, raised
 from jdp.events import (
   BallsInBins,
   CyclicPoissonSampling,
@@ -22,11 +24,17 @@ from jdp.events import (
   MinSeparationSampling,
   PoissonSampling,
   ShuffledBatches,
+  TruncatedPoissonSampling,
 )
 
 _CONSEQUENCE = (
   "Amplification by sampling is stated for another law: epsilon is not that of the accountant."
 )
+_LAGS = (1, 2, 3, 4)  # rounds from one to the next that is compared with it
+# The chance that two stretches of rounds are alike, as -log, if rounds were independent. Batches of
+# one epoch are not, which takes away up to two thirds. There are some 1e7 pairs of stretches.
+_UNLIKE = 150.0
+_NEVER = 1e-12
 
 
 class Count(NamedTuple):
@@ -34,22 +42,25 @@ class Count(NamedTuple):
 
   Attributes:
     name: what happened, with {} for the number of the event.
-    times: int [events], how often.
+    times: int [..., events], how often; each of several ways to count has an axis.
     trials: independent trials of each.
-    probability: the stated one; 0 and 1 leave no doubt.
+    probability: the stated one, or one of each event; 0 and 1 leave no doubt.
   """
 
   name: str
   times: np.ndarray
   trials: int
-  probability: float
+  probability: float | np.ndarray
 
 
 @checked
 def check_sampling(
   part: Sampling, seed: int = 0, *, num_rounds: int = 2000, error: float = 1e-6
 ) -> list[Finding]:
-  """Single records, pairs, consecutive rounds and sizes come as often as the stated law says.
+  """Single records, pairs, rounds that follow and sizes come as often as the stated law says.
+
+  No stretch of rounds comes twice, in a run or in that of the next seed. Laws that leave nothing to
+  chance are exempt.
 
   Args:
     part: what is checked. Populations of 8 to 64 records tell most.
@@ -59,42 +70,94 @@ def check_sampling(
       that is off by about 6 sqrt(p (1 - p) / num_rounds) is seen.
 
   Returns:
-    A finding for each kind of count.
+    A finding for each kind of count, and one of "reuse". A resumed run, if it is wrapped, is put to
+    the same checks.
 
   Raises:
     ValueError: if the members are no bool [num_rounds, population], or the law is none of
-      `jdp.events`.
+      `jdp.events`, or is of another population.
   """
   _validate.in_range(1e-300, 0.5, error=error)
+  found = _checked_run(part, part.draw, seed, num_rounds, error)
+  if part.resumed is None:
+    return [*found, not_applicable(part, "resumed", "no resumption is wrapped")]
+  again = _checked_run(part, part.resumed, seed, num_rounds, error)
+  return [*found, *(own._replace(check=f"{own.check}, resumed") for own in again)]
+
+
+def _checked_run(
+  part: Sampling,
+  draw: Callable[[int, int], ArrayLike],
+  seed: int,
+  num_rounds: int,
+  error: float,
+) -> list[Finding]:
   try:
-    members = np.asarray(part.draw(seed, num_rounds))
-  except Exception as raised:  # in another library's own words
-    return [refusal(part, "all", raised)]
-  if members.dtype != bool or members.ndim != 2 or len(members) != num_rounds:
+    runs = [np.asarray(draw(seed + i, num_rounds)) for i in range(2)]
+  except Exception as own_error:  # in another library's own words
+    return [raised(part, "all", own_error)]
+  for members in runs:
+    _check_members(part, members, num_rounds)
+  counts = [_compared(part, count, error) for count in _counts(part.law, runs[0])]
+  return [*counts, _reuse(part, *runs)]
+
+
+def _check_members(part: Sampling, members: np.ndarray, num_rounds: int) -> None:
+  population = getattr(part.law, "population", None)
+  expected = f"[{num_rounds}, {'population' if population is None else population}]"
+  shape = members.shape
+  fits = members.ndim == 2 and shape[0] == num_rounds and population in (None, shape[1])
+  if members.dtype != bool or not fits:
     raise ValueError(
-      f"Expected members of {part.call} to be bool [{num_rounds}, population], got "
-      f"{members.dtype} {members.shape}; say of each record whether it took part."
+      f"Expected members of {part.call} to be bool {expected}, got {members.dtype} {shape}; "
+      "say of each record whether it took part."
     )
-  return [_compared(part, count, error) for count in _counts(part.law, members)]
+
+
+def _reuse(part: Sampling, own: np.ndarray, other: np.ndarray) -> Finding:
+  """No stretch of rounds comes twice, however far apart.
+
+  A stretch is so long that chance does not repeat it. At a rate q, two rounds of n records agree
+  with probability (q^2 + (1 - q)^2)^n or so.
+  """
+  rate, (num_rounds, population) = float(own.mean()), own.shape
+  differ = -population * math.log(rate**2 + (1 - rate) ** 2)
+  length = math.ceil(_UNLIKE / differ) if differ else num_rounds
+  if isinstance(part.law, MinSeparationSampling) or 4 * length > num_rounds:
+    return not_applicable(part, "reuse", "who takes part may follow from public data alone")
+  seen: dict[bytes, str] = {}
+  for run, members in (("", own), (" of the next seed", other)):
+    packed = np.packbits(members, axis=1)
+    for t in range(num_rounds - length + 1):
+      stretch, name = packed[t : t + length].tobytes(), f"rounds {t} to {t + length - 1}{run}"
+      if stretch in seen:
+        witness = Witness(
+          f"{seen[stretch]} and {name}", "different records", "the same records", _CONSEQUENCE
+        )
+        return finding(part, "reuse", witness, false_failure=_NEVER)
+      seen[stretch] = name
+  note = f"{len(seen)} stretches of {length} rounds"
+  return finding(part, "reuse", None, false_failure=_NEVER, note=note)
 
 
 def _compared(part: Sampling, count: Count, error: float) -> Finding:
   """The finding about counts of one kind: the least likely one has to be likely enough."""
-  check, p = count.name.replace(" {}", ""), count.probability
+  check = count.name.replace(" {}", "")
+  p = np.broadcast_to(count.probability, count.times.shape)
   if not count.trials:
     return not_applicable(part, check, "too few rounds were drawn for one trial")
   below = scipy.stats.binom.cdf(count.times, count.trials, p)
   above = scipy.stats.binom.sf(count.times - 1, count.trials, p)
   # Twice a tail at most, and a union bound over all counts of the check.
   likely = np.minimum(below, above) * 2 * count.times.size
-  worst = int(np.argmin(likely))
+  worst = np.unravel_index(np.argmin(likely), likely.shape)
   note = f"{count.times.size} counts of {count.trials} trials"
-  exact = p in (0.0, 1.0)
+  exact = bool(np.all(np.isin(p, (0.0, 1.0))))
   if likely[worst] >= (1.0 if exact else error):
     return finding(part, check, None, false_failure=0.0 if exact else error, note=note)
   witness = Witness(
-    f"{count.name.format(worst)}, {count.trials} times",
-    f"{count.trials * p:.6g} expected",
+    f"{count.name.format(worst[-1])}, {count.trials} times",
+    f"{count.trials * p[worst]:.6g} expected",
     f"{count.times[worst]} found",
     _CONSEQUENCE,
   )
@@ -113,6 +176,16 @@ def _of_poisson(law: PoissonSampling, members: np.ndarray) -> Iterator[Count]:
   q, population = law.probability, members.shape[1]
   yield from _of_single_rounds(members, q, q * q)
   yield _sizes(members, q, population)
+
+
+@_counts.register
+def _of_truncated_poisson(law: TruncatedPoissonSampling, members: np.ndarray) -> Iterator[Count]:
+  population, drawn = law.population, np.arange(law.population + 1)
+  size = np.minimum(drawn, law.capacity)
+  weights = scipy.stats.binom.pmf(drawn, population, law.probability)
+  together = float(weights @ (size * (size - 1))) / max(population * (population - 1), 1)
+  yield from _of_single_rounds(members, law.inclusion_probability, together)
+  yield _always("samples within the capacity", members.sum(axis=1) <= law.capacity)
 
 
 @_counts.register
@@ -161,24 +234,31 @@ def _of_cyclic(law: CyclicPoissonSampling, members: np.ndarray) -> Iterator[Coun
 
 
 def _of_single_rounds(members: np.ndarray, single: float, pair: float) -> Iterator[Count]:
-  """Counts of records, of pairs in a round, and of records in two consecutive rounds."""
+  """Counts of records, of pairs in a round, and of records in two rounds one to four apart."""
   rounds, population = members.shape
   yield Count("record {} in a round", members.sum(axis=0), rounds, single)
   together = members.T.astype(np.int64) @ members.astype(np.int64)
   pairs = together[np.triu_indices(population, 1)]
   if pairs.size:
     yield Count("pair {} of records in a round", pairs, rounds, pair)
-  # Disjoint pairs of rounds are independent trials.
-  again = members[0 : 2 * (rounds // 2) : 2] & members[1::2][: rounds // 2]
-  yield Count("record {} in two consecutive rounds", again.sum(axis=0), len(again), single**2)
+  for lag in _LAGS:
+    # Disjoint pairs of rounds are independent trials: t with t + lag, in blocks of 2 lag rounds.
+    # The blocks begin at round 0, or at round lag.
+    blocks = max((rounds - lag) // (2 * lag), 0)
+    parted = [
+      members[first : first + 2 * lag * blocks].reshape(blocks, 2, lag, population)
+      for first in (0, lag)
+    ]
+    again = np.stack([(own[:, 0] & own[:, 1]).sum(axis=(0, 1)) for own in parted])
+    yield Count(f"record {{}} in two rounds {lag} apart", again, blocks * lag, single**2)
 
 
 def _sizes(members: np.ndarray, probability: float, population: int) -> Count:
-  """The count of rounds whose size is near the mean: a binomial size is, as often as stated."""
-  sizes, law = members.sum(axis=1), scipy.stats.binom(population, probability)
-  low, high = law.ppf(0.16), law.ppf(0.84)
-  near = np.array([np.count_nonzero((sizes >= low) & (sizes <= high))])
-  return Count("sizes near the mean", near, len(sizes), float(law.cdf(high) - law.cdf(low - 1)))
+  """The counts of rounds of at least so many records: sizes are binomial."""
+  least = np.arange(1, population + 1)
+  times = (members.sum(axis=1)[:, None] >= least).sum(axis=0)
+  law = scipy.stats.binom.sf(least - 1, population, probability)
+  return Count("sizes above {}", times, len(members), law)
 
 
 def _always(name: str, happened: np.ndarray) -> Count:

@@ -32,7 +32,13 @@ PLANS = (
   (Plan(0.5, 10, 1e-5), 1.0),
   (Plan(0.02, 300, 1e-9), 10.0),
 )
-TARGETS = ((Plan(1.0, 10, 1e-5), 1.0), (Plan(0.01, 1000, 1e-5), 2.0), (Plan(0.1, 50, 1e-6), 8.0))
+TARGETS = (
+  (Plan(1.0, 10, 1e-5), 1.0),
+  (Plan(1.0, 1, 1e-6), 0.5),
+  (Plan(1.0, 3, 1e-5), 4.0),
+  (Plan(0.01, 1000, 1e-5), 2.0),
+  (Plan(0.1, 50, 1e-6), 8.0),
+)
 
 
 @checked
@@ -133,11 +139,15 @@ def _certified(ledger: Ledger, delta: float) -> tuple[float, float]:
 
 
 def _number(call: Callable[[], float]) -> float | None:
-  """What a call returns; None if it raises. NaN stays."""
+  """What a call returns; None if it raises, and NaN for what is no real number."""
   try:
-    return float(call())
+    found = call()
   except Exception:  # a refusal in another library's own words
     return None
+  try:
+    return float(found)
+  except (TypeError, ValueError):
+    return math.nan
 
 
 def _refusals(refused: int) -> str:

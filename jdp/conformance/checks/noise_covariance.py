@@ -1,4 +1,4 @@
-"""The covariance of noise over rounds, leaves and devices; noise that comes twice."""
+"""The noise of a run: its covariance over rounds, leaves and devices, its law, what comes twice."""
 
 import itertools
 import math
@@ -11,17 +11,29 @@ from numpy.typing import ArrayLike
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.conformance.checks.consequences import of_sensitivity
-from jdp.conformance.protocol import Finding, Noise, Witness, finding, not_applicable, refusal
+from jdp.conformance.protocol import Finding, Noise, Witness, finding, not_applicable, raised
+
+_CHECKS = ("covariance", "distribution", "reuse")
+_TAILS = (0.0, 1.0, 2.0, 3.1)  # in standard deviations; the last shows a cut at 3
+_NEXT_SEED = " of the next seed"
+_GRID = 1 / 32  # half the widest spacing that noise may lie on, in standard deviations
 
 
 @checked
 def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Finding]:
-  """Noise has the stated covariance, and none comes twice; after a resumption too.
+  """Noise has the stated covariance, is normal, and none comes twice; after a resumption too.
 
-  The test is exact for normal noise. The stated covariance over rounds turns the noise into
+  The tests are exact for normal noise. The stated covariance over rounds turns the noise into
   independent standard normal numbers. Each row of them (a round, a block, a half of the block) is
-  a direction, as are the sums and differences of any two rows. The sum of squares along a direction
-  is chi-squared. Each has an equal share of `error`, and all numbers together have one too.
+  a direction, as are the sums and differences of any two rows.
+
+  * "covariance": the sum of squares along a direction is chi-squared. Each has an equal share of
+    `error`, and all numbers together have one too.
+  * "distribution": how many numbers lie beyond 0, 1, 2 and 3.1 deviations, on either side, is
+    binomial. The limits leave room for a grid of up to a sixteenth of the deviation.
+  * "reuse": the squared cosine of a row and another one, moved by any number of places, has a beta
+    distribution. The other row is of the same run, or of the run of the next seed. No two arrays
+    are equal either.
 
   Args:
     part: what is checked.
@@ -29,15 +41,15 @@ def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Find
     error: the most probable that each check fails a correct implementation.
 
   Returns:
-    Findings of "covariance", "reuse", "covariance, resumed" and "reuse, resumed".
+    Findings of "covariance", "distribution" and "reuse", and of each one "resumed".
 
   Raises:
     ValueError: if the noise is not of the stated shape, or error is not in (0, 1/2].
 
   >>> def draw(seed):  # every round draws with the same seed
   ...   return np.stack([np.random.default_rng(seed).normal(size=(1, 100))] * 3)
-  >>> [found.verdict.value for found in check_noise(Noise("draw", draw, ("w",), np.eye(3)))]
-  ['failed', 'failed', 'not applicable', 'not applicable']
+  >>> [found.verdict.value for found in check_noise(Noise("draw", draw, ("w",), np.eye(3)))[:3]]
+  ['failed', 'passed', 'failed']
   """
   _validate.in_range(1e-300, 0.5, error=error)
   return [
@@ -50,15 +62,26 @@ def _checked_runs(
   part: Noise, draw: Callable[[int], ArrayLike] | None, seed: int, error: float, after: str
 ) -> list[Finding]:
   """The findings about runs of two seeds."""
-  checks = f"covariance{after}", f"reuse{after}"
+  checks = [f"{check}{after}" for check in _CHECKS]
   if draw is None:
     return [not_applicable(part, check, "no resumption is wrapped") for check in checks]
   try:
     runs = [draw(seed + i) for i in range(2)]
-  except Exception as raised:  # in another library's own words
-    return [refusal(part, check, raised) for check in checks]
+  except Exception as own_error:  # in another library's own words
+    return [raised(part, check, own_error) for check in checks]
   own, other = (_drawn(part, run) for run in runs)
-  return [_covariance(part, own, error, after), _reuse(part, own, other, after)]
+  if not np.all(np.isfinite([own, other])):
+    why = "the noise is not finite"
+    return [
+      finding(part, checks[0], _not_finite(own, other)),
+      *(not_applicable(part, check, why) for check in checks[1:]),
+    ]
+  white, other_white = (_whitened(part, run) for run in (own, other))
+  return [
+    _covariance(part, own, white, error, after),
+    _distribution(part, white, error, after),
+    _reuse(part, own, other, (white, other_white), error, after),
+  ]
 
 
 def _drawn(part: Noise, noise: ArrayLike) -> np.ndarray:
@@ -73,17 +96,39 @@ def _drawn(part: Noise, noise: ArrayLike) -> np.ndarray:
   return noise
 
 
-def _covariance(part: Noise, noise: np.ndarray, error: float, after: str) -> Finding:
+def _not_finite(*runs: np.ndarray) -> Witness:
+  noise = np.concatenate([np.ravel(run) for run in runs])
+  number = np.count_nonzero(~np.isfinite(noise))
+  return Witness(
+    "noise on a sum of zero",
+    "finite numbers",
+    f"{number} of {noise.size} numbers are NaN or infinite",
+    "What is released there is not what is accounted for, and tells nothing of the sum either.",
+  )
+
+
+def _whitened(part: Noise, noise: np.ndarray) -> np.ndarray:
+  """Independent standard normal rows, [rounds * blocks * 2, half the size], if all is as stated."""
   rounds, blocks, size = noise.shape
   half = size // 2
   # Rows [rounds, blocks, 2, half]: within a block, its halves must be independent too.
   rows = noise[:, :, : 2 * half].reshape(rounds, blocks, 2, half)
   factor = np.linalg.cholesky(part.covariance)
-  white = np.linalg.solve(factor, rows.reshape(rounds, -1)).reshape(-1, half)
-  names = [
+  return np.linalg.solve(factor, rows.reshape(rounds, -1)).reshape(-1, half)
+
+
+def _row_names(part: Noise) -> list[str]:
+  """The names of the rows of `_whitened`."""
+  return [
     f"round {t}, {block}{', second half' * second}"
-    for t, block, second in itertools.product(range(rounds), part.blocks, range(2))
+    for t, block, second in itertools.product(range(len(part.covariance)), part.blocks, range(2))
   ]
+
+
+def _covariance(
+  part: Noise, noise: np.ndarray, white: np.ndarray, error: float, after: str
+) -> Finding:
+  names = _row_names(part)
   number = len(names) ** 2 + 1  # rows, sums and differences of two, and all together
   witness = _wrong_size(part, white, error / number) or _wrong_direction(
     white, names, error / number
@@ -140,22 +185,79 @@ def _wrong_direction(white: np.ndarray, names: list[str], error: float) -> Witne
   )
 
 
-def _reuse(part: Noise, own: np.ndarray, other: np.ndarray, after: str) -> Finding:
-  """No two arrays of a run, and of a run with another seed, are equal."""
+def _distribution(part: Noise, white: np.ndarray, error: float, after: str) -> Finding:
+  """Neither too few numbers in a tail nor too many."""
+  share = error / (4 * len(_TAILS))  # two sides, too few or too many
+  witness = None
+  for sign, tail in itertools.product((1, -1), _TAILS):
+    few, many = (int(np.count_nonzero(sign * white > tail + room)) for room in (-_GRID, _GRID))
+    least, most = (scipy.stats.norm.sf(tail + room) for room in (_GRID, -_GRID))
+    too_few = scipy.stats.binom.cdf(few, white.size, least) < share
+    if too_few or scipy.stats.binom.sf(many - 1, white.size, most) < share:
+      expected = white.size * float(scipy.stats.norm.sf(tail))
+      witness = Witness(
+        f"{white.size} numbers, divided by their deviation",
+        f"about {expected:.4g} {'above' if sign > 0 else 'below'} {sign * tail + 0.0:g}",
+        f"{few if too_few else many}",
+        "The noise is not normal: the epsilon of normal noise is not that of this release.",
+      )
+  note = f"tails of up to {_TAILS[-1]:g} deviations"
+  return finding(part, f"distribution{after}", witness, false_failure=error, note=note)
+
+
+def _reuse(
+  part: Noise,
+  own: np.ndarray,
+  other: np.ndarray,
+  white: tuple[np.ndarray, np.ndarray],
+  error: float,
+  after: str,
+) -> Finding:
+  """No two arrays of a run, and of a run with another seed, are equal, or are so once moved."""
+  witness = _equal_arrays(part, own, other) or _moved_rows(part, np.concatenate(white), error)
+  note = f"{2 * own.shape[0] * own.shape[1]} arrays of two seeds"
+  return finding(part, f"reuse{after}", witness, false_failure=error, note=note)
+
+
+def _equal_arrays(part: Noise, own: np.ndarray, other: np.ndarray) -> Witness | None:
   seen: dict[bytes, str] = {}
-  for run, noise in (("", own), (" of the next seed", other)):
+  for run, noise in (("", own), (_NEXT_SEED, other)):
     for t, block in itertools.product(range(noise.shape[0]), range(noise.shape[1])):
       name, data = f"round {t}, {part.blocks[block]}{run}", noise[t, block].tobytes()
       if data in seen:
-        witness = Witness(
+        return Witness(
           f"{seen[data]} and {name}",
           "different noise",
           "the same numbers",
           "Their difference is released without any noise: epsilon is infinite.",
         )
-        return finding(part, f"reuse{after}", witness)
       seen[data] = name
-  return finding(part, f"reuse{after}", None, note=f"{len(seen)} arrays of two seeds")
+  return None
+
+
+def _moved_rows(part: Noise, rows: np.ndarray, error: float) -> Witness | None:
+  """The witness of the two rows that agree most once one of them is moved around."""
+  size, names = rows.shape[1], _row_names(part)
+  names = [*names, *(f"{name}{_NEXT_SEED}" for name in names)]
+  rows = rows / (np.max(np.abs(rows)) or 1.0)  # squares of the smallest noise would underflow
+  lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+  transformed = np.fft.rfft(rows / np.where(lengths > 0, lengths, 1.0))
+  agreement, worst = 0.0, (0, 0, 0)
+  for i in range(len(rows) - 1):
+    cosines = np.abs(np.fft.irfft(transformed[i + 1 :] * np.conj(transformed[i]), size))
+    j, places = np.unravel_index(np.argmax(cosines), cosines.shape)
+    if cosines[j, places] > agreement:
+      agreement, worst = float(cosines[j, places]), (i, i + 1 + int(j), int(places))
+  number = size * math.comb(len(rows), 2)
+  if agreement**2 <= scipy.stats.beta.isf(error / number, 0.5, (size - 1) / 2):
+    return None
+  one, another, moved = worst
+  return Witness(
+    f"{names[one]} and {names[another]}, moved by {moved} places",
+    "independent noise",
+    f"correlation {agreement:.3g}",
+    "Noise comes twice: whoever subtracts one release from the other removes it.",
+  )
 
 
 def _chi_squared(total: float, degrees: int, error: float) -> bool:

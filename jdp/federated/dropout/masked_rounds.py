@@ -145,7 +145,14 @@ def masked_round(
     # The query adds no noise of its own here, so its key is of no use.
     result, *_ = query.finalize(jax.random.key(0), state, contribution)
     variance = total_variance(numbers[1:], each)
-    event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, key_exposed=is_exposed(key))
+    event = SkellamSum(
+      planned.l2_norm,
+      planned.l1_norm,
+      variance,
+      1,
+      rounded=planned.rounded,
+      key_exposed=is_exposed(key),
+    )
     return Opened(result, event)
 
   return run

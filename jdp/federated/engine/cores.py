@@ -12,9 +12,9 @@ _config: Any = jax.config  # Settings are attributes that types do not know.
 def use_all_cores() -> None:
   """Makes each core that this process may use a device of its own. A script calls it first.
 
-  `train` computes every cohort over all devices. On a CPU, JAX has one device unless it is told
-  otherwise, and several cores serve one device badly: the operations of a small model cannot be
-  divided among them.
+  `train` computes a cohort over all devices that its size pays for. On a CPU, JAX has one device
+  unless it is told otherwise, and several cores serve one device badly: the operations of a small
+  model cannot be divided among them.
 
   A number of devices that the user chose stays: `jax_num_cpu_devices`, or
   `--xla_force_host_platform_device_count` in XLA_FLAGS. Choose it where several processes share a

@@ -11,11 +11,13 @@ the step is. Nothing here knows of either.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -25,6 +27,7 @@ from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.sharded import one_client
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
@@ -71,8 +74,9 @@ class FederatedAlgorithm(NamedTuple):
     init: parameters -> ServerState.
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
     num_rounds: how many rounds the noise was planned for, or None. `train` does no more.
-    takes_mesh: whether `round` computes its cohort over the mesh in force (`jax.set_mesh`). Then
-      `train` spreads it over all devices.
+    work: (parameters, clients) -> about how many numbers a round's clients pass through memory, by
+      their shapes. By it `train` tells whether several devices pay (`engine.placement`). None:
+      `round` does not compute its cohort over the mesh in force (`jax.set_mesh`).
   """
 
   init: Callable[[PyTree], ServerState]
@@ -81,7 +85,7 @@ class FederatedAlgorithm(NamedTuple):
     tuple[ServerState, tuple[Event, ...], dict[str, jax.Array] | None],
   ]
   num_rounds: int | None = None
-  takes_mesh: bool = False
+  work: Callable[[PyTree, PyTree], float] | None = None
 
 
 class Server(NamedTuple):
@@ -176,7 +180,10 @@ def rounds(
       _means(diagnostics),
     )
 
-  return FederatedAlgorithm(init, round_fn, query.num_rounds, takes_mesh=mesh is None)
+  def work(params, clients):
+    return sampler.expected_size * (_size(params) + _size(one_client(clients)))
+
+  return FederatedAlgorithm(init, round_fn, query.num_rounds, work if mesh is None else None)
 
 
 @checked
@@ -272,6 +279,11 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
 def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
   """The events of each round of a `block`, on the host."""
   return list(zip(*map(unstack, events), strict=True))
+
+
+def _size(tree: PyTree) -> int:
+  """How many numbers a tree of arrays, or of their shapes, holds."""
+  return sum(math.prod(np.shape(x)) for x in jax.tree.leaves(tree))
 
 
 def _means(sums: dict[str, Any] | None) -> dict[str, jax.Array] | None:

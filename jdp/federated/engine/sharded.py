@@ -66,6 +66,11 @@ def client_data(data: PyTree, number: jax.Array) -> PyTree:
   return jax.tree.map(lambda x: x[number], data)
 
 
+def one_client(data: PyTree) -> PyTree:
+  """The shapes and types of one client's data, however the data is held."""
+  return jax.eval_shape(client_data, data, jnp.int32(0))
+
+
 def num_clients(data: PyTree) -> int:
   """How many clients' data there are, however the data is held.
 

@@ -46,7 +46,7 @@ class FolderRecords:
     ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if another process has the run, or a key is lost or damaged. Also if the ledger in
       the folder is of another run, key or prior, or was shortened. Also if the run was begun with
-      other data, another state or key of local training, or in another environment.
+      other data, another state, key of local training or filter, or in another environment.
   """
 
   def __init__(self, folder: RunFolder, beginning: Beginning):
@@ -73,7 +73,7 @@ class FolderRecords:
         "key of noise": fingerprint(self.keys[0]),
         "key of local training": fingerprint(self.keys[1]),
       }
-      check_description(folder, digests, environment())
+      check_description(folder, digests, environment(), beginning.budget)
       self._ledger = DurableLedger(
         folder.path / LEDGER,
         f"{folder.name} {fingerprint(self.keys[0])}",

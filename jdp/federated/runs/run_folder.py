@@ -108,7 +108,10 @@ def _checked(content: bytes) -> bytes:
 
 
 def check_description(
-  folder: RunFolder, digests: Mapping[str, str], environment: Mapping[str, str]
+  folder: RunFolder,
+  digests: Mapping[str, str],
+  environment: Mapping[str, str],
+  budget: str | None,
 ) -> None:
   """Compares a run with what it was begun with, which the secret folder keeps.
 
@@ -116,10 +119,12 @@ def check_description(
     folder: of the run, held.
     digests: of what is private, name -> digest. They appear in no message.
     environment: of what may be shown, name -> value.
+    budget: of the run's privacy filter, which may be shown. None: no filter.
 
   Raises:
     ValueError: if something else was there when the run was begun. A round that is done again could
-      then have other bits, with the same noise.
+      then have other bits, with the same noise. And a budget that is chosen after a look at
+      releases is no guarantee.
   """
   path = folder.secret / DESCRIPTION
   if not path.exists():
@@ -128,9 +133,16 @@ def check_description(
         f"Expected in {path} what the run {folder.name} was begun with, got no such file; restore "
         "it from a copy, or start anew in another folder."
       )
-    write_sealed(path, {"digests": digests, "environment": environment}, mode=0o600)
+    description = {"digests": digests, "environment": environment, "budget": budget}
+    write_sealed(path, description, mode=0o600)
     return
   begun = read_sealed(path)
+  if begun.get("budget") != budget:
+    raise ValueError(
+      f"Expected the privacy_filter that the run {folder.name} was begun with, "
+      f"{begun.get('budget')}, got {budget}: a budget that is chosen after a look at releases is "
+      "no guarantee; give the one of before, or start anew in another folder."
+    )
   for name, value in digests.items():
     if begun["digests"].get(name) != value:
       raise ValueError(

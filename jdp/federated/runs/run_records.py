@@ -21,6 +21,7 @@ class Beginning(NamedTuple):
     prior: what was released before the first round.
     clients: the data of all clients.
     state: the first state.
+    budget: the budget of a privacy filter, in words. None: no filter.
   """
 
   noise_key: jax.Array | None
@@ -28,6 +29,7 @@ class Beginning(NamedTuple):
   prior: Ledger
   clients: PyTree
   state: PyTree
+  budget: str | None = None
 
 
 class Records(Protocol):
@@ -104,7 +106,10 @@ class MemoryRecords:
     return 0, state
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
-    """Records the events of round `first_round` and of those that follow it."""
+    """Records the events of round `first_round` and of those that follow it.
+
+    They hold Python's numbers (`on_host`).
+    """
     # Several processes may repeat rounds that they were told of.
     rounds = list(rounds)[self.last_round + 1 - first_round :]
     events = [event for event, _ in entries_of(rounds)]
@@ -134,6 +139,11 @@ class MemoryRecords:
     """Nothing is open."""
 
 
+def on_host(events: Iterable[Event]) -> tuple[Event, ...]:
+  """The events of a round, as it returned them, one by one with Python's numbers."""
+  return tuple(one for event in events for one in unstack(event))
+
+
 def entries_of(rounds: Iterable[tuple[Event, ...]]) -> Iterator[tuple[Event, int]]:
   """The events of rounds one by one, as entries of a ledger."""
-  return ((event, 1) for events in rounds for one in events for event in unstack(one))
+  return ((event, 1) for events in rounds for event in events)

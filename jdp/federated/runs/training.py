@@ -8,10 +8,8 @@ In a folder, rounds after the last checkpoint are computed again. They use the s
 give the same bits, and they are not recorded twice.
 """
 
-import bisect
 import contextlib
 import dataclasses
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,29 +18,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from jdp import _validate, accounting
+from jdp import _validate
 from jdp._arguments import checked, shown
 from jdp.accounting import PrivacyFilter
-from jdp.accounting.composition import refuse_adaptive
-from jdp.events import Event, Round
+from jdp.events import Event
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
-from jdp.federated.engine.cohort import client_mesh
+from jdp.federated.engine import placement
 from jdp.federated.engine.rounds import (
   FederatedAlgorithm,
   ServerState,
   block_of_at_most,
+  events_by_round,
   replicate,
 )
-from jdp.federated.engine.sharded import shard
+from jdp.federated.runs.budget import Budget, affordable, budget_of, in_words, spent
 from jdp.federated.runs.opened_records import Workdir, open_records
-from jdp.federated.runs.run_records import Beginning, Records
-from jdp.guarantees import Observer
-from jdp.ledger import Ledger, unstack
+from jdp.federated.runs.run_records import Beginning, Records, on_host
+from jdp.ledger import Ledger
 
 PyTree = Any
-_MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
 Evaluate = Callable[[PyTree], Mapping[str, jax.typing.ArrayLike]]
 STOPPED_EARLY = "stopped_early"
 _COST = "central_epsilon"
@@ -99,19 +95,23 @@ class _Run(NamedTuple):
   keys: tuple[jax.Array, jax.Array]
   clients: PyTree
   evaluate: Evaluate
-  delta: float | None
-  max_epsilon: float | None
+  budget: Budget
   mesh: Mesh | None
   early_stop: EarlyStop | None
-  privacy_filter: PrivacyFilter | None
 
 
 class _Block(NamedTuple):
-  """Some consecutive rounds: the state after them, and each round's events and diagnostics."""
+  """Some consecutive rounds.
+
+  Attributes:
+    state: after them.
+    events: of each round.
+    diagnostics: by name, with a leading axis of rounds. None if there are none.
+  """
 
   state: ServerState
   events: Sequence[tuple[Event, ...]]
-  diagnostics: Sequence[Any]
+  diagnostics: Mapping[str, np.ndarray] | None
 
 
 @checked
@@ -159,10 +159,10 @@ def train(
     algorithm: what is trained.
     params: what it begins with.
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
-      state. If they were put on a device, rounds are computed there. Otherwise all devices compute
-      each round, if the algorithm takes a mesh and was given none. Each then gets a copy of the
-      data, or its share if the copies would take more than 4 GiB (`shard`). Parameters are shown
-      and returned on one device.
+      state. If they were put on a device, rounds are computed there. Otherwise as many devices
+      compute each round as its work pays for (`docs/scaling.md`), if the algorithm takes a mesh and
+      was given none. Each of several then gets a copy of the data, or its share if the copies would
+      take more than 4 GiB (`shard`). Parameters are shown and returned on one device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
@@ -195,10 +195,11 @@ def train(
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, or a privacy filter with either or for another
       observer, or rounds are adaptive and there is a delta. Also if a metric is not finite, or the
-      workdir is of another run. That is one with other data, keys, first parameters, rounds or
-      earlier releases, or in another environment. Also if another process has the workdir, or a
-      file that is needed is lost or damaged: the message says what to do. Also if rounds are
-      missing from the end of the workdir's ledger, or it is finished and would get further rounds.
+      workdir is of another run. That is one with other data, keys, first parameters, filter,
+      rounds or earlier releases, or in another environment. Also if another process has the
+      workdir, or a file that is needed is lost or damaged: the message says what to do. Also if
+      rounds are missing from the end of the workdir's ledger, or it is finished and would get
+      further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -230,31 +231,19 @@ def train(
   """
   num_rounds = _planned_rounds(algorithm, num_rounds)
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
-  _check_budget(max_epsilon, delta, privacy_filter)
+  budget = budget_of(max_epsilon, delta, privacy_filter)
   _check_clients(clients)
   clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
-  mesh = _all_devices(algorithm, clients)
-  clients = _spread(clients, mesh)
+  mesh = placement.mesh_for(algorithm, params, clients)
+  clients = placement.spread(clients, mesh)
   start = algorithm.init(params)
-  start = _copied(start, mesh) if mesh else replicate(start, _mesh(clients))
-  beginning = Beginning(noise_key, data_key, prior, clients, start)
+  start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
+  beginning = Beginning(noise_key, data_key, prior, clients, start, in_words(privacy_filter))
   records, keys = open_records(workdir, beginning)
-  keys = _copied(keys, mesh) if mesh else keys
+  keys = placement.copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})
   advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
-  run = _Run(
-    records.name,
-    algorithm,
-    advance,
-    keys,
-    clients,
-    evaluate,
-    delta,
-    max_epsilon,
-    mesh,
-    early_stop,
-    privacy_filter,
-  )
+  run = _Run(records.name, algorithm, advance, keys, clients, evaluate, budget, mesh, early_stop)
   with contextlib.closing(records):
     return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
 
@@ -273,21 +262,6 @@ def _check_clients(clients: PyTree) -> None:
     )
 
 
-def central_epsilon(ledger: Ledger, delta: float) -> float:
-  """Epsilon of a run to whoever sees the released models.
-
-  It is infinite if a sum, or clients' releases alone, made the models. Local releases hide as much
-  from whoever sees the models as from the server, which their own guarantee says.
-  """
-  if len(ledger) and not _has_round(event for event, _ in ledger.entries):
-    return math.inf
-  return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
-
-
-def _has_round(events: Iterable[Event]) -> bool:
-  return any(isinstance(event, Round) for event in events)
-
-
 def _train(
   run: _Run,
   state: ServerState,
@@ -300,11 +274,11 @@ def _train(
   """The loop of `train`."""
   done, state = records.restore(state)
   if not records.rows:
-    records.append_row({"round": 0, **_measure(run, _shown(run, state)), **_cost(run, prior)})
+    records.append_row({"round": 0, **_measure(run, _params(run, state)), **_cost(run, prior)})
 
   def tell(diagnostics):
     progress = Progress(
-      done, num_rounds, _shown(run, state), records.rows[-1], records.ledger, diagnostics
+      done, num_rounds, _params(run, state), records.rows[-1], records.ledger, diagnostics
     )
     for callback in callbacks:
       callback(progress)
@@ -314,7 +288,7 @@ def _train(
   while done < num_rounds and not (stopped or stopped_early):
     planned = min(evaluate_every, num_rounds - done)
     block = _advance(run, state, planned)
-    count = _affordable(run, records, done, block.events)
+    count = _allowed(run, records, done, block.events)
     stopped = count < planned
     if stopped:
       block = _advance(run, state, count)  # Forgets the rounds beyond the budget.
@@ -323,7 +297,7 @@ def _train(
       records.append_events(done, block.events)
       done, state = done + count, block.state
       records.check_release(done, state.params)
-      row = {"round": done, **_measure(run, _shown(run, state))}
+      row = {"round": done, **_measure(run, _params(run, state))}
       stopped_early = not stopped and done < num_rounds and _stops(run, [*records.rows, row])
       if stopped_early:
         _record_rest(run, records, state, done, num_rounds - done)
@@ -332,7 +306,7 @@ def _train(
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   records.finish()
-  return Result(_shown(run, state), records.ledger, list(records.rows), stopped, stopped_early)
+  return Result(_params(run, state), records.ledger, list(records.rows), stopped, stopped_early)
 
 
 def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
@@ -347,11 +321,12 @@ def _record_rest(run: _Run, records: Records, state: ServerState, done: int, cou
 
   A filter's budget holds whenever a run stops, so that nothing is recorded then.
   """
-  if run.privacy_filter is not None:
+  if run.budget.privacy_filter is not None:
     return
-  with _mesh_in_force(run):
-    events = events_of_next_rounds(run.algorithm.round, run.keys, state, run.clients, count)
-  records.append_events(done, events[: _affordable(run, records, done, events)])
+  with placement.in_force(run.mesh):
+    rest = events_of_next_rounds(run.algorithm.round, run.keys, state, run.clients, count)
+  events = list(map(on_host, rest))
+  records.append_events(done, events[: _allowed(run, records, done, events)])
 
 
 def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
@@ -369,119 +344,40 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
   return planned if asked is None else asked  # type: ignore[return-value]
 
 
-def _check_budget(
-  max_epsilon: float | None, delta: float | None, privacy_filter: PrivacyFilter | None
-) -> None:
-  """Refuses numbers out of range, a budget without a delta, and a filter of other claims."""
-  if privacy_filter is not None and not max_epsilon is delta is None:
-    raise ValueError(
-      "Expected no max_epsilon and no delta with a privacy_filter, which has its own, got "
-      f"max_epsilon {max_epsilon} and delta {delta}; leave them out."
-    )
-  if privacy_filter is not None and privacy_filter.observer not in (None, Observer.MODEL):
-    raise ValueError(
-      "Expected a privacy_filter whose observer is model, got "
-      f"{privacy_filter.observer}: a run states what its models cost; leave its observer out."
-    )
-  if delta is not None:
-    _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
-  if max_epsilon is not None:
-    _validate.non_negative(max_epsilon=max_epsilon)
-    if delta is None:
-      raise ValueError("Expected delta with max_epsilon, got none; an epsilon is one at a delta.")
-
-
-def _mesh(tree: PyTree) -> Mesh | None:
-  """The mesh that arrays lie on, if any."""
-  for leaf in jax.tree.leaves(tree):
-    sharding = getattr(leaf, "sharding", None)
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-      return sharding.mesh
-  return None
-
-
-def _all_devices(algorithm: FederatedAlgorithm, clients: PyTree) -> Mesh | None:
-  """The mesh of all devices, if the algorithm takes one and the user put the clients nowhere."""
-  placed = any(x.committed for x in jax.tree.leaves(clients))
-  return client_mesh() if algorithm.takes_mesh and not placed and jax.device_count() > 1 else None
-
-
-def _copied(tree: PyTree, mesh: Mesh) -> PyTree:
-  """A copy on every device of the mesh, also of what lies on one by the user's choice."""
-  if jax.process_count() > 1:
-    return replicate(tree, mesh)
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
-
-
-def _spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
-  """The clients on every device of the mesh: a copy on each, or its share of many."""
-  if mesh is None:
-    return clients
-  size = sum(x.nbytes for x in jax.tree.leaves(clients))
-  return (shard if size * mesh.size > _MOST_COPIED else _copied)(clients, mesh)
-
-
-def _mesh_in_force(run: _Run) -> contextlib.AbstractContextManager[Any]:
-  """Computes the rounds over the mesh of all devices, if it is the run's."""
-  return contextlib.nullcontext() if run.mesh is None else jax.set_mesh(run.mesh)
-
-
-def _shown(run: _Run, state: ServerState) -> PyTree:
-  """The parameters for a script, which knows of no mesh unless it chose it."""
-  if run.mesh is None:
-    return state.params
-  return jax.tree.map(lambda x: x.addressable_data(0), state.params)
-
-
 def _advance(run: _Run, state: ServerState, count: int) -> _Block:
   """Computes `count` rounds in one program, so that each costs what its clients do."""
-  with _mesh_in_force(run):
+  with placement.in_force(run.mesh):
     state, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
-  output = jax.device_get(output)
-  rounds = (jax.tree.map(operator.itemgetter(number), output) for number in range(count))
-  events, diagnostics = zip(*rounds, strict=True) if count else ((), ())
-  if run.privacy_filter is not None and run.early_stop is not None:
-    events = tuple(map(_chosen, events))
+  stacked, diagnostics = jax.tree.map(lambda rows: rows[:count], jax.device_get(output))
+  events = _events_of_rounds(stacked, count)
+  if run.budget.privacy_filter is not None and run.early_stop is not None:
+    events = list(map(_chosen, events))
   return _Block(state, events, diagnostics)
+
+
+def _events_of_rounds(stacked: tuple[Event, ...], count: int) -> list[tuple[Event, ...]]:
+  """The events of each round of a block, on the host."""
+  if stacked and all(np.ndim(event.number) == 1 for event in stacked):
+    # All at once: one after the other, a round's events take as long as a small round.
+    return events_by_round(stacked)
+  rounds = (jax.tree.map(operator.itemgetter(number), stacked) for number in range(count))
+  return list(map(on_host, rounds))
+
+
+def _allowed(run: _Run, records: Records, done: int, events: Sequence[tuple[Event, ...]]) -> int:
+  """How many of the rounds after round `done` the budget allows."""
+  # After a kill, the ledger may be ahead of the last checkpoint, and even of these rounds.
+  return affordable(run.budget, records.ledger, records.last_round + 1 - done, events)
+
+
+def _params(run: _Run, state: ServerState) -> PyTree:
+  """The parameters for a script, which knows of no mesh unless it chose it."""
+  return placement.on_one_device(state.params, run.mesh)
 
 
 def _chosen(events: tuple[Event, ...]) -> tuple[Event, ...]:
   """The events of a round that happened because earlier releases did not end the run."""
-  return tuple(
-    dataclasses.replace(one, adaptive=True) for event in events for one in unstack(event)
-  )
-
-
-def _affordable(run: _Run, records: Records, done: int, events: Sequence[tuple[Event, ...]]) -> int:
-  """How many of the rounds after round `done` the budget allows.
-
-  Rounds on record are spent already, and count as allowed.
-  """
-  if run.delta is not None:
-    refuse_adaptive(itertools.chain(*events))
-  # After a kill, the ledger may be ahead of the last checkpoint, and even of these rounds.
-  spent = min(records.last_round + 1 - done, len(events))
-  if run.privacy_filter is None and run.max_epsilon is None:
-    return len(events)
-
-  def exceeds(count: int) -> bool:
-    return _exceeds(run, records.ledger, list(itertools.chain(*events[spent:count])))
-
-  # Epsilon grows with the number of rounds, so a binary search finds the last one allowed.
-  counts = range(spent + 1, len(events) + 1)
-  return spent + bisect.bisect_left(counts, True, key=exceeds)
-
-
-def _exceeds(run: _Run, ledger: Ledger, new: Sequence[Event]) -> bool:
-  """Whether further events would exceed the run's budget."""
-  if run.privacy_filter is not None:
-    further = ((one, 1) for event in new for one in unstack(event))
-    return not _admitted(run.privacy_filter, ledger.extend(further))
-  if not _has_round([*new, *(event for event, _ in ledger.entries)]):
-    return bool(new)  # as `central_epsilon`
-  assert run.max_epsilon is not None
-  assert run.delta is not None
-  return accounting.would_exceed(ledger, new, run.max_epsilon, run.delta, observer=Observer.MODEL)
+  return tuple(dataclasses.replace(event, adaptive=True) for event in events)
 
 
 def _measure(run: _Run, params: PyTree) -> dict[str, float]:
@@ -497,23 +393,14 @@ def _measure(run: _Run, params: PyTree) -> dict[str, float]:
 
 
 def _cost(run: _Run, ledger: Ledger) -> dict[str, float | None]:
-  """What the ledger has cost, for a row. With a filter that is its whole budget."""
-  if run.privacy_filter is not None:
-    admitted = _admitted(run.privacy_filter, ledger)
-    return {_COST: run.privacy_filter.epsilon if admitted else None}
-  if run.delta is None:
+  """What the ledger has cost, for a row. Nothing without a delta or a filter."""
+  if run.budget.delta is None and run.budget.privacy_filter is None:
     return {}
-  epsilon = central_epsilon(ledger, run.delta)
-  return {_COST: epsilon if math.isfinite(epsilon) else None}
+  return {_COST: spent(run.budget, ledger)}
 
 
-def _admitted(privacy_filter: PrivacyFilter, ledger: Ledger) -> bool:
-  """Whether a ledger's events stay within a filter's budget."""
-  return privacy_filter.spent(ledger) <= 1
-
-
-def _mean_diagnostics(diagnostics: Sequence[Any]) -> dict[str, float] | None:
+def _mean_diagnostics(diagnostics: Mapping[str, np.ndarray] | None) -> dict[str, float] | None:
   """The mean of each diagnostic over the rounds. None if there are none."""
-  if diagnostics[0] is None:
+  if diagnostics is None:
     return None
-  return {name: float(np.mean([round_[name] for round_ in diagnostics])) for name in diagnostics[0]}
+  return {name: float(np.mean(rounds)) for name, rounds in diagnostics.items()}

@@ -190,10 +190,10 @@ def discrete_sum(
     event: DiscreteGaussianSum | SkellamSum
     if noise == "gaussian":
       event = DiscreteGaussianSum(
-        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, rotation.dim
+        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, rotation.dim, rounded=True
       )
     else:
-      event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares)
+      event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares, rounded=True)
     return unravel(result), event, state._replace(step=state.step + 1)
 
   # `noise` is that of floats, and only integers were noised.

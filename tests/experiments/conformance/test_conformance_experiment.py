@@ -8,9 +8,9 @@ import absl.logging
 import pytest
 
 from experiments.conformance import __main__ as binary
-from experiments.conformance import adapters, broken
+from experiments.conformance import adapters, broken, results
 from experiments.conformance.adapters import jdp_parts
-from experiments.runner import launch
+from experiments.runner import files, launch
 from experiments.runner.launch import Location
 from jdp import conformance
 from jdp.conformance import Aggregate, Clip, MatrixStrategy, Noise, Release, Sampling
@@ -37,10 +37,10 @@ def test_jdp_passes_what_costs_little(tmp_path):
     tmp_path, task=("libraries",), parts=("Clip", "Accountant", "Calibration", "MatrixStrategy")
   )
   assert "What fails" not in report
-  (found,) = json.loads((folder / "findings.json").read_text()).values()
-  assert found["failures"] == []
-  assert found["counts"]["failed"] == 0
-  assert found["counts"]["passed"] > 50
+  (found,) = json.loads((folder / "findings.json").read_text())["libraries"].values()
+  assert results.failures(found) == []
+  assert results.total(found, "failed") == 0
+  assert results.total(found, "passed") > 50
 
 
 @pytest.mark.slow
@@ -83,12 +83,34 @@ def test_faults_that_are_missed_are_named(tmp_path, monkeypatch):
   assert "WRONGLY FAILED without the fault: none." in report
 
 
+def test_the_readme_shows_the_results_that_the_command_wrote():
+  """`python -m experiments.conformance.results` prints the tables for the README."""
+  found = files.read_json(results.PATH)
+  assert results.tables(found) in README.read_text()
+  assert found["faults"] == {"tried": list(FAULTS), "missed": [], "accused": []}
+  assert f"all {len(FAULTS)} faults are found" in README.read_text()
+  assert {"jdp"} <= set(found["libraries"]) <= set(adapters.LIBRARIES)
+  assert results.total(found["libraries"]["jdp"], "failed") == 0
+
+
+def test_results_are_taken_over_by_kinds_of_parts_and_dropped_with_their_version():
+  def of(version, **parts):
+    return {"libraries": {"own": {"version": version, "parts": parts}}}
+
+  old = of("1", Clip={"failed": 1}, Noise={"failed": 2})
+  assert results.merged(old, of("1", Clip={"failed": 0})) == of(
+    "1", Clip={"failed": 0}, Noise={"failed": 2}
+  )
+  assert results.merged(old, of("2", Clip={})) == of("2", Clip={})
+  assert results.merged(old, {"faults": {}}) == {**old, "faults": {}}
+
+
 def test_libraries_that_are_not_installed_are_left_out(tmp_path, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   report, folder = run(tmp_path, task=("libraries",), libraries=("pfl", "opacus"))
   assert report.count("not installed") == 2
   found = json.loads((folder / "findings.json").read_text())
-  assert {own["version"] for own in found.values()} == {"not installed"}
+  assert {own["version"] for own in found["libraries"].values()} == {"not installed"}
 
 
 def test_dp_accounting_is_checked_where_it_is_installed():

@@ -25,6 +25,7 @@ from jdp.mechanisms.registry import Setting
 
 EXPERIMENT = binary.EXPERIMENT
 SMALL = {
+  "task": ("error",),
   "epsilons": (4.0,),
   "num_projections": (16,),
   "dims": (64,),

@@ -169,8 +169,8 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
   )
   # copies of the slots' indices and weights; the vectors would take 4e9 bytes
   assert large - small <= 3 * 4 * 100_000
-  # a few vectors for each of the 4 clients of a chunk, and two float64 sums
-  assert small <= 22 * 4 * 10_000 + 16_000
+  # a few vectors for each of the 4 clients of a chunk, and three float64 sums, one of the devices'
+  assert small <= 24 * 4 * 10_000 + 16_000
 
 
 @pytest.mark.sweep
@@ -178,7 +178,7 @@ def test_memory_is_set_by_the_chunk_and_not_by_the_cohort():
 def test_the_only_communication_is_one_sum(place):
   text = compiled(1_000, place).as_text()
   collectives = re.findall(r" (all-[a-z-]+?|reduce-scatter|collective-[a-z]+)(?:-start)?\(", text)
-  assert collectives == ["all-to-all", "all-gather"]
+  assert collectives == ["all-reduce"]
 
 
 def test_replicate_puts_a_copy_on_every_device():

@@ -25,9 +25,9 @@ from jdp.federated import (
   rounds,
   train,
 )
+from jdp.federated.engine import placement
 from jdp.federated.engine.default_layout import default_layout
 from jdp.federated.engine.rounds import add_updates
-from jdp.federated.runs import training
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
 
 SHAPE = (28, 28)
@@ -35,6 +35,7 @@ LOGISTIC, CNN = logistic_regression(SHAPE, 10), small_cnn(SHAPE, 10)
 WIDE = models.from_flax(
   nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(100), nn.relu, nn.Dense(10)]), SHAPE
 )
+SERVER = optax.sgd(1.0)
 AVERAGE = fixed_denominator(flat_clipping(1.0), 1.0, 8.0)
 PER_LAYER = fixed_denominator(
   per_layer_clipping(jax.eval_shape(LOGISTIC.init, jax.random.key(0)), 1.0), 1.0, 8.0
@@ -137,11 +138,42 @@ def test_a_round_is_the_one_of_its_layout_and_a_chunk_size_alone_keeps_gradients
   assert np.any(chosen != weights(chunk_size=1))
 
 
+MESH_FOR = placement.mesh_for  # Other tests of this process have one device.
+
+
+@pytest.mark.parametrize(
+  ("model", "rows", "cohort", "devices"),
+  [
+    (LOGISTIC, 10, 32, 1),
+    (LOGISTIC, 10, 40, 2),
+    (LOGISTIC, 10, 100, 4),
+    (LOGISTIC, 1, 512, 1),  # by ghost norms, which make no gradients
+    (LOGISTIC, 1, 1024, 3),
+    (WIDE, 100, 8, 4),
+  ],
+)
+def test_each_device_has_a_share_that_pays(model, rows, cohort, devices):
+  """Shapes alone decide, so a run that goes on has the devices that it was begun with."""
+  made = federated_averaging(step(model), AVERAGE, sampling.poisson(2 * cohort, 0.5), SERVER)
+  inputs = np.zeros((2 * cohort, rows, *SHAPE), np.float32)
+  ones = np.ones((2 * cohort, rows), np.float32)
+  clients = jax.tree.map(jnp.asarray, Examples(inputs, ones.astype(np.int32), ones))
+  mesh = MESH_FOR(made, model.init(jax.random.key(0)), clients)
+  assert (mesh.size if mesh else 1) == devices
+
+
+def test_an_algorithm_with_a_mesh_of_its_own_gets_no_other():
+  made = federated_averaging(
+    step(WIDE), AVERAGE, sampling.poisson(8, 1.0), SERVER, mesh=client_mesh()
+  )
+  assert made.work is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("most_copied", [2**32, 0], ids=["a copy on each", "a share on each"])
 def test_train_takes_all_devices_and_shows_one(all_devices, monkeypatch, most_copied):
   """The test data are committed to a device, as a script may have them."""
-  monkeypatch.setattr(training, "_MOST_COPIED", most_copied)
+  monkeypatch.setattr(placement, "_MOST_COPIED", most_copied)
   meshes, values = [], np.arange(12, dtype=np.float32).reshape(6, 2)
   test = jax.device_put(jnp.ones(2), jax.devices()[0])
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.channels import (
+from jdp.audits.channels import (
   binned_channel,
   cap_channel,
   channel_epsilon,

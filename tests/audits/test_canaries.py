@@ -13,14 +13,14 @@ from scipy import special, stats
 
 from jdp import accounting
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.canaries import (
+from jdp.audits.canaries import (
   canary_directions,
   cosines,
   one_shot_estimate,
   plant,
   planted_update,
 )
-from jdp.attacks.one_run import audit_one_run, one_run_epsilon, one_run_p_value
+from jdp.audits.one_run import audit_one_run, one_run_epsilon, one_run_p_value
 from jdp.data import Examples
 from jdp.events import GaussianSum
 from jdp.federated import gradient_step, private_federated

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from jdp import _validate
 from jdp._arguments import Rows, checked
-from jdp.attacks.audit import Bound
+from jdp.audits.bounds import Bound
 
 _MODULI = (3, 5, 7, 16)
 # Rarer residues are left out: otherwise every number would be an event of its own.
@@ -52,13 +52,17 @@ class ResidueAudit(NamedTuple):
 def residues(numbers: Rows, spacing: float | None = None) -> dict[str, np.ndarray]:
   """The residues of released numbers, by name: what remains when their size is forgotten.
 
-  Each coordinate has four kinds:
+  Each coordinate has these kinds:
 
   * "value": the number itself, its bits or its place on the grid. It serves events of equality.
   * "granularity": the largest e for which the number comes from a multiple of 2^e. For a float that
     is the place of its last digit. On a grid it is the coarsest such multiple that rounds to it.
   * "granularity and size": the granularity, with the place of the first digit.
   * "modulo 16": the remainder of the value. A grid has also those modulo 3, 5 and 7.
+  * "offset", with a spacing: how far the number lies off the grid, in 64ths of the spacing.
+
+  Each two neighbouring coordinates have the value of their "difference". It shows noise that both
+  share.
 
   Args:
     numbers: [n] or [n, coordinates], floats, or integers in units of the spacing.
@@ -92,12 +96,16 @@ def _residues(name: str, numbers: ArrayLike, spacing: float | None) -> dict[str,
   if spacing is not None:
     _validate.in_range(1e-30, 1e30, spacing=spacing)
   columns = numbers.reshape(len(numbers), -1).T
-  return {
+  single = {
     f"{kind} of {coordinate}": residue
     for coordinate, column in enumerate(columns)
     for kind, residue in (
       _of_floats(column) if spacing is None else _on_grid(column, spacing)
     ).items()
+  }
+  return single | {
+    f"difference of {i} and {i + 1}": _value(columns[i] - columns[i + 1], spacing)
+    for i in range(len(columns) - 1)
   }
 
 
@@ -168,7 +176,7 @@ def audit_residues(
   Raises:
     ValueError: if there are fewer than two numbers of either kind, or one is NaN or infinite.
 
-  >>> from jdp.attacks.audit import epsilon_bound
+  >>> from jdp.audits.bounds import epsilon_bound
   >>> noise = np.float32(np.random.default_rng(0).laplace(size=(2, 20_000)))
   >>> audit_residues(
   ...   noise[0], np.float32(0.5) + noise[1], epsilon_bound(0.99)
@@ -225,12 +233,25 @@ def _of_floats(numbers: np.ndarray) -> dict[str, np.ndarray]:
   return {name: np.asarray(residue, np.int64) for name, residue in found.items()}
 
 
+def _value(numbers: np.ndarray, spacing: float | None) -> np.ndarray:
+  """The bits of floats, or places on the grid."""
+  if spacing is None:
+    return numbers.astype(np.float32).view(np.int32).astype(np.int64)
+  return _places(numbers, spacing)[0]
+
+
+def _places(numbers: np.ndarray, spacing: float) -> tuple[np.ndarray, np.ndarray]:
+  """The nearest places on the grid, and the offsets from them in 64ths of the spacing."""
+  if np.issubdtype(numbers.dtype, np.integer):
+    return numbers.astype(np.int64), np.zeros(numbers.shape, np.int64)
+  exact = numbers / np.float64(spacing)
+  nearest = np.rint(exact)
+  return nearest.astype(np.int64), np.rint(64 * (exact - nearest)).astype(np.int64)
+
+
 def _on_grid(numbers: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
   """The residues of numbers on a grid, by name; see `residues`."""
-  places = (
-    numbers if np.issubdtype(numbers.dtype, np.integer) else np.rint(numbers / np.float64(spacing))
-  )
-  places = places.astype(np.int64)
+  places, offsets = _places(numbers, spacing)
   finest = int(np.floor(np.log2(spacing)))
   coarsest = np.full(places.shape, finest)
   for e in range(finest + 1, finest + _GRID_LEVELS):
@@ -245,6 +266,7 @@ def _on_grid(numbers: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
     "value": places,
     **_granularities(coarsest, np.frexp(places.astype(np.float64))[1]),
     **moduli,
+    "offset": offsets,
   }
 
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jdp.attacks.audit import epsilon_bound
-from jdp.attacks.residues import audit_residues, float_residues, granularity, residues
+from jdp.audits.bounds import epsilon_bound
+from jdp.audits.residues import audit_residues, float_residues, granularity, residues
 
 COUNT = 40_000
 BOUND = epsilon_bound(1 - 1e-6)
@@ -93,6 +93,29 @@ def test_a_lattice_in_any_coordinate_and_an_equality_are_seen():
   again = audit_residues(first[:, :1], rng.integers(0, 1000, (COUNT, 1)), BOUND, spacing=1.0)
   assert again.column == "value of 0"
   assert again.bound > math.log(100)  # of 500
+
+
+def test_numbers_off_the_grid_are_seen():
+  """Noise on a grid, around a value that was not brought onto it: a threshold sees 1/20 of 1."""
+  rng = np.random.default_rng(2)
+  places = np.rint(rng.laplace(scale=40, size=(2, COUNT)))
+  on, off = 0.25 * places[0], 0.25 * places[1] + 0.05
+  found = audit_residues(on, off, BOUND, spacing=0.25)
+  assert (found.column, found.false_hits) == ("offset of 0", 0)
+  assert found.bound > 6.0
+  assert audit_residues(on, 0.25 * places[1], BOUND, spacing=0.25).bound == 0.0
+
+
+@pytest.mark.parametrize("spacing", [None, 0.125])
+def test_noise_that_two_numbers_share_is_seen(spacing):
+  noise = np.rint(8 * draws(3)) / 8
+  alone = np.rint(8 * draws(4)) / 8
+  shared = np.stack([noise, noise], axis=1)
+  moved = shared + np.float32([0.0, 0.5])
+  found = audit_residues(shared, moved, BOUND, spacing=spacing)
+  assert (found.column, found.false_hits) == ("difference of 0 and 1", 0)
+  own = np.stack([noise, alone], axis=1), np.stack([alone, noise], axis=1)
+  assert audit_residues(*own, BOUND, spacing=spacing).bound == 0.0
 
 
 def test_refusals():

@@ -1,12 +1,9 @@
 """Audits: lower bounds on a privacy loss, from observed outputs, with a stated confidence.
 
 An audit tests a claim by experiment. It draws many outputs on two neighbouring inputs. It looks for
-an event A that is far likelier on one input than on the other. A mechanism that is (epsilon,
-delta)-DP has P(A) <= e^epsilon Q(A) + delta for every event. So a lower limit of P(A) and an upper
-limit of Q(A) bound epsilon from below. Both limits are Clopper and Pearson's.
-
-The limits hold for an event that was fixed before the outputs were seen. There are two ways to
-ensure that:
+an event that is far likelier on one input than on the other. How often it was seen on each is a
+lower bound (`jdp.audits.bounds`), if the event was fixed before the outputs were seen. There are
+two ways to ensure that:
 
 * `audit_scores` chooses the event on one half of the outputs and measures it on the other;
 * `audit_outcomes` measures every outcome of a finite set, and shares the confidence among them.
@@ -15,22 +12,18 @@ A bound above the stated epsilon refutes the statement. A bound below it proves 
 pair of inputs, another event or more outputs might do better.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy
-from numpy.typing import ArrayLike
 
-from jdp import _validate
 from jdp._arguments import Matrix, Vector, checked
-
-Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
-"""(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise.
-
-The event was seen `hits` times in `trials` outputs on one input. It was seen `false hits` times in
-`false trials` outputs on the other.
-"""
+from jdp.audits._shared import (
+  check_delta,
+  checked_scores,
+  error_probability,
+  log_or_minus_inf,
+)
+from jdp.audits.bounds import Bound, clopper_pearson
 
 _NUM_QUANTILES = 128
 # Rarer outcomes are left out: otherwise every float would be an event of its own.
@@ -62,112 +55,6 @@ class ScoreAudit(NamedTuple):
 
 
 @checked
-def clopper_pearson(
-  successes: ArrayLike, trials: ArrayLike, error: float
-) -> tuple[np.ndarray, np.ndarray]:
-  """Lower and upper confidence limits of a probability from independent trials, elementwise.
-
-  Each limit is wrong with probability at most `error`.
-
-  Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of
-  the binomial" (Biometrika 1934).
-
-  >>> low, high = clopper_pearson([0, 50, 100], 100, 0.005)
-  >>> low.round(3).tolist(), high.round(3).tolist()
-  ([0.0, 0.369, 0.948], [0.052, 0.631, 1.0])
-  """
-  k, n = _validate.broadcast(successes=successes, trials=trials)
-  low = np.where(k > 0, scipy.special.betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
-  high = np.where(k < n, scipy.special.betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
-  return low, high
-
-
-@checked
-def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
-  """The bound log((P - delta) / Q) on epsilon.
-
-  It is at most the true epsilon with probability `confidence`.
-
-  Args:
-    confidence: in (0, 1). The limits of P and of Q share it equally.
-    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
-
-  Raises:
-    ValueError: if an argument is out of range.
-
-  >>> epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # of log 9 = 2.197
-  1.99
-  """
-  error = _error_probability(confidence) / 2
-  _check_delta(delta)
-
-  def bound(hits, trials, false_hits, false_trials):
-    low, _ = clopper_pearson(hits, trials, error)
-    _, high = clopper_pearson(false_hits, false_trials, error)
-    return np.maximum(_log_or_minus_inf(low - delta) - np.log(high), 0.0)
-
-  return bound
-
-
-@checked
-def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
-  """`epsilon_bound` by Wilson's limits, for the choice of events.
-
-  Wilson's limits are faster, but they hold only approximately.
-
-  Source: Wilson, "Probable inference, the law of succession, and statistical inference" (JASA
-  1927).
-
-  >>> quick_epsilon_bound(0.95)(900, 1000, 100, 1000).round(3).item()  # `epsilon_bound`: 1.990
-  1.991
-  """
-  z = scipy.special.ndtri(1 - _error_probability(confidence) / 2)
-  _check_delta(delta)
-
-  def limits(hits, trials):
-    p, spread = hits / trials, z * z / trials
-    half = z * np.sqrt(p * (1 - p) / trials + spread / (4 * trials))
-    return (p + spread / 2 - half) / (1 + spread), (p + spread / 2 + half) / (1 + spread)
-
-  def bound(hits, trials, false_hits, false_trials):
-    (low, _), (_, high) = (
-      limits(np.asarray(hits), trials),
-      limits(np.asarray(false_hits), false_trials),
-    )
-    return np.maximum(_log_or_minus_inf(low - delta) - np.log(high), 0.0)
-
-  return bound
-
-
-@checked
-def gaussian_bound(confidence: float) -> Bound:
-  """The bound Phi^-1(P) - Phi^-1(Q) on mu, for mechanisms that are mu-GDP.
-
-  A release with normal noise of multiplier z is 1/z-GDP (Dong, Roth, Su, arXiv 1905.02383, Theorem
-  1). That is a claim about all its pairs (epsilon, delta) at once. The events that refute it are
-  far likelier than any delta worth stating.
-
-  Args:
-    confidence: in (0, 1). The bound is at most the least such mu with this probability.
-
-  >>> gaussian_bound(0.95)(840, 1000, 160, 1000).round(3).item()  # of mu = 1.989
-  1.799
-  """
-  error = _error_probability(confidence) / 2
-
-  def bound(hits, trials, false_hits, false_trials):
-    low, _ = clopper_pearson(hits, trials, error)
-    _, high = clopper_pearson(false_hits, false_trials, error)
-    # A limit of 0 for P, or of 1 for Q, says nothing: the bound is 0 there, not -inf.
-    informative = (low > 0) & (high < 1)
-    return np.where(
-      informative, np.maximum(scipy.special.ndtri(low) - scipy.special.ndtri(high), 0.0), 0.0
-    )
-
-  return bound
-
-
-@checked
 def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   """An audit by a threshold on scores.
 
@@ -183,6 +70,7 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   Raises:
     ValueError: if there are fewer than two scores of either kind, or one is NaN.
 
+  >>> from jdp.audits.bounds import epsilon_bound
   >>> rng = np.random.default_rng(0)
   >>> audit = audit_scores(
   ...   rng.laplace(1.0, size=20_000), rng.laplace(0.0, size=20_000), epsilon_bound(0.95)
@@ -190,17 +78,14 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   >>> 0.8 < audit.bound < 1.0
   True
   """
-  first, second = _checked_scores("first", first), _checked_scores("second", second)
+  first, second = checked_scores("first", first), checked_scores("second", second)
   (own, new), (other, other_new) = (
     np.split(scores, [len(scores) // 2]) for scores in (first, second)
   )
-  own, other = np.sort(own), np.sort(other)
-  # Negated scores in reverse order are sorted again: one search serves both sides.
-  above, upper = best_threshold(own, other, bound)
-  below, lower = best_threshold(-other[::-1], -own[::-1], bound)
-  if above >= below:
-    return _measure(new, other_new, upper.at_least, bound)
-  found = _measure(-other_new, -new, lower.at_least, bound)
+  upper, event = choose_side(own, other, bound)
+  if upper:
+    return _measure(new, other_new, event.at_least, bound)
+  found = _measure(-other_new, -new, event.at_least, bound)
   return found._replace(threshold=-found.threshold, upper=False)
 
 
@@ -229,12 +114,12 @@ def audit_outcomes(counts: Matrix, *, confidence: float, delta: float = 0.0) -> 
     raise ValueError(
       f"Expected counts >= 0 of at least two inputs and two outcomes, got shape {counts.shape}."
     )
-  _check_delta(delta)
+  check_delta(delta)
   # Union bound: each count has a lower and an upper limit, and all of them must hold.
   low, high = clopper_pearson(
-    counts, counts.sum(axis=1, keepdims=True), _error_probability(confidence) / (2 * counts.size)
+    counts, counts.sum(axis=1, keepdims=True), error_probability(confidence) / (2 * counts.size)
   )
-  ratios = np.max(_log_or_minus_inf(low - delta), axis=0) - np.min(np.log(high), axis=0)
+  ratios = np.max(log_or_minus_inf(low - delta), axis=0) - np.min(np.log(high), axis=0)
   return max(float(np.max(ratios)), 0.0)
 
 
@@ -256,6 +141,30 @@ class Outcomes(NamedTuple):
   def count(self, scores: np.ndarray) -> int:
     """How many scores are in the event."""
     return int(np.count_nonzero(np.isin(scores, self.values)))
+
+
+@checked
+def choose_side(first: Vector, second: Vector, bound: Bound) -> tuple[bool, Threshold]:
+  """(upper, event) of the threshold with the largest bound, on either side.
+
+  Args:
+    first: [n] scores of outputs on one input.
+    second: [n'] scores on the other input.
+    bound: `epsilon_bound` or another.
+
+  Returns:
+    Whether high scores are the event, which the first input makes likelier. If not, the event is of
+    negated scores, and the second input makes it likelier.
+
+  >>> from jdp.audits.bounds import epsilon_bound
+  >>> choose_side(np.r_[np.zeros(1), np.ones(19)], np.repeat([0, 1], 10), epsilon_bound(0.9))
+  (False, Threshold(at_least=-0.0))
+  """
+  own, other = np.sort(first), np.sort(second)
+  # Negated scores in reverse order are sorted again: one search serves both sides.
+  above, upper = best_threshold(own, other, bound)
+  below, lower = best_threshold(-other[::-1], -own[::-1], bound)
+  return (True, upper) if above >= below else (False, lower)
 
 
 @checked
@@ -325,28 +234,3 @@ def _measure(first: np.ndarray, second: np.ndarray, threshold: float, bound: Bou
 def _count_at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
   """How many of the sorted scores are at least as large as each threshold."""
   return len(scores) - np.searchsorted(scores, thresholds, side="left")
-
-
-def _checked_scores(name: str, values: ArrayLike) -> np.ndarray:
-  values = np.asarray(values, np.float64)
-  if not (values.ndim == 1 and values.size >= 2 and not np.any(np.isnan(values))):
-    raise ValueError(
-      f"Expected {name} to be at least two scores, none of them NaN, got shape {values.shape}."
-    )
-  return values
-
-
-def _log_or_minus_inf(x: np.ndarray) -> np.ndarray:
-  """log x, and -inf where x is not positive."""
-  return np.log(np.maximum(x, 0.0), out=np.full(np.shape(x), -np.inf), where=np.asarray(x) > 0)
-
-
-def _error_probability(confidence: float) -> float:
-  if not 0 < confidence < 1:
-    raise ValueError(f"Expected confidence in (0, 1), got {confidence}.")
-  return 1 - confidence
-
-
-def _check_delta(delta: float) -> None:
-  if not 0 <= delta < 1:
-    raise ValueError(f"Expected delta in [0, 1), got {delta}.")

@@ -15,6 +15,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import AnyVector, checked
+from jdp.audits._shared import check_counts
 
 _EPSILON_STEP = 0.25  # of the search upwards in epsilon, before its result is refined
 
@@ -63,7 +64,7 @@ def one_run_p_value(
   >>> round(one_run_p_value(1000, 100, 75, epsilon=0.673, delta=1e-4), 3)
   0.05
   """
-  _check_counts(num_canaries, num_guesses, num_correct)
+  check_counts(num_canaries, num_guesses, num_correct)
   _validate.non_negative(epsilon=epsilon)
   _validate.probability(delta=delta)
   # tails[i] = P(W >= v - i), so tails[i] - tails[0] = P(v - i <= W < v).
@@ -145,6 +146,20 @@ def audit_one_run(
   >>> audit.num_correct, round(audit.epsilon, 2)  # of 4.38
   (93, 1.92)
   """
+  counts = count_right_guesses(scores, included, num_guesses)
+  epsilon = one_run_epsilon(*counts, confidence=confidence, delta=delta)
+  return OneRunAudit(epsilon, *counts[::-1])
+
+
+@checked
+def count_right_guesses(
+  scores: AnyVector, included: AnyVector, num_guesses: int
+) -> tuple[int, int, int]:
+  """(canaries, guesses, right guesses), with the arguments of `audit_one_run`.
+
+  >>> count_right_guesses([0.1, 0.9, 0.8, 0.3], [False, True, False, True], 2)
+  (4, 2, 2)
+  """
   if np.asarray(scores).dtype.kind not in "buif":
     raise ValueError("Expected scores to be real numbers, got others.")
   scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
@@ -158,22 +173,8 @@ def audit_one_run(
     raise ValueError(
       f"Expected an even num_guesses, got {num_guesses}; half of them guess inclusion."
     )
-  _check_counts(scores.size, num_guesses, 0)
+  check_counts(scores.size, num_guesses, 0)
   order = np.argsort(scores, kind="stable")
   half = num_guesses // 2
   num_correct = int(np.sum(included[order[-half:]]) + np.sum(~included[order[:half]]))
-  epsilon = one_run_epsilon(
-    scores.size, num_guesses, num_correct, confidence=confidence, delta=delta
-  )
-  return OneRunAudit(epsilon, num_correct, num_guesses, scores.size)
-
-
-def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None:
-  """Refuses numbers of canaries, guesses and right guesses that do not fit together."""
-  _validate.in_range(1, 2**53, num_canaries=num_canaries)
-  _validate.integer(0, num_guesses=num_guesses, num_correct=num_correct)
-  if not num_correct <= num_guesses <= num_canaries:
-    raise ValueError(
-      f"Expected num_correct <= num_guesses <= num_canaries, got {num_correct}, {num_guesses} and "
-      f"{num_canaries}."
-    )
+  return scores.size, num_guesses, num_correct

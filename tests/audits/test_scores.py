@@ -9,13 +9,8 @@ import pytest
 from scipy import stats
 
 from jdp.accounting import gaussian_epsilon
-from jdp.attacks.audit import (
-  audit_outcomes,
-  audit_scores,
-  clopper_pearson,
-  epsilon_bound,
-  gaussian_bound,
-)
+from jdp.audits.bounds import clopper_pearson, epsilon_bound, gaussian_bound
+from jdp.audits.scores import audit_outcomes, audit_scores
 
 TRIALS, SIZE, CONFIDENCE = 1000, 400, 0.95
 LAWS = {  # first, second, bound, truth

@@ -14,8 +14,9 @@ import pytest
 
 from jdp import random
 from jdp.accounting.local.priv_unit import cap_of, optimal_cap
-from jdp.attacks.audit import audit_outcomes, epsilon_bound, gaussian_bound
-from jdp.attacks.local_audit import audit_mechanism, draw_scores, opposite_inputs
+from jdp.audits.bounds import epsilon_bound, gaussian_bound
+from jdp.audits.local_audit import audit_mechanism, draw_scores, opposite_inputs
+from jdp.audits.scores import audit_outcomes
 from jdp.guarantees import PureDP
 from jdp.mechanisms import gaussian, laplace, priv_unit, registry, scalar_dp, scalar_rel_dp
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.attacks.audit import Bound, ScoreAudit, audit_scores
+from jdp.audits.bounds import Bound
+from jdp.audits.scores import ScoreAudit, audit_scores
 from jdp.mechanisms.base import LocalMechanism, Report
 from jdp.mechanisms.separated_product import SeparatedParameters
 
@@ -155,7 +156,7 @@ def audit_mechanism(
   Raises:
     ValueError: if there are fewer than four reports, or a score is NaN.
 
-  >>> from jdp.attacks.audit import epsilon_bound
+  >>> from jdp.audits.bounds import epsilon_bound
   >>> from jdp.mechanisms import laplace
   >>> mechanism = laplace(2.0, 1.0)
   >>> audit = audit_mechanism(

@@ -10,7 +10,7 @@ run, and works for any `FederatedAlgorithm` whose local update is a parameter:
     ... run it on plant(clients, included) ...
     scores = cosines(directions, released parameters less initial ones, flat)
 
-`included` are fair coins for `jdp.attacks.one_run`, which bounds epsilon from below.
+`included` are fair coins for `jdp.audits.one_run`, which bounds epsilon from below.
 `one_shot_estimate` fits normal distributions to the cosines instead. That is an estimate, not a
 bound.
 """
@@ -25,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from jdp import _validate, random
 from jdp._arguments import AnyVector, Arrays, Matrix, Vector, checked
-from jdp.attacks.channels import binned_channel, channel_epsilon
+from jdp.audits.channels import binned_channel, channel_epsilon
 from jdp.federated.engine.local_training import LocalUpdate, Project, no_projection
 from jdp.federated.engine.sharded import num_clients
 

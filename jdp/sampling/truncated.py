@@ -1,0 +1,72 @@
+"""Poisson sampling into slots of a fixed number, of which none need stay empty."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp import _validate, random
+from jdp._arguments import checked
+from jdp.events import TruncatedPoissonSampling
+from jdp.sampling.base import Sampler, check_population, first_members, permutation
+from jdp.sampling.subsets import uniform_subset
+
+
+@checked
+def truncated_poisson(population: int, probability: float, capacity: int) -> Sampler:
+  """Each record is drawn independently; of more than `capacity`, a uniform subset takes part.
+
+  Formal guarantee: the event is a `TruncatedPoissonSampling`, analysed for Gaussian sums under
+  add/remove or zero-out (arXiv 2508.15089). `poisson` wants slots for the largest of all samples,
+  and adds to delta what drops the surplus. Here the capacity may be near the mean, as the cost of a
+  full sample is part of each round's.
+
+  As many coins as there are records say how many are drawn. Those that take part are a uniform
+  subset of that size, or of `capacity`. This is the same distribution, exactly uniform for ideal
+  random bits.
+
+  Args:
+    population: N, a public constant below 2^31.
+    probability: q in (0, 1], of the draws. The event records the one that the coins realise.
+    capacity: B in [1, N], the slots of a sample.
+
+  Returns:
+    A `Sampler` without state. Its `expected_size` is that of the truncated sample.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  >>> sampler = truncated_poisson(60_000, 0.01, capacity=620)
+  >>> sampler.capacity, round(sampler.expected_size, 1)
+  (620, 597.1)
+  >>> sample, _ = sampler.sample(jax.random.key(0), sampler.init())
+  >>> int(sample.size) == int(sample.weights.sum()) <= 620
+  True
+  """
+  check_population(population)
+  _validate.positive(probability=probability)
+  event = TruncatedPoissonSampling(random.realised_probability(probability), capacity, population)
+  _validate.in_range(1, population, capacity=capacity)
+
+  def sample(key, state):
+    coin_key, order_key = jax.random.split(key)
+    drawn = jnp.sum(random.bernoulli(coin_key, probability, (population,)), dtype=np.int32)
+    indices = _ordered_subset(order_key, population, capacity)
+    return first_members(indices, jnp.minimum(drawn, capacity), population), state
+
+  return Sampler(
+    init=lambda: (),
+    sample=sample,
+    event=lambda state: event,
+    population=population,
+    expected_size=population * event.inclusion_probability,
+    capacity=capacity,
+    max_participations=None,
+  )
+
+
+def _ordered_subset(key: jax.Array, population: int, size: int) -> jax.Array:
+  """A uniform subset in a uniform order, of which any first part is one too: int32 [size]."""
+  if size > population // 2:
+    return permutation(key, population)[:size]
+  subset_key, order_key = jax.random.split(key)
+  return uniform_subset(subset_key, population, size)[permutation(order_key, size)]
