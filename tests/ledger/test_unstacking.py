@@ -17,7 +17,8 @@ def stacked(stddevs, numbers=None):
     return Round(PoissonSampling(0.1), GaussianSum(1.0, stddev, number=number), "zero_out")
 
   numbers = jnp.arange(count, dtype=jnp.int32) if numbers is None else jnp.asarray(numbers)
-  return jax.device_get(jax.vmap(one)(numbers, jnp.asarray(stddevs, jnp.float32)))
+  stddevs = jnp.asarray(stddevs, jnp.float32)
+  return jax.device_get(jax.lax.scan(lambda _, args: (None, one(*args)), None, (numbers, stddevs))[1])
 
 
 def test_each_event_is_the_one_that_its_constructor_makes():
