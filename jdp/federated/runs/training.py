@@ -42,6 +42,7 @@ PyTree = Any
 Evaluate = Callable[[PyTree], Mapping[str, jax.typing.ArrayLike]]
 STOPPED_EARLY = "stopped_early"
 _COST = "central_epsilon"
+_EVALUATE_EVERY, _UNSEEN_ROUNDS = 10, 100
 
 
 class Progress(NamedTuple):
@@ -124,7 +125,7 @@ def train(
   noise_key: jax.Array | None = None,
   data_key: jax.Array | None = None,
   evaluate: Evaluate | None = None,
-  evaluate_every: int = 10,
+  evaluate_every: int | None = None,
   max_epsilon: float | None = None,
   delta: float | None = None,
   early_stop: EarlyStop | None = None,
@@ -171,8 +172,9 @@ def train(
     data_key: key of local training, another than `noise_key`. None: one from the operating system,
       kept likewise.
     evaluate: parameters -> name -> scalar. What it computes from protected data is not private.
-    evaluate_every: rounds between evaluations, each with a checkpoint. Memory holds the events of
-      so many rounds.
+    evaluate_every: rounds between evaluations, each with a checkpoint and a row of metrics. They
+      are one program, and memory holds their events. None: 10, or 100 where nothing is evaluated,
+      kept or shown between them.
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
       released models above this.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
@@ -229,7 +231,10 @@ def train(
   >>> bool(result.metrics[-1]["error"] < 0.5), len(result.ledger)
   (True, 11)
   """
-  num_rounds = _planned_rounds(algorithm, num_rounds)
+  num_rounds, callbacks = _planned_rounds(algorithm, num_rounds), tuple(callbacks)
+  if evaluate_every is None:
+    seen = evaluate or early_stop or callbacks or workdir is not None
+    evaluate_every = _EVALUATE_EVERY if seen else _UNSEEN_ROUNDS
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   budget = budget_of(max_epsilon, delta, privacy_filter)
   _check_clients(clients)
@@ -245,7 +250,7 @@ def train(
   advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
   run = _Run(records.name, algorithm, advance, keys, clients, evaluate, budget, mesh, early_stop)
   with contextlib.closing(records):
-    return _train(run, start, records, num_rounds, evaluate_every, prior, tuple(callbacks))
+    return _train(run, start, records, num_rounds, evaluate_every, prior, callbacks)
 
 
 def _check_clients(clients: PyTree) -> None:

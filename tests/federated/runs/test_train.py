@@ -140,6 +140,17 @@ def test_one_program_serves_blocks_of_all_lengths():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  ("looks", "between"),
+  [({}, 100), ({"evaluate": lambda params: {}}, 10), ({"callbacks": [lambda progress: None]}, 10)],
+  ids=["nobody", "an evaluation", "a callback"],
+)
+def test_rounds_that_nobody_looks_at_are_one_block(looks, between):
+  result = run(evaluate_every=None, num_rounds=101, **looks)
+  assert [row["round"] for row in result.metrics] == [*range(0, 101, between), 101]
+  assert len(result.ledger) == 101
+
+
 def test_it_runs_without_anything_to_evaluate_or_diagnose():
   seen = []
   result = run(averaging(diagnose=False), callbacks=[seen.append])
