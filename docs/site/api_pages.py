@@ -26,15 +26,33 @@ def pages() -> dict[str, str]:
     ValueError: if a public name has no docstring.
   """
   if missing := public_names.undocumented():
-    raise ValueError(f"Expected a docstring of every public name, got none of {', '.join(missing)}.")
+    raise ValueError(
+      f"Expected a docstring of every public name, got none of {', '.join(missing)}."
+    )
   packages = public_names.packages()
-  lines = [f"| `{name}` | {_summary(public_names.module_docstring(name))} |" for name in packages]
-  index = "# API reference\n\nEvery public name, from the source.\n\n| package | subject |\n| --- | --- |\n"
-  toctree = "\n".join(["```{toctree}", ":hidden:", "", *packages, "```"])
-  return {
-    "index": index + "\n".join(lines) + f"\n\n{toctree}\n",
-    **{name: _page(name) for name in packages},
-  }
+  return {"index": _index(packages), **{name: _page(name) for name in packages}}
+
+
+def _index(packages: list[str]) -> str:
+  lines = [
+    "# API reference",
+    "",
+    "Every public name, from the source.",
+    "",
+    "| package | subject |",
+    "| --- | --- |",
+    *(
+      f"| [`{name}`]({name}.md) | {_summary(public_names.module_docstring(name))} |"
+      for name in packages
+    ),
+    "",
+    "```{toctree}",
+    ":hidden:",
+    "",
+    *packages,
+    "```",
+  ]
+  return "\n".join(lines) + "\n"
 
 
 def _page(package: str) -> str:

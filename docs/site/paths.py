@@ -8,7 +8,9 @@ DOCS = REPOSITORY / "docs"
 GENERATED = DOCS / "generated"
 
 COPIED = {
-  **{f"{name.upper()}.md": f"generated/{name}" for name in ("changelog", "contributing", "security")},
+  **{
+    f"{name.upper()}.md": f"generated/{name}" for name in ("changelog", "contributing", "security")
+  },
   **{
     page.relative_to(REPOSITORY).as_posix(): f"generated/experiments/{page.parent.name}"
     for page in sorted(REPOSITORY.glob("experiments/*/README.md"))

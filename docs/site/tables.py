@@ -185,7 +185,7 @@ def strategy_table() -> str:
 
 
 def version_table() -> str:
-  """The versions of Python, and the lowest and newest version of each dependency that are tested."""
+  """The lowest and the newest version of each dependency that are tested."""
   config = configparser.ConfigParser()
   config.read(REPOSITORY / "setup.cfg")
   newest = dict(

@@ -60,9 +60,10 @@ def grid_surcharge(
 ) -> float:
   """An upper bound of what epsilon rises by when independent float noise is released on a grid.
 
-  Statement 5.3 of `docs/theory/float_noise.md` says why. A coordinate has a log-ratio of probabilities, float noise
-  against real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev / spacing. It is at most M =
-  22 v^(1/2), and its mean is at most v. By Bernstein's inequality d of them add up to more than
+  Statement 5.3 of `docs/theory/float_noise.md` says why. A coordinate has a log-ratio of
+  probabilities, float noise against real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev /
+  spacing. It is at most M = 22 v^(1/2), and its mean is at most v. By Bernstein's inequality d of
+  them add up to more than
 
       s = d v + sqrt(2 d v L) + 2 M L / 3,    L = log(1 / delta),
 
