@@ -23,6 +23,7 @@ html_show_copyright = False
 extensions = ["myst_nb"]
 exclude_patterns = ["site", "generated/parts"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_disable_syntax = ["html_inline", "html_block"]  # `<v, u>` is an inner product
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 nb_execution_mode = "off"  # the outputs are stored; .ci/notebooks.py executes them

@@ -14,7 +14,7 @@ import sys
 import jax
 import pytest
 
-from docs.site import public_names
+from docs.site import architecture, public_names, tables
 from jdp import command_line, events
 from jdp.accounting import dominating_pairs
 from jdp.mechanisms import registry as mechanisms
@@ -91,6 +91,16 @@ def test_every_public_name_has_a_docstring():
   assert len(public_names.all_names()) > 400
 
 
+def test_tables_have_every_sampler_and_strategy():
+  tables.check_complete()
+
+
+def test_packages_do_not_import_each_other_in_a_circle():
+  edges = architecture.direct(architecture.imports())
+  assert "random" in edges["numerics"]
+  assert not edges["random"]
+
+
 def test_tests_that_pages_name_exist():
   named = {
     one for text in TEXTS.values() for one in re.findall(r"tests/[\w/]+\.py(?:::\w+)?", text)
@@ -104,7 +114,7 @@ def test_tests_that_pages_name_exist():
 
 def test_statements_that_docstrings_name_exist():
   theory = "".join(text for name, text in TEXTS.items() if "/theory/" in name)
-  stated = set(re.findall(r"^### Statement (\d\.\d)", theory, re.M))
+  stated = set(re.findall(r"^## Statement (\d\.\d)", theory, re.M))
   code = "".join(path.read_text() for path in (REPOSITORY / "jdp").rglob("*.py"))
   named = {
     number

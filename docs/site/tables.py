@@ -20,7 +20,7 @@ from jdp.guarantees import Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
 
 DIM, EPSILON, DELTA = 1024, 4.0, 1e-5
-NUM_ROUNDS, SEPARATION = 1024, 32
+NUM_ROUNDS, SEPARATION = 512, 16
 
 _SAMPLERS = {
   "poisson": sampling.poisson(1000, 0.1),
