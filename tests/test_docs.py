@@ -14,7 +14,7 @@ import sys
 import jax
 import pytest
 
-from docs.site import architecture, public_names, tables
+from docs.site import architecture, links, public_names, tables
 from jdp import command_line, events
 from jdp.accounting import dominating_pairs
 from jdp.mechanisms import registry as mechanisms
@@ -123,6 +123,12 @@ def test_statements_that_docstrings_name_exist():
   }
   assert len(stated) > 25
   assert named <= stated
+
+
+def test_names_of_jdp_in_pages_exist():
+  for name, text in TEXTS.items():
+    if name != "CHANGELOG.md":  # which tells of names that are gone
+      links.outside_fences(links.with_names, text)
 
 
 def test_links_between_files_lead_somewhere():

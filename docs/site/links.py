@@ -21,11 +21,12 @@ _ORIGINS = {page: path for path, page in COPIED.items()}
 
 def rewrite(app, docname: str, source: list[str]) -> None:
   """Sphinx's `source-read`: rewrites the text of a page, in place."""
-  linked = functools.partial(_LINK.sub, functools.partial(_link, docname))
-  if app.env.doc2path(docname).endswith(".ipynb"):
-    source[0] = linked(source[0])
-  elif not docname.startswith("generated/api/"):  # whose docstrings have their links
-    source[0] = outside_fences(lambda text: with_names(linked(text)), source[0])
+  if docname.startswith("generated/api/"):  # whose docstrings have their links
+    return
+  source[0] = _LINK.sub(functools.partial(_link, docname), source[0])
+  notebook = app.env.doc2path(docname).endswith(".ipynb")
+  if not notebook and docname != "generated/changelog":  # which tells of names that are gone
+    source[0] = outside_fences(with_names, source[0])
 
 
 def outside_fences(change: Callable[[str], str], text: str) -> str:
