@@ -35,6 +35,7 @@ nitpick_ignore_regex = [("py:(class|data|obj)", r"(?!jdp\.).*")]
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+suppress_warnings = ["ref.python"]  # an annotation that names a class of two packages
 html_math_renderer = "mathml"
 
 

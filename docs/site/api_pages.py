@@ -60,7 +60,10 @@ def _page(package: str) -> str:
   for module, names in public_names.sections(package):
     if module != package:
       parts += [f"## {module}", f"```{{py:module}} {module}\n```"]
-    parts += [markdown(public_names.module_docstring(module)), *map(_entry, names)]
+    parts += [
+      markdown(public_names.module_docstring(module)),
+      *(_entry(one, module) for one in names),
+    ]
   return "\n\n".join(parts) + "\n"
 
 
@@ -68,17 +71,18 @@ def _summary(docstring: str) -> str:
   return docstring.split("\n\n")[0].replace("\n", " ")
 
 
-def _entry(one: PublicName) -> str:
+def _entry(one: PublicName, module: str) -> str:
   """A name's directive, with its docstring and those of a class's methods."""
+  name = one.name.removeprefix(f"{module}.")
   body = [markdown(one.docstring or "")]
   match one.node:
     case ast.FunctionDef():
-      return _directive("function", f"{one.name}{_signature(one.node)}", body)
+      return _directive("function", f"{name}{_signature(one.node)}", body)
     case ast.ClassDef():
       body += [_members(one.node)] if _is_enum(one.node) else []
       body += [_method(method) for method in public_names.methods(one)]
-      return _directive("class", one.name, body)
-  return _directive("data", one.name, body)
+      return _directive("class", name, body)
+  return _directive("data", name, body)
 
 
 def _method(node: ast.FunctionDef) -> str:

@@ -24,7 +24,7 @@ def rewrite(app, docname: str, source: list[str]) -> None:
   if docname.startswith("generated/api/"):  # whose docstrings have their links
     return
   source[0] = _LINK.sub(functools.partial(_link, docname), source[0])
-  notebook = app.env.doc2path(docname).endswith(".ipynb")
+  notebook = os.fspath(app.env.doc2path(docname)).endswith(".ipynb")
   if not notebook and docname != "generated/changelog":  # which tells of names that are gone
     source[0] = outside_fences(with_names, source[0])
 

@@ -189,14 +189,14 @@ def version_table() -> str:
   config = configparser.ConfigParser()
   config.read(REPOSITORY / "setup.cfg")
   newest = dict(
-    line.split("==") for line in (REPOSITORY / ".ci/constraints.txt").read_text().split()
+    line.split("==") for line in (REPOSITORY / ".ci/constraints.txt").read_text().lower().split()
   )
   extras = {"": config["options"]["install_requires"], **config["options.extras_require"]}
   rows = []
   for extra, requirements in extras.items():
     for requirement in requirements.split():
       name, lowest = requirement.split(">=")
-      rows.append((name, f"`[{extra}]`" if extra else "always", lowest, newest[name]))
+      rows.append((name, f"`[{extra}]`" if extra else "always", lowest, newest[name.lower()]))
   return _table(("package", "needed by", "lowest", "newest tested"), rows)
 
 
