@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from docs.site.paths import REPOSITORY
 
-_WIDTH, _HEIGHT, _GAP = 1.8, 0.5, 0.9
+_WIDTH, _HEIGHT, _GAP = 1.9, 0.42, 0.78
 _LEFT_OUT = {"random", "guarantees", "numerics"}  # which nearly all import: a line at the foot
 
 
@@ -54,7 +54,10 @@ def picture() -> bytes:
   edges = direct(edges)
   places = _places(edges)
   widest = max(x for x, _ in places.values())
-  figure = Figure(figsize=(1.1 * (widest + 2), 0.62 * len({y for _, y in places.values()}) + 1.4))
+  left = min(-_WIDTH / 2, widest / 2 - len(_LEFT_OUT) * (_WIDTH + 0.3) / 2)
+  right, top = widest - left, max(y for _, y in places.values()) + 0.4
+  lowest = min(y for _, y in places.values()) - _GAP
+  figure = Figure(figsize=(0.8 * (right - left), 0.8 * (top - lowest + 0.7)))
   axes = figure.add_axes((0, 0, 1, 1))
   axes.set_axis_off()
   for name, (x, y) in places.items():
@@ -66,13 +69,12 @@ def picture() -> bytes:
       )  # fmt: skip
       axes.add_patch(arrow)
     _box(axes, name, x, y)
-  lowest = min(y for _, y in places.values()) - _GAP
   feet = sorted(_LEFT_OUT)
   for place, name in enumerate(feet):
-    _box(axes, name, (place + 1) * widest / (len(feet) + 1), lowest)
+    _box(axes, name, widest / 2 + (place - (len(feet) - 1) / 2) * (_WIDTH + 0.3), lowest)
   axes.text(widest / 2, lowest - 0.5, "imported by nearly all", ha="center", fontsize=8)
-  axes.set_xlim(-_WIDTH / 2 - 0.1, widest + _WIDTH / 2 + 0.1)
-  axes.set_ylim(lowest - 0.7, max(y for _, y in places.values()) + 0.4)
+  axes.set_xlim(left - 0.1, right + 0.1)
+  axes.set_ylim(lowest - 0.7, top)
   out = io.BytesIO()
   with matplotlib.rc_context({"svg.hashsalt": "jdp", "svg.fonttype": "none"}):
     figure.savefig(out, format="svg", metadata={"Date": None})

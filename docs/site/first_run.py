@@ -1,6 +1,7 @@
 """A picture of what a command prints.
 
-python -m experiments.private_federated | grep '^|' | python -m docs.site.first_run docs/first_run.png
+python -m experiments.private_federated > printed.txt
+grep '^|' printed.txt | python -m docs.site.first_run docs/first_run.png
 """
 
 import pathlib

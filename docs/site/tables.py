@@ -62,6 +62,7 @@ def mechanism_table() -> str:
   setting = mechanisms.registry.Setting(
     DIM, EPSILON, num_projections=64, max_coordinate=1 / math.sqrt(DIM)
   )
+  scope = " per value (replace one), against the server"  # which the page says of all
   rows = []
   for name, entry in mechanisms.registry.registered().items():
     mechanism = entry.make(setting)
@@ -71,9 +72,8 @@ def mechanism_table() -> str:
     error = mechanism.mean_squared_error(1.0)
     bound = "" if entry.exact else "≤ "
     remark = "does not average out" if entry.shares_projection else ""
-    rows.append(
-      (f"`{name}`", str(mechanism.guarantee), f"{size:,}", f"{bound}{float(error):.4g}", remark)
-    )
+    guarantee = str(mechanism.guarantee).removesuffix(scope)
+    rows.append((f"`{name}`", guarantee, f"{size:,}", f"{bound}{float(error):.4g}", remark))
   head = ("registered as", "guarantee of one report", "bytes", "mean squared error", "remark")
   return _table(head, rows)
 
@@ -111,7 +111,7 @@ def sampling_table(relation: Relation) -> str:
       unsampled = _cost(events.PoissonSampling(1.0), event, relation, accountant)
       cells.append(_compared(_cost(sampled, event, relation, accountant), unsampled))
     rows.append((f"`{name}`", *cells))
-  return _table(("", *(f"`{name}`" for name in _SAMPLERS)), rows)
+  return _table(("", *(name.replace("_", " ") for name in _SAMPLERS)), rows)
 
 
 def refusals() -> str:
@@ -146,7 +146,7 @@ def _compared(cost: float | str, unsampled: float | str) -> str:
   if math.isinf(cost):
     return "none"
   if isinstance(unsampled, str) or math.isclose(cost, unsampled, rel_tol=1e-3):
-    return "as unsampled"
+    return "same"
   return "less" if cost < unsampled else "more"
 
 
