@@ -1,25 +1,177 @@
-"""The code of the documentation's page on one's own model and data runs as it stands."""
+"""The documentation's pages: their code runs and prints what they say, what they name exists.
 
+A page's Python runs in order in one namespace. A `text` block right behind a `python` block is what
+that block prints.
+"""
+
+import configparser
+import contextlib
+import io
 import pathlib
 import re
+import sys
 
+import jax
 import pytest
 
-from jdp.mechanisms import registry
+from docs.site import architecture, links, public_names, tables
+from jdp import command_line, events
+from jdp.accounting import dominating_pairs
+from jdp.mechanisms import registry as mechanisms
+from jdp.queries import registry as queries
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs/your_model_and_data.md"
+REPOSITORY = pathlib.Path(__file__).parents[1]
+PAGES = [
+  path
+  for path in sorted([*REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("*.md")])
+  if "generated" not in path.parts
+]
+TEXTS = {path.relative_to(REPOSITORY).as_posix(): path.read_text() for path in PAGES}
+BLOCKS = {
+  name: re.findall(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.S | re.M)
+  for name, text in TEXTS.items()
+}
+# They have further tests.
+OF_THEIR_OWN = {"README.md", "docs/getting_started.md", "docs/your_model_and_data.md"}
+FIRST = "docs/concepts.md"  # the cheapest, so that the fast part has one
+RUN = sorted(
+  (name for name, blocks in BLOCKS.items() if blocks and name not in OF_THEIR_OWN),
+  key=lambda name: (name != FIRST, name),
+)
+
+
+def run(name):
+  """Runs a page's code as a user would, who has no strict promotion; returns its names."""
+  names = {}
+  with (
+    jax.numpy_dtype_promotion("standard"),
+    jax.numpy_rank_promotion("allow"),
+    jax.debug_key_reuse(False),
+  ):
+    for code, expected in BLOCKS[name]:
+      printed = io.StringIO()
+      with contextlib.redirect_stdout(printed):
+        exec(compile(code, name, "exec"), names)
+      assert not expected or printed.getvalue() == expected
+  return names
+
+
+@pytest.fixture
+def undone(monkeypatch):
+  """Registries of mechanisms, queries, events and analyses, as they were after the test."""
+  monkeypatch.setattr(mechanisms, "_MECHANISMS", mechanisms.registered())
+  monkeypatch.setattr(queries, "_QUERIES", queries.registered())
+  monkeypatch.setattr(events.queries, "_REGISTERED", [])
+  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
+  known = set(events.EVENT_TYPES)
+  yield
+  for name in set(events.EVENT_TYPES) - known:
+    del events.EVENT_TYPES[name]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", RUN)
+def test_the_code_of_a_page_runs(name, undone, monkeypatch):
+  monkeypatch.chdir(REPOSITORY)
+  monkeypatch.setattr(sys, "path", list(sys.path))
+  run(name)
 
 
 @pytest.mark.slow
-def test_the_page_runs(monkeypatch, capsys):
-  monkeypatch.setattr(registry, "_MECHANISMS", {**registry._MECHANISMS})
-  blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.S | re.M)
-  assert len(blocks) >= 7
-  names: dict = {}
-  for block in blocks:
-    exec(compile(block, PAGE.name, "exec"), names)
-  printed = capsys.readouterr().out
-  assert "mixes the examples of a batch" in printed
-  assert "'stopped_early': True" in printed
-  (events,) = (names["folder"] / "events").iterdir()  # TensorBoard's
-  assert events.stat().st_size > 100
+def test_your_model_and_data(undone):
+  names = run("docs/your_model_and_data.md")
+  assert len(BLOCKS["docs/your_model_and_data.md"]) >= 7
+  assert names["result"].metrics[-1]["stopped_early"]
+  (written,) = (names["folder"] / "events").iterdir()  # TensorBoard's
+  assert written.stat().st_size > 100
+
+
+def test_every_public_name_has_a_docstring():
+  assert public_names.undocumented() == []
+  assert len(public_names.all_names()) > 400
+
+
+def test_tables_have_every_sampler_and_strategy():
+  tables.check_complete()
+
+
+def test_packages_do_not_import_each_other_in_a_circle():
+  edges = architecture.direct(architecture.imports())
+  assert "random" in edges["numerics"]
+  assert not edges["random"]
+
+
+def test_tests_that_pages_name_exist():
+  named = {
+    one for text in TEXTS.values() for one in re.findall(r"tests/[\w/]+\.py(?:::\w+)?", text)
+  }
+  assert len(named) > 50
+  for one in named:
+    path, _, function = one.partition("::")
+    assert (REPOSITORY / path).exists(), one
+    assert f"def {function}" in (REPOSITORY / path).read_text(), one
+
+
+def test_statements_that_docstrings_name_exist():
+  theory = "".join(text for name, text in TEXTS.items() if "/theory/" in name)
+  stated = set(re.findall(r"^## Statement (\d\.\d)", theory, re.M))
+  code = "".join(path.read_text() for path in (REPOSITORY / "jdp").rglob("*.py"))
+  named = {
+    number
+    for sentence in re.findall(r"Statements? [\d., and\n]+", code + theory)
+    for number in re.findall(r"\d\.\d", sentence)
+  }
+  assert len(stated) > 25
+  assert named <= stated
+
+
+def test_names_of_jdp_in_pages_exist():
+  for name, text in TEXTS.items():
+    if name != "CHANGELOG.md":  # which tells of names that are gone
+      links.outside_fences(links.with_names, text)
+
+
+def test_links_between_files_lead_somewhere():
+  for name, text in TEXTS.items():
+    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+      path = (REPOSITORY / name).parent / target
+      assert path.exists() or "generated" in target, (name, target)
+
+
+def test_commands_name_what_there_is():
+  commands = {
+    line
+    for text in TEXTS.values()
+    for line in re.findall(r"^    (?:\S*python -m |jdp ).*", text, re.M)
+  }
+  for line in map(str.split, commands):
+    if line[0] == "jdp":
+      assert command_line._parser().parse_args(line[1 : (*line, "#").index("#")])
+    elif line[2].startswith("experiments.") and "<" not in line[2]:
+      folder = REPOSITORY / line[2].replace(".", "/")
+      assert folder.is_dir(), line
+      presets = (word.partition("=")[2] for word in line if word.startswith("--preset="))
+      assert all((folder / f"flags/{preset}.flags").exists() for preset in presets), line
+
+
+def test_the_readme_is_short_and_its_commands_are_its_first():
+  readme = TEXTS["README.md"]
+  assert len(readme.encode()) <= 8_000
+  set_up = re.findall(r"^ *python3 -m venv .*", readme, re.M)
+  assert len(set_up) == 2
+  assert set_up[0].endswith("-m experiments.private_federated")
+  assert "pytest" in set_up[1]
+
+
+@pytest.mark.slow
+def test_the_readmes_model_trains_within_its_target():
+  names = run("README.md")
+  assert 7.92 < names["jdp"].accounting.epsilon(names["result"].ledger, 1e-3) <= 8.0
+
+
+def test_every_dependency_of_the_documentation_is_pinned():
+  config = configparser.ConfigParser()
+  config.read(REPOSITORY / "setup.cfg")
+  pinned = (REPOSITORY / ".ci/constraints.txt").read_text().lower()
+  for requirement in config["options.extras_require"]["docs"].split():
+    assert f"\n{requirement.split('>=')[0].lower()}==" in pinned

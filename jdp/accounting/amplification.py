@@ -1,79 +1,22 @@
 """Amplification by sampling: the dominating pairs that a round is charged.
 
 A sample amplifies a release only if the release looks the same whether the record sits out or is
-null. Sums with noise from the records' owners do not (see below). Under every sampling they cost
-what they cost unsampled. The same holds for any query that is not named here.
+null. Sums with noise from the records' owners do not. Under every sampling they cost what they cost
+unsampled. The same holds for any query that is not named here.
 
-**Poisson sampling**, add/remove or zero-out:
+The statements are numbered and proved in `docs/theory/amplification.md`:
 
-* Gaussian sums and weighted averages have the pair of arXiv 1908.10530, Section 3. A null record
-  contributes what an absent one does. To an average it adds no weight either.
-* Laplace sums, and under add/remove every pure release, have log(1 + q (e^eps - 1)) for eps (arXiv
-  1807.01647, Section 4).
-* Other releases cost what they cost unsampled. Given the sample, the two runs are equal or
-  neighbours, and divergences are jointly quasi-convex.
-* At q = 1 nothing is sampled.
-
-**Truncated Poisson samples** (arXiv 2508.15089, Section 3), add/remove or zero-out. Let it be known
-which other records are drawn. With fewer of them than the capacity B, the record is as in a Poisson
-sample. With M >= B the others' part is a uniform B-subset, whatever M is. The record is in the
-sample with probability q B / (M + 1), on average over M with a share r, and then in the place of
-another. So whether the sample is full is a mixture of two pairs:
-
-* A record that leaves: the Poisson-sampled Gaussian of (q, z), or that of r and the multiplier for
-  a replacement.
-* A null record keeps its place: of a full sample one side has (1 - r) C + r P, the other (1 - r) C
-  + r P', with P' nearer to P than C may be. By advanced joint convexity (arXiv 1807.01647) the
-  pair of a sample of fixed size dominates, for the share r and a replacement.
-
-Other queries cost what they cost unsampled under zero-out, and are refused under add/remove: in a
-full sample others move.
-
-**Samples of fixed size**, replace-one:
-
-* Gaussian sums have the bound of arXiv 1808.00087 (Theorem 9).
-* Pure releases are amplified as above with q = m/N (arXiv 1807.01647, Theorem 9).
-* Concentrated releases cost what they cost unsampled.
-* At m = N nothing is sampled. Zero-out is then analysed as well.
-
-**Shuffled batches** are not amplified. A record is in at most one batch of an epoch. Under zero-out
-and replace-one, take the same permutation on both sides. One round of an epoch then differs, by one
-release. Under add/remove the permutation must be uniform and fresh. Put the last record in the
-place of the removed one: the others are then permuted uniformly again. If the last record was left
-over, one batch differs, by a replaced record. That needs a public number of batches, which both
-data sets fill. If a partial last batch is kept, it loses a record. An epoch is then charged a
-replacement *and* a removal.
-
-**Balls in bins**: reveal the bins. The record's choice is the same on both sides, so an epoch costs
-one release. If they stay hidden, Gaussian sums and weighted averages under add/remove or zero-out
-cost less: `jdp.accounting.pld.random_allocation`. Rounds of one epoch may have other multipliers:
-each counts as the least. If some rounds of an epoch are no Gaussians, their pairs are composed with
-that of the others. It is above what happens: with A >= 1 - p the others' likelihood ratio, that of
-the epoch is A + (1 - p) (R - 1), and the composition's A R is larger in convex order. Renyi
-divergences charge an epoch one release, as if bins were revealed.
-
-**Random allocation** of k of t rounds: split the rounds at random in k parts of floor(t/k) rounds,
-and a rest. A record that takes part in one round of each part, chosen uniformly, takes part in a
-uniform subset of k rounds. Reveal the parts: divergences are jointly convex, and the epoch then
-costs at most what k epochs of balls in floor(t/k) bins do (arXiv 2502.08202).
-
-**Groups in turns** (`MinSeparationSampling`, `CyclicPoissonSampling`): every round is charged, as
-if it were always the turn of the record's group. That of a cyclic Poisson sample is charged as that
-of a Poisson sample. Under add/remove groups must be by identity. Only runs with correlated noise
-count a record's turns (`jdp.accounting.correlated_runs`).
-
-**Noise by the records' owners**, under zero-out or replace-one. If the record takes part, let the
-release have the distribution P on one side and P' on the other. If it sits out, let it have A. Runs
-that sample the record with probability q are (1 - q) A + q P against (1 - q) A + q P'. The pair of
-arXiv 1908.10530 bounds them if A = P', as for a null record in a central sum. Here A differs. A
-zeroed record leaves its share of the noise, and the event says how many shares there were, m. Let
-all other records contribute -S, and the one in question S or nothing. It comes with m - 1 others,
-or m others come without it. So A is centred S below P'. For q = 0.01, a multiplier of 1 and epsilon
-= 1, the pair has delta = 2.7e-9, and these runs have 1.7e-4.
-
-Nor is q the probability of taking part once it is known how many answered. A client that never
-drops out is more often among few. What holds is the release's own cost. Given who took part, the
-runs are equal or neighbours with equal noise, and divergences are jointly quasi-convex.
+| sampling | a record is charged | statement |
+|---|---|---|
+| Poisson | the sampled Gaussian; log(1 + q (e^eps - 1)) of pure releases | 2.1 |
+| truncated Poisson | a mixture of that and a sample of fixed size | 2.2 |
+| fixed size | the bound of arXiv 1808.00087; pure releases as above | 2.3 |
+| shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |
+| balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
+| random allocation | k epochs of balls in floor(t/k) bins | 2.6 |
+| groups in turns | every round | 2.7 |
+| a sample that the observer knows | every round it is in | 2.8 |
+| any, noise by the records' owners | what it costs unsampled | 2.9 |
 """
 
 import math

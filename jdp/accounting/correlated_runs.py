@@ -2,30 +2,12 @@
 
 A run releases G + C^-1 Z, a function of C G + Z (`jdp.events.correlated`). So its rounds are not
 composed. They are one Gaussian release of multiplier z / sens, where sens bounds how far a record
-moves C G. It is charged once, however many of its rounds are recorded: what is recorded is
-post-processing. If an index occurs m times there were at least m runs, and m are charged. Runs of
-different plans are composed. In units of z, with C columns of norm at most c, a record's k rounds
-at least b apart, and s^2 the plan's squared sensitivity:
+moves C G. It is charged once, however many of its rounds are recorded. If an index occurs m times
+there were at least m runs, and m are charged. Runs of different plans are composed.
 
-* sens^2 <= s^2 if the sampling keeps the plan's pattern.
-* sens^2 <= k c^2 if C has at most b bands: columns of the record's rounds do not meet. Of rounds
-  0 to t, k is at most ceil((t + 1) / b).
-
-If neither holds the run is refused. A record moves G by 1 under add/remove and zero-out, by 2 under
-replace-one. Under add/remove nobody's rounds may depend on who else is there. So the sampling must
-be by identity or coin: of epochs, `BallsInBins` and `RandomAllocation`; not shuffled batches, nor
-samples of fixed size.
-
-**Other sums of the same samples** (`GroupedSums`), Gaussian with independent noise, move by 1/z' in
-each of the record's rounds. They are rows below C, and add k / z'^2 to sens^2 / z^2. Several
-correlated sums add up likewise.
-
-**Amplification** (arXiv 2306.08153): under cyclic Poisson sampling with C of at most b
-bands, the rows of C G + Z that one round of the record enters are entered by no other. So rounds of
-one group are Poisson-sampled Gaussians (p, z / c), of which there are ceil((t + 1) / b). Given the
-coins a record's rounds are still b apart, so the run's bounds from above hold too. They are what
-counts if the observer sees who takes part, under replace-one, and with noise by the records'
-owners.
+The statements are numbered and proved in `docs/theory/correlated_noise.md`: a run is one release
+(4.1), its sensitivity (4.2), other sums of the same samples (4.3), amplification under cyclic
+Poisson sampling (4.4). A run for which none of them holds is refused.
 """
 
 import dataclasses

@@ -3,46 +3,22 @@
 It depends on the query and on the neighbouring relation. S bounds a record's contribution. A record
 that is added, removed or zeroed moves a sum by S, a replaced one by 2S.
 
-* Gaussian sum: a Gaussian of multiplier sigma / S, or sigma / (2S).
-* Laplace sum (L1 bound): Laplace distributions S / scale, or 2S / scale, apart. One coordinate is
-  the worst case. The overlap of products, min(p1 p2, e^(s+t) q1 q2) >= min(p1, e^s q1) min(p2, e^t
-  q2), integrates to at least that of one coordinate with the whole distance.
-* Weighted average: a Gaussian of the sensitivity derived below.
-* Correlated Gaussian sum: that of the whole run, if the sampling keeps the plan's pattern. Ledgers
-  are charged by `jdp.accounting.correlated_runs`.
-* Tree aggregation: a record moves as many nodes as lie above its leaf, each by S (or 2S). They are
-  one Gaussian release.
-* Randomised response: any two values. Of a null or absent record, if its event says that the
-  answer is uniform, one value and a uniform answer.
-* Sums with noise by the records' owners: as such sums when a record is zeroed or replaced. An
-  abandoned round costs nothing. Discrete noise: `jdp.accounting.renyi.discrete_noise`,
-  `jdp.accounting.pld.integer_noise`. Add/remove
-  is refused. A removed record takes its noise along, so neighbours differ in the variance of their
-  noise. No analysis is given for that.
-* Pure and concentrated releases: what they state, for the relation of their round and no other.
-* Grouped sums of one sample: see below.
+The statements are numbered and proved in `docs/theory/dominating_pairs.md`:
 
-**Weighted average** sum_k w_k D_k / max(W, sum_k w_k), with norms of D_k up to S and weights up to
-1. It moves by at most 2S/W when a record is replaced, and by at most max(S/W, 2S/(W+1)) when one is
-added, removed or zeroed. Let A and s be the sums of w_k D_k and w_k over the others, so |A| <= S s.
-A removed record of weight w moves the average
+| query | pair | statement |
+|---|---|---|
+| Gaussian sum | a Gaussian of multiplier sigma / S, or sigma / (2S) | 1.1 |
+| Laplace sum (L1 bound) | Laplace distributions S / scale, or 2S / scale, apart | 1.2 |
+| weighted average | a Gaussian of sensitivity 2S/W, or max(S/W, 2S/(W+1)) | 1.3 |
+| tree aggregation | one Gaussian of all nodes above a leaf | 1.4 |
+| randomised response | two values; a value and a uniform answer | 1.5 |
+| noise by the records' owners | as such sums, but for add/remove, which is refused | 1.6 |
+| pure and concentrated releases | what they state, for their relation | 1.7 |
+| grouped sums of one sample | one Gaussian, one pure or one concentrated release | 1.8 |
 
-* by at most S w/W if s + w <= W;
-* by |s w D - w A| / (s (s+w)) <= 2 S w/(s+w) <= 2S/(W+1) if W <= s;
-* by at most S (1 - 2s/(s+1) + s/W) between the two. This is convex in s, and at its ends one of
-  them.
-
-For a replaced record with w >= w', the denominators M >= M' give S ((s+w')/M' + (w-s)/M). In units
-of S this is (w+w')/W below W and 2w/(s+w) above it. Where W lies between, it is at most 2/W.
-
-**Grouped sums** of one sample:
-
-* Gaussians are one Gaussian with 1/z^2 = sum_g 1/z_g^2.
-* Pure releases (Laplace sums and randomised responses too) are one pure release of the sum of their
-  epsilons.
-* Concentrated releases, with Gaussians or without, are one concentrated release of the sum of their
-  rho. A Gaussian's rho is 1/(2z^2).
-* Other mixtures are refused.
+A correlated Gaussian sum has the pair of its whole run, if the sampling keeps the plan's pattern.
+Ledgers are charged by `jdp.accounting.correlated_runs`. Discrete noise:
+`jdp.accounting.renyi.discrete_noise`, `jdp.accounting.pld.integer_noise`.
 """
 
 import math
@@ -174,7 +150,7 @@ def _weighted_average(
   query: WeightedAverage, relation: Relation, declared: Relation
 ) -> DominatingPair:
   least = query.min_total_weight
-  # Derived in the module's docstring.
+  # Statement 1.3 of docs/theory/dominating_pairs.md.
   sensitivity = 2 / least if relation is Relation.REPLACE_ONE else max(1 / least, 2 / (least + 1))
   return gaussian_pair(float(query.stddev), float(query.clip_norm) * sensitivity)
 

@@ -1,58 +1,20 @@
 """What float32 noise on a grid costs beyond its guarantee, and which grids are coarse enough.
 
 A release is x + n', rounded to float32 and then to a grid of spacing g. Here n' is float32 noise in
-place of real noise n. The real noise has density f and standard deviation sigma >= g (coarser grids
-say less). The following bounds what the release leaks.
+place of real noise n with standard deviation sigma >= g (coarser grids say less). The statements
+are numbered and argued in `docs/theory/float_noise.md`:
 
-**Rounding leaks nothing.** IEEE arithmetic rounds the exact sum x + n'. So the report is one fixed,
-public function of the real number x + n', whatever x. That is post-processing. Without error in n'
-the guarantee would be exact, also for sums far larger than the noise. The function's cells are the
-sets of real numbers that share a report. They are intervals of a width w, which is at least .97 g
-for reports up to 2^16 spacings, and at least g / 4 up to 2^24, where reports are cut off.
-
-**The noise is near real noise.** The random bits of a draw of `jdp.random` stand for a real draw.
-Once multiplied by its scale, the draw is within a relative 5e-7 of that. The bits are finite:
-
-* Laplace's 63 move a draw at t by 2^-64 e^t, in units of the scale. That is below 2e-6 up to t
-  = 31.
-* The normal's move its distribution function (summed over all 2^24 angles) by at most 1e-8 f up to
-  5 sigma, by 5e-7 f up to 5.9 sigma, and by 5e-14 beyond.
-
-So, except in the tails, the distribution functions of n' and n differ at b by little more than 5e-7
-|b| f(b).
-
-**A random shift changes none of this.** Float noise goes through `jdp.numerics.dither` before it is
-released. Given the shift, the grid of the numbers (k + shift) g is a fixed one. Its cells are no
-narrower than said. Beyond 2^23 spacings the report is the float32 number itself, whose cells are g
-/ 4 or wider. Releases have g = sigma / 16, so `grid_surcharge(sigma / 16, sigma, ...)` bounds what
-is left. Over the shift, the error of rounding a real number is uniform and independent of the
-number. Suppose each number of several releases has a shift of its own. Their sum is then that of
-the real releases with independent noise added. So a guarantee that rests on noise added later holds
-too.
-
-**So every cell has its probability.** Take a cell at a noise of b (its farthest point, or sigma /
-50 if that is more). Its probability under n is about w f(b). Under n' it has that probability
-within a factor of exp(+-e),
+* 5.1: rounding leaks nothing.
+* 5.2: the noise is near real noise, within a relative 5e-7. This rests on measurement.
+* 5.3: every cell of the grid has its probability, but for a factor of exp(+-e). For a noise of b,
 
     e = 1.5e-6 |b| / g,
-    root mean square of e over the noise: 1.5e-6 sigma / g,    largest e: at most 22 times that,
+    root mean square of e over the noise: 1.5e-6 sigma / g,    largest e: at most 22 times that.
 
-but for three things:
+* 5.4: a random shift changes none of this. Float noise goes through `jdp.numerics.dither` before it
+  is released, with g = sigma / 16.
 
-* Beyond 2^16 spacings, e is four times as much.
-* For g above sigma / 2, e is up to 1.8 times as much in the normal's tails. The root mean square
-  and the maximum cover that.
-* The factor does not hold in tails, whose probabilities differ by 2e-12 in all.
-
-A grid far finer than the noise has cells with few floats or none, hence another support for each x.
-Spacings of 1e-8 sigma are refuted in seconds (`jdp.audits.residues`). At a spacing of
-`FINEST_SHARE` sigma, the root mean square of e is 2.4e-5. `grid_surcharge` adds e up over
-coordinates.
-
-**What rests on measurement, not proof.** The figure of 5e-7 is the sum of the largest errors found
-of the parts (logarithm, root, sine, products), in millions of draws. Their *mean* moves a
-probability. It is 4e-8. Normals that come in pairs share a radius, and so part of their error. That
-adds up to at most sqrt(2) times what independent errors would, of which two thirds were measured.
+`grid_surcharge` adds e up over coordinates.
 """
 
 import math
@@ -98,9 +60,10 @@ def grid_surcharge(
 ) -> float:
   """An upper bound of what epsilon rises by when independent float noise is released on a grid.
 
-  The module's docstring says why. A coordinate has a log-ratio of probabilities, float noise
-  against real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev / spacing. It is at most M =
-  22 v^(1/2), and its mean is at most v. By Bernstein's inequality d of them add up to more than
+  Statement 5.3 of `docs/theory/float_noise.md` says why. A coordinate has a log-ratio of
+  probabilities, float noise against real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev /
+  spacing. It is at most M = 22 v^(1/2), and its mean is at most v. By Bernstein's inequality d of
+  them add up to more than
 
       s = d v + sqrt(2 d v L) + 2 M L / 3,    L = log(1 / delta),
 

@@ -199,6 +199,7 @@ class Release(NamedTuple):
 
 
 Part = Clip | Aggregate | Noise | Sampling | Accountant | Calibration | MatrixStrategy | Release
+"""Any part of an implementation that has checks."""
 
 
 class Implementation(NamedTuple):

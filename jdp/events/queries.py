@@ -239,8 +239,11 @@ SumQueryEvent = (
   | SkellamSum
   | CorrelatedGaussianSum
 )
+"""What a sum query of one round released."""
+
 # At run time a registered one too (`register`).
 QueryEvent = Annotated[SumQueryEvent | WholeRunEvent, EventBase]
+"""What was released about one sample, or by a whole run."""
 
 _REGISTERED: list[type] = []
 

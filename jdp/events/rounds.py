@@ -71,3 +71,4 @@ class LocalRelease(EventBase):
 
 
 Event = Round | LocalRelease
+"""What a ledger holds."""

@@ -200,3 +200,4 @@ SamplingEvent = (
   | MinSeparationSampling
   | CyclicPoissonSampling
 )
+"""Who took part in a round."""

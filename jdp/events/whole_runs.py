@@ -107,6 +107,7 @@ class TreeAggregation(EventBase):
 
 
 WholeRunEvent = BestOfRuns | TreeAggregation
+"""What a whole run released, as one event."""
 
 
 def overflow_probability(event: Any) -> float:

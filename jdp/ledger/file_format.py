@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 FORMAT_VERSION = 2
+"""The version of ledger files that is written."""
+
 _UNCHAINED = 1  # the version whose lines have checksums instead of links
 _LINK_BYTES = 16  # no other text with a link is found below 2^128 tries
 _MIN_KEY_BYTES = 16

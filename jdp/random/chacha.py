@@ -211,6 +211,8 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
 
 
 IMPLS = {f"chacha{rounds}": _define(rounds) for rounds in (20, 12, 8)}
+"""ChaCha generators by name, of 20, 12 and 8 rounds, as the types of keys that a seed makes."""
+
 SECURE_IMPLS = {name: _define(int(name.removeprefix("chacha")), secure=True) for name in IMPLS}
 """The same generators, as the types of keys from the operating system.
 

@@ -1,23 +1,10 @@
 """Sums of Laplace noise: what n draws hide of a shift, at once and over iterations.
 
-All lengths are in units of the noise's scale. One draw hides a shift of s with epsilon = s.
-
-**The sum.** S = X_1 + ... + X_n is a difference of two Gamma(n) variables. These are the n-th
-arrival times of two Poisson processes A and B of rate 1. When B's n-th arrival comes, A has had n -
-m arrivals. Each of the 2n - m - 1 arrivals before it was A's or B's by a fair coin. A then needs m
-more. Arrivals have no memory, so
-
-    P(S > x) = sum_{m=1}^n w_m P(Gamma(m) > x),   w_m = C(2n-m-1, n-1) 2^-(2n-m),   x >= 0.
-
-This is a sum of non-negative terms, and so is the density p. Both are accurate however far out x
-lies.
-
-**The hockey stick.** delta(e) = sup_A P(S + s in A) - e^e P(S in A) is the least delta for which S
-+ s and S are (e, delta)-indistinguishable. S has a log-concave density, as a convolution of such.
-Hence its loss log p(x-s)/p(x) grows with x. The best A is therefore a half-line, which begins where
-the loss is e. By symmetry both directions cost the same.
-
-**Iterations** are steps that move two states no further apart (arXiv 1808.06651).
+All lengths are in units of the noise's scale. One draw hides a shift of s with epsilon = s. The
+distribution of the sum S is a mixture of Gammas with non-negative weights, accurate however far out
+(Statement 3.2 of `docs/theory/later_updates.md`). The hockey stick delta(e) = sup_A P(S + s in A) -
+e^e P(S in A) is reached by a half-line, and both directions cost the same (Statement 3.3).
+Iterations are steps that move two states no further apart (arXiv 1808.06651, Statement 3.5).
 """
 
 import functools
@@ -42,7 +29,7 @@ _LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # of order - 1, where the best 
 def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
   """The exact delta at `epsilon` of the sum of `draws` Laplace variables, shifted or not.
 
-  It is the hockey-stick divergence between S + shift and S, as the module's docstring defines them.
+  It is the hockey-stick divergence between S + shift and S, of Statement 3.3.
   The result is exact up to rounding. Wherever it is at least 1e-200, its relative error is below
   1e-8 for up to 10,000 draws. Where it is smaller, it is an upper bound or zero. More than 2^14
   draws count as so many. That is an upper bound: noise that is added later hides no less.

@@ -89,7 +89,8 @@ def line_epsilon(
 ) -> float:
   """The epsilon at `delta` that one report keeps after `updates` further updates along its line.
 
-  The number of updates is exact. The bound depends on what is known of them:
+  The number of updates is exact. The bound depends on what is known of them (Statements 3.4, 3.5
+  and 3.6 of `docs/theory/later_updates.md`):
 
   * data-independent: the sum of the T + 1 noises, the report's own included, against its shift. It
     is exact for one coordinate (`hockey_stick`). For more coordinates it is the smallest of three

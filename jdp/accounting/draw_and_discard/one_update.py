@@ -9,9 +9,8 @@ update. The model it starts from is the same.
 * *Per user*: neighbours differ anywhere, and all released coordinates are seen together.
 
 The second case per coordinate fails for an observer who sees a model that others made from a
-report. Each coordinate of that model depends on all of the report's, through the gradients of
-others. One coordinate that is seen alone can then cost more than epsilon. So neighbours differ in
-one coordinate against adversaries II and III, and against I over several reports.
+report. So neighbours differ in one coordinate against adversaries II and III, and against I over
+several reports (Statement 3.1 of `docs/theory/later_updates.md`).
 
 The publication's "feature-level" privacy (Section 6.3.1) is the statement per coordinate. It does
 not hide a feature of a client: one feature moves the residual, and with it every coordinate of g.

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python of the documentation's first page runs as it stands."""
 
 import pathlib
 import re
@@ -8,15 +8,15 @@ import jax
 import pytest
 from flax import nnx
 
-README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.S | re.M)
+PAGE = pathlib.Path(__file__).parents[1] / "docs/getting_started.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.S | re.M)
 
 
 def run(block, names=None):
   """Runs a block as a user would, who has no strict promotion."""
   names = {} if names is None else names
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-    exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, PAGE.name, "exec"), names)
   return names
 
 

@@ -1,0 +1,1 @@
+"""What the site takes from the code: names, matrices, pictures, notebooks; and links to them."""

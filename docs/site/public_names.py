@@ -1,0 +1,150 @@
+"""The public names of jdp, found in its source: nothing is imported.
+
+A package's public names are those of its `__all__`. Packages without one are used by their modules,
+whose public names are what they define without a leading underscore.
+"""
+
+import ast
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from docs.site.paths import REPOSITORY
+
+Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign | ast.Module
+
+_NESTED = (
+  "accounting.draw_and_discard",
+  "accounting.local",
+  "federated.draw_and_discard",
+  "federated.dropout",
+)
+
+
+class PublicName(NamedTuple):
+  """A name that users import.
+
+  Attributes:
+    name: as one imports it, with its package.
+    node: what defines it.
+    docstring: None if it has none.
+  """
+
+  name: str
+  node: Definition
+  docstring: str | None
+
+
+def packages() -> list[str]:
+  """The packages and modules that have a page of the reference."""
+  return sorted(f"jdp.{name}" for name in (*(_all(_tree("jdp")) or ()), *_NESTED))
+
+
+def module_docstring(module: str) -> str:
+  """The docstring of a package or module."""
+  return ast.get_docstring(_tree(module)) or ""
+
+
+def sections(package: str) -> list[tuple[str, list[PublicName]]]:
+  """The package's public names; then those of each module that is itself a public name."""
+  exported = _all(_tree(package))
+  if exported is None and _path(package).name != "__init__.py":
+    return [(package, list(_defined(package)))]
+  if exported is None:
+    modules = [f"{package}.{name}" for name in _modules(package)]
+    return [(module, list(_defined(module))) for module in modules]
+  inner = [name for name in exported if name in _modules(package)]
+  own = [_find(package, name, f"{package}.{name}") for name in exported if name not in inner]
+  return [(package, own), *((f"{package}.{m}", list(_defined(f"{package}.{m}"))) for m in inner)]
+
+
+@functools.cache
+def all_names() -> dict[str, PublicName]:
+  """Every public name."""
+  found = [one for package in packages() for _, names in sections(package) for one in names]
+  return {one.name: one for one in found}
+
+
+def undocumented() -> list[str]:
+  """Public names without a docstring; methods and properties of public classes, too."""
+  missing = []
+  for one in all_names().values():
+    missing += [] if one.docstring else [one.name]
+    missing += [f"{one.name}.{m.name}" for m in methods(one) if not ast.get_docstring(m)]
+  return sorted(missing)
+
+
+def methods(one: PublicName) -> list[ast.FunctionDef]:
+  """The public methods and properties that a class defines itself."""
+  if not isinstance(one.node, ast.ClassDef):
+    return []
+  found = (node for node in one.node.body if isinstance(node, ast.FunctionDef))
+  return [node for node in found if not node.name.startswith("_")]
+
+
+@functools.cache
+def _path(module: str) -> pathlib.Path:
+  path = REPOSITORY.joinpath(*module.split("."))
+  return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@functools.cache
+def _tree(module: str) -> ast.Module:
+  return ast.parse(_path(module).read_text())
+
+
+def _modules(package: str) -> list[str]:
+  found = (path for path in _path(package).parent.glob("*.py") if not path.stem.startswith("_"))
+  return sorted(path.stem for path in found)
+
+
+def _all(tree: ast.Module) -> list[str] | None:
+  for node in tree.body:
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+      return list(ast.literal_eval(node.value))
+  return None
+
+
+def _defined(module: str) -> Iterator[PublicName]:
+  for node in _tree(module).body:
+    name = _name(node)
+    # An assignment without a docstring is a type variable or an abbreviation.
+    if name and not name.startswith("_"):
+      documented = _docstring(module, node)
+      if documented or not isinstance(node, ast.Assign | ast.AnnAssign):
+        yield PublicName(f"{module}.{name}", node, documented)
+
+
+def _find(module: str, name: str, public: str) -> PublicName:
+  for node in _tree(module).body:
+    if _name(node) == name:
+      return PublicName(public, node, _docstring(module, node))
+    if isinstance(node, ast.ImportFrom) and node.module:
+      for alias in node.names:
+        if (alias.asname or alias.name) == name:
+          return _find(node.module, alias.name, public)
+  raise ValueError(f"Expected {module} to define or import {name}; mend its __all__.")
+
+
+def _name(node: ast.stmt) -> str | None:
+  if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    return node.name
+  target = (
+    node.targets[0]
+    if isinstance(node, ast.Assign)
+    else node.target
+    if isinstance(node, ast.AnnAssign)
+    else None
+  )
+  return target.id if isinstance(target, ast.Name) else None
+
+
+def _docstring(module: str, node: ast.stmt) -> str | None:
+  if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    return ast.get_docstring(node)
+  body = _tree(module).body
+  after = body[body.index(node) + 1 : body.index(node) + 2]
+  if after and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant):
+    return str(after[0].value.value)
+  return None

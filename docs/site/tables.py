@@ -1,0 +1,232 @@
+"""Tables of what is registered: mechanisms, samplings with queries, accountants, strategies.
+
+They are computed when the site is built, so they say what the code does.
+"""
+
+import configparser
+import functools
+import math
+import types
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+from docs.site.paths import REPOSITORY
+from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
+from jdp.accounting.amplification import EPOCHS
+from jdp.conformance.queries import event_of
+from jdp.guarantees import Relation, rounded_down, rounded_up
+from jdp.ledger import Ledger
+
+DIM, EPSILON, DELTA = 1024, 4.0, 1e-5
+NUM_ROUNDS, SEPARATION = 512, 16
+
+_SAMPLERS = {
+  "poisson": sampling.poisson(1000, 0.1),
+  "truncated_poisson": sampling.truncated_poisson(1000, 0.1, 150),
+  "fixed_size": sampling.fixed_size(1000, 100),
+  "shuffled": sampling.shuffled(1000, 100),
+  "balls_in_bins": sampling.balls_in_bins(1000, 10),
+  "random_allocation": sampling.random_allocation(1000, 10, 2),
+  "min_separation": sampling.min_separation(1000, 10, 1),
+  "cyclic_poisson": sampling.cyclic_poisson(1000, 10, 0.5),
+}
+_STRATEGIES = {
+  "identity": lambda n, b: matrix_factorization.identity(n),
+  "tree": lambda n, b: matrix_factorization.tree(n),
+  "square_root_toeplitz": lambda n, b: matrix_factorization.square_root_toeplitz(n, bands=b),
+  "banded_inverse_square_root": matrix_factorization.banded_inverse_square_root,
+  "banded_toeplitz": matrix_factorization.banded_toeplitz,
+  "banded": matrix_factorization.banded,
+  "buffered_toeplitz": lambda n, b: matrix_factorization.buffered_toeplitz(
+    n, buffers=3, min_separation=b, max_participations=math.ceil(n / b)
+  ),
+}
+
+
+def parts() -> dict[str, str]:
+  """Every table, by the name of the file that pages include."""
+  return {
+    "mechanisms": mechanism_table(),
+    **{f"samplings_{relation}": sampling_table(relation) for relation in Relation},
+    "refusals": refusals(),
+    "accountants": accountant_table(),
+    "strategies": strategy_table(),
+    "versions": version_table(),
+  }
+
+
+def mechanism_table() -> str:
+  """Each registered mechanism's guarantee, bytes of a report, and error of a unit vector."""
+  setting = mechanisms.registry.Setting(
+    DIM, EPSILON, num_projections=64, max_coordinate=1 / math.sqrt(DIM)
+  )
+  scope = " per value (replace one), against the server"  # which the page says of all
+  rows = []
+  for name, entry in mechanisms.registry.registered().items():
+    mechanism = entry.make(setting)
+    value = jax.ShapeDtypeStruct(mechanism.shape, jnp.float32)
+    report = jax.eval_shape(mechanism.encode, jax.random.key(0), value)
+    size = sum(_bytes(leaf) for leaf in jax.tree.leaves(report))
+    error = mechanism.mean_squared_error(1.0)
+    bound = "" if entry.exact else "≤ "
+    remark = "does not average out" if entry.shares_projection else ""
+    guarantee = str(mechanism.guarantee).removesuffix(scope)
+    rows.append((f"`{name}`", guarantee, f"{size:,}", f"{bound}{float(error):.4g}", remark))
+  head = ("registered as", "guarantee of one report", "bytes", "mean squared error", "remark")
+  return _table(head, rows)
+
+
+def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
+  """The size of an array, of a key's words where it is a key."""
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    leaf = jax.eval_shape(jax.random.key_data, leaf)
+  return math.prod(leaf.shape) * leaf.dtype.itemsize
+
+
+@functools.cache
+def query_events() -> dict[str, events.SumQueryEvent]:
+  """An event of each type, as a registered query releases it."""
+  found: dict[str, events.SumQueryEvent] = {}
+  for name, entry in queries.registry.registered().items():
+    if type(event_of(name)).__name__ not in found:
+      query = entry.make()
+      state = query.init(entry.victim)
+      part = query.preprocess(jax.random.key(0), state, entry.victim, jnp.float32(1))
+      _, event, _ = query.finalize(jax.random.key(1), state, part)
+      found[type(event).__name__] = event
+  return found
+
+
+def sampling_table(relation: Relation) -> str:
+  """What a record is charged for one round, beside the same round without sampling."""
+  rows = []
+  for name, event in query_events().items():
+    cells = []
+    for sampler in _SAMPLERS.values():
+      sampled = sampler.event(sampler.init())
+      # Renyi divergences charge an epoch a whole release.
+      accountant = "pld" if isinstance(sampled, EPOCHS) else "rdp"
+      unsampled = _cost(events.PoissonSampling(1.0), event, relation, accountant)
+      cells.append(_compared(_cost(sampled, event, relation, accountant), unsampled))
+    rows.append((f"`{name}`", *cells))
+  return _table(("", *(name.replace("_", " ") for name in _SAMPLERS)), rows)
+
+
+def refusals() -> str:
+  """What is said of a Gaussian sum where a sampling is refused."""
+  query, lines = events.GaussianSum(1.0, 1.0), []
+  for relation in Relation:
+    for name, sampler in _SAMPLERS.items():
+      cost = _cost(sampler.event(sampler.init()), query, relation)
+      if isinstance(cost, str):
+        lines.append(f"- `{name}`, {relation.label}: {cost}")
+  return "\n".join(lines)
+
+
+def _cost(
+  sampled: events.SamplingEvent,
+  query: events.SumQueryEvent,
+  relation: Relation,
+  accountant: str = "rdp",
+) -> float | str:
+  """The epsilon of one round at delta 1e-5, or why there is none."""
+  run = Ledger().append(events.Round(sampled, query, relation))
+  try:
+    return accounting.epsilon(run, DELTA, relation=relation, accountant=accountant)
+  except ValueError as refusal:
+    return str(refusal)
+
+
+def _compared(cost: float | str, unsampled: float | str) -> str:
+  """A cell of the table; a part in a thousand is what overflows of samples cost."""
+  if isinstance(cost, str):
+    return "refused"
+  if math.isinf(cost):
+    return "none"
+  if isinstance(unsampled, str) or math.isclose(cost, unsampled, rel_tol=1e-3):
+    return "same"
+  return "less" if cost < unsampled else "more"
+
+
+def accountant_table() -> str:
+  """The epsilons of 10 unsampled rounds of each event, by each accountant."""
+  rows = []
+  for name, event in query_events().items():
+    relation = Relation.ZERO_OUT
+    once = isinstance(event, events.CorrelatedGaussianSum)  # the first round of its run
+    run = Ledger().append(
+      events.Round(events.PoissonSampling(1.0), event, relation), count=1 if once else 10
+    )
+    renyi = rounded_up(accounting.epsilon(run, DELTA), 4)
+    try:
+      moments = rounded_up(accounting.epsilon(run, DELTA, accountant="moments"), 4)
+    except ValueError:
+      moments = "refused"
+    lower, upper = accounting.epsilon_interval(run, DELTA)
+    interval = f"{rounded_down(lower, 4)} to {rounded_up(upper, 4)}"
+    rows.append((f"`{name}`", renyi, moments, interval))
+  return _table(("event", '"rdp"', '"moments"', '"pld": least epsilon'), rows)
+
+
+def strategy_table() -> str:
+  """Errors of strategies of correlated noise at equal privacy, and their memory."""
+  rows = []
+  pattern = {
+    "min_separation": SEPARATION,
+    "max_participations": math.ceil(NUM_ROUNDS / SEPARATION),
+  }
+  for name, make in _STRATEGIES.items():
+    strategy = make(NUM_ROUNDS, SEPARATION)
+    error, worst = strategy.root_mean_squared_error(**pattern), strategy.max_error(**pattern)
+    rows.append((f"`{name}`", f"{error:.4g}", f"{worst:.4g}", f"{strategy.memory}"))
+  return _table(("strategy", "error, root mean square", "error of the worst round", "memory"), rows)
+
+
+def version_table() -> str:
+  """The lowest and the newest version of each dependency that are tested."""
+  config = configparser.ConfigParser()
+  config.read(REPOSITORY / "setup.cfg")
+  newest = dict(
+    line.split("==") for line in (REPOSITORY / ".ci/constraints.txt").read_text().lower().split()
+  )
+  extras = {"": config["options"]["install_requires"], **config["options.extras_require"]}
+  rows = []
+  for extra, requirements in extras.items():
+    for requirement in requirements.split():
+      name, lowest = requirement.split(">=")
+      rows.append((name, f"`[{extra}]`" if extra else "always", lowest, newest[name.lower()]))
+  return _table(("package", "needed by", "lowest", "newest tested"), rows)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+  """A table in Markdown."""
+  head = tuple(head)
+  lines = [head, tuple("---" for _ in head), *rows]
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def check_complete() -> None:
+  """Refuses a public sampler or strategy that no table has.
+
+  Raises:
+    ValueError: if there is one.
+  """
+  made = {
+    *_makers(sampling, sampling.Sampler),
+    *_makers(matrix_factorization, matrix_factorization.Strategy),
+  }
+  made -= {"load"}  # a strategy, from a file
+  if missing := made - _SAMPLERS.keys() - _STRATEGIES.keys():
+    raise ValueError(
+      f"Expected every sampler and strategy in docs/site/tables.py, got no {', '.join(missing)}."
+    )
+
+
+def _makers(package: types.ModuleType, kind: type) -> Iterable[str]:
+  """The public functions of a package that are annotated to return such an object."""
+  for name in package.__all__:
+    result = getattr(getattr(package, name), "__annotations__", {}).get("return")
+    if isinstance(result, type) and issubclass(result, kind):
+      yield name
