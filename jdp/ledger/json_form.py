@@ -122,9 +122,11 @@ def _copies(like: Any, columns: Mapping[str, _Column]) -> _Column:
 
   They are made without the constructor, which takes most of the time that a long ledger is read in.
   """
-  size = len(next(iter(columns.values())))
-  fields = {name: itertools.repeat(value) for name, value in vars(like).items()}
-  copies = _Column(map(object.__new__, itertools.repeat(type(like), size)))
+  size, kind = len(next(iter(columns.values()))), type(like)
+  # A field's default is an attribute of the class, and found there.
+  set_apart = {n: v for n, v in vars(like).items() if getattr(kind, n, ...) is not v}
+  fields = {name: itertools.repeat(value) for name, value in set_apart.items()}
+  copies = _Column(map(object.__new__, itertools.repeat(kind, size)))
   for name, column in {**fields, **columns}.items():
     # `map` calls the setter of each copy, in a loop of C.
     collections.deque(map(object.__setattr__, copies, itertools.repeat(name), column), maxlen=0)

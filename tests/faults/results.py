@@ -8,12 +8,19 @@ prints the tables. Each long form replaces its own part of a file, so that it ca
 import collections
 import json
 import pathlib
+from collections.abc import Iterable, Sequence
+
+from jdp.federated.runs.whole_files import write
 
 FOLDER = pathlib.Path(__file__).parent / "results"
+TIMES = pathlib.Path(__file__).parents[2] / "experiments/benchmarks/results/ledgers.jsonl"
 TABLES = {
   "kills": (
     "experiment",
-    ("kills", "before the first round", "after a round", "after a result", "trials", "not equal"),
+    (
+      *("kills", "start-up", "rounds", "ledger", "evaluation", "checkpoint", "end"),
+      *("trials", "not equal"),
+    ),
   ),
   "fuzz": ("hostile", ("tried", "result", "refused", "fault")),
   "damage": ("what is done to a run", ("cases", "ended with equal bits", "said what to do")),
@@ -27,10 +34,15 @@ TABLES = {
 def put(name: str, row: str, part: str, counts: dict[str, int]) -> None:
   """Writes the counts of a part of a table's row, in the place of earlier ones."""
   FOLDER.mkdir(exist_ok=True)
-  path = FOLDER / f"{name}.json"
   found = _read(name)
   found.setdefault(row, {})[part] = dict(counts)
-  path.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+  content = json.dumps(dict(sorted(found.items())), indent=1) + "\n"
+  write(FOLDER / f"{name}.json", content.encode())  # whole or not at all, if it is stopped
+
+
+def counts_of(name: str, row: str, part: str) -> collections.Counter[str]:
+  """The counts of a part of a table's row; none if it was not tried."""
+  return collections.Counter(_read(name).get(row, {}).get(part, {}))
 
 
 def total(name: str, row: str) -> collections.Counter[str]:
@@ -45,6 +57,21 @@ def table(name: str) -> str:
   for row in _read(name):
     counts = total(name, row)
     lines.append([row, *(f"{counts[column]:,}" for column in columns)])
+  return _markdown(lines)
+
+
+def times() -> str:
+  """The table of what `experiments.benchmarks.ledgers` measured; of equal titles the last one."""
+  rows = {row["title"]: row for row in map(json.loads, TIMES.read_text().splitlines())}
+  lines = [["what is timed", "processor", "memory"], ["---"] * 3]
+  for title, row in rows.items():
+    seconds = row["cpu_seconds"]
+    taken = f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.2g} ms"
+    lines.append([title, taken, f"{row['gigabytes']:.2f} GB" if "gigabytes" in row else ""])
+  return _markdown(lines)
+
+
+def _markdown(lines: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -56,3 +83,4 @@ def _read(name: str) -> dict[str, dict[str, dict[str, int]]]:
 if __name__ == "__main__":
   for name in TABLES:
     print(f"{table(name)}\n")
+  print(times())

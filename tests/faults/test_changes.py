@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jdp import random
+from jdp.accounting import renyi_filter
 from jdp.federated.runs import environment, folder_records
 from jdp.federated.runs.digest import digest
 from tests.helpers.small_runs import ALGORITHM, CLIENTS, ROUNDS, copied, ending, go
@@ -108,6 +109,34 @@ def test_a_run_ends_the_same_with_more_rounds_or_other_evaluations(begun, tmp_pa
   longer = go(copied(begun, tmp_path / "longer"), num_rounds=ROUNDS + 1, evaluate_every=1)
   assert list(longer.ledger)[:ROUNDS] == list(expected.ledger)
   assert ending(folder, expected)
+
+
+def test_a_run_keeps_to_the_max_epsilon_that_it_began_with(tmp_path):
+  """Whoever may raise it after a look at the models has no budget, nor does a lower one end it."""
+  folder, budget = tmp_path / "run", {"max_epsilon": 50.0}
+  go(folder, stop_at=4, **budget)
+  others = [
+    {"max_epsilon": 60.0},
+    {"max_epsilon": 40.0},
+    {"max_epsilon": 50.0, "delta": 1e-4},
+    {"max_epsilon": None},
+    {"max_epsilon": None, "delta": None, "privacy_filter": renyi_filter(50.0, 1e-5)},
+  ]
+  for changes in others:
+    shown = []
+    message = r"the budget that the run run was begun with, max_epsilon 50\.0 at delta 1e-05, got"
+    with pytest.raises(ValueError, match=message):
+      go(folder, callbacks=[shown.append], **changes)
+    assert not shown
+  assert len(go(folder, max_epsilon=np.float64(50), num_rounds=6).ledger) == 6
+
+
+def test_a_run_without_a_budget_gets_none_later(begun, tmp_path):
+  """Its delta is of what it states, and may be another one."""
+  folder = copied(begun, tmp_path)
+  with pytest.raises(ValueError, match=r"begun with, none, got max_epsilon 50\.0 at"):
+    go(folder, max_epsilon=50.0)
+  assert len(go(folder, delta=1e-6).ledger) == ROUNDS
 
 
 def test_a_release_that_was_noted_in_parts_was_never_made(begun, tmp_path):

@@ -45,12 +45,14 @@ def budget_of(
   return Budget(max_epsilon, delta, privacy_filter)
 
 
-def in_words(privacy_filter: PrivacyFilter | None) -> str | None:
-  """A filter's budget in words: what fixes the guarantee of a run. None without a filter."""
-  if privacy_filter is None:
-    return None
-  epsilon, delta, *_, rule = privacy_filter
-  return f"epsilon {epsilon!r} at delta {delta!r} by {rule}"
+def in_words(budget: Budget) -> str:
+  """What a run may spend, in words: what fixes its guarantee. A delta alone is no budget."""
+  if budget.privacy_filter is not None:
+    epsilon, delta, *_, rule = budget.privacy_filter
+    return f"a privacy_filter with epsilon {epsilon!r} at delta {delta!r} by {rule}"
+  if budget.max_epsilon is not None:
+    return f"max_epsilon {budget.max_epsilon!r} at delta {budget.delta!r}"
+  return "none"
 
 
 def central_epsilon(ledger: Ledger, delta: float) -> float:

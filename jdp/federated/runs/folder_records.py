@@ -46,7 +46,7 @@ class FolderRecords:
     ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if another process has the run, or a key is lost or damaged. Also if the ledger in
       the folder is of another run, key or prior, or was shortened. Also if the run was begun with
-      other data, another state, key of local training or filter, or in another environment.
+      other data, another state, key of local training or budget, or in another environment.
   """
 
   def __init__(self, folder: RunFolder, beginning: Beginning):

@@ -111,7 +111,7 @@ def check_description(
   folder: RunFolder,
   digests: Mapping[str, str],
   environment: Mapping[str, str],
-  budget: str | None,
+  budget: str,
 ) -> None:
   """Compares a run with what it was begun with, which the secret folder keeps.
 
@@ -119,7 +119,7 @@ def check_description(
     folder: of the run, held.
     digests: of what is private, name -> digest. They appear in no message.
     environment: of what may be shown, name -> value.
-    budget: of the run's privacy filter, which may be shown. None: no filter.
+    budget: what the run may spend, in words that may be shown.
 
   Raises:
     ValueError: if something else was there when the run was begun. A round that is done again could
@@ -137,12 +137,6 @@ def check_description(
     write_sealed(path, description, mode=0o600)
     return
   begun = read_sealed(path)
-  if begun.get("budget") != budget:
-    raise ValueError(
-      f"Expected the privacy_filter that the run {folder.name} was begun with, "
-      f"{begun.get('budget')}, got {budget}: a budget that is chosen after a look at releases is "
-      "no guarantee; give the one of before, or start anew in another folder."
-    )
   for name, value in digests.items():
     if begun["digests"].get(name) != value:
       raise ValueError(
@@ -151,6 +145,12 @@ def check_description(
         "anew in another folder."
       )
   refuse_other_environment(folder.path, begun["environment"], environment)
+  if begun.get("budget") != budget:
+    raise ValueError(
+      f"Expected the budget that the run {folder.name} was begun with, {begun.get('budget')}, got "
+      f"{budget}: a budget that is chosen after a look at releases is no guarantee; give the one "
+      "of before, or begin a run in another folder whose prior is this one's ledger."
+    )
 
 
 def refuse_other_environment(

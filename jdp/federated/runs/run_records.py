@@ -21,7 +21,7 @@ class Beginning(NamedTuple):
     prior: what was released before the first round.
     clients: the data of all clients.
     state: the first state.
-    budget: the budget of a privacy filter, in words. None: no filter.
+    budget: what it may spend, in words.
   """
 
   noise_key: jax.Array | None
@@ -29,7 +29,7 @@ class Beginning(NamedTuple):
   prior: Ledger
   clients: PyTree
   state: PyTree
-  budget: str | None = None
+  budget: str
 
 
 class Records(Protocol):

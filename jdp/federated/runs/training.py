@@ -176,7 +176,7 @@ def train(
       are one program, and memory holds their events. None: 10, or 100 where nothing is evaluated,
       kept or shown between them.
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
-      released models above this.
+      released models above this. A run in a workdir keeps to the one that it was begun with.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
     early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
       every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
@@ -197,7 +197,7 @@ def train(
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, or a privacy filter with either or for another
       observer, or rounds are adaptive and there is a delta. Also if a metric is not finite, or the
-      workdir is of another run. That is one with other data, keys, first parameters, filter,
+      workdir is of another run. That is one with other data, keys, first parameters, budget,
       rounds or earlier releases, or in another environment. Also if another process has the
       workdir, or a file that is needed is lost or damaged: the message says what to do. Also if
       rounds are missing from the end of the workdir's ledger, or it is finished and would get
@@ -243,7 +243,7 @@ def train(
   clients = placement.spread(clients, mesh)
   start = algorithm.init(params)
   start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
-  beginning = Beginning(noise_key, data_key, prior, clients, start, in_words(privacy_filter))
+  beginning = Beginning(noise_key, data_key, prior, clients, start, in_words(budget))
   records, keys = open_records(workdir, beginning)
   keys = placement.copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})

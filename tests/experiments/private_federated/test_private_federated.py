@@ -300,10 +300,11 @@ def test_a_finished_run_is_not_computed_again(finished, monkeypatch):
 
 
 def test_changed_flags_are_refused(finished):
-  with pytest.raises(
-    ValueError, match="Expected --num_rounds=5, with which the run was begun, got 6"
-  ):
-    run(finished.path, resume=True, num_rounds=6)
+  for name, begun, changed in (("num_rounds", 5, 6), ("max_epsilon", None, 3.0)):
+    with pytest.raises(
+      ValueError, match=f"Expected --{name}={begun}, with which the run was begun, got {changed}"
+    ):
+      run(finished.path, resume=True, **{name: changed})
   with pytest.raises(
     ValueError, match="Expected --preset=smoke, with which the run was begun, got mnist_cnn_1"
   ):
