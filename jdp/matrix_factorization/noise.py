@@ -34,6 +34,7 @@ from jdp.matrix_factorization.buffered import BufferedStrategy
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
 from jdp.matrix_factorization.trees import TreeStrategy, node_variances
+from jdp.random.draws import combined_normals
 
 PyTree = Any
 Key = jax.Array
@@ -209,14 +210,19 @@ def _drawn_again(inverse: np.ndarray) -> NoiseSource:
 
   def draw(key, t, kept, like):
     kept = kept.at[t % bands].set(random.bits(key, (_KEY_WORDS,)))
-
-    def add(j, row):
-      past = jax.random.wrap_key_data(kept[(t - j) % bands], impl=_IMPL)
-      weight = jnp.asarray(weights)[j]
-      return jax.tree.map(lambda x, z: x + weight * z, row, _normals(past, like))
-
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), like)
-    return lax.fori_loop(0, jnp.minimum(t + 1, bands), add, nothing), kept
+    latest = jax.random.wrap_key_data(kept[(t - np.arange(bands)) % bands], impl=_IMPL)
+    count = jnp.minimum(t + 1, bands)
+    leaves, treedef = jax.tree.flatten(like)
+    # Of each leaf the keys of all rows. As raw data, or JAX's key-reuse checker takes one leaf's
+    # keys for all.
+    keys = jax.random.key_data(
+      jax.vmap(lambda key: jax.random.split(key, len(leaves)), out_axes=1)(latest)
+    )
+    rows = [
+      combined_normals(jax.random.wrap_key_data(own, impl=_IMPL), weights, count, x.shape)
+      for own, x in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, rows), kept
 
   return NoiseSource(init, draw, lambda drawn, row: drawn, lambda t: float(inverse[0]))
 

@@ -45,12 +45,28 @@ def heaviest_pattern(weights: np.ndarray, min_separation: int, most: int) -> flo
   >>> heaviest_pattern(np.array([1.0, 5.0, 4.0, 1.0]), min_separation=2, most=2)
   6.0
   """
-  min_separation = min(min_separation, len(weights))  # No two rounds are farther apart.
-  best = np.zeros(len(weights) + min_separation)  # best[b + t]: of the rounds up to t
-  for _ in range(most):
-    with_last = weights + best[: len(weights)]
-    best[min_separation:] = np.maximum.accumulate(with_last)
-  return float(best[-1])
+  return float(_heaviest(weights, min_separation, most))
+
+
+def _heaviest(weights: np.ndarray, min_separation: int, most: int) -> np.ndarray:
+  """`heaviest_pattern` of the weights in each row, [..., n]; of no rounds if `most` is 0.
+
+  Pass j finds the heaviest patterns of at most j rounds that end by round (j - 1) b + i, for every
+  i of a window. Before the window more than j - 1 rounds do not fit. After it the k - j later
+  rounds do not. So a pass takes n - (k - 1) b rounds, and k passes take n^2 / 4b at most.
+  """
+  n = weights.shape[-1]
+  min_separation = min(min_separation, n)  # No two rounds are farther apart.
+  most = min(most, -(-n // min_separation))
+  width = max(n - (most - 1) * min_separation, min_separation)
+  best = np.zeros((*weights.shape[:-1], width))
+  for start in range(0, most * min_separation, min_separation):
+    before = best[..., min_separation - 1, None].copy()
+    with_last = weights[..., start : start + width]
+    best[..., : with_last.shape[-1]] += with_last
+    np.maximum.accumulate(best, axis=-1, out=best)
+    np.maximum(best, before, out=best)
+  return best[..., -1]
 
 
 def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
@@ -72,13 +88,7 @@ def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
 
 def _others(size: np.ndarray, min_separation: int, most: int) -> np.ndarray:
   """For each round i, the most that `most` other rounds of a pattern with i add to row i."""
-  n = len(size)
-  min_separation = min(min_separation, n)
-  rounds = np.arange(n, dtype=np.int32)
+  rounds = np.arange(len(size), dtype=np.int32)
   # Zeros keep the separation from round i; the programme keeps that of the others.
-  allowed = np.where(np.abs(rounds[:, None] - rounds) >= min_separation, size, 0.0)
-  best, with_last = np.zeros((n, n + min_separation)), np.empty_like(allowed)
-  for _ in range(most):
-    np.add(allowed, best[:, :n], out=with_last)
-    np.maximum.accumulate(with_last, axis=1, out=best[:, min_separation:])
-  return best[:, -1]
+  apart = np.abs(rounds[:, None] - rounds) >= min(min_separation, len(size))
+  return _heaviest(np.where(apart, size, 0.0), min_separation, most)

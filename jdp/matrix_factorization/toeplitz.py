@@ -51,9 +51,10 @@ class ToeplitzStrategy(Strategy):
     """
     c = self.coefficients
     if np.all(c >= 0) and np.all(np.diff(c) <= 0):
-      total = np.zeros(self.num_rounds)
+      total, column = np.zeros(self.num_rounds), c[: self.bands]
       for start in range(0, most * min_separation, min_separation):
-        total[start:] += c[: self.num_rounds - start]
+        rest = total[start : start + len(column)]
+        rest += column[: len(rest)]
       return float(total @ total)
     if min_separation >= self.bands:
       return heaviest_pattern(np.cumsum(c**2)[::-1], min_separation, most)

@@ -1,5 +1,6 @@
 """Uniform random words from keys of any type, fast for threefry and ChaCha keys."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -37,6 +38,8 @@ def is_threefry(key: jax.Array) -> bool:
 def in_tiles(draw: Callable[[jax.Array, int], T], key: jax.Array, shape: tuple[int, ...]) -> T:
   """`draw(key, count)`, a pytree of [count] arrays, for all of `shape`. Consumes the key.
 
+  `key` may be an array of keys, from which each value is made: `draw` then gets as many.
+
   Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key.
   A tile's words are then still in the core's cache when they become numbers. On an accelerator many
   tiles run side by side, to fill it. The tiles are equal, so that for most shapes nothing is cut
@@ -51,7 +54,10 @@ def in_tiles(draw: Callable[[jax.Array, int], T], key: jax.Array, shape: tuple[i
   else:
     # The map is over raw key data: under vmap, JAX's key-reuse checker takes a scan over keys for
     # reuse.
-    impl, data = jax.random.key_impl(key), jax.random.key_data(jax.random.split(key, tiles))
+    split = functools.partial(jax.random.split, num=tiles)
+    for _ in key.shape:
+      split = jax.vmap(split, out_axes=1)
+    impl, data = jax.random.key_impl(key), jax.random.key_data(split(key))
     side_by_side = None if jax.default_backend() == "cpu" else 64
     drawn = lax.map(
       lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count),

@@ -110,6 +110,33 @@ def test_the_bound_on_patterns_is_a_bound_where_rounds_meet():
   assert heaviest_pattern(np.diagonal(gram), 3, 4) <= pattern_bound(gram, 3, 4)
 
 
+def every_round_of_every_pass(weights, min_separation, most):
+  """The heaviest pattern of at most `most` rounds, without the windows of the real one."""
+  best = [0.0] * len(weights)
+  for _ in range(most):
+    fewer, best = best, []
+    for t, weight in enumerate(weights):
+      with_last = weight + (fewer[t - min_separation] if t >= min_separation else 0.0)
+      best.append(max(with_last, best[-1]) if best else with_last)
+  return best[-1]
+
+
+def test_the_heaviest_pattern_is_that_of_a_plain_programme():
+  """To the bit, also where more rounds are allowed than fit, or rounds are worth nothing."""
+  rng = np.random.default_rng(3)
+  for _ in range(300):
+    n, b, k = rng.integers(1, (30, 35, 35)).tolist()
+    weights = rng.exponential(size=n) ** 3 * rng.integers(0, 2, n)
+    assert heaviest_pattern(weights, b, k) == every_round_of_every_pass(weights, b, k)
+
+
+def test_the_heaviest_pattern_of_many_rounds_takes_no_pass_over_all_for_each():
+  """A pass over all 100,000 rounds for each of 50,000 of them would take minutes."""
+  weights = np.arange(100_000.0) % 7
+  assert heaviest_pattern(weights, 1, 100_000) == weights.sum()
+  assert heaviest_pattern(weights, 2, 50_000) >= weights[1::2].sum()
+
+
 STRATEGIES = {
   "identity": mf.identity,
   "square root": mf.square_root_toeplitz,

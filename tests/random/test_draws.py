@@ -95,6 +95,18 @@ def test_normal_tails(impl):
   assert stats.poisson.cdf(upper, 1e9 * expected[3]) < statistical.MISS
 
 
+@pytest.mark.parametrize(("impl", "shape"), [("chacha20", (TILED,)), ("threefry2x32", (2, 3))])
+def test_combined_normals_are_the_sums_of_the_draws(impl, shape):
+  """To the bit, as powers of two round nothing, for the first keys only."""
+  keys, weights = jax.random.split(make_key(impl), 3), np.float32([2.0, -0.5, 0.25])
+  each = jax.random.clone(keys)
+  rows = [w * jdp.random.normal(key, shape) for w, key in zip(weights, each, strict=True)]
+  for count in range(4):
+    again = jax.random.clone(keys)
+    found = draws.combined_normals(again, weights, jnp.int32(count), shape)
+    np.testing.assert_array_equal(found, sum(rows[:count], jnp.zeros(shape)))
+
+
 def test_radius_and_angle_are_exact_out_to_the_last_bits():
   """Against float64, for words at both ends: radii from 0 to 7.45 and both zeros of the sine."""
   ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(
