@@ -60,8 +60,8 @@ def _how_measured(options: Any) -> str:
   return f"""The bounds hold together with probability {options.confidence}. Each compares an event
 on two inputs (opposite ends of the domain, zero, and values outside it), chosen on other reports
 (Clopper-Pearson limits): a threshold on the estimate's length or its projection on the difference
-of the ends, or a set of values or residues. Reports that are noised floats are read to 9 bits:
-their guarantees do not cover more. Vectors have {options.dim} dimensions."""
+of the ends, or a set of values or residues: reports are read to their last bits. Vectors have
+{options.dim} dimensions."""
 
 
 def _verdict(above: Sequence[str]) -> str:

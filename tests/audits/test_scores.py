@@ -76,7 +76,8 @@ def test_limits_hold_where_the_inverse_of_scipy_is_wrong(trials):
   low, high = clopper_pearson(k, trials, error)
   np.testing.assert_allclose(stats.binom.sf(k - 1, trials, low), error, rtol=2e-3)
   np.testing.assert_allclose(stats.binom.cdf(k, trials, high), error, rtol=2e-3)
-  assert np.all(np.diff(low) > 0) and np.all(np.diff(high) > 0)
+  assert np.all(np.diff(low) > 0)
+  assert np.all(np.diff(high) > 0)
 
 
 def test_the_bound_is_the_log_of_the_limits_ratio():
