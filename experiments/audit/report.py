@@ -20,8 +20,11 @@ def local_part(options: Any, rows: Sequence[Any]) -> Part:
   above = [row.name for row in rows if row.audit.refuted]
   text = f"""{_local_table(rows)}
 
-{_verdict(above)} {_how_measured(options)} A bound far below what is stated may be for want of
-reports, of a better score or of worse inputs: it proves nothing."""
+{_verdict(above)} {_how_measured(options)} *At best* is the bound to be expected of the event with
+the largest likelihood ratios, for so many reports on opposite ends, by the exact distribution of
+the reports. Where it is far below what is stated, large losses are too rare to be counted. Where a
+bound is far below it, that may be for want of a better score or of worse inputs: it proves
+nothing."""
   return Part("Local mechanisms", text, {"local_audit": _figure(rows)})
 
 
@@ -69,21 +72,21 @@ def _verdict(above: Sequence[str]) -> str:
 
 
 def _local_table(rows: Sequence[Any]) -> str:
-  return table(
-    ["mechanism", "stated", "audited: at least", "share", "statistic", "events", "of reports"],
-    (
-      [
-        row.name,
-        _stated_epsilon(row.audit),
-        rounded_down(row.audit.bound, 4),
-        f"{rounded_down(100 * row.audit.bound / row.audit.epsilon, 3)} %",
-        row.audit.statistic,
-        f"{row.audit.hits} against {row.audit.false_hits}",
-        f"{row.audit.trials}",
-      ]
-      for row in rows
-    ),
-  )
+  audits, best = [row.audit for row in rows], [row.attainable for row in rows]
+  columns = {
+    "mechanism": [row.name for row in rows],
+    "stated": [_stated_epsilon(own) for own in audits],
+    "audited: at least": [rounded_down(own.bound, 4) for own in audits],
+    "share": [f"{rounded_down(100 * own.bound / own.epsilon, 3)} %" for own in audits],
+  }
+  if best != [None] * len(rows):
+    columns["at best"] = ["" if own is None else f"{own:.4g}" for own in best]
+  columns |= {
+    "statistic": [own.statistic for own in audits],
+    "events": [f"{own.hits} against {own.false_hits}" for own in audits],
+    "of reports": [f"{own.trials}" for own in audits],
+  }
+  return table(list(columns), zip(*columns.values(), strict=True))
 
 
 def central_part(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> Part:
