@@ -11,8 +11,8 @@ There are five tasks:
 * `--task=procedures` tells whole runs of every training procedure apart, and plants canaries in one
   run of each. An observer sees all models, or the last one. Draw and Discard has its three
   adversaries.
-* `--task=central` plants canaries among the users of private federated learning. Each run gives a
-  lower bound (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
+* `--task=central` plants canaries among the users of private federated learning. Each run gives
+  two lower bounds (arXiv 2305.08846 and 2410.22235) and the one-shot estimates (arXiv 2302.03098).
 """
 
 import dataclasses
@@ -37,6 +37,7 @@ from experiments.audit.procedure_audits import (
   audit_broken_procedures,
   audit_procedures,
 )
+from experiments.audit.report import Local
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.problems.images import ClassificationOptions, image_problem
@@ -52,9 +53,10 @@ from jdp.audits.canaries import (
   planted_update,
 )
 from jdp.audits.one_run import OneRunAudit, audit_one_run
+from jdp.audits.one_run_f_dp import f_dp_bound, gaussian_curve, ledger_curve
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
-from jdp.ledger import Ledger
+from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.mechanisms.registry import Setting, registered
 from jdp.queries import average, gaussian_sum
 from jdp.sampling import poisson
@@ -67,6 +69,7 @@ TASKS = ("local", "broken", "runs", "procedures", "central")
 _RARE_LOSSES = ("l2_laplace",)
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
+_PRECISION = 0.01  # relative, of the noise that guesses refute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +128,9 @@ class AuditOptions(ClassificationOptions):
   num_guesses: int = option(
     60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2)
   )
-  central_confidence: float = option(0.95, "Of all runs' bounds together.", check=_probability)
+  central_confidence: float = option(
+    0.95, "Of all runs' bounds of one kind together.", check=_probability
+  )
   delta: float = option(
     1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
   )
@@ -137,20 +142,6 @@ class AuditOptions(ClassificationOptions):
   )
 
 
-class Local(NamedTuple):
-  """A row of the table of local mechanisms, or of runs with correlated noise.
-
-  Attributes:
-    name: of what was audited.
-    audit: the bound.
-    attainable: the bound that is to be expected of the best event, where that is known.
-  """
-
-  name: str
-  audit: conformance.Audit
-  attainable: float | None = None
-
-
 class Central(NamedTuple):
   """A row of the table of runs.
 
@@ -159,6 +150,7 @@ class Central(NamedTuple):
     participation: q.
     epsilon: what the ledger states.
     audit: the lower bound, by an observer who sees all models and knows the users' data.
+    by_curve: another, from the same guesses, if the run is what its ledger says but for its noise.
     final: the one-shot estimate from the last model.
     observed: the one-shot estimate from all models.
     informed: the one-shot estimate by the observer of `audit`.
@@ -168,6 +160,7 @@ class Central(NamedTuple):
   participation: float
   epsilon: float
   audit: OneRunAudit
+  by_curve: float
   final: float
   observed: float
   informed: float
@@ -205,7 +198,9 @@ def prepare(options: AuditOptions) -> Work:
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "local" in options.task:
-      yield audit_report.local_part(options, audit_local(options))
+      rows = audit_local(options)
+      audit_report.save_local(workdir.path / audit_report.LOCAL_RESULTS, rows)
+      yield audit_report.local_part(options, rows)
     if "broken" in options.task:
       yield audit_report.broken_part(options, audit_broken(options))
     if "runs" in options.task:
@@ -289,7 +284,7 @@ def _audited(
 
 
 def audit_runs(options: AuditOptions, problem: LearningProblem) -> list[Central]:
-  """Audits one run for each noise and participation; the runs share one confidence."""
+  """Audits one run for each noise and participation; bounds of one kind share one confidence."""
   cases = list(itertools.product(options.participations, options.noise_multipliers))
   # Union bound: each run may fail with an equal part of the total failure probability.
   share = (1 - options.central_confidence) / len(cases)
@@ -323,10 +318,34 @@ def audit_run(
   audit = audit_one_run(
     informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta
   )
-  proved = rounded_down(audit.epsilon, 4)
+  by_curve = epsilon_by_curve(options, participation, audit, confidence)
+  proved = " and ".join(rounded_down(bound, 4) for bound in (audit.epsilon, by_curve))
   print(f"z = {noise_multiplier}, q = {participation}: at least {proved}", flush=True)
   stated = accounting.epsilon(run.ledger, options.delta)
-  return Central(noise_multiplier, participation, stated, audit, *estimates)
+  return Central(noise_multiplier, participation, stated, audit, by_curve, *estimates)
+
+
+def epsilon_by_curve(
+  options: AuditOptions, participation: float, audit: OneRunAudit, confidence: float
+) -> float:
+  """A lower bound on epsilon from the guesses of `audit`, against whole trade-off curves.
+
+  They refute all runs of these rounds and this participation with more noise than some 1 / s. The
+  bound is the least epsilon of a run with the noise multiplier 1 / s.
+  """
+
+  def run(strength: float) -> Ledger:
+    return subsampled_gaussian(participation, 1 / strength, options.num_rounds)
+
+  strength = f_dp_bound(
+    audit.num_canaries,
+    audit.num_guesses,
+    audit.num_correct,
+    lambda strength: ledger_curve(run(strength)) if strength else gaussian_curve(0.0),
+    confidence=confidence,
+    precision=_PRECISION,
+  )
+  return accounting.epsilon_interval(run(strength), options.delta)[0] if strength else 0.0
 
 
 def train(

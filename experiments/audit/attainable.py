@@ -15,7 +15,7 @@ from jdp.audits.channels import (
 )
 from jdp.mechanisms.registry import Setting, registered
 
-_CELLS = np.linspace(-8, 8, 4001)  # in standard deviations
+_CELLS = np.linspace(-8, 8, 801)  # in standard deviations
 
 
 def attainable(name: str, setting: Setting, num_samples: int, confidence: float) -> float | None:
