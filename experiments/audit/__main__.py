@@ -11,8 +11,8 @@ There are five tasks:
 * `--task=procedures` tells whole runs of every training procedure apart, and plants canaries in one
   run of each. An observer sees all models, or the last one. Draw and Discard has its three
   adversaries.
-* `--task=central` plants canaries among the users of private federated learning. Each run gives a
-  lower bound (arXiv 2305.08846) and the one-shot estimates (arXiv 2302.03098).
+* `--task=central` plants canaries among the users of private federated learning. Each run gives
+  two lower bounds (arXiv 2305.08846 and 2410.22235) and the one-shot estimates (arXiv 2302.03098).
 """
 
 import dataclasses
@@ -30,12 +30,14 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.audit import correlated_runs, procedure_report
 from experiments.audit import report as audit_report
+from experiments.audit.attainable import attainable
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.audit.procedure_audits import (
   Row,
   audit_broken_procedures,
   audit_procedures,
 )
+from experiments.audit.report import Local
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.problems.images import ClassificationOptions, image_problem
@@ -51,9 +53,10 @@ from jdp.audits.canaries import (
   planted_update,
 )
 from jdp.audits.one_run import OneRunAudit, audit_one_run
+from jdp.audits.one_run_f_dp import f_dp_bound, gaussian_curve, ledger_curve
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
-from jdp.ledger import Ledger
+from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.mechanisms.registry import Setting, registered
 from jdp.queries import average, gaussian_sum
 from jdp.sampling import poisson
@@ -63,8 +66,10 @@ _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
 TASKS = ("local", "broken", "runs", "procedures", "central")
+_RARE_LOSSES = ("l2_laplace",)
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
+_PRECISION = 0.01  # relative, of the noise that guesses refute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +128,9 @@ class AuditOptions(ClassificationOptions):
   num_guesses: int = option(
     60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2)
   )
-  central_confidence: float = option(0.95, "Of all runs' bounds together.", check=_probability)
+  central_confidence: float = option(
+    0.95, "Of all runs' bounds of one kind together.", check=_probability
+  )
   delta: float = option(
     1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
   )
@@ -135,13 +142,6 @@ class AuditOptions(ClassificationOptions):
   )
 
 
-class Local(NamedTuple):
-  """A row of the table of local mechanisms, or of runs with correlated noise."""
-
-  name: str
-  audit: conformance.Audit
-
-
 class Central(NamedTuple):
   """A row of the table of runs.
 
@@ -150,6 +150,7 @@ class Central(NamedTuple):
     participation: q.
     epsilon: what the ledger states.
     audit: the lower bound, by an observer who sees all models and knows the users' data.
+    by_curve: another, from the same guesses, if the run is what its ledger says but for its noise.
     final: the one-shot estimate from the last model.
     observed: the one-shot estimate from all models.
     informed: the one-shot estimate by the observer of `audit`.
@@ -159,6 +160,7 @@ class Central(NamedTuple):
   participation: float
   epsilon: float
   audit: OneRunAudit
+  by_curve: float
   final: float
   observed: float
   informed: float
@@ -196,7 +198,9 @@ def prepare(options: AuditOptions) -> Work:
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "local" in options.task:
-      yield audit_report.local_part(options, audit_local(options))
+      rows = audit_local(options)
+      audit_report.save_local(workdir.path / audit_report.LOCAL_RESULTS, rows)
+      yield audit_report.local_part(options, rows)
     if "broken" in options.task:
       yield audit_report.broken_part(options, audit_broken(options))
     if "runs" in options.task:
@@ -220,11 +224,26 @@ def _told(row: Row) -> Row:
 
 
 def audit_local(options: AuditOptions) -> list[Local]:
-  """Audits all mechanisms at all epsilons on worst-case inputs; the rows share one confidence."""
-  cases = itertools.product(options.mechanisms, options.epsilons)
-  return _audited(
-    options, {case: _registered(options, *case) for case in sorted(cases, key=lambda case: case[1])}
+  """Audits all mechanisms at all epsilons on worst-case inputs; the rows share one confidence.
+
+  Mechanisms whose largest losses are rare in many dimensions are audited in one dimension too.
+  """
+  cases = {
+    (name if dim == options.dim else f"{name}, one dimension", epsilon): (
+      name,
+      Setting(dim, epsilon, num_projections=max(1, dim // 2), delta=GAUSSIAN_DELTA),
+    )
+    for epsilon in sorted(options.epsilons)
+    for name in options.mechanisms
+    for dim in ((options.dim, 1) if name in _RARE_LOSSES else (options.dim,))
+  }
+  rows = _audited(
+    options, {row: conformance.registered_subject(*case) for row, case in cases.items()}
   )
+  return [
+    row._replace(attainable=attainable(*case, row.audit.trials, row.audit.confidence))
+    for row, case in zip(rows, cases.values(), strict=True)
+  ]
 
 
 def audit_broken(options: AuditOptions) -> list[Local]:
@@ -251,11 +270,6 @@ def audit_correlated_runs(options: AuditOptions) -> tuple[list[Local], list[Loca
   return rows[: len(correlated_runs.SOUND)], rows[len(correlated_runs.SOUND) :]
 
 
-def _registered(options: AuditOptions, name: str, epsilon: float) -> conformance.Subject:
-  setting = Setting(options.dim, epsilon, num_projections=options.dim // 2, delta=GAUSSIAN_DELTA)
-  return conformance.registered_subject(name, setting)
-
-
 def _audited(
   options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]
 ) -> list[Local]:
@@ -270,7 +284,7 @@ def _audited(
 
 
 def audit_runs(options: AuditOptions, problem: LearningProblem) -> list[Central]:
-  """Audits one run for each noise and participation; the runs share one confidence."""
+  """Audits one run for each noise and participation; bounds of one kind share one confidence."""
   cases = list(itertools.product(options.participations, options.noise_multipliers))
   # Union bound: each run may fail with an equal part of the total failure probability.
   share = (1 - options.central_confidence) / len(cases)
@@ -304,10 +318,34 @@ def audit_run(
   audit = audit_one_run(
     informed, included, num_guesses=options.num_guesses, confidence=confidence, delta=options.delta
   )
-  proved = rounded_down(audit.epsilon, 4)
+  by_curve = epsilon_by_curve(options, participation, audit, confidence)
+  proved = " and ".join(rounded_down(bound, 4) for bound in (audit.epsilon, by_curve))
   print(f"z = {noise_multiplier}, q = {participation}: at least {proved}", flush=True)
   stated = accounting.epsilon(run.ledger, options.delta)
-  return Central(noise_multiplier, participation, stated, audit, *estimates)
+  return Central(noise_multiplier, participation, stated, audit, by_curve, *estimates)
+
+
+def epsilon_by_curve(
+  options: AuditOptions, participation: float, audit: OneRunAudit, confidence: float
+) -> float:
+  """A lower bound on epsilon from the guesses of `audit`, against whole trade-off curves.
+
+  They refute all runs of these rounds and this participation with more noise than some 1 / s. The
+  bound is the least epsilon of a run with the noise multiplier 1 / s.
+  """
+
+  def run(strength: float) -> Ledger:
+    return subsampled_gaussian(participation, 1 / strength, options.num_rounds)
+
+  strength = f_dp_bound(
+    audit.num_canaries,
+    audit.num_guesses,
+    audit.num_correct,
+    lambda strength: ledger_curve(run(strength)) if strength else gaussian_curve(0.0),
+    confidence=confidence,
+    precision=_PRECISION,
+  )
+  return accounting.epsilon_interval(run(strength), options.delta)[0] if strength else 0.0
 
 
 def train(

@@ -73,7 +73,8 @@ def audit_procedures(options: Any) -> Iterator[Row]:
   keys = iter(jax.random.split(jax.random.key(options.seed), 2 * len(PROCEDURES) + 3))
   others = adversaries(_EPSILON)
   share = (1 - options.confidence) / (_BOUNDS * len(PROCEDURES) + len(others))
-  one_share = (1 - options.central_confidence) / (2 * len(PROCEDURES))
+  from_one = sum(procedure.one_run for procedure in PROCEDURES.values())
+  one_share = (1 - options.central_confidence) / (2 * from_one)
   for name, procedure in PROCEDURES.items():
     own = subject(procedure)
     found = {
@@ -118,11 +119,18 @@ def from_many_runs(
 def from_one_run(
   own: conformance.Subject, procedure: Procedure, key: jax.Array, options: Any, confidence: float
 ) -> dict[str, float]:
-  """What the ledger of one run of many canaries certifies, and what the run proves."""
-  count = options.one_run_canaries
+  """What the ledger of one run certifies, and what the run proves if it tells of many canaries."""
+  count = options.one_run_canaries if procedure.one_run else 1
   coins_key, run_key = jax.random.split(key)
   included = np.asarray(jax.random.bernoulli(coins_key, shape=(count,)))
   changes, ledger = one_run(procedure, included, run_key)
+  found = {
+    "certified": accounting.epsilon_interval(ledger, DELTA)[0],
+    "strict_delta": options.delta,
+    "strict_stated": accounting.epsilon(ledger, options.delta, accountant="pld"),
+  }
+  if not procedure.one_run:
+    return found
   # The statistic of one canary's runs serves each coordinate.
   (statistic,) = own.statistics.values()
   scores = np.asarray(jax.vmap(statistic, in_axes=2)(jnp.asarray(changes)))
@@ -130,12 +138,7 @@ def from_one_run(
   one_epsilon = audit_one_run(
     scores, included, num_guesses=guesses, confidence=confidence, delta=options.delta
   )
-  found = {
-    "certified": accounting.epsilon_interval(ledger, DELTA)[0],
-    "strict_delta": options.delta,
-    "strict_stated": accounting.epsilon(ledger, options.delta, accountant="pld"),
-    "one_run": one_epsilon.epsilon,
-  }
+  found["one_run"] = one_epsilon.epsilon
   if procedure.gaussian:
     curve = audit_one_run_gaussian(scores, included, num_guesses=(guesses,), confidence=confidence)
     found["one_run_gaussian"] = curve.epsilon(options.delta)

@@ -40,10 +40,12 @@ def procedures_part(options: Any, rows: Sequence[Row], broken: Sequence[Row]) ->
 The last table has procedures with faults that libraries had. {found}
 
 {verdict} The canary sends the clip norm along a coordinate of its own in every round, or nothing
-(zero-out). All else is silent. Half of {options.num_runs} runs with the canary, and half of as many
-without, choose a threshold, and the others measure it. These bounds hold together with probability
-{options.confidence}. The *learned* score is that of a classifier which sees all models and knows
-nothing of the procedure. The user of Draw and Discard sends an end of its domain or the other.
+(zero-out). All else is silent, but for the weighted average, where one client sends the opposite.
+With adaptive clipping the observer sees the clip norms too. Half of {options.num_runs} runs with
+the canary, and half of as many without, choose a threshold, and the others measure it. These bounds
+hold together with probability {options.confidence}. The *learned* score is that of a classifier
+which sees all models and knows nothing of the procedure. The user of Draw and Discard sends an end
+of its domain or the other.
 
 The second table has a smaller delta, which no direct count reaches. It goes by way of mu, so it
 presumes that a run is one Gaussian release, as the ledger says. *One run* has

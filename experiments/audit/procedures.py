@@ -1,8 +1,9 @@
 """Training procedures as audits see them, with the worst canary there is.
 
 A canary sends the clip norm along a coordinate of its own, in every round, or nothing. All others
-send nothing. Repeated runs have one canary and one number. A single run has many canaries, and a
-number for each. Noise, rounds and participation are the same in both.
+send nothing, but for averages over the clients' own weight. Repeated runs have one canary and one
+number. A single run has many canaries, and a number for each. Noise, rounds and participation are
+the same in both.
 """
 
 from collections.abc import Callable
@@ -17,11 +18,18 @@ from jdp import conformance, queries, sampling
 from jdp import matrix_factorization as mf
 from jdp.accounting.draw_and_discard import snapshot_epsilon
 from jdp.data import Examples
-from jdp.federated import add_updates, client_dropout, dp_fedavg, dp_sgd, rounds
+from jdp.federated import (
+  add_updates,
+  client_dropout,
+  dp_fedavg,
+  dp_sgd,
+  federated_averaging,
+  rounds,
+)
 from jdp.federated import draw_and_discard as dad
 from jdp.federated.dropout import dropout_models
 from jdp.federated.engine.rounds import FederatedAlgorithm
-from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.federated.estimators import clipped_denominator, fixed_denominator, flat_clipping
 from jdp.guarantees import Relation
 
 ROUNDS = 4
@@ -29,6 +37,9 @@ DELTA = 0.1  # large, so that a sample contains many events of this probability
 _MULTIPLIER = 2.0  # z; the runs of all rounds are then 1-GDP
 _SAMPLED_MULTIPLIER = 1.0
 _RATE = 0.5  # of the procedure that samples
+_COUNT_STDDEV = 2.0  # of the count of unclipped updates, which has a quarter of the cost
+_FAR = 1e3  # times the first clip norm, so that it is beyond all clip norms
+_LEAST_WEIGHT = 1.0
 _UPDATES = 2  # that hide a user's own from the third adversary of Draw and Discard
 
 
@@ -54,6 +65,7 @@ class Procedure(NamedTuple):
     gaussian: whether a whole run is one Gaussian release, so that its trade-off curve is known.
     score: the changes of the models [rounds, 1] -> their log likelihood ratio. None: the inner
       product with what the canary changes, which is that for Gaussian releases.
+    one_run: whether one run of many canaries tells as much of each as it would tell of one.
   """
 
   make: Callable[[int, int], FederatedAlgorithm]
@@ -61,6 +73,7 @@ class Procedure(NamedTuple):
   clients: Callable[[Canaries], Any] = lambda canaries: canaries
   gaussian: bool = True
   score: Callable[[jax.Array], jax.Array] | None = None
+  one_run: bool = True
 
 
 def canaries(sizes: np.ndarray) -> Canaries:
@@ -195,6 +208,58 @@ def _grouped(number: int, dim: int) -> FederatedAlgorithm:
 
 _GROUP_LABELS = {"gradient": "gradient", "moments": "moments"}
 
+
+def _adaptive(number: int, dim: int) -> FederatedAlgorithm:
+  """Clipping to a quantile, against a canary that is always clipped.
+
+  It moves both sums as far as it can, the updates' and the count of unclipped ones. What is trained
+  is what an observer of models and clip norms knows: the sum of all rounds' updates, each over its
+  clip norm, and the clip norm's logarithm.
+  """
+  del dim
+  query = queries.adaptive_clipped_sum(
+    _MULTIPLIER, float(number), initial_clip_norm=1.0, count_stddev=_COUNT_STDDEV
+  )
+
+  def finalize(key: Any, state: Any, total: Any) -> tuple[Any, Any, Any]:
+    result, event, moved = query.finalize(key, state, total)
+    steps = {"log clip norm": jnp.log(moved.clip_norm / state.clip_norm)[None]}
+    return steps | {"model": result / state.clip_norm}, event, moved
+
+  algorithm = rounds(
+    lambda keys, params, client: (_FAR * send(keys.data, params["model"], client), {}),
+    query._replace(finalize=finalize),
+    sampling.poisson(number, 1.0),
+    add_updates(optax.sgd(1.0))._replace(record=lambda params: params["model"]),
+    relation=Relation.ZERO_OUT,
+    weight=lambda client: client.size,
+  )
+  return algorithm._replace(num_rounds=ROUNDS)
+
+
+def _weighted(number: int, dim: int) -> FederatedAlgorithm:
+  """An average over the clients' own weight, or the least weight if that is more."""
+  del dim
+  algorithm = federated_averaging(
+    send,
+    clipped_denominator(flat_clipping(1.0), _MULTIPLIER, _LEAST_WEIGHT, relation=Relation.ZERO_OUT),
+    sampling.poisson(number + 1, 1.0),
+    optax.sgd(1.0),
+    weight=lambda client: jnp.abs(client.size),
+    project=False,
+    relation=Relation.ZERO_OUT,
+  )
+  return algorithm._replace(num_rounds=ROUNDS)
+
+
+def _with_opposite(own: Canaries) -> Canaries:
+  """Canaries, and a client of the least weight that sends the opposite of the first.
+
+  No other clients let a canary move the average by more.
+  """
+  return Canaries(jnp.append(own.number, 0), jnp.append(own.size, -_LEAST_WEIGHT))
+
+
 PROCEDURES: dict[str, Procedure] = {
   "FedAvg": Procedure(fedavg),
   "FedAvg, half of the clients sampled": Procedure(_sampled, gaussian=False, score=_sampled_score),
@@ -202,6 +267,12 @@ PROCEDURES: dict[str, Procedure] = {
   "correlated noise": Procedure(_correlated),
   "distributed noise": Procedure(_distributed),
   "groups": Procedure(_grouped, lambda dim: {name: jnp.zeros(dim) for name in _GROUP_LABELS}),
+  "adaptive clipping": Procedure(
+    _adaptive,
+    lambda dim: {"log clip norm": jnp.zeros(1), "model": jnp.zeros(dim)},
+    one_run=False,
+  ),
+  "weighted average": Procedure(_weighted, clients=_with_opposite, one_run=False),
 }
 
 

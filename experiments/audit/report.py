@@ -1,48 +1,80 @@
 """The report of audits: proven bounds beside the stated epsilons."""
 
+import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.audit.correlated_runs import ROUNDS, SEPARATION
+from experiments.runner import files
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.audits.canaries import one_shot_estimate
+from jdp.conformance import Audit
 from jdp.guarantees import rounded_down, rounded_up
 
+LOCAL_RESULTS = "local.json"
 
-def local_part(options: Any, rows: Sequence[Any]) -> Part:
+
+class Local(NamedTuple):
+  """A row of the table of local mechanisms, or of runs with correlated noise.
+
+  Attributes:
+    name: of what was audited.
+    audit: the bound.
+    attainable: the bound that is to be expected of the best event, where that is known.
+  """
+
+  name: str
+  audit: Audit
+  attainable: float | None = None
+
+
+def save_local(path: pathlib.Path, rows: Sequence[Local]) -> None:
+  """Writes the rows of local mechanisms to a file."""
+  files.write_json(path, [row._asdict() | {"audit": row.audit._asdict()} for row in rows])
+
+
+def load_local(path: pathlib.Path) -> list[Local]:
+  """The rows of a file that `save_local` wrote."""
+  return [Local(**row | {"audit": Audit(**row["audit"])}) for row in files.read_json(path)]
+
+
+def local_part(options: Any, rows: Sequence[Local]) -> Part:
   """The table of local mechanisms, and a plot of the bounds."""
   above = [row.name for row in rows if row.audit.refuted]
-  text = f"""{_local_table(rows)}
+  text = f"""{local_table(rows)}
 
-{_verdict(above)} {_how_measured(options)} A bound far below what is stated may be for want of
-reports, of a better score or of worse inputs: it proves nothing."""
+{_verdict(above)} {_how_measured(options)} *At best* is the bound to be expected of the event with
+the largest likelihood ratios, for so many reports on opposite ends, by the exact distribution of
+the reports. Where it is far below what is stated, large losses are too rare to be counted. Where a
+bound is far below it, that may be for want of a better score or of worse inputs: it proves
+nothing."""
   return Part("Local mechanisms", text, {"local_audit": _figure(rows)})
 
 
-def broken_part(options: Any, rows: Sequence[Any]) -> Part:
+def broken_part(options: Any, rows: Sequence[Local]) -> Part:
   """The table of mechanisms that cost more than they state."""
   missed = [row.name for row in rows if not row.audit.refuted]
   found = f"NOT FOUND: {'; '.join(missed)}." if missed else "All are refuted."
   text = f"""These cost more than they state, and an audit that is worth its name must say so.
 
-{_local_table(rows)}
+{local_table(rows)}
 
 {found} {_how_measured(options)} The first two inputs of the last lie outside the domain."""
   return Part("Broken mechanisms", text)
 
 
-def runs_part(options: Any, sound: Sequence[Any], broken: Sequence[Any]) -> Part:
+def runs_part(options: Any, sound: Sequence[Local], broken: Sequence[Local]) -> Part:
   """The table of whole runs with correlated noise."""
   above = [row.name for row in sound if row.audit.refuted]
   missed = [row.name for row in broken if not row.audit.refuted]
   found = f"NOT FOUND: {'; '.join(missed)}." if missed else "It is refuted."
-  text = f"""{_local_table([*sound, *broken])}
+  text = f"""{local_table([*sound, *broken])}
 
 {_verdict(above)} The last row is broken: it takes the norms of the strategy's rows for those of its
 columns, and its noise is calibrated by them. {found}
@@ -60,42 +92,44 @@ def _how_measured(options: Any) -> str:
   return f"""The bounds hold together with probability {options.confidence}. Each compares an event
 on two inputs (opposite ends of the domain, zero, and values outside it), chosen on other reports
 (Clopper-Pearson limits): a threshold on the estimate's length or its projection on the difference
-of the ends, or a set of values or residues. Reports that are noised floats are read to 9 bits:
-their guarantees do not cover more. Vectors have {options.dim} dimensions."""
+of the ends, or a set of values or residues: reports are read to their last bits. Vectors have
+{options.dim} dimensions."""
 
 
 def _verdict(above: Sequence[str]) -> str:
   return f"REFUTED: {'; '.join(above)}." if above else "No stated epsilon is refuted."
 
 
-def _local_table(rows: Sequence[Any]) -> str:
-  return table(
-    ["mechanism", "stated", "audited: at least", "share", "statistic", "events", "of reports"],
-    (
-      [
-        row.name,
-        _stated_epsilon(row.audit),
-        rounded_down(row.audit.bound, 4),
-        f"{rounded_down(100 * row.audit.bound / row.audit.epsilon, 3)} %",
-        row.audit.statistic,
-        f"{row.audit.hits} against {row.audit.false_hits}",
-        f"{row.audit.trials}",
-      ]
-      for row in rows
-    ),
-  )
+def local_table(rows: Sequence[Local]) -> str:
+  """What was proved of each, beside what is stated and what was to be expected at best."""
+  audits, best = [row.audit for row in rows], [row.attainable for row in rows]
+  columns = {
+    "mechanism": [row.name for row in rows],
+    "stated": [_stated_epsilon(own) for own in audits],
+    "audited: at least": [rounded_down(own.bound, 4) for own in audits],
+    "share": [f"{rounded_down(100 * own.bound / own.epsilon, 3)} %" for own in audits],
+  }
+  if best != [None] * len(rows):
+    columns["at best"] = ["" if own is None else f"{own:.4g}" for own in best]
+  columns |= {
+    "statistic": [own.statistic for own in audits],
+    "events": [f"{own.hits} against {own.false_hits}" for own in audits],
+    "of reports": [f"{own.trials}" for own in audits],
+  }
+  return table(list(columns), zip(*columns.values(), strict=True))
 
 
 def central_part(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> Part:
   """The table of runs with canaries."""
-  header = ["z", "q", "stated", "one run: at least", "right guesses"]
+  header = ["z", "q", "stated", "one run: at least", "by its curve", "right guesses"]
   header += ["estimate, last model", "all models", "users known"]
   found = table(
     header,
     (
       [
         *(str(row.noise_multiplier), str(row.participation)),
-        *(rounded_up(row.epsilon, 4), rounded_down(row.audit.epsilon, 4)),
+        rounded_up(row.epsilon, 4),
+        *(rounded_down(bound, 4) for bound in (row.audit.epsilon, row.by_curve)),
         f"{row.audit.num_correct} of {row.audit.num_guesses}",
         *(f"{estimate:.2f}" for estimate in (row.final, row.observed, row.informed)),
       ]
@@ -105,7 +139,7 @@ def central_part(options: Any, problem: LearningProblem, rows: Sequence[Any]) ->
   above = [
     f"z = {row.noise_multiplier}, q = {row.participation}"
     for row in rows
-    if row.audit.epsilon > row.epsilon
+    if max(row.audit.epsilon, row.by_curve) > row.epsilon
   ]
   share = (1 - options.central_confidence) / len(rows)
   text = f"""{found}
@@ -121,6 +155,11 @@ their gradients; {problem.dim} parameters.
 the sum of all rounds' movements, each less what the users alone are expected to move. With
 {options.num_guesses} guesses no bound can exceed
 {rounded_up(np.log(1 / (share ** (-1 / options.num_guesses) - 1)), 3)}.
+
+**By its curve** (arXiv 2410.22235): bounds from the same guesses, against whole trade-off curves.
+They presume that a run is what its ledger says, but for its noise: the guesses refute all noise
+above some multiplier, and the bound is the ε of that multiplier. These bounds hold together with
+probability {options.central_confidence} too.
 
 **Estimates** (arXiv 2302.03098) are no bounds. They take the cosines (with the last model's
 movement; the largest with a round's movement; or those of the bound) for normal, with the means and
@@ -138,12 +177,12 @@ def _estimate_of_nothing(options: Any) -> float:
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
 
 
-def _stated_epsilon(audit: Any) -> str:
+def _stated_epsilon(audit: Audit) -> str:
   delta = f" (δ = {rounded_up(audit.delta)})" if audit.delta else ""
   return f"{rounded_up(audit.epsilon, 4)}{delta}"
 
 
-def _figure(rows: Sequence[Any]) -> Figure:
+def _figure(rows: Sequence[Local]) -> Figure:
   names = list(dict.fromkeys(row.name for row in rows))
   figure, axes = plots.figure("ε proved, of the ε stated", "", "Audits: ε is at least")
   style.percent(axes.xaxis)

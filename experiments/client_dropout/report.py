@@ -165,9 +165,7 @@ with --dropout_model=by_size it does, and that tells of itself.
 
 {statements.together(results, "central")}
 
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the
-low-order bits of float32 noise, and its tails beyond 7.45 standard deviations (the integers' noise
-has neither); the test examples."""
+{statements.not_covered("the test examples")}"""
 
 
 def _claims() -> str:

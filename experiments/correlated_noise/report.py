@@ -199,8 +199,7 @@ trusted to add the noise, and to keep what it needs of it between rounds.
 
 {statements.together_by_unit(results)}
 
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the
-low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data."""
+{statements.not_covered("the test data")}"""
 
 
 def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:

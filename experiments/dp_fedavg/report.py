@@ -266,6 +266,7 @@ def _percentage_points(interval: Interval) -> str:
 def _guarantees(
   options: Any, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
 ) -> str:
+  not_covered = statements.not_covered("the test data", "public text, where there is any")
   return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
@@ -275,9 +276,7 @@ in its folder too and may say anything.
 
 {statements.together_by_unit(results)}
 
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the
-low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
-public text, where there is any.{_prior_releases(options, problem)}"""
+{not_covered}{_prior_releases(options, problem)}"""
 
 
 def _prior_releases(options: Any, problem: LearningProblem) -> str:

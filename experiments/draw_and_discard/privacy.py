@@ -129,8 +129,9 @@ All releases of a user in a run; a user makes at most {task.schedule.max_release
 A coordinate's guarantee is about that coordinate of the releases *seen alone*. It does not hide a
 feature of a client: one feature moves the residual, and with it every coordinate. Who sees models
 that others made from a release sees its coordinates mixed; against them the guarantee is about
-gradients that differ in that coordinate alone. Nothing is claimed of runs without noise, of the
-choice of the settings, or of what the low-order bits of float32 noise tell."""
+gradients that differ in that coordinate alone. Nothing is claimed of runs without noise.
+
+{statements.not_covered()}"""
 
 
 _LATER = """Left: the probability that no instance descends from a user's update any more (exact).

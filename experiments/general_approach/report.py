@@ -170,9 +170,7 @@ run is a baseline.
 
 A microbatch's members were fixed before sampling, and it is the microbatch that is protected.
 
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the
-low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test
-examples."""
+{statements.not_covered("the test examples")}"""
 
 
 def _measured(options: Any, task: Any, rows: Sequence[Row]) -> str:

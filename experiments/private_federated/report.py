@@ -149,13 +149,11 @@ def _epsilon_figure(
   return figure
 
 
-_UNIT = """The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run is
-a baseline, whose last model lies in its folder too and may say anything about the users, or that no
-round was done.
+_UNIT = f"""The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run
+is a baseline, whose last model lies in its folder too and may say anything about the users, or that
+no round was done.
 
-Not covered: the choice of the settings, if these data were looked at for it; attacks on the
-low-order bits of float32 noise, and its tails beyond 7.45 standard deviations; the test data;
-public text, where there is any."""
+{statements.not_covered("the test data", "public text, where there is any")}"""
 
 
 def _central(summary: Sequence[Row], results: Sequence[Row]) -> str:

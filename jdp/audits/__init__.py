@@ -8,7 +8,7 @@
 | bounds that hold whenever one stops | `sequential` |
 | canaries by fair coins, one run, against one epsilon | `one_run` |
 | likewise, against a whole trade-off curve | `one_run_f_dp` |
-| canaries in federated training | `canaries` |
+| canaries among clients or examples | `canaries` |
 | reports of local mechanisms | `local_audit` |
 | the low-order digits of releases | `residues` |
 | exactly, from known output distributions | `channels` |

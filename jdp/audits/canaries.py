@@ -1,4 +1,4 @@
-"""Canaries in federated training: clients that send a random direction (arXiv 2302.03098).
+"""Canaries in training: clients or examples that send a random direction (arXiv 2302.03098).
 
 A canary client's update is as long as its bound allows, along a random direction of its own. If the
 canary took part, the released model's cosine with that direction is larger. The method needs one
@@ -9,6 +9,9 @@ run, and works for any `FederatedAlgorithm` whose local update is a parameter:
     algorithm = private_federated(update, query, poisson(num_users + num_canaries, q), optimizer)
     ... run it on plant(clients, included) ...
     scores = cosines(directions, released parameters less initial ones, flat)
+
+In example-level DP-SGD a canary is an example whose gradient is minus its direction. There
+`dp_sgd(planted_loss(loss, directions, clip_norm), ...)` runs on plant(examples, included).
 
 `included` are fair coins for `jdp.audits.one_run`, which bounds epsilon from below.
 `one_shot_estimate` fits normal distributions to the cosines instead. That is an estimate, not a
@@ -28,6 +31,7 @@ from jdp._arguments import AnyVector, Arrays, Matrix, Vector, checked
 from jdp.audits.channels import binned_channel, channel_epsilon
 from jdp.federated.engine.local_training import LocalUpdate, Project, no_projection
 from jdp.federated.engine.sharded import num_clients
+from jdp.models.base import Loss, keyed
 
 PyTree = Any
 
@@ -116,6 +120,43 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
     return unravel(jnp.where(client.canary == _USER, trained, own))
 
   return update
+
+
+@checked
+def planted_loss(loss: Loss, directions: jax.Array, norm: float) -> Loss:
+  """The loss of `Planted` examples, for example-level DP-SGD (`jdp.federated.dp_sgd`).
+
+  An included canary's loss is minus `norm` times the inner product of its direction with the
+  parameters. So its gradient is minus its direction, of length `norm`, at every model. Left-out
+  canaries have the loss 0.
+
+  Args:
+    loss: (parameters, examples) -> mean loss, of the other examples.
+    directions: of the canaries, float32 [m, dim]. dim is the number of the model's parameters.
+    norm: of a canary's gradient. It is the query's clip norm, or more.
+
+  >>> from jdp.data import Examples
+  >>> examples = Examples(jnp.ones((2, 3)), jnp.zeros(2), jnp.ones(2))
+  >>> canaries = plant(examples, [True, False])  # after two examples
+  >>> loss = planted_loss(lambda w, own: jnp.mean(own.inputs @ w), jnp.eye(3)[:2], 2.0)
+  >>> rows = jax.tree.map(lambda x: x[:, None], canaries)
+  >>> jax.vmap(jax.grad(loss), (None, 0, None))(jnp.zeros(3), rows, jax.random.key(0)).tolist()
+  [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [-2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+  """
+  _validate.positive(norm=norm)
+  of_examples = keyed(loss)
+
+  def of_one(params: PyTree, own: Planted, key: jax.Array) -> jax.Array:
+    direction = directions[jnp.maximum(own.canary, 0)]
+    along = norm * jnp.sum(direction * ravel_pytree(params)[0])
+    example = jax.tree.map(lambda x: x[None], own.client)
+    canary = jnp.where(own.canary >= 0, -along, 0.0)
+    return jnp.where(own.canary == _USER, of_examples(params, example, key), canary)
+
+  def planted(params: PyTree, examples: Planted, key: jax.Array) -> jax.Array:
+    return jnp.mean(jax.vmap(of_one, (None, 0, None))(params, examples, key))
+
+  return planted
 
 
 @checked

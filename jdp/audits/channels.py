@@ -24,6 +24,9 @@ from jdp import _validate
 from jdp._arguments import Matrix, Vector, checked
 from jdp.accounting.local.priv_unit import MAX_DIM
 from jdp.accounting.local.scalar_dp import MAX_LEVELS
+from jdp.audits._shared import Bound
+
+_LENGTHS = 1000  # of noise, whose distribution a sum over quantiles stands for
 
 
 @checked
@@ -154,6 +157,48 @@ def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
 
 
 @checked
+def l2_laplace_channel(dim: int, epsilon: float, num_cells: int = 200) -> np.ndarray:
+  """The channel of L2-Laplace noise on two opposite ends of its ball, by cells of their loss.
+
+  Let the ends be 1 apart. Noise z has a length R, and an angle to their difference u of a cosine c.
+  The loss is epsilon (||z + u|| - ||z||). With s = t / epsilon, it is at least t where c is at
+  least (s^2 + 2 R s - 1) / (2 R). R has a Gamma(dim) distribution of scale 1 / epsilon. (1 - c) / 2
+  has a Beta distribution, both of its parameters (dim - 1) / 2. Reflection turns the losses of one
+  end into minus those of the other.
+
+  Args:
+    dim: at least 2. In one dimension see `binned_channel`.
+    epsilon: of the mechanism, positive. The loss is in [-epsilon, epsilon], and near its ends with
+      small probability only, the smaller the larger the dimension.
+    num_cells: how many equal parts each half of that interval has.
+
+  Returns:
+    float64 [2, 2 num_cells], averages over `_LENGTHS` quantiles of R.
+
+  >>> channel = l2_laplace_channel(16, 4.0)
+  >>> channel_epsilon(channel) < 4.0
+  True
+  >>> f"{channel[0, -40:].sum():.0e}"  # a loss of at least 3.2
+  '3e-04'
+  """
+  _validate.in_range(2, MAX_DIM, dim=dim)
+  _validate.positive(epsilon=epsilon)
+  _validate.in_range(1, 10**6, num_cells=num_cells)
+  quantiles = (np.arange(_LENGTHS)[:, None] + 0.5) / _LENGTHS
+  lengths = scipy.special.gammaincinv(dim, quantiles) / epsilon
+  shares, half = np.linspace(0, 1, num_cells + 1), (dim - 1) / 2
+
+  def cells(side: int) -> np.ndarray:
+    """Of positive or negative losses, outwards from 0: differences of their own, smaller tail."""
+    least = (shares**2 + 2 * lengths * side * shares - 1) / (2 * lengths)
+    tails = scipy.special.betainc(half, half, np.clip((1 - side * least) / 2, 0, 1))
+    return np.maximum(-np.diff(np.mean(tails, axis=0)), 0.0)
+
+  first = np.concatenate([cells(-1)[::-1], cells(1)])
+  return np.stack([first, first[::-1]]) / np.sum(first)
+
+
+@checked
 def binned_channel(laws: Sequence[Any], edges: Vector) -> np.ndarray:
   """The channel of real outputs that are told apart by cells only.
 
@@ -178,6 +223,37 @@ def binned_channel(laws: Sequence[Any], edges: Vector) -> np.ndarray:
   # The difference is taken of the smaller tail: that of the other would cancel. Rounding may make
   # it negative between neighbouring floats.
   return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
+
+
+@checked
+def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
+  """The bound of the best event, seen as often as is to be expected: an audit seldom finds more.
+
+  It shows what keeps an audit's bound below the true epsilon: the number of reports, or the events
+  and inputs that were tried.
+
+  Args:
+    channel: [2, outcomes], probabilities on two inputs, of cells with nearly one likelihood ratio.
+    num_samples: reports of each input that measure the event.
+    bound: `jdp.audits.bounds.epsilon_bound` or another.
+
+  >>> from jdp.audits.bounds import epsilon_bound
+  >>> laws = scipy.stats.laplace(0.0, 0.25), scipy.stats.laplace(1.0, 0.25)
+  >>> channel = binned_channel(laws, [0.0, 1.0])
+  >>> [round(attainable_bound(channel, n, epsilon_bound(0.99)), 2) for n in (1000, 100_000)]
+  [3.07, 3.91]
+  """
+  _validate.in_range(1, 2**31 - 1, num_samples=num_samples)
+  p, q = np.asarray(channel, float)
+  found = 0.0
+  for own, other in ((p, q), (q, p)):
+    # By the Neyman-Pearson lemma, the best events are the first so many cells in this order.
+    with np.errstate(divide="ignore", invalid="ignore"):
+      order = np.argsort(-own / other, kind="stable")
+    seen, false = (np.minimum(np.cumsum(x[order]), 1.0) * num_samples for x in (own, other))
+    bounds = bound(np.floor(seen), num_samples, np.ceil(false), num_samples)
+    found = max(found, float(np.max(bounds)))
+  return found
 
 
 def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:

@@ -174,6 +174,7 @@ def f_dp_bound(
   family: Callable[[float], Curve],
   *,
   confidence: float,
+  precision: float = 1e-6,
 ) -> float:
   """A lower bound on the parameter of a family of curves, from the number of right guesses.
 
@@ -188,6 +189,8 @@ def f_dp_bound(
     num_correct: as in `f_dp_p_value`.
     family: parameter >= 0 -> curve. A larger parameter has a lower curve.
     confidence: in (0, 1).
+    precision: the share of itself by which the largest refuted parameter may exceed the bound. A
+      coarse one saves evaluations of curves that take long, such as `ledger_curve`.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -198,6 +201,7 @@ def f_dp_bound(
   (0.603, 1.615)
   """
   check_counts(num_canaries, num_guesses, num_correct)
+  _validate.in_range(1e-12, 0.5, precision=precision)
   counts, error = (num_canaries, num_guesses, num_correct), error_probability(confidence)
 
   def refuted(parameter: float) -> bool:
@@ -208,7 +212,7 @@ def f_dp_bound(
   low, high = 0.0, 0.25
   while refuted(high):
     low, high = high, 2 * high
-  while high - low > _PRECISION * high:
+  while high - low > precision * high:
     middle = (low + high) / 2
     low, high = (middle, high) if refuted(middle) else (low, middle)
   return low

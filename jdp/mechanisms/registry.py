@@ -23,6 +23,7 @@ from jdp.mechanisms.priv_unit_l2 import priv_unit
 from jdp.mechanisms.proj_units import fast_proj_unit, proj_unit
 from jdp.mechanisms.scalar_dp_grids import scalar_dp, scalar_rel_dp
 from jdp.mechanisms.separated_product import SeparatedReport, separated
+from jdp.numerics import vectors
 
 Statistics = Callable[[LocalMechanism, np.ndarray], Mapping[str, Callable[[Report], jax.Array]]]
 
@@ -180,6 +181,22 @@ def _top_magnitude(
   return {"direction at top magnitude": direction_at_top}
 
 
+def _nearer_end(
+  mechanism: LocalMechanism, difference: np.ndarray
+) -> dict[str, Callable[[Report], jax.Array]]:
+  """How much nearer a report is to one end than to the opposite one.
+
+  That is the log-likelihood ratio of L2-Laplace noise over epsilon / sensitivity.
+  """
+  del mechanism
+  end = difference / 2
+
+  def nearer(report: jax.Array) -> jax.Array:
+    return vectors.l2_norm(report + end) - vectors.l2_norm(report - end)
+
+  return {"nearer end": nearer}
+
+
 def _half_stddev_grid(setting: Setting) -> LocalMechanism:
   mechanism = priv_unit(setting.dim, setting.epsilon)
   # The spacing is half a coordinate's standard deviation.
@@ -254,7 +271,14 @@ def _register_own() -> None:
   # Its error is exact for vertices of the cube, and elsewhere too high by at most 1 of dim / m^2.
   register("priv_unit_linf", _scaled_priv_unit_linf, factory=priv_unit_linf, **cube)
   register("gaussian", _gaussian, factory=gaussian, smallest_dim=1, **directions)
-  register("l2_laplace", _l2_laplace, factory=l2_laplace, smallest_dim=1, **directions)
+  register(
+    "l2_laplace",
+    _l2_laplace,
+    factory=l2_laplace,
+    smallest_dim=1,
+    statistics=_nearer_end,
+    **directions,
+  )
   register("laplace", _laplace, factory=laplace, **l1_ball, **directions)
   register("laplace_scalar", lambda s: laplace(s.epsilon, 2.0), factory=laplace, smallest_dim=1)
   register("on_grid", _half_root_mean_square_grid, **grid)

@@ -18,12 +18,14 @@ from jdp.audits.canaries import (
   cosines,
   one_shot_estimate,
   plant,
+  planted_loss,
   planted_update,
 )
 from jdp.audits.one_run import audit_one_run, one_run_epsilon, one_run_p_value
 from jdp.data import Examples
 from jdp.events import GaussianSum
-from jdp.federated import gradient_step, private_federated
+from jdp.federated import dp_sgd, gradient_step, private_federated
+from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.ledger import Ledger
 from jdp.models import cross_entropy, logistic_regression
 from jdp.queries import average, gaussian_sum
@@ -199,6 +201,30 @@ def test_canaries_send_their_directions_and_users_train():
     client = jax.tree.map(lambda x, row=USERS + number: x[row], clients)
     sent = flat(UPDATE(jax.random.key(0), params, client))
     np.testing.assert_array_equal(sent, INCLUDED[number] * np.asarray(DIRECTIONS)[number])
+
+
+@pytest.mark.slow
+def test_canaries_among_examples_of_dp_sgd():
+  """One round at z = 1, on fixed keys. Canaries without gradients would prove nothing (once in 1000
+  keys they do).
+  """
+  algorithm = dp_sgd(
+    planted_loss(cross_entropy(MODEL), DIRECTIONS, 1.0),
+    fixed_denominator(flat_clipping(1.0), 1.0, 1.0),
+    poisson(USERS + CANARIES, 1.0),
+    optax.sgd(1.0),
+  )
+  start = MODEL.init(jax.random.key(0))
+  examples = plant(jax.tree.map(lambda x: x[:, 0], CLIENTS), INCLUDED)
+  keys = jax.random.key(6), jax.random.key(7)
+  state, (event,), _ = jax.jit(algorithm.round)(*keys, algorithm.init(start), examples)
+  assert event.unit == "example"
+  truth = gaussian_epsilon(1.0, DELTA)
+  scores = cosines(DIRECTIONS, flat(state.params) - flat(start))
+  audit = audit_one_run(scores, INCLUDED, num_guesses=40, confidence=0.999, delta=DELTA)
+  estimate = one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED])
+  assert 0 < audit.epsilon < truth
+  assert truth / 2 < estimate < 2 * truth
 
 
 def flat(tree):

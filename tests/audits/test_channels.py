@@ -10,14 +10,18 @@ import pytest
 from scipy import stats
 
 from jdp.accounting import gaussian_epsilon
+from jdp.audits.bounds import epsilon_bound
 from jdp.audits.channels import (
+  attainable_bound,
   binned_channel,
   cap_channel,
   channel_epsilon,
   cube_channel,
   gaussian_cap_channel,
+  l2_laplace_channel,
   response_channel,
 )
+from jdp.audits.scores import audit_scores
 from jdp.mechanisms import (
   hemisphere,
   priv_unit,
@@ -139,3 +143,40 @@ def test_an_outcome_that_one_input_alone_has():
 def test_refusals(channel, delta, message):
   with pytest.raises(ValueError, match=message):
     channel_epsilon(channel, delta)
+
+
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 4.0), (16, 4.0), (500, 8.0)])
+def test_cells_of_l2_laplace_have_their_loss(dim, epsilon):
+  """The ratio of each cell's two probabilities follows from the noise's density alone."""
+  first, second = l2_laplace_channel(dim, epsilon, 50)
+  seen = np.minimum(first, second) > 1e-280
+  losses = epsilon * (np.arange(-50, 50) + 0.5) / 50
+  np.testing.assert_allclose(
+    np.log(first[seen] / second[seen]), losses[seen], atol=epsilon / 50, rtol=0
+  )
+  assert first.sum() == pytest.approx(1.0)
+
+
+def test_an_audit_of_the_best_event_finds_what_is_attainable():
+  """Of L2-Laplace noise in the plane, by its likelihood ratio: within four standard errors."""
+  epsilon, number, rng = 2.0, 100_000, np.random.default_rng(0)
+  u, bound = np.eye(2)[0], epsilon_bound(0.999)
+  expected = attainable_bound(l2_laplace_channel(2, epsilon), number, bound)
+
+  def scores(end):
+    normal = rng.normal(size=(2 * number, 2))
+    lengths = rng.gamma(2, 1 / epsilon, (2 * number, 1))
+    outputs = end + lengths * normal / np.linalg.norm(normal, axis=1, keepdims=True)
+    return np.linalg.norm(outputs + u, axis=1) - np.linalg.norm(outputs, axis=1)
+
+  found = audit_scores(scores(0.0), scores(-u), bound)
+  spread = math.sqrt(1 / found.hits + 1 / found.false_hits)
+  assert abs(found.bound - expected) < 4 * spread < 0.1 * expected
+  assert 0.9 * epsilon < found.bound < epsilon
+
+
+def test_what_is_attainable_of_two_outcomes_is_the_bound_at_their_frequencies():
+  bound = epsilon_bound(0.99, delta=0.1)
+  channel = np.array([[0.3, 0.7], [0.9, 0.1]])
+  expected = max(bound(700, 1000, 100, 1000), bound(900, 1000, 300, 1000))
+  assert attainable_bound(channel, 1000, bound) == pytest.approx(float(expected))

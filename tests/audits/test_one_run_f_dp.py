@@ -203,3 +203,9 @@ def test_gaussian_canaries_tell_more_against_the_whole_curve():
 def test_refusals(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+def test_a_coarse_bound_is_a_little_lower():
+  fine = f_dp_bound(300, 60, 50, gaussian_curve, confidence=0.99)
+  coarse = f_dp_bound(300, 60, 50, gaussian_curve, confidence=0.99, precision=0.1)
+  assert 0.9 * fine < coarse < 0.999 * fine

@@ -69,6 +69,17 @@ def test_limits_are_the_binomial_tails():
   np.testing.assert_allclose(ends, [[0, error ** (1 / n)], [1 - error ** (1 / n), 1]], rtol=1e-9)
 
 
+@pytest.mark.parametrize("trials", [10**8, 3 * 10**8, 10**9])
+def test_limits_hold_where_the_inverse_of_scipy_is_wrong(trials):
+  """At 999 and 1000 successes; the lower limit of 1000 was nearly twice the frequency."""
+  k, error = np.arange(990, 1010), 1e-6
+  low, high = clopper_pearson(k, trials, error)
+  np.testing.assert_allclose(stats.binom.sf(k - 1, trials, low), error, rtol=2e-3)
+  np.testing.assert_allclose(stats.binom.cdf(k, trials, high), error, rtol=2e-3)
+  assert np.all(np.diff(low) > 0)
+  assert np.all(np.diff(high) > 0)
+
+
 def test_the_bound_is_the_log_of_the_limits_ratio():
   bound = epsilon_bound(0.99, delta=0.1)
   (low, _), (_, high) = clopper_pearson(700, 1000, 0.005), clopper_pearson(30, 900, 0.005)

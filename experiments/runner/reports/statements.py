@@ -7,6 +7,11 @@ from experiments.runner.reports.tables import epsilon
 from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, compose, rounded_up
 from jdp.ledger import from_json
 
+FLOAT_NOISE = """Noise of floats is released on grids of a sixteenth of its standard deviation, with
+random shifts, which hide its low-order bits. What float32 still adds to ε, tails included, is no
+part of these figures: `jdp.accounting.grid_surcharge` bounds it for Gaussian and Laplace noise.
+Noise of integers is exact."""
+
 
 def not_private(options: Any) -> list[str]:
   """Why no run with these `TrainingOptions` is private, whatever its ledger says.
@@ -47,6 +52,16 @@ def randomness(options: Any) -> str:
     "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their "
     "intervals."
   )
+
+
+def not_covered(*further: str) -> str:
+  """What a report's guarantees are not about, and what they leave to floats.
+
+  Args:
+    *further: what is left out beside the choice of the settings.
+  """
+  left_out = ("the choice of the settings, if these data were looked at for it", *further)
+  return f"Not covered: {'; '.join(left_out)}.\n\n{FLOAT_NOISE}"
 
 
 def short(guarantee: Mapping[str, Any] | None) -> str:
