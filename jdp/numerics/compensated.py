@@ -71,7 +71,8 @@ class Product:
   """A matrix left^T right that is not multiplied out: the sum of many is one product.
 
   Attributes:
-    left: float32 [r, a].
+    left: float32 [r, a]. Or int32 [r]: each is the number of a row of the identity [a, a], where
+      the shape is (a, b).
     right: float32 [r, b].
     shape: the shape that the [a, b] entries are reshaped to.
   """
@@ -82,7 +83,7 @@ class Product:
 
   def scaled(self, scale: jax.Array) -> "Product":
     """The product times a scalar: exactly zero for scale 0, whatever the factors hold."""
-    left = jnp.where(scale != 0, self.left, 0.0)
+    left = jnp.where(scale != 0, self.left, 0.0) if _is_float(self.left) else self.left
     return Product(left, jnp.where(scale != 0, scale * self.right, 0.0), self.shape)
 
 
@@ -150,8 +151,21 @@ def multiplied(tree: PyTree) -> PyTree:
 
 def _multiplied(x: Product) -> Compensated:
   """The sum of the products along all leading axes."""
-  total = product(x.left.reshape(-1, x.left.shape[-1]), x.right.reshape(-1, x.right.shape[-1]))
+  right = x.right.reshape(-1, x.right.shape[-1])
+  if _is_float(x.left):
+    total = product(x.left.reshape(-1, x.left.shape[-1]), right)
+  else:
+    total = _rows_added(x.left.reshape(-1), right, x.shape[0])
   return jax.tree.map(lambda part: part.reshape(x.shape), total)
+
+
+def _rows_added(numbers: jax.Array, rows: jax.Array, length: int) -> Compensated:
+  """The matrix [length, b] whose row i is the sum of the rows [r, b] that have the number i."""
+  axes = lax.ScatterDimensionNumbers((1,), (0,), (0,))  # Each number says where a whole row goes.
+  zeros = _as_float64(jnp.zeros((length, rows.shape[1])))
+  with _float64(True):
+    places = lax.broadcast_in_dim(numbers, (len(numbers), 1), (0,))
+    return _as_pair(lax.scatter_add(zeros, places, _as_float64(rows), axes))
 
 
 def sum_while(
