@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
@@ -35,15 +36,16 @@ from jdp.federated.engine.weight_uses import (
   Inner,
   Plan,
   Use,
+  Uses,
   all_uses,
   uses_of_parameters,
 )
 from jdp.models.base import Loss, keyed
-from jdp.numerics.compensated import Product
+from jdp.numerics.compensated import Product, as_float64, float64
 
 PyTree = Any
 
-_UNIT_ROUNDOFF = 2.0**-24
+_UNIT_ROUNDOFF = 2.0**-53
 # Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
 _REDUCTION = 4e-6
 _LARGEST_INPUT = 2.0**60
@@ -73,12 +75,11 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   The loss may be any function of a client's examples that JAX can differentiate.
 
   Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper
-  bound of its norm: the float32 value plus the most that rounding can take from it. So no update is
-  longer than the clip norm in real numbers. Clipped updates are shorter than those of
-  `jdp.numerics.vectors.clip`, by about 1e-4 of their length. The difference is larger where the
-  client's gradients nearly cancel. A client adds zero if its gradient holds NaN or infinity, or if
-  an input of a layer is longer than 1e18. A chunk's sum is made in float64. A user moves the sum of
-  a cohort as `jdp.federated.cohort_sum` says.
+  bound of its norm: the value plus the most that rounding can take from it. So no update is longer
+  than the clip norm in real numbers. Clipped updates are shorter than those of
+  `jdp.numerics.vectors.clip`, by less than 1e-5 of their length. A client adds zero if its gradient
+  holds NaN or infinity, or if an input of a layer is beyond 1e18. A chunk's sum is made in float64.
+  A user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
 
   Args:
     loss: (parameters, examples) -> mean loss.
@@ -120,10 +121,11 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
   b None it is no matrix
   w 2 None
   """
-  _, plan, reasons = _program(keyed(loss), params, client, jax.random.key(0))
+  _, uses = _program(keyed(loss), params, client, jax.random.key(0))
+  reasons = uses.direct | uses.multiplied
   rows: dict[int, int] = {}
-  for use, times in all_uses(plan):
-    for leaf in use.blocks:
+  for use, times in all_uses(uses.plan):
+    for leaf in use.blocks.keys() - reasons:
       rows[leaf] = rows.get(leaf, 0) + times * use.num_rows
   return [
     GradientForm(
@@ -135,33 +137,40 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
 
 def _program(
   loss: Loss, params: PyTree, client: PyTree, key: jax.Array
-) -> tuple[ClosedJaxpr, Plan, dict[int, str]]:
-  """The loss's program for one client, and what `uses_of_parameters` says of it."""
+) -> tuple[ClosedJaxpr, Uses]:
+  """The loss's program for one client, and what it does with the parameters."""
   shapes = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), (params, client, key)
   )
   program = jax.make_jaxpr(loss)(*shapes)
   leaves = [leaf.shape for leaf in jax.tree.leaves(params)]
-  return program, *uses_of_parameters(program.jaxpr, leaves)
+  return program, uses_of_parameters(program.jaxpr, leaves)
 
 
 def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyTree:
   """A client's gradient: a pytree like the parameters, with a `Product` for each with factors."""
   leaves, structure = jax.tree.flatten(params)
-  program, plan, reasons = _program(loss, params, client, key)
+  program, uses = _program(loss, params, client, key)
   others = jax.tree.leaves((client, key))
 
   # Zeros are added to the result of every use: the loss's derivatives by them are the b_r.
   def value(direct, added):
     own = [direct.get(i, leaf) for i, leaf in enumerate(leaves)]
-    (result,), data = _run(program.jaxpr, program.consts, [*own, *others], plan, added)
+    (result,), data = _run(program.jaxpr, program.consts, [*own, *others], uses.plan, added)
     return result, data
 
-  direct = {i: leaves[i] for i in reasons}
-  (gradients, derivatives), data = jax.grad(value, (0, 1), has_aux=True)(direct, _zeros(plan))
-  factors = _factors(plan, data, derivatives)
-  products = {i: _product(parts, leaves[i].shape) for i, parts in factors.items()}
-  return jax.tree.unflatten(structure, [(gradients | products)[i] for i in range(len(leaves))])
+  direct = {i: leaves[i] for i in uses.direct}
+  made, data = jax.grad(value, (0, 1), has_aux=True)(direct, _zeros(uses.plan))
+  gradients, derivatives = made
+  for i, parts in _factors(uses.plan, data, derivatives).items():
+    product = _product(parts, leaves[i].shape)
+    gradients[i] = _matrix(product) if i in uses.multiplied else product
+  return jax.tree.unflatten(structure, [gradients[i] for i in range(len(leaves))])
+
+
+def _matrix(product: Product) -> jax.Array:
+  """The matrix of a product without single rows."""
+  return jnp.matmul(product.left.T, product.right).reshape(product.shape)
 
 
 def _zeros(plan: Plan) -> PyTree:
@@ -265,13 +274,13 @@ def _factors_of_use(use: Use, data: jax.Array, derivative: jax.Array) -> dict[in
 
 def _product(parts: Sequence[Factors], shape: tuple[int, ...]) -> Product:
   """The gradient by one parameter, from the factors of all its uses."""
-  if len({part.left.ndim for part in parts}) > 1:  # An embedding that is an output layer too.
-    parts = [
-      Factors(jax.nn.one_hot(left, shape[0]) if left.ndim == 1 else left, right)
-      for left, right in parts
-    ]
-  left, right = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
-  return Product(left, right, shape)
+
+  def joined(lookups):
+    own = [part for part in parts if (part.left.ndim == 1) is lookups]
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *own) if own else (None, None)
+
+  left, right = joined(False)
+  return Product(left, right, shape, *joined(True))
 
 
 def _norm(gradient: PyTree) -> jax.Array:
@@ -282,38 +291,39 @@ def _norm(gradient: PyTree) -> jax.Array:
 
 
 def _norm_of_array(x: jax.Array) -> jax.Array:
-  """An upper bound of the norm of an array."""
-  scaled, largest = _scaled(x.astype(jnp.float32))
-  return largest * jnp.sqrt((1 + _REDUCTION) * jnp.sum(scaled**2))
-
-
-def _scaled(x: jax.Array, axis: int | None = None) -> tuple[jax.Array, jax.Array]:
-  """(x / its largest magnitude, that magnitude), along an axis that is kept. 0 is divided by 1.
-
-  Squares would otherwise be lost below 1e-38. The products of factors could be large all the same.
-  """
-  largest = jnp.max(jnp.abs(x), axis=axis, keepdims=axis is not None)
+  """An upper bound of the norm of an array. It is scaled, as squares vanish below 1e-38."""
+  largest = jnp.max(jnp.abs(x))
   largest = jnp.where(largest > 0, largest, 1.0)
-  return x / largest, largest
+  return largest * jnp.sqrt((1 + _REDUCTION) * jnp.sum((x / largest) ** 2))
 
 
 def _norm_of_product(product: Product) -> jax.Array:
-  """An upper bound of the norm of one client's left^T right, tight but for rounding.
+  """An upper bound of the norm of one client's matrix, tight but for rounding.
 
-  Let T = sum_r |a_r| |b_r|. Products of length n are rounded by at most n u T^2 together, in any
-  order of summation.
+  Let T be the sum of the norms of all rows' a_r b_r^T. Products of length n and sums of m numbers
+  are rounded by at most (n + m) u T^2 together, in any order. In float32 that is much where rows
+  cancel, and squares vanish below 1e-38.
   """
-  left, right = product.left, product.right
-  if left.ndim == 1:  # Rows of the identity.
-    gram, lengths, width = (left[:, None] == left[None]).astype(jnp.float32), 1.0, 0
-  else:
-    left, largest = _scaled(left, axis=1)
-    # A product with a larger number would lose what float32 cannot hold of the other.
-    right = right * jnp.where(largest < _LARGEST_INPUT, largest, jnp.nan)
-    gram, lengths, width = _matmul(left, left.T), jnp.sum(left**2, axis=1), left.shape[1]
-  right, largest = _scaled(right)
-  square = jnp.sum(gram * _matmul(right, right.T))
-  size = jnp.sum(jnp.sqrt(lengths * jnp.sum(right**2, axis=1)))
-  # Scaling rounds six times.
-  length = width + right.shape[1] + 6
-  return largest * jnp.sqrt(square + (_UNIT_ROUNDOFF * length + _REDUCTION) * size**2)
+  left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
+  usable = jnp.bool_(True)
+  with float64(True):
+    squares, lengths = [], []
+    if left is not None and right is not None:
+      # A product with a larger number would lose what float32 cannot hold of the other.
+      usable = jnp.max(jnp.abs(left)) < _LARGEST_INPUT
+      by_left, by_right = as_float64(left), as_float64(right)
+      grams = _matmul(by_left, by_left.T), _matmul(by_right, by_right.T)
+      squares.append(jnp.sum(grams[0] * grams[1]))
+      lengths.append(jnp.sqrt(jnp.diagonal(grams[0]) * jnp.diagonal(grams[1])))
+    if numbers is not None and rows is not None:
+      by_rows = as_float64(rows)
+      gram = _matmul(by_rows, by_rows.T)
+      squares.append(jnp.sum(jnp.where(numbers[:, None] == numbers[None], gram, 0.0)))
+      lengths.append(jnp.sqrt(jnp.diagonal(gram)))
+      if left is not None:
+        squares.append(2 * jnp.sum(by_left[:, numbers] * _matmul(by_right, by_rows.T)))
+    size, count = sum(map(jnp.sum, lengths)), sum(map(len, lengths))
+    width = sum(x.shape[1] for x in (left, right, rows) if x is not None)
+    square = sum(squares) + _UNIT_ROUNDOFF * (width + count**2) * size**2
+    norm = lax.convert_element_type(jnp.sqrt(square), np.float32)
+  return jnp.where(usable, (1 + _REDUCTION) * norm, jnp.nan)

@@ -59,6 +59,7 @@ class Use(NamedTuple):
     blocks: the parameters within the weights, by number.
     num_rows: of the factors.
     looks_up: whether the data are numbers of rows, as in an embedding.
+    unfolds: whether the factors are made of more than the data and the derivative.
     output: the shape and type of the result.
   """
 
@@ -67,6 +68,7 @@ class Use(NamedTuple):
   blocks: dict[int, Block]
   num_rows: int
   looks_up: bool
+  unfolds: bool
   output: jax.ShapeDtypeStruct
 
 
@@ -101,23 +103,35 @@ class _Product(NamedTuple):
   matrix: np.ndarray
   factors: Callable[[jax.Array, jax.Array], Factors]
   looks_up: bool = False
+  unfolds: bool = False
 
 
-def uses_of_parameters(
-  jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]
-) -> tuple[Plan, dict[int, str]]:
+class Uses(NamedTuple):
+  """What a loss does with its parameters, each known by its number.
+
+  Attributes:
+    plan: the known products, of the parameters that are not `direct`.
+    direct: the parameters that are to be differentiated like any other number, with the reason.
+    multiplied: those whose factors are to be multiplied for each client, with the reason.
+  """
+
+  plan: Plan
+  direct: dict[int, str]
+  multiplied: dict[int, str]
+
+
+def uses_of_parameters(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]) -> Uses:
   """Finds the parameters whose gradients are smaller as factors, and all their uses.
 
   Factors have r rows of a and of b numbers, for a gradient [a, b]. They are chosen if r (a + b) is
   less than a b. Then they take less memory than the gradient, and their Gram matrices take fewer
   multiplications than to make it. In an embedding, a counts as 1.
 
+  Gradients of convolutions are made from their factors too: one by one, XLA computes them slowly.
+
   Args:
     jaxpr: the loss's program. Its first inputs are the parameters.
     shapes: of the parameters.
-
-  Returns:
-    (the plan, the reason why a parameter is not in it, by the parameter's number).
   """
   offsets = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
   reasons = {i: "it is no matrix" for i, shape in enumerate(shapes) if len(shape) < 2 or 0 in shape}
@@ -128,11 +142,12 @@ def uses_of_parameters(
     ]
     others: dict[int, str] = {}
     plan = _walk(jaxpr, views, offsets, others)
-    # A parameter less changes no use of the others. Costs are those of all uses, hence they are
-    # last.
-    others = others or _not_smaller(plan, {i for i, view in enumerate(views) if view is not None})
+    if not others:  # All uses are known, and so is what they cost.
+      dear = _not_smaller(plan, {i for i, view in enumerate(views) if view is not None})
+      unfolded = {leaf for use, _ in all_uses(plan) if use.unfolds for leaf in use.blocks}
+      others = {leaf: reason for leaf, reason in dear.items() if leaf not in unfolded}
     if not others:
-      return plan, reasons
+      return Uses(plan, reasons, dear)
     reasons |= others
 
 
@@ -219,7 +234,8 @@ def _use(eqn: Any, operands: Sequence[_View | None], offsets: np.ndarray) -> Use
   output = eqn.outvars[0].aval
   num_rows = int(np.prod(output.shape)) // product.matrix.shape[1]
   shape = jax.ShapeDtypeStruct(output.shape, output.dtype)
-  return Use(product.data, product.factors, blocks, num_rows, product.looks_up, shape)
+  _, _, factors, looks_up, unfolds = product
+  return Use(product.data, factors, blocks, num_rows, looks_up, unfolds, shape)
 
 
 def _block(matrix: np.ndarray, first: int, end: int) -> Block | None:
@@ -323,23 +339,37 @@ def _convolution(eqn: Any, which: int, index: np.ndarray) -> _Product | None:
   data_axes, (outputs, *inputs), result_axes = params["dimension_numbers"]
   matrix = np.moveaxis(index, outputs, -1).reshape(-1, index.shape[outputs])
   window = [index.shape[axis] for axis in inputs[1:]]
-  settings = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
 
   def factors(x, derivative):
-    patches = lax.conv_general_dilated_patches(
-      x.transpose(data_axes),  # [examples, features, *places]
-      window,
-      precision=lax.Precision.HIGHEST,
-      **{name: params[name] for name in settings},
-    )
-    # [examples, features * window, *places] in the order of the kernel's axes
-    by_axis = patches.reshape(len(patches), x.shape[data_axes[1]], *window, -1)
-    order = [1 + inputs.index(axis) for axis in sorted(inputs)]
-    rows = by_axis.transpose(0, by_axis.ndim - 1, *order).reshape(-1, len(matrix))
-    places = (result_axes[0], *result_axes[2:], result_axes[1])
-    return Factors(rows, derivative.transpose(places).reshape(-1, matrix.shape[1]))
+    derivative = derivative.transpose(result_axes[0], *result_axes[2:], result_axes[1])
+    patches = _patches(x.transpose(data_axes), window, derivative.shape[1:-1], params)
+    # [examples, places, features, *window], with the last axes in the kernel's order
+    patches = patches.reshape(*patches.shape[:2], -1, *window)
+    order = [2 + inputs.index(axis) for axis in sorted(inputs)]
+    rows = patches.transpose(0, 1, *order).reshape(-1, len(matrix))
+    return Factors(rows, derivative.reshape(-1, matrix.shape[1]))
 
-  return _Product(0, matrix, factors)
+  return _Product(0, matrix, factors, unfolds=True)
+
+
+def _patches(
+  x: jax.Array, window: Sequence[int], places: Sequence[int], params: dict[str, Any]
+) -> jax.Array:
+  """The patches of [n, features, *size] at all places: [n, all places, features, window]."""
+  edges = [
+    (*edge, dilation - 1)
+    for edge, dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
+  ]
+  x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *edges])
+  strides = params["window_strides"]
+  spans = [(count - 1) * stride + 1 for count, stride in zip(places, strides, strict=True)]
+  pieces = []
+  for offset in np.ndindex(*window):
+    first = [own * step for own, step in zip(offset, params["rhs_dilation"], strict=True)]
+    end = [own + span for own, span in zip(first, spans, strict=True)]
+    piece = lax.slice(x, (0, 0, *first), (*x.shape[:2], *end), (1, 1, *strides))
+    pieces.append(piece.reshape(*x.shape[:2], -1))
+  return jnp.stack(pieces, axis=-1).swapaxes(1, 2)
 
 
 _RULES: dict[str, Callable[[Any, int, np.ndarray], _Product | None]] = {
