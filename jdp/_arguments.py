@@ -22,7 +22,7 @@ What is no number, or an object of another kind, is refused with the argument's 
 | `Scalar`, `Vector`, `Matrix`, `Rows` | real numbers of 0, 1, 2 axes, or 1 at least | an array |
 | `AnyVector`, `AnyRows` | elements of any type with one axis, or one at least | an array |
 | `Arrays` | a pytree of arrays | what it was |
-| `X | Y` | the first that takes it, arrays first | as that says |
+| `X | Y`, a type variable of X, Y | the first that takes it, arrays first | as that says |
 | `Any`, or none | anything | what it was |
 
 Ranges are checked by the function itself (`jdp._validate`).
@@ -195,6 +195,8 @@ def _kind(hint: Any) -> _Kind:
     return _annotated(hint.__metadata__[0])
   if len(members) > 1:
     return _either(_kinds_of(members))
+  if isinstance(hint, TypeVar) and hint.__constraints__:
+    return _either([_kind(member) for member in hint.__constraints__])
   if origin is collections.abc.Callable:
     return _FUNCTION
   if origin is tuple or (isinstance(origin, type) and issubclass(origin, collections.abc.Sequence)):

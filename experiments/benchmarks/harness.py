@@ -113,13 +113,21 @@ def report(
     )
   for name, share in (shares or {}).items():
     print(f"{name}, share of the best: {json.dumps(share)}")
-  if json_path:
-    row = {
+  append(
+    {
       "title": title,
       "unit": unit,
       "machine": machine(),
       "timings": [t._asdict() for t in timings],
-    } | ({"shares": shares} if shares else {})
+    }
+    | ({"shares": shares} if shares else {}),
+    json_path,
+  )
+
+
+def append(row: Mapping[str, Any], json_path: str | None) -> None:
+  """Appends a row to a JSON Lines file, if one is named."""
+  if json_path:
     with pathlib.Path(json_path).open("a") as file:
       file.write(json.dumps(row) + "\n")
 

@@ -9,6 +9,7 @@ from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
 from jdp.federated.engine.cores import use_all_cores
+from jdp.federated.engine.ghost_norms import GradientForm, gradient_forms
 from jdp.federated.engine.local_training import (
   LocalUpdate,
   gradient_step,
@@ -46,6 +47,7 @@ __all__ = [
   "ClientKeys",
   "CohortLayout",
   "FederatedAlgorithm",
+  "GradientForm",
   "IndividualBudget",
   "LocalUpdate",
   "PrivateMetrics",
@@ -71,6 +73,7 @@ __all__ = [
   "federated_averaging",
   "fixed_denominator",
   "flat_clipping",
+  "gradient_forms",
   "gradient_step",
   "individual_budget",
   "initial_values",

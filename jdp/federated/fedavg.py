@@ -111,9 +111,10 @@ def federated_averaging(
       model back to within the clip norm of the server's (by `query.clip`). False: updates are
       clipped once, at the end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
-      (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` of a network of dense layers,
-      and flat clipping. None: where they are faster (`jdp.federated.engine.default_layout`), unless
-      a chunk size is given.
+      (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` and flat clipping.
+      `jdp.federated.gradient_forms` says for which parameters gradients are computed all the same.
+      None: where they are faster (`jdp.federated.engine.default_layout`), unless a chunk size is
+      given.
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
     chunk_size: see `cohort_sum`. None: by the same rule.

@@ -17,6 +17,7 @@ from jdp.models.losses import (
   squared_error,
 )
 from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
+from jdp.models.transformer import train_adapters, transformer
 from jdp.models.validation import Finding, validate
 
 __all__ = [
@@ -44,6 +45,8 @@ __all__ = [
   "next_words",
   "small_cnn",
   "squared_error",
+  "train_adapters",
+  "transformer",
   "unfreeze",
   "validate",
   "with_intercept",

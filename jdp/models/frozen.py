@@ -1,19 +1,23 @@
 """Models of which a part is trained, and the rest stays as it is."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jdp._arguments import Arrays, checked
 from jdp.models.base import Model, check_parameters
+from jdp.models.recurrent_language import LanguageModel
 
 PyTree = Any
+AnyModel = TypeVar("AnyModel", Model, LanguageModel)
 
 
 @checked
-def freeze(model: Model, params: Arrays, is_trained: Callable[[str], bool] | None = None) -> Model:
+def freeze(
+  model: AnyModel, params: Arrays, is_trained: Callable[[str], bool] | None = None
+) -> AnyModel:
   """The model that trains some leaves of `params`, and holds the others constant.
 
   What is trained is clipped and noised, leaf by leaf. What is frozen is neither: it must be public,
@@ -21,14 +25,14 @@ def freeze(model: Model, params: Arrays, is_trained: Callable[[str], bool] | Non
   the noise has as many coordinates as there are trained numbers.
 
   Args:
-    model: all of it.
+    model: all of it, a `Model` or a `LanguageModel`.
     params: its parameters, such as those of a published model. Leaves that are not float32 (whole
       numbers, half precision) are always frozen.
     is_trained: a leaf's path, such as "head/kernel" -> whether it is trained. None: all leaves of
       float32 are.
 
   Returns:
-    The `Model`. Its parameters are `params` with None in place of frozen leaves. It begins with the
+    The model. Its parameters are `params` with None in place of frozen leaves. It begins with the
     values given, whatever the key. `unfreeze` makes all parameters of trained ones.
 
   Raises:
@@ -54,9 +58,8 @@ def freeze(model: Model, params: Arrays, is_trained: Callable[[str], bool] | Non
   def merged(apply: Callable[..., Any]) -> Callable[..., Any]:
     return lambda trained, *rest: apply(unfreeze(params, trained), *rest)
 
-  return Model(
-    lambda key: start, merged(model.apply), model.apply_training and merged(model.apply_training)
-  )
+  functions = {name: function and merged(function) for name, function in model._asdict().items()}
+  return model._replace(**(functions | {"init": lambda key: start}))
 
 
 def unfreeze(params: PyTree, trained: PyTree) -> PyTree:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal
 
 from jdp._arguments import checked
+from jdp._equations import applied
 from jdp.guarantees import Unit
 from jdp.models.base import Model
 
@@ -198,20 +199,14 @@ def _operations(
       pairs, further = _operations(inner, list(map(read, eqn.invars)), place, places)
       operations += further
     else:
-      pairs = list(zip(*(_results(code, eqn, read, run) for run in (0, 1)), strict=True))
+      runs = (applied(code, eqn, lambda atom, run=run: values[atom][run]) for run in (0, 1))
+      pairs = list(zip(*runs, strict=True))
       mixes = jnp.any(jnp.stack([_differs_too_much(*pair) for pair in pairs]))
       pairs = [(one, _chosen(mixes, one, other)) for one, other in pairs]
       operations.append((place, mixes))
       places.append(place)
     values.update(zip(eqn.outvars, pairs, strict=True))
   return list(map(read, code.outvars)), operations
-
-
-def _results(code: Jaxpr, eqn: Any, read: Callable[[Any], _Pair], run: int) -> Sequence[Any]:
-  """The results of one operation in one of the two runs."""
-  inputs = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, Literal)))
-  alone = code.replace(constvars=[], invars=inputs, outvars=eqn.outvars, eqns=[eqn])
-  return jaxpr_as_fun(ClosedJaxpr(alone, []))(*(read(atom)[run] for atom in inputs))
 
 
 def _is_key(x: Any) -> bool:

@@ -16,6 +16,7 @@ This holds where processors have float64. TPUs emulate it, which was not tried.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -32,10 +33,10 @@ MAX_CONTRIBUTIONS = 2**21
 """Of how many contributions a sum keeps its sensitivity."""
 
 _BLOCK = 2**10  # parts in a block of a long sum
-# Use `_float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
+# Use `float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
 # and scan too. It may narrow constants.
 _jax: Any = jax  # `enable_x64` moved between versions of JAX
-_float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
+float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("value", "remainder"), meta_fields=())
@@ -65,25 +66,39 @@ class Compensated:
     return np.asarray(self.value, dtype)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("left", "right"), meta_fields=("shape",))
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=("left", "right", "numbers", "rows"),
+  meta_fields=("shape",),
+)
 @dataclasses.dataclass(frozen=True)
 class Product:
   """A matrix left^T right that is not multiplied out: the sum of many is one product.
+
+  Single rows may be added to it. Left and right, or numbers and rows, may be None.
 
   Attributes:
     left: float32 [r, a].
     right: float32 [r, b].
     shape: the shape that the [a, b] entries are reshaped to.
+    numbers: int32 [q], of the rows of the matrix that `rows` are added to.
+    rows: float32 [q, b].
   """
 
-  left: jax.Array
-  right: jax.Array
+  left: jax.Array | None
+  right: jax.Array | None
   shape: tuple[int, ...]
+  numbers: jax.Array | None = None
+  rows: jax.Array | None = None
 
   def scaled(self, scale: jax.Array) -> "Product":
     """The product times a scalar: exactly zero for scale 0, whatever the factors hold."""
-    left = jnp.where(scale != 0, self.left, 0.0)
-    return Product(left, jnp.where(scale != 0, scale * self.right, 0.0), self.shape)
+
+    def times(factor, x):
+      return None if x is None else jnp.where(scale != 0, factor * x, 0.0)
+
+    left, right = times(1.0, self.left), times(scale, self.right)
+    return Product(left, right, self.shape, self.numbers, times(scale, self.rows))
 
 
 def rounded(total: PyTree) -> PyTree:
@@ -100,16 +115,16 @@ def add(total: PyTree, tree: PyTree) -> PyTree:
   >>> float(total.value), float(total.remainder) == 2**-40
   (1.0, True)
   """
-  return _map(lambda x, y: _as_pair(_plus(_as_float64(x), _as_float64(y))), total, tree)
+  return _map(lambda x, y: _as_pair(_plus(as_float64(x), as_float64(y))), total, tree)
 
 
 def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
   """total / denominator as pairs. The denominator is a scalar > 0."""
-  by = _as_float64(denominator)
+  by = as_float64(denominator)
 
   def quotient(x):
-    with _float64(True):
-      dividend = _as_float64(x)
+    with float64(True):
+      dividend = as_float64(x)
       return _as_pair(lax.div(dividend, lax.broadcast(by, dividend.shape)))
 
   return _map(quotient, total)
@@ -119,8 +134,8 @@ def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
   """The larger of a sum and a number."""
   value = np.float32(least)
   least_pair = Compensated(jnp.asarray(value), jnp.float32(least - float(value)))
-  with _float64(True):
-    return _as_pair(lax.max(_as_float64(total), _as_float64(least_pair)))
+  with float64(True):
+    return _as_pair(lax.max(as_float64(total), as_float64(least_pair)))
 
 
 def product(left: jax.Array, right: jax.Array) -> Compensated:
@@ -133,9 +148,9 @@ def product(left: jax.Array, right: jax.Array) -> Compensated:
     return Compensated(turned.value.T, turned.remainder.T)
   # XLA's float64 product of [a, r] and [r, b] takes a third of the time of one that contracts two
   # first axes. Without the barrier, XLA would turn this product into that one.
-  with _float64(True):
-    rows = lax.optimization_barrier(lax.transpose(_as_float64(left), (1, 0)))
-    return _as_pair(lax.dot_general(rows, _as_float64(right), (((1,), (0,)), ((), ()))))
+  with float64(True):
+    rows = lax.optimization_barrier(lax.transpose(as_float64(left), (1, 0)))
+    return _as_pair(lax.dot_general(rows, as_float64(right), (((1,), (0,)), ((), ()))))
 
 
 def sum_rows(tree: PyTree) -> PyTree:
@@ -150,8 +165,23 @@ def multiplied(tree: PyTree) -> PyTree:
 
 def _multiplied(x: Product) -> Compensated:
   """The sum of the products along all leading axes."""
-  total = product(x.left.reshape(-1, x.left.shape[-1]), x.right.reshape(-1, x.right.shape[-1]))
+  parts = []
+  if x.left is not None and x.right is not None:
+    parts.append(product(*(part.reshape(-1, part.shape[-1]) for part in (x.left, x.right))))
+  if x.numbers is not None and x.rows is not None:
+    rows = x.rows.reshape(-1, x.rows.shape[-1])
+    parts.append(_rows_added(x.numbers.reshape(-1), rows, x.shape[0]))
+  total = functools.reduce(add, parts)
   return jax.tree.map(lambda part: part.reshape(x.shape), total)
+
+
+def _rows_added(numbers: jax.Array, rows: jax.Array, length: int) -> Compensated:
+  """The matrix [length, b] whose row i is the sum of the rows [r, b] that have the number i."""
+  axes = lax.ScatterDimensionNumbers((1,), (0,), (0,))  # Each number says where a whole row goes.
+  zeros = as_float64(jnp.zeros((length, rows.shape[1])))
+  with float64(True):
+    places = lax.broadcast_in_dim(numbers, (len(numbers), 1), (0,))
+    return _as_pair(lax.scatter_add(zeros, places, as_float64(rows), axes))
 
 
 def sum_while(
@@ -173,7 +203,7 @@ def sum_while(
 
   def turn(carry):
     i, total = carry
-    return i + 1, _map(lambda x, y: _plus(x, _as_float64(y)), total, part(i))
+    return i + 1, _map(lambda x, y: _plus(x, as_float64(y)), total, part(i))
 
   # Blocks keep the number of additions small that one contribution changes (module's docstring).
   def block(carry):
@@ -201,8 +231,8 @@ def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> li
   if not pairs:
     return []
   sizes = [math.prod(x.shape) for x in pairs]
-  with _float64(True):
-    flat = [lax.reshape(_as_float64(x), (size,)) for x, size in zip(pairs, sizes, strict=True)]
+  with float64(True):
+    flat = [lax.reshape(as_float64(x), (size,)) for x, size in zip(pairs, sizes, strict=True)]
     total = lax.split(lax.psum(lax.concatenate(flat, 0), axis_name), sizes)
     return [_as_pair(lax.reshape(y, x.shape)) for x, y in zip(pairs, total, strict=True)]
 
@@ -226,19 +256,19 @@ def _is_float(x: Any) -> bool:
 
 
 def _zeros(dtype: Any, shape: tuple[int, ...]) -> jax.Array:
-  return _as_float64(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
+  return as_float64(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
 
 
 def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
-  with _float64(True):
+  with float64(True):
     return lax.add(x, y)
 
 
-def _as_float64(x: Any) -> jax.Array:
+def as_float64(x: Any) -> jax.Array:
   """Converts a pair or an array of floats to float64. Any other array stays as it is."""
-  with _float64(True):
+  with float64(True):
     if isinstance(x, Compensated):
-      return lax.add(_as_float64(x.value), _as_float64(x.remainder))
+      return lax.add(as_float64(x.value), as_float64(x.remainder))
     return lax.convert_element_type(x, np.float64) if _is_float(x) else x
 
 
@@ -251,13 +281,13 @@ def _row_sum(x: Any) -> jax.Array:
 
 
 def _row_after_row(x: Any) -> jax.Array:
-  first = _as_float64(jax.tree.map(lambda part: jnp.zeros(part.shape[1:], part.dtype), x))
-  return lax.scan(lambda total, row: (_plus(total, _as_float64(row)), None), first, x)[0]
+  first = as_float64(jax.tree.map(lambda part: jnp.zeros(part.shape[1:], part.dtype), x))
+  return lax.scan(lambda total, row: (_plus(total, as_float64(row)), None), first, x)[0]
 
 
 def _rows_at_once(x: Any) -> jax.Array:
-  with _float64(True):
-    rows = _as_float64(x)
+  with float64(True):
+    rows = as_float64(x)
     return jnp.sum(rows, axis=0, dtype=rows.dtype)
 
 
@@ -265,7 +295,7 @@ def _as_pair(x: jax.Array) -> Any:
   """Converts float64 to a pair. Any other array stays as it is."""
   if not _is_float(x):
     return x
-  with _float64(True):
+  with float64(True):
     value = lax.convert_element_type(x, np.float32)
     rest = lax.convert_element_type(
       lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32

@@ -128,7 +128,7 @@ def test_ghost_norms_drop_what_the_gradient_drops(key):
   params, loss = model.init(key), models.cross_entropy(model)
   client = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
   keys = ClientKeys(jax.random.key(1), jax.random.key(2))
-  record, scalars = ghost_client(loss, 1.0)(keys, (params,), client)
+  record, scalars = jax.jit(ghost_client(loss, 1.0))(keys, (params,), client)
   update = gradient_step(loss, 1.0)(jax.random.key(2), params, client)
   norm = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(update)))
   np.testing.assert_allclose(record.norm, norm, rtol=1e-3)

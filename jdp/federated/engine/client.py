@@ -27,7 +27,7 @@ class ClientKeys(NamedTuple):
 
 
 class Factored(NamedTuple):
-  """A record whose matrices are not multiplied out, for queries that scale a record by one factor.
+  """A record with matrices that are not multiplied out, for queries that scale it by one factor.
 
   The query sees the norm alone. The records of a chunk are then summed by one product for each
   matrix.
@@ -35,8 +35,8 @@ class Factored(NamedTuple):
   Attributes:
     norm: an upper bound of the record's L2 norm, float32 scalar.
     factor: what the products are to be multiplied with.
-    products: the record divided by `factor`. It is a pytree with a `Product` for each matrix, and
-      zeros for parameters without a gradient.
+    products: the record divided by `factor`. It is a pytree of arrays, with a `Product` in place of
+      some.
   """
 
   norm: jax.Array
@@ -113,9 +113,9 @@ def _bounded_norm(contribution: Contribution) -> jax.Array:
 
 
 def _scaled(products: PyTree, scale: jax.Array) -> PyTree:
-  """The products times a scalar; the zeros stay."""
+  """The products and arrays times a scalar: exactly zero for scale 0, whatever they hold."""
 
   def one(x):
-    return x.scaled(scale) if isinstance(x, Product) else x
+    return x.scaled(scale) if isinstance(x, Product) else jnp.where(scale != 0, scale * x, 0.0)
 
   return jax.tree.map(one, products, is_leaf=lambda x: isinstance(x, Product))

@@ -1,83 +1,85 @@
 """Clips clients by exact norms of gradients that are never computed one by one (ghost norms).
 
-A dense layer has inputs a_r, and a client's loss has derivatives b_r by its outputs. A row r is an
-example, a place in a sequence, or one of several uses of the layer. The client's gradient is sum_r
-a_r b_r^T, whose squared norm is sum_rs <a_r, a_s> <b_r, b_s> (arXiv 2110.05679, Section 4). So two
-small Gram matrices replace a matrix of weights.
+A matrix of weights is multiplied by rows a_r, and a client's loss has derivatives b_r by the
+products. A row r is an example, a place in a sequence, a step of a scan, or one of several uses of
+the weights. The client's gradient is sum_r a_r b_r^T, whose squared norm is sum_rs <a_r, a_s>
+<b_r, b_s> (arXiv 2110.05679, Section 4). So two small Gram matrices replace a matrix of weights.
 
 The sum of all clients' clipped gradients is one product of matrices, with each client's rows scaled
-by its clipping factor (arXiv 2210.00038). All uses of shared weights are rows of one layer, so the
-norm is that of the *summed* gradient. Tied embeddings are covered likewise.
+by its clipping factor (arXiv 2210.00038). All uses of a parameter are rows of one pair of factors,
+so the norm is that of the *summed* gradient.
+
+Which parameters have such rows follows from the loss's program
+(`jdp.federated.engine.weight_uses`). Parameters whose gradient is smaller than its rows are
+differentiated for each client: biases, the scales of LayerNorm, low-rank adapters, layers that are
+applied at many places. So are parameters that are used in any other way.
+
+The norm is made from the very numbers that enter the sum. So the guarantee does not rest on the
+analysis of the program: a use that were missed would make a wrong gradient, within its bound.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import traverse_util
-from jax.extend.core import Literal
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from jdp._equations import applied, read
 from jdp.federated.engine.client import ClientFn, Factored
+from jdp.federated.engine.weight_uses import (
+  INNER,
+  Factors,
+  Inner,
+  Plan,
+  Use,
+  Uses,
+  all_uses,
+  uses_of_parameters,
+)
 from jdp.models.base import Loss, keyed
-from jdp.models.logistic import ClassesFirst
-from jdp.numerics.compensated import Product
+from jdp.numerics.compensated import Product, as_float64, float64
 
 PyTree = Any
-Path = tuple[str, ...]
 
-_UNIT_ROUNDOFF = 2.0**-24
+_UNIT_ROUNDOFF = 2.0**-53
 # Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
 _REDUCTION = 4e-6
-# The default precision of accelerators would exceed the error bound of `_squared_norm`.
-# Tells one trace of JAX from another. It moved between versions.
-_jax: Any = jax
-_trace_state = (
-  _jax.extend.core if hasattr(_jax.extend.core, "get_opaque_trace_state") else _jax.core
-).get_opaque_trace_state
+_LARGEST_INPUT = 2.0**60
+# The default precision of accelerators would exceed the error bound of `_norm_of_factors`.
 _matmul = partial(jnp.matmul, precision="highest")
-_METHODS: Mapping[type, tuple[str, ...]] = {
-  nn.Dense: ("__call__",),
-  nn.Embed: ("__call__", "attend"),
-  ClassesFirst: ("__call__",),
-}
 
 
-class _Use(NamedTuple):
-  """One call of a layer: its module's path, the method called, and what came out.
+class GradientForm(NamedTuple):
+  """How a client's gradient by one parameter is held.
 
-  The output is held by shape and type alone.
+  Attributes:
+    path: of the parameter.
+    size: how many numbers the parameter has.
+    rows: of its factors. None: the gradient itself is computed.
+    reason: why it is. None for factors.
   """
 
-  path: Path
-  method: str
-  output: jax.ShapeDtypeStruct
-
-
-class _Factors(NamedTuple):
-  """A gradient by one matrix of weights: left^T right. Their rows are [r, a] and [r, b]."""
-
-  left: jax.Array
-  right: jax.Array
+  path: str
+  size: int
+  rows: int | None
+  reason: str | None
 
 
 def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   """A client that takes one gradient step, clipped by its ghost norm.
 
-  The loss may be any function of a client's examples that calls a flax network of `nn.Dense` and
-  `nn.Embed` layers. Each layer may be called as often as you like, but not inside `jax.jit`,
-  `nn.scan` or another lifted transformation.
+  The loss may be any function of a client's examples that JAX can differentiate.
 
   Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper
-  bound of its norm: the float32 value plus the most that rounding can take from it. So no update is
-  longer than the clip norm in real numbers. Clipped updates are shorter than those of
-  `jdp.numerics.vectors.clip`, by about 1e-4 of their length. The difference is larger where the
-  client's gradients nearly cancel. A client adds zero if its gradient holds NaN or infinity, or is
-  longer than 1e18. A chunk's sum is made in float64. A user moves the sum of a cohort as
-  `jdp.federated.cohort_sum` says.
+  bound of its norm: the value plus the most that rounding can take from it. So no update is longer
+  than the clip norm in real numbers. Clipped updates are shorter than those of
+  `jdp.numerics.vectors.clip`, by less than 1e-5 of their length. A client adds zero if its gradient
+  holds NaN or infinity, or if an input of a layer is beyond 1e18. A chunk's sum is made in float64.
+  A user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
 
   Args:
     loss: (parameters, examples) -> mean loss.
@@ -86,205 +88,242 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   Returns:
     The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient. Its
     scalar "update_norm" is the upper bound of the record's norm. It expects to be sent a tuple that
-    begins with the parameters, a dict.
+    begins with the parameters.
 
   Raises:
-    ValueError: when tracing, if parameters are used outside of such layers. When the query meets a
-      record, if it does not bound it by one factor for all of its vectors.
+    ValueError: when the query meets a record, if it does not bound it by one factor for all of its
+      vectors.
   """
   loss_of = keyed(loss)
 
   def client_fn(keys, sent, client):
-    params = sent[0]
-    # The loss is traced twice. The same numbers are dropped in both.
-    factors = _gradient_factors(
-      lambda params, client: loss_of(params, client, jax.random.clone(keys.data)), params, client
-    )
-    norm = learning_rate * jnp.sqrt(sum(map(_squared_norm, factors.values())))
-    return Factored(norm, -learning_rate, _products(params, factors)), {"update_norm": norm}
+    gradient = _gradient(loss_of, sent[0], client, keys.data)
+    norm = learning_rate * _norm(gradient)
+    return Factored(norm, -learning_rate, gradient), {"update_norm": norm}
 
   return client_fn
 
 
-def most_rows(loss: Loss, params: PyTree, client: PyTree) -> int | None:
-  """The most rows that a layer has in a client's gradient. None where ghost norms do not apply.
+def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientForm]:
+  """How ghost norms hold a client's gradient, parameter by parameter.
 
   Args:
     loss: (parameters, examples) -> mean loss.
     params: the parameters, or their shapes.
     client: one client's examples, or their shapes.
+
+  >>> from jdp import data, models
+  >>> model = models.logistic_regression((784,), 10)
+  >>> params = jax.eval_shape(model.init, jax.random.key(0))
+  >>> client = data.examples(jnp.zeros((2, 784)), jnp.zeros(2, jnp.int32))
+  >>> for form in gradient_forms(models.cross_entropy(model), params, client):
+  ...   print(form.path, form.rows, form.reason)
+  b None it is no matrix
+  w 2 None
   """
-  loss_of = keyed(loss)
-  try:
-    uses = _survey(
-      lambda params, client: loss_of(params, client, jax.random.key(0)), params, client
+  _, uses = _program(keyed(loss), params, client, jax.random.key(0))
+  reasons = uses.direct | uses.multiplied
+  rows: dict[int, int] = {}
+  for use, times in all_uses(uses.plan):
+    for leaf in use.blocks.keys() - reasons:
+      rows[leaf] = rows.get(leaf, 0) + times * use.num_rows
+  return [
+    GradientForm(
+      jax.tree_util.keystr(path, simple=True, separator="/"), leaf.size, rows.get(i), reasons.get(i)
     )
-  except ValueError:
-    return None
-  return max((math.prod(use.output.shape[:-1]) for use in uses), default=None)
-
-
-def _products(params: PyTree, factors: dict[Path, _Factors]) -> PyTree:
-  """The gradient, with each matrix as a `Product`, and zeros for parameters that the loss does not
-  use.
-  """
-  leaves: dict[Path, Any] = dict(traverse_util.flatten_dict(jax.tree.map(jnp.zeros_like, params)))
-  products = {
-    path: Product(left, right, leaves[path].shape) for path, (left, right) in factors.items()
-  }
-  return traverse_util.unflatten_dict(leaves | products)
-
-
-def _gradient_factors(loss: Loss, params: PyTree, client: PyTree) -> dict[Path, _Factors]:
-  """The factors of a client's gradient, by the parameters' paths."""
-  uses = _survey(loss, params, client)
-
-  # Zeros are added to every layer's output: the loss's derivatives by them are the b_r.
-  def value(added):
-    inputs: list[jax.Array] = []
-
-    def add(use, layer_input, output):
-      inputs.append(layer_input)
-      return output + added[len(inputs) - 1]
-
-    return _watched(loss, params, client, add), inputs
-
-  zeros = [jnp.zeros(use.output.shape, use.output.dtype) for use in uses]
-  derivatives, inputs = jax.grad(value, has_aux=True)(zeros)
-  flat_params = traverse_util.flatten_dict(params)
-  rows: dict[Path, list[_Factors]] = {}
-  for use, x, derivative in zip(uses, inputs, derivatives, strict=True):
-    for name, part in _factors_of_use(use.method, x, derivative, flat_params, use.path).items():
-      rows.setdefault((*use.path, name), []).append(part)
-  return {path: jax.tree.map(lambda *x: jnp.concatenate(x), *parts) for path, parts in rows.items()}
-
-
-def _survey(loss: Loss, params: PyTree, client: PyTree) -> list[_Use]:
-  """Lists the loss's calls of layers, in order.
-
-  Raises:
-    ValueError: if the loss uses parameters in any other way, or calls layers inside a
-      transformation of JAX.
-  """
-  params, client = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), (params, client)
-  )
-  _refuse_inner_calls(loss, params, client)
-  uses: list[_Use] = []
-
-  def without_layers(params, client):
-    # The output still depends on the layer's input, but on no parameter of the layer. So whatever
-    # parameter the loss depends on here is used outside of layers.
-    def cut(use, layer_input, output):
-      uses.append(use)
-      return jnp.full_like(output, jnp.sum(layer_input).astype(output.dtype))
-
-    return _watched(loss, params, client, cut)
-
-  jaxpr = jax.make_jaxpr(without_layers)(params, client).jaxpr
-  # Backwards from the loss: the variables it depends on.
-  needed = set(jaxpr.outvars)
-  for equation in reversed(jaxpr.eqns):
-    if needed.intersection(equation.outvars):
-      needed.update(v for v in equation.invars if not isinstance(v, Literal))
-  paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-  outside = [
-    path for path, variable in zip(paths, jaxpr.invars, strict=False) if variable in needed
+    for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(params))
   ]
-  if outside:
-    raise ValueError(
-      f"Expected parameters of nn.Dense and nn.Embed layers alone, got {', '.join(outside)} used "
-      "outside of them; set ghost_norms=False."
+
+
+def _program(
+  loss: Loss, params: PyTree, client: PyTree, key: jax.Array
+) -> tuple[ClosedJaxpr, Uses]:
+  """The loss's program for one client, and what it does with the parameters."""
+  shapes = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), (params, client, key)
+  )
+  program = jax.make_jaxpr(loss)(*shapes)
+  leaves = [leaf.shape for leaf in jax.tree.leaves(params)]
+  return program, uses_of_parameters(program.jaxpr, leaves)
+
+
+def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyTree:
+  """A client's gradient: a pytree like the parameters, with a `Product` for each with factors."""
+  leaves, structure = jax.tree.flatten(params)
+  program, uses = _program(loss, params, client, key)
+  others = jax.tree.leaves((client, key))
+
+  # Zeros are added to the result of every use: the loss's derivatives by them are the b_r.
+  def value(direct, added):
+    own = [direct.get(i, leaf) for i, leaf in enumerate(leaves)]
+    (result,), data = _run(program.jaxpr, program.consts, [*own, *others], uses.plan, added)
+    return result, data
+
+  direct = {i: leaves[i] for i in uses.direct}
+  made, data = jax.grad(value, (0, 1), has_aux=True)(direct, _zeros(uses.plan))
+  gradients, derivatives = made
+  for i, parts in _factors(uses.plan, data, derivatives).items():
+    product = _product(parts, leaves[i].shape)
+    gradients[i] = _matrix(product) if i in uses.multiplied else product
+  return jax.tree.unflatten(structure, [gradients[i] for i in range(len(leaves))])
+
+
+def _matrix(product: Product) -> jax.Array:
+  """The matrix of a product without single rows."""
+  return jnp.matmul(product.left.T, product.right).reshape(product.shape)
+
+
+def _zeros(plan: Plan) -> PyTree:
+  """Zeros like the results of all uses. In a scan, its steps are the first axis."""
+
+  def of_part(part):
+    if isinstance(part, Use):
+      return jnp.zeros(part.output.shape, part.output.dtype)
+    lead = () if part.length is None else (part.length,)
+    return jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), x.dtype), _zeros(part.plan))
+
+  return {number: of_part(part) for number, part in plan.items()}
+
+
+def _run(
+  code: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], plan: Plan, added: PyTree
+) -> tuple[list[Any], PyTree]:
+  """Runs a program with something added to the results of all uses.
+
+  Returns:
+    Its results, and the data of all uses in the form of `_zeros`.
+  """
+  values = dict(zip((*code.constvars, *code.invars), (*consts, *arguments), strict=True))
+  data = {}
+  for number, eqn in enumerate(code.eqns):
+    part = plan.get(number)
+    if isinstance(part, Inner):
+      operands = [read(values, atom) for atom in eqn.invars]
+      results, data[number] = _run_inner(eqn, operands, part, added[number])
+    else:
+      results = applied(code, eqn, values.__getitem__)
+    if isinstance(part, Use):
+      results = [results[0] + added[number]]
+      data[number] = read(values, eqn.invars[part.data])
+    values.update(zip(eqn.outvars, results, strict=True))
+  return [read(values, atom) for atom in code.outvars], data
+
+
+def _run_inner(
+  eqn: Any, operands: Sequence[Any], part: Inner, added: PyTree
+) -> tuple[Sequence[Any], PyTree]:
+  """Runs the equation of a part that has uses: see `_run`."""
+  name, params = eqn.primitive.name, eqn.params
+  program = params[INNER[name]]
+  code, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
+
+  def run(arguments, added):
+    return _run(code, consts, arguments, part.plan, added)
+
+  if name == "scan":
+    fixed, carried = params["num_consts"], params["num_carry"]
+
+    def step(carry, inputs):
+      own, added = inputs
+      results, data = run([*operands[:fixed], *carry, *own], added)
+      return results[:carried], (results[carried:], data)
+
+    carry, (outputs, data) = lax.scan(
+      step,
+      list(operands[fixed : fixed + carried]),
+      (list(operands[fixed + carried :]), added),
+      length=params["length"],
+      reverse=params["reverse"],
+      unroll=params["unroll"],
     )
-  return uses
+    return [*carry, *outputs], data
+  if name in ("checkpoint", "remat2"):
+    run = jax.checkpoint(run, prevent_cse=params["prevent_cse"], policy=params["policy"])
+  return run(list(operands), added)
 
 
-def _refuse_inner_calls(loss: Loss, params: PyTree, client: PyTree) -> None:
-  """Refuses a loss that calls layers inside `jax.jit` or another transformation.
+def _factors(plan: Plan, data: PyTree, derivatives: PyTree) -> dict[int, list[Factors]]:
+  """The factors of all uses, by the parameter's number."""
+  found: dict[int, list[Factors]] = {}
+  for number, part in plan.items():
+    inputs = data[number], derivatives[number]
+    if isinstance(part, Use):
+      own = _factors_of_use(part, *inputs)
+    elif part.length is None:
+      own = _factors(part.plan, *inputs)
+    else:
+      steps = jax.vmap(partial(_factors, part.plan))(*inputs)
+      own = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
+    for leaf, parts in own.items():
+      found.setdefault(leaf, []).extend(parts)
+  return found
 
-  Nothing is changed in this trace, so a jitted part may keep it. If a changed one were kept, every
-  later call of that part would use it.
+
+def _factors_of_use(use: Use, data: jax.Array, derivative: jax.Array) -> dict[int, list[Factors]]:
+  """The factors of one use, of which each parameter in the weights has its rows and columns."""
+  left, right = use.factors(data, derivative.astype(jnp.float32))
+
+  def of_block(block):
+    if use.looks_up:
+      return Factors(left, right)
+    own = Factors(left[:, block.rows].astype(jnp.float32), right[:, block.columns])
+    return Factors(own.right, own.left) if block.turned else own
+
+  return {leaf: [of_block(block)] for leaf, block in use.blocks.items()}
+
+
+def _product(parts: Sequence[Factors], shape: tuple[int, ...]) -> Product:
+  """The gradient by one parameter, from the factors of all its uses."""
+
+  def joined(lookups):
+    own = [part for part in parts if (part.left.ndim == 1) is lookups]
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *own) if own else (None, None)
+
+  left, right = joined(False)
+  return Product(left, right, shape, *joined(True))
+
+
+def _norm(gradient: PyTree) -> jax.Array:
+  """An upper bound of the norm of a gradient."""
+  parts = jax.tree.leaves(gradient, is_leaf=lambda x: isinstance(x, Product))
+  norms = [_norm_of_product(x) if isinstance(x, Product) else _norm_of_array(x) for x in parts]
+  return _norm_of_array(jnp.stack(norms))
+
+
+def _norm_of_array(x: jax.Array) -> jax.Array:
+  """An upper bound of the norm of an array. It is scaled, as squares vanish below 1e-38."""
+  largest = jnp.max(jnp.abs(x))
+  largest = jnp.where(largest > 0, largest, 1.0)
+  return largest * jnp.sqrt((1 + _REDUCTION) * jnp.sum((x / largest) ** 2))
+
+
+def _norm_of_product(product: Product) -> jax.Array:
+  """An upper bound of the norm of one client's matrix, tight but for rounding.
+
+  Let T be the sum of the norms of all rows' a_r b_r^T. Products of length n and sums of m numbers
+  are rounded by at most (n + m) u T^2 together, in any order. In float32 that is much where rows
+  cancel, and squares vanish below 1e-38.
   """
-
-  def watch(params, client):
-    outside = _trace_state()
-
-    def keep(use, layer_input, output):
-      if _trace_state() != outside:
-        raise ValueError(
-          "Expected layers outside of jax.jit, jax.vmap and nn.scan, got one inside; call the "
-          "model without them, or set ghost_norms=False."
-        )
-      return output
-
-    return _watched(loss, params, client, keep)
-
-  jax.eval_shape(watch, params, client)
-
-
-def _watched(
-  loss: Loss,
-  params: PyTree,
-  client: PyTree,
-  change: Callable[[_Use, jax.Array, jax.Array], jax.Array],
-) -> jax.Array:
-  """The loss, with `change(use, input, output)` in place of every layer's output."""
-
-  def intercept(call, args, kwargs, context):
-    output = call(*args, **kwargs)
-    if context.method_name not in _METHODS.get(type(context.module), ()):
-      return output
-    shape = jax.ShapeDtypeStruct(output.shape, output.dtype)
-    return change(_Use(context.module.path, context.method_name, shape), args[0], output)
-
-  with nn.intercept_methods(intercept):
-    return loss(params, client)
-
-
-def _factors_of_use(
-  method: str,
-  x: jax.Array,
-  derivative: jax.Array,
-  flat_params: Mapping[Path, jax.Array],
-  path: Path,
-) -> dict[str, _Factors]:
-  """The factors of one use, by the name of the layer's parameter.
-
-  The table of an embedding is [words, features], and logistic regression's weights are [classes,
-  features].
-  """
-  derivative = _as_rows(derivative)
-  ones = jnp.ones((len(derivative), 1))
-  if (*path, "embedding") in flat_params:
-    if method == "attend":
-      return {"embedding": _Factors(derivative, _as_rows(x))}
-    words = jax.nn.one_hot(x.reshape(-1), flat_params[(*path, "embedding")].shape[0])
-    return {"embedding": _Factors(words, derivative)}
-  if (*path, "w") in flat_params:
-    return {"w": _Factors(derivative, _as_rows(x)), "b": _Factors(ones, derivative)}
-  parts = {"kernel": _Factors(_as_rows(x), derivative)}
-  if (*path, "bias") in flat_params:
-    parts["bias"] = _Factors(ones, derivative)
-  return parts
-
-
-def _as_rows(x: jax.Array) -> jax.Array:
-  """[..., d] as float32 [rows, d]."""
-  return x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-
-
-def _squared_norm(factors: _Factors) -> jax.Array:
-  """An upper bound of the squared norm of one client's left^T right, tight but for rounding.
-
-  Let T = sum_r |a_r| |b_r|. Products of length n are rounded by at most n u T^2 together, in any
-  order of summation.
-  """
-  left, right = factors
-  (rows, a), b = left.shape, right.shape[1]
-  # The Gram matrices of few rows, or the gradient itself of many: whichever takes fewer products.
-  if rows * (a + b) < a * b:
-    square, length = jnp.sum(_matmul(left, left.T) * _matmul(right, right.T)), a + b
-  else:
-    square, length = jnp.sum(_matmul(left.T, right) ** 2), 2 * rows
-  size = jnp.sum(jnp.sqrt(jnp.sum(left**2, axis=1) * jnp.sum(right**2, axis=1)))
-  return square + (_UNIT_ROUNDOFF * length + _REDUCTION) * size**2
+  left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
+  usable = jnp.bool_(True)
+  with float64(True):
+    squares, lengths = [], []
+    if left is not None and right is not None:
+      # A product with a larger number would lose what float32 cannot hold of the other.
+      usable = jnp.max(jnp.abs(left)) < _LARGEST_INPUT
+      by_left, by_right = as_float64(left), as_float64(right)
+      grams = _matmul(by_left, by_left.T), _matmul(by_right, by_right.T)
+      squares.append(jnp.sum(grams[0] * grams[1]))
+      lengths.append(jnp.sqrt(jnp.diagonal(grams[0]) * jnp.diagonal(grams[1])))
+    if numbers is not None and rows is not None:
+      by_rows = as_float64(rows)
+      gram = _matmul(by_rows, by_rows.T)
+      squares.append(jnp.sum(jnp.where(numbers[:, None] == numbers[None], gram, 0.0)))
+      lengths.append(jnp.sqrt(jnp.diagonal(gram)))
+      if left is not None:
+        squares.append(2 * jnp.sum(by_left[:, numbers] * _matmul(by_right, by_rows.T)))
+    size, count = sum(map(jnp.sum, lengths)), sum(map(len, lengths))
+    width = sum(x.shape[1] for x in (left, right, rows) if x is not None)
+    square = sum(squares) + _UNIT_ROUNDOFF * (width + count**2) * size**2
+    norm = lax.convert_element_type(jnp.sqrt(square), np.float32)
+  return jnp.where(usable, (1 + _REDUCTION) * norm, jnp.nan)

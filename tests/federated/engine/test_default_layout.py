@@ -35,6 +35,19 @@ LOGISTIC, CNN = logistic_regression(SHAPE, 10), small_cnn(SHAPE, 10)
 WIDE = models.from_flax(
   nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(100), nn.relu, nn.Dense(10)]), SHAPE
 )
+# Its second layer has 8,000 weights and 60 rows an example, so its gradient is smaller.
+MIXED = models.from_flax(
+  nn.Sequential(
+    [
+      lambda x: x.reshape(x.shape[0], -1),
+      nn.Dense(100),
+      lambda x: jnp.tile(x[:, None], (1, 60, 1)),
+      nn.Dense(80),
+      lambda x: x.mean(axis=1),
+    ]
+  ),
+  SHAPE,
+)
 SERVER = optax.sgd(1.0)
 AVERAGE = fixed_denominator(flat_clipping(1.0), 1.0, 8.0)
 PER_LAYER = fixed_denominator(
@@ -79,7 +92,8 @@ ONE_BY_ONE = CohortLayout(1)
     (LOGISTIC, local_sgd(cross_entropy(LOGISTIC), 0.1, batch_size=1), 1, AVERAGE, ONE_BY_ONE),
     (LOGISTIC, step(LOGISTIC), 1, PER_LAYER, ONE_BY_ONE),
     (LOGISTIC, step(LOGISTIC), 1, UNMARKED, ONE_BY_ONE),
-    (LOGISTIC, step(LOGISTIC, over_examples), 1, AVERAGE, ONE_BY_ONE),
+    (LOGISTIC, step(LOGISTIC, over_examples), 1, AVERAGE, CohortLayout(256, ghost_norms=True)),
+    (MIXED, step(MIXED), 1, AVERAGE, ONE_BY_ONE),
   ],
   ids=[
     "example",
@@ -91,6 +105,7 @@ ONE_BY_ONE = CohortLayout(1)
     "a bound for each layer",
     "a query unknown",
     "a model under vmap",
+    "many weights that have a gradient",
   ],
 )
 def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, query, expected):
@@ -112,7 +127,7 @@ def test_a_compiled_loss_is_left_as_it_was():
   model = Model(LOGISTIC.init, jax.jit(LOGISTIC.apply))
   params = LOGISTIC.init(jax.random.key(0))
   client = Examples(jnp.ones((2, *SHAPE)), jnp.zeros(2, jnp.int32), jnp.ones(2))
-  assert layout(model, step(model), 2) == ONE_BY_ONE
+  assert layout(model, step(model), 2) == CohortLayout(128, ghost_norms=True)
   gradients = [jax.grad(cross_entropy(own))(params, client) for own in (model, LOGISTIC)]
   jax.tree.map(np.testing.assert_array_equal, *gradients)
   assert np.any(gradients[0]["w"])
@@ -133,7 +148,7 @@ def test_a_round_is_the_one_of_its_layout_and_a_chunk_size_alone_keeps_gradients
     keys = jax.random.key(0), jax.random.key(1)
     return np.asarray(jax.jit(made.round)(*keys, made.init(params), clients)[0].params["w"])
 
-  chosen, ghost = weights(), weights(ghost_norms=True, chunk_size=1)
+  chosen, ghost = weights(), weights(ghost_norms=True, chunk_size=2)
   np.testing.assert_array_equal(chosen, ghost)
   assert np.any(chosen != weights(chunk_size=1))
 

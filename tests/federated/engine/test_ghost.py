@@ -14,7 +14,7 @@ from jdp.data import Examples
 from jdp.federated import gradient_step
 from jdp.federated.engine.client import ClientKeys, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
-from jdp.federated.engine.ghost_norms import _Factors, _squared_norm, ghost_client
+from jdp.federated.engine.ghost_norms import _norm_of_product, ghost_client
 from jdp.federated.estimators import (
   adaptive_average,
   clipped_denominator,
@@ -24,8 +24,9 @@ from jdp.federated.estimators import (
   true_average,
 )
 from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
-from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
+from jdp.models import Model, cross_entropy, logistic_regression
 from jdp.numerics import vectors
+from jdp.numerics.compensated import Product
 from jdp.queries import gaussian_sum
 from jdp.sampling import Sample, poisson
 
@@ -52,15 +53,6 @@ class _Tied(nn.Module):
     table = nn.Embed(WORDS, FEATURES)
     hidden = nn.tanh(nn.Dense(FEATURES)(table(x.astype(jnp.int32))))
     return table.attend(hidden).mean(axis=1)
-
-
-class _Leaky(nn.Module):
-  """Uses the table outside of its layer too."""
-
-  @nn.compact
-  def __call__(self, x):
-    table = nn.Embed(WORDS, FEATURES)
-    return table(x.astype(jnp.int32)).mean(axis=1) @ table.embedding.T
 
 
 def model(network):
@@ -149,7 +141,7 @@ def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   )
   gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
   for user, norm in enumerate(jax.vmap(vectors.l2_norm)(gradients).tolist()):
-    assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 2e-4)
+    assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 1e-5)
 
 
 @pytest.mark.slow
@@ -220,23 +212,6 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("network", "inputs"),
-  [
-    (small_cnn((16, 16), WORDS), (16, 16)),
-    (model(_Leaky()), (LENGTH,)),
-  ],
-  ids=["convolutions", "a table used outside"],
-)
-def test_parameters_outside_of_layers_are_refused(network, inputs):
-  clients = CLIENTS._replace(inputs=np.zeros((USERS, EXAMPLES, *inputs), np.float32))
-  with pytest.raises(
-    ValueError, match=r"Expected parameters of nn.Dense .* alone, got .* used outside"
-  ):
-    run(network, AVERAGES["fixed"], clients, ghost=True)
-
-
-@pytest.mark.slow
 def test_a_query_with_several_bounds_is_refused():
   network = NETWORKS["dense"]
   average = fixed_denominator(per_layer_clipping(parameters(network), S), 0.0, 5.0)
@@ -247,12 +222,12 @@ def test_a_query_with_several_bounds_is_refused():
 @pytest.mark.slow
 def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
   """Users whose gradient is their input; chunks summed in float32 would move by 1e-4 more."""
-  network = nn.Dense(1, use_bias=False)
+  network = nn.Dense(2, use_bias=False)
 
   def loss(params, inputs):
-    return -jnp.mean(network.apply({"params": params}, inputs))
+    return -jnp.mean(network.apply({"params": params}, inputs)[:, 0])
 
-  query, params = gaussian_sum(1.0, 1.0), {"kernel": jnp.zeros((3, 1))}
+  query, params = gaussian_sum(1.0, 1.0), {"kernel": jnp.zeros((3, 2))}
   summand = contribution(ghost_client(loss, 1.0), query, None, diagnose=False)
   others = np.r_[np.ones(2048), np.full(2048, -0.99 * 2.0**-13)]
   count = len(others) + 1
@@ -278,10 +253,25 @@ def test_no_norm_rests_on_products_of_lower_precision(precision, wide):
   1.0066.
   """
   rows, columns = (2, 40) if wide else (40, 2)
-  factors = _Factors(jnp.ones((rows, columns)), jnp.ones((rows, columns)))
+  product = Product(jnp.ones((rows, columns)), jnp.ones((rows, columns)), (columns, columns))
   with jax.default_matmul_precision(precision):
-    jaxpr = jax.make_jaxpr(_squared_norm)(factors)
+    jaxpr = jax.make_jaxpr(_norm_of_product)(product)
   text = str(jaxpr)
   assert (
     text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
   )
+
+
+@pytest.mark.parametrize("inputs", [[3e-20], [1.0, 3e-20]], ids=["one row", "beside another row"])
+def test_no_norm_is_lost_in_the_squares_of_small_inputs(inputs):
+  """A square below 1e-38 is zero in float32, while the derivative may be as large as 1e18."""
+  left = np.tile(np.float32(inputs)[:, None], (1, 100))
+  right = np.where(left[:, :2] == 1, 1e-18, 1e18).astype(np.float32)
+  norm = _norm_of_product(Product(jnp.asarray(left), jnp.asarray(right), (100, 2)))
+  exact = np.linalg.norm(left.astype(np.float64).T @ right.astype(np.float64))
+  assert exact * (1 - 1e-6) <= norm <= exact * (1 + 1e-5)
+
+
+def test_an_input_beyond_the_range_adds_nothing():
+  left, right = jnp.full((1, 4), 2.0**61), jnp.full((1, 4), 1e-38)
+  assert jnp.isnan(_norm_of_product(Product(left, right, (4, 4))))
