@@ -142,9 +142,9 @@ def _cost(
 def _compared(cost: float | str, unsampled: float | str) -> str:
   """A cell of the table; a part in a thousand is what overflows of samples cost."""
   if isinstance(cost, str):
-    return "refused"
+    return "no"
   if math.isinf(cost):
-    return "none"
+    return "∞"
   if isinstance(unsampled, str) or math.isclose(cost, unsampled, rel_tol=1e-3):
     return "same"
   return "less" if cost < unsampled else "more"
