@@ -18,7 +18,9 @@ def stacked(stddevs, numbers=None):
 
   numbers = jnp.arange(count, dtype=jnp.int32) if numbers is None else jnp.asarray(numbers)
   stddevs = jnp.asarray(stddevs, jnp.float32)
-  return jax.device_get(jax.lax.scan(lambda _, args: (None, one(*args)), None, (numbers, stddevs))[1])
+  return jax.device_get(
+    jax.lax.scan(lambda _, args: (None, one(*args)), None, (numbers, stddevs))[1]
+  )
 
 
 def test_each_event_is_the_one_that_its_constructor_makes():
