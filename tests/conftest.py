@@ -4,6 +4,7 @@ twice.
 
 import os
 import sys
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
@@ -15,10 +16,21 @@ import pytest
 
 from jdp.queries import gaussian
 
+# Programs, small ones too, are compiled once for all workers and the processes that tests start.
+_programs = tempfile.TemporaryDirectory(prefix="jdp-programs-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _programs.name)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_legacy_prng_key", "error")
 jax.config.update("jax_debug_key_reuse", True)
+
+
+def pytest_unconfigure():
+  _programs.cleanup()
 
 
 @pytest.fixture

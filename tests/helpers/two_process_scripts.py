@@ -1,5 +1,6 @@
 """Starts a script in two processes that JAX knows of as one program."""
 
+import os
 import pathlib
 import socket
 import subprocess
@@ -21,6 +22,7 @@ def start(script, output, *, devices):
       [sys.executable, ROOT / "tests" / "helpers" / script, str(port), str(number), output],
       cwd=ROOT,
       env={
+        **os.environ,
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",

@@ -1,5 +1,6 @@
 """Several processes compute what one process computes."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def test_a_loop_that_looks_at_no_result_survives(loop):
   """Before states waited for themselves, such loops were aborted after a minute."""
   script = SCRIPTS / "unsynchronised_rounds.py"
   environment = {
+    **os.environ,
     "PYTHONPATH": str(ROOT),
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
