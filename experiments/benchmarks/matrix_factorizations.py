@@ -31,6 +31,7 @@ _PYTHON = flags.DEFINE_string(
 _ONLY = flags.DEFINE_list("settings", [], "Numbers of the settings, from 0. Default: all.")
 _LIMIT = flags.DEFINE_float("limit", 600.0, "Seconds after which a peer's search is stopped.")
 _SCRIPT = pathlib.Path(__file__).parent / "peers" / "jax_privacy_strategies.py"
+_LAST = 60  # characters of what a search that failed says, of which the first repeat themselves
 _EQUAL = 1 + 1e-6  # the errors' ratio up to which neither strategy counts as worse
 
 
@@ -118,7 +119,7 @@ def _theirs(setting: Setting, python: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
       return {"seconds": _LIMIT.value, "error": None, "note": "stopped"}
     except subprocess.CalledProcessError as failed:
-      return {"seconds": None, "error": None, "note": failed.stderr.strip().splitlines()[-1]}
+      return {"seconds": None, "error": None, "note": failed.stderr.strip()[-_LAST:]}
     seconds = float(done.stdout.split()[-1])
     return {"seconds": seconds, "error": error(_strategy(setting, np.load(path)), setting)}
 
