@@ -661,6 +661,7 @@ BY_FUNCTION = {
   "jdp.audits.scores.best_outcomes": _SCORES,
   "jdp.audits.canaries.cosines": {"update": np.ones(8, np.float32)},
   "jdp.audits.canaries.one_shot_estimate": {"dim": 8},
+  "jdp.audits.channels.attainable_bound": {"bound": _EPSILON_OF},
   "jdp.audits.channels.binned_channel": {"laws": [stats.norm(), stats.norm(1)]},
   "jdp.audits.local_audit.projection_on": {"difference": np.ones(2, np.float32)},
   "jdp.audits.local_audit.opposite_inputs": {"radius": 1.0},
