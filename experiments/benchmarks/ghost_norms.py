@@ -10,6 +10,7 @@ their ratios are of medians.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -90,13 +91,12 @@ def _measured(
   cases: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], baseline: str, clients: int
 ) -> Iterator[dict[str, Any]]:
   """A row for each case: its time and memory, and their ratios to the baseline's."""
-  compiled = {name: jax.jit(run).lower(*args).compile() for name, (run, args) in cases.items()}
-  memory = {name: own.memory_analysis().temp_size_in_bytes for name, own in compiled.items()}
-  timed = {
-    name: harness.Case(lambda own=own, args=cases[name][1]: own(*args), clients)
-    for name, own in compiled.items()
-  }
-  timings = harness.compare(timed, baseline=baseline, rounds=harness.ROUNDS.value)
+  timed, memory = {}, {}
+  for name, (run, args) in cases.items():
+    compiled: Any = jax.jit(run).lower(*args).compile()
+    memory[name] = compiled.memory_analysis().temp_size_in_bytes
+    timed[name] = harness.Case(partial(compiled, *args), clients)
+  timings: Any = harness.compare(timed, baseline=baseline, rounds=harness.ROUNDS.value)
   base = next(timing for timing in timings if timing.name == baseline)
   for timing in timings:
     yield {
@@ -116,7 +116,8 @@ def _layer_rows(name: str, module: nn.Module, shape: tuple[int, ...]) -> Iterato
   params = jax.jit(module.init)(jax.random.key(1), data[0])["params"]
 
   def loss(params, inputs):
-    return jnp.mean(jnp.sin(module.apply({"params": params}, inputs)))
+    outputs: Any = module.apply({"params": params}, inputs)
+    return jnp.mean(jnp.sin(outputs))
 
   step = federated.gradient_step(loss, 1.0)
   ghost = ghost_client(loss, 1.0)

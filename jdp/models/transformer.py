@@ -4,6 +4,9 @@ Its parts are those of arXiv 1706.03762, with layers normalised before each part
 in `jdp.models.language_model`, and so is the loss (`jdp.models.next_word_loss`).
 """
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 from flax import nnx, traverse_util
@@ -27,9 +30,10 @@ class _Projection(nnx.Linear):
     if rank is not None:
       setattr(self, _ADAPTER, nnx.LoRA(inputs, rank, outputs, rngs=rngs))
 
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
     adapter = getattr(self, _ADAPTER, None)
-    return super().__call__(x) if adapter is None else super().__call__(x) + adapter(x)
+    outputs = super().__call__(inputs, out_sharding)
+    return outputs if adapter is None else outputs + adapter(inputs)
 
 
 class _Block(nnx.Module):
@@ -144,7 +148,8 @@ def transformer(
       vocabulary_size, max_length, width, num_heads, num_layers, adapter_rank, rngs
     )
 
-  init, predict, _ = from_flax(network, (max_length,), dtype=jnp.int32)
+  made = from_flax(network, (max_length,), dtype=jnp.int32)
+  init, predict = made.init, cast(Callable[..., Prediction], made.apply)
   return LanguageModel(init, lambda params, words: predict(params, words).logits(), predict)
 
 

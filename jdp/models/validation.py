@@ -1,13 +1,13 @@
 """What is wrong with a model for private training, found by running it once."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from jdp._arguments import checked
 from jdp._equations import applied
@@ -199,14 +199,18 @@ def _operations(
       pairs, further = _operations(inner, list(map(read, eqn.invars)), place, places)
       operations += further
     else:
-      runs = (applied(code, eqn, lambda atom, run=run: values[atom][run]) for run in (0, 1))
-      pairs = list(zip(*runs, strict=True))
+      pairs = list(zip(*(_results(code, eqn, values, run) for run in (0, 1)), strict=True))
       mixes = jnp.any(jnp.stack([_differs_too_much(*pair) for pair in pairs]))
       pairs = [(one, _chosen(mixes, one, other)) for one, other in pairs]
       operations.append((place, mixes))
       places.append(place)
     values.update(zip(eqn.outvars, pairs, strict=True))
   return list(map(read, code.outvars)), operations
+
+
+def _results(code: Jaxpr, eqn: Any, values: Mapping[Any, _Pair], run: int) -> Sequence[Any]:
+  """The results of one operation in one of the two runs."""
+  return applied(code, eqn, lambda atom: values[atom][run])
 
 
 def _is_key(x: Any) -> bool:

@@ -170,7 +170,10 @@ def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyT
 
 def _matrix(product: Product) -> jax.Array:
   """The matrix of a product without single rows."""
-  return jnp.matmul(product.left.T, product.right).reshape(product.shape)
+  left, right = product.left, product.right
+  assert left is not None
+  assert right is not None
+  return jnp.matmul(left.T, right).reshape(product.shape)
 
 
 def _zeros(plan: Plan) -> PyTree:

@@ -88,11 +88,11 @@ class _View(NamedTuple):
   """Parameters after reshaping, transposing and joining.
 
   Attributes:
-    index: where each entry lies in all parameters one after the other. -1: in none.
+    entries: where each entry lies in all parameters one after the other. -1: in none.
     leaves: the numbers of the parameters in it.
   """
 
-  index: np.ndarray
+  entries: np.ndarray
   leaves: frozenset[int]
 
 
@@ -144,7 +144,9 @@ def uses_of_parameters(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]) -> Uses:
     plan = _walk(jaxpr, views, offsets, others)
     if not others:  # All uses are known, and so is what they cost.
       dear = _not_smaller(plan, {i for i, view in enumerate(views) if view is not None})
-      unfolded = {leaf for use, _ in all_uses(plan) if use.unfolds for leaf in use.blocks}
+      known = [use for use, _ in all_uses(plan)]
+      unfolded = {leaf for use in known if use.unfolds for leaf in use.blocks}
+      unfolded -= {leaf for use in known if use.looks_up for leaf in use.blocks}
       others = {leaf: reason for leaf, reason in dear.items() if leaf not in unfolded}
     if not others:
       return Uses(plan, reasons, dear)
@@ -200,7 +202,7 @@ def _changed_view(eqn: Any, operands: Sequence[_View | None]) -> _View | None:
   if not jnp.issubdtype(result.dtype, jnp.floating):
     return None
   indices = [
-    np.full(atom.aval.shape, -1) if view is None else view.index
+    np.full(atom.aval.shape, -1) if view is None else view.entries
     for atom, view in zip(eqn.invars, operands, strict=True)
   ]
   if name == "transpose":
@@ -222,7 +224,7 @@ def _use(eqn: Any, operands: Sequence[_View | None], offsets: np.ndarray) -> Use
   (which,) = (i for i, view in enumerate(operands) if view)
   view = operands[which]
   assert view is not None
-  product = _RULES[eqn.primitive.name](eqn, which, view.index)
+  product = _RULES[eqn.primitive.name](eqn, which, view.entries)
   if product is None:
     return None
   blocks = {}
@@ -241,7 +243,7 @@ def _use(eqn: Any, operands: Sequence[_View | None], offsets: np.ndarray) -> Use
 def _block(matrix: np.ndarray, first: int, end: int) -> Block | None:
   """The block of a matrix of indices that has all from `first` to `end` in order, or None."""
   inside = (matrix >= first) & (matrix < end)
-  rows, columns = (_slice(inside.any(axis)) for axis in (1, 0))
+  rows, columns = (_slice(np.flatnonzero(inside.any(axis))) for axis in (1, 0))
   block = matrix[rows, columns]
   for turned, straight in ((False, block), (True, block.T)):
     if np.array_equal(straight.ravel(), np.arange(first, end)) and inside.sum() == block.size:
@@ -249,9 +251,8 @@ def _block(matrix: np.ndarray, first: int, end: int) -> Block | None:
   return None
 
 
-def _slice(chosen: np.ndarray) -> slice:
-  """From the first place that is chosen to the last."""
-  (places,) = np.nonzero(chosen)
+def _slice(places: np.ndarray) -> slice:
+  """From the first place to the last."""
   return slice(int(places[0]), int(places[-1]) + 1)
 
 
