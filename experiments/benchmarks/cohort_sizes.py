@@ -48,16 +48,13 @@ def measure(model: str, clients: int, devices: int, processes: int = 1) -> dict[
   }
   workers = [
     subprocess.Popen(
-      [
-        *(sys.executable, _HERE / _SCRIPT, model, str(clients), *together),
-        *([str(number)] if together else []),
-      ],
+      [sys.executable, str(_HERE / _SCRIPT), model, str(clients), *own],
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
       env=environment,
       text=True,
     )
-    for number in range(processes)
+    for own in ([*together, str(number)] if together else [] for number in range(processes))
   ]
   said = [worker.communicate()[0] for worker in workers]
   if any(worker.returncode for worker in workers):
@@ -106,6 +103,8 @@ def plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
 def main(argv: Sequence[str]) -> None:
   """Measures and prints a row for each size, and for each way to weak scaling."""
   del argv
+  if _PLOT.value and not harness.JSON.value:
+    raise app.UsageError("Expected --json with --plot, which draws its rows; name a file.")
   cores = os.cpu_count() or 1
   cases = [(int(size), cores, 1, "size") for size in _SIZES.value if size]
   if _EACH.value:
@@ -126,11 +125,10 @@ def main(argv: Sequence[str]) -> None:
       if harness.JSON.value:
         with pathlib.Path(harness.JSON.value).open("a") as file:
           file.write(json.dumps({**row, "machine": harness.machine()}) + "\n")
-  if _PLOT.value:
+  if _PLOT.value and harness.JSON.value:
     lines = pathlib.Path(harness.JSON.value).read_text().splitlines()
-    plot(
-      [row for row in map(json.loads, lines) if row["title"] == "size"], pathlib.Path(_PLOT.value)
-    )
+    rows = [row for row in map(json.loads, lines) if row["title"] == "size"]
+    plot(rows, pathlib.Path(_PLOT.value))
 
 
 if __name__ == "__main__":
