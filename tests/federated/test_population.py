@@ -222,10 +222,10 @@ ELSEWHERE = {
   "adaptive_average", "add_updates", "arrivals", "average_model", "average_predictions",
   "client_mesh", "clipped_denominator", "dp_fedavg", "evaluate_users", "exact_update", "fastest",
   "fixed_denominator", "flat_clipping", "gaussian_update", "per_layer_clipping",
-  "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd", "no_improvement",
-  "p_norm_descent",
-  "passes", "privatize", "proximal_point", "record_like", "release", "replicate",
-  "secure_aggregation", "shard", "spread_instances", "true_average", "use_all_cores",
+  "gradient_forms", "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd",
+  "no_improvement", "p_norm_descent", "passes", "privatize", "proximal_point", "record_like",
+  "release", "replicate", "secure_aggregation", "shard", "spread_instances", "true_average",
+  "use_all_cores",
   "weight_by_examples",
 }  # fmt: skip
 

@@ -18,6 +18,8 @@ The norm is made from the very numbers that enter the sum. So the guarantee does
 analysis of the program: a use that were missed would make a wrong gradient, within its bound.
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,8 +51,8 @@ _UNIT_ROUNDOFF = 2.0**-53
 # Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
 _REDUCTION = 4e-6
 _LARGEST_INPUT = 2.0**60
-# The default precision of accelerators would exceed the error bound of `_norm_of_factors`.
-_matmul = partial(jnp.matmul, precision="highest")
+# The default precision of accelerators would exceed the error bound of `_norm_of_product`.
+_product64 = partial(lax.dot_general, precision=lax.Precision.HIGHEST)
 
 
 class GradientForm(NamedTuple):
@@ -308,25 +310,45 @@ def _norm_of_product(product: Product) -> jax.Array:
   cancel, and squares vanish below 1e-38.
   """
   left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
-  usable = jnp.bool_(True)
-  with float64(True):
-    squares, lengths = [], []
+  usable, squares, lengths = jnp.bool_(True), [], []
+  if left is not None and right is not None:
+    # A product with a larger number would lose what float32 cannot hold of the other.
+    usable = jnp.max(jnp.abs(left)) < _LARGEST_INPUT
+    squares.append(_dot64(_gram(left), _gram(right), (0, 1)))
+    lengths.append(_dot64(_lengths(left), _lengths(right), (0,)))
+  if numbers is not None and rows is not None:
+    same = jnp.where(numbers[:, None] == numbers[None], jnp.float32(1), jnp.float32(0))
+    squares.append(_dot64(same, _gram(rows), (0, 1)))
+    lengths.append(_dot64(jnp.ones(len(rows)), _lengths(rows), (0,)))
     if left is not None and right is not None:
-      # A product with a larger number would lose what float32 cannot hold of the other.
-      usable = jnp.max(jnp.abs(left)) < _LARGEST_INPUT
-      by_left, by_right = as_float64(left), as_float64(right)
-      grams = _matmul(by_left, by_left.T), _matmul(by_right, by_right.T)
-      squares.append(jnp.sum(grams[0] * grams[1]))
-      lengths.append(jnp.sqrt(jnp.diagonal(grams[0]) * jnp.diagonal(grams[1])))
-    if numbers is not None and rows is not None:
-      by_rows = as_float64(rows)
-      gram = _matmul(by_rows, by_rows.T)
-      squares.append(jnp.sum(jnp.where(numbers[:, None] == numbers[None], gram, 0.0)))
-      lengths.append(jnp.sqrt(jnp.diagonal(gram)))
-      if left is not None:
-        squares.append(2 * jnp.sum(by_left[:, numbers] * _matmul(by_right, by_rows.T)))
-    size, count = sum(map(jnp.sum, lengths)), sum(map(len, lengths))
-    width = sum(x.shape[1] for x in (left, right, rows) if x is not None)
-    square = sum(squares) + _UNIT_ROUNDOFF * (width + count**2) * size**2
-    norm = lax.convert_element_type(jnp.sqrt(square), np.float32)
+      crossed = _dot64(left[:, numbers], _dot64(right, rows, (1,)), (0, 1))
+      squares += [crossed, crossed]
+  width = sum(x.shape[1] for x in (left, right, rows) if x is not None)
+  count = sum(len(x) for x in (left, rows) if x is not None)
+  with float64(True):  # without constants, which JAX may narrow
+    size = lax.convert_element_type(functools.reduce(lax.add, lengths), np.float32)
+  # The root of what rounding may take from the square.
+  most = (1 + _REDUCTION) * math.sqrt(_UNIT_ROUNDOFF * (width + count**2)) * size
+  squares.append(_dot64(most, most, ()))
+  with float64(True):
+    root = lax.sqrt(functools.reduce(lax.add, squares))
+    norm = lax.convert_element_type(root, np.float32)
   return jnp.where(usable, (1 + _REDUCTION) * norm, jnp.nan)
+
+
+def _dot64(x: jax.Array, y: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+  """The product of two arrays summed over the same axes of both, in float64."""
+  with float64(True):
+    return _product64(as_float64(x), as_float64(y), ((axes, axes), ((), ())))
+
+
+def _gram(rows: jax.Array) -> jax.Array:
+  """The products of all pairs of rows, in float64."""
+  return _dot64(rows, rows, (1,))
+
+
+def _lengths(rows: jax.Array) -> jax.Array:
+  """The lengths of rows, in float64."""
+  with float64(True):
+    exact = as_float64(rows)
+    return lax.sqrt(_product64(exact, exact, (((1,), (1,)), ((0,), (0,)))))
