@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from docs.site import architecture, links, public_names, tables
-from jdp import command_line, events
+from jdp import command_line, events, ledger
 from jdp.accounting import dominating_pairs
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import registry as queries
@@ -152,6 +152,22 @@ def test_commands_name_what_there_is():
       assert folder.is_dir(), line
       presets = (word.partition("=")[2] for word in line if word.startswith("--preset="))
       assert all((folder / f"flags/{preset}.flags").exists() for preset in presets), line
+
+
+TOOL = sorted(set(re.findall(r"^    (jdp .*)", "\n".join(TEXTS.values()), re.M)))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("line", TOOL[::-1])  # the cheapest first
+def test_commands_of_the_tool_run_as_written(line, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  words = line.split()[1:]
+  for path in (pathlib.Path(word) for word in words if word.endswith(".jsonl")):
+    path.parent.mkdir(exist_ok=True)
+    run = events.Round(events.PoissonSampling(0.01), events.GaussianSum(1.0, 2.0))
+    ledger.Ledger().append(run).save(path)
+  assert command_line.main(words) == 0
+  assert capsys.readouterr().out
 
 
 def test_the_readme_is_short_and_its_commands_are_its_first():
