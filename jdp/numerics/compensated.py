@@ -38,6 +38,9 @@ _BLOCK = 2**10  # parts in a block of a long sum
 _jax: Any = jax  # `enable_x64` moved between versions of JAX
 float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.enable_x64
 
+# Before 0.8, JAX adds in float32 in these reductions if it is not set to use float64.
+_REDUCES_FLOAT64 = jax.__version_info__ >= (0, 8)
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=("value", "remainder"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +180,8 @@ def _multiplied(x: Product) -> Compensated:
 
 def _rows_added(numbers: jax.Array, rows: jax.Array, length: int) -> Compensated:
   """The matrix [length, b] whose row i is the sum of the rows [r, b] that have the number i."""
+  if not _REDUCES_FLOAT64:
+    return product(jax.nn.one_hot(numbers, length), rows)
   axes = lax.ScatterDimensionNumbers((1,), (0,), (0,))  # Each number says where a whole row goes.
   zeros = as_float64(jnp.zeros((length, rows.shape[1])))
   with float64(True):
@@ -233,8 +238,16 @@ def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> li
   sizes = [math.prod(x.shape) for x in pairs]
   with float64(True):
     flat = [lax.reshape(as_float64(x), (size,)) for x, size in zip(pairs, sizes, strict=True)]
-    total = lax.split(lax.psum(lax.concatenate(flat, 0), axis_name), sizes)
+    total = lax.split(_sum_vectors(lax.concatenate(flat, 0), axis_name), sizes)
     return [_as_pair(lax.reshape(y, x.shape)) for x, y in zip(pairs, total, strict=True)]
+
+
+def _sum_vectors(x: jax.Array, axis_name: str | tuple[str, ...]) -> jax.Array:
+  """The sum of float64 vectors over the devices, with JAX set to use float64."""
+  if _REDUCES_FLOAT64:
+    return lax.psum(x, axis_name)
+  rows = lax.all_gather(x, axis_name)
+  return functools.reduce(lax.add, lax.split(lax.reshape(rows, (rows.size,)), [x.size] * len(rows)))
 
 
 def _is_pair(x: Any) -> bool:
@@ -301,4 +314,4 @@ def _as_pair(x: jax.Array) -> Any:
       lax.sub(x, lax.convert_element_type(value, np.float64)), np.float32
     )
   # The rest of an infinite value is NaN or infinite.
-  return Compensated(value, jnp.where(jnp.isfinite(value), rest, 0.0))
+  return Compensated(value, lax.select(lax.is_finite(value), rest, lax.full_like(rest, 0)))
