@@ -55,6 +55,7 @@ _MAKES_A_NAME = "a second call with the same class is refused"
 _READ_ELSEWHERE = {
   "jdp.federated.evaluate_privately": ("params", "clients"),
   "jdp.federated.evaluate_users": ("params", "users"),
+  "jdp.federated.gradient_forms": ("params", "client"),
   "jdp.federated.train": ("params", "clients"),
 }
 _RUNS = "it runs for as long as it is asked to"
@@ -217,6 +218,12 @@ class Lazy:
 
   def __init__(self, make):
     self.make = functools.cache(make)
+
+
+def _transformer(adapter_rank):
+  return models.transformer(
+    10, max_length=4, width=8, num_heads=2, num_layers=1, adapter_rank=adapter_rank
+  )
 
 
 def _examples():
@@ -841,6 +848,11 @@ BY_FUNCTION = {
     **_PROCEDURE,
     "server": Lazy(lambda: federated.add_updates(optax.sgd(0.1))),
   },
+  "jdp.federated.gradient_forms": {
+    "loss": Lazy(lambda: models.cross_entropy(_image())),
+    "params": _PARAMS,
+    "client": Lazy(_examples),
+  },
   "jdp.federated.initial_values": {"model": _BATCH_NORM, "metrics": True},
   "jdp.federated.iterative_training": {**_PROCEDURE, "model": _BATCH_NORM, "rate": 0.1},
   "jdp.federated.masked_round": {
@@ -854,6 +866,11 @@ BY_FUNCTION = {
   "jdp.models.example_loss": {"losses": lambda scores, labels: jnp.sum(scores, 1)},
   "jdp.models.freeze": {"params": _PARAMS, "is_trained": lambda path: path == "w"},
   "jdp.models.huber": {"threshold": 1.0},
+  "jdp.models.train_adapters": {
+    "model": Lazy(lambda: _transformer(2)),
+    "params": Lazy(lambda: _transformer(None).init(jax.random.key(0))),
+  },
+  "jdp.models.transformer": {"max_length": 4, "width": 8, "num_heads": 2, "num_layers": 1},
   "jdp.models.unfreeze": {"params": _PARAMS, "trained": _PARAMS},
   "jdp.models.validate": {"dtype": "float32", "unit": "user"},
   "jdp.federated.evaluate_privately": {

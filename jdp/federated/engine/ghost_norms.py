@@ -30,6 +30,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from jdp._arguments import checked
 from jdp._equations import applied, read
 from jdp.federated.engine.client import ClientFn, Factored
 from jdp.federated.engine.weight_uses import (
@@ -106,6 +107,7 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   return client_fn
 
 
+@checked
 def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientForm]:
   """How ghost norms hold a client's gradient, parameter by parameter.
 
@@ -113,6 +115,9 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
     loss: (parameters, examples) -> mean loss.
     params: the parameters, or their shapes.
     client: one client's examples, or their shapes.
+
+  Raises:
+    TypeError: if loss is no function.
 
   >>> from jdp import data, models
   >>> model = models.logistic_regression((784,), 10)
