@@ -11,6 +11,7 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from experiments.benchmarks.peers import serve
@@ -44,7 +45,7 @@ def main() -> None:
   )
   state = made.init(model.init(jax.random.key(2)))
   arguments = (random.seeded_key(0), jax.random.key(1), state)
-  users = data.examples(*serve.images(_POPULATION))
+  users = jax.tree.map(jnp.asarray, data.examples(*serve.images(_POPULATION)))
   *keys, state, users = jax.block_until_ready(replicate((*arguments, users), mesh))
   step = jax.jit(made.round).lower(*keys, state, users).compile()
   before = _memory("VmRSS")
