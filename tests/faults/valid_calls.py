@@ -559,7 +559,7 @@ BY_FUNCTION = {
   "jdp.data.Vocabulary": {"words": ("some", "words")},
   "jdp.data.Vocabulary.decode": {"numbers": [0, 1]},
   "jdp.ledger.DurableLedger": {
-    "path": "ledger.jsonl",
+    "path": Lazy(lambda: str(_folder() / "ledger.jsonl")),
     "run": "run",
     "prior": Lazy(_ledger),
     "key": b"sixteen secrets!",
