@@ -64,6 +64,25 @@ def undithered():
     yield
 
 
+@pytest.fixture
+def undone(monkeypatch):
+  """Registries of mechanisms, queries, events and analyses, as they were after the test."""
+  # Imported here, as few tests need them.
+  from jdp import events
+  from jdp.accounting import dominating_pairs
+  from jdp.mechanisms import registry as mechanisms
+  from jdp.queries import registry as queries
+
+  monkeypatch.setattr(mechanisms, "_MECHANISMS", mechanisms.registered())
+  monkeypatch.setattr(queries, "_QUERIES", queries.registered())
+  monkeypatch.setattr(events.queries, "_REGISTERED", [])
+  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
+  known = set(events.EVENT_TYPES)
+  yield
+  for name in set(events.EVENT_TYPES) - known:
+    del events.EVENT_TYPES[name]
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
   """Marks all cases of a `sweep` but the first as slow."""

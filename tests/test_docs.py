@@ -16,9 +16,6 @@ import pytest
 
 from docs.site import architecture, links, public_names, tables
 from jdp import command_line, events, ledger
-from jdp.accounting import dominating_pairs
-from jdp.mechanisms import registry as mechanisms
-from jdp.queries import registry as queries
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 PAGES = [
@@ -54,19 +51,6 @@ def run(name):
         exec(compile(code, name, "exec"), names)
       assert not expected or printed.getvalue() == expected
   return names
-
-
-@pytest.fixture
-def undone(monkeypatch):
-  """Registries of mechanisms, queries, events and analyses, as they were after the test."""
-  monkeypatch.setattr(mechanisms, "_MECHANISMS", mechanisms.registered())
-  monkeypatch.setattr(queries, "_QUERIES", queries.registered())
-  monkeypatch.setattr(events.queries, "_REGISTERED", [])
-  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
-  known = set(events.EVENT_TYPES)
-  yield
-  for name in set(events.EVENT_TYPES) - known:
-    del events.EVENT_TYPES[name]
 
 
 @pytest.mark.sweep

@@ -112,18 +112,6 @@ def test_a_query_that_tells_who_is_there_is_refuted_under_zero_out():
   assert audits({"zero-out": subjects[Relation.ZERO_OUT]}, 2000)[0].refuted
 
 
-@pytest.fixture
-def undone(monkeypatch):
-  """Registries of queries, events and analyses, as they were after the test."""
-  monkeypatch.setattr(registry, "_QUERIES", registry.registered())
-  monkeypatch.setattr(events.queries, "_REGISTERED", [])
-  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
-  known = set(events.EVENT_TYPES)
-  yield
-  for name in set(events.EVENT_TYPES) - known:
-    del events.EVENT_TYPES[name]
-
-
 @pytest.mark.slow
 def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_path):
   @events.register

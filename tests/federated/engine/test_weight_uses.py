@@ -153,11 +153,12 @@ OTHERS = {
   "a matrix for each row": lambda p, x: jnp.sum(
     jnp.tanh(jnp.einsum("nd,nde->ne", x, p["w"].reshape(1, WIDTH, WIDTH).repeat(3, 0)))
   ),
-  "carried by a scan": lambda p, x: jnp.sum(
-    jax.lax.scan(lambda w, own: (w * 0.9, own @ w), p["w"], x)[1]
+  "carried by a scan beside a product": lambda p, x: (
+    jnp.sum(x @ p["w"]) + jnp.sum(jax.lax.scan(lambda w, own: (w * 0.9, own @ w), p["w"], x)[1])
   ),
-  "taken apart by a scan": lambda p, x: jnp.sum(
-    jax.lax.scan(lambda h, w: (jnp.tanh(h * w), None), x[0], p["w"])[0]
+  "taken apart by a scan beside a product": lambda p, x: (
+    jnp.sum(x @ p["w"])
+    + jnp.sum(jax.lax.scan(lambda h, w: (jnp.tanh(h * w), None), x[0], p["w"])[0])
   ),
   "returned by a part": lambda p, x: jnp.sum(x @ jax.jit(lambda w: w.T)(p["w"])),
   "in a branch": lambda p, x: jax.lax.cond(
