@@ -32,20 +32,11 @@ _LOST_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class FederationOptions:
-  """The options of federated training with central noise."""
+class UpdateOptions:
+  """The options of a round's updates: local training, server and central noise."""
 
-  SUBJECT = "Who takes part, local training, server and noise"
+  SUBJECT = "Local training, server and noise"
 
-  cohort_size: int = option(
-    100, "Expected number of users in a round; each takes part with that share.", check=_count
-  )
-  participation_cap: int | None = option(
-    None,
-    "The most rounds that one user takes part in. Default: the least for which, in expectation, "
-    f"at most {percent(_LOST_SHARE)} of all participations are lost.",
-    check=_count,
-  )
   local_training: str = option(
     "gradient",
     "What a client computes: one gradient step, several of SGD, or a proximal-point step.",
@@ -86,6 +77,23 @@ class FederationOptions:
     "Delta of the central guarantee. Default: N^-1.1 of N users, or of N examples where these are "
     "what is protected.",
     check=partial(_validate.in_range, 1e-300, 0.5),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class FederationOptions(UpdateOptions):
+  """The options of federated training with central noise, in cohorts of one size."""
+
+  SUBJECT = "Who takes part"
+
+  cohort_size: int = option(
+    100, "Expected number of users in a round; each takes part with that share.", check=_count
+  )
+  participation_cap: int | None = option(
+    None,
+    "The most rounds that one user takes part in. Default: the least for which, in expectation, "
+    f"at most {percent(_LOST_SHARE)} of all participations are lost.",
+    check=_count,
   )
 
 
@@ -175,7 +183,7 @@ def local_update(options: Any, loss: Loss) -> LocalUpdate:
   return gradient_step(loss, options.local_learning_rate)
 
 
-def server_optimizer(options: FederationOptions) -> optax.GradientTransformation:
+def server_optimizer(options: UpdateOptions) -> optax.GradientTransformation:
   """The server's optimiser that the options ask for."""
   optimizer = _OPTIMIZERS[options.server_optimizer](options.server_learning_rate)
 

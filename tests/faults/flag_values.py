@@ -19,6 +19,7 @@ NAMES = (
   "accounting",
   "audit",
   "client_dropout",
+  "cohort_size",
   "correlated_noise",
   "dp_fedavg",
   "draw_and_discard",

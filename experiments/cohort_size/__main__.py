@@ -1,0 +1,163 @@
+"""The size of a cohort: what thousands of clients a round are good for.
+
+Federated averaging with cohorts of several sizes out of the same users, without privacy, with
+central noise, and with local and central noise. At every size the central noise is calibrated for
+the same epsilon. The report shows the accuracy, the error of a round's average and the time of a
+round.
+"""
+
+import dataclasses
+import math
+from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from experiments.cohort_size.report import report_sizes
+from experiments.runner.federation import (
+  Plan,
+  UpdateOptions,
+  local_update,
+  make_plan,
+  server_optimizer,
+)
+from experiments.runner.launch import Experiment, Work, launch
+from experiments.runner.options import option
+from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
+from experiments.runner.runs.training import TrainingOptions
+from experiments.runner.runs.workdir import Workdir
+from jdp import _validate
+from jdp.federated import client_mesh, private_federated, replicate
+from jdp.guarantees import Unit
+from jdp.mechanisms import LocalMechanism, priv_unit, scalar_dp, separated
+from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
+
+_count = partial(_validate.integer, 1)
+_epsilon = partial(_validate.in_range, 1e-3, 1e4)
+_LABELS = {"none": "no privacy", "central": "central", "local": "local and central"}
+_LOCAL = {"runs": ("local",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortSizeOptions(TrainingOptions, UpdateOptions, ProblemOptions):
+  """The options of this experiment."""
+
+  cohort_sizes: tuple[int, ...] = option(
+    (30, 100, 300),
+    "Expected numbers of users in a round; a run for each.",
+    check=_count,
+  )
+  runs: tuple[str, ...] = option(
+    tuple(_LABELS), "Columns of the table: who adds noise.", choices=tuple(_LABELS)
+  )
+  max_update_norm: float = option(
+    1.0, "Updates are clipped to this L2 norm, by whoever adds the noise.", check=_validate.positive
+  )
+  epsilon_direction: float = option(
+    32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=_epsilon
+  )
+  epsilon_magnitude: float = option(
+    10.0, "eps2, local privacy loss of a release's magnitude (ScalarDP).", check=_epsilon
+  )
+  measured_rounds: int = option(
+    5, "Rounds, all from the first model, by which errors and times are measured.", check=_count
+  )
+
+
+class Variant(NamedTuple):
+  """A run, and what its cohort's average is made of.
+
+  Attributes:
+    setting: what is run.
+    run: who adds noise.
+    size: the expected number of users in a round.
+    plan: its sampler and noise.
+    query: makes its average private.
+    mechanism: what clients release through, or None.
+    noise: root mean square L2 norm of the noise on its average, for updates of the norm
+      --max_update_norm.
+  """
+
+  setting: Setting
+  run: str
+  size: int
+  plan: Plan
+  query: SumQuery
+  mechanism: LocalMechanism | None
+  noise: float
+
+
+def prepare(options: CohortSizeOptions) -> Work:
+  """Reads the data, makes the algorithms and returns the work."""
+  mesh = client_mesh() if jax.device_count() > 1 else None
+  problem = load_problem(options)
+  # Who counts a private vocabulary is trusted, which the server of local privacy is not.
+  if problem.prior.entries:
+    raise ValueError(
+      "Expected --vocabulary=public, got private: the counts would be no part of this comparison."
+    )
+  variants = [
+    _variant(run, size, options, problem, mesh)
+    for size in options.cohort_sizes
+    for run in options.runs
+  ]
+
+  def work(workdir: Workdir):
+    begun = problem.completed(workdir)
+    shared = begun._replace(clients=replicate(begun.clients, mesh))
+    delta = variants[0].plan.delta
+    sweep = sweep_of(
+      begun, [v.setting for v in variants], shared.clients, max(options.cohort_sizes), delta, mesh
+    )
+    results = run_sweep(sweep, workdir, options)
+    report_sizes(FinishedSweep(workdir, options, shared, variants, results), mesh)
+
+  return work
+
+
+def _variant(
+  run: str, size: int, options: CohortSizeOptions, problem: LearningProblem, mesh: Mesh | None
+) -> Variant:
+  own = {"cohort_size": size, "participation_cap": None}
+  plan = make_plan(SimpleNamespace(**vars(options), **own), problem.num_users)
+  radius, mechanism, local_error = options.max_update_norm, None, 0.0
+  if run == "local":
+    mechanism = separated(
+      priv_unit(problem.dim, options.epsilon_direction),
+      scalar_dp(options.epsilon_magnitude, options.max_update_norm),
+    )
+    radius = mechanism.max_norm  # The server's projection changes no release.
+    local_error = mechanism.mean_squared_error(options.max_update_norm) / size
+  stddev = 0.0 if run == "none" else plan.noise_multiplier * radius
+  sum_query = no_privacy() if run == "none" else gaussian_sum(radius, stddev)
+  query = average(sum_query, plan.sampler.expected_size)
+  algorithm = private_federated(
+    local_update(options, problem.loss),
+    query,
+    plan.sampler,
+    server_optimizer(options),
+    mechanism=mechanism,
+    chunk_size=options.chunk_size,
+    mesh=mesh,
+    diagnose=options.diagnostics,
+  )
+  setting = Setting(
+    f"{run}_{size}",
+    f"{_LABELS[run]}, {size:,}",
+    algorithm,
+    private=run != "none",
+    public=problem.public(Unit.USER),
+  )
+  noise = math.hypot(math.sqrt(local_error), stddev * math.sqrt(problem.dim) / size)
+  return Variant(setting, run, size, plan, query, mechanism, noise)
+
+
+EXPERIMENT = Experiment("cohort_size", CohortSizeOptions, prepare)
+
+if __name__ == "__main__":
+  launch(EXPERIMENT)
