@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner.federation import central_delta
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.finished_sweep import FinishedSweep
@@ -28,6 +29,7 @@ from experiments.runner.runs.workdir import Workdir
 from jdp.events import CorrelatedGaussianSum
 from jdp.federated import fixed_denominator, flat_clipping
 from jdp.guarantees import rounded_up
+from jdp.matrix_factorization import choose_strategy
 from jdp.queries import SumQuery
 
 PyTree = Any
@@ -135,6 +137,8 @@ def _parts(
   figures = {"accuracy_over_rounds": accuracy, "noise_of_the_model": _noise_figure(title, summary)}
   yield Part("Results", _results(problem, summary, next(iter(histories.values()))), figures)
   yield Part("What was guaranteed", _guarantees(options, summary, results))
+  if options.target_epsilon is not None and not len(problem.prior):
+    yield Part("By theory", _theory(options, problem.num_users), printed=False)
   yield Part("What was measured", _measured(options, problem, summary), printed=False)
 
 
@@ -189,6 +193,34 @@ def _noise_cells(row: Mapping[str, Any]) -> list[str]:
     str(row["memory"]),
     f"{row['megabytes']:.2f}",
   ]
+
+
+def _theory(options: Any, num_users: int) -> str:
+  """The errors of strategies for this run's target, both ways of taking part, best first."""
+  chosen = choose_strategy(
+    options.num_rounds,
+    population=num_users,
+    cohort_size=options.cohort_size,
+    target_epsilon=options.target_epsilon,
+    delta=central_delta(options, num_users),
+    relation="zero_out",
+  )
+  rows = [
+    [
+      c.name.replace("_", " "),
+      "turns" if c.sampler == "min_separation" else "coins",
+      str(c.num_groups),
+      rounded_up(c.noise_multiplier, 4),
+      f"{c.mean_error * options.clip_norm / options.cohort_size:.4g}",
+    ]
+    for c in chosen.table
+  ]
+  return f"""Errors as above at the same target, if groups take turns, whole or each member by its
+own coin. No strategy here keeps more than eight models. Noise is calibrated in closed form for
+turns and by loss distributions for coins. So it is somewhat less than that of the run, which Renyi
+divergences give.
+
+{table(["noise", "who takes part", "groups", "z", "error, theory"], rows)}"""
 
 
 def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
