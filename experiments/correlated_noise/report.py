@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner.federation import central_delta
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.finished_sweep import FinishedSweep
@@ -22,16 +23,18 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import percent, properties, table
+from experiments.runner.reports.tables import metric, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.events import CorrelatedGaussianSum
 from jdp.federated import fixed_denominator, flat_clipping
 from jdp.guarantees import rounded_up
+from jdp.matrix_factorization import choose_strategy
 from jdp.queries import SumQuery
 
 PyTree = Any
 _MEBI = 2**20
+_MORE = ("accuracy_top5", "perplexity")  # of a language model, beside the headline
 
 
 def report_strategies(sweep: FinishedSweep) -> None:
@@ -132,9 +135,10 @@ def _parts(
   accuracy, axes = plots.figure("rounds", problem.headline.replace("_", " "), title)
   plots.curves(axes, histories, problem.headline)
   figures = {"accuracy_over_rounds": accuracy, "noise_of_the_model": _noise_figure(title, summary)}
-  start = mean_interval([run[0][problem.headline] for run in next(iter(histories.values()))])
-  yield Part("Results", _results(problem, summary, percent(start)), figures)
+  yield Part("Results", _results(problem, summary, next(iter(histories.values()))), figures)
   yield Part("What was guaranteed", _guarantees(options, summary, results))
+  if options.target_epsilon is not None and not len(problem.prior):
+    yield Part("By theory", _theory(options, problem.num_users), printed=False)
   yield Part("What was measured", _measured(options, problem, summary), printed=False)
 
 
@@ -151,23 +155,33 @@ def _noise_figure(title: str, summary: Sequence[Row]) -> Any:
   return figure
 
 
-def _results(problem: LearningProblem, summary: Sequence[Row], start: str) -> str:
+def _results(
+  problem: LearningProblem, summary: Sequence[Row], histories: Sequence[Sequence[Row]]
+) -> str:
+  shown = [problem.headline, *(name for name in _MORE if name in summary[0])]
   header = [
     *("noise", "z", "sensitivity", "error, theory", "error, measured"),
-    *("models kept", "MiB", "ms a round", "ε", problem.headline.replace("_", " ")),
+    *("models kept", "MiB", "ε", *(name.replace("_", " ") for name in shown)),
   ]
-  empty = [""] * (len(header) - 2)
-  lines = [["before the first round", *empty, start]]
+  start = {name: mean_interval([run[0][name] for run in histories]) for name in shown}
+  empty = [""] * (len(header) - 1 - len(shown))
+  lines = [["before the first round", *empty, *(metric(name, start[name]) for name in shown)]]
   for row in summary:
-    cells = [""] * 7 if row["multiplier"] is None else _noise_cells(row)
-    ends = [statements.short(row["central"]), percent(row[problem.headline])]
-    lines.append([row["label"], *cells, *ends])
+    cells = [""] * 6 if row["multiplier"] is None else _noise_cells(row)
+    lines.append(
+      [
+        row["label"],
+        *cells,
+        statements.short(row["central"]),
+        *(metric(name, row[name]) for name in shown),
+      ]
+    )
   return f"""{table(header, lines)}
 
 "z" is the standard deviation of Z's entries over the clip norm, "sensitivity" how far one user
 moves C G. "Error" is the root mean square over the rounds of the noise on a coordinate of the
 model, if the server adds the averages up. "Models kept" are arrays of the model's size that the
-noise needs between rounds. "ms a round" is the time that noise and release take on this machine."""
+noise needs between rounds."""
 
 
 def _noise_cells(row: Mapping[str, Any]) -> list[str]:
@@ -178,8 +192,35 @@ def _noise_cells(row: Mapping[str, Any]) -> list[str]:
     f"{row['measured_error']:.4g}",
     str(row["memory"]),
     f"{row['megabytes']:.2f}",
-    f"{row['milliseconds']:.2f}",
   ]
+
+
+def _theory(options: Any, num_users: int) -> str:
+  """The errors of strategies for this run's target, both ways of taking part, best first."""
+  chosen = choose_strategy(
+    options.num_rounds,
+    population=num_users,
+    cohort_size=options.cohort_size,
+    target_epsilon=options.target_epsilon,
+    delta=central_delta(options, num_users),
+    relation="zero_out",
+  )
+  rows = [
+    [
+      c.name.replace("_", " "),
+      "turns" if c.sampler == "min_separation" else "coins",
+      str(c.num_groups),
+      rounded_up(c.noise_multiplier, 4),
+      f"{c.mean_error * options.clip_norm / options.cohort_size:.4g}",
+    ]
+    for c in chosen.table
+  ]
+  return f"""Errors as above at the same target, if groups take turns, whole or each member by its
+own coin. No strategy here keeps more than eight models. Noise is calibrated in closed form for
+turns and by loss distributions for coins. So it is somewhat less than that of the run, which Renyi
+divergences give.
+
+{table(["noise", "who takes part", "groups", "z", "error, theory"], rows)}"""
 
 
 def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
@@ -204,8 +245,13 @@ trusted to add the noise, and to keep what it needs of it between rounds.
 
 def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
   facts = {**problem.described, "rounds": rounds_done(summary), "repetitions": options.seeds}
-  return f"""The {problem.headline.replace("_", " ")} of the last model of each run. Means over
-repetitions; ± is the 95 % interval of Student's t. The measured error and the time a round are
-those of a run without clients, over all coordinates of the model.
+  times = [
+    [row["label"], f"{row['milliseconds']:.2f}"] for row in summary if row["multiplier"] is not None
+  ]
+  return f"""The metrics are those of the last model of each run. Means over repetitions; ± is the
+95 % interval of Student's t. The measured error is that of a run without clients, over all
+coordinates of the model, and so is the time that noise and release take on this machine:
+
+{table(["noise", "ms a round"], times)}
 
 {properties(facts)}"""

@@ -93,4 +93,5 @@ def make_sampler(strategy: Strategy, options: Any, num_users: int) -> sampling.S
       f"{options.cohort_size} of {num_users} users, got {strategy.bands}: a group would be smaller "
       "than a cohort; lower it."
     )
-  return sampling.cyclic_poisson(num_users, strategy.bands, probability)
+  # Slots for a whole group: unused ones cost almost nothing, and no sample can outgrow them.
+  return sampling.cyclic_poisson(num_users, strategy.bands, probability, capacity=num_users)

@@ -2,6 +2,10 @@
 
 Each search takes a plan, a function from the searched number to the ledger of the run. The ledger
 may hold anything: schedules, groups, local releases. Epsilon must be monotone in the number.
+
+Samples that outgrow their slots cost delta e^epsilon times their probability. So there is a largest
+epsilon that such a plan can state. A target beyond it is refused: the search would stop at the
+number for that epsilon.
 """
 
 import bisect
@@ -13,6 +17,8 @@ from typing import Any
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
+from jdp.events import Round
+from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -20,6 +26,7 @@ from jdp.ledger import Ledger, subsampled_gaussian
 _LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
 _RELATIVE = 4 * math.ulp(1.0)  # of the root finder
 _MOST = 2**40  # the largest whole number that is tried
+_REACHED = 0.99  # the share of a target that a search should come to
 
 
 @checked
@@ -93,7 +100,8 @@ def calibrate_noise(
     **accounting: accountant, relation and observer, as for `epsilon`.
 
   Raises:
-    ValueError: if an argument is out of range, or no number from 1e-9 to 1e9 is the least.
+    ValueError: if an argument is out of range, or no number from 1e-9 to 1e9 is the least. Also if
+      the samples' overflow probability allows no epsilon near the target.
 
   >>> from jdp.events import GaussianSum, Round, ShuffledBatches
   >>> def plan(stddev):  # ten epochs of 100 batches
@@ -173,7 +181,8 @@ def calibrate_rounds(
     **accounting: accountant, relation and observer, as for `epsilon`.
 
   Raises:
-    ValueError: if an argument is out of range, or one round is too many.
+    ValueError: if an argument is out of range, or one round is too many. Also if the samples'
+      overflow probability allows no epsilon near the target.
 
   >>> from jdp import ledger
   >>> calibrate_rounds(1.0, 1e-5, lambda rounds: ledger.subsampled_gaussian(0.01, 1.1, rounds))
@@ -241,8 +250,8 @@ def _largest(
     if low < -_LIMIT:
       raise ValueError(
         f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
-        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets; raise one of the "
-        "two."
+        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets"
+        f"{_cause(plan(math.exp(low)))}; raise one of the two."
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
@@ -254,7 +263,45 @@ def _largest(
   log_x = _root(surplus, low, high) - 2 * _STEP
   while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
     log_x -= _STEP
-  return math.exp(log_x)
+  best, beyond = math.exp(log_x), math.exp(log_x + 4 * _STEP)
+  _check_reached(target_epsilon, delta, plan, best, beyond, accounting)
+  return best
+
+
+def _check_reached(
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[Any], Ledger],
+  best: Any,
+  beyond: Any,
+  accounting: dict[str, Any],
+) -> None:
+  """Refuses a target far above what the best number costs, if overflows are in the way."""
+  reached = epsilon(plan(best), delta, **accounting)
+  if reached >= _REACHED * target_epsilon or math.isfinite(
+    epsilon(plan(beyond), delta, **accounting)
+  ):
+    return
+  if cause := _cause(plan(best)):
+    raise ValueError(
+      f"Expected a target_epsilon of at most {rounded_up(reached, 4)} at delta={delta}, got "
+      f"{target_epsilon}{cause}. No larger epsilon covers that; give the sampler a larger "
+      "capacity, or choose a smaller target."
+    )
+
+
+def _cause(ledger: Ledger) -> str:
+  """Words for the share of delta that no noise changes, if there is one."""
+  overflow = sum(
+    count * overflow_probability(event)
+    for event, count in ledger.entries
+    if isinstance(event, Round)
+  )
+  return (
+    f": samples outgrow their slots with a probability of {rounded_up(overflow, 3)}"
+    if overflow
+    else ""
+  )
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -319,10 +366,13 @@ def _largest_whole(
   if value(1) > target_epsilon:
     raise ValueError(
       f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, "
-      f"but one costs {rounded_up(value(1))}; raise one of the two, or the noise."
+      f"but one costs {rounded_up(value(1))}{_cause(plan(1))}; raise one of the two, or the noise."
     )
   high = 1
   while high < maximum and value(high) <= target_epsilon:
     high = min(4 * high, maximum)
   # Epsilon is monotone, so the largest number that meets the target is how many numbers do.
-  return bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)
+  best = bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)
+  if best < maximum:
+    _check_reached(target_epsilon, delta, plan, best, best + 1, accounting)
+  return best

@@ -100,7 +100,8 @@ def dp_fedavg(
   Raises:
     ValueError: if a number is out of range, if there are more or fewer than one of noise_multiplier
       and target_epsilon, or a target without a delta. Also if the sampler has other users, or its
-      rounds differ, as in epochs: then give z. Also if the strategy is for fewer rounds.
+      rounds differ, as in epochs: then give z. Also if the strategy is for fewer rounds, or if a
+      sampler with so few slots lets no plan come near the target.
 
   >>> import jax, numpy as np
   >>> from jdp import accounting, data, federated, models

@@ -7,7 +7,7 @@ earlier rounds, or from their keys:
 | --- | --- |
 | `bands` of C | the noise of the last bands - 1 rounds |
 | buffers | weighted sums of all earlier rounds' noise |
-| tree | a level's latest estimate, and the noise of the sums so far |
+| tree | a level's latest estimate, and what rounding added to the last round's noise |
 | bands of C^-1, independent noise | keys of the last bands rounds, which draw their rows again |
 
 All but the last can take what a release adds to the noise by rounding: `settle` gets the noise as
@@ -128,40 +128,45 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
 
 @_source.register
 def _of_tree(strategy: TreeStrategy) -> NoiseSource:
-  """A row is the change of the sum's noise: of the estimates of the nodes that make up the sum."""
+  """A row is the change of the sum's noise: a node comes in place of those to its left.
+
+  Levels that are not replaced are not read. To sum over all of them, beside the update of one, XLA
+  would copy them several times a round.
+  """
   levels = strategy.num_rounds.bit_length()
   own = np.asarray(node_variances(levels), np.float32)  # the weight of a node's own noise
 
   def init(record):
-    return _zeros(levels, record), jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record), _zeros(levels, record)
 
   def draw(key, t, kept, like):
-    estimates, noise_so_far = kept
+    rounding, estimates = kept
     rounds = t + 1
 
     def ends(carry):
-      return (rounds >> (carry[0] + 1) << (carry[0] + 1)) == rounds
+      level, *_ = carry
+      return (rounds >> (level + 1) << (level + 1)) == rounds
 
     def parent(carry):
-      level, right = carry
+      level, right, replaced = carry
+      left = jax.tree.map(lambda x: x[level], estimates)
       above = _normals(jax.random.fold_in(key, level + 1), like)
       weight = jnp.asarray(own)[level + 1]
-      return level + 1, jax.tree.map(
-        lambda z, left, x: weight * z + (1 - weight) * (left[level] + x), above, estimates, right
-      )
+      node = jax.tree.map(lambda z, x, y: weight * z + (1 - weight) * (x + y), above, left, right)
+      return level + 1, node, jax.tree.map(jnp.add, replaced, left)
 
     leaf = _normals(jax.random.fold_in(key, 0), like)
-    level, latest = lax.while_loop(ends, parent, (jnp.int32(0), leaf))
-    estimates = jax.tree.map(lambda x, new: x.at[level].set(new), estimates, latest)
-    part_of_sum = (rounds >> np.arange(levels) & 1).astype(np.float32)
-    row = jax.tree.map(
-      lambda x, so_far: _combined(part_of_sum, x) - so_far, estimates, noise_so_far
+    none = jax.tree.map(jnp.zeros_like, leaf)
+    level, node, replaced = lax.while_loop(ends, parent, (jnp.int32(0), leaf, none))
+    row = jax.tree.map(lambda x, y, more: x - y - more, node, replaced, rounding)
+    estimates = jax.tree.map(
+      lambda x, new: lax.dynamic_update_index_in_dim(x, new, level, 0), estimates, node
     )
-    return row, (estimates, noise_so_far)
+    return row, (row, estimates)
 
   def settle(drawn, row):
-    estimates, noise_so_far = drawn
-    return estimates, jax.tree.map(jnp.add, noise_so_far, row)
+    as_drawn, estimates = drawn
+    return jax.tree.map(jnp.subtract, row, as_drawn), estimates
 
   return NoiseSource(init, draw, settle, lambda t: 1.0)
 

@@ -182,6 +182,41 @@ def test_cohort():
   )
 
 
+def outgrowing(q=0.1, z=1.0, rounds=40, clip_norm=1.0, overflow=4e-13):
+  """A run whose samples may outgrow their slots: no epsilon above ln(delta / overflow) holds."""
+  sampling = PoissonSampling(q, overflow)
+  return Ledger().append(Round(sampling, GaussianSum(clip_norm, z)), count=rounds)
+
+
+CALIBRATIONS = {
+  "noise": (accounting.calibrate_noise, lambda z, **run: outgrowing(z=z, **run)),
+  "clip norm": (accounting.calibrate_clip_norm, lambda s, **run: outgrowing(clip_norm=s, **run)),
+  "probability": (
+    accounting.calibrate_sampling_probability,
+    lambda q, **run: outgrowing(q=q, z=0.5, **run),
+  ),
+  "rounds": (accounting.calibrate_rounds, lambda n, **run: outgrowing(rounds=n, **run)),
+}
+
+
+@pytest.mark.parametrize(("calibrate", "plan"), CALIBRATIONS.values(), ids=CALIBRATIONS)
+def test_a_target_that_overflows_do_not_let_a_plan_reach_is_refused(calibrate, plan):
+  with pytest.raises(
+    ValueError,
+    match=r"target_epsilon of at most 1\d\.?\d* at delta=0\.001, got 100\.0: .* a larger capacity",
+  ) as refused:
+    calibrate(100.0, 1e-3, plan)
+  most = float(str(refused.value).split()[6])
+  found = calibrate(most, 1e-3, plan)  # and what the message offers is met
+  assert 0.98 * most < accounting.epsilon(plan(found), 1e-3) <= most
+  calibrate(100.0, 1e-3, lambda x: plan(x, overflow=0.0))
+
+
+def test_overflows_that_take_all_of_delta_are_named():
+  with pytest.raises(ValueError, match=r"which no noise meets.* probability of 1\.6e-11"):
+    accounting.calibrate_noise(2.0, 1e-12, lambda z: outgrowing(z=z))
+
+
 def test_other_accountants_and_relations_are_passed_on():
   arguments = {"relation": "zero_out", "accountant": "pld"}
   noise = accounting.calibrate_noise(1.0, 1e-5, epochs, **arguments)

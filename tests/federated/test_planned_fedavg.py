@@ -8,7 +8,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jdp import accounting, data, models, sampling
+from jdp import accounting, data, matrix_factorization, models, sampling
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import (
   dp_fedavg,
@@ -28,6 +28,8 @@ MODEL = models.logistic_regression((3,), 2)
 LOSS = models.cross_entropy(MODEL)
 PLAN = {"cohort_size": 8, "clip_norm": 0.5, "num_rounds": 3}
 TARGET = {"target_epsilon": 6.0, "delta": 1e-3}
+LARGE_TARGET = {"target_epsilon": 100.0, "delta": 1e-3}
+COINS = {"strategy": matrix_factorization.identity(3), "relation": "zero_out"}
 
 
 @pytest.mark.sweep
@@ -83,11 +85,25 @@ def test_no_more_rounds_than_planned_and_fewer_on_request():
     ({**TARGET, "num_rounds": 0}, "num_rounds"),
     ({**TARGET, "sampler": sampling.poisson(41, 0.2)}, "sampler of 40 users"),
     ({**TARGET, "sampler": sampling.shuffled(40, 8)}, "rounds are alike"),
+    (LARGE_TARGET, "larger capacity"),
+    ({**LARGE_TARGET, **COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2)}, "larger capacity"),
   ],
 )
 def test_plans_that_do_not_fit_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     dp_fedavg(LOSS, CLIENTS, **PLAN | changes)
+
+
+def test_slots_for_all_let_a_large_target_be_planned():
+  dp_fedavg(LOSS, CLIENTS, **PLAN, **LARGE_TARGET, sampler=sampling.poisson(40, 0.2, capacity=40))
+  dp_fedavg(
+    LOSS,
+    CLIENTS,
+    **PLAN,
+    **LARGE_TARGET,
+    **COINS,
+    sampler=sampling.cyclic_poisson(40, 1, 0.2, capacity=40),
+  )
 
 
 class Linen(nn.Module):

@@ -91,7 +91,9 @@ def _make_problem(
   options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger
 ) -> LearningProblem:
   """The problem with these words and their cost."""
-  model = models.language_model(len(vocabulary))
+  model = models.language_model(
+    len(vocabulary), embedding=options.embedding_size, hidden=options.hidden_size
+  )
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
   test = of_each(split.test, cut, options)
   clients = data.text_users(

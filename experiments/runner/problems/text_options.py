@@ -67,6 +67,10 @@ class TextOptions:
   unroll: int | None = option(
     10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
   )
+  embedding_size: int | None = option(
+    96, "Dimension of a word's embedding in the model.", check=_count, when=_TEXT
+  )
+  hidden_size: int | None = option(256, "Units of the LSTM.", check=_count, when=_TEXT)
   public_passes: int | None = option(
     0,
     "Passes over the public text, without privacy, before the first round.",

@@ -46,6 +46,8 @@ NOT_ABOUT_USERS = {
   "vocabulary_size",
   "vocabulary_noise_multiplier",
   "vocabulary_words_per_user",
+  "embedding_size",
+  "hidden_size",
   "test_tokens",
   "public_passes",
   "public_learning_rate",
