@@ -168,7 +168,7 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
 
 
 def make_settings(
-  options: Any, problem: LearningProblem, plan: NoisePlan, mesh: jax.sharding.Mesh | None
+  options: Any, problem: LearningProblem, plan: NoisePlan
 ) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
@@ -191,8 +191,7 @@ def make_settings(
         optax.sgd(1.0),
         num_clients=plan.num_clients,
         local_clip_norm=options.clip_norm,
-        chunk_size=options.chunk_size,
-        mesh=mesh,
+        **layout_of(options),
         diagnose=options.diagnostics,
       )
       label = f"{LABELS[name]} ({percent(rate, 0)} lost)"

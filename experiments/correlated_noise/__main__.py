@@ -87,7 +87,6 @@ class Variant(NamedTuple):
 
 def prepare(options: CorrelatedNoiseOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  mesh = client_mesh() if jax.device_count() > 1 else None
   problem = load_problem(options)
   delta = central_delta(options, problem.num_users)
   check_prior(problem.prior, Unit.USER, delta, options.max_epsilon)
@@ -95,21 +94,21 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
     raise ValueError(
       f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
     )
-  rows = [_row(run, options, problem, mesh) for run in options.runs]
+  rows = [_row(run, options, problem) for run in options.runs]
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    shared = replicate(jax.tree.map(jnp.asarray, begun.clients), mesh)
-    sweep = sweep_of(begun, [row.setting for row in rows], shared, options.cohort_size, delta, mesh)
+    settings = [row.setting for row in rows]
+    sweep = sweep_of(
+      begun, settings, begun.clients, options.cohort_size, delta, options.shard
+    )
     results = run_sweep(sweep, workdir, options)
     report_strategies(FinishedSweep(workdir, options, begun, rows, results))
 
   return work
 
 
-def _row(
-  run: str, options: CorrelatedNoiseOptions, problem: LearningProblem, mesh: Mesh | None
-) -> Variant:
+def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:
   if run == _NONE:
     sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
     algorithm = federated_averaging(
@@ -118,14 +117,13 @@ def _row(
       sampler,
       server_optimizer(options),
       relation=Relation.REPLACE_ONE,
-      chunk_size=options.chunk_size,
-      mesh=mesh,
+      **layout_of(options),
       diagnose=options.diagnostics,
     )
     return Variant(Setting(run, "no privacy", algorithm, private=False), None, sampler)
   strategy = make_strategy(run, options, problem.num_users)
   sampler = make_sampler(strategy, options, problem.num_users)
-  algorithm = _planned(strategy, sampler, options, problem, mesh)
+  algorithm = _planned(strategy, sampler, options, problem)
   label = run.replace("_", " ")
   return Variant(
     Setting(run, label, algorithm, public=problem.public(Unit.USER)), strategy, sampler
@@ -137,7 +135,6 @@ def _planned(
   sampler: sampling.Sampler,
   options: CorrelatedNoiseOptions,
   problem: LearningProblem,
-  mesh: Mesh | None,
 ) -> FederatedAlgorithm:
   """DP-FedAvg with the strategy, whose noise meets the target after the last round."""
   return dp_fedavg(
@@ -155,8 +152,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    layout=None if options.chunk_size is None else CohortLayout(options.chunk_size),
-    mesh=mesh,
+    **layout_of(options),
   )
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
-
 from experiments.private_federated.report import report_local_and_central
+from experiments.runner.cohorts import CohortOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
   Plan,
@@ -29,7 +28,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
-from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
+from jdp.federated import FederatedAlgorithm, private_federated
 from jdp.guarantees import Unit, rounded_up
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
@@ -44,7 +43,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions):
+class PrivateFederatedOptions(CohortOptions, TrainingOptions, FederationOptions, ProblemOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -102,7 +101,6 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   """Reads the data, makes the mechanisms and returns the work."""
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
-  mesh = client_mesh() if jax.device_count() > 1 else None
   problem = load_problem(options)
   # The count of a private vocabulary trusts the server, which is not trusted here.
   if problem.prior.entries:
@@ -111,13 +109,13 @@ def prepare(options: PrivateFederatedOptions) -> Work:
       "words."
     )
   plan = make_plan(options, problem.num_users)
-  rows = make_rows(options, problem, plan, mesh)
+  rows = make_rows(options, problem, plan)
   settings = [row.setting for row in rows]
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    clients = replicate(begun.clients, mesh)
-    sweep = sweep_of(begun, settings, clients, plan.sampler.expected_size, plan.delta, mesh)
+    size = plan.sampler.expected_size
+    sweep = sweep_of(begun, settings, begun.clients, size, plan.delta, options.shard)
     report_local_and_central(
       workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)
     )
@@ -126,13 +124,10 @@ def prepare(options: PrivateFederatedOptions) -> Work:
 
 
 def make_rows(
-  options: PrivateFederatedOptions,
-  problem: LearningProblem,
-  plan: Plan,
-  mesh: jax.sharding.Mesh | None,
+  options: PrivateFederatedOptions, problem: LearningProblem, plan: Plan
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
-  make = partial(_algorithm, options, problem, plan, mesh)
+  make = partial(_algorithm, options, problem, plan)
   bound, public = options.max_update_norm, problem.public(Unit.USER)
   baselines = {
     "none": lambda: NoisySetting(
@@ -184,7 +179,6 @@ def _algorithm(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  mesh: jax.sharding.Mesh | None,
   query: SumQuery,
   mechanism: LocalMechanism | None,
 ) -> FederatedAlgorithm:
@@ -194,8 +188,7 @@ def _algorithm(
     plan.sampler,
     server_optimizer(options),
     mechanism=mechanism,
-    chunk_size=options.chunk_size,
-    mesh=mesh,
+    **layout_of(options),
     diagnose=options.diagnostics,
   )
 

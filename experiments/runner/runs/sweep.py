@@ -38,6 +38,7 @@ class Setting(NamedTuple):
     delta: of its central guarantee. None is the sweep's delta.
     public: what the central guarantee takes as public although it was computed from the protected
       data.
+    part: the name of its clients, where the sweep's are a dict.
   """
 
   name: str
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
   private: bool = True
   delta: float | None = None
   public: str = ""
+  part: str | None = None
 
 
 class Sweep(NamedTuple):
@@ -55,10 +57,11 @@ class Sweep(NamedTuple):
     settings: the rows.
     init: key -> parameters.
     evaluate: parameters -> name -> scalar.
-    clients: the data of all clients, or a dict of such data (`on_part`).
+    clients: the data of all clients, or a dict of such data (`Setting.part`): the runs of a sweep
+      can be about different units.
     cohort_size: expected number of clients in a round.
     delta: of the central guarantees of settings without a delta of their own.
-    mesh: the devices, or None.
+    shard: whether each device gets its share of the clients' data, and no copy of it.
     prior: what was released about the same users before any run. Every run's ledger begins with it.
     headline: the metric that an early stop looks at.
   """
@@ -69,7 +72,7 @@ class Sweep(NamedTuple):
   clients: PyTree
   cohort_size: float
   delta: float
-  mesh: jax.sharding.Mesh | None
+  shard: bool = False
   prior: Ledger = Ledger()
   headline: str = "test_accuracy"
 
@@ -80,7 +83,7 @@ def sweep_of(
   clients: PyTree,
   cohort_size: float,
   delta: float,
-  mesh: jax.sharding.Mesh | None,
+  shard: bool,
 ) -> Sweep:
   """What all runs on a problem share, with what was released about its users before."""
   return Sweep(
@@ -90,22 +93,10 @@ def sweep_of(
     clients,
     cohort_size,
     delta,
-    mesh,
+    shard,
     problem.prior,
     problem.headline,
   )
-
-
-def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
-  """The algorithm on one part of a sweep's clients, which are a dict.
-
-  So the runs of a sweep can be about different units.
-  """
-
-  def round_fn(noise_key, data_key, state, clients):
-    return algorithm.round(noise_key, data_key, state, clients[name])
-
-  return algorithm._replace(round=round_fn)
 
 
 def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
@@ -170,7 +161,7 @@ def _make_run(
     name=f"{setting.name}/{seed}",
     algorithm=setting.algorithm,
     params=sweep.init(_public_key("initial model", options.init_seed, seed)),
-    clients=sweep.clients,
+    clients=sweep.clients if setting.part is None else sweep.clients[setting.part],
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
     evaluate=sweep.evaluate,
@@ -178,6 +169,7 @@ def _make_run(
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
     headline=sweep.headline,
+    shard=sweep.shard,
   )
 
 

@@ -63,9 +63,6 @@ class TrainingOptions:
     False,
     "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private.",
   )
-  chunk_size: int | None = option(
-    None, "Clients computed side by side. Default: by the platform, model and client.", check=_count
-  )
 
   def __post_init__(self):
     """Refuses an early stop that could never come."""
@@ -93,6 +90,7 @@ class Run(NamedTuple):
     prior: what was released about the same users before the first round. It is part of the cost and
       of the ledger.
     headline: the metric that an early stop looks at, the larger the better.
+    shard: whether each device gets its share of the clients' data, and no copy of it.
   """
 
   name: str
@@ -106,6 +104,7 @@ class Run(NamedTuple):
   max_epsilon: float | None
   prior: Ledger = Ledger()
   headline: str = "test_accuracy"
+  shard: bool = False
 
 
 def train_run(
@@ -139,6 +138,7 @@ def train_run(
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
     callbacks=(*diagnostics, report_progress),
+    shares=run.shard or None,
   )
 
 
