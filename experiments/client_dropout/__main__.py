@@ -13,6 +13,7 @@ import dataclasses
 
 from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
+from experiments.runner import processes
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import ClassificationOptions, image_problem
@@ -23,13 +24,13 @@ from jdp import data
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientDropoutOptions(CohortOptions, TrainingOptions, DropoutOptions, ClassificationOptions):
+class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions, CohortOptions):
   """The options of this experiment."""
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
-  problem = image_problem(options, arrange=data.group)
+  problem = image_problem(options, arrange=data.group, precision=options.precision)
   plan = make_noise_plan(options, problem)
   settings = make_settings(options, problem, plan)
   sweep = Sweep(
@@ -44,7 +45,7 @@ def prepare(options: ClientDropoutOptions) -> Work:
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    report_dropout(workdir, options, problem, plan, results)
+    processes.by_first(lambda: report_dropout(workdir, options, problem, plan, results))
 
   return work
 

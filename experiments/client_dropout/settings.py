@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from experiments.runner.cohorts import layout_of
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
@@ -167,9 +168,7 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
-def make_settings(
-  options: Any, problem: LearningProblem, plan: NoisePlan
-) -> list[Setting]:
+def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:

@@ -13,10 +13,7 @@ import dataclasses
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from experiments.correlated_noise.report import report_strategies
 from experiments.correlated_noise.strategies import (
@@ -25,6 +22,8 @@ from experiments.correlated_noise.strategies import (
   make_sampler,
   make_strategy,
 )
+from experiments.runner import processes
+from experiments.runner.cohorts import GhostNormOptions, layout_of, planned_layout
 from experiments.runner.federation import (
   FederationOptions,
   central_delta,
@@ -41,14 +40,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, sampling
-from jdp.federated import (
-  CohortLayout,
-  FederatedAlgorithm,
-  client_mesh,
-  dp_fedavg,
-  federated_averaging,
-  replicate,
-)
+from jdp.federated import FederatedAlgorithm, dp_fedavg, federated_averaging
 from jdp.federated.estimators import true_average
 from jdp.guarantees import Relation, Unit
 from jdp.matrix_factorization import Strategy
@@ -58,7 +50,9 @@ _NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
-class CorrelatedNoiseOptions(TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions):
+class CorrelatedNoiseOptions(
+  TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions, GhostNormOptions
+):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -99,11 +93,11 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
     settings = [row.setting for row in rows]
-    sweep = sweep_of(
-      begun, settings, begun.clients, options.cohort_size, delta, options.shard
-    )
+    sweep = sweep_of(begun, settings, begun.clients, options.cohort_size, delta, options.shard)
     results = run_sweep(sweep, workdir, options)
-    report_strategies(FinishedSweep(workdir, options, begun, rows, results))
+    processes.by_first(
+      lambda: report_strategies(FinishedSweep(workdir, options, begun, rows, results))
+    )
 
   return work
 
@@ -152,7 +146,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    **layout_of(options),
+    layout=planned_layout(**layout_of(options)),
   )
 
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from absl import flags
 
 from experiments.dp_fedavg import variations
@@ -29,6 +28,7 @@ from experiments.dp_fedavg.averages import (
   taken_as_public,
 )
 from experiments.dp_fedavg.report import report_averaging
+from experiments.runner import processes
 from experiments.runner.cohorts import GhostNormOptions, layout_of
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
@@ -69,7 +69,7 @@ _OF_AVERAGES = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class DPFedAvgOptions(GhostNormOptions, TrainingOptions, AverageOptions, ProblemOptions):
+class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -149,7 +149,9 @@ def prepare(options: DPFedAvgOptions) -> Work:
       clients[Unit.EXAMPLE] = as_examples(begun.clients)
     sweep = sweep_of(begun, settings, clients, options.cohort_size, delta, options.shard)
     results = run_sweep(sweep, workdir, options)
-    report_averaging(FinishedSweep(workdir, options, begun, rows, results))
+    processes.by_first(
+      lambda: report_averaging(FinishedSweep(workdir, options, begun, rows, results))
+    )
 
   return work
 

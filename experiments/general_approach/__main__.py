@@ -23,9 +23,12 @@ import optax
 
 from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
 from experiments.general_approach.report import report_groups
+from experiments.runner import processes
+from experiments.runner.cohorts import CohortOptions, layout_of
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.problems.images import DatasetOptions, load_dataset
+from experiments.runner.problems.precision import in_precision
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -59,7 +62,7 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GeneralApproachOptions(CohortOptions, TrainingOptions, DatasetOptions):
+class GeneralApproachOptions(TrainingOptions, DatasetOptions, CohortOptions):
   """The options of this experiment."""
 
   model: str = option(
@@ -151,7 +154,7 @@ def prepare(options: GeneralApproachOptions) -> Work:
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    report_groups(workdir, options, task, groups, results)
+    processes.by_first(lambda: report_groups(workdir, options, task, groups, results))
 
   return work
 
@@ -227,7 +230,7 @@ def _setting(
   kind = run if run in task.records else "example"
   records = task.records[kind]
   algorithm = iterative_training(
-    task.model,
+    in_precision(task.model, options.precision),
     average(make_query(options, groups, run), records.sampler.expected_size),
     records.sampler,
     optax.sgd(options.learning_rate, momentum=_MOMENTUM if options.momentum else None),

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from experiments.private_federated.report import report_local_and_central
+from experiments.runner import processes
 from experiments.runner.cohorts import CohortOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
@@ -43,7 +44,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(CohortOptions, TrainingOptions, FederationOptions, ProblemOptions):
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions, CohortOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -116,8 +117,9 @@ def prepare(options: PrivateFederatedOptions) -> Work:
     begun = problem.completed(workdir)
     size = plan.sampler.expected_size
     sweep = sweep_of(begun, settings, begun.clients, size, plan.delta, options.shard)
-    report_local_and_central(
-      workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)
+    results = run_sweep(sweep, workdir, options)
+    processes.by_first(
+      lambda: report_local_and_central(workdir, options, begun, plan, rows, results)
     )
 
   return work

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
@@ -105,7 +106,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and
   `result.json`. No two runs share noise: each has a key of its own. Of a run that an earlier
   process finished, the files are compared with what was written, and the cost is computed again
-  from the ledger.
+  from the ledger. Several processes train together, and the first one writes.
 
   Returns:
     A result for each run. It holds:
@@ -122,13 +123,17 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     ValueError: if a run that an earlier process finished is not as it left it.
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
-  pending = [
-    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / RESULT).exists()
-  ]
-  for number, (setting, seed) in enumerate(runs):
-    if number not in pending:
-      check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
-  if pending:
+
+  def unfinished() -> list[int]:
+    pending = []
+    for number, (setting, seed) in enumerate(runs):
+      if (_folder(workdir, setting, seed) / RESULT).exists():
+        check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
+      else:
+        pending.append(number)
+    return pending
+
+  if pending := processes.told(unfinished):
     key = noise_key(workdir, options.noise_seed)
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
@@ -136,7 +141,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
         run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
-  return [read_result(_folder(workdir, *run)) for run in runs]
+  return processes.told(lambda: [read_result(_folder(workdir, *run)) for run in runs])
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
@@ -188,7 +193,6 @@ def _finish(
   """
   folder = _folder(workdir, setting, seed)
   outcome = train_run(run, folder, workdir.secret / run.name, options, report)
-  save_params(folder / PARAMS, outcome.params)
   metrics = {name: value for name, value in outcome.metrics[-1].items() if name != STOPPED_EARLY}
   content = {
     "setting": setting.name,
@@ -201,4 +205,9 @@ def _finish(
     "metrics": metrics,
     **cost(outcome.ledger, delta),
   }
-  write_result(folder, content)
+
+  def write() -> None:
+    save_params(folder / PARAMS, outcome.params)
+    write_result(folder, content)
+
+  processes.by_first(write)

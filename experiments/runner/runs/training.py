@@ -5,11 +5,13 @@ Its files lie in the folders of a work directory.
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
+from experiments.runner import processes
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
@@ -120,8 +122,10 @@ def train_run(
     options: number of rounds, rounds between evaluations, early stop and diagnostics.
     report: told of the progress.
   """
-  report_progress = _ProgressReporter(run.name, report)
-  diagnostics = (_DiagnosticsFile(folder),) if options.diagnostics else ()
+  callbacks: list[Callable[[Progress], None]] = []
+  if processes.is_first():
+    callbacks = [_DiagnosticsFile(folder)] if options.diagnostics else []
+    callbacks.append(_ProgressReporter(run.name, report))
   patience = options.early_stop
   return train(
     run.algorithm,
@@ -137,7 +141,7 @@ def train_run(
     early_stop=no_improvement(run.headline, patience=patience) if patience else None,
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
-    callbacks=(*diagnostics, report_progress),
+    callbacks=callbacks,
     shares=run.shard or None,
   )
 

@@ -39,7 +39,8 @@ class Released:
       raise ValueError(
         f"Expected the model that was released after round {done} before, got another with the "
         "same noise, which must not be released too; resume with the algorithm and on as many "
-        f"devices as when it was released, or start anew in another folder. If {self._path} is damaged, remove it."
+        f"devices as when it was released, or start anew in another folder. If {self._path} is "
+        "damaged, remove it."
       )
     if known is found:
       self._write(b"\n" + name + b" " + found)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -204,8 +203,8 @@ def train(
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, or a privacy filter with either or for another
       observer, or rounds are adaptive and there is a delta. Also if the clients are to be dealt out
-      and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or the
-      workdir is of another run. That is one with other data, keys, first parameters, budget,
+      and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or
+      the workdir is of another run. That is one with other data, keys, first parameters, budget,
       rounds or earlier releases, or in another environment. Also if another process has the
       workdir, or a file that is needed is lost or damaged: the message says what to do. Also if
       rounds are missing from the end of the workdir's ledger, or it is finished and would get
