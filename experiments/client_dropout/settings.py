@@ -178,7 +178,8 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
   for name in options.schemes:
     query = _query(options, problem, plan, name)
     for rate in options.dropouts:
-      algorithm = client_dropout(
+      make = partial(
+        client_dropout,
         local_sgd(
           problem.loss,
           options.local_learning_rate,
@@ -190,12 +191,17 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
         optax.sgd(1.0),
         num_clients=plan.num_clients,
         local_clip_norm=options.clip_norm,
-        **layout_of(options),
         diagnose=options.diagnostics,
       )
       label = f"{LABELS[name]} ({percent(rate, 0)} lost)"
       settings.append(
-        Setting(f"{name}_{rate:g}", label, algorithm, public=problem.public(Unit.USER))
+        Setting(
+          f"{name}_{rate:g}",
+          label,
+          make(**layout_of(options)),
+          public=problem.public(Unit.USER),
+          make=make,
+        )
       )
   return settings
 

@@ -11,7 +11,7 @@ part and how far apart. Two samplers see to that:
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,22 +105,25 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
 def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:
   if run == _NONE:
     sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
-    algorithm = federated_averaging(
+    make = partial(
+      federated_averaging,
       local_update(options, problem.loss),
       true_average(),
       sampler,
       server_optimizer(options),
       relation=Relation.REPLACE_ONE,
-      **layout_of(options),
       diagnose=options.diagnostics,
     )
-    return Variant(Setting(run, "no privacy", algorithm, private=False), None, sampler)
+    algorithm = make(**layout_of(options))
+    return Variant(Setting(run, "no privacy", algorithm, private=False, make=make), None, sampler)
   strategy = make_strategy(run, options, problem.num_users)
   sampler = make_sampler(strategy, options, problem.num_users)
-  algorithm = _planned(strategy, sampler, options, problem)
+  make = partial(_planned, strategy, sampler, options, problem)
   label = run.replace("_", " ")
   return Variant(
-    Setting(run, label, algorithm, public=problem.public(Unit.USER)), strategy, sampler
+    Setting(run, label, make(**layout_of(options)), public=problem.public(Unit.USER), make=make),
+    strategy,
+    sampler,
   )
 
 
@@ -129,6 +132,7 @@ def _planned(
   sampler: sampling.Sampler,
   options: CorrelatedNoiseOptions,
   problem: LearningProblem,
+  **layout: Any,
 ) -> FederatedAlgorithm:
   """DP-FedAvg with the strategy, whose noise meets the target after the last round."""
   return dp_fedavg(
@@ -146,7 +150,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    layout=planned_layout(**layout_of(options)),
+    layout=planned_layout(**layout),
   )
 
 

@@ -38,11 +38,12 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
-from jdp.federated import FederatedAlgorithm, dp_sgd, federated_averaging
+from jdp.federated import dp_sgd, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Unit
 from jdp.queries import SumQuery
@@ -190,7 +191,7 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
       chosen = _varied(options, row) if row else options
       name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))
       label = ", ".join(filter(None, [_RUNS[run], variations.described(row)]))
-      algorithm, federation = made[run](chosen, problem)
+      make, federation = made[run](chosen, problem)
       delta = federation.actual.delta if federation else None
       public = {
         "none": "",
@@ -198,7 +199,8 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
         "dp_sgd": problem.public(Unit.EXAMPLE),
       }[run]
       part, private = _UNITS.get(run, Unit.USER), federation is not None
-      setting = Setting(name, label, algorithm, private, delta, public, part)
+      algorithm = make(**layout_of(chosen))
+      setting = Setting(name, label, algorithm, private, delta, public, part, make)
       rows.append(Variant(setting, chosen, federation))
   return rows
 
@@ -226,9 +228,7 @@ def _varied(options: DPFedAvgOptions, row: Mapping[str, str]) -> DPFedAvgOptions
   return resolve(DPFedAvgOptions, given, base)
 
 
-def _baseline(
-  options: DPFedAvgOptions, problem: LearningProblem
-) -> tuple[FederatedAlgorithm, None]:
+def _baseline(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, None]:
   """Training without privacy: the true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(problem.sizes):
     raise ValueError(
@@ -238,9 +238,7 @@ def _baseline(
   return _averaging(options, problem, true_average(), sampler, relation="replace_one"), None
 
 
-def _private(
-  options: DPFedAvgOptions, problem: LearningProblem
-) -> tuple[FederatedAlgorithm, Federation]:
+def _private(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
   federation = make_federation(options, problem.sizes, problem.prior)
   shapes = jax.eval_shape(problem.init, jax.random.key(0))
   average = make_average(
@@ -255,23 +253,21 @@ def _averaging(
   average: SumQuery,
   sampler: sampling.Sampler,
   **settings: Any,
-) -> FederatedAlgorithm:
-  return federated_averaging(
+) -> Make:
+  return partial(
+    federated_averaging,
     local_update(options, problem.loss),
     average,
     sampler,
     server_optimizer(options),
     weight=client_weight(options),
     project=options.projection == "batch",
-    **layout_of(options),
     diagnose=options.diagnostics,
     **settings,
   )
 
 
-def _dp_sgd(
-  options: DPFedAvgOptions, problem: LearningProblem
-) -> tuple[FederatedAlgorithm, Federation]:
+def _dp_sgd(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
   """DP-SGD by the same code: every example is a user of its own."""
   num_examples = problem.num_records(Unit.EXAMPLE)
   plan = make_plan(
@@ -279,16 +275,16 @@ def _dp_sgd(
   )
   size = plan.sampler.expected_size
   average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
-  algorithm = dp_sgd(
+  make = partial(
+    dp_sgd,
     problem.loss,
     average,
     plan.sampler,
     server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
-    **layout_of(options),
     diagnose=options.diagnostics,
   )
   # The plan is its own: DP-SGD has no larger cohort whose noise it borrows.
-  return algorithm, Federation(plan, plan, num_examples, size, problem.prior)
+  return make, Federation(plan, plan, num_examples, size, problem.prior)
 
 
 EXPERIMENT = Experiment("dp_fedavg", DPFedAvgOptions, prepare)

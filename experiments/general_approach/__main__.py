@@ -229,18 +229,26 @@ def _setting(
   """The table's row of the name `run`."""
   kind = run if run in task.records else "example"
   records = task.records[kind]
-  algorithm = iterative_training(
+  make = partial(
+    iterative_training,
     in_precision(task.model, options.precision),
     average(make_query(options, groups, run), records.sampler.expected_size),
     records.sampler,
     optax.sgd(options.learning_rate, momentum=_MOMENTUM if options.momentum else None),
     relation=task.relation,
     unit=records.unit,
-    **layout_of(options),
     diagnose=options.diagnostics,
   )
   public = f"N = {len(records.examples.labels)} units"
-  return Setting(run, _RUNS[run], algorithm, private=run != "none", public=public, part=kind)
+  return Setting(
+    run,
+    _RUNS[run],
+    make(**layout_of(options)),
+    private=run != "none",
+    public=public,
+    part=kind,
+    make=make,
+  )
 
 
 EXPERIMENT = Experiment("general_approach", GeneralApproachOptions, prepare)

@@ -29,7 +29,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
-from jdp.federated import FederatedAlgorithm, private_federated
+from jdp.federated import private_federated
 from jdp.guarantees import Unit, rounded_up
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
@@ -129,14 +129,12 @@ def make_rows(
   options: PrivateFederatedOptions, problem: LearningProblem, plan: Plan
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
-  make = partial(_algorithm, options, problem, plan)
-  bound, public = options.max_update_norm, problem.public(Unit.USER)
+  make = partial(_setting, options, problem, plan)
+  bound = options.max_update_norm
   baselines = {
-    "none": lambda: NoisySetting(
-      Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0
-    ),
+    "none": lambda: NoisySetting(make("none", "no privacy", no_privacy(), None), 0.0, 0.0),
     "central": lambda: NoisySetting(
-      Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
+      make("central", "central only", _gaussian(bound, plan), None),
       0.0,
       _central_error(bound, problem, plan),
     ),
@@ -150,7 +148,7 @@ def _local_row(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  make: Callable[..., FederatedAlgorithm],
+  make: Callable[..., Setting],
   epsilon: float,
 ) -> NoisySetting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
@@ -159,10 +157,7 @@ def _local_row(
   # A projection to the longest release changes none, so the average stays unbiased.
   radius = options.projection_radius or mechanism.max_norm * longest(problem.dim)
   given = rounded_up(epsilon, 12)
-  algorithm = make(_gaussian(radius, plan), mechanism)
-  setting = Setting(
-    f"local_{given}", f"local ε₁ = {given}", algorithm, public=problem.public(Unit.USER)
-  )
+  setting = make(f"local_{given}", f"local ε₁ = {given}", _gaussian(radius, plan), mechanism)
   error = math.sqrt(
     mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size
   )
@@ -177,22 +172,27 @@ def _central_error(clip_norm: float, problem: LearningProblem, plan: Plan) -> fl
   return plan.noise_multiplier * clip_norm * math.sqrt(problem.dim) / plan.sampler.expected_size
 
 
-def _algorithm(
+def _setting(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
+  name: str,
+  label: str,
   query: SumQuery,
   mechanism: LocalMechanism | None,
-) -> FederatedAlgorithm:
-  return private_federated(
+) -> Setting:
+  make = partial(
+    private_federated,
     local_update(options, problem.loss),
     average(query, plan.sampler.expected_size),
     plan.sampler,
     server_optimizer(options),
     mechanism=mechanism,
-    **layout_of(options),
     diagnose=options.diagnostics,
   )
+  private = name != "none"
+  public = problem.public(Unit.USER) if private else ""
+  return Setting(name, label, make(**layout_of(options)), private=private, public=public, make=make)
 
 
 EXPERIMENT = Experiment("private_federated", PrivateFederatedOptions, prepare)

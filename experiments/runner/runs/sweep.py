@@ -9,6 +9,7 @@ import jax
 
 from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.results import (
@@ -40,6 +41,8 @@ class Setting(NamedTuple):
     public: what the central guarantee takes as public although it was computed from the protected
       data.
     part: the name of its clients, where the sweep's are a dict.
+    make: makes the algorithm, given a layout's chunk_size, and ghost_norms if the experiment has
+      them. None: it has no layout to choose.
   """
 
   name: str
@@ -49,6 +52,7 @@ class Setting(NamedTuple):
   delta: float | None = None
   public: str = ""
   part: str | None = None
+  make: Make | None = None
 
 
 class Sweep(NamedTuple):
@@ -135,11 +139,18 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
 
   if pending := processes.told(unfinished):
     key = noise_key(workdir, options.noise_seed)
+    unfinished_settings = {runs[number][0].name: runs[number][0] for number in pending}
+    laid_out = {
+      name: _laid_out(sweep, setting, workdir, options)
+      for name, setting in unfinished_settings.items()
+    }
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
         setting, seed = runs[number]
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
-        run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
+        run = _make_run(
+          sweep, laid_out[setting.name], seed, jax.random.fold_in(key, number), options
+        )
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
   return processes.told(lambda: [read_result(_folder(workdir, *run)) for run in runs])
 
@@ -159,6 +170,31 @@ def _delta(sweep: Sweep, setting: Setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
+def _laid_out(
+  sweep: Sweep, setting: Setting, workdir: Workdir, options: TrainingOptions
+) -> Setting:
+  """The setting with the layout that its folder keeps, or the fastest, if that is asked for."""
+  make = setting.make
+  if make is None or getattr(options, "layout", None) != "fastest":
+    return setting
+  layout = kept_layout(
+    setting.name,
+    workdir,
+    lambda: fastest_layout(
+      make,
+      sweep.init(jax.random.key(0)),
+      _clients(sweep, setting),
+      ghost_norms=hasattr(options, "ghost_norms"),
+      shard=sweep.shard,
+    ),
+  )
+  return setting._replace(algorithm=make(**layout))
+
+
+def _clients(sweep: Sweep, setting: Setting) -> PyTree:
+  return sweep.clients if setting.part is None else sweep.clients[setting.part]
+
+
 def _make_run(
   sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options: TrainingOptions
 ) -> Run:
@@ -166,7 +202,7 @@ def _make_run(
     name=f"{setting.name}/{seed}",
     algorithm=setting.algorithm,
     params=sweep.init(_public_key("initial model", options.init_seed, seed)),
-    clients=sweep.clients if setting.part is None else sweep.clients[setting.part],
+    clients=_clients(sweep, setting),
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
     evaluate=sweep.evaluate,
