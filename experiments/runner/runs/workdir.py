@@ -108,17 +108,16 @@ def note_devices(workdir: Workdir) -> None:
 
   Its results are then those of the first devices up to the order of summation.
   """
-  before, now = devices(workdir), environment()["devices"]
+  begun = read_sealed(workdir.path / FLAGS)["environment"]["devices"]
+  before, now = changed_devices(workdir) or [begun], environment()["devices"]
   if before[-1] != now:
     files.write_json(workdir.path / DEVICES, [*before, now])
 
 
-def devices(workdir: Workdir) -> list[str]:
-  """The numbers of devices that the run was computed on, in turn."""
-  changed = workdir.path / DEVICES
-  if changed.exists():
-    return list(files.read_json(changed))
-  return [read_sealed(workdir.path / FLAGS)["environment"]["devices"]]
+def changed_devices(workdir: Workdir) -> list[str]:
+  """The numbers of devices that the run was computed on, in turn; none if there was only one."""
+  path = workdir.path / DEVICES
+  return list(files.read_json(path)) if path.exists() else []
 
 
 def lock(workdir: Workdir) -> IO[str]:
