@@ -34,13 +34,7 @@ def prepare(options: ClientDropoutOptions) -> Work:
   plan = make_noise_plan(options, problem)
   settings = make_settings(options, problem, plan)
   sweep = Sweep(
-    settings,
-    problem.init,
-    problem.evaluate,
-    problem.clients,
-    plan.num_clients,
-    options.delta,
-    options.shard,
+    settings, problem.init, problem.evaluate, problem.clients, plan.num_clients, options.delta
   )
 
   def work(workdir: Workdir):

@@ -24,7 +24,7 @@ import optax
 from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
 from experiments.general_approach.report import report_groups
 from experiments.runner import processes
-from experiments.runner.cohorts import CohortOptions, layout_of
+from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.problems.images import DatasetOptions, load_dataset
@@ -62,7 +62,7 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GeneralApproachOptions(TrainingOptions, DatasetOptions, CohortOptions):
+class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   """The options of this experiment."""
 
   model: str = option(

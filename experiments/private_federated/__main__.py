@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from experiments.private_federated.report import report_local_and_central
 from experiments.runner import processes
-from experiments.runner.cohorts import CohortOptions, layout_of
+from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
   Plan,
@@ -44,7 +44,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions, CohortOptions):
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions, ShardOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(

@@ -26,10 +26,6 @@ class CohortOptions:
     "as they are.",
     choices=("float32", "bfloat16"),
   )
-  shard: bool = option(
-    False,
-    "Compute on all devices, and give each its share of the clients' data, not a copy of all.",
-  )
   layout: str = option(
     "rule",
     "How many clients are computed side by side: by the flags below, or what is fastest on "
@@ -45,7 +41,19 @@ class CohortOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class GhostNormOptions(CohortOptions):
+class ShardOptions(CohortOptions):
+  """The options of experiments whose clients' data can be dealt out over devices."""
+
+  SUBJECT = _SUBJECT
+
+  shard: bool = option(
+    False,
+    "Compute on all devices, and give each its share of the clients' data, not a copy of all.",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class GhostNormOptions(ShardOptions):
   """The options of experiments that can clip updates without making them."""
 
   SUBJECT = _SUBJECT

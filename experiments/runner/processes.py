@@ -38,7 +38,7 @@ def join(coordinator: str | None, num_processes: int | None, process_id: int | N
     raise ValueError(
       f"Expected --process_id from 0 to below --num_processes={num_processes}, got {process_id}."
     )
-  jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
+  jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(coordinator, num_processes, process_id)
 
 
@@ -56,7 +56,7 @@ def told(say: Callable[[], Made]) -> Made:
   """
   if jax.process_count() == 1:
     return say()
-  return json.loads(told_bytes(lambda: json.dumps(say()).encode()))  # type: ignore[no-any-return]
+  return json.loads(told_bytes(lambda: json.dumps(say()).encode()))
 
 
 def told_bytes(say: Callable[[], bytes]) -> bytes:

@@ -24,7 +24,7 @@ def in_precision(model: _Model, precision: str) -> _Model:
     return model
   functions = {name: getattr(model, name, None) for name in _COMPUTED}
   lowered = {name: _lowered(function) for name, function in functions.items() if function}
-  return model._replace(**lowered)  # type: ignore[no-any-return]
+  return model._replace(**lowered)
 
 
 def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -157,7 +157,7 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
 
   def words() -> list[int]:
     key = kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
-    return np.asarray(jax.random.key_data(key)).tolist()  # type: ignore[no-any-return]
+    return np.asarray(jax.random.key_data(key)).tolist()
 
   return random.restore_key(np.array(processes.told(words), np.uint32))
 
