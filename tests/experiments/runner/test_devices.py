@@ -9,12 +9,23 @@ import socket
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from experiments.dp_fedavg.__main__ import EXPERIMENT
 from experiments.runner import cohorts, options, processes
 from experiments.runner.cohorts import CohortOptions
-from jdp.federated import CohortLayout
+from experiments.runner.problems.precision import in_precision
+from experiments.runner.runs import layouts
+from experiments.runner.runs.workdir import Workdir
+from jdp import data, models, sampling
+from jdp.federated import CohortLayout, federated_averaging, gradient_step
+from jdp.federated.engine.cohort_layout import candidates
+from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.ledger import load_file
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -154,3 +165,60 @@ def test_the_layout_is_what_the_flags_say():
   assert cohorts.planned_layout(None, ghost_norms=None) is None
   assert cohorts.planned_layout(4) == CohortLayout(4)
   assert cohorts.planned_layout(None, ghost_norms=True) == CohortLayout(64, True)
+
+
+def test_half_precision_rounds_gradients_to_float32_by_two_to_the_minus_eight():
+  """Losses of images and of text; a gradient of 2^-8 that is rounded a few times over."""
+  model, words = models.logistic_regression((4, 4), 3), models.language_model(8, embedding=4)
+  images = data.examples(np.ones((2, 4, 4)), np.array([0, 1]))
+  text = data.Examples(jnp.full((2, 3), 5), jnp.full((2, 3), 6), jnp.ones(2))
+  for made, loss, examples in (
+    (model, models.cross_entropy, images),
+    (words, models.next_word_loss, text),
+  ):
+    assert in_precision(made, "float32") is made
+    params = made.init(jax.random.key(0))
+    exact, rounded = (
+      ravel_pytree(jax.grad(loss(in_precision(made, name)))(params, examples))[0]
+      for name in ("float32", "bfloat16")
+    )
+    assert rounded.dtype == jnp.float32
+    error = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
+    assert 1e-5 < error < 2**-5
+
+
+def test_the_fastest_layout_is_measured_on_made_up_clients_once(tmp_path, monkeypatch):
+  """What is private moves nothing: the made-up clients of all data of these shapes are the same."""
+  rng = np.random.default_rng(0)
+  examples = data.examples(rng.normal(size=(6, 2)), np.arange(6) % 2)
+  packed = data.pack(examples, np.split(np.arange(6), [1, 3]))
+  seen, model = [], models.logistic_regression((2,), 2)
+
+  def make(**layout):
+    def round_fn(noise_key, data_key, state, clients):
+      seen.append((layout, [np.asarray(clients.user(k).inputs) for k in range(3)]))
+      return jax.tree.map(jnp.negative, state.params)
+
+    query = fixed_denominator(flat_clipping(1.0), 1.0, 2.0)
+    update = gradient_step(models.cross_entropy(model), 1.0)
+    sampler, optimizer = sampling.poisson(3, 0.5), optax.sgd(1.0)
+    made = federated_averaging(update, query, sampler, optimizer, **layout)
+    return made._replace(round=round_fn)
+
+  monkeypatch.setattr(layouts.jax, "jit", lambda function: function)
+  params = model.init(jax.random.key(0))
+
+  def measure():
+    return layouts.fastest_layout(make, params, packed, ghost_norms=True, shard=False)
+
+  found = layouts.kept_layout("private", Workdir(tmp_path), measure)
+  assert set(found) == {"chunk_size", "ghost_norms"}
+  assert {tuple(layout.items()) for layout, _ in seen} == {
+    tuple(layout._asdict().items()) for layout in candidates()
+  }
+  for _, clients in seen:
+    np.testing.assert_array_equal(clients, np.ones((3, 3, 2)))
+  seen.clear()
+  assert layouts.kept_layout("private", Workdir(tmp_path), measure) == found
+  assert not seen
+  assert layouts.kept_layouts(Workdir(tmp_path)) == {"private": found}
