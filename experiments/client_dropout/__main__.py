@@ -11,38 +11,35 @@ beside the publication's claims.
 
 import dataclasses
 
-import jax
-
 from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
+from experiments.runner import processes
+from experiments.runner.cohorts import CohortOptions
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import ClassificationOptions, image_problem
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import data
-from jdp.federated import client_mesh, replicate
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions):
+class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions, CohortOptions):
   """The options of this experiment."""
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
-  mesh = client_mesh() if jax.device_count() > 1 else None
-  problem = image_problem(options, arrange=data.group)
+  problem = image_problem(options, arrange=data.group, precision=options.precision)
   plan = make_noise_plan(options, problem)
-  settings = make_settings(options, problem, plan, mesh)
-  clients = replicate(problem.clients, mesh)
+  settings = make_settings(options, problem, plan)
   sweep = Sweep(
-    settings, problem.init, problem.evaluate, clients, plan.num_clients, options.delta, mesh
+    settings, problem.init, problem.evaluate, problem.clients, plan.num_clients, options.delta
   )
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    report_dropout(workdir, options, problem, plan, results)
+    processes.by_first(lambda: report_dropout(workdir, options, problem, plan, results))
 
   return work
 

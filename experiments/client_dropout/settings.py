@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from experiments.runner.cohorts import layout_of
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
@@ -167,9 +168,7 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
-def make_settings(
-  options: Any, problem: LearningProblem, plan: NoisePlan, mesh: jax.sharding.Mesh | None
-) -> list[Setting]:
+def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:
@@ -179,7 +178,8 @@ def make_settings(
   for name in options.schemes:
     query = _query(options, problem, plan, name)
     for rate in options.dropouts:
-      algorithm = client_dropout(
+      make = partial(
+        client_dropout,
         local_sgd(
           problem.loss,
           options.local_learning_rate,
@@ -191,13 +191,17 @@ def make_settings(
         optax.sgd(1.0),
         num_clients=plan.num_clients,
         local_clip_norm=options.clip_norm,
-        chunk_size=options.chunk_size,
-        mesh=mesh,
         diagnose=options.diagnostics,
       )
       label = f"{LABELS[name]} ({percent(rate, 0)} lost)"
       settings.append(
-        Setting(f"{name}_{rate:g}", label, algorithm, public=problem.public(Unit.USER))
+        Setting(
+          f"{name}_{rate:g}",
+          label,
+          make(**layout_of(options)),
+          public=problem.public(Unit.USER),
+          make=make,
+        )
       )
   return settings
 

@@ -11,12 +11,9 @@ part and how far apart. Two samplers see to that:
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from experiments.correlated_noise.report import report_strategies
 from experiments.correlated_noise.strategies import (
@@ -25,6 +22,8 @@ from experiments.correlated_noise.strategies import (
   make_sampler,
   make_strategy,
 )
+from experiments.runner import processes
+from experiments.runner.cohorts import GhostNormOptions, layout_of, planned_layout
 from experiments.runner.federation import (
   FederationOptions,
   central_delta,
@@ -41,14 +40,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, sampling
-from jdp.federated import (
-  CohortLayout,
-  FederatedAlgorithm,
-  client_mesh,
-  dp_fedavg,
-  federated_averaging,
-  replicate,
-)
+from jdp.federated import FederatedAlgorithm, dp_fedavg, federated_averaging
 from jdp.federated.estimators import true_average
 from jdp.guarantees import Relation, Unit
 from jdp.matrix_factorization import Strategy
@@ -58,7 +50,9 @@ _NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
-class CorrelatedNoiseOptions(TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions):
+class CorrelatedNoiseOptions(
+  TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions, GhostNormOptions
+):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -87,7 +81,6 @@ class Variant(NamedTuple):
 
 def prepare(options: CorrelatedNoiseOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  mesh = client_mesh() if jax.device_count() > 1 else None
   problem = load_problem(options)
   delta = central_delta(options, problem.num_users)
   check_prior(problem.prior, Unit.USER, delta, options.max_epsilon)
@@ -95,40 +88,42 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
     raise ValueError(
       f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
     )
-  rows = [_row(run, options, problem, mesh) for run in options.runs]
+  rows = [_row(run, options, problem) for run in options.runs]
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    shared = replicate(jax.tree.map(jnp.asarray, begun.clients), mesh)
-    sweep = sweep_of(begun, [row.setting for row in rows], shared, options.cohort_size, delta, mesh)
+    settings = [row.setting for row in rows]
+    sweep = sweep_of(begun, settings, begun.clients, options.cohort_size, delta, options.shard)
     results = run_sweep(sweep, workdir, options)
-    report_strategies(FinishedSweep(workdir, options, begun, rows, results))
+    processes.by_first(
+      lambda: report_strategies(FinishedSweep(workdir, options, begun, rows, results))
+    )
 
   return work
 
 
-def _row(
-  run: str, options: CorrelatedNoiseOptions, problem: LearningProblem, mesh: Mesh | None
-) -> Variant:
+def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:
   if run == _NONE:
     sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
-    algorithm = federated_averaging(
+    make = partial(
+      federated_averaging,
       local_update(options, problem.loss),
       true_average(),
       sampler,
       server_optimizer(options),
       relation=Relation.REPLACE_ONE,
-      chunk_size=options.chunk_size,
-      mesh=mesh,
       diagnose=options.diagnostics,
     )
-    return Variant(Setting(run, "no privacy", algorithm, private=False), None, sampler)
+    algorithm = make(**layout_of(options))
+    return Variant(Setting(run, "no privacy", algorithm, private=False, make=make), None, sampler)
   strategy = make_strategy(run, options, problem.num_users)
   sampler = make_sampler(strategy, options, problem.num_users)
-  algorithm = _planned(strategy, sampler, options, problem, mesh)
+  make = partial(_planned, strategy, sampler, options, problem)
   label = run.replace("_", " ")
   return Variant(
-    Setting(run, label, algorithm, public=problem.public(Unit.USER)), strategy, sampler
+    Setting(run, label, make(**layout_of(options)), public=problem.public(Unit.USER), make=make),
+    strategy,
+    sampler,
   )
 
 
@@ -137,7 +132,7 @@ def _planned(
   sampler: sampling.Sampler,
   options: CorrelatedNoiseOptions,
   problem: LearningProblem,
-  mesh: Mesh | None,
+  **layout: Any,
 ) -> FederatedAlgorithm:
   """DP-FedAvg with the strategy, whose noise meets the target after the last round."""
   return dp_fedavg(
@@ -155,8 +150,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    layout=None if options.chunk_size is None else CohortLayout(options.chunk_size),
-    mesh=mesh,
+    layout=planned_layout(**layout),
   )
 
 

@@ -16,9 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from absl import flags
-from jax.sharding import Mesh
 
 from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import (
@@ -30,6 +28,8 @@ from experiments.dp_fedavg.averages import (
   taken_as_public,
 )
 from experiments.dp_fedavg.report import report_averaging
+from experiments.runner import processes
+from experiments.runner.cohorts import GhostNormOptions, layout_of
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option, read_flags, resolve
@@ -38,11 +38,12 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.finished_sweep import FinishedSweep
-from experiments.runner.runs.sweep import Setting, on_part, run_sweep, sweep_of
+from experiments.runner.runs.layouts import Make
+from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
-from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
+from jdp.federated import dp_sgd, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Unit
 from jdp.queries import SumQuery
@@ -69,7 +70,7 @@ _OF_AVERAGES = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
+class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -124,7 +125,6 @@ class Variant(NamedTuple):
 
 def prepare(options: DPFedAvgOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  mesh = client_mesh() if jax.device_count() > 1 else None
   # A window of words is no unit of privacy, so text has no DP-SGD.
   if "dp_sgd" in options.runs and options.dataset in TEXT:
     raise ValueError(
@@ -140,18 +140,19 @@ def prepare(options: DPFedAvgOptions) -> Work:
     check_prior(
       problem.prior, unit, central_delta(options, problem.num_records(unit)), options.max_epsilon
     )
-  rows = make_rows(options, problem, mesh)
+  rows = make_rows(options, problem)
   settings, delta = [row.setting for row in rows], central_delta(options, problem.num_users)
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    clients = {"user": begun.clients}
+    clients = {Unit.USER: begun.clients}
     if "dp_sgd" in options.runs:
-      clients["example"] = as_examples(begun.clients)
-    shared = replicate(jax.tree.map(jnp.asarray, clients), mesh)
-    sweep = sweep_of(begun, settings, shared, options.cohort_size, delta, mesh)
+      clients[Unit.EXAMPLE] = as_examples(begun.clients)
+    sweep = sweep_of(begun, settings, clients, options.cohort_size, delta, options.shard)
     results = run_sweep(sweep, workdir, options)
-    report_averaging(FinishedSweep(workdir, options, begun, rows, results))
+    processes.by_first(
+      lambda: report_averaging(FinishedSweep(workdir, options, begun, rows, results))
+    )
 
   return work
 
@@ -171,9 +172,7 @@ def _start_warm(options: DPFedAvgOptions, path: str, problem: LearningProblem) -
   return problem._replace(init=lambda key: start, prior=spent, complete=None)
 
 
-def make_rows(
-  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
-) -> list[Variant]:
+def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Variant]:
   """The runs; a run appears once for every value that concerns it.
 
   Raises:
@@ -192,18 +191,17 @@ def make_rows(
       chosen = _varied(options, row) if row else options
       name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))
       label = ", ".join(filter(None, [_RUNS[run], variations.described(row)]))
-      algorithm, federation = made[run](chosen, problem, mesh)
+      make, federation = made[run](chosen, problem)
       delta = federation.actual.delta if federation else None
       public = {
         "none": "",
         "private": taken_as_public(chosen, problem),
         "dp_sgd": problem.public(Unit.EXAMPLE),
       }[run]
-      rows.append(
-        Variant(
-          Setting(name, label, algorithm, federation is not None, delta, public), chosen, federation
-        )
-      )
+      part, private = _UNITS.get(run, Unit.USER), federation is not None
+      algorithm = make(**layout_of(chosen))
+      setting = Setting(name, label, algorithm, private, delta, public, part, make)
+      rows.append(Variant(setting, chosen, federation))
   return rows
 
 
@@ -230,58 +228,46 @@ def _varied(options: DPFedAvgOptions, row: Mapping[str, str]) -> DPFedAvgOptions
   return resolve(DPFedAvgOptions, given, base)
 
 
-def _baseline(
-  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
-) -> tuple[FederatedAlgorithm, None]:
+def _baseline(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, None]:
   """Training without privacy: the true average of cohorts of a fixed size, by the same code."""
   if not options.cohort_size <= len(problem.sizes):
     raise ValueError(
       f"Expected --cohort_size of at most {len(problem.sizes)} users, got {options.cohort_size}."
     )
   sampler = sampling.fixed_size(len(problem.sizes), options.cohort_size)
-  return on_part(
-    _averaging(options, problem, mesh, true_average(), sampler, relation="replace_one"), "user"
-  ), None
+  return _averaging(options, problem, true_average(), sampler, relation="replace_one"), None
 
 
-def _private(
-  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
-) -> tuple[FederatedAlgorithm, Federation]:
+def _private(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
   federation = make_federation(options, problem.sizes, problem.prior)
   shapes = jax.eval_shape(problem.init, jax.random.key(0))
   average = make_average(
     options, shapes, federation.actual.noise_multiplier, federation.expected_weight
   )
-  return on_part(
-    _averaging(options, problem, mesh, average, federation.actual.sampler), "user"
-  ), federation
+  return _averaging(options, problem, average, federation.actual.sampler), federation
 
 
 def _averaging(
   options: DPFedAvgOptions,
   problem: LearningProblem,
-  mesh: Mesh | None,
   average: SumQuery,
   sampler: sampling.Sampler,
   **settings: Any,
-) -> FederatedAlgorithm:
-  return federated_averaging(
+) -> Make:
+  return partial(
+    federated_averaging,
     local_update(options, problem.loss),
     average,
     sampler,
     server_optimizer(options),
     weight=client_weight(options),
     project=options.projection == "batch",
-    chunk_size=options.chunk_size,
-    mesh=mesh,
     diagnose=options.diagnostics,
     **settings,
   )
 
 
-def _dp_sgd(
-  options: DPFedAvgOptions, problem: LearningProblem, mesh: Mesh | None
-) -> tuple[FederatedAlgorithm, Federation]:
+def _dp_sgd(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
   """DP-SGD by the same code: every example is a user of its own."""
   num_examples = problem.num_records(Unit.EXAMPLE)
   plan = make_plan(
@@ -289,17 +275,16 @@ def _dp_sgd(
   )
   size = plan.sampler.expected_size
   average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
-  algorithm = dp_sgd(
+  make = partial(
+    dp_sgd,
     problem.loss,
     average,
     plan.sampler,
     server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
-    chunk_size=options.chunk_size,
-    mesh=mesh,
     diagnose=options.diagnostics,
   )
   # The plan is its own: DP-SGD has no larger cohort whose noise it borrows.
-  return on_part(algorithm, "example"), Federation(plan, plan, num_examples, size, problem.prior)
+  return make, Federation(plan, plan, num_examples, size, problem.prior)
 
 
 EXPERIMENT = Experiment("dp_fedavg", DPFedAvgOptions, prepare)

@@ -197,9 +197,7 @@ def _training(options: Any) -> Callable[[Workdir], None]:
   for epsilon in options.epsilons:
     release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
     adversary_statements(options, task, LocalRelease(release, task.schedule.max_releases))
-  sweep = Sweep(
-    settings, init, evaluate, task.clients, task.schedule.round_size, options.delta, None
-  )
+  sweep = Sweep(settings, init, evaluate, task.clients, task.schedule.round_size, options.delta)
 
   def work(workdir: Workdir):
     report_training(workdir, options, task, run_sweep(sweep, workdir, options))

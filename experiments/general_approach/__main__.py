@@ -23,14 +23,16 @@ import optax
 
 from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
 from experiments.general_approach.report import report_groups
+from experiments.runner import processes
+from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
 from experiments.runner.problems.images import DatasetOptions, load_dataset
-from experiments.runner.runs.sweep import Setting, Sweep, on_part, run_sweep
+from experiments.runner.problems.precision import in_precision
+from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, models, sampling
-from jdp.federated import client_mesh, replicate
 from jdp.federated.iterative import initial_values, iterative_training
 from jdp.guarantees import Relation, Unit
 from jdp.models.batch_norm import NormalisedModel, batch_norm_cnn, without_statistics
@@ -60,7 +62,7 @@ _RUNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GeneralApproachOptions(TrainingOptions, DatasetOptions):
+class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   """The options of this experiment."""
 
   model: str = option(
@@ -142,25 +144,22 @@ def prepare(options: GeneralApproachOptions) -> Work:
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
     )
-  mesh = client_mesh() if jax.device_count() > 1 else None
-  task = load_groups_task(options, mesh)
+  task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
-  settings = [_setting(options, task, groups, mesh, run) for run in options.runs]
-  clients = replicate(
-    {name: jax.tree.map(jnp.asarray, r.examples) for name, r in task.records.items()}, mesh
-  )
+  settings = [_setting(options, task, groups, run) for run in options.runs]
+  clients = {name: records.examples for name, records in task.records.items()}
   sweep = Sweep(
-    settings, task.init, task.evaluate, clients, options.batch_size, options.delta, mesh
+    settings, task.init, task.evaluate, clients, options.batch_size, options.delta, options.shard
   )
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    report_groups(workdir, options, task, groups, results)
+    processes.by_first(lambda: report_groups(workdir, options, task, groups, results))
 
   return work
 
 
-def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | None) -> GroupsTask:
+def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
   """Reads the data, cuts it into the records that the runs need, and makes the model.
 
   Raises:
@@ -171,7 +170,7 @@ def load_groups_task(options: GeneralApproachOptions, mesh: jax.sharding.Mesh | 
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
   # Runs that do not cut their own records share those of single examples.
   kinds = dict.fromkeys(run if run in _PARTITIONS else "example" for run in options.runs)
-  test = replicate(jax.tree.map(jnp.asarray, dataset.test), mesh)
+  test = jax.tree.map(jnp.asarray, dataset.test)
   classifier = models.Model(
     model.init, lambda values, x: model.apply(values.weights, values.statistics, x)[0]
   )
@@ -225,25 +224,31 @@ def _setting(
   options: GeneralApproachOptions,
   task: GroupsTask,
   groups: Groups,
-  mesh: jax.sharding.Mesh | None,
   run: str,
 ) -> Setting:
   """The table's row of the name `run`."""
   kind = run if run in task.records else "example"
   records = task.records[kind]
-  algorithm = iterative_training(
-    task.model,
+  make = partial(
+    iterative_training,
+    in_precision(task.model, options.precision),
     average(make_query(options, groups, run), records.sampler.expected_size),
     records.sampler,
     optax.sgd(options.learning_rate, momentum=_MOMENTUM if options.momentum else None),
     relation=task.relation,
     unit=records.unit,
-    chunk_size=options.chunk_size,
-    mesh=mesh,
     diagnose=options.diagnostics,
   )
   public = f"N = {len(records.examples.labels)} units"
-  return Setting(run, _RUNS[run], on_part(algorithm, kind), private=run != "none", public=public)
+  return Setting(
+    run,
+    _RUNS[run],
+    make(**layout_of(options)),
+    private=run != "none",
+    public=public,
+    part=kind,
+    make=make,
+  )
 
 
 EXPERIMENT = Experiment("general_approach", GeneralApproachOptions, prepare)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
-
 from experiments.private_federated.report import report_local_and_central
+from experiments.runner import processes
+from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
   Plan,
@@ -29,7 +29,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
-from jdp.federated import FederatedAlgorithm, client_mesh, private_federated, replicate
+from jdp.federated import private_federated
 from jdp.guarantees import Unit, rounded_up
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
@@ -44,7 +44,7 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions):
+class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions, ShardOptions):
   """The options of this experiment."""
 
   baselines: tuple[str, ...] = option(
@@ -102,7 +102,6 @@ def prepare(options: PrivateFederatedOptions) -> Work:
   """Reads the data, makes the mechanisms and returns the work."""
   if not (options.baselines or options.epsilon_directions):
     raise ValueError("Expected something to run, got no --baselines and no --epsilon_directions.")
-  mesh = client_mesh() if jax.device_count() > 1 else None
   problem = load_problem(options)
   # The count of a private vocabulary trusts the server, which is not trusted here.
   if problem.prior.entries:
@@ -111,35 +110,31 @@ def prepare(options: PrivateFederatedOptions) -> Work:
       "words."
     )
   plan = make_plan(options, problem.num_users)
-  rows = make_rows(options, problem, plan, mesh)
+  rows = make_rows(options, problem, plan)
   settings = [row.setting for row in rows]
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    clients = replicate(begun.clients, mesh)
-    sweep = sweep_of(begun, settings, clients, plan.sampler.expected_size, plan.delta, mesh)
-    report_local_and_central(
-      workdir, options, begun, plan, rows, run_sweep(sweep, workdir, options)
+    size = plan.sampler.expected_size
+    sweep = sweep_of(begun, settings, begun.clients, size, plan.delta, options.shard)
+    results = run_sweep(sweep, workdir, options)
+    processes.by_first(
+      lambda: report_local_and_central(workdir, options, begun, plan, rows, results)
     )
 
   return work
 
 
 def make_rows(
-  options: PrivateFederatedOptions,
-  problem: LearningProblem,
-  plan: Plan,
-  mesh: jax.sharding.Mesh | None,
+  options: PrivateFederatedOptions, problem: LearningProblem, plan: Plan
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
-  make = partial(_algorithm, options, problem, plan, mesh)
-  bound, public = options.max_update_norm, problem.public(Unit.USER)
+  make = partial(_setting, options, problem, plan)
+  bound = options.max_update_norm
   baselines = {
-    "none": lambda: NoisySetting(
-      Setting("none", "no privacy", make(no_privacy(), None), private=False), 0.0, 0.0
-    ),
+    "none": lambda: NoisySetting(make("none", "no privacy", no_privacy(), None), 0.0, 0.0),
     "central": lambda: NoisySetting(
-      Setting("central", "central only", make(_gaussian(bound, plan), None), public=public),
+      make("central", "central only", _gaussian(bound, plan), None),
       0.0,
       _central_error(bound, problem, plan),
     ),
@@ -153,7 +148,7 @@ def _local_row(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  make: Callable[..., FederatedAlgorithm],
+  make: Callable[..., Setting],
   epsilon: float,
 ) -> NoisySetting:
   magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
@@ -162,10 +157,7 @@ def _local_row(
   # A projection to the longest release changes none, so the average stays unbiased.
   radius = options.projection_radius or mechanism.max_norm * longest(problem.dim)
   given = rounded_up(epsilon, 12)
-  algorithm = make(_gaussian(radius, plan), mechanism)
-  setting = Setting(
-    f"local_{given}", f"local ε₁ = {given}", algorithm, public=problem.public(Unit.USER)
-  )
+  setting = make(f"local_{given}", f"local ε₁ = {given}", _gaussian(radius, plan), mechanism)
   error = math.sqrt(
     mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size
   )
@@ -180,24 +172,27 @@ def _central_error(clip_norm: float, problem: LearningProblem, plan: Plan) -> fl
   return plan.noise_multiplier * clip_norm * math.sqrt(problem.dim) / plan.sampler.expected_size
 
 
-def _algorithm(
+def _setting(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  mesh: jax.sharding.Mesh | None,
+  name: str,
+  label: str,
   query: SumQuery,
   mechanism: LocalMechanism | None,
-) -> FederatedAlgorithm:
-  return private_federated(
+) -> Setting:
+  make = partial(
+    private_federated,
     local_update(options, problem.loss),
     average(query, plan.sampler.expected_size),
     plan.sampler,
     server_optimizer(options),
     mechanism=mechanism,
-    chunk_size=options.chunk_size,
-    mesh=mesh,
     diagnose=options.diagnostics,
   )
+  private = name != "none"
+  public = problem.public(Unit.USER) if private else ""
+  return Setting(name, label, make(**layout_of(options)), private=private, public=public, make=make)
 
 
 EXPERIMENT = Experiment("private_federated", PrivateFederatedOptions, prepare)

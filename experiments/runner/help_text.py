@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.runner import options
+from experiments.runner.cohorts import CohortOptions
 
 _WIDTH = 100
 _INDENT = 34
+_PROCESSES = {
+  "coordinator=HOST:PORT": "Of the first of several processes, each begun with the same flags but "
+  "for its number. They compute this run together, on all devices; the first has its folder.",
+  "num_processes=N": "How many processes there are.",
+  "process_id=N": "The number of this process, from 0.",
+}
 _RUN = {
   "preset=NAME": "A flagfile to begin with: {presets}.",
   "workdir=FOLDER": "Where results go: a new folder. Default: one under ./runs.",
@@ -41,7 +48,8 @@ The values shown are those of --preset={preset}.
 Of another preset: --preset=NAME --help.
 
 Run"""
-  run = [_entry(f"--{key}", text.format(presets=", ".join(presets))) for key, text in _RUN.items()]
+  flags = _RUN | (_PROCESSES if issubclass(options_type, CohortOptions) else {})
+  run = [_entry(f"--{key}", text.format(presets=", ".join(presets))) for key, text in flags.items()]
   parts = [
     "\n".join([title, *entries]) for title, entries in _by_subject(options_type, chosen).items()
   ]

@@ -6,11 +6,12 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from absl import app, flags, logging
 
-from experiments.runner import files, options
+from experiments.runner import files, options, processes
+from experiments.runner.cohorts import CohortOptions
 from experiments.runner.help_text import help_text
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
@@ -75,6 +76,10 @@ def launch(experiment: Experiment) -> None:
   flags.DEFINE_boolean(
     "resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with."
   )
+  if issubclass(experiment.options_type, CohortOptions):
+    flags.DEFINE_string("coordinator", None, "Host and port of the first of several processes.")
+    flags.DEFINE_integer("num_processes", None, "How many processes compute this run together.")
+    flags.DEFINE_integer("process_id", None, "The number of this process, from 0.")
   app.run(lambda argv: _main(experiment, argv), flags_parser=partial(_parse, experiment))
 
 
@@ -105,29 +110,43 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   # The checkpointer's messages would tell when each round ended, which depends on the sample's
   # size.
   logging.set_verbosity(logging.WARNING)
-  use_all_cores()
   values = flags.FLAGS
   location = Location(values.preset, values.workdir, values.resume)
   try:
+    if "coordinator" in values:
+      processes.join(values.coordinator, values.num_processes, values.process_id)
+    use_all_cores()
     prepared = prepare(experiment, options.given(experiment.options_type, values), location)
   except (ValueError, OSError, ImportError) as error:
     sys.exit(f"{experiment.name}: {error}")
+  except RuntimeError as error:
+    _end_if_refused(experiment, error)
   try:
     execute(prepared)
   except OSError as error:
     sys.exit(f"{experiment.name}: {error}; mend that, and continue with --resume.")
-  except ValueError as error:
-    # What jdp refuses is said in such a sentence; any other error keeps its traceback.
-    if not str(error).startswith("Expected "):
-      raise
-    sys.exit(f"{experiment.name}: {error}")
+  except (ValueError, RuntimeError) as error:
+    _end_if_refused(experiment, error)
+
+
+def _end_if_refused(experiment: Experiment, error: Exception) -> NoReturn:
+  """Ends the program with what jdp refuses, said in such a sentence.
+
+  Any other error keeps its traceback.
+  """
+  if not str(error).startswith("Expected "):
+    raise error
+  sys.exit(f"{experiment.name}: {error}")
 
 
 class Prepared(NamedTuple):
-  """A run that passed all checks: its folders, held by `lock`, and its work."""
+  """A run that passed all checks: its folders, held by `lock`, and its work.
+
+  Of several processes, the first holds the folders.
+  """
 
   workdir: Workdir
-  lock: IO[str]
+  lock: contextlib.AbstractContextManager[Any]
   work: Work
 
 
@@ -144,38 +163,59 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
     FileNotFoundError: if a file of the data is missing.
   """
   kind = experiment.options_type
-  _check_workdir(location.path)
-  if location.resume:
-    folder, preset, saved = workdir.reopen(location.path, experiment.name)
-    _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
-    chosen: Any = options.from_json(kind, saved)
-    work = experiment.prepare(chosen)
-  else:
+
+  def asked() -> tuple[str | None, str, dict[str, Any]]:
+    """The folder of a run to resume, or None, its preset and its options."""
+    _check_workdir(location.path)
+    if location.resume:
+      folder, preset, saved = workdir.reopen(location.path, experiment.name)
+      _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
+      return str(folder.path), preset, saved
     preset = location.preset or _SMOKE
-    chosen = options.resolve(kind, given, options.read_flagfile(kind, experiment.presets[preset]))
-    work = experiment.prepare(chosen)
-    folder = workdir.create(location.path, experiment.name, preset, vars(chosen))
+    flagfile = options.read_flagfile(kind, experiment.presets[preset])
+    return None, preset, vars(options.resolve(kind, given, flagfile))
+
+  begun, preset, saved = processes.told(asked)
+  # The others know only now what the first one was asked for.
+  processes.together(lambda: None if processes.is_first() else _refuse_changes(given, saved))
+  chosen: Any = options.from_json(kind, saved)
+  work = processes.together(lambda: experiment.prepare(chosen))
+
+  def make() -> str:
+    return str(workdir.create(location.path, experiment.name, preset, vars(chosen)).path)
+
+  folder = Workdir(pathlib.Path(begun or processes.told(make)))
   with contextlib.ExitStack() as opened:
-    lock = opened.enter_context(workdir.lock(folder))
-    files.write(
-      folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode()
-    )
-    opened.pop_all()  # The lock is held until the work is done.
-  return Prepared(folder, lock, work)
+
+    def hold() -> None:
+      opened.enter_context(workdir.lock(folder))
+      if begun:
+        workdir.note_devices(folder)
+      files.write(
+        folder.path / "run.flags", f"--preset={preset}\n{options.to_flagfile(chosen)}".encode()
+      )
+
+    processes.by_first(hold)
+    return Prepared(folder, opened.pop_all(), work)  # The lock is held until the work is done.
 
 
 def execute(prepared: Prepared) -> None:
   """Does the work. Removes the secrets when it is done; otherwise they stay for --resume."""
   folder = prepared.workdir
+  if processes.is_first():
+    _say_where(folder)
+  # If the work raises, the secrets stay: the run can be resumed.
+  with prepared.lock:
+    prepared.work(folder)
+    processes.by_first(lambda: workdir.remove_secrets(folder))
+
+
+def _say_where(folder: Workdir) -> None:
   print(
     f"Results go to {folder.path}; after an interruption continue with --resume "
     f"--workdir={folder.path}",
     flush=True,
   )
-  # If the work raises, the secrets stay: the run can be resumed.
-  with prepared.lock:
-    prepared.work(folder)
-    workdir.remove_secrets(folder)
 
 
 def _check_workdir(path: str | None) -> None:

@@ -1,6 +1,7 @@
 """A run goes on with what it was begun with alone: another release would have the same noise."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +48,24 @@ def test_what_changed_is_refused_before_any_round_is_done_again(begun, tmp_path,
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", environment.environment())
+@pytest.mark.parametrize("name", sorted(environment.environment().keys() - environment.MAY_CHANGE))
 def test_another_environment_is_refused(begun, tmp_path, monkeypatch, name):
   changed = {**environment.environment(), name: "another"}
   monkeypatch.setattr(folder_records, "environment", lambda: changed)
   with pytest.raises(ValueError, match=f"Expected to resume with {name} .*, got another"):
     go(copied(begun, tmp_path))
+
+
+def test_a_run_goes_on_with_another_number_of_devices(begun, tmp_path, monkeypatch):
+  """Simulated ones are counted by XLA's flags, which are else to be the same."""
+  count, *_ = environment.MAY_CHANGE
+  changed = {**environment.environment(), count: "another"}
+  monkeypatch.setattr(folder_records, "environment", lambda: changed)
+  assert len(go(copied(begun, tmp_path)).ledger) == ROUNDS
+  before = environment.environment()["settings"]
+  flags = os.environ.get("XLA_FLAGS", "")
+  monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count=3")
+  assert environment.environment()["settings"] == before
 
 
 def test_the_environment_holds_the_settings_that_change_bits(monkeypatch):

@@ -35,7 +35,6 @@ def prepare(options):
     CLIENTS,
     1.0,
     DELTA,
-    None,
   )
   return lambda folder: results.append(sweep.run_sweep(made, folder, options))
 

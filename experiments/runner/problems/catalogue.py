@@ -72,7 +72,7 @@ def load_problem(options: Any) -> LearningProblem:
   """The problem that `--dataset` names.
 
   Args:
-    options: `ProblemOptions` and `TrainingOptions` in one.
+    options: `ProblemOptions`, `TrainingOptions` and `CohortOptions` in one.
 
   Raises:
     ValueError: if the model does not fit the data or the data has no writers. Also if there is too
@@ -84,4 +84,6 @@ def load_problem(options: Any) -> LearningProblem:
       f"Expected --public_text=users with --dataset={options.dataset}, got {options.public_text}: "
       "the text of the clients themselves; leave it out."
     )
-  return text_problem(options) if options.dataset in TEXT else image_problem(options)
+  if options.dataset in TEXT:
+    return text_problem(options)
+  return image_problem(options, precision=options.precision)

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.runner.options import option
 from experiments.runner.problems import own_model
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.precision import in_precision
 from jdp import _validate, data, models
 from jdp.guarantees import Unit
 
@@ -77,13 +78,16 @@ def load_dataset(options: Any) -> data.Dataset:
   return dataset
 
 
-def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -> LearningProblem:
+def image_problem(
+  options: Any, *, arrange: Callable[..., PyTree] = data.pack, precision: str = "float32"
+) -> LearningProblem:
   """Reads the data, divides it among users and makes the model.
 
   Args:
     options: `ClassificationOptions` and `TrainingOptions` in one.
     arrange: how users lie in memory. It is `data.pack`, or `data.group` for a leading axis of
       users.
+    precision: of local training (`CohortOptions`).
 
   Raises:
     ValueError: if the model does not fit the data, or the data has no writers.
@@ -96,7 +100,7 @@ def image_problem(options: Any, *, arrange: Callable[..., PyTree] = data.pack) -
   accuracy = jax.jit(partial(models.accuracy, model))
   problem = LearningProblem(
     init=model.init,
-    loss=models.cross_entropy(model),
+    loss=models.cross_entropy(in_precision(model, precision)),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
     clients=jax.tree.map(jnp.asarray, arrange(dataset.train, users)),
     sizes=np.array([len(user) for user in users]),

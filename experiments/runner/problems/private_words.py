@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 
-from experiments.runner import files
+from experiments.runner import files, processes
 from experiments.runner.runs.workdir import LEDGER, Workdir, noise_key
 from jdp import data
 from jdp.data import UserText, Vocabulary
 from jdp.ledger import Ledger
 
+_WORDS = "words.json"
 _PURPOSE = zlib.crc32(b"vocabulary")  # Far from the numbers of runs, which count from 0.
 
 
@@ -35,11 +36,24 @@ def private_words(
     ValueError: if the noise key of a run that was begun is lost, or its words are damaged.
   """
   folder = workdir.path / "vocabulary"
-  words = folder / "words.json"
-  if words.exists():
-    return Vocabulary(_read_words(words))
+  words = folder / _WORDS
+  if not processes.told(words.exists):
+    key = jax.random.fold_in(noise_key(workdir, options.noise_seed), _PURPOSE)
+    processes.by_first(lambda: _count(key, folder, options, users, candidates, size))
+  return Vocabulary(tuple(processes.told(lambda: _read_words(words))))
+
+
+def _count(
+  key: jax.Array,
+  folder: pathlib.Path,
+  options: Any,
+  users: Sequence[UserText],
+  candidates: Iterable[str],
+  size: int,
+) -> None:
+  """Counts the words, and writes them."""
   vocabulary, event = data.private_vocabulary(
-    jax.random.fold_in(noise_key(workdir, options.noise_seed), _PURPOSE),
+    key,
     [user.text for user in users],
     candidates,
     size,
@@ -49,8 +63,7 @@ def private_words(
   folder.mkdir(exist_ok=True)
   # The cost is on disk before the words that it pays for.
   Ledger().append(event).save(folder / LEDGER)
-  files.write_json(words, vocabulary.words)
-  return vocabulary
+  files.write_json(folder / _WORDS, vocabulary.words)
 
 
 def _read_words(path: pathlib.Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 Users are film characters, Shakespeare's characters, or Python's modules.
 """
 
+import io
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.private_words import private_words
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
@@ -107,7 +110,7 @@ def _make_problem(
   metrics = jax.jit(partial(models.language_metrics, model))
   problem = LearningProblem(
     init=model.init,
-    loss=models.next_word_loss(model),
+    loss=models.next_word_loss(in_precision(model, options.precision)),
     evaluate=lambda params: metrics(params, test),
     clients=clients,
     sizes=np.asarray(clients.counts),
@@ -181,8 +184,16 @@ def _pretrained_params(
 ) -> PyTree:
   """The parameters in a file; trains them on the public text if there is none."""
   params = model.init(jax.random.key(options.init_seed))
-  if path.exists():
-    return load_params(path, params)
+  if not processes.told(path.exists):
+    processes.by_first(lambda: _pretrain(options, model, params, public(), path))
+  content = processes.told_bytes(path.read_bytes)
+  return load_params(path if processes.is_first() else io.BytesIO(content), params)
+
+
+def _pretrain(
+  options: Any, model: models.LanguageModel, params: PyTree, public: Examples, path: pathlib.Path
+) -> None:
+  """Trains parameters on the public text, and writes them."""
   train = local_sgd(
     models.next_word_loss(model),
     options.public_learning_rate,
@@ -190,11 +201,9 @@ def _pretrained_params(
     batch_size=_PUBLIC_BATCH,
   )
   difference = jax.jit(train)(
-    jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public())
+    jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public)
   )
-  trained = jax.tree.map(jnp.add, params, difference)
-  save_params(path, trained)
-  return trained
+  save_params(path, jax.tree.map(jnp.add, params, difference))
 
 
 def _facts(

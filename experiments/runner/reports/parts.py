@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
-from experiments.runner.runs.workdir import Workdir, environment
+from experiments.runner.runs.layouts import kept_layouts
+from experiments.runner.runs.workdir import Workdir, changed_devices, environment
 
 _SWEEP_FILES = (
   "All results are in `results.json`. The folder `<setting>/<repetition>` of each run holds its\n"
@@ -71,7 +72,8 @@ def write_sweep_report(
   workdir: Workdir, experiment: str, title: str, options: Any, parts: Iterable[Part]
 ) -> None:
   """Writes the report of a sweep with these `TrainingOptions`: see `write_report`."""
-  remark = f"{statements.randomness(options)}\n{_SWEEP_FILES}"
+  changes = statements.computed(changed_devices(workdir), kept_layouts(workdir))
+  remark = "\n".join([statements.randomness(options), *changes, _SWEEP_FILES])
   notice = statements.notice(options)
   write_report(workdir, experiment, title, parts, notice=notice, remark=remark)
 

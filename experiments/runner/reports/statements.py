@@ -1,6 +1,6 @@
 """Statements of privacy: guarantees in words and table cells, and warnings if there are none."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.reports.tables import epsilon
@@ -52,6 +52,29 @@ def randomness(options: Any) -> str:
     "Noise is drawn from the operating system's entropy (ChaCha20): figures repeat up to their "
     "intervals."
   )
+
+
+def computed(devices: Sequence[str], layouts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """What changed the order of summation, and so the last bits of the results.
+
+  Args:
+    devices: the numbers of devices that the run was computed on, in turn, if they changed.
+    layouts: what `--layout=fastest` measured, by setting.
+  """
+  said = []
+  if devices:
+    said.append(
+      f"It was computed on devices: {', then '.join(devices)}. Any number of them gives these "
+      "results up to the order of summation."
+    )
+  if layouts:
+    of = "; ".join(f"{name}: {_layout(layout)}" for name, layout in layouts.items())
+    said.append(f"The fastest layouts, measured once (`layouts.json`): {of}.")
+  return said
+
+
+def _layout(layout: Mapping[str, Any]) -> str:
+  return f"chunks of {layout['chunk_size']}{' by ghost norms' if layout.get('ghost_norms') else ''}"
 
 
 def not_covered(*further: str) -> str:

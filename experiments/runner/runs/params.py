@@ -21,11 +21,11 @@ def save_params(path: pathlib.Path, params: PyTree) -> None:
   files.write(path, content.getvalue())
 
 
-def load_params(path: str | pathlib.Path, like: PyTree) -> PyTree:
+def load_params(path: str | pathlib.Path | io.BytesIO, like: PyTree) -> PyTree:
   """The parameters in a file that `save_params` wrote.
 
   Args:
-    path: the file.
+    path: the file, or its content.
     like: parameters of the same structure and shapes or their shapes.
 
   Raises:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
 from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.results import (
@@ -38,6 +40,9 @@ class Setting(NamedTuple):
     delta: of its central guarantee. None is the sweep's delta.
     public: what the central guarantee takes as public although it was computed from the protected
       data.
+    part: the name of its clients, where the sweep's are a dict.
+    make: makes the algorithm, given a layout's chunk_size, and ghost_norms if the experiment has
+      them. None: it has no layout to choose.
   """
 
   name: str
@@ -46,6 +51,8 @@ class Setting(NamedTuple):
   private: bool = True
   delta: float | None = None
   public: str = ""
+  part: str | None = None
+  make: Make | None = None
 
 
 class Sweep(NamedTuple):
@@ -55,10 +62,11 @@ class Sweep(NamedTuple):
     settings: the rows.
     init: key -> parameters.
     evaluate: parameters -> name -> scalar.
-    clients: the data of all clients, or a dict of such data (`on_part`).
+    clients: the data of all clients, or a dict of such data (`Setting.part`): the runs of a sweep
+      can be about different units.
     cohort_size: expected number of clients in a round.
     delta: of the central guarantees of settings without a delta of their own.
-    mesh: the devices, or None.
+    shard: whether each device gets its share of the clients' data, and no copy of it.
     prior: what was released about the same users before any run. Every run's ledger begins with it.
     headline: the metric that an early stop looks at.
   """
@@ -69,7 +77,7 @@ class Sweep(NamedTuple):
   clients: PyTree
   cohort_size: float
   delta: float
-  mesh: jax.sharding.Mesh | None
+  shard: bool = False
   prior: Ledger = Ledger()
   headline: str = "test_accuracy"
 
@@ -80,7 +88,7 @@ def sweep_of(
   clients: PyTree,
   cohort_size: float,
   delta: float,
-  mesh: jax.sharding.Mesh | None,
+  shard: bool,
 ) -> Sweep:
   """What all runs on a problem share, with what was released about its users before."""
   return Sweep(
@@ -90,22 +98,10 @@ def sweep_of(
     clients,
     cohort_size,
     delta,
-    mesh,
+    shard,
     problem.prior,
     problem.headline,
   )
-
-
-def on_part(algorithm: FederatedAlgorithm, name: str) -> FederatedAlgorithm:
-  """The algorithm on one part of a sweep's clients, which are a dict.
-
-  So the runs of a sweep can be about different units.
-  """
-
-  def round_fn(noise_key, data_key, state, clients):
-    return algorithm.round(noise_key, data_key, state, clients[name])
-
-  return algorithm._replace(round=round_fn)
 
 
 def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
@@ -114,7 +110,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
   Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and
   `result.json`. No two runs share noise: each has a key of its own. Of a run that an earlier
   process finished, the files are compared with what was written, and the cost is computed again
-  from the ledger.
+  from the ledger. Several processes train together, and the first one writes.
 
   Returns:
     A result for each run. It holds:
@@ -131,21 +127,32 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     ValueError: if a run that an earlier process finished is not as it left it.
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
-  pending = [
-    number for number, run in enumerate(runs) if not (_folder(workdir, *run) / RESULT).exists()
-  ]
-  for number, (setting, seed) in enumerate(runs):
-    if number not in pending:
-      check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
-  if pending:
+
+  def unfinished() -> list[int]:
+    pending = []
+    for number, (setting, seed) in enumerate(runs):
+      if (_folder(workdir, setting, seed) / RESULT).exists():
+        check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
+      else:
+        pending.append(number)
+    return pending
+
+  if pending := processes.told(unfinished):
     key = noise_key(workdir, options.noise_seed)
+    unfinished_settings = {runs[number][0].name: runs[number][0] for number in pending}
+    laid_out = {
+      name: _laid_out(sweep, setting, workdir, options)
+      for name, setting in unfinished_settings.items()
+    }
     with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
       for number in pending:
         setting, seed = runs[number]
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
-        run = _make_run(sweep, setting, seed, jax.random.fold_in(key, number), options)
+        run = _make_run(
+          sweep, laid_out[setting.name], seed, jax.random.fold_in(key, number), options
+        )
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
-  return [read_result(_folder(workdir, *run)) for run in runs]
+  return processes.told(lambda: [read_result(_folder(workdir, *run)) for run in runs])
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
@@ -163,6 +170,31 @@ def _delta(sweep: Sweep, setting: Setting) -> float:
   return sweep.delta if setting.delta is None else setting.delta
 
 
+def _laid_out(
+  sweep: Sweep, setting: Setting, workdir: Workdir, options: TrainingOptions
+) -> Setting:
+  """The setting with the layout that its folder keeps, or the fastest, if that is asked for."""
+  make = setting.make
+  if make is None or getattr(options, "layout", None) != "fastest":
+    return setting
+  layout = kept_layout(
+    setting.name,
+    workdir,
+    lambda: fastest_layout(
+      make,
+      sweep.init(jax.random.key(0)),
+      _clients(sweep, setting),
+      ghost_norms=hasattr(options, "ghost_norms"),
+      shard=sweep.shard,
+    ),
+  )
+  return setting._replace(algorithm=make(**layout))
+
+
+def _clients(sweep: Sweep, setting: Setting) -> PyTree:
+  return sweep.clients if setting.part is None else sweep.clients[setting.part]
+
+
 def _make_run(
   sweep: Sweep, setting: Setting, seed: int, key: jax.Array, options: TrainingOptions
 ) -> Run:
@@ -170,7 +202,7 @@ def _make_run(
     name=f"{setting.name}/{seed}",
     algorithm=setting.algorithm,
     params=sweep.init(_public_key("initial model", options.init_seed, seed)),
-    clients=sweep.clients,
+    clients=_clients(sweep, setting),
     noise_key=key,
     data_key=_public_key("local training", options.data_seed, seed),
     evaluate=sweep.evaluate,
@@ -178,6 +210,7 @@ def _make_run(
     max_epsilon=options.max_epsilon if setting.private else None,
     prior=sweep.prior,
     headline=sweep.headline,
+    shard=sweep.shard,
   )
 
 
@@ -196,7 +229,6 @@ def _finish(
   """
   folder = _folder(workdir, setting, seed)
   outcome = train_run(run, folder, workdir.secret / run.name, options, report)
-  save_params(folder / PARAMS, outcome.params)
   metrics = {name: value for name, value in outcome.metrics[-1].items() if name != STOPPED_EARLY}
   content = {
     "setting": setting.name,
@@ -209,4 +241,9 @@ def _finish(
     "metrics": metrics,
     **cost(outcome.ledger, delta),
   }
-  write_result(folder, content)
+
+  def write() -> None:
+    save_params(folder / PARAMS, outcome.params)
+    write_result(folder, content)
+
+  processes.by_first(write)

@@ -5,11 +5,13 @@ Its files lie in the folders of a work directory.
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
+from experiments.runner import processes
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs.progress import Report
 from jdp import _validate
@@ -63,9 +65,6 @@ class TrainingOptions:
     False,
     "Write diagnostics.jsonl, which no observer of a deployment could: the run is NOT private.",
   )
-  chunk_size: int | None = option(
-    None, "Clients computed side by side. Default: by the platform, model and client.", check=_count
-  )
 
   def __post_init__(self):
     """Refuses an early stop that could never come."""
@@ -93,6 +92,7 @@ class Run(NamedTuple):
     prior: what was released about the same users before the first round. It is part of the cost and
       of the ledger.
     headline: the metric that an early stop looks at, the larger the better.
+    shard: whether each device gets its share of the clients' data, and no copy of it.
   """
 
   name: str
@@ -106,6 +106,7 @@ class Run(NamedTuple):
   max_epsilon: float | None
   prior: Ledger = Ledger()
   headline: str = "test_accuracy"
+  shard: bool = False
 
 
 def train_run(
@@ -121,8 +122,10 @@ def train_run(
     options: number of rounds, rounds between evaluations, early stop and diagnostics.
     report: told of the progress.
   """
-  report_progress = _ProgressReporter(run.name, report)
-  diagnostics = (_DiagnosticsFile(folder),) if options.diagnostics else ()
+  callbacks: list[Callable[[Progress], None]] = []
+  if processes.is_first():
+    callbacks = [_DiagnosticsFile(folder)] if options.diagnostics else []
+    callbacks.append(_ProgressReporter(run.name, report))
   patience = options.early_stop
   return train(
     run.algorithm,
@@ -138,7 +141,8 @@ def train_run(
     early_stop=no_improvement(run.headline, patience=patience) if patience else None,
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
-    callbacks=(*diagnostics, report_progress),
+    callbacks=callbacks,
+    shares=run.shard or None,
   )
 
 

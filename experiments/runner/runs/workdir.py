@@ -3,6 +3,8 @@
 The work directory can be published as far as its runs are private. `results.json` names those that
 are not (baselines among them) under "not_private".
 
+Of several processes, the first one alone has these folders.
+
 `<workdir>.secret` holds the noise key, the checkpoints and digests of the data. Whoever has them
 can remove the noise, or see who took part. It is readable by its owner alone, and removed when the
 experiment is finished.
@@ -19,8 +21,10 @@ from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import jax
+import numpy as np
 
 import experiments
+from experiments.runner import files, processes
 from experiments.runner.problems.own_model import code_digest
 from jdp import random
 from jdp.federated.runs import environment as library
@@ -28,6 +32,7 @@ from jdp.federated.runs.run_folder import LEDGER, hold, kept_key, refuse_other_e
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
 
 FLAGS = "flags.json"
+DEVICES = "devices.json"
 _KEY = "noise_key"
 # What a process leaves that is killed before its run is begun.
 _BEFORE_FLAGS, _SECRET_BEFORE_FLAGS = {f"{FLAGS}.tmp"}, {"lock"}
@@ -98,6 +103,23 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
   return workdir, saved["preset"], saved["flags"]
 
 
+def note_devices(workdir: Workdir) -> None:
+  """Keeps in `devices.json` on how many devices the run goes on, if these are not those of before.
+
+  Its results are then those of the first devices up to the order of summation.
+  """
+  begun = read_sealed(workdir.path / FLAGS)["environment"]["devices"]
+  before, now = changed_devices(workdir) or [begun], environment()["devices"]
+  if before[-1] != now:
+    files.write_json(workdir.path / DEVICES, [*before, now])
+
+
+def changed_devices(workdir: Workdir) -> list[str]:
+  """The numbers of devices that the run was computed on, in turn; none if there was only one."""
+  path = workdir.path / DEVICES
+  return list(files.read_json(path)) if path.exists() else []
+
+
 def lock(workdir: Workdir) -> IO[str]:
   """Makes the secret folder, and locks it against other processes.
 
@@ -118,7 +140,8 @@ def remove_secrets(workdir: Workdir) -> None:
 def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   """The key of all sampling and noise.
 
-  It lies in the secret folder, and is made there if no round was done yet.
+  It lies in the secret folder, and is made there if no round was done yet. The first of several
+  processes tells it the others, as all compute the noise.
 
   Args:
     workdir: held.
@@ -131,7 +154,12 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   """
   if seed is not None:
     return random.seeded_key(seed)
-  return kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
+
+  def words() -> list[int]:
+    key = kept_key(workdir.secret / _KEY, begun=any(workdir.path.rglob(LEDGER)))
+    return np.asarray(jax.random.key_data(key)).tolist()
+
+  return random.restore_key(np.array(processes.told(words), np.uint32))
 
 
 def environment(flags: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:

@@ -18,8 +18,7 @@ def use_all_cores() -> None:
 
   A number of devices that the user chose stays: `jax_num_cpu_devices`, or
   `--xla_force_host_platform_device_count` in XLA_FLAGS. Choose it where several processes share a
-  machine. GPUs and TPUs are as before. A run in a folder is resumed on as many devices as it was
-  begun with.
+  machine. GPUs and TPUs are as before.
 
   Raises:
     RuntimeError: if JAX has started its devices already.

@@ -4,6 +4,7 @@ import contextlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp.federated.engine.cohort import client_mesh, platform_of
@@ -26,16 +27,26 @@ def mesh_of(tree: PyTree) -> Mesh | None:
   return None
 
 
-def mesh_for(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> Mesh | None:
+def mesh_for(
+  algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree, shares: bool | None = None
+) -> Mesh | None:
   """The mesh of the devices that pay, if the algorithm takes one and the clients lie nowhere yet.
 
-  It looks at shapes alone, so it is the same whenever a run is resumed. Several processes take all
-  devices, and so do accelerators, where nothing was measured.
+  It looks at shapes alone, so it is the same whenever a run is resumed on the same devices. Several
+  processes take all devices, and so do accelerators, where nothing was measured, and a run that is
+  to give each device its share.
+
+  Raises:
+    ValueError: if there are to be shares, but the clients lie somewhere, or the algorithm takes no
+      mesh.
   """
-  placed = any(x.committed for x in jax.tree.leaves(clients))
+  placed = any(getattr(x, "committed", False) for x in jax.tree.leaves(clients))
+  if shares and (placed or algorithm.work is None):
+    got = "clients that were put on devices" if placed else "an algorithm of a mesh of its own"
+    raise ValueError(f"Expected to deal out the clients over all devices, got {got}; leave it out.")
   if algorithm.work is None or placed or jax.device_count() == 1:
     return None
-  if jax.process_count() > 1 or platform_of(None) != "cpu":
+  if shares or jax.process_count() > 1 or platform_of(None) != "cpu":
     return client_mesh()
   paying = int(algorithm.work(params, clients) / _LEAST_WORK)
   return client_mesh(jax.devices()[:paying]) if paying > 1 else None
@@ -48,12 +59,18 @@ def copied(tree: PyTree, mesh: Mesh) -> PyTree:
   return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
-def spread(clients: PyTree, mesh: Mesh | None) -> PyTree:
-  """The clients on every device of the mesh: a copy on each, or its share of many."""
+def spread(clients: PyTree, mesh: Mesh | None, shares: bool | None = None) -> PyTree:
+  """The clients on every device of the mesh: a copy on each, or its share.
+
+  None: shares if the copies would take too much.
+  """
   if mesh is None:
-    return clients
-  size = sum(x.nbytes for x in jax.tree.leaves(clients))
-  return (shard if size * mesh.size > _MOST_COPIED else copied)(clients, mesh)
+    return jax.tree.map(jnp.asarray, clients)
+  if shares is None:
+    shares = sum(x.nbytes for x in jax.tree.leaves(clients)) * mesh.size > _MOST_COPIED
+  if shares:
+    return shard(clients, mesh)  # from the host: no device holds more than its own
+  return copied(jax.tree.map(jnp.asarray, clients), mesh)
 
 
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:

@@ -47,8 +47,12 @@ def to_data(leaf: Any) -> Any:
 
 
 def _parts(leaf: Any) -> Iterator[np.ndarray]:
-  """A leaf on the host: whole, or the parts that this process has."""
-  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+  """A leaf on the host: whole, or the parts that this process has.
+
+  The copies on several devices are one array, however many there are.
+  """
+  if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
     yield from (np.asarray(shard.data) for shard in leaf.addressable_shards)
   else:
-    yield np.asarray(leaf)
+    # JAX takes float64 for float32 unless it is told otherwise, before a device has it or after.
+    yield np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))

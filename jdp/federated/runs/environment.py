@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import platform
+import re
 import sys
 
 import jax
@@ -29,6 +30,10 @@ _SETTINGS = (
   "jax_exec_time_optimization_effort",
   "jax_use_shardy_partitioner",
 )
+_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
+MAY_CHANGE = frozenset({"devices"})
+"""What a run may be resumed with another of."""
+
 # Variables from which XLA and its libraries take settings.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 # Lines of Linux that tell processors apart for which other code is compiled.
@@ -36,16 +41,20 @@ _PROCESSOR = ("model name", "cpu family", "model", "stepping", "flags", "Feature
 
 
 def environment() -> dict[str, str]:
-  """What two processes must have in common for a round that both do to have the same bits."""
+  """What two processes must have in common for a round that both do to have the same bits.
+
+  Only the number of devices (`MAY_CHANGE`) is free: another one changes the order of summation.
+  """
   devices = jax.devices()
   settings = {name.removeprefix("jax_"): getattr(jax.config, name, None) for name in _SETTINGS}
-  variables = {name: os.environ.get(name) for name in _VARIABLES}
+  variables = {name: _without_count(os.environ.get(name)) for name in _VARIABLES}
   return {
     "python": platform.python_version(),
     **{name: importlib.metadata.version(name) for name in _PACKAGES},
     "platform": f"{sys.platform} {platform.machine()}",
     "processor": _processor(),
-    "devices": f"{len(devices)} x {devices[0].device_kind}",
+    "kind of device": devices[0].device_kind,
+    "devices": _counted(len(devices), jax.process_count()),
     "settings": _words({**settings, **variables}),
     "source": source_fingerprint(pathlib.Path(__file__).parents[2]),
   }
@@ -76,6 +85,16 @@ def _processor() -> str:
   name = lines.get("model name") or platform.processor() or platform.machine()
   cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
   return f"{name}, {cores} cores, {hashlib.sha256(found.encode()).hexdigest()[:8]}"
+
+
+def _without_count(flags: str | None) -> str | None:
+  """XLA's flags without the number of simulated devices."""
+  return flags and (" ".join(_DEVICE_COUNT.sub("", flags).split()) or None)
+
+
+def _counted(devices: int, processes: int) -> str:
+  """The devices in words: "2", or "2 of 2 processes"."""
+  return f"{devices}" if processes == 1 else f"{devices} of {processes} processes"
 
 
 def _words(settings: dict[str, object]) -> str:

@@ -38,8 +38,9 @@ class Released:
     if known != found:
       raise ValueError(
         f"Expected the model that was released after round {done} before, got another with the "
-        "same noise, which must not be released too; resume with the algorithm that the run was "
-        f"begun with, or start anew in another folder. If {self._path} is damaged, remove it."
+        "same noise, which must not be released too; resume with the algorithm and on as many "
+        f"devices as when it was released, or start anew in another folder. If {self._path} is "
+        "damaged, remove it."
       )
     if known is found:
       self._write(b"\n" + name + b" " + found)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from jdp import random
+from jdp.federated.runs.environment import MAY_CHANGE
 from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
 
 LEDGER = "ledger.jsonl"
@@ -156,7 +157,7 @@ def check_description(
 def refuse_other_environment(
   path: pathlib.Path, begun: Mapping[str, str], now: Mapping[str, str]
 ) -> None:
-  """Refuses to go on where the bits of a repeated round could differ.
+  """Refuses to go on where a repeated round could differ by more than the order of its sums.
 
   Args:
     path: of the run.
@@ -164,7 +165,7 @@ def refuse_other_environment(
     now: the same of this process.
   """
   for name, value in now.items():
-    if begun.get(name) != value:
+    if name not in MAY_CHANGE and begun.get(name) != value:
       raise ValueError(
         f"Expected to resume with {name} {begun.get(name)}, as {path} was begun, got {value}; a "
         "repeated round could differ in its bits: resume as it was begun, or start anew."

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -133,6 +132,7 @@ def train(
   prior: Ledger = Ledger(),
   workdir: Workdir | None = None,
   callbacks: Iterable[Callable[[Progress], None]] = (),
+  shares: bool | None = None,
 ) -> Result:
   """Trains for a number of rounds, or until a budget is spent.
 
@@ -141,8 +141,10 @@ def train(
   disk by then. A run that is killed and started again with the same arguments goes on to the same
   bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
   not go on with other data, keys or first parameters, or where JAX's settings, versions or the
-  machine are others: it would repeat a released round as something else. Algorithms cannot be
-  compared, but a model that differs from the one released after the same round is not released.
+  machine are others: it would repeat a released round as something else. It goes on with another
+  number of devices or processes, to the same result up to the order of summation. Algorithms cannot
+  be compared, but a model that differs by a bit from the one released after the same round is not
+  released.
 
   A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
   number of rounds then depends on the data, through the models. What was released is a part of what
@@ -162,8 +164,8 @@ def train(
     clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
       state. If they were put on a device, rounds are computed there. Otherwise as many devices
       compute each round as its work pays for (`docs/scaling.md`), if the algorithm takes a mesh and
-      was given none. Each of several then gets a copy of the data, or its share if the copies would
-      take more than 4 GiB (`shard`). Parameters are shown and returned on one device.
+      was given none. Each of several then gets a copy of the data, or its share (`shares`).
+      Parameters are shown and returned on one device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
@@ -189,6 +191,10 @@ def train(
       is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
       A `RunFolder` names other places. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
+    shares: whether each of all devices gets its share of the clients' data (`shard`) in the place
+      of a copy. Each of several processes then needs no more of the data in memory than its own
+      devices' shares, where the leaves are NumPy's (a `numpy.memmap` will do); the first reads all
+      once, for a digest, if there is a workdir. None: if the copies would take more than 4 GiB.
 
   Returns:
     The `Result`.
@@ -196,8 +202,9 @@ def train(
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
       Also if there is a budget without a delta, or a privacy filter with either or for another
-      observer, or rounds are adaptive and there is a delta. Also if a metric is not finite, or the
-      workdir is of another run. That is one with other data, keys, first parameters, budget,
+      observer, or rounds are adaptive and there is a delta. Also if the clients are to be dealt out
+      and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or
+      the workdir is of another run. That is one with other data, keys, first parameters, budget,
       rounds or earlier releases, or in another environment. Also if another process has the
       workdir, or a file that is needed is lost or damaged: the message says what to do. Also if
       rounds are missing from the end of the workdir's ledger, or it is finished and would get
@@ -238,12 +245,12 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   budget = budget_of(max_epsilon, delta, privacy_filter)
   _check_clients(clients)
-  clients = jax.tree.map(jnp.asarray, clients)  # on a device once, not in every round
-  mesh = placement.mesh_for(algorithm, params, clients)
-  clients = placement.spread(clients, mesh)
+  mesh = placement.mesh_for(algorithm, params, clients, shares)
   start = algorithm.init(params)
-  start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
+  # As they come: what a run was begun with is the same on any number of devices.
   beginning = Beginning(noise_key, data_key, prior, clients, start, in_words(budget))
+  clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
+  start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
   records, keys = open_records(workdir, beginning)
   keys = placement.copied(keys, mesh) if mesh else keys
   evaluate = evaluate or (lambda params: {})

@@ -160,7 +160,7 @@ def test_rows_say_what_their_guarantees_take_as_public(task):
     weights="examples",
     vary=("mean_weight=0.1,0.5",),
   )
-  said = {row.setting.name: row.setting.public for row in dp_fedavg.make_rows(chosen, task, None)}
+  said = {row.setting.name: row.setting.public for row in dp_fedavg.make_rows(chosen, task)}
   users = "N = 143 users"
   assert said == {
     "none": "",
@@ -168,7 +168,7 @@ def test_rows_say_what_their_guarantees_take_as_public(task):
     "private_0.5": users,
     "dp_sgd": "N = 1430 examples",
   }
-  (row,) = dp_fedavg.make_rows(options(runs=("private",), weights="examples"), task, None)
+  (row,) = dp_fedavg.make_rows(options(runs=("private",), weights="examples"), task)
   # 10 of 100 examples each
   assert row.setting.public == f"{users}, W = 14.3, the users' total weight"
 
@@ -177,7 +177,7 @@ def test_values_make_rows_of_what_they_concern(task):
   def names(**given):
     return [
       row.setting.name
-      for row in dp_fedavg.make_rows(options(runs=("none", "private"), **given), task, None)
+      for row in dp_fedavg.make_rows(options(runs=("none", "private"), **given), task)
     ]
 
   assert names() == ["none", "private"]
@@ -191,13 +191,13 @@ def test_values_make_rows_of_what_they_concern(task):
   crossed = options(runs=("private",), vary=("clip_norm=1,0.5", "noise_multiplier=3"))
   assert [
     (row.setting.label, row.options.clip_norm, row.options.noise_multiplier)
-    for row in dp_fedavg.make_rows(crossed, task, None)
+    for row in dp_fedavg.make_rows(crossed, task)
   ] == [
     ("private, clip norm 1, noise multiplier 3", 1.0, 3.0),
     ("private, clip norm 0.5, noise multiplier 3", 0.5, 3.0),
   ]
   chosen = options(vary=("estimator:target_epsilon=clipped:2",), **PLAN)
-  (_, row) = dp_fedavg.make_rows(chosen, task, None)
+  (_, row) = dp_fedavg.make_rows(chosen, task)
   assert row.setting.label == "private, estimator clipped, target epsilon 2"
   assert (row.options.min_weight, row.options.noise_multiplier, row.options.target_epsilon) == (
     1.0,
@@ -257,13 +257,11 @@ def test_a_round_is_the_published_algorithm(projection, weights):
   }
   capped = {"weight_cap": 3.0} if weights == "examples" else {}
   (row,) = dp_fedavg.make_rows(
-    options(runs=("private",), cohort_size=4, **local, **averaged, **capped), task, None
+    options(runs=("private",), cohort_size=4, **local, **averaged, **capped), task
   )
   algorithm = row.setting.algorithm
   start = algorithm.init(task.init(jax.random.key(0)))
-  state, _, _ = jax.jit(algorithm.round)(
-    jax.random.key(1), jax.random.key(2), start, {"user": clients}
-  )
+  state, _, _ = jax.jit(algorithm.round)(jax.random.key(1), jax.random.key(2), start, clients)
 
   def clipped(x):
     return x / max(1.0, np.linalg.norm(x) / 0.5)
@@ -551,7 +549,7 @@ def test_a_target_is_for_earlier_releases_too():
 
 def test_examples_have_a_delta_of_their_own(task):
   chosen = options(runs=("private", "dp_sgd"), target_epsilon=2.0, sgd_batch_size=143)
-  private, sgd = dp_fedavg.make_rows(chosen, task, None)
+  private, sgd = dp_fedavg.make_rows(chosen, task)
   assert (private.setting.delta, sgd.setting.delta) == (143**-1.1, 1430**-1.1)
   spent = ledger.subsampled_gaussian(0.1, sgd.federation.actual.noise_multiplier, 4)
   assert accounting.epsilon(spent, 1430**-1.1) == pytest.approx(2.0, rel=1e-3)

@@ -32,7 +32,7 @@ SEPARATE = ("proportional", "dimension", "given")
 
 def prepared(**given):
   options = general_approach.GeneralApproachOptions(**{**TINY, **given})
-  task = general_approach.load_groups_task(options, None)
+  task = general_approach.load_groups_task(options)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   return options, task, make_groups(options, shapes), record_like(shapes)
 

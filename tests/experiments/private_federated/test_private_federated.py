@@ -167,7 +167,7 @@ def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_option
     )
     task = private_federated.load_problem(options)
     plan = private_federated.make_plan(options, task.num_users)
-    for row in private_federated.make_rows(options, task, plan, None):
+    for row in private_federated.make_rows(options, task, plan):
       (query, denominator), kwargs = row.setting.algorithm
       total = np.zeros(task.dim, np.float32)
       _, event, _ = query.finalize(jax.random.key(0), query.init(total), total)
@@ -200,7 +200,7 @@ def test_errors_are_those_of_an_average(noise_multiplier, baselines):
     loss=lambda params, _: 100.0 * sum(map(jax.numpy.sum, jax.tree.leaves(params)))
   )
   plan = private_federated.make_plan(options, task.num_users)
-  for row in private_federated.make_rows(options, task, plan, None):
+  for row in private_federated.make_rows(options, task, plan):
     algorithm, key = row.setting.algorithm, jax.random.key(1)
     state = algorithm.init(task.init(key))
     step, moves = jax.jit(algorithm.round), []

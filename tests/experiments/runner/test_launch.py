@@ -59,13 +59,15 @@ def test_help_shows_every_option_under_its_subject_with_the_preset_s_value(prese
     expected.append(f"--{name}" if value in (None, ()) else f"--{name}={options.written(value)}")
   found = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
   run = ["--preset=NAME", "--workdir=FOLDER", "--resume", "--flagfile=FILE"]
-  assert found[:4] == run
-  assert sorted(found[4:]) == sorted(expected)
+  run += ["--coordinator=HOST:PORT", "--num_processes=N", "--process_id=N"]
+  assert found[: len(run)] == run
+  assert sorted(found[len(run) :]) == sorted(expected)
   headings = [line for line in shown.splitlines() if line and not line.startswith(" ")]
   for subject in (
     "Run",
     "Data and model",
     "Text, with --vocabulary=private",
     "The private average",
+    "Devices and speed",
   ):
     assert subject in headings

@@ -1,0 +1,224 @@
+"""A binary on one device, on eight and in two processes; begun on one device, resumed on two."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from experiments.dp_fedavg.__main__ import EXPERIMENT
+from experiments.runner import cohorts, options, processes
+from experiments.runner.cohorts import CohortOptions
+from experiments.runner.problems.precision import in_precision
+from experiments.runner.runs import layouts
+from experiments.runner.runs.workdir import Workdir
+from jdp import data, models, sampling
+from jdp.federated import CohortLayout, federated_averaging, gradient_step
+from jdp.federated.engine.cohort_layout import candidates
+from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.ledger import load_file
+
+ROOT = pathlib.Path(__file__).parents[3]
+FLAGS = ("--runs=private", "--vary=", "--seeds=1", "--num_rounds=4", "--eval_every=2")
+SEEDED = (*FLAGS, "--noise_seed=0", "--shard")
+# Killed when round 4 is on record and released, but in no checkpoint: it will be repeated.
+KILLED = """
+import os, signal
+from experiments.dp_fedavg.__main__ import EXPERIMENT
+from experiments.runner.launch import launch
+from experiments.runner.runs import training
+
+def kill(self, progress):
+  if progress.round == 4:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+training._ProgressReporter.__call__ = kill
+launch(EXPERIMENT)
+"""
+
+
+def start(folder, *flags, devices=1, program=("-m", "experiments.dp_fedavg")):
+  environment = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+  }
+  environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder.parent / "cache"))
+  return subprocess.Popen(
+    [sys.executable, *program, f"--workdir={folder}", *flags],
+    env=environment,
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(*started):
+  try:
+    for process in started:
+      text, _ = process.communicate(timeout=300)
+      assert process.returncode == 0, text
+  finally:
+    for process in started:
+      process.kill()
+
+
+def two_processes(folder, *flags):
+  with socket.socket() as listener:
+    listener.bind(("localhost", 0))
+    address = f"localhost:{listener.getsockname()[1]}"
+  together = (*flags, f"--coordinator={address}", "--num_processes=2")
+  finish(*(start(folder, *together, f"--process_id={number}") for number in range(2)))
+
+
+def left(folder):
+  """What a run leaves, but for the files that tell of the devices."""
+  files = (path for path in (folder / "private").rglob("*") if path.is_file())
+  return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+def said_of_devices(folder):
+  report = (folder / "report.md").read_text()
+  return [line for line in report.splitlines() if "devices: " in line]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("whole") / "run"
+  finish(start(folder, *SEEDED))
+  return folder
+
+
+@pytest.mark.slow
+def test_eight_devices_compute_the_same_bits(whole, tmp_path):
+  finish(start(tmp_path / "run", *SEEDED, devices=8))
+  assert left(tmp_path / "run") == left(whole)
+  assert said_of_devices(whole) == ["- devices: 1"]
+  assert said_of_devices(tmp_path / "run") == ["- devices: 8"]
+
+
+@pytest.mark.slow
+def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
+  two_processes(tmp_path / "run", *SEEDED)
+  assert left(tmp_path / "run") == left(whole)
+  assert said_of_devices(tmp_path / "run") == ["- devices: 2 of 2 processes"]
+  names = {path.name for path in whole.iterdir()}
+  assert {path.name for path in (tmp_path / "run").iterdir()} == names
+  assert not (tmp_path / "run.secret").exists()
+
+
+@pytest.mark.slow
+def test_a_run_begun_on_one_device_goes_on_with_two_and_in_two_processes(whole, tmp_path):
+  begun = start(tmp_path / "run", *SEEDED, program=("-c", KILLED))
+  begun.communicate(timeout=300)
+  assert begun.returncode == -signal.SIGKILL
+  book = load_file(tmp_path / "run/private/0/ledger.jsonl")
+  assert (len(book.ledger), book.closed) == (4, False)
+  for suffix in ("", ".secret"):
+    shutil.copytree(tmp_path / f"run{suffix}", tmp_path / f"other{suffix}")
+  finish(start(tmp_path / "run", "--resume", devices=2))
+  two_processes(tmp_path / "other", "--resume")
+  for name, now in (("run", "2"), ("other", "2 of 2 processes")):
+    assert left(tmp_path / name) == left(whole)
+    assert json.loads((tmp_path / name / "devices.json").read_text()) == ["1", now]
+    changed, _ = said_of_devices(tmp_path / name)
+    assert changed.startswith(f"It was computed on devices: 1, then {now}. Any number of them")
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    (("localhost:1", None, None), "together, got no --num_processes and no --process_id; give all"),
+    (("localhost:1", 2, 2), "Expected --process_id from 0 to below --num_processes=2, got 2"),
+  ],
+)
+def test_half_a_description_of_processes_is_refused(given, message):
+  with pytest.raises(ValueError, match=message):
+    processes.join(*given)
+
+
+def test_the_layout_is_what_the_flags_say():
+  def layout(**given):
+    return cohorts.layout_of(options.resolve(EXPERIMENT.options_type, given, {"clip_norm": 1.0}))
+
+  z = {"noise_multiplier": 1.0}
+  assert layout(**z) == {"chunk_size": None, "ghost_norms": None}
+  assert layout(**z, chunk_size=8, ghost_norms="on") == {"chunk_size": 8, "ghost_norms": True}
+  assert layout(**z, layout="fastest") == {"chunk_size": None, "ghost_norms": None}
+  with pytest.raises(ValueError, match="Expected --chunk_size only with --layout=rule"):
+    layout(**z, layout="fastest", chunk_size=8)
+  with pytest.raises(ValueError, match="Expected --local_training=gradient with --ghost_norms=on"):
+    layout(**z, ghost_norms="on", local_training="sgd")
+  assert cohorts.layout_of(CohortOptions(layout="rule", chunk_size=2)) == {"chunk_size": 2}
+  assert cohorts.planned_layout(None, ghost_norms=None) is None
+  assert cohorts.planned_layout(4) == CohortLayout(4)
+  assert cohorts.planned_layout(None, ghost_norms=True) == CohortLayout(64, True)
+
+
+def test_half_precision_rounds_gradients_to_float32_by_two_to_the_minus_eight():
+  """Losses of images and of text; a gradient of 2^-8 that is rounded a few times over."""
+  model, words = models.logistic_regression((4, 4), 3), models.language_model(8, embedding=4)
+  images = data.examples(np.ones((2, 4, 4)), np.array([0, 1]))
+  text = data.Examples(jnp.full((2, 3), 5), jnp.full((2, 3), 6), jnp.ones(2))
+  for made, loss, examples in (
+    (model, models.cross_entropy, images),
+    (words, models.next_word_loss, text),
+  ):
+    assert in_precision(made, "float32") is made
+    params = made.init(jax.random.key(0))
+    exact, rounded = (
+      ravel_pytree(jax.grad(loss(in_precision(made, name)))(params, examples))[0]
+      for name in ("float32", "bfloat16")
+    )
+    assert rounded.dtype == jnp.float32
+    error = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
+    assert 1e-5 < error < 2**-5
+
+
+def test_the_fastest_layout_is_measured_on_made_up_clients_once(tmp_path, monkeypatch):
+  """What is private moves nothing: the made-up clients of all data of these shapes are the same."""
+  rng = np.random.default_rng(0)
+  examples = data.examples(rng.normal(size=(6, 2)), np.arange(6) % 2)
+  packed = data.pack(examples, np.split(np.arange(6), [1, 3]))
+  seen, model = [], models.logistic_regression((2,), 2)
+
+  def make(**layout):
+    def round_fn(noise_key, data_key, state, clients):
+      seen.append((layout, [np.asarray(clients.user(k).inputs) for k in range(3)]))
+      return jax.tree.map(jnp.negative, state.params)
+
+    query = fixed_denominator(flat_clipping(1.0), 1.0, 2.0)
+    update = gradient_step(models.cross_entropy(model), 1.0)
+    sampler, optimizer = sampling.poisson(3, 0.5), optax.sgd(1.0)
+    made = federated_averaging(update, query, sampler, optimizer, **layout)
+    return made._replace(round=round_fn)
+
+  monkeypatch.setattr(layouts.jax, "jit", lambda function: function)
+  params = model.init(jax.random.key(0))
+
+  def measure():
+    return layouts.fastest_layout(make, params, packed, ghost_norms=True, shard=False)
+
+  found = layouts.kept_layout("private", Workdir(tmp_path), measure)
+  assert set(found) == {"chunk_size", "ghost_norms"}
+  assert {tuple(layout.items()) for layout, _ in seen} == {
+    tuple(layout._asdict().items()) for layout in candidates()
+  }
+  for _, clients in seen:
+    np.testing.assert_array_equal(clients, np.ones((3, 3, 2)))
+  seen.clear()
+  assert layouts.kept_layout("private", Workdir(tmp_path), measure) == found
+  assert not seen
+  assert layouts.kept_layouts(Workdir(tmp_path)) == {"private": found}
