@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp._equations import with_derivative
+from jdp.models.products import turned
 
 _States = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -47,8 +48,7 @@ def _backward(kept: Any, by_outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
   """The derivatives by the gates and by the matrix, from that by the outputs."""
   activations, cells, outputs, from_state = kept
   units = len(from_state)
-  # XLA would multiply by a matrix that it reads across its rows in every step.
-  to_state = jax.lax.optimization_barrier(from_state.T)
+  to_state = turned(from_state)
   cells_before, outputs_before = (
     jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]) for x in (cells, outputs)
   )
