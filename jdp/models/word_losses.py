@@ -60,7 +60,8 @@ def _with_derivative(at_once: int) -> Callable[..., jax.Array]:
 
   def forward(vectors, words, biases, labels, weights):
     def add(sums, piece):
-      own, of_tokens = _differentiated(*piece, words, biases)
+      vectors, labels, weights = piece
+      own, of_tokens = _differentiated(vectors, labels, weights, words, biases)
       return jax.tree.map(jnp.add, sums, own), of_tokens
 
     zeros = (jnp.float32(0), jnp.zeros_like(words), jnp.zeros_like(biases))
