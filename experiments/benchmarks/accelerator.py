@@ -265,9 +265,8 @@ def _round(
   return _case(lambda *args: made.round(*args)[0], *keys, made.init(params), users, work=clients)
 
 
-def _beside_pfl(name: str) -> Iterator[Row]:
+def _beside_pfl(name: str, python: str) -> Iterator[Row]:
   """DP-FedAvg as in `cohorts`, by pfl-research in a process of its own and by jdp in this one."""
-  python = PYTHONS["pfl_research"].value
   command = checkouts.Command(("pfl_research.py", "federated", name.lower()), python=python)
   (pfl,) = checkouts.compare({"pfl-research": command})
   own = _rounds(name, serve.COHORT)
@@ -293,9 +292,9 @@ def _measured() -> Iterator[Row]:
     cases = make()
     timings = harness.compare(cases, baseline=next(iter(cases)), rounds=harness.ROUNDS.value)
     yield from (_timed(part, unit, timing) for timing in timings)
-  if PYTHONS["pfl_research"].value:
+  if python := PYTHONS["pfl_research"].value:
     for name in ("logistic", "MLP", "CNN"):
-      yield from _beside_pfl(name)
+      yield from _beside_pfl(name, python)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -313,8 +312,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
   for part, first in _FIRST.items():
     own = [row for row in rows if row["part"] == part]
     if own:
-      lines = [(part, "ms", "a second", f"over {first}"), ("---",) * 4, *map(_line, own)]
-      parts.append(_markdown(lines))
+      head = (part, "ms", "a second", f"over {first}")
+      parts.append(_markdown([head, ("---",) * 4, *map(_line, own)]))
   return "\n\n".join(parts)
 
 

@@ -223,7 +223,7 @@ def _run_inner(
 ) -> tuple[Sequence[Any], PyTree]:
   """Runs the equation of a part that has uses: see `_run`."""
   name, params = eqn.primitive.name, eqn.params
-  program = program_inside(eqn)
+  program: Any = program_inside(eqn)
   code, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
 
   def run(arguments, added):
