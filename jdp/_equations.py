@@ -3,7 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+_INSIDE = {
+  "pjit": "jaxpr",
+  "jit": "jaxpr",
+  "checkpoint": "jaxpr",
+  "remat2": "jaxpr",
+  "scan": "jaxpr",
+  "custom_vjp_call": "call_jaxpr",
+}
 
 
 def read(values: dict[Any, Any], atom: Any) -> Any:
@@ -24,3 +34,39 @@ def applied(code: Jaxpr, eqn: Any, value: Callable[[Any], Any]) -> list[Any]:
   inputs = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, Literal)))
   alone = code.replace(constvars=[], invars=inputs, outvars=eqn.outvars, eqns=[eqn])
   return list(jaxpr_as_fun(ClosedJaxpr(alone, []))(*map(value, inputs)))
+
+
+def with_derivative(
+  function: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+  """The function, with its own derivative computed in another way.
+
+  Code that follows a program finds `function` in it, by `program_inside`. So the derivative must be
+  the same in exact arithmetic.
+
+  Args:
+    function: arrays -> arrays.
+    forward: the same arrays -> (its result, what `backward` needs).
+    backward: (what it needs, derivative by the result) -> derivatives by the arguments.
+  """
+
+  def with_own_derivative(*args):
+    return function(*args)
+
+  made = jax.custom_vjp(jax.jit(with_own_derivative))
+  made.defvjp(forward, backward)
+  return made
+
+
+def program_inside(eqn: Any) -> Any | None:
+  """The program that an equation runs, as it is or at all steps of a scan. None if it runs none.
+
+  A derivative by a rule need not be that of the program, so such programs count only if they are
+  made by `with_derivative`.
+  """
+  program = eqn.params.get(_INSIDE.get(eqn.primitive.name, ""))
+  if eqn.primitive.name == "custom_vjp_call":
+    inner = program.jaxpr.eqns
+    if len(inner) != 1 or inner[0].params.get("name") != "with_own_derivative":
+      return None
+  return program

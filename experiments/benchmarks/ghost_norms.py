@@ -71,7 +71,7 @@ def _inputs(clients: int, shape: tuple[int, ...]) -> jax.Array:
   return jnp.asarray(rng.normal(size=(clients, *shape)), jnp.float32)
 
 
-def _clipped_sum(client_fn: Any, clients: int) -> Callable[[PyTree, PyTree], PyTree]:
+def clipped_sum(client_fn: Any, clients: int) -> Callable[[PyTree, PyTree], PyTree]:
   """(parameters, clients' data) -> the sum of clipped updates, of one chunk."""
   query = queries.gaussian_sum(1e-3, 0.0)
   summand = contribution(client_fn, query, None, diagnose=False)
@@ -132,7 +132,7 @@ def _layer_rows(name: str, module: nn.Module, shape: tuple[int, ...]) -> Iterato
   gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, data)
   exact = [np.asarray(x, np.float64).reshape(clients, -1) for x in jax.tree.leaves(gradients)]
   lengths = np.linalg.norm(np.concatenate(exact, axis=1), axis=1)
-  totals = [_clipped_sum(client_fn, clients) for client_fn in (vmapped, ghost)]
+  totals = [clipped_sum(client_fn, clients) for client_fn in (vmapped, ghost)]
   by_vmap, by_ghost = (
     np.asarray(ravel_pytree(jax.jit(total)(params, data))[0], np.float64) for total in totals
   )

@@ -13,6 +13,7 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.models.base import Model
+from jdp.models.products import product
 
 
 class Conv(nn.Module):
@@ -35,7 +36,7 @@ class Conv(nn.Module):
     strides = (self.stride, self.stride)
     pads = jax.lax.padtype_to_pads(x.shape[1:3], self.kernel_size, strides, self.padding)
     patches = _patches(jnp.pad(x, ((0, 0), *pads, (0, 0))), self.kernel_size, self.stride)
-    return patches @ kernel.reshape(-1, self.features) + bias[None, None, None]
+    return product(patches, kernel.reshape(-1, self.features)) + bias[None, None, None]
 
 
 def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Array:
@@ -48,12 +49,11 @@ def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Arr
     np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
     for size, width in zip(x.shape[1:3], kernel_size, strict=True)
   )
-  if x.shape[-1] == 1:  # a gather would copy number by number; slices copy rows of the kernel
-    x = jnp.stack([x[:, :, own[0] : own[-1] + 1, 0] for own in columns], axis=2)
-    return jnp.concatenate([x[:, own[0] : own[-1] + 1 : stride] for own in rows.T], axis=-1)
-  # [n, height', kernel height, width', kernel width, channels]
-  patches = x[:, rows][:, :, :, columns]
-  return patches.swapaxes(2, 3).reshape(x.shape[0], len(rows), len(columns), -1)
+  # Slices copy rows of the kernel, where a gather would copy number by number.
+  x = jnp.stack(
+    [x[:, :, own[0] : own[-1] + 1].reshape(*x.shape[:2], -1) for own in columns], axis=2
+  )
+  return jnp.concatenate([x[:, own[0] : own[-1] + 1 : stride] for own in rows.T], axis=-1)
 
 
 def _max_pool(x: jax.Array) -> jax.Array:

@@ -10,7 +10,8 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
-from jdp.models.recurrent_language import LanguageModel, cross_entropies, tokens
+from jdp.models.recurrent_language import LanguageModel, tokens
+from jdp.models.word_losses import cross_entropies
 
 PyTree = Any
 TOPS = (1, 3, 5)

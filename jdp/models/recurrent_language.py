@@ -14,19 +14,19 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp._equations import with_derivative
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, SPECIAL
-from jdp.models.base import Loss, mean_of_counting
+from jdp.models.base import Loss
+from jdp.models.lstm import lstm
+from jdp.models.word_losses import weighted_cross_entropy
 
 PyTree = Any
 
-TOKENS_AT_ONCE = 512
-"""The largest number of tokens that the loss computes at once.
+TOKENS_AT_ONCE = 256
+"""The largest number of tokens whose scores the loss holds."""
 
-For more tokens it computes the predictions piece by piece, and again for the gradient.
-"""
-
-_GATES = ("i", "f", "g", "o")
+_GATES = ("i", "f", "o", "g")
 _LEAST_NORM = 1e-6
 
 
@@ -110,22 +110,54 @@ def language_model(
       "lstm": cell.init(cell_key, state, jnp.zeros((1, embedding)))["params"],
       "projection": {"kernel": nn.initializers.lecun_normal()(projection_key, (hidden, embedding))},
       "words": {
-        "embedding": normalised(jax.random.normal(words_key, (vocabulary_size, embedding)))
+        "embedding": _directions(jax.random.normal(words_key, (vocabulary_size, embedding)))[0]
       },
       "output": {"bias": jnp.zeros(vocabulary_size)},
     }
 
   def predict(params, inputs):
-    words = normalised(params["words"]["embedding"])
-    outputs = recurrence(params["lstm"], words[inputs])
+    words, vectors = embedded(params["words"]["embedding"], inputs)
+    outputs = recurrence(params["lstm"], vectors)
     return Prediction(outputs @ params["projection"]["kernel"], words, params["output"]["bias"])
 
   return LanguageModel(init, lambda params, inputs: predict(params, inputs).logits(), predict)
 
 
-def normalised(rows: jax.Array) -> jax.Array:
-  """Each row scaled to norm 1; a row near zero stays near zero."""
-  return rows * jax.lax.rsqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), _LEAST_NORM**2))
+def _directions(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Each row scaled to norm 1, and the scales; a row near zero stays near zero."""
+  squares = jnp.sum(rows**2, axis=1, keepdims=True)
+  scales = jax.lax.rsqrt(jnp.maximum(squares, _LEAST_NORM**2))
+  return rows * scales, scales
+
+
+def _embedded(rows: jax.Array, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """See `embedded`."""
+  words, _ = _directions(rows)
+  return words, words[numbers]
+
+
+def _embed_forward(rows: jax.Array, numbers: jax.Array) -> tuple[tuple[jax.Array, jax.Array], Any]:
+  """The words, and what their derivative needs."""
+  words, scales = _directions(rows)
+  return (words, words[numbers]), (words, scales, numbers)
+
+
+def _embed_backward(kept: Any, by_result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+  """The derivative by the rows: for both uses at once."""
+  words, scales, numbers = kept
+  by_words, by_inputs = by_result
+  by_words = by_words.at[numbers].add(by_inputs)
+  along = jnp.sum(by_words * words, axis=1, keepdims=True)
+  # A row near zero is scaled by a constant.
+  along = jnp.where(scales < 1 / _LEAST_NORM, along, 0.0)
+  return scales * (by_words - along * words), None
+
+
+embedded = with_derivative(_embedded, _embed_forward, _embed_backward)
+"""(rows [vocabulary, size], numbers) -> each row scaled to norm 1, and those of the numbers.
+
+A row near zero stays near zero.
+"""
 
 
 def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
@@ -138,18 +170,7 @@ def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
     for name, part in (("i", "kernel"), ("h", "kernel"), ("h", "bias"))
   )
   gates = inputs.swapaxes(0, 1) @ from_input + bias[None, None]
-
-  def step(state, gates):
-    c, h = state
-    i, f, g, o = jnp.split(gates + h @ from_state, 4, axis=-1)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    return (c, h), h
-
-  # from_state is [hidden, 4 hidden]: its rows are the units.
-  zeros = jnp.zeros((inputs.shape[0], from_state.shape[0]), inputs.dtype)
-  _, outputs = jax.lax.scan(step, (zeros, zeros), gates)
-  return outputs.swapaxes(0, 1)
+  return lstm(gates, from_state).swapaxes(0, 1)
 
 
 @checked
@@ -164,39 +185,13 @@ def next_word_loss(model: LanguageModel) -> Loss:
   def loss(params, examples):
     inputs, labels, counts = tokens(examples)
     vectors, words, biases = model.predict(params, inputs)
-
-    def piece(args):
-      vectors, labels = args
-      return cross_entropies(Prediction(vectors, words, biases).logits(), labels)
-
-    losses = _by_pieces(piece, vectors.reshape(-1, vectors.shape[-1]), labels.reshape(-1))
-    return mean_of_counting(losses, counts.reshape(-1))
+    weights = counts / jnp.maximum(jnp.sum(counts), 1.0)
+    vectors = vectors.reshape(-1, vectors.shape[-1])
+    return weighted_cross_entropy(
+      vectors, words, biases, labels.reshape(-1), weights.reshape(-1), at_once=TOKENS_AT_ONCE
+    )
 
   return loss
-
-
-def _by_pieces(
-  function: Callable[[tuple[jax.Array, jax.Array]], jax.Array],
-  vectors: jax.Array,
-  labels: jax.Array,
-) -> jax.Array:
-  """`function((vectors, labels))` of tokens [n, ...], for `TOKENS_AT_ONCE` of them at a time."""
-  n = labels.size
-  if n <= TOKENS_AT_ONCE:
-    return function((vectors, labels))
-  padding = -n % TOKENS_AT_ONCE
-  pieces = (
-    jnp.pad(vectors, ((0, padding), (0, 0))).reshape(-1, TOKENS_AT_ONCE, vectors.shape[1]),
-    jnp.pad(labels, (0, padding)).reshape(-1, TOKENS_AT_ONCE),
-  )
-  # Without the checkpoint, the gradient would keep the scores of all pieces.
-  return jax.lax.map(jax.checkpoint(function), pieces).reshape(-1)[:n]
-
-
-def cross_entropies(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """-log softmax(logits)[label], float32 [n], for logits [n, vocabulary] and labels [n]."""
-  chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-  return jax.nn.logsumexp(logits, axis=1) - chosen
 
 
 def tokens(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -1,5 +1,6 @@
 """The recurrent language model: its recurrence, its tied embedding, its loss and its metrics."""
 
+import functools
 import math
 
 import flax.linen as nn
@@ -13,7 +14,9 @@ from jdp.data import Examples
 from jdp.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from jdp.federated import local_sgd
 from jdp.models import head_words, language_metrics, language_model, next_word_loss, next_words
-from jdp.models.recurrent_language import TOKENS_AT_ONCE, LanguageModel
+from jdp.models.lstm import lstm
+from jdp.models.recurrent_language import TOKENS_AT_ONCE, LanguageModel, embedded
+from jdp.models.word_losses import weighted_cross_entropy
 
 V, E, H, N, T = 17, 6, 5, 4, 3
 MODEL = language_model(V, embedding=E, hidden=H)
@@ -125,8 +128,79 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), by_pieces, expected
   )
   jaxpr = str(jax.make_jaxpr(jax.grad(LOSS))(params, many))
-  assert f"f32[{TOKENS_AT_ONCE},{V}]" in jaxpr
+  assert f"f32[{-(-n * T // 2)},{V}]" in jaxpr  # two pieces
   assert f"[{n * T},{V}]" not in jaxpr  # no logits of all tokens at once
+
+
+def _agree(function, plain, *args):
+  """Values and derivatives are those that JAX finds for a plain function, up to rounding.
+
+  The derivative of the derivative too, by which gradients are matched.
+  """
+
+  def both(function):
+    def total(*args):
+      return sum(jnp.sum(jnp.sin(x + 0.3)) for x in jax.tree.leaves(function(*args)))
+
+    def steepness(*args):
+      return sum(jnp.sum(x**2) for x in jax.grad(total, which)(*args))
+
+    return jax.jit(
+      lambda *args: (
+        function(*args),
+        jax.grad(total, which)(*args),
+        jax.grad(steepness, which)(*args),
+      )
+    )(*args)
+
+  which = tuple(i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating))
+  for own, other in zip(*(jax.tree.leaves(both(f)) for f in (function, plain)), strict=True):
+    np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5 * float(jnp.abs(other).max()))
+
+
+@pytest.mark.slow
+def test_the_lstm_has_the_derivative_of_its_steps():
+  def plain(gates, from_state):
+    def step(state, own):
+      cell, output = state
+      i, f, o, g = jnp.split(own + output @ from_state, 4, axis=1)
+      cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+      output = jax.nn.sigmoid(o) * jnp.tanh(cell)
+      return (cell, output), output
+
+    zeros = jnp.zeros((N, H))
+    return jax.lax.scan(step, (zeros, zeros), gates)[1]
+
+  keys = jax.random.split(jax.random.key(7), 2)
+  _agree(
+    lstm, plain, jax.random.normal(keys[0], (T, N, 4 * H)), jax.random.normal(keys[1], (H, 4 * H))
+  )
+
+
+@pytest.mark.slow
+def test_words_have_the_derivative_of_both_uses():
+  def plain(rows, numbers):
+    words = rows / jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    return words, words[numbers]
+
+  rows = jax.random.normal(jax.random.key(8), (V, E)).at[2].set(1e-8)
+  # The derivative of a row near zero is 1e6 times as large, and hides the others' errors.
+  for own in (rows, rows[3:]):
+    _agree(embedded, plain, own, jnp.asarray([[0, 2, 2], [5, 2, 1]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [2, 5, 12])
+def test_the_loss_of_words_has_the_derivative_of_the_softmax(at_once):
+  def plain(vectors, words, biases, labels, weights):
+    shares = jax.nn.log_softmax(vectors @ words.T + biases[None])
+    return -jnp.sum(weights * shares[jnp.arange(5), labels])
+
+  keys = jax.random.split(jax.random.key(9), 4)
+  shapes = (5, E), (V, E), (V,), (5,)
+  vectors, words, biases, weights = map(jax.random.normal, keys, shapes)
+  function = functools.partial(weighted_cross_entropy, at_once=at_once)
+  _agree(function, plain, vectors, words, biases, jnp.asarray([3, 0, 16, 3, 5]), weights)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
@@ -43,10 +44,13 @@ class _Classifier(torch.nn.Module):
 
 def main() -> None:
   """Serves `_ROUNDS` rounds of a cohort."""
-  inputs, labels = serve.images(serve.USERS * serve.EXAMPLES)
+  device = get_default_device()  # where pfl-research puts the model
+  inputs, labels = (
+    torch.tensor(x, device=device) for x in serve.images(serve.USERS * serve.EXAMPLES)
+  )
   users = zip(
-    torch.tensor(inputs).reshape(serve.USERS, serve.EXAMPLES, *serve.SHAPE),
-    torch.tensor(labels).reshape(serve.USERS, serve.EXAMPLES),
+    inputs.reshape(serve.USERS, serve.EXAMPLES, *serve.SHAPE),
+    labels.reshape(serve.USERS, serve.EXAMPLES),
     strict=True,
   )
   datasets = {number: Dataset(tuple(user)) for number, user in enumerate(users)}

@@ -31,10 +31,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jdp._arguments import checked
-from jdp._equations import applied, read
+from jdp._equations import applied, program_inside, read
 from jdp.federated.engine.client import ClientFn, Factored
 from jdp.federated.engine.weight_uses import (
-  INNER,
   Factors,
   Inner,
   Plan,
@@ -224,7 +223,7 @@ def _run_inner(
 ) -> tuple[Sequence[Any], PyTree]:
   """Runs the equation of a part that has uses: see `_run`."""
   name, params = eqn.primitive.name, eqn.params
-  program = params[INNER[name]]
+  program: Any = program_inside(eqn)
   code, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
 
   def run(arguments, added):

@@ -15,8 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, Literal
 
-INNER = {"pjit": "jaxpr", "jit": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr", "scan": "jaxpr"}
-"""Where the equation of a primitive holds the program that it runs."""
+from jdp._equations import program_inside
 
 Plan = dict[int, Any]
 """The number of an equation -> its `Use`, or the `Inner` of a part of the program that has uses."""
@@ -181,11 +180,10 @@ def _walk(
     part: Use | Inner | None = None
     if name in _RULES and sum(map(bool, operands)) == 1:
       part = _use(eqn, operands, offsets)
-    elif name in INNER:
+    elif (program := program_inside(eqn)) is not None:
       # A scan's carry and the parts of its inputs are other values in every step.
       kept = operands[: eqn.params["num_consts"]] if name == "scan" else operands
       refuse(operands[len(kept) :], "a scan takes it apart or changes it")
-      program = eqn.params[INNER[name]]
       inner = _walk(getattr(program, "jaxpr", program), kept, offsets, others)
       part = Inner(inner, eqn.params.get("length") if name == "scan" else None)
     if part is None:
