@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 
 from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import (
+  OF_BASELINES,
   AverageOptions,
   Federation,
   client_weight,
@@ -43,29 +44,24 @@ from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
 from jdp.federated import FederatedAlgorithm, client_mesh, dp_sgd, federated_averaging, replicate
+from jdp.federated.engine.local_training import GradientStep
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Unit
 from jdp.queries import SumQuery
+from jdp.queries.base import is_scaling
 
 PyTree = Any
 _count = partial(_validate.integer, 1)
 _RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
 _UNITS = {"private": Unit.USER, "dp_sgd": Unit.EXAMPLE}
-_OF_BASELINES = (
-  "cohort_size",
-  "local_training",
-  "local_learning_rate",
-  "local_epochs",
-  "local_batch_size",
-  "proximal_iterations",
-  "server_optimizer",
-  "server_learning_rate",
-  "weights",
-  "weight_cap",
-)
 _OF_AVERAGES = tuple(
   field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta"
 )
+_CONCERNED = {
+  "none": OF_BASELINES,
+  "private": _OF_AVERAGES,
+  "dp_sgd": ("noise_multiplier", "target_epsilon", "server_optimizer"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +85,17 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions):
     1,
     "Evaluations whose mean the table's second column shows, of trained models only; plots show "
     "each.",
+    check=_count,
+  )
+  report_epsilons: tuple[float, ...] = option(
+    (),
+    "Text: a further table has the last evaluation of each run at which no more than each of these "
+    "epsilons was spent.",
+    check=_validate.positive,
+  )
+  plan_rounds: tuple[int, ...] = option(
+    (),
+    "With --noise_cohort_size: a further table has the epsilon of each plan after so many rounds.",
     check=_count,
   )
   warm_start: str | None = option(
@@ -125,11 +132,12 @@ class Variant(NamedTuple):
 def prepare(options: DPFedAvgOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
   mesh = client_mesh() if jax.device_count() > 1 else None
-  # A window of words is no unit of privacy, so text has no DP-SGD.
-  if "dp_sgd" in options.runs and options.dataset in TEXT:
+  # A window of words is no unit of privacy, unless users are declared to be windows themselves.
+  if "dp_sgd" in options.runs and options.dataset in TEXT and options.pseudo_users is None:
     raise ValueError(
       f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit "
-      "of privacy would be a window of words, cut across what a user said; leave it out."
+      "of privacy would be a window of words, cut across what a user said; leave it out, or "
+      "declare pieces of text to be users by --pseudo_users."
     )
   problem = load_problem(options)
   if options.warm_start is not None:
@@ -184,10 +192,7 @@ def make_rows(
   rows = []
   for run in options.runs:
     # A run that the varied options do not concern appears once: its rows would be equal.
-    concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[
-      run
-    ]
-    own = [axis for axis in axes if concerned.intersection(axis.names)]
+    own = [axis for axis in axes if set(_CONCERNED[run]).intersection(axis.names)]
     for row in variations.combinations(own):
       chosen = _varied(options, row) if row else options
       name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))
@@ -265,11 +270,14 @@ def _averaging(
   sampler: sampling.Sampler,
   **settings: Any,
 ) -> FederatedAlgorithm:
+  update = local_update(options, problem.loss)
+  ghost = options.ghost_norms and isinstance(update, GradientStep) and is_scaling(average)
   return federated_averaging(
-    local_update(options, problem.loss),
+    update,
     average,
     sampler,
     server_optimizer(options),
+    ghost_norms=ghost or None,
     weight=client_weight(options),
     project=options.projection == "batch",
     chunk_size=options.chunk_size,
@@ -294,6 +302,7 @@ def _dp_sgd(
     average,
     plan.sampler,
     server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
+    ghost_norms=options.ghost_norms or None,
     chunk_size=options.chunk_size,
     mesh=mesh,
     diagnose=options.diagnostics,

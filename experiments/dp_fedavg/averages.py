@@ -32,6 +32,19 @@ from jdp.queries import SumQuery
 PyTree = Any
 _count = partial(_validate.integer, 1)
 _RELATION = Relation.ADD_REMOVE
+OF_BASELINES = (
+  "cohort_size",
+  "local_training",
+  "local_learning_rate",
+  "local_epochs",
+  "local_batch_size",
+  "proximal_iterations",
+  "server_optimizer",
+  "server_learning_rate",
+  "weights",
+  "weight_cap",
+)
+"""The options that training without privacy depends on too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +93,12 @@ class AverageOptions(FederationOptions):
     "W_min over W.",
     check=partial(_validate.in_range, 1e-3, 1.0),
     when={"estimator": ("clipped",)},
+  )
+  ghost_norms: bool = option(
+    False,
+    "Clip gradients by norms, without computing them one by one: those of DP-SGD, and of "
+    "--local_training=gradient with --clipping=flat. Without it: where they are faster, unless "
+    "--chunk_size is given.",
   )
   weights: str = option(
     "equal", "w_k: 1, or by the user's number of examples.", choices=("equal", "examples")
