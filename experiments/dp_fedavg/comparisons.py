@@ -103,8 +103,8 @@ def epsilons_of_plans(summary: Sequence[Row], rounds: Sequence[int]) -> str:
     summary: the report's rows.
     rounds: numbers of rounds, without what was released before them.
   """
-  plans = [row["planned"] for row in summary if row["planned"]]
-  lines = {}
+  plans = [row["planned"] for row in summary if row["planned"]] if rounds else []
+  lines: dict[tuple[str, ...], list[str]] = {}
   for plan in plans:
     users, cohort, z, delta = (
       plan[name] for name in ("users", "cohort", "noise_multiplier", "delta")

@@ -352,6 +352,7 @@ def test_plans_have_the_epsilons_of_other_numbers_of_rounds():
   # Table 2 of arXiv 1710.06963 has 2.038 by the moments accountant.
   assert rows == [["763,430", "1250", "1", "1e-09", "1.713", "2.038"]]
   assert not epsilons_of_plans([{"planned": None}], (5000,))
+  assert not epsilons_of_plans([{"planned": plan}], ())
 
 
 def test_head_words_share_out_all_tokens():
