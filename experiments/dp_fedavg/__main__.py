@@ -20,6 +20,7 @@ from absl import flags
 
 from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import (
+  OF_BASELINES,
   AverageOptions,
   Federation,
   client_weight,
@@ -52,21 +53,14 @@ PyTree = Any
 _count = partial(_validate.integer, 1)
 _RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
 _UNITS = {"private": Unit.USER, "dp_sgd": Unit.EXAMPLE}
-_OF_BASELINES = (
-  "cohort_size",
-  "local_training",
-  "local_learning_rate",
-  "local_epochs",
-  "local_batch_size",
-  "proximal_iterations",
-  "server_optimizer",
-  "server_learning_rate",
-  "weights",
-  "weight_cap",
-)
 _OF_AVERAGES = tuple(
   field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta"
 )
+_CONCERNED = {
+  "none": OF_BASELINES,
+  "private": _OF_AVERAGES,
+  "dp_sgd": ("noise_multiplier", "target_epsilon", "server_optimizer"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +84,17 @@ class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions, GhostNorm
     1,
     "Evaluations whose mean the table's second column shows, of trained models only; plots show "
     "each.",
+    check=_count,
+  )
+  report_epsilons: tuple[float, ...] = option(
+    (),
+    "Text: a further table has the last evaluation of each run at which no more than each of these "
+    "epsilons was spent.",
+    check=_validate.positive,
+  )
+  plan_rounds: tuple[int, ...] = option(
+    (),
+    "With --noise_cohort_size: a further table has the epsilon of each plan after so many rounds.",
     check=_count,
   )
   warm_start: str | None = option(
@@ -125,11 +130,12 @@ class Variant(NamedTuple):
 
 def prepare(options: DPFedAvgOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  # A window of words is no unit of privacy, so text has no DP-SGD.
-  if "dp_sgd" in options.runs and options.dataset in TEXT:
+  # A window of words is no unit of privacy, unless users are declared to be windows themselves.
+  if "dp_sgd" in options.runs and options.dataset in TEXT and options.pseudo_users is None:
     raise ValueError(
       f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit "
-      "of privacy would be a window of words, cut across what a user said; leave it out."
+      "of privacy would be a window of words, cut across what a user said; leave it out, or "
+      "declare pieces of text to be users by --pseudo_users."
     )
   problem = load_problem(options)
   if options.warm_start is not None:
@@ -183,10 +189,7 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
   rows = []
   for run in options.runs:
     # A run that the varied options do not concern appears once: its rows would be equal.
-    concerned = {"none": set(_OF_BASELINES), "private": set(_OF_AVERAGES), "dp_sgd": set[str]()}[
-      run
-    ]
-    own = [axis for axis in axes if concerned.intersection(axis.names)]
+    own = [axis for axis in axes if set(_CONCERNED[run]).intersection(axis.names)]
     for row in variations.combinations(own):
       chosen = _varied(options, row) if row else options
       name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))

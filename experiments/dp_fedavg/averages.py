@@ -32,6 +32,19 @@ from jdp.queries import SumQuery
 PyTree = Any
 _count = partial(_validate.integer, 1)
 _RELATION = Relation.ADD_REMOVE
+OF_BASELINES = (
+  "cohort_size",
+  "local_training",
+  "local_learning_rate",
+  "local_epochs",
+  "local_batch_size",
+  "proximal_iterations",
+  "server_optimizer",
+  "server_learning_rate",
+  "weights",
+  "weight_cap",
+)
+"""The options that training without privacy depends on too."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.dp_fedavg.averages import Federation
+from experiments.dp_fedavg.averages import OF_BASELINES, Federation
+from experiments.dp_fedavg.comparisons import (
+  Noised,
+  epsilons_of_plans,
+  predicted_by_spent,
+  predicted_loss,
+  predicted_right,
+)
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
@@ -29,7 +36,7 @@ from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
-from jdp.guarantees import rounded_up
+from jdp.guarantees import Unit, rounded_up
 
 _PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
 
@@ -42,11 +49,11 @@ def report_averaging(sweep: FinishedSweep) -> None:
     label: [smoothed_end(run, problem.headline, options.smoothing) for run in runs]
     for label, runs in histories.items()
   }
-  summary = _summary(workdir, variants, results, smoothed)
+  summary = _summary(workdir, problem, variants, results, smoothed)
   write_results(workdir, options, summary, results, baselines=_baselines(summary))
   first = summary[0]["label"]
   start = _initial_metric(problem, histories[first], smoothed[first])
-  parts = _parts(workdir, options, problem, summary, results, histories, start)
+  parts = _parts(sweep, summary, histories, start)
   title = "Federated averaging with user-level privacy (arXiv 1710.06963)"
   write_sweep_report(workdir, "dp_fedavg", title, options, parts)
 
@@ -76,6 +83,7 @@ def _initial_metric(
 
 def _summary(
   workdir: Workdir,
+  problem: LearningProblem,
   variants: Sequence[Any],
   results: Sequence[Row],
   last: Mapping[str, Sequence[float]],
@@ -84,6 +92,7 @@ def _summary(
 
   Args:
     workdir: where the ledgers lie.
+    problem: what was learnt, from whom.
     variants: what was run.
     results: of `run_sweep`.
     last: by label, `smoothed_end` of each repetition.
@@ -99,6 +108,7 @@ def _summary(
         **summed,
         "smoothed": mean_interval(values),
         "difference": mean_interval(differences),
+        "records": problem.num_records(Unit((summed["central"] or {"unit": "user"})["unit"])),
         **_noise_columns(workdir, variant, summed),
       }
     )
@@ -112,6 +122,7 @@ def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
     return {
       "clip_norm": None,
       "stddev": None,
+      "noise_multiplier": None,
       "cohort": variant.options.cohort_size,
       "planned": None,
     }
@@ -126,6 +137,7 @@ def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
   return {
     "clip_norm": clip_norm,
     "stddev": stddev,
+    "noise_multiplier": federation.actual.noise_multiplier,
     "cohort": federation.actual.sampler.expected_size,
     "planned": _planned_row(federation, round(summed["rounds"].mean)) if simulated else None,
   }
@@ -172,20 +184,27 @@ def _baselines(summary: Sequence[Row]) -> list[str]:
 
 
 def _parts(
-  workdir: Workdir,
-  options: Any,
-  problem: LearningProblem,
+  sweep: FinishedSweep,
   summary: Sequence[Row],
-  results: Sequence[Row],
   histories: Mapping[str, Sequence[Sequence[Row]]],
   start: Row,
 ) -> Iterator[Part]:
+  workdir, options, problem, variants, results = sweep
   title = statements.marked(f"DP-FedAvg, {options.dataset}", options)
   figure, axes = plots.figure("rounds", "", title)
   style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
   text = _results(options, problem, summary, start)
   yield Part("Results", text, {"accuracy_over_rounds": figure})
+  if options.dataset in TEXT:
+    yield Part("Words predicted right", predicted_right(summary, start["value"]))
+    if options.report_epsilons:
+      by_spent = predicted_by_spent(histories, options.report_epsilons)
+      yield Part("Words predicted right by ε spent", by_spent)
+  if plans := epsilons_of_plans(summary, options.plan_rounds):
+    yield Part("ε of the plans", plans)
+  if noised := list(_noised(workdir, problem, variants, summary)):
+    yield Part("What noise costs", predicted_loss(problem, noised))
   yield Part("What was guaranteed", _guarantees(options, problem, summary, results))
   yield from gains.attacker_parts(workdir, summary, title)
   if problem.parts is not None:
@@ -223,7 +242,7 @@ def _row_cells(row: Row, problem: LearningProblem, *, simulated: bool, smooth: b
     row["label"],
     _number(row["stddev"]),
     _number(row["clip_norm"]),
-    str(len(problem.sizes)),
+    str(row["records"]),
     f"{row['cohort']:g}",
     statements.short(row["central"]),
     *(_planned_cells(row["planned"]) if simulated else ()),
@@ -263,11 +282,42 @@ def _percentage_points(interval: Interval) -> str:
   return f"{100 * interval.mean:+.2f}{error}"
 
 
+def _noised(
+  workdir: Workdir, problem: LearningProblem, variants: Sequence[Any], summary: Sequence[Row]
+) -> Iterator[Noised]:
+  """The rows whose noise plain averaging adds, and whose training was done without privacy too."""
+  params = last_params(workdir, summary, problem.init)
+  rows = list(zip(variants, summary, strict=True))
+  for variant, row in rows:
+    given = {name: getattr(variant.options, name) for name in OF_BASELINES}
+    clean = next(
+      (
+        other
+        for baseline, other in rows
+        if baseline.federation is None
+        and all(getattr(baseline.options, name) == value for name, value in given.items())
+      ),
+      None,
+    )
+    if row["stddev"] and clean and row["central"]["unit"] == Unit.USER and _adds(variant.options):
+      stddev = row["stddev"] * variant.options.server_learning_rate
+      yield Noised(row, stddev, row["rounds"].mean, clean, params[clean["label"]])
+
+
+def _adds(options: Any) -> bool:
+  """Whether the server adds every round's average, with noise of one size."""
+  return options.server_optimizer == "sgd" and options.clip_decay == 1
+
+
 def _guarantees(
   options: Any, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
 ) -> str:
   not_covered = statements.not_covered("the test data", "public text, where there is any")
-  return f"""Against whoever sees all released models of a run and nothing else, by Rényi accounting
+  protects = "".join(
+    f"**One {unit} is {meaning}.**\n\n" for unit, meaning in problem.protects.items()
+  )
+  return f"""{protects}\
+Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
 in its folder too and may say anything.

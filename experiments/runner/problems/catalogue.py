@@ -35,6 +35,7 @@ USERS = (
   "test_share",
   "tokens_per_user",
   "equal_users",
+  "pseudo_users",
   "unroll",
 )
 

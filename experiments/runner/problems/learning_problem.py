@@ -1,6 +1,7 @@
 """What there is to learn, and from whom."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,7 @@ class LearningProblem(NamedTuple):
       is missing.
     equal: whether all users have the same number of examples by construction. The sizes then tell
       nothing about anybody.
+    protects: for each unit whose name says too little, what the guarantee is about.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -49,6 +51,7 @@ class LearningProblem(NamedTuple):
   prior: Ledger = Ledger()
   complete: Callable[[Workdir], "LearningProblem"] | None = None
   equal: bool = True
+  protects: Mapping[Unit, str] = MappingProxyType({})
 
   def completed(self, workdir: Workdir) -> "LearningProblem":
     """The problem as it is run: with what `complete` makes."""

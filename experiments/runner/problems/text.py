@@ -4,9 +4,10 @@ Users are film characters, Shakespeare's characters, or Python's modules.
 """
 
 import io
+import itertools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,8 +25,9 @@ from experiments.runner.reports.tables import percent, table
 from experiments.runner.runs.params import load_params, save_params
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
-from jdp.data.vocabulary import BOS, UNK
+from jdp.data.vocabulary import BOS, UNK, words
 from jdp.federated import local_sgd
+from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 
 PyTree = Any
@@ -35,6 +37,8 @@ _MOST_WORDS = 10_000
 _PUBLIC_BATCH = 8
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
+_LONGEST_PROMPT = 1 + max(len(words(prompt)) for prompt in _PROMPTS)  # with BOS
+_CARRIED = ("accuracy_top1", "perplexity")
 
 
 class Split(NamedTuple):
@@ -64,6 +68,8 @@ def text_problem(options: Any) -> LearningProblem:
   """
   users = read(options.dataset, options.data_dir)
   split = divide(users, options)
+  if options.pseudo_users is not None:
+    split = split._replace(private=_first_pieces(split.private, options))
   public = [text for user in (split.public or data.python_modules()) for text in user.text]
   candidates = data.public_vocabulary(public, sys.maxsize).words
   size = options.vocabulary_size or min(_MOST_WORDS, len(candidates))
@@ -94,11 +100,11 @@ def _make_problem(
   options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger
 ) -> LearningProblem:
   """The problem with these words and their cost."""
-  model = models.language_model(
-    len(vocabulary), embedding=options.embedding_size, hidden=options.hidden_size
-  )
+  model = make_model(options, len(vocabulary))
   cut = partial(data.sequences, vocabulary, unroll=options.unroll)
   test = of_each(split.test, cut, options)
+  # One sequence for each user: the state is carried from each of its windows to the next.
+  whole = of_each(split.test, partial(_in_one_sequence, vocabulary), options)
   clients = data.text_users(
     vocabulary,
     [user.text for user in split.private],
@@ -106,12 +112,20 @@ def _make_problem(
     unroll=options.unroll,
     equal=options.equal_users,
   )
-  test, clients = jax.tree.map(jnp.asarray, (test, clients))
+  test, whole, clients = jax.tree.map(jnp.asarray, (test, whole, clients))
   metrics = jax.jit(partial(models.language_metrics, model))
+
+  def evaluate(params):
+    found = metrics(params, test)
+    if options.language_model != "lstm":  # A transformer has no places beyond a window's.
+      return found
+    carried = metrics(params, whole)
+    return {**found, **{f"carried_{name}": carried[name] for name in _CARRIED}}
+
   problem = LearningProblem(
     init=model.init,
     loss=models.next_word_loss(in_precision(model, options.precision)),
-    evaluate=lambda params: metrics(params, test),
+    evaluate=evaluate,
     clients=clients,
     sizes=np.asarray(clients.counts),
     headline="accuracy_top1",
@@ -119,6 +133,7 @@ def _make_problem(
     equal=options.equal_users,
     parts=partial(_prediction_parts, model, vocabulary, test),
     prior=prior,
+    protects=_protects(options),
   )
   if not options.public_passes:
     return problem
@@ -131,6 +146,70 @@ def _make_problem(
     return problem._replace(init=lambda key: start)
 
   return problem._replace(complete=complete)
+
+
+def make_model(options: Any, size: int) -> models.LanguageModel:
+  """The language model that the options ask for, of so many words.
+
+  Raises:
+    ValueError: if the transformer's heads do not divide its width.
+  """
+  if options.language_model == "lstm":
+    return models.language_model(size, embedding=options.embedding_size, hidden=options.hidden_size)
+  return models.transformer(
+    size,
+    max_length=max(options.unroll, _LONGEST_PROMPT),
+    width=options.embedding_size,
+    num_heads=options.num_heads,
+    num_layers=options.num_layers,
+  )
+
+
+def pieces(users: Iterable[UserText], num_tokens: int) -> Iterator[UserText]:
+  """Every user's text in pieces of at least so many tokens, each as the text of a user of its own.
+
+  A piece begins with an utterance, and ends with the utterance that completes it. A user's last
+  utterances, which complete no piece, are left out.
+
+  >>> [piece.text for piece in pieces([UserText("a", ("one two", "three", "four five"))], 4)]
+  [('one two', 'three')]
+  """
+  for user in users:
+    said: list[str] = []
+    size = number = 0
+    for utterance in user.text:
+      said.append(utterance)
+      if count := len(words(utterance)):
+        size += count + 1  # and the end
+      if size >= num_tokens:
+        yield UserText(f"{user.user}, piece {number}", tuple(said))
+        said, size, number = [], 0, number + 1
+
+
+def _first_pieces(users: Sequence[UserText], options: Any) -> list[UserText]:
+  """The users that `--pseudo_users` asks for."""
+  found = list(itertools.islice(pieces(users, options.tokens_per_user), options.pseudo_users))
+  if len(found) < options.pseudo_users:
+    raise ValueError(
+      f"Expected --pseudo_users of at most the {len(found)} pieces of {options.tokens_per_user} "
+      f"tokens, got {options.pseudo_users}; take fewer, or fewer --tokens_per_user."
+    )
+  return found
+
+
+def _protects(options: Any) -> dict[Unit, str]:
+  """What guarantees are about where a user is a piece of one's text."""
+  if options.pseudo_users is None:
+    return {}
+  whose = "consecutive tokens of one who speaks, not the one who speaks"
+  return {
+    Unit.USER: f"a piece of {options.tokens_per_user} {whose}",
+    Unit.EXAMPLE: f"a sequence of {options.unroll} {whose}",
+  }
+
+
+def _in_one_sequence(vocabulary: Vocabulary, text: Sequence[str], *, max_tokens: int) -> Examples:
+  return data.sequences(vocabulary, text, unroll=max_tokens, max_tokens=max_tokens)
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
@@ -227,13 +306,16 @@ def _facts(
     f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
   )
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+  kind = {"lstm": "LSTM", "transformer": "transformer"}[options.language_model]
+  one_user = _protects(options).get(Unit.USER)
   return {
+    **({"one user": one_user} if one_user else {}),
     "data": f"{options.dataset}: {len(clients.counts):,} users of "
     f"{length}{options.tokens_per_user:,} tokens; "
     f"test: {counted.size:,} tokens of {num_tested:,} others",
     "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
     f"{percent(float(jnp.mean(counted == UNK)))} of the test's tokens are not among them",
-    "model": f"LSTM with tied embeddings, {size:,} parameters{start}",
+    "model": f"{kind} with tied embeddings, {size:,} parameters{start}",
   }
 
 

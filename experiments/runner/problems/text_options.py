@@ -11,6 +11,8 @@ _count = partial(_validate.integer, 1)
 _share = partial(_validate.in_range, 0.0, 0.5)
 _TEXT = {"dataset": TEXT}
 _PRIVATE = {"vocabulary": ("private",)}
+_LSTM = {**_TEXT, "language_model": ("lstm",)}
+_TRANSFORMER = {**_TEXT, "language_model": ("transformer",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +66,31 @@ class TextOptions:
   equal_users: bool | None = option(
     True, "Whether users with fewer tokens are left out.", when=_TEXT
   )
+  pseudo_users: int | None = option(
+    None,
+    "Cut each one's text into pieces of --tokens_per_user consecutive tokens, and make so many of "
+    "them users of their own. What is protected is then such a piece, not the one who said it. "
+    "Default: nobody is cut.",
+    check=_count,
+    when=_TEXT,
+  )
+  language_model: str | None = option(
+    "lstm",
+    "What learns the words: the published LSTM with tied embeddings, or a small transformer.",
+    choices=("lstm", "transformer"),
+    when=_TEXT,
+  )
+  embedding_size: int | None = option(
+    96, "Size of a word's vector; the transformer's width.", check=_count, when=_TEXT
+  )
+  hidden_size: int | None = option(256, "Units of the LSTM.", check=_count, when=_LSTM)
+  num_layers: int | None = option(2, "Blocks of the transformer.", check=_count, when=_TRANSFORMER)
+  num_heads: int | None = option(
+    4, "Heads of its attention, a divisor of its width.", check=_count, when=_TRANSFORMER
+  )
   unroll: int | None = option(
     10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
   )
-  embedding_size: int | None = option(
-    96, "Dimension of a word's embedding in the model.", check=_count, when=_TEXT
-  )
-  hidden_size: int | None = option(256, "Units of the LSTM.", check=_count, when=_TEXT)
   public_passes: int | None = option(
     0,
     "Passes over the public text, without privacy, before the first round.",

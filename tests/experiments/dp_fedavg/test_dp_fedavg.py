@@ -380,7 +380,7 @@ def test_both_guarantees_are_side_by_side(finished):
   plan = accounting.epsilon(ledger.subsampled_gaussian(0.02, 1.3, 4), 100_000**-1.1)
   assert private["planned"]["rdp"] == pytest.approx(plan)
   assert private["central"]["epsilon"] > 100 * plan
-  (line,) = (line for line in out.splitlines() if line.startswith("| private"))
+  line, *_ = (line for line in out.splitlines() if line.startswith("| private"))
   cells = [cell.strip() for cell in line.split("|")]
   assert cells[2:6] == ["0.00065", "1", "143", "20"]
   assert cells[6].startswith(epsilon(private["central"]["epsilon"]))
@@ -461,7 +461,7 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
     json.loads(line) for line in (tmp_path / "run/private/0/metrics.jsonl").read_text().splitlines()
   ]
   assert rows[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
-  (line,) = (line for line in out.splitlines() if line.startswith("| private"))
+  line, *_ = (line for line in out.splitlines() if line.startswith("| private"))
   # of its own rounds: z S / C
   assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]
   assert (

@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
+from experiments.dp_fedavg.comparisons import (
+  epsilons_of_plans,
+  predicted_by_spent,
+  with_noise,
+)
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
 from experiments.runner.problems import text
@@ -20,7 +25,10 @@ from jdp import accounting, data, ledger
 from jdp.data import UserText
 from jdp.data.clients import Examples
 from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.guarantees import Unit
+from tests.experiments import report_tables
 from tests.experiments.texts import WORDS, write_users
+from tests.helpers import statistical
 
 OTHER = {field.name for field in dataclasses.fields(private_federated.PrivateFederatedOptions)}
 EXPERIMENT = dp_fedavg.EXPERIMENT
@@ -238,6 +246,113 @@ def test_more_words_than_the_public_text_has_are_refused(folder):
     match="Expected --vocabulary_size of at most the 10 words of the public text, got 11",
   ):
     text.text_problem(options(folder, vocabulary_size=11))
+
+
+def test_pieces_of_text_are_users_and_said_to_be(folder):
+  chosen = options(folder, tokens_per_user=20, pseudo_users=30)
+  task = text.text_problem(chosen)
+  assert task.sizes.tolist() == [2] * 30
+  assert task.num_records(Unit.EXAMPLE) == 60
+  meant = "a piece of 20 consecutive tokens of one who speaks, not the one who speaks"
+  assert task.protects[Unit.USER] == task.described["one user"] == meant
+  assert not text.text_problem(options(folder)).protects
+  # 16 users say 11 to 200 utterances of 9 to 10 tokens: of each three, one piece.
+  with pytest.raises(ValueError, match=r"Expected --pseudo_users of at most the \d+ pieces of 20"):
+    text.text_problem(options(folder, tokens_per_user=20, pseudo_users=500))
+
+
+def test_pieces_hold_all_utterances_in_order_but_the_last_few():
+  said = [f"{word} {word}" for word in WORDS]
+  users = [UserText("a", tuple(said)), UserText("b", ("...", "one two", "three"))]
+  found = list(text.pieces(users, 5))  # an utterance is 3 tokens with its end
+  assert [piece.text for piece in found] == [
+    *(tuple(said[first : first + 2]) for first in range(0, 8, 2)),
+    ("...", "one two", "three"),
+  ]
+  assert len({piece.user for piece in found}) == len(found)
+
+
+def test_examples_of_pieces_are_protected_by_dp_sgd_alike(folder):
+  chosen = options(
+    folder,
+    tokens_per_user=20,
+    pseudo_users=30,
+    runs=("private", "dp_sgd"),
+    vary=("noise_multiplier=1,2", "clip_norm=1,3"),
+    cohort_size=3,
+    sgd_batch_size=6,
+  )
+  rows = dp_fedavg.make_rows(chosen, text.text_problem(chosen), None)
+  assert [row.setting.name for row in rows[-2:]] == ["dp_sgd_1", "dp_sgd_2"]
+  assert [row.federation.actual.noise_multiplier for row in rows[-2:]] == [1.0, 2.0]
+  assert len(rows) == 6
+
+
+def test_the_lstm_carries_its_state_over_all_of_a_users_tokens(folder):
+  tested = {"test_tokens": 40, "hidden_size": 8, "embedding_size": 8}
+  short, long = (text.text_problem(options(folder, unroll=n, **tested)) for n in (5, 20))
+  params = short.init(jax.random.key(0))
+  found, whole = short.evaluate(params), long.evaluate(params)
+  assert found["carried_perplexity"] == pytest.approx(float(whole["perplexity"]), rel=1e-6)
+  assert found["perplexity"] != pytest.approx(float(whole["perplexity"]), rel=1e-6)
+
+
+def test_a_transformer_learns_words_too(folder):
+  chosen = {"language_model": "transformer", "embedding_size": 8, "num_heads": 2, "num_layers": 1}
+  task = text.text_problem(options(folder, **chosen))
+  assert task.facts["model"].startswith("transformer")
+  params = task.init(jax.random.key(0))
+  assert set(task.evaluate(params)) == {
+    *(f"accuracy_top{top}" for top in (1, 3, 5)),
+    "perplexity",
+  }
+  assert len(list(task.parts({"run": params}))) == 2
+  with pytest.raises(ValueError, match="Expected --hidden_size only with --dataset"):
+    options(folder, hidden_size=8, **chosen)
+
+
+def test_predicted_noise_is_on_every_weight(folder):
+  """The sum of all weights takes the place of a metric: its noise is that of 10 weights."""
+  task = text.text_problem(options(folder))
+  task = task._replace(evaluate=lambda params: {task.headline: sum(map(np.sum, params.values()))})
+  params = {"a": np.ones(4, np.float32), "b": np.ones((2, 3), np.float32)}
+  assert with_noise(task, params, 0.0, jax.random.key(0)) == 10.0
+  totals = [float(with_noise(task, params, 2.0, jax.random.key(n))) - 10 for n in range(1000)]
+  statistical.assert_normal_stddev(np.array(totals), 2.0 * np.sqrt(10), catches=0.3)
+
+
+def evaluation(done, spent, top1):
+  return {"round": done, "accuracy_top1": top1, "central_epsilon": spent}
+
+
+def test_words_predicted_right_are_those_when_so_much_was_spent():
+  histories = {
+    "no privacy": [[evaluation(0, 0.0, 0.0), evaluation(2, None, 0.5)]],
+    "private": [
+      [evaluation(0, 0.0, 0.0), evaluation(1, 0.9, 0.1), evaluation(2, 1.2, first)]
+      for first in (0.2, 0.4)
+    ],
+  }
+  header, _, *rows = report_tables.rows(predicted_by_spent(histories, (0.5, 1.0, 2.0)))
+  assert header == ["run", "ε at most", "ε spent", "rounds", "AccuracyTop1"]
+  assert [row[:4] for row in rows] == [
+    ["no privacy", "none", "∞", "2"],
+    ["private", "0.5", "0.000", "0"],
+    ["private", "1", "0.9000", "1"],
+    ["private", "2", "1.200", "2"],
+  ]
+  assert [row[4].split(" ±")[0] for row in rows] == ["50.0 %", "0.0 %", "10.0 %", "30.0 %"]
+
+
+def test_plans_have_the_epsilons_of_other_numbers_of_rounds():
+  plan = {"users": 763_430, "cohort": 1250.0, "noise_multiplier": 1.0, "delta": 1e-9}
+  _, _, *rows = report_tables.rows(
+    epsilons_of_plans([{"planned": None}, *[{"planned": plan}] * 2], (5000,))
+  )
+  # Table 2 of arXiv 1710.06963 has 2.038 by the moments accountant.
+  assert rows == [["763,430", "1250", "1", "1e-09", "1.713", "2.038"]]
+  assert not epsilons_of_plans([{"planned": None}], (5000,))
+  assert not epsilons_of_plans([{"planned": plan}], ())
 
 
 def test_head_words_share_out_all_tokens():
