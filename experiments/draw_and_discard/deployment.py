@@ -177,7 +177,7 @@ def _parts(
     [
       row["label"],
       percent(row["test_accuracy"]),
-      percent(Interval(*(None if x is None else x / returned for x in row["rejected"])), 2),
+      percent(_share(row["rejected"], returned), 2),
       _signed(row["target_weights"]),
     ]
     for row in rows
@@ -205,6 +205,11 @@ ten of the average model. Means over repetitions, with 95 % intervals."""
   yield Part("Attackers", text, figures)
   private = [row for row in rows if row["release"]]
   yield from privacy_parts(workdir, options, task, private, results)
+
+
+def _share(count: Interval, of: int) -> Interval:
+  half_width = None if count.half_width is None else count.half_width / of
+  return Interval(count.mean / of, half_width)
 
 
 def _signed(interval: Interval) -> str:
