@@ -44,7 +44,7 @@ def errors(query: SumQuery, key: jax.Array) -> dict[str, np.ndarray]:
   """
 
   def once(key):
-    norm_key, which_key, direction_key, noise_key = jax.random.split(key, 4)
+    norm_key, which_key, direction_key, clip_key, noise_key = jax.random.split(key, 5)
     norms = jax.random.uniform(norm_key, (_RECORDS,), minval=0.5)
     first = jax.random.bernoulli(which_key, 0.5, (_RECORDS,))
     directions = jax.random.normal(direction_key, (_RECORDS, _DIM))
@@ -54,9 +54,9 @@ def errors(query: SumQuery, key: jax.Array) -> dict[str, np.ndarray]:
       for (name, bound), has in zip(_BOUNDS.items(), (first, ~first), strict=True)
     }
     state = query.init(jax.tree.map(lambda x: x[0], records))
-    contributions = jax.vmap(lambda record: query.preprocess(key, state, record, jnp.float32(1)))(
-      records
-    )
+    contributions = jax.vmap(
+      lambda record: query.preprocess(clip_key, state, record, jnp.float32(1))
+    )(records)
     total = jax.tree.map(lambda x: jnp.sum(x, axis=0), contributions)
     result, _, _ = query.finalize(noise_key, state, total)
     return {
@@ -72,8 +72,11 @@ def report_two_vectors(workdir: Workdir, options: Any) -> None:
   """Writes results.json, the plot and report.md, and prints the table."""
   z, key = options.noise_multiplier, jax.random.key(options.data_seed)
   found = {
-    name: {v: mean_interval(values.tolist()) for v, values in errors(query, key).items()}
-    for name, query in make_queries(z).items()
+    name: {
+      v: mean_interval(values.tolist())
+      for v, values in errors(query, jax.random.fold_in(key, number)).items()
+    }
+    for number, (name, query) in enumerate(make_queries(z).items())
   }
   largest = max(_BOUNDS.values())
   expected = {

@@ -141,10 +141,9 @@ def test_groups_have_the_shares_of_classes_and_every_kind_of_noise():
 
 
 def test_joint_clipping_needs_least_noise_where_a_record_has_one_of_two_vectors():
-  key = jax.random.key(0)
   found = {
-    name: [values.mean() for values in two_vectors.errors(query, key).values()]
-    for name, query in two_vectors.make_queries(1.0).items()
+    name: [values.mean() for values in two_vectors.errors(query, jax.random.key(number)).values()]
+    for number, (name, query) in enumerate(two_vectors.make_queries(1.0).items())
   }
   # Means of 100 root mean squares of 20 coordinates: standard errors of 1.6 %.
   assert found["as one vector"] == pytest.approx([100.0, 1.0], rel=0.08)
