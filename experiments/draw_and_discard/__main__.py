@@ -1,15 +1,18 @@
 """Draw and Discard: a server of k model instances, and locally private clients (arXiv 1807.04369).
 
-There are three tasks:
+There are four tasks:
 
 * `--task=training` is the paper's Figure 2 and its application to phishing URLs. It shows accuracy
   and loss against examples seen: for several k without noise, for batching on the server, and for
   several epsilons.
 * `--task=variance` is Figure 1.
 * `--task=spam` measures the test for models that no honest client would send (Section 3.4.4).
+* `--task=stream` is a deployment: clients hold models while others update, some are attackers, and
+  the server tests for spam or not.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.draw_and_discard.deployment import ATTACKS, report_stream, stream_settings
+from experiments.draw_and_discard.network import Network, network
 from experiments.draw_and_discard.privacy import adversary_statements
 from experiments.draw_and_discard.report import report_training
 from experiments.draw_and_discard.simulations import report_simulation, spam_part, variance_part
@@ -35,6 +40,8 @@ from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import (
   ClientUpdate,
   Passes,
+  average_model,
+  average_predictions,
   draw_and_discard,
   exact_update,
   gaussian_update,
@@ -49,15 +56,19 @@ from jdp.models import GLM, glm
 PyTree = Any
 _count = partial(_validate.integer, 1)
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
-_DATA = {"task": ("training", "spam")}
+_DATA = {"task": ("training", "spam", "stream")}
 _TRAINING = {"task": ("training",)}
+_STREAM = {"task": ("stream",)}
+_DELAYS = {"task": ("training", "stream")}
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawAndDiscardOptions(TrainingOptions):
   """The options of this experiment."""
 
-  task: str = option("training", "What is asked.", choices=("training", "variance", "spam"))
+  task: str = option(
+    "training", "What is asked.", choices=("training", "variance", "spam", "stream")
+  )
   dataset: str | None = option(
     "digits",
     "The data: digits needs no file, arrays are your own, in [0, 1].",
@@ -96,6 +107,12 @@ class DrawAndDiscardOptions(TrainingOptions):
     check=_epsilon,
     may_be_empty=True,
   )
+  hidden: int | None = option(
+    0,
+    "Hidden units of a neural network; 0: a generalised linear model.",
+    check=partial(_validate.integer, 0),
+    when=_TRAINING,
+  )
   noise: str = option(
     "laplace",
     "Distribution of an update's noise. Epsilon of Gaussian noise is at --delta.",
@@ -125,10 +142,26 @@ class DrawAndDiscardOptions(TrainingOptions):
     "Clients that hold a drawn instance while others update; 0: strictly one after another. "
     "Batching takes none.",
     check=partial(_validate.integer, 0),
-    when=_TRAINING,
+    when=_DELAYS,
   )
   random_returns: bool | None = option(
-    False, "Clients in flight return in random order, not in that of their draws.", when=_TRAINING
+    False, "Clients in flight return in random order, not in that of their draws.", when=_DELAYS
+  )
+  attacks: tuple[str, ...] | None = option(
+    tuple(ATTACKS),
+    "What attackers send; a run with and one without the test for spam for each.",
+    choices=tuple(ATTACKS),
+    when=_STREAM,
+  )
+  attackers: float | None = option(
+    0.05, "The share of the users that attack.", check=_validate.probability, when=_STREAM
+  )
+  spam_threshold: float | None = option(
+    5.0,
+    "The test for spam rejects a weight so many standard deviations from the instances' mean. "
+    "--task=spam finds it.",
+    check=_validate.positive,
+    when=_STREAM,
   )
   spread_epsilon: float | None = option(
     1.0,
@@ -146,23 +179,24 @@ class StreamTask(NamedTuple):
   """What is learnt, and from whom.
 
   Attributes:
-    model: a generalised linear model.
+    model: a generalised linear model, or a network.
     clients: the data, `Examples` with leading axes [users, examples].
     test: the test examples.
     schedule: who reports when.
     l1_norm: the largest L1 norm that a client's gradient can have before it is clipped.
   """
 
-  model: GLM
+  model: GLM | Network
   clients: data.Examples
   test: data.Examples
   schedule: Passes
   l1_norm: float
 
   @property
-  def shape(self) -> tuple[int, int]:
-    """Shape of the parameters."""
-    return jax.eval_shape(self.model.init, jax.random.key(0)).shape
+  def num_weights(self) -> int:
+    """The number of parameters."""
+    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
 
 
 def prepare(options: DrawAndDiscardOptions) -> Work:
@@ -171,7 +205,7 @@ def prepare(options: DrawAndDiscardOptions) -> Work:
     raise ValueError(
       "Expected no --max_epsilon: passes and --epsilons fix what users spend; choose --num_rounds."
     )
-  if options.early_stop is not None and options.task != "training":
+  if options.early_stop is not None and options.task not in ("training", "stream"):
     raise ValueError(
       f"Expected --early_stop with --task=training alone, got --task={options.task}; leave it out."
     )
@@ -188,21 +222,27 @@ def _training(options: Any) -> Callable[[Workdir], None]:
       "Expected something to run, got no --instances, no --batch_sizes and no --epsilons."
     )
 
-  def init(key):
-    spread_key, model_key = jax.random.split(key)
-    return Start(spread_key, task.model.init(model_key))
-
   evaluate = evaluation(task)
   # A guarantee that cannot be stated is refused here, before anything runs.
   for epsilon in options.epsilons:
     release = noisy_update(options, task.model.gradient, epsilon).event.guarantee
     adversary_statements(options, task, LocalRelease(release, task.schedule.max_releases))
-  sweep = Sweep(settings, init, evaluate, task.clients, task.schedule.round_size, options.delta)
+  sweep = Sweep(
+    settings, _start(task), evaluate, task.clients, task.schedule.round_size, options.delta
+  )
 
   def work(workdir: Workdir):
     report_training(workdir, options, task, run_sweep(sweep, workdir, options))
 
   return work
+
+
+def _start(task: StreamTask) -> Callable[[jax.Array], Start]:
+  def init(key):
+    spread_key, model_key = jax.random.split(key)
+    return Start(spread_key, task.model.init(model_key))
+
+  return init
 
 
 def load_stream_task(options: Any) -> StreamTask:
@@ -225,35 +265,50 @@ def load_stream_task(options: Any) -> StreamTask:
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
   schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
+  made = _make_model(options, family, dataset.input_shape, outputs)
+  if isinstance(made, Network):
+    # Nothing bounds a network's gradient but its clipping.
+    return StreamTask(made, clients, test, schedule, math.inf)
   # The residuals of one example: each is below 1. With several outputs they are a difference of two
   # distributions, so the sum of their absolute values is below 2.
-  return StreamTask(
-    glm(family, dataset.input_shape, outputs), clients, test, schedule, features * min(2.0, outputs)
-  )
+  return StreamTask(made, clients, test, schedule, features * min(2.0, outputs))
+
+
+def _make_model(
+  options: Any, family: str, input_shape: tuple[int, ...], outputs: int
+) -> GLM | Network:
+  if not options.hidden:
+    return glm(family, input_shape, outputs)
+  if outputs == 1:
+    raise ValueError("Expected no --hidden with --dataset=phishing, which has a single output.")
+  return network(input_shape, outputs, options.hidden)
 
 
 def evaluation(task: StreamTask) -> Callable[[PyTree], dict[str, jax.Array]]:
-  """The evaluation of instances: test accuracy and loss of their average, and their variance.
+  """The evaluation of instances on the test examples.
 
-  The variance between the instances is averaged over the weights.
+  It has the accuracy and loss of their average, the accuracy of their averaged predictions, and the
+  variance between them, averaged over the weights.
   """
 
+  def accuracy(chances, labels):
+    several = chances.shape[1] > 1
+    return jnp.mean((jnp.argmax(chances, 1) if several else chances[:, 0] > 0.5) == labels)
+
   @jax.jit
-  def measure(model, test):
-    scores = task.model.apply(model, test.inputs)
-    found = (
-      jnp.argmax(scores, axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(jnp.int32)
-    )
+  def evaluate(models, test):
+    average = average_model(models)
+    variances = [jnp.var(x, axis=0, ddof=1).ravel() for x in jax.tree.leaves(models)]
+    alone = jax.tree.leaves(models)[0].shape[0] == 1
+    predictions = average_predictions(task.model.predict, models, test.inputs)
     return {
-      "test_accuracy": jnp.mean(found == test.labels),
-      "test_loss": task.model.loss(model, test),
+      "test_accuracy": accuracy(task.model.predict(average, test.inputs), test.labels),
+      "prediction_accuracy": accuracy(predictions, test.labels),
+      "test_loss": task.model.loss(average, test),
+      "instance_variance": jnp.float32(0) if alone else jnp.concatenate(variances).mean(),
     }
 
-  def evaluate(models):
-    variance = jnp.var(models, axis=0, ddof=1).mean() if models.shape[0] > 1 else jnp.float32(0)
-    return {**measure(jnp.mean(models, axis=0), task.test), "instance_variance": variance}
-
-  return evaluate
+  return lambda models: evaluate(models, task.test)
 
 
 def noisy_update(options: Any, gradient: Gradient, epsilon: float) -> ClientUpdate:
@@ -334,7 +389,21 @@ def _spam(options: Any) -> Callable[[Workdir], None]:
   )
 
 
-_TASKS = {"training": _training, "variance": _variance, "spam": _spam}
+def _stream(options: Any) -> Callable[[Workdir], None]:
+  task = load_stream_task(options)
+  update = noisy_update(options, task.model.gradient, options.epsilons[0])
+  settings, clients, evaluate = stream_settings(options, task, update, evaluation(task))
+  sweep = Sweep(
+    settings, _start(task), evaluate, clients, task.schedule.round_size, options.delta, None
+  )
+
+  def work(workdir: Workdir):
+    report_stream(workdir, options, task, run_sweep(sweep, workdir, options))
+
+  return work
+
+
+_TASKS = {"training": _training, "variance": _variance, "spam": _spam, "stream": _stream}
 
 
 EXPERIMENT = Experiment("draw_and_discard", DrawAndDiscardOptions, prepare)

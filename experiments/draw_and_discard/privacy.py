@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from experiments.runner.reports import statements, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.summary import Row
+from experiments.runner.reports.tables import table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard import (
@@ -44,7 +45,7 @@ def adversary_statements(
   What is hidden is a coordinate or the user. All statements are about one report, except the second
   of each list. That one is about adversary I and all of a user's reports.
   """
-  release, k, dimension = event.guarantee, options.noisy_instances, int(np.prod(task.shape))
+  release, k, dimension = event.guarantee, options.noisy_instances, task.num_weights
   of_a_coordinate = release.unit == Unit.COORDINATE
   # Over all coordinates, a client's gradient is bounded by the data or by the clip.
   if of_a_coordinate:
@@ -88,9 +89,11 @@ def _later_updates(options: Any, task: Any) -> LaterUpdates:
 def _is_as_published(options: Any) -> bool:
   """Whether adversary III's analysis applies.
 
-  It needs sequential updates with Laplace noise of constant scale.
+  It needs sequential updates with Laplace noise of constant scale, by clients that all follow the
+  protocol.
   """
-  return options.noise == "laplace" and options.half_after is None and not options.in_flight
+  sequential = options.task != "stream" and not options.in_flight
+  return options.noise == "laplace" and options.half_after is None and sequential
 
 
 def _updates_per_pass(task: Any) -> int:
@@ -163,29 +166,28 @@ def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
   book = finished_ledger(workdir.path / row["setting"] / "0")
   event = next(event for event in book if isinstance(event, LocalRelease))
   epsilon = event.guarantee.epsilon
-  lines = []
+  cells = []
   for unit, made in adversary_statements(options, task, event).items():
-    lines.append(f"What is hidden: {unit}. Guarantees:\n")
     for number, s in enumerate(made):
-      reports_seen = f"all {event.max_releases} reports" if number == _ALL_REPORTS else "one report"
+      reports_seen = f"all {event.max_releases}" if number == _ALL_REPORTS else "one"
       cost = f"({rounded_up(s.epsilon)}, {rounded_up(s.delta, 3)})-DP"
-      lines.append(f"- {s.adversary}, {reports_seen}, sees {s.sees}: {cost}.")
-    lines.append("")
+      cells.append([unit, s.adversary, reports_seen, s.sees, cost])
+  text = table(["hidden", "adversary", "reports", "sees", "guarantee"], cells)
   if not _is_as_published(options):
-    lines.append(
-      "III (opportunistic threat): as II. What later updates hide is worked out for updates one "
-      "after another, with Laplace noise of constant scale; this run's are not."
-    )
-    return "\n".join(lines)
+    return f"""{text}
+
+III (opportunistic threat): as II. What later updates hide is worked out for updates one after
+another by clients that all follow the protocol, with Laplace noise of constant scale; this run's
+are not."""
   per_pass, k = _updates_per_pass(task), options.noisy_instances
   lemma = published_lemma(epsilon, options.delta, per_pass / k)
-  lines.append(
+  return (
+    f"{text}\n\n"
     "Published, **no guarantees**, for one report and one coordinate: "
     f"II {rounded_up(published_average(epsilon, k), 4)} (an average over the server's coins); "
     f"III after {per_pass} updates {rounded_up(min(epsilon, lemma), 4)} "
     "(Lemma 4.3, by the central limit theorem)."
   )
-  return "\n".join(lines)
 
 
 def _figure(options: Any, epsilon: float) -> Figure:

@@ -13,6 +13,7 @@ from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import percent, properties, table
+from experiments.runner.runs.training import DIAGNOSTICS
 from experiments.runner.runs.workdir import Workdir
 from jdp.guarantees import rounded_up
 
@@ -56,7 +57,8 @@ def _parts(
     yield Part(title, _distances(further["distances"]), printed=False)
   if further["diagnostics"]:
     title = "Diagnostics: no guarantee, not to be published"
-    yield Part(title, _diagnostics(further["diagnostics"]), printed=False)
+    figures = {"training_loss": _training_loss(workdir, options, task, results)}
+    yield Part(title, _diagnostics(further["diagnostics"]), figures, printed=False)
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
@@ -67,7 +69,7 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 def _table(rows: Sequence[Row]) -> str:
   header = [
     *("run", "local ε, one release", "local ε, all releases"),
-    *("test accuracy", "test loss", "instances' variance"),
+    *("test accuracy", "of averaged predictions", "test loss", "instances' variance"),
   ]
   lines = (
     [
@@ -75,6 +77,7 @@ def _table(rows: Sequence[Row]) -> str:
       statements.short(row["release"]),
       statements.short(row["local"]),
       percent(row["test_accuracy"]),
+      percent(row["prediction_accuracy"]),
       _number(row["test_loss"]),
       f"{row['instance_variance'].mean:.3g}",
     ]
@@ -92,17 +95,37 @@ def _figure(
   workdir: Workdir, options: Any, task: Any, results: Sequence[Row], metric: str, label: str
 ) -> Figure:
   """A metric over the examples seen."""
-  per_round = task.schedule.round_size * options.examples_per_user
   figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
-  scaled = {
-    label: [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
-    for label, repetitions in curves(workdir, results).items()
-  }
-  plots.curves(axes, scaled, metric)
+  plots.curves(axes, _over_examples(options, task, curves(workdir, results)), metric)
   if tables.is_share(metric):
     style.percent(axes.yaxis)
   if metric == "test_loss":
     axes.set_yscale("log")  # Spread instances start with a very large loss.
+  return figure
+
+
+def _over_examples(
+  options: Any, task: Any, by_label: Mapping[str, Sequence[Sequence[Row]]]
+) -> dict[str, list[list[Row]]]:
+  """The rows with the number of examples seen in place of the number of rounds."""
+  per_round = task.schedule.round_size * options.examples_per_user
+  return {
+    label: [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
+    for label, repetitions in by_label.items()
+  }
+
+
+def _training_loss(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> Figure:
+  """The training loss over the examples seen, as the publication plots it: a diagnostic."""
+  by_label: dict[str, list[list[Row]]] = {}
+  for result in results:
+    folder = workdir.path / result["setting"] / str(result["seed"])
+    by_label.setdefault(result["label"], []).append(files.read_rows(folder / DIAGNOSTICS))
+  figure, axes = plots.figure(
+    "examples seen", "loss on the training examples: a diagnostic", "Draw and Discard, not private"
+  )
+  plots.curves(axes, _over_examples(options, task, by_label), "train_loss")
+  axes.set_yscale("log")
   return figure
 
 
@@ -140,13 +163,15 @@ def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
   """The mean over each run of every number in its diagnostics file."""
   found = []
   for result in results:
-    rows = files.read_rows(
-      workdir.path / result["setting"] / str(result["seed"]) / "diagnostics.jsonl"
-    )
+    rows = files.read_rows(workdir.path / result["setting"] / str(result["seed"]) / DIAGNOSTICS)
     names = [name for name in rows[0] if name != "round"]
     means = {name: float(np.mean([row[name] for row in rows])) for name in names}
     found.append({"label": result["label"], "seed": result["seed"], **means})
   return found
+
+
+def _hidden(options: Any) -> str:
+  return f" of a network with {options.hidden} hidden units" if options.hidden else ""
 
 
 def _measured(options: Any, task: Any) -> str:
@@ -163,7 +188,7 @@ def _measured(options: Any, task: Any) -> str:
   facts = {
     "data": options.dataset,
     "users": f"{schedule.num_users} of {options.examples_per_user} examples",
-    "model": f"{task.shape[0]} x {task.shape[1]} weights, clip c = {options.clip:g} per "
+    "model": f"{task.num_weights} weights{_hidden(options)}, clip c = {options.clip:g} per "
     f"{options.unit}",
     "updates": f"{schedule.num_updates}, in {schedule.max_releases} passes",
     "learning rate": f"{options.learning_rate:g}, {decay}; chosen here, not taken from the "

@@ -176,7 +176,7 @@ def spam_part(
 The test rejects a model with a weight farther than t = {threshold:.3f} standard deviations of the
 instances from their mean; t is the least that rejects at most {percent(_FALSE_REJECTIONS)} of
 {len(chosen)} honest updates, and the first row counts as many others. {options.dataset},
-{task.shape[0]} x {task.shape[1]} weights, k = {options.noisy_instances}, {options.noise} noise, ε =
+{task.num_weights} weights, k = {options.noisy_instances}, {options.noise} noise, ε =
 {rounded_up(options.epsilons[0])} per {options.unit}, {_SNAPSHOTS} times within {options.num_rounds}
 rounds; test accuracy at the end {percent(accuracy)}. A round is {task.schedule.round_size} updates,
 and s the standard deviation of one update's noise. The intervals are about more submissions at
@@ -208,7 +208,9 @@ def _sample_deviations(
   algorithm = draw_and_discard(update, k, task.schedule, block_size=options.chunk_size)
   noise_key, order_key, init_key = (jax.random.fold_in(key, number) for number in range(3))
   start = spread_instances(init_key, task.model.init(key), k, update.noise_variance)
-  measure = jax.jit(partial(_deviations, update, _attacks(task.shape, update)))
+  measure = jax.jit(
+    partial(_deviations, update, attacks(jax.eval_shape(task.model.init, key).shape, update))
+  )
   found: dict[str, list[np.ndarray]] = {}
   every = max(1, options.num_rounds // _SNAPSHOTS)
   # The instances of the last snapshot and of the last round, for replays.
@@ -236,7 +238,7 @@ def _sample_deviations(
   return last, {name: np.concatenate(values) for name, values in found.items()}
 
 
-def _attacks(shape: tuple[int, ...], update: ClientUpdate) -> dict[str, spam.Attack]:
+def attacks(shape: tuple[int, ...], update: ClientUpdate) -> dict[str, spam.Attack]:
   """Attacks by name; shifts are in standard deviations s of one update's noise."""
   s = float(np.sqrt(update.noise_variance))
   first, few = np.zeros(np.prod(shape), np.float32), np.zeros(np.prod(shape), np.float32)

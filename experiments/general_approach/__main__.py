@@ -4,11 +4,13 @@ Trains one model whose gradients, batch-norm statistics and accuracy metrics are
 on one sample. It compares the configurations that the paper names, all at one noise multiplier z of
 the whole:
 
-* separate against joint clipping
+* separate, joint and adaptive clipping
 * three ways to divide the noise among the groups
-* an example, a microbatch or a user as the record
+* noise of floats, on a public grid, and of integers by the clients
+* an example, a microbatch or a user as the record, and four sampling policies
 
-The presets tutorial_1 and tutorial_2 are the settings of TensorFlow Privacy's MNIST tutorial.
+`--task=two_vectors` is the example of Section 2. The presets tutorial_1 and tutorial_2 are the
+settings of TensorFlow Privacy's MNIST tutorial.
 """
 
 import dataclasses
@@ -23,6 +25,8 @@ import optax
 
 from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
 from experiments.general_approach.report import report_groups
+from experiments.general_approach.timing import processor_seconds
+from experiments.general_approach.two_vectors import report_two_vectors
 from experiments.runner import processes
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.launch import Experiment, Work, launch
@@ -33,7 +37,7 @@ from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, models, sampling
-from jdp.federated.iterative import initial_values, iterative_training
+from jdp.federated.iterative import CLASS_SHARES, initial_values, iterative_training
 from jdp.guarantees import Relation, Unit
 from jdp.models.batch_norm import NormalisedModel, batch_norm_cnn, without_statistics
 from jdp.queries import average
@@ -56,8 +60,17 @@ _RUNS = {
   "dimension": "separate, dimension-adjusted",
   "given": "separate, noise as given",
   "joint": "joint clipping",
+  "adaptive": "separate, adaptive clipping",
+  "grid": "proportional, noise on a grid",
+  "discrete": "proportional, discrete noise",
   "microbatch": "proportional, microbatches",
   "user": "proportional, users",
+}
+_POLICIES = {
+  "poisson": "Poisson",
+  "fixed_size": "fixed size",
+  "shuffled": "shuffled epochs",
+  "balls_in_bins": "balls in bins",
 }
 
 
@@ -65,6 +78,7 @@ _RUNS = {
 class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   """The options of this experiment."""
 
+  task: str = option("training", "What is asked.", choices=("training", "two_vectors"))
   model: str = option(
     "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS)
   )
@@ -73,10 +87,12 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     "Rows of the table. A record is an example, but for microbatch and user.",
     choices=tuple(_RUNS),
   )
-  record_size: int = option(
-    10, "Examples of a microbatch, and of a user (of two labels).", check=_count
+  record_size: tuple[int, ...] = option(
+    (10,), "Examples of a microbatch, and of a user (of two labels); a row for each.", check=_count
   )
-  sampling: str = option("poisson", "Which records a round samples.", choices=tuple(_RELATIONS))
+  sampling: tuple[str, ...] = option(
+    ("poisson",), "Which records a round samples; a row for each.", choices=tuple(_RELATIONS)
+  )
   batch_size: int = option(144, "Expected examples of a round.", check=_count)
   noise_multiplier: float = option(1.0, "z, of all groups together.", check=_validate.positive)
   delta: float = option(
@@ -84,6 +100,9 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   )
   layers: bool = option(True, "Whether convolutions and dense layers are groups of their own.")
   metrics: bool = option(True, "Whether training accuracy and loss are a group, and released.")
+  class_shares: bool = option(
+    False, "Whether the share of each label is a group of its own, and released."
+  )
   gradient_clip_norm: float = option(
     1.0, "S of a whole gradient; each group's: S / sqrt(groups).", check=_validate.positive
   )
@@ -102,6 +121,16 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     "that meets z.",
     check=_validate.positive,
   )
+  spacing: float = option(
+    0.25,
+    "Spacing of the grid, in standard deviations of each group's noise (grid).",
+    check=partial(_validate.in_range, 1 / 16, 16.0),
+  )
+  timed_rounds: int = option(
+    0,
+    "Rounds of each row, run once more to measure their processor time.",
+    check=partial(_validate.integer, 0),
+  )
   learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
   momentum: bool = option(False, f"Whether SGD has momentum {_MOMENTUM}.")
 
@@ -111,13 +140,16 @@ class Records(NamedTuple):
 
   Attributes:
     unit: what a record is.
-    examples: `Examples` with a leading axis of records.
-    sampler: samples the records of a round.
+    examples: `Examples` with leading axes [records, examples of a record].
   """
 
   unit: Unit
   examples: data.Examples
-  sampler: sampling.Sampler
+
+  def sampler(self, policy: str, batch_size: int) -> sampling.Sampler:
+    """The sampler of the policy's name, of so many expected examples."""
+    population, size = self.examples.labels.shape
+    return _sampler(policy, population, batch_size / size)
 
 
 class GroupsTask(NamedTuple):
@@ -127,26 +159,31 @@ class GroupsTask(NamedTuple):
     model: what is trained.
     init: key -> the server's values.
     evaluate: the server's values -> metrics, none of them private.
-    records: the data, by the name of the runs that use them; "example" for all other runs.
-    relation: the relation under which the samplers are analysed.
+    records: the data, by kind: "example", or the name of a run with the records' size.
   """
 
   model: NormalisedModel
   init: Callable[[jax.Array], Any]
   evaluate: Callable[[Any], dict[str, jax.Array]]
   records: dict[str, Records]
-  relation: Relation
 
 
 def prepare(options: GeneralApproachOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
+  if options.task == "two_vectors":
+    return lambda workdir: report_two_vectors(workdir, options)
   if len(options.given_stddevs) != len(GIVEN):
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
     )
   task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
-  settings = [_setting(options, task, groups, run) for run in options.runs]
+  settings = [
+    _setting(options, task, groups, run, size, policy)
+    for run in options.runs
+    for size in (options.record_size if run in _PARTITIONS else (1,))
+    for policy in options.sampling
+  ]
   clients = {name: records.examples for name, records in task.records.items()}
   sweep = Sweep(
     settings, task.init, task.evaluate, clients, options.batch_size, options.delta, options.shard
@@ -154,7 +191,12 @@ def prepare(options: GeneralApproachOptions) -> Work:
 
   def work(workdir: Workdir):
     results = run_sweep(sweep, workdir, options)
-    processes.by_first(lambda: report_groups(workdir, options, task, groups, results))
+
+    def report():
+      seconds = processor_seconds(sweep, options.timed_rounds) if options.timed_rounds else {}
+      report_groups(workdir, options, task, groups, results, seconds)
+
+    processes.by_first(report)
 
   return work
 
@@ -168,24 +210,34 @@ def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
   """
   dataset = load_dataset(options)
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
-  # Runs that do not cut their own records share those of single examples.
-  kinds = dict.fromkeys(run if run in _PARTITIONS else "example" for run in options.runs)
+  kinds = {
+    _kind(run, size): (run, size)
+    for run in options.runs
+    for size in (options.record_size if run in _PARTITIONS else (1,))
+  }
   test = jax.tree.map(jnp.asarray, dataset.test)
   classifier = models.Model(
     model.init, lambda values, x: model.apply(values.weights, values.statistics, x)[0]
   )
   accuracy = jax.jit(partial(models.accuracy, classifier))
+  classes = dataset.num_classes if options.class_shares else 0
+  # The classes' shares of the test examples stand for the training examples', which are private.
+  test_shares = jnp.bincount(test.labels, length=max(1, classes)) / len(test.labels)
 
   def evaluate(values):
     released = {f"train_{name}": value for name, value in values.metrics.items()}
+    shares = released.pop(f"train_{CLASS_SHARES}", None)
+    if shares is not None:
+      released["class_shares_error"] = jnp.abs(shares - test_shares).max()
     return {"test_accuracy": accuracy(values, test), **released}
 
   return GroupsTask(
     model=model,
-    init=lambda key: initial_values(model, key, metrics=options.metrics),
+    init=lambda key: initial_values(model, key, metrics=options.metrics, num_classes=classes),
     evaluate=evaluate,
-    records={kind: _records(options, dataset.train, kind) for kind in kinds},
-    relation=_RELATIONS[options.sampling],
+    records={
+      kind: _records(options, dataset.train, run, size) for kind, (run, size) in kinds.items()
+    },
   )
 
 
@@ -195,16 +247,16 @@ _PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
 }
 
 
-def _records(options: GeneralApproachOptions, train: data.Examples, kind: str) -> Records:
+def _kind(run: str, size: int) -> str:
+  """The kind of a run's records. Runs that do not cut their own share single examples."""
+  return f"{run}_{size}" if run in _PARTITIONS else "example"
+
+
+def _records(options: GeneralApproachOptions, train: data.Examples, run: str, size: int) -> Records:
   rng = np.random.default_rng(options.data_seed)
-  if kind == "example":
-    size, members = 1, list(np.arange(len(train.labels))[:, None])
-  else:
-    size = options.record_size
-    members = _PARTITIONS[kind](rng, train.labels, size)
-  # --batch_size counts examples; a record has `size` of them.
-  sampler = _sampler(options.sampling, len(members), options.batch_size / size)
-  return Records(Unit(kind), data.group(train, members), sampler)
+  if run not in _PARTITIONS:
+    return Records(Unit.EXAMPLE, data.group(train, list(np.arange(len(train.labels))[:, None])))
+  return Records(Unit(run), data.group(train, _PARTITIONS[run](rng, train.labels, size)))
 
 
 def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sampler:
@@ -225,24 +277,34 @@ def _setting(
   task: GroupsTask,
   groups: Groups,
   run: str,
+  size: int,
+  policy: str,
 ) -> Setting:
-  """The table's row of the name `run`."""
-  kind = run if run in task.records else "example"
+  """A row of the table: a run on records of one size, by one sampling policy."""
+  kind = _kind(run, size)
   records = task.records[kind]
+  sampler = records.sampler(policy, options.batch_size)
   make = partial(
     iterative_training,
     in_precision(task.model, options.precision),
-    average(make_query(options, groups, run), records.sampler.expected_size),
-    records.sampler,
+    average(make_query(options, groups, run, sampler.expected_size), sampler.expected_size),
+    sampler,
     optax.sgd(options.learning_rate, momentum=_MOMENTUM if options.momentum else None),
-    relation=task.relation,
+    relation=_RELATIONS[policy],
     unit=records.unit,
     diagnose=options.diagnostics,
   )
+  name, label = run, _RUNS[run]
+  if run in _PARTITIONS:
+    label += f" of {size}"
+    name += f"_{size}" if len(options.record_size) > 1 else ""
+  if len(options.sampling) > 1:
+    label += f", {_POLICIES[policy]}"
+    name += f"_{policy}"
   public = f"N = {len(records.examples.labels)} units"
   return Setting(
-    run,
-    _RUNS[run],
+    name,
+    label,
     make(**layout_of(options)),
     private=run != "none",
     public=public,

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
-from jdp.federated.iterative import Trained, Vectors, record_like
+from jdp.federated.iterative import CLASS_SHARES, Trained, Vectors, record_like
 from jdp.queries import (
   SumQuery,
+  adaptive_clipped_sum,
   dimension_adjusted_noise,
+  discrete_sum,
   gaussian_sum,
   grouped,
   joint_clipped_sum,
   no_privacy,
+  on_grid,
   proportional_noise,
 )
 
@@ -29,11 +33,13 @@ class Groups(NamedTuple):
 
   Attributes:
     labels: `Vectors` with the group's name in place of every vector.
+    record: `Vectors` of shapes.
     clip_norms: S_g by group.
     dimensions: d_g, the number of coordinates, by group.
   """
 
   labels: Vectors
+  record: Vectors
   clip_norms: dict[str, float]
   dimensions: dict[str, int]
 
@@ -52,41 +58,60 @@ def make_groups(options: Any, values: Trained) -> Groups:
       return "gradient"
     return "convolutions" if "Conv" in jax.tree_util.keystr(path[:1]) else "dense layers"
 
+  def metric(path, vector):
+    del vector
+    return "classes" if path == (jax.tree_util.DictKey(CLASS_SHARES),) else "metrics"
+
   record = record_like(values)
   labels = Vectors(
     jax.tree_util.tree_map_with_path(layer, record.gradient),
     jax.tree.map(lambda _: "moments", record.moments),
-    jax.tree.map(lambda _: "metrics", record.metrics),
+    jax.tree_util.tree_map_with_path(metric, record.metrics),
   )
   dimensions: collections.Counter[str] = collections.Counter()
   for label, vector in zip(jax.tree.leaves(labels), jax.tree.leaves(record), strict=True):
     dimensions[label] += math.prod(vector.shape)
-  # A metric is at most 1, and there are two: sqrt(2) never clips.
-  bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2)}
+  # A metric is at most 1, and there are two: sqrt(2) never clips. Nor does 1 clip shares.
+  bounds = {"moments": options.moments_clip_norm, "metrics": math.sqrt(2), "classes": 1.0}
   # The gradient's groups share S equally, so that all of them together have the norm S at most.
   share = options.gradient_clip_norm / math.sqrt(len(dimensions.keys() - bounds.keys()))
   return Groups(
-    labels, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions)
+    labels, record, {name: bounds.get(name, share) for name in sorted(dimensions)}, dict(dimensions)
   )
 
 
-def make_query(options: Any, groups: Groups, run: str) -> SumQuery:
-  """The query of one row of the table: a sum of `Vectors` with noise multiplier z."""
-  z = options.noise_multiplier
+def make_query(options: Any, groups: Groups, run: str, expected_size: float) -> SumQuery:
+  """The query of one row of the table: a sum of `Vectors` with noise multiplier z.
+
+  `expected_size` is the expected number of records in a sample.
+  """
+  z, clip_norms = options.noise_multiplier, groups.clip_norms
   if run == "none":
     return no_privacy()
   if run == "joint":
-    scales = jax.tree.map(lambda label: groups.clip_norms[label], groups.labels)
-    clip_norm = options.joint_clip_norm or math.sqrt(len(groups.clip_norms))
+    scales = jax.tree.map(lambda label: clip_norms[label], groups.labels)
+    clip_norm = options.joint_clip_norm or math.sqrt(len(clip_norms))
     return joint_clipped_sum(scales, clip_norm, z * clip_norm)
   if run == "dimension":
-    stddevs = dimension_adjusted_noise(groups.clip_norms, groups.dimensions, z)
+    stddevs = dimension_adjusted_noise(clip_norms, groups.dimensions, z)
   elif run == "given":
-    stddevs = scaled_noise(groups.clip_norms, _given(options, groups), z)
+    stddevs = scaled_noise(clip_norms, _given(options, groups), z)
   else:
-    stddevs = proportional_noise(groups.clip_norms, z)
-  queries = {name: gaussian_sum(groups.clip_norms[name], stddevs[name]) for name in stddevs}
-  return grouped(queries, groups.labels)
+    stddevs = proportional_noise(clip_norms, z)
+
+  def group_query(name):
+    clip_norm, stddev = clip_norms[name], stddevs[name]
+    if run == "adaptive":
+      return adaptive_clipped_sum(stddev / clip_norm, expected_size, initial_clip_norm=clip_norm)
+    if run == "discrete":
+      part = jax.tree.map(
+        lambda label, x: x if label == name else optax.MaskedNode(), groups.labels, groups.record
+      )
+      return discrete_sum(part, clip_norm, stddev, num_clients=round(expected_size))
+    query = gaussian_sum(clip_norm, stddev)
+    return on_grid(query, options.spacing * stddev) if run == "grid" else query
+
+  return grouped({name: group_query(name) for name in clip_norms}, groups.labels)
 
 
 def scaled_noise(

@@ -15,26 +15,38 @@ from experiments.runner.reports.tables import epsilon, percent, properties, tabl
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
-from jdp.events import FixedSizeSampling, GaussianSum, Round
+from jdp.events import (
+  DiscreteGaussianSum,
+  FixedSizeSampling,
+  GaussianSum,
+  GroupedSums,
+  Round,
+)
 
-_HEADER = [
-  "run",
-  "unit",
-  "ε by rdp",
-  "ε by pld",
-  "test accuracy",
-  "training accuracy, released",
-]
+_HEADER = ["run", "unit, relation", "ε by rdp", "ε by pld", "test accuracy"]
+_RELEASED = {
+  "train_accuracy": "training accuracy, released",
+  "class_shares_error": "error of class shares",
+}
 
 
 def report_groups(
-  workdir: Workdir, options: Any, task: Any, groups: Groups, results: Sequence[Row]
+  workdir: Workdir,
+  options: Any,
+  task: Any,
+  groups: Groups,
+  results: Sequence[Row],
+  seconds: Mapping[str, float],
 ) -> None:
-  """Writes results.json, the plot and report.md, and prints the results."""
+  """Writes results.json, the plot and report.md, and prints the results.
+
+  `seconds` are the processor times of a round by setting, or empty.
+  """
   rows = summarise(results)
   rounds = {row["setting"]: _first_ledger(workdir, row) for row in rows}
   for row in rows:
     row["pld"] = _pld_epsilon(rounds[row["setting"]], options.delta)
+    row["processor_seconds"] = seconds.get(row["setting"])
   write_results(workdir, options, rows, results, baselines=_baselines(rows))
   parts = _parts(workdir, options, task, groups, rows, rounds, results)
   title = "A general approach to private iterative training (arXiv 1812.06210)"
@@ -52,6 +64,8 @@ def _parts(
 ) -> Iterator[Part]:
   figures = {"accuracy_over_rounds": _figure(workdir, options, results)}
   yield Part("Results", _table(rows), figures)
+  if any(row["processor_seconds"] is not None for row in rows):
+    yield Part("Speed", _speed(options, rows))
   yield Part("What was compared", _COMPARED, printed=False)
   yield Part(
     "How the noise was divided", _DIVIDED + _noise_table(groups, rows, rounds), printed=False
@@ -87,20 +101,38 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-  return table(_HEADER, map(_cells, rows))
-
-
-def _cells(row: Row) -> list[str]:
   # Round 0 is evaluated before any release, so its training metrics are not released.
-  released = "train_accuracy" in row and row["rounds"].mean
+  released = [name for name in _RELEASED if any(name in row for row in rows)]
+  header = [*_HEADER, *(_RELEASED[name] for name in released)]
+  return table(header, (_cells(row, released) for row in rows))
+
+
+def _cells(row: Row, released: Sequence[str]) -> list[str]:
+  guarantee = row["central"]
   return [
     row["label"],
-    row["central"]["unit"] if row["central"] else "none",
-    statements.short(row["central"]),
+    f"{guarantee['unit']}, {guarantee['relation'].replace('_', '/')}" if guarantee else "none",
+    statements.short(guarantee),
     "none" if row["pld"] is None else epsilon(row["pld"]),
     percent(row["test_accuracy"]),
-    percent(row["train_accuracy"]) if released else "none",
+    *(percent(row[name]) if name in row and row["rounds"].mean else "none" for name in released),
   ]
+
+
+def _speed(options: Any, rows: Sequence[Row]) -> str:
+  lines = (
+    [
+      row["label"],
+      percent(row["test_accuracy"]),
+      f"{1000 * row['processor_seconds']:.3g} ms",
+      f"{row['rounds'].mean * row['processor_seconds']:.3g} s",
+    ]
+    for row in rows
+  )
+  return f"""{table(["run", "test accuracy", "processor time of a round", "of all rounds"], lines)}
+
+All cores together, mean of {options.timed_rounds} rounds without compilation, with
+--chunk_size={options.chunk_size}."""
 
 
 def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:
@@ -137,12 +169,28 @@ def _noise_table(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledge
 def _group_cells(groups: Groups, event: Round) -> list[str]:
   """Each group's bound and noise, and the noise multiplier of all groups together (Section 3)."""
   query: Any = event.query
+  z = f"{_multiplier(query):.4g}"
   if isinstance(query, GaussianSum):
-    scaled = [f"joint, {query.stddev * scale:.3g}" for scale in groups.clip_norms.values()]
-    return [*scaled, f"{query.stddev / query.clip_norm:.4g}"]
-  # The groups' losses add up in squares.
-  z = 1 / math.hypot(*(part.clip_norm / part.stddev for part in query.parts))
-  return [*(f"{part.clip_norm:.3g}, {part.stddev:.3g}" for part in query.parts), f"{z:.4g}"]
+    return [*(f"joint, {query.stddev * scale:.3g}" for scale in groups.clip_norms.values()), z]
+  return [*map(_group_cell, query.parts), z]
+
+
+def _group_cell(query: Any) -> str:
+  if isinstance(query, GroupedSums):  # Adaptive clipping: the sum, and the count beside it.
+    return f"{_group_cell(dict(zip(query.labels, query.parts, strict=True))['sum'])} at first"
+  if isinstance(query, DiscreteGaussianSum):
+    stddev = query.share_stddev * math.sqrt(query.num_shares)
+    return f"{query.l2_norm:.3g}, {stddev:.3g} (integers)"
+  return f"{query.clip_norm:.3g}, {query.stddev:.3g}"
+
+
+def _multiplier(query: Any) -> float:
+  """The noise multiplier of what was released. Groups' losses add up in squares."""
+  if isinstance(query, GroupedSums):
+    return 1 / math.hypot(*(1 / _multiplier(part) for part in query.parts))
+  if isinstance(query, DiscreteGaussianSum):
+    return query.share_stddev * math.sqrt(query.num_shares) / query.l2_norm
+  return query.stddev / query.clip_norm
 
 
 _COMPARED = """Every round samples records once, and releases one noised average of all groups of
@@ -161,8 +209,8 @@ z together.
 def _guaranteed(options: Any, rows: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""Against whoever sees all released values of a run (weights, running statistics,
 training metrics) and nothing else, by Rényi accounting from the run's `ledger.jsonl`. The server is
-trusted to sample ({options.sampling}) and to add the noise. "No guarantee" (ε = ∞) means that the
-run is a baseline.
+trusted to sample ({", ".join(options.sampling)}) and to add the noise. "No guarantee" (ε = ∞) means
+that the run is a baseline.
 
 {statements.guarantees(rows, "central")}
 
@@ -174,13 +222,12 @@ A microbatch's members were fixed before sampling, and it is the microbatch that
 
 
 def _measured(options: Any, task: Any, rows: Sequence[Row]) -> str:
-  sizes = {kind: r.sampler.expected_size for kind, r in task.records.items()}
-  counts = {kind: len(r.examples.labels) for kind, r in task.records.items()}
+  counts = {kind: records.examples.labels.shape for kind, records in task.records.items()}
   facts = {
     "data": options.dataset,
-    "records": ", ".join(f"{count} x {kind}" for kind, count in counts.items()),
-    "expected sample": ", ".join(f"{size:g} x {kind}" for kind, size in sizes.items()),
-    "sampling": f"{options.sampling}, {task.relation.label}",
+    "records": ", ".join(f"{count} x {kind} of {size}" for kind, (count, size) in counts.items()),
+    "expected sample": f"{options.batch_size} examples",
+    "sampling": ", ".join(options.sampling),
     "model": options.model,
     "noise multiplier z": str(options.noise_multiplier),
     "rounds": rounds_done(rows),

@@ -33,6 +33,10 @@ MAX_LOSS = 4.0
 """The cap on an example's loss, in nats. It bounds what one record adds to the average."""
 
 
+CLASS_SHARES = "class_shares"
+"""The metric that holds the share of each label."""
+
+
 class Trained(NamedTuple):
   """The server's values, all of them released.
 
@@ -40,8 +44,8 @@ class Trained(NamedTuple):
     weights: the model's.
     statistics: running statistics by normalised layer.
     metrics: moving averages of the released training metrics. They are "accuracy" in [0, 1] and
-      "loss" in units of `MAX_LOSS` (up to noise), float32 scalars. Before the first round they are
-      zeros. Empty if none are released.
+      "loss" in units of `MAX_LOSS` (up to noise), float32 scalars, and `CLASS_SHARES`, float32
+      [classes]. Before the first round they are zeros. Empty if none are released.
   """
 
   weights: PyTree
@@ -56,7 +60,8 @@ class Vectors(NamedTuple):
     gradient: of the mean loss of the record's examples, like the weights.
     moments: of the normalised activations, by layer.
     metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]. Both together
-      have an L2 norm of at most sqrt(2).
+      have an L2 norm of at most sqrt(2). `CLASS_SHARES` are the shares of the record's examples
+      with each label, of an L2 norm of at most 1.
   """
 
   gradient: PyTree
@@ -65,10 +70,25 @@ class Vectors(NamedTuple):
 
 
 @checked
-def initial_values(model: NormalisedModel, key: jax.Array, *, metrics: bool = True) -> Trained:
-  """The server's values before the first round, with or without metrics."""
-  names = ("accuracy", "loss") if metrics else ()
-  return Trained(model.init(key), model.init_statistics(), {name: jnp.float32(0) for name in names})
+def initial_values(
+  model: NormalisedModel, key: jax.Array, *, metrics: bool = True, num_classes: int = 0
+) -> Trained:
+  """The server's values before the first round.
+
+  Args:
+    model: what is trained.
+    key: of its weights. Consumed.
+    metrics: whether accuracy and loss are released.
+    num_classes: of the labels whose shares are released. 0: none are.
+
+  Raises:
+    ValueError: if num_classes is negative.
+  """
+  _validate.integer(0, num_classes=num_classes)
+  released = {name: jnp.float32(0) for name in (("accuracy", "loss") if metrics else ())}
+  if num_classes:
+    released[CLASS_SHARES] = jnp.zeros(num_classes)
+  return Trained(model.init(key), model.init_statistics(), released)
 
 
 def record_like(values: Trained) -> Vectors:
@@ -115,7 +135,12 @@ def record_vectors(model: NormalisedModel, values: Trained, record: Examples) ->
     "accuracy": (jnp.argmax(logits, axis=1) == labels).astype(jnp.float32),
     "loss": jnp.minimum(losses, MAX_LOSS) / MAX_LOSS,
   }
-  metrics = {name: mean_of_counting(shares[name], mask) for name in values.metrics}
+  metrics = {
+    name: mean_of_counting(shares[name], mask) for name in shares if name in values.metrics
+  }
+  if CLASS_SHARES in values.metrics:
+    of_class = jax.nn.one_hot(labels, len(values.metrics[CLASS_SHARES]))
+    metrics[CLASS_SHARES] = jax.vmap(mean_of_counting, (1, None))(of_class, mask)
   return Vectors(gradient, record_moments(normalised, mask), metrics)
 
 

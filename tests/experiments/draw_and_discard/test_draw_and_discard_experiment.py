@@ -175,7 +175,7 @@ def test_the_report_says_what_each_adversary_learns(finished):
     channel_listener(5.0, **whole, reports=3, delta=1e-6),
     internal_threat(5.0, 3, **whole),
   ]
-  guarantees = re.findall(r"^- I+ .*: \((\S+), (\S+)\)-DP\.$", report, re.MULTILINE)
+  guarantees = re.findall(r"^\|.*\| I+ .*\| \((\S+), (\S+)\)-DP +\|$", report, re.MULTILINE)
   assert guarantees == [(rounded_up(s.epsilon), rounded_up(s.delta, 3)) for s in stated]
   assert "updates do not expand" in report.replace("\n", " ")
   (published,) = (
@@ -384,6 +384,47 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
   assert "What it cannot see" in (path / "report.md").read_text()
 
 
+@pytest.mark.slow
+def test_the_test_for_spam_rejects_attackers_and_not_others(tmp_path):
+  path, out = run(
+    tmp_path / "run",
+    task="stream",
+    num_rounds=4,
+    eval_every=4,
+    epsilons=(10.0,),
+    learning_rate=0.03,
+    attacks=("random",),
+    attackers=0.3,
+    spam_threshold=9.0,
+    in_flight=5,
+    random_returns=True,
+  )
+  found = {row["setting"]: row["metrics"] for row in results(path)["runs"]}
+  assert list(found) == ["honest_all", "honest_test", "random_all", "random_test"]
+  # Of 572 updates 43 users made 172; five of all are in flight at the end.
+  assert found["honest_all"]["rejected"] == found["random_all"]["rejected"] == 0
+  assert found["honest_test"]["rejected"] < 30
+  assert 160 <= found["random_test"]["rejected"] <= 205
+  # Other clients need not follow the protocol, so nothing is claimed against adversary III.
+  assert "III (opportunistic threat): as II." in (path / "report.md").read_text()
+  assert found["random_test"]["test_accuracy"] > found["random_all"]["test_accuracy"] + 0.05
+  for name in found:
+    events = list(ledger.load(path / name / "0" / "ledger.jsonl"))
+    assert events == [LocalRelease(PureDP(10.0, unit="coordinate"), 4)] * 4
+  assert "no attackers, test" in out
+
+
+@pytest.mark.slow
+def test_a_network_learns_and_nothing_is_known_of_its_later_updates(tmp_path):
+  flags = {**TINY, "instances": (), "batch_sizes": (), "hidden": 8, "epsilons": (50.0,)}
+  path, _ = run(tmp_path / "run", **{**flags, "num_rounds": 40, "eval_every": 20})
+  first, *_, last = rows(path, "k_3_epsilon_50/0")
+  assert last["test_loss"] < first["test_loss"]
+  report = (path / "report.md").read_text()
+  assert "610 weights of a network with 8 hidden units" in report
+  assert "This run's updates may expand" in report
+
+
 @pytest.mark.parametrize(
   ("given", "message"),
   [
@@ -414,4 +455,6 @@ def test_every_preset_can_be_read():
       {},
       read_flagfile(draw_and_discard.DrawAndDiscardOptions, path),
     )
-    assert options.task == {"figure1": "variance", "spam": "spam"}.get(name, "training")
+    assert options.task == {"figure1": "variance", "spam": "spam", "stream": "stream"}.get(
+      name, "training"
+    )
