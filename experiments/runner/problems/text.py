@@ -15,21 +15,20 @@ import numpy as np
 
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.private_words import private_words
+from experiments.runner.problems.public_start import with_public_start
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
-from experiments.runner.runs.params import load_params, save_params
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK
-from jdp.federated import local_sgd
 from jdp.ledger import Ledger
 
 PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _MOST_WORDS = 10_000
-_PUBLIC_BATCH = 8
+_PUBLIC_RATE = 6.0
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
 
@@ -115,17 +114,9 @@ def _make_problem(
     parts=partial(_prediction_parts, model, vocabulary, test),
     prior=prior,
   )
-  if not options.public_passes:
-    return problem
-
-  def complete(workdir):
-    # Public training costs no privacy, but time: its result is kept for a resumed run.
-    start = _pretrained_params(
-      options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz"
-    )
-    return problem._replace(init=lambda key: start)
-
-  return problem._replace(complete=complete)
+  return with_public_start(
+    problem, options, _PUBLIC_RATE, lambda: cut(public, max_tokens=None)
+  )
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
@@ -172,27 +163,6 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
       f"{len(split.test)} and {len(split.public)}; raise --test_share or --public_share."
     )
   return split
-
-
-def _pretrained_params(
-  options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path
-) -> PyTree:
-  """The parameters in a file; trains them on the public text if there is none."""
-  params = model.init(jax.random.key(options.init_seed))
-  if path.exists():
-    return load_params(path, params)
-  train = local_sgd(
-    models.next_word_loss(model),
-    options.public_learning_rate,
-    num_epochs=options.public_passes,
-    batch_size=_PUBLIC_BATCH,
-  )
-  difference = jax.jit(train)(
-    jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public())
-  )
-  trained = jax.tree.map(jnp.add, params, difference)
-  save_params(path, trained)
-  return trained
 
 
 def _facts(
