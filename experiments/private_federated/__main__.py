@@ -209,9 +209,7 @@ def _local_rows(
 
 
 def _magnitude(options: PrivateFederatedOptions) -> LocalMechanism:
-  return MAGNITUDES[options.magnitude_mechanism](
-    options.epsilon_magnitude, options.max_update_norm
-  )
+  return MAGNITUDES[options.magnitude_mechanism](options.epsilon_magnitude, options.max_update_norm)
 
 
 def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:

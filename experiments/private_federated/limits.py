@@ -84,9 +84,7 @@ def magnitude_figure(epsilon: float, max_value: float) -> Figure:
   shares = np.geomspace(LEAST_SHARE / 4, 1.0, 200)
   for name, look in style.series(list(MAGNITUDES)).items():
     errors = partial(relative_error, MAGNITUDES[name](epsilon, max_value))
-    axes.plot(
-      shares, [errors(s * max_value) for s in shares], label=name, markevery=20, **look
-    )
+    axes.plot(shares, [errors(s * max_value) for s in shares], label=name, markevery=20, **look)
   return figure
 
 

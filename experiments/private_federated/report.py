@@ -37,7 +37,7 @@ _GUARANTEES = {
   "local": "local ε, all releases",
   "central": "central ε",
 }
-_MOMENTS = "by moments"
+_MOMENTS = "by moments"  # the published accountant of the central ε
 _BASELINES = ("none", "central")
 
 
@@ -127,7 +127,8 @@ def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
     ]
     for row in summary
   )
-  return table(["run", *_GUARANTEES.values(), _MOMENTS, *map(_spelled_out, start)], [before, *lines])
+  header = ["run", *_GUARANTEES.values(), _MOMENTS, *map(_spelled_out, start)]
+  return table(header, [before, *lines])
 
 
 def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:

@@ -3,7 +3,6 @@
 Users are film characters, Shakespeare's characters, or Python's modules.
 """
 
-import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -114,9 +113,7 @@ def _make_problem(
     parts=partial(_prediction_parts, model, vocabulary, test),
     prior=prior,
   )
-  return with_public_start(
-    problem, options, _PUBLIC_RATE, lambda: cut(public, max_tokens=None)
-  )
+  return with_public_start(problem, options, _PUBLIC_RATE, lambda: cut(public, max_tokens=None))
 
 
 def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
