@@ -18,6 +18,7 @@ from experiments.runner.problems import images
 from experiments.runner.reports import plots, statements, statistics, tables
 from experiments.runner.runs import costs
 from experiments.runner.runs.progress import progress
+from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP
