@@ -93,6 +93,37 @@ def rounds_table() -> str:
   return _by_rate(possible_rounds, str)
 
 
+def variances_table() -> str:
+  """The variance of a client's noise that keeps the average's guarantee when clients vanish.
+
+  It is the publication's Table 1, for its z. The unit is C^2, with the bound C on a client.
+  """
+  planned = Z**2 / CLIENTS
+  rows = []
+  for rate in (0.0, *_CLAIMS):
+    left = round(CLIENTS * (1 - rate))
+    needed = Z**2 / left
+    rows.append(
+      [
+        f"{left} ({percent(rate, 0)} lost)",
+        f"{planned:.3f}",
+        f"{needed:.3f}",
+        f"{needed - planned:.3f}",
+        f"{planned / left:.5f}",
+        f"{needed / left:.5f}",
+      ]
+    )
+  header = [
+    "clients left",
+    "a client's noise, planned",
+    "needed",
+    "added by the calibration",
+    "the average's noise, uncalibrated",
+    "needed",
+  ]
+  return table(header, rows)
+
+
 def claims_table() -> str:
   """The publication's claims, beside what calibration achieves by exact accounting."""
   rows = []

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.client_dropout import privacy
+from experiments.client_dropout import masked, privacy
 from experiments.client_dropout.settings import LABELS, NoisePlan
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
@@ -15,6 +16,7 @@ from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
@@ -52,7 +54,10 @@ def _parts(
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
+  if options.masked_clients is not None:
+    yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
   yield Part("The publication's comparison", _claims())
+  yield Part("Variances of the noise", _variances())
   published = {"epsilon_published_setting": privacy.rounds_figure()}
   yield Part("Epsilon against dropout", _against_dropout(), published, printed=False)
   yield Part("Bits per weight", _bits(problem, plan), printed=False)
@@ -166,6 +171,26 @@ with --dropout_model=by_size it does, and that tells of itself.
 {statements.together(results, "central")}
 
 {statements.not_covered("the test examples")}"""
+
+
+def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
+  train = partial(masked.trained, options, problem, plan.noise_multiplier, workdir.path)
+  rows = kept_rows(options.dropouts, train, workdir.path / "masked.jsonl")
+  return f"""The first {options.masked_clients} users, the planned z, one repetition. A report and a
+calibration are integers of {options.modulus_bits} bits with Skellam noise, under masks shared with
+{masked.neighbours(options.masked_clients)} neighbours; one sum of both opens. A round with fewer
+than {options.min_clients} clients at a stage is abandoned. Seconds are of all parties' work, on one
+processor, without network and key agreement.
+
+{masked.masked_table(options, problem, rows)}"""
+
+
+def _variances() -> str:
+  return f"""z = {privacy.Z}, {privacy.CLIENTS} clients announced, in units of C². The publication's
+Table 1 is a picture whose figures are not in the text that we have; these follow from its
+description.
+
+{privacy.variances_table()}"""
 
 
 def _claims() -> str:

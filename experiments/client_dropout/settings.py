@@ -14,7 +14,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
 from experiments.runner.runs.sweep import Setting
 from jdp import _validate, accounting
-from jdp.federated import dropout, local_sgd
+from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.guarantees import Unit
 from jdp.numerics.rotations import randomized_hadamard
@@ -103,6 +103,14 @@ class DropoutOptions:
   modulus_bits: int = option(
     16, "Bits of each weight that a client sends (integers).", check=_count
   )
+  masked_clients: int | None = option(
+    None,
+    "The first so many users train once more at each dropout, on integers whose sums really open "
+    "under secure aggregation, message by message. Default: no such training.",
+    check=partial(_validate.integer, 3),
+    most=10_000,
+  )
+  masked_rounds: int = option(10, "Rounds of that training.", check=_count)
   local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
   local_epochs: int = option(1, "Passes over the client's examples.", check=_count)
   local_batch_size: int = option(
@@ -168,6 +176,16 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
+def local_training(options: Any, problem: LearningProblem) -> LocalUpdate:
+  """What a client computes."""
+  return local_sgd(
+    problem.loss,
+    options.local_learning_rate,
+    num_epochs=options.local_epochs,
+    batch_size=options.local_batch_size,
+  )
+
+
 def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
@@ -180,12 +198,7 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
     for rate in options.dropouts:
       make = partial(
         client_dropout,
-        local_sgd(
-          problem.loss,
-          options.local_learning_rate,
-          num_epochs=options.local_epochs,
-          batch_size=options.local_batch_size,
-        ),
+        local_training(options, problem),
         query,
         _dropout(options, problem, rate, scheme_of(options, name).num_calibrations),
         optax.sgd(1.0),

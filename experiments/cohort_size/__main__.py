@@ -12,10 +12,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import jax
-from jax.sharding import Mesh
-
 from experiments.cohort_size.report import report_sizes
+from experiments.runner import processes
+from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   Plan,
   UpdateOptions,
@@ -32,7 +31,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
-from jdp.federated import client_mesh, private_federated, replicate
+from jdp.federated import private_federated
 from jdp.guarantees import Unit
 from jdp.mechanisms import LocalMechanism, priv_unit, scalar_dp, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
@@ -44,7 +43,7 @@ _LOCAL = {"runs": ("local",)}
 
 
 @dataclasses.dataclass(frozen=True)
-class CohortSizeOptions(TrainingOptions, UpdateOptions, ProblemOptions):
+class CohortSizeOptions(TrainingOptions, UpdateOptions, ProblemOptions, ShardOptions):
   """The options of this experiment."""
 
   cohort_sizes: tuple[int, ...] = option(
@@ -94,7 +93,6 @@ class Variant(NamedTuple):
 
 def prepare(options: CohortSizeOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  mesh = client_mesh() if jax.device_count() > 1 else None
   problem = load_problem(options)
   # Who counts a private vocabulary is trusted, which the server of local privacy is not.
   if problem.prior.entries:
@@ -102,27 +100,23 @@ def prepare(options: CohortSizeOptions) -> Work:
       "Expected --vocabulary=public, got private: the counts would be no part of this comparison."
     )
   variants = [
-    _variant(run, size, options, problem, mesh)
-    for size in options.cohort_sizes
-    for run in options.runs
+    _variant(run, size, options, problem) for size in options.cohort_sizes for run in options.runs
   ]
 
   def work(workdir: Workdir):
     begun = problem.completed(workdir)
-    shared = begun._replace(clients=replicate(begun.clients, mesh))
-    delta = variants[0].plan.delta
-    sweep = sweep_of(
-      begun, [v.setting for v in variants], shared.clients, max(options.cohort_sizes), delta, mesh
-    )
+    delta, largest = variants[0].plan.delta, max(options.cohort_sizes)
+    settings = [variant.setting for variant in variants]
+    sweep = sweep_of(begun, settings, begun.clients, largest, delta, options.shard)
     results = run_sweep(sweep, workdir, options)
-    report_sizes(FinishedSweep(workdir, options, shared, variants, results), mesh)
+    processes.by_first(
+      lambda: report_sizes(FinishedSweep(workdir, options, begun, variants, results))
+    )
 
   return work
 
 
-def _variant(
-  run: str, size: int, options: CohortSizeOptions, problem: LearningProblem, mesh: Mesh | None
-) -> Variant:
+def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningProblem) -> Variant:
   own = {"cohort_size": size, "participation_cap": None}
   plan = make_plan(SimpleNamespace(**vars(options), **own), problem.num_users)
   radius, mechanism, local_error = options.max_update_norm, None, 0.0
@@ -136,22 +130,22 @@ def _variant(
   stddev = 0.0 if run == "none" else plan.noise_multiplier * radius
   sum_query = no_privacy() if run == "none" else gaussian_sum(radius, stddev)
   query = average(sum_query, plan.sampler.expected_size)
-  algorithm = private_federated(
+  make = partial(
+    private_federated,
     local_update(options, problem.loss),
     query,
     plan.sampler,
     server_optimizer(options),
     mechanism=mechanism,
-    chunk_size=options.chunk_size,
-    mesh=mesh,
     diagnose=options.diagnostics,
   )
   setting = Setting(
     f"{run}_{size}",
     f"{_LABELS[run]}, {size:,}",
-    algorithm,
+    make(**layout_of(options)),
     private=run != "none",
     public=problem.public(Unit.USER),
+    make=make,
   )
   noise = math.hypot(math.sqrt(local_error), stddev * math.sqrt(problem.dim) / size)
   return Variant(setting, run, size, plan, query, mechanism, noise)

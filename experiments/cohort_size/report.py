@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
+import jax
+import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.cohort_size.round_errors import all_users_average, round_error
@@ -18,15 +19,16 @@ from jdp.guarantees import rounded_up
 Cell = Callable[[Row], str]
 
 
-def report_sizes(sweep: FinishedSweep, mesh: Mesh | None) -> None:
+def report_sizes(sweep: FinishedSweep) -> None:
   """Measures rounds, writes results.json, the plots and report.md, and prints the results."""
   workdir, options, problem, variants, results = sweep
+  problem = problem._replace(clients=jax.tree.map(jnp.asarray, problem.clients))  # once
   clipped = {variant.run: variant.run != "none" for variant in variants}
-  truths = {run: all_users_average(options, problem, own, mesh) for run, own in clipped.items()}
+  truths = {run: all_users_average(options, problem, own) for run, own in clipped.items()}
   summary = []
   for variant, row in zip(variants, summarise(results), strict=True):
     own = {"run": variant.run, "size": variant.size, "z": variant.plan.noise_multiplier}
-    error = round_error(options, problem, variant, truths[variant.run], mesh)
+    error = round_error(options, problem, variant, truths[variant.run])
     summary.append({**row, **own, "error": error._asdict()})
   baselines = ["errors of rounds compare their averages with that of all users"] + [
     f"the models of {row['setting']!r} were trained without privacy"

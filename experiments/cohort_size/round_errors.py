@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh
 
 from experiments.runner.federation import local_update
 from experiments.runner.problems.learning_problem import LearningProblem
@@ -34,9 +33,7 @@ class RoundError(NamedTuple):
   seconds: float
 
 
-def all_users_average(
-  options: Any, problem: LearningProblem, clipped: bool, mesh: Mesh | None
-) -> np.ndarray:
+def all_users_average(options: Any, problem: LearningProblem, clipped: bool) -> np.ndarray:
   """The average of all users' updates from the first model, clipped or as they are, [d]."""
   number = problem.num_users
   algorithm = _plain_steps(
@@ -44,13 +41,12 @@ def all_users_average(
     problem,
     average(gaussian_sum(options.max_update_norm, 0.0) if clipped else no_privacy(), number),
     sampling.poisson(number, 1.0, capacity=number),
-    mesh=mesh,
   )
   return _round(algorithm, options, problem, 0)[0]
 
 
 def round_error(
-  options: Any, problem: LearningProblem, variant: Any, truth: np.ndarray, mesh: Mesh | None
+  options: Any, problem: LearningProblem, variant: Any, truth: np.ndarray
 ) -> RoundError:
   """Measures some rounds from the first model, each with its own cohort and noise.
 
@@ -59,11 +55,8 @@ def round_error(
     problem: what is learnt.
     variant: whose average it is: `plan`, `query`, `mechanism`.
     truth: the average of all users' updates, [d], clipped where the variant's are.
-    mesh: the devices, or None.
   """
-  algorithm = _plain_steps(
-    options, problem, variant.query, variant.plan.sampler, variant.mechanism, mesh
-  )
+  algorithm = _plain_steps(options, problem, variant.query, variant.plan.sampler, variant.mechanism)
   _round(algorithm, options, problem, 0)  # compiles
   rounds = [_round(algorithm, options, problem, n + 1) for n in range(options.measured_rounds)]
   distances = [float(np.linalg.norm(released - truth)) for released, _ in rounds]
@@ -80,7 +73,6 @@ def _plain_steps(
   query: SumQuery,
   sampler: sampling.Sampler,
   mechanism: LocalMechanism | None = None,
-  mesh: Mesh | None = None,
 ) -> FederatedAlgorithm:
   """Rounds whose step is the average itself."""
   algorithm = private_federated(
@@ -90,7 +82,6 @@ def _plain_steps(
     optax.sgd(1.0),
     mechanism=mechanism,
     chunk_size=options.chunk_size,
-    mesh=mesh,
   )
   return algorithm._replace(round=jax.jit(algorithm.round))
 

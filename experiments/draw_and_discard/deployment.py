@@ -18,7 +18,7 @@ from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import percent, table
-from experiments.runner.runs.sweep import Setting, on_part
+from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp.attacks import spam
 from jdp.data import Examples
@@ -143,8 +143,8 @@ def stream_settings(
     algorithm = served(started(algorithm, options.noisy_instances, update.noise_variance))
     label = f"{ATTACKS.get(attack, 'no attackers')}, {'test' if checked else 'no test'}"
     name = f"{attack or 'honest'}_{'test' if checked else 'all'}"
-    part = on_part(algorithm, "attacked" if attack else "honest")
-    return Setting(name, label, part, private=False)
+    part = "attacked" if attack else "honest"
+    return Setting(name, label, algorithm, private=False, part=part)
 
   stddev = float(np.sqrt(update.noise_variance))
 

@@ -1,6 +1,6 @@
 """Mean estimation under local privacy: measures every vector mechanism beside its closed form.
 
-There are three tasks:
+There are four tasks:
 
 * `--task=error` estimates the mean of unit vectors. It shows the error against epsilon, dimension,
   cohort, and bytes on the wire. The settings of arXiv 2306.04444, Section 5, are presets.
@@ -8,6 +8,7 @@ There are three tasks:
   the gradients of the digits.
 * `--task=sgd` compares the covariance of averaged stochastic gradient descent on private gradients
   with its limit (arXiv 1812.00984, Section 3.2).
+* `--task=location` does so for the mean of unit vectors, over mechanisms and dimensions.
 """
 
 import dataclasses
@@ -21,6 +22,9 @@ import numpy as np
 
 from experiments.mean_estimation import report
 from experiments.mean_estimation.gradients import directions
+from experiments.mean_estimation.location_sgd import Descent
+from experiments.mean_estimation.location_sgd import measure as measure_descent
+from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.runner.keys import case_key
 from experiments.runner.launch import Experiment, Work, launch
@@ -37,7 +41,8 @@ _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
 _DIGITS = "digits"
-_ROWS = "results.jsonl"
+_TASKS = ("error", "split", "sgd", "location")
+_ROWS, _DESCENTS = "results.jsonl", "descents.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +52,9 @@ class MeanEstimationOptions:
   Each list is gone through in turn, while the other lists are held at their first value.
   """
 
-  task: tuple[str, ...] = option(("error",), "What is measured.", choices=("error", "split", "sgd"))
+  task: tuple[str, ...] = option(("error",), "What is measured.", choices=_TASKS)
   mechanisms: tuple[str, ...] = option(
-    tuple(ESTIMATORS), "Mechanisms of the task error.", choices=tuple(ESTIMATORS)
+    tuple(ESTIMATORS), "Mechanisms of the tasks error and location.", choices=tuple(ESTIMATORS)
   )
   values: str = option(
     "normal",
@@ -75,8 +80,8 @@ class MeanEstimationOptions:
   budgets: tuple[float, ...] = option(
     (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
   )
-  sgd_steps: int = option(2000, "Steps of the task sgd.", check=_count)
-  sgd_repetitions: int = option(1000, "Runs of the task sgd, side by side.", check=_count)
+  sgd_steps: int = option(2000, "Steps of the tasks sgd and location.", check=_count)
+  sgd_repetitions: int = option(1000, "Runs of the tasks sgd and location.", check=_count)
   data_seed: int = option(
     0, "Seed of the values.", check=partial(_validate.integer, 0), most=MOST_SEED
   )
@@ -98,6 +103,13 @@ class Point(NamedTuple):
 def prepare(options: MeanEstimationOptions) -> Work:
   """Checks the grid and returns the work."""
   points = grid(options) if "error" in options.task else []
+  descents = [
+    Descent(name, dim, epsilon)
+    for dim in options.dims or ()
+    for name in options.mechanisms
+    for epsilon in options.epsilons[:1]
+    if "location" in options.task and not ESTIMATORS[name].projects
+  ]
   for point in points:
     if not (options.values != _DIGITS or point.cohort <= len(directions())):
       raise ValueError(
@@ -117,10 +129,16 @@ def prepare(options: MeanEstimationOptions) -> Work:
       yield report.split_part(options)
     if "sgd" in options.task:
       yield report.sgd_part(options)
+    if descents:
+      rows = kept_rows(descents, partial(measure_descent, options), workdir.path / _DESCENTS)
+      yield report.location_part(options, list(rows))
 
-  return lambda workdir: write_report(
-    workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir)
-  )
+  def work(workdir: Workdir) -> None:
+    write_report(workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir))
+    measured = {name: files.read_rows(workdir.path / name) for name in (_ROWS, _DESCENTS)}
+    files.write_json(workdir.path / "results.json", {"flags": vars(options), **measured})
+
+  return work
 
 
 def grid(options: MeanEstimationOptions) -> list[Point]:

@@ -154,9 +154,25 @@ def _figure_part(axis: str, label: str, rows: Rows) -> Part:
     look["linestyle"] = "none"
     plots.points(axes, x, [mean_interval(row["errors"]) for row in own], name, look)
     axes.plot(x, [row["theory"] for row in own], "--", color=look["color"])
+  if axis in ("dim", "epsilon"):
+    x = sorted({row[axis] for row in rows})
+    first = {"dim": rows[0]["dim"], "epsilon": rows[0]["epsilon"]}
+    rates = [minimax_rate(**(first | {axis: value})) for value in x]
+    axes.plot(x, rates, ":", color="black", label="minimax rate, without its constant")
   return Part(
     f"Error and {label}", "The other lists are at their first values.", {f"error_{axis}": made}
   )
+
+
+def minimax_rate(dim: int, epsilon: float) -> float:
+  """The order of the least worst-case error of one release of a unit vector, d / min(eps, eps^2).
+
+  No mechanism is better by more than a constant for eps <= d (J. Duchi and R. Rogers, COLT 2019).
+
+  >>> [minimax_rate(100, epsilon) for epsilon in (0.5, 1.0, 4.0)]
+  [400.0, 100.0, 25.0]
+  """
+  return dim / min(epsilon, epsilon**2)
 
 
 def _projection_rows(rows: Rows) -> Iterator[list[str]]:
@@ -266,3 +282,42 @@ def sgd_part(options: Any) -> Part:
   )
   header = ["gradients", "eigenvalue", "measured", "these steps", "limit"]
   return Part("Averaged stochastic gradient descent", text + table(header, lines))
+
+
+def location_part(options: Any, rows: Rows) -> Part:
+  """Averaged SGD in many dimensions: measured, for these steps and in the limit."""
+  steps = sgd_asymptotics.Steps(options.sgd_steps)
+  made, axes = plots.figure(
+    "dimension", "n E||average - x*||^2", "Averaged SGD: measured; Corollary 3.2 dashed"
+  )
+  axes.set(xscale="log", yscale="log")
+  for name, look in style.distinct([row["mechanism"] for row in rows]).items():
+    own = [row for row in rows if row["mechanism"] == name]
+    x = [row["dim"] for row in own]
+    order = np.argsort(x)
+    measured = [Interval(**own[i]["measured"]) for i in order]
+    look["linestyle"] = "none"
+    plots.points(axes, [x[i] for i in order], measured, name, look)
+    axes.plot([x[i] for i in order], [own[i]["limit"] for i in order], "--", color=look["color"])
+  header = ["mechanism", "dimension", "measured", "these steps", "limit", "minimax rate"]
+  lines = [
+    [
+      row["mechanism"],
+      str(row["dim"]),
+      f"{row['measured']['mean']:.5g} +- {row['measured']['half_width']:.2g}",
+      f"{row['steps']:.5g}",
+      f"{row['limit']:.5g}",
+      f"{minimax_rate(row['dim'], row['epsilon']):.5g}",
+    ]
+    for row in rows
+  ]
+  guarantees = dict.fromkeys(f"{row['mechanism']}: {row['guarantee']}" for row in rows)
+  stated = "\n".join(f"- {one}." for one in guarantees)
+  text = (
+    f"n E||average - x*||^2 over {options.sgd_repetitions} runs of n = {steps.total} "
+    f"steps of length {steps.rate:g} k^-{steps.decay:g} from x* on the loss ||x - a||^2 / 2, with "
+    "95 % intervals; the prediction for these steps, which is exact for an unbiased mechanism; its "
+    "limit 1 + E||Z - a||^2; and the minimax rate of one release, without its constant.\n\n"
+    f"One release:\n\n{stated}\n\n"
+  )
+  return Part("Averaged SGD over dimensions", text + table(header, lines), {"location": made})

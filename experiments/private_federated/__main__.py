@@ -7,10 +7,18 @@ promised against the server, and against an observer of the models, beside the a
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from experiments.private_federated.limits import (
+  LEAST_SHARE,
+  MAGNITUDES,
+  PARTS,
+  in_the_clear,
+  local_names,
+  unclipped,
+)
 from experiments.private_federated.report import report_local_and_central
 from experiments.runner import processes
 from experiments.runner.cohorts import ShardOptions, layout_of
@@ -30,8 +38,8 @@ from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
 from jdp.federated import private_federated
-from jdp.guarantees import Unit, rounded_up
-from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, scalar_dp, separated
+from jdp.guarantees import Unit
+from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
@@ -68,6 +76,12 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
   epsilon_magnitude: float = option(
     10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon
   )
+  magnitude_mechanism: str = option(
+    "scalar_dp",
+    "How magnitudes are released: with an error of one size, or with one relative to the "
+    f"magnitude, from {LEAST_SHARE:g} of --max_update_norm on.",
+    choices=tuple(MAGNITUDES),
+  )
   max_update_norm: float = option(
     1.0,
     "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy "
@@ -79,6 +93,13 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
     "L2 norm to which the server projects what it receives. Default: the largest that a release "
     "can have, which keeps the average unbiased.",
     check=_validate.positive,
+  )
+  switched_off: tuple[str, ...] = option(
+    (),
+    "Further runs at each eps1 that lack one part of what limits it, to measure it: the local "
+    "mechanism (updates are clipped, and sent in the clear), the central noise, the projection "
+    "(the noise stays), or the clipping of updates, and with it their magnitudes' noise.",
+    choices=PARTS,
   )
 
 
@@ -132,36 +153,57 @@ def make_rows(
   make = partial(_setting, options, problem, plan)
   bound = options.max_update_norm
   baselines = {
-    "none": lambda: NoisySetting(make("none", "no privacy", no_privacy(), None), 0.0, 0.0),
+    "none": lambda: NoisySetting(
+      make("none", "no privacy", no_privacy(), None, private=False), 0.0, 0.0
+    ),
     "central": lambda: NoisySetting(
       make("central", "central only", _gaussian(bound, plan), None),
       0.0,
       _central_error(bound, problem, plan),
     ),
   }
-  return [baselines[name]() for name in options.baselines] + [
-    _local_row(options, problem, plan, make, epsilon) for epsilon in options.epsilon_directions
-  ]
+  local = (
+    row
+    for epsilon in options.epsilon_directions
+    for row in _local_rows(options, problem, plan, make, epsilon)
+  )
+  return [*(baselines[name]() for name in options.baselines), *local]
 
 
-def _local_row(
+def _local_rows(
   options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
   make: Callable[..., Setting],
   epsilon: float,
-) -> NoisySetting:
-  magnitude = scalar_dp(options.epsilon_magnitude, options.max_update_norm)
+) -> Iterator[NoisySetting]:
+  """The run at an eps1, and those that lack a part of what limits it."""
+  bound, size = options.max_update_norm, plan.sampler.expected_size
   make_direction, longest = _DIRECTIONS[options.direction_mechanism]
-  mechanism = separated(make_direction(problem.dim, epsilon), magnitude)
+  direction = make_direction(problem.dim, epsilon)
+  mechanism = separated(direction, _magnitude(options))
   # A projection to the longest release changes none, so the average stays unbiased.
-  radius = options.projection_radius or mechanism.max_norm * longest(problem.dim)
-  given = rounded_up(epsilon, 12)
-  setting = make(f"local_{given}", f"local ε₁ = {given}", _gaussian(radius, plan), mechanism)
-  error = math.sqrt(
-    mechanism.mean_squared_error(options.max_update_norm) / plan.sampler.expected_size
-  )
-  return NoisySetting(setting, error, _central_error(radius, problem, plan))
+  largest = mechanism.max_norm * longest(problem.dim)
+  radius = options.projection_radius or largest
+  stddev = plan.noise_multiplier * radius
+  query = gaussian_sum(radius, stddev)
+  error = math.sqrt(mechanism.mean_squared_error(bound) / size)
+  central = stddev * math.sqrt(problem.dim) / size
+  yield NoisySetting(make(*local_names(epsilon), query, mechanism), error, central)
+  lacking: dict[str, tuple[SumQuery, LocalMechanism, float, float]] = {
+    "local_mechanism": (query, in_the_clear(mechanism, bound), 0.0, central),
+    "central_noise": (gaussian_sum(radius, 0.0), mechanism, error, 0.0),
+    "projection": (gaussian_sum(max(largest, radius), stddev), mechanism, error, central),
+    "clipping": (query, unclipped(mechanism, direction), math.nan, central),
+  }
+  for part in options.switched_off:
+    own_query, own_mechanism, *errors = lacking[part]
+    names, private = local_names(epsilon, part), part != "central_noise"
+    yield NoisySetting(make(*names, own_query, own_mechanism, private=private), *errors)
+
+
+def _magnitude(options: PrivateFederatedOptions) -> LocalMechanism:
+  return MAGNITUDES[options.magnitude_mechanism](options.epsilon_magnitude, options.max_update_norm)
 
 
 def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
@@ -180,6 +222,8 @@ def _setting(
   label: str,
   query: SumQuery,
   mechanism: LocalMechanism | None,
+  *,
+  private: bool = True,
 ) -> Setting:
   make = partial(
     private_federated,
@@ -190,8 +234,7 @@ def _setting(
     mechanism=mechanism,
     diagnose=options.diagnostics,
   )
-  private = name != "none"
-  public = problem.public(Unit.USER) if private else ""
+  public = problem.public(Unit.USER) if name != "none" else ""
   return Setting(name, label, make(**layout_of(options)), private=private, public=public, make=make)
 
 

@@ -5,6 +5,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.private_federated.limits import (
+  MAGNITUDES,
+  local_names,
+  magnitude_figure,
+  relative_error,
+)
 from experiments.runner.federation import Plan
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import gains, plots, statements, style
@@ -19,9 +25,11 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import metric, properties, table
+from experiments.runner.reports.tables import epsilon, metric, properties, table
+from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
-from jdp.guarantees import rounded_up
+from jdp import accounting
+from jdp.guarantees import Observer, rounded_up
 
 Histories = Mapping[str, Sequence[Sequence[Row]]]
 _GUARANTEES = {
@@ -29,6 +37,7 @@ _GUARANTEES = {
   "local": "local ε, all releases",
   "central": "central ε",
 }
+_MOMENTS = "by moments"  # the published accountant of the central ε
 _BASELINES = ("none", "central")
 
 
@@ -45,7 +54,7 @@ def report_local_and_central(
   `rows` is what was run (`setting`, `local_error`, `central_error`). `results` is what `run_sweep`
   returned.
   """
-  summary = summarise(results)
+  summary = [{**row, "moments": _moments(workdir, row, plan.delta)} for row in summarise(results)]
   histories = curves(workdir, results)
   write_results(workdir, options, summary, results, baselines=_baselines(summary))
   parts = _parts(workdir, options, problem, plan, rows, summary, results, histories)
@@ -69,6 +78,8 @@ def _parts(
     "accuracy_against_epsilon": _epsilon_figure(options, problem, summary, start[problem.headline]),
   }
   yield Part("Results", _table(summary, start), figures)
+  if options.switched_off:
+    yield Part("What limits it", _limits(options, problem, summary))
   yield Part("What was guaranteed", _UNIT, printed=False)
   yield Part("Central guarantees", _central(summary, results))
   title = statements.marked(f"Private federated learning, {options.dataset}", options)
@@ -78,8 +89,19 @@ def _parts(
   yield Part(
     "What noise does to a round's average", _noise_errors(options, problem, rows), printed=False
   )
+  if options.epsilon_directions:
+    figure = {"relative_error_of_magnitudes": _magnitudes(options)}
+    yield Part("Magnitudes", _magnitudes_table(options), figure, printed=False)
   if problem.parts is not None:
     yield from problem.parts(last_params(workdir, summary, problem.init))
+
+
+def _moments(workdir: Workdir, row: Row, delta: float) -> float | None:
+  """The central epsilon of the worst repetition by the moments accountant, as it was published."""
+  if row["central"] is None:
+    return None
+  ledger = finished_ledger(workdir.path / row["setting"] / str(row["worst"]))
+  return accounting.epsilon(ledger, delta, accountant="moments", observer=Observer.MODEL)
 
 
 def _initial_metrics(repetitions: Sequence[Sequence[Row]]) -> dict[str, Interval]:
@@ -95,16 +117,60 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 
 def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
   """Guarantees and metrics of each row; the first row holds `start`, the initial metrics."""
-  before = ["before the first round", *[""] * len(_GUARANTEES), *_metric_cells(start)]
+  before = ["before the first round", *[""] * (len(_GUARANTEES) + 1), *_metric_cells(start)]
   lines = (
     [
       row["label"],
       *(statements.short(row[kind]) for kind in _GUARANTEES),
+      "none" if row["moments"] is None else epsilon(row["moments"]),
       *_metric_cells({name: row[name] for name in start}),
     ]
     for row in summary
   )
-  return table(["run", *_GUARANTEES.values(), *map(_spelled_out, start)], [before, *lines])
+  header = ["run", *_GUARANTEES.values(), _MOMENTS, *map(_spelled_out, start)]
+  return table(header, [before, *lines])
+
+
+def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
+  """The headline metric at each eps1, beside those of the runs that lack a part."""
+  name = problem.headline
+  rows = {row["setting"]: row for row in summary}
+  header = ["run", "all on", *(f"no {part.replace('_', ' ')}" for part in options.switched_off)]
+  lines = []
+  for eps1 in options.epsilon_directions:
+    label = local_names(eps1)[1]
+    cells = [rows[local_names(eps1, part)[0]][name] for part in ("", *options.switched_off)]
+    lines.append([label, *(metric(name, cell) for cell in cells)])
+  return f"""The {_spelled_out(name)} of runs that lack one part each of what limits them.
+
+{table(header, lines)}
+
+Without the local mechanism updates are clipped and sent in the clear; projection and central noise
+stay. Without the central noise all else stays. Without the projection its noise stays. Without
+clipping a release is the direction's estimate times the exact norm."""
+
+
+def _magnitudes(options: Any) -> Figure:
+  return magnitude_figure(options.epsilon_magnitude, options.max_update_norm)
+
+
+def _magnitudes_table(options: Any) -> str:
+  shares = (0.01, 0.03, 0.1, 0.3, 1.0)
+  bound = options.max_update_norm
+  lines = (
+    [
+      name,
+      *(
+        f"{relative_error(make(options.epsilon_magnitude, bound), share * bound):.3g}"
+        for share in shares
+      ),
+    ]
+    for name, make in MAGNITUDES.items()
+  )
+  return f"""The root mean squared error of a released magnitude over the magnitude, exact, at ε₂ =
+{options.epsilon_magnitude:g}. The runs used {options.magnitude_mechanism}.
+
+{table(["mechanism", *(f"{share:g} r_max" for share in shares)], lines)}"""
 
 
 def _metric_cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
@@ -134,7 +200,8 @@ def _epsilon_figure(
   xlabel = "ε₁ of one release: local, of its direction"
   figure, axes = plots.figure(xlabel, "", _title(options))
   style.metric_axis(axes.yaxis, problem.headline)
-  local = [row[problem.headline] for row in summary if row["setting"] not in _BASELINES]
+  full = {local_names(eps1)[0] for eps1 in options.epsilon_directions}
+  local = [row[problem.headline] for row in summary if row["setting"] in full]
   levels = {row["label"]: row[problem.headline] for row in summary if row["setting"] in _BASELINES}
   # Pre-trained models are good before any private round: a baseline of its own.
   if options.public_passes:

@@ -9,10 +9,12 @@ from experiments.runner.problems import own_model
 from experiments.runner.problems.images import (
   DATASETS,
   FOLDERS,
+  NUM_USERS_HELP,
   ClassificationOptions,
   image_problem,
 )
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.public_start import PublicStartOptions
 from experiments.runner.problems.text import text_problem
 from experiments.runner.problems.text_options import TEXT, TextOptions
 from jdp import _validate
@@ -30,6 +32,8 @@ USERS = (
   "data_seed",
   "partition",
   "examples_per_user",
+  "num_users",
+  "public_users",
   "public_text",
   "public_share",
   "test_share",
@@ -41,7 +45,7 @@ USERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ProblemOptions(ClassificationOptions, TextOptions):
+class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
   """The options that say what is learnt, and from whom."""
 
   dataset: str = option(
@@ -63,6 +67,16 @@ class ProblemOptions(ClassificationOptions, TextOptions):
   examples_per_user: int | None = option(
     None,
     "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    check=partial(_validate.integer, 1),
+    when=_IMAGES,
+  )
+  num_users: int | None = option(
+    None, NUM_USERS_HELP, check=partial(_validate.integer, 1), when=_IMAGES
+  )
+  public_users: int | None = option(
+    None,
+    "The first so many users are declared public: the model begins with their images, and they are "
+    "no clients. Default: nobody.",
     check=partial(_validate.integer, 1),
     when=_IMAGES,
   )

@@ -13,13 +13,16 @@ from experiments.runner.options import option
 from experiments.runner.problems import own_model
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
+from experiments.runner.problems.public_start import with_public_start
 from jdp import _validate, data, models
 from jdp.guarantees import Unit
 
 PyTree = Any
 
 FOLDERS = ("mnist", "cifar10", "adult")
+_PUBLIC_RATE = 0.1
 DATASETS = ("digits", *FOLDERS, "arrays")
+NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,7 @@ class ClassificationOptions(DatasetOptions):
     "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
     check=partial(_validate.integer, 1),
   )
+  num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
   model: str = option("logistic", own_model.HELP, check=own_model.check_name)
 
 
@@ -95,7 +99,9 @@ def image_problem(
   """
   dataset = load_dataset(options)
   model = own_model.make_model(options.model, dataset.input_shape, dataset.num_classes, Unit.USER)
-  users = _partition(options, dataset, np.random.default_rng(options.data_seed))
+  users = _users(options, dataset)
+  public = _public(options, users)
+  users = users[len(public) :]
   test = jax.tree.map(jnp.asarray, dataset.test)
   accuracy = jax.jit(partial(models.accuracy, model))
   problem = LearningProblem(
@@ -112,7 +118,38 @@ def image_problem(
     "data": f"{options.dataset}, partition {options.partition}",
     "model": f"{options.model}, {problem.dim} parameters",
   }
-  return problem._replace(facts=facts)
+  problem = problem._replace(facts=facts)
+  if not len(public):
+    return problem
+  images = np.concatenate(public)
+  facts["public"] = f"{len(images)} images of {len(public)} others, {options.public_passes} passes"
+  public_examples = partial(jax.tree.map, lambda x: x[images], dataset.train)
+  return with_public_start(problem, options, _PUBLIC_RATE, public_examples)
+
+
+def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:
+  """The users of the partition, or the first so many of them."""
+  users = _partition(options, dataset, np.random.default_rng(options.data_seed))
+  if not (options.num_users or 0) <= len(users):
+    raise ValueError(
+      f"Expected --num_users of at most {len(users)}, those of the partition, got "
+      f"{options.num_users}."
+    )
+  return users[: options.num_users]
+
+
+def _public(options: Any, users: list[np.ndarray]) -> list[np.ndarray]:
+  """The users whose images are declared public, if the experiment has such."""
+  count = getattr(options, "public_users", None) or 0
+  passes = getattr(options, "public_passes", 0)
+  if bool(count) != bool(passes):
+    raise ValueError(
+      "Expected --public_users and --public_passes together, or neither, got "
+      f"{count} users and {passes} passes."
+    )
+  if not count < len(users):
+    raise ValueError(f"Expected --public_users below the {len(users)} users, got {count}.")
+  return users[:count]
 
 
 def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:

@@ -3,9 +3,7 @@
 Users are film characters, Shakespeare's characters, or Python's modules.
 """
 
-import io
 import itertools
-import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -15,18 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.private_words import private_words
+from experiments.runner.problems.public_start import with_public_start
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
-from experiments.runner.runs.params import load_params, save_params
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK, words
-from jdp.federated import local_sgd
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 
@@ -34,7 +30,7 @@ PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _MOST_WORDS = 10_000
-_PUBLIC_BATCH = 8
+_PUBLIC_RATE = 6.0
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
 _LONGEST_PROMPT = 1 + max(len(words(prompt)) for prompt in _PROMPTS)  # with BOS
@@ -135,17 +131,7 @@ def _make_problem(
     prior=prior,
     protects=_protects(options),
   )
-  if not options.public_passes:
-    return problem
-
-  def complete(workdir):
-    # Public training costs no privacy, but time: its result is kept for a resumed run.
-    start = _pretrained_params(
-      options, model, lambda: cut(public, max_tokens=None), workdir.path / "public_start.npz"
-    )
-    return problem._replace(init=lambda key: start)
-
-  return problem._replace(complete=complete)
+  return with_public_start(problem, options, _PUBLIC_RATE, lambda: cut(public, max_tokens=None))
 
 
 def make_model(options: Any, size: int) -> models.LanguageModel:
@@ -256,33 +242,6 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
       f"{len(split.test)} and {len(split.public)}; raise --test_share or --public_share."
     )
   return split
-
-
-def _pretrained_params(
-  options: Any, model: models.LanguageModel, public: Callable[[], Examples], path: pathlib.Path
-) -> PyTree:
-  """The parameters in a file; trains them on the public text if there is none."""
-  params = model.init(jax.random.key(options.init_seed))
-  if not processes.told(path.exists):
-    processes.by_first(lambda: _pretrain(options, model, params, public(), path))
-  content = processes.told_bytes(path.read_bytes)
-  return load_params(path if processes.is_first() else io.BytesIO(content), params)
-
-
-def _pretrain(
-  options: Any, model: models.LanguageModel, params: PyTree, public: Examples, path: pathlib.Path
-) -> None:
-  """Trains parameters on the public text, and writes them."""
-  train = local_sgd(
-    models.next_word_loss(model),
-    options.public_learning_rate,
-    num_epochs=options.public_passes,
-    batch_size=_PUBLIC_BATCH,
-  )
-  difference = jax.jit(train)(
-    jax.random.key(options.data_seed), params, jax.tree.map(jnp.asarray, public)
-  )
-  save_params(path, jax.tree.map(jnp.add, params, difference))
 
 
 def _facts(

@@ -91,15 +91,3 @@ class TextOptions:
   unroll: int | None = option(
     10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
   )
-  public_passes: int | None = option(
-    0,
-    "Passes over the public text, without privacy, before the first round.",
-    check=partial(_validate.integer, 0),
-    when=_TEXT,
-  )
-  public_learning_rate: float | None = option(
-    6.0,
-    "Learning rate of these passes, in batches of 8 sequences.",
-    check=_validate.positive,
-    when=_TEXT,
-  )

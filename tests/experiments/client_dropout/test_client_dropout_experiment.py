@@ -11,7 +11,7 @@ import types
 import pytest
 
 from experiments.client_dropout import __main__ as client_dropout
-from experiments.client_dropout import privacy
+from experiments.client_dropout import masked, privacy
 from experiments.client_dropout.settings import LABELS, make_noise_plan
 from experiments.runner import launch
 from experiments.runner.launch import Location
@@ -103,6 +103,21 @@ def test_a_run_of_every_scheme(tmp_path):
   report = (path / "report.md").read_text()
   for text in ("1.060 → 1.000", "17.8 %", "Bits per weight", LABELS["outside"]):
     assert text in report
+
+
+@pytest.mark.slow
+def test_sums_that_open_under_masks_train_and_abandoned_rounds_cost_nothing(tmp_path):
+  options = client_dropout.ClientDropoutOptions(
+    noise_multiplier=1.0, examples_per_user=2, masked_clients=24, masked_rounds=2, min_clients=20
+  )
+  problem = client_dropout.image_problem(options, arrange=client_dropout.data.group)
+  opened, none = (masked.trained(options, problem, 1.0, tmp_path, rate) for rate in (0.0, 0.9))
+  assert (opened["opened"], none["opened"], none["epsilon"]) == (2, 0, 0.0)
+  spent = ledger.load(tmp_path / "masked_0.jsonl")
+  assert opened["epsilon"] == accounting.epsilon(spent, 1e-5, observer="server")
+  # Rounding to integers adds to the sensitivity: a little more than the Gaussian sum of floats.
+  exact = accounting.gaussian_epsilon(1.0 / 2**0.5, 1e-5)
+  assert exact < opened["epsilon"] < 1.5 * exact
 
 
 @pytest.mark.parametrize(

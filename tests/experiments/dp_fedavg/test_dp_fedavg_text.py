@@ -165,7 +165,13 @@ def test_a_resumed_run_counts_the_same_words(finished):
 
 def test_counted_words_and_a_public_start_are_both_kept(folder, tmp_path, monkeypatch):
   trained = {"embedding": np.ones(3)}
-  monkeypatch.setattr(text, "_pretrained_params", lambda *_: trained)
+  monkeypatch.setattr(
+    text,
+    "with_public_start",
+    lambda problem, *_: problem._replace(
+      complete=lambda _: problem._replace(init=lambda _: trained)
+    ),
+  )
   task = text.text_problem(options(folder, public_passes=1, noise_seed=0, **COUNTED))
   begun = task.completed(Workdir(tmp_path))
   assert begun.init(jax.random.key(0)) is trained

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from experiments.private_federated import __main__ as private_federated
+from experiments.private_federated import limits
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import mean_interval
@@ -179,6 +181,50 @@ def test_sums_are_averaged_over_the_expected_cohort_and_clipped_where_the_option
     else:
       clip_norm = 0.5 if mechanism is None else radius or mechanism.max_norm
       assert event == GaussianSum(clip_norm, 2.0 * clip_norm)
+
+
+def test_a_part_that_is_switched_off_is_missing_and_no_other(monkeypatch):
+  monkeypatch.setattr(private_federated, "average", lambda query, _: query)
+  monkeypatch.setattr(
+    private_federated, "private_federated", lambda update, query, *_, **kwargs: (query, kwargs)
+  )
+  options = resolve(
+    noise_multiplier=2.0, cohort_size=20, max_update_norm=0.5, projection_radius=0.25,
+    baselines=(), epsilon_directions=(8.0,), switched_off=limits.PARTS,
+  )  # fmt: skip
+  task = private_federated.load_problem(options)
+  rows = private_federated.make_rows(
+    options, task, private_federated.make_plan(options, task.num_users), None
+  )
+  vector = np.full(task.dim, 1.0, np.float32)
+  made = {}
+  for row in rows:
+    query, kwargs = row.setting.algorithm
+    _, event, _ = query.finalize(jax.random.key(0), query.init(vector), 0 * vector)
+    made[row.setting.name.removeprefix("local_8")] = event, kwargs["mechanism"]
+  (full, local), exact = made[""], made["_without_local_mechanism"][1]
+  assert full == GaussianSum(0.25, 0.5)
+  for part in ("local_mechanism", "clipping"):
+    event, mechanism = made[f"_without_{part}"]
+    assert event == full
+    assert mechanism.guarantee.epsilon == math.inf
+  clear = exact.privatize(jax.random.key(1), vector)
+  np.testing.assert_allclose(clear, vector / np.linalg.norm(vector) / 2, rtol=1e-5)
+  lengths = [
+    float(np.linalg.norm(made["_without_clipping"][1].privatize(jax.random.key(1), scale * vector)))
+    for scale in (1.0, 3.0)
+  ]
+  assert lengths[1] == pytest.approx(3 * lengths[0], rel=1e-5)
+  assert made["_without_central_noise"] == (GaussianSum(0.25, 0.0), local)
+  assert made["_without_projection"] == (GaussianSum(local.max_norm, 0.5), local)
+
+
+def test_magnitudes_are_released_as_the_options_say():
+  """At a hundredth of r_max the one error exceeds the magnitude, the other does not."""
+  for name, least, most in (("scalar_dp", 1.0, 10.0), ("scalar_rel_dp", 0.0, 1.0)):
+    mechanism = limits.MAGNITUDES[name](10.0, 0.5)
+    assert least < limits.relative_error(mechanism, 0.005) < most
+    assert mechanism.guarantee.epsilon == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_the_report_is_about_words(finished):
     ),
     (
       {"dataset": "digits", "public_passes": 1},
-      "Expected --public_passes only with --dataset=modules or movies",
+      "Expected --public_users and --public_passes together",
     ),
     (
       {"dataset": "modules", "public_text": "modules"},

@@ -18,6 +18,7 @@ from experiments.runner.problems import images
 from experiments.runner.reports import plots, statements, statistics, tables
 from experiments.runner.runs import costs
 from experiments.runner.runs.progress import progress
+from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP
@@ -117,9 +118,35 @@ def test_a_task_of_digits():
   assert np.mean([len(set(user)) for user in labels.tolist()]) < 3
 
 
+def test_the_first_users_alone_take_part():
+  all_users, few = (
+    images.image_problem(resolve(examples_per_user=10, num_users=number), arrange=data.group)
+    for number in (None, 20)
+  )
+  assert few.num_users == 20
+  np.testing.assert_array_equal(few.clients.labels, all_users.clients.labels[:20])
+  with pytest.raises(ValueError, match="Expected --num_users of at most 143"):
+    images.image_problem(resolve(examples_per_user=10, num_users=144))
+
+
+def test_images_of_public_users_are_learnt_first_and_are_no_clients(tmp_path):
+  given = {"public_users": 100, "public_passes": 2}
+  everybody = images.image_problem(resolve(examples_per_user=10), arrange=data.group)
+  task = images.image_problem(resolve(examples_per_user=10, **given), arrange=data.group)
+  np.testing.assert_array_equal(task.clients.labels, everybody.clients.labels[100:])
+  begun = task.completed(Workdir(tmp_path))
+  start = begun.init(jax.random.key(1))
+  # 1,000 images of ten digits: guessing is right for a tenth.
+  assert float(task.evaluate(start)["test_accuracy"]) > 0.7
+  again = task.completed(Workdir(tmp_path)).init(jax.random.key(2))
+  jax.tree.map(np.testing.assert_array_equal, again, start)
+
+
 @pytest.mark.parametrize(
   ("given", "message"),
   [
+    ({"public_users": 3}, "Expected --public_users and --public_passes together"),
+    ({"public_users": 1437, "public_passes": 1}, "Expected --public_users below the 1437 users"),
     ({"partition": "writer"}, "Expected data with writers for --partition=writer, got digits"),
     ({"model": "cnn"}, "Expected images of at least 16 x 16 pixels"),
     ({"dataset": "mnist"}, "Expected --data_dir for mnist, got none"),

@@ -32,6 +32,8 @@ OTHER = {
   "data_seed": 1,
   "partition": "writer",
   "examples_per_user": 7,
+  "num_users": 9,
+  "public_users": 5,
   "public_text": "modules",
   "public_share": 0.2,
   "test_share": 0.2,
@@ -113,7 +115,7 @@ def test_a_ledger_that_may_have_lost_rounds_is_no_account_of_an_earlier_run(tmp_
 
 @pytest.mark.parametrize("name", USERS)
 def test_a_run_of_other_users_is_refused(tmp_path, name):
-  of_images = name in ("dataset", "data_dir", "data_seed", "partition", "examples_per_user")
+  of_images = name in (*USERS[:2], *USERS[3 : USERS.index("public_text")])
   now = ARRAYS if name == "data_file" else IMAGES if of_images else TEXT
   then = {**now, name: OTHER[name]}
   if name == "dataset":

@@ -1,0 +1,142 @@
+"""A training whose sums really open under secure aggregation, message by message, and its cost.
+
+Clients report integers with Skellam noise under masks, and calibrate under masks too
+(`jdp.federated.masked_round`). All parties are simulated, by one processor.
+"""
+
+import math
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.client_dropout.settings import local_training
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports.tables import epsilon, percent, table
+from jdp import accounting, random
+from jdp.events import PoissonSampling, Round, SkellamSum
+from jdp.federated import dropout, masked_round, secure_aggregation
+from jdp.federated.dropout.dropout_models import stage_counts
+from jdp.guarantees import Observer, Relation
+from jdp.ledger import DurableLedger
+from jdp.numerics import vectors
+from jdp.numerics.rotations import randomized_hadamard
+from jdp.queries import discrete_sum
+
+
+def neighbours(num_clients: int) -> int:
+  """Clients that one shares masks with: even, and O(log n), so that survivors stay connected.
+
+  >>> [neighbours(n) for n in (10, 100, 1000)]
+  [8, 14, 20]
+  """
+  return min(2 * math.ceil(math.log2(num_clients)), (num_clients - 1) // 2 * 2)
+
+
+def trained(
+  options: Any,
+  problem: LearningProblem,
+  noise_multiplier: float,
+  folder: pathlib.Path,
+  rate: float,
+) -> dict[str, Any]:
+  """A training of the first `--masked_clients` users, calibrated once.
+
+  Args:
+    options: of the experiment.
+    problem: what is learnt.
+    noise_multiplier: z, planned.
+    folder: gets the ledger.
+    rate: share of clients lost before they report.
+
+  Returns:
+    The row of results: "rate", "opened" (the number of rounds whose sum opened), "accuracy",
+    "epsilon" against the server and "seconds" (the median of a round's aggregation).
+  """
+  n, bound, bits = options.masked_clients, options.clip_norm, options.modulus_bits
+  params = problem.init(jax.random.key(options.init_seed))
+  query = discrete_sum(
+    params, bound, noise_multiplier * bound, num_clients=n, modulus_bits=bits, noise="skellam"
+  )
+  protocol = secure_aggregation(n, neighbours(n), neighbours(n) // 2, bits)
+  run = masked_round(query, protocol, min_clients=options.min_clients)
+  state, updates = query.init(params), _updates(options, problem)
+  lost = dropout.with_calibrations(dropout.independent(n, rate), [options.calibration_dropout])
+  path = folder / f"masked_{rate:g}.jsonl"
+  path.unlink(missing_ok=True)  # of a process that was killed before it released anything
+  ledger = DurableLedger(path, path.stem)
+  public, secret = jax.random.key(options.data_seed), random.secure_key()
+  away, seconds = lost.init(public), []
+  for number in range(options.masked_rounds):
+    data_key, drop_key = jax.random.split(jax.random.fold_in(public, number))
+    present, away = lost.sample(drop_key, away)
+    records = jax.block_until_ready(updates(data_key, params))
+    begun = time.process_time()
+    opened = run(jax.random.fold_in(secret, number), state, records, np.asarray(present))
+    seconds.append(time.process_time() - begun)
+    if opened is not None:
+      ledger.append(ledger.last_round + 1, [_event(n, opened.event)])
+      reported = float(stage_counts(present)[1])
+      params = jax.tree.map(lambda x, total, m=reported: x + total / m, params, opened.result)
+  ledger.finish()
+  spent = ledger.ledger
+  ledger.close()
+  return {
+    "rate": rate,
+    "opened": sum(count for _, count in spent.entries),
+    "accuracy": float(problem.evaluate(params)[problem.headline]),
+    "epsilon": accounting.epsilon(spent, options.delta),
+    "seconds": float(np.median(seconds)),
+  }
+
+
+def _updates(options: Any, problem: LearningProblem) -> Callable[[jax.Array, Any], Any]:
+  """(key, parameters) -> the updates of all clients that take part, clipped."""
+  local_update = local_training(options, problem)
+  clients = jax.tree.map(lambda x: x[: options.masked_clients], problem.clients)
+  project = partial(vectors.clip, max_norm=options.clip_norm)
+
+  @jax.jit
+  def updates(key, params):
+    keys = jax.random.split(key, options.masked_clients)
+    return jax.vmap(lambda key, client: local_update(key, params, client, project))(keys, clients)
+
+  return updates
+
+
+def _event(num_clients: int, query: SkellamSum) -> Round:
+  # A probability of 1: being lost by chance is not counted as privacy.
+  everybody = PoissonSampling(1.0, population=num_clients)
+  return Round(everybody, query, relation=Relation.ZERO_OUT, observer=Observer.SERVER)
+
+
+def masked_table(options: Any, problem: LearningProblem, rows: Iterable[Mapping[str, Any]]) -> str:
+  """What opened, its guarantee, and what it cost."""
+  size = randomized_hadamard(problem.dim).dim * options.modulus_bits / 8 / 1000
+  degree = neighbours(options.masked_clients)
+  header = [
+    "clients lost",
+    "sums opened",
+    "ε against the server",
+    "test accuracy",
+    "kB sent: report, calibration",
+    "masks drawn",
+    "seconds a round",
+  ]
+  lines = (
+    [
+      percent(row["rate"], 0),
+      f"{row['opened']} of {options.masked_rounds}",
+      epsilon(row["epsilon"]),
+      percent(row["accuracy"]),
+      f"{size:.1f}, {size:.1f}",
+      f"{degree + 1}, {degree + 2}",
+      f"{row['seconds']:.2f}",
+    ]
+    for row in rows
+  )
+  return table(header, lines)
