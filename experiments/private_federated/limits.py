@@ -92,6 +92,6 @@ def relative_error(mechanism: LocalMechanism, magnitude: float) -> float:
   """Root mean squared error of a release over the magnitude.
 
   >>> round(relative_error(scalar_dp(10.0, 1.0), 0.01), 2)
-  2.4
+  2.66
   """
   return math.sqrt(mechanism.mean_squared_error(magnitude)) / magnitude
