@@ -393,9 +393,7 @@ def _stream(options: Any) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   update = noisy_update(options, task.model.gradient, options.epsilons[0])
   settings, clients, evaluate = stream_settings(options, task, update, evaluation(task))
-  sweep = Sweep(
-    settings, _start(task), evaluate, clients, task.schedule.round_size, options.delta, None
-  )
+  sweep = Sweep(settings, _start(task), evaluate, clients, task.schedule.round_size, options.delta)
 
   def work(workdir: Workdir):
     report_stream(workdir, options, task, run_sweep(sweep, workdir, options))
