@@ -59,11 +59,10 @@ def _parts(sweep: FinishedSweep, summary: Sequence[Row]) -> Iterator[Part]:
   )
   yield Part("Processor time of a round", f"{_table(options, summary, _time)}\n\n{_TIMES}")
   noise = [
-    [f"{size:,}", *(rounded_up(row["z"], 4) for row in _of_size(summary, size).values())]
+    [f"{size:,}", rounded_up(next(iter(_of_size(summary, size).values()))["z"], 4)]
     for size in options.cohort_sizes
   ]
-  labels = [_COLUMNS[run] for run in options.runs]
-  yield Part("Noise multipliers", table(["cohort", *labels], noise), printed=False)
+  yield Part("Noise multipliers", table(["cohort", "z"], noise), printed=False)
   yield Part("Central guarantees", statements.guarantees(summary, "central"), printed=False)
   yield Part(
     "Local guarantees, one release", statements.guarantees(summary, "release"), printed=False

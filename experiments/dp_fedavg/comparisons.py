@@ -78,7 +78,7 @@ def predicted_by_spent(
       within = (
         ["none", "∞"]
         if bound == math.inf
-        else [f"{bound:g}", epsilon(max(row[_SPENT] for row in found))]
+        else [rounded_up(bound), epsilon(max(row[_SPENT] for row in found))]
       )
       values = (metric(name, mean_interval([row[name] for row in found])) for name in columns)
       lines.append([label, *within, str(found[0]["round"]), *values])

@@ -22,6 +22,7 @@ from jdp.events import (
   GroupedSums,
   Round,
 )
+from jdp.guarantees import rounded_up
 
 _HEADER = ["run", "unit, relation", "ε by rdp", "ε by pld", "test accuracy"]
 _RELEASED = {
@@ -169,7 +170,7 @@ def _noise_table(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledge
 def _group_cells(groups: Groups, event: Round) -> list[str]:
   """Each group's bound and noise, and the noise multiplier of all groups together (Section 3)."""
   query: Any = event.query
-  z = f"{_multiplier(query):.4g}"
+  z = rounded_up(_multiplier(query), 4)
   if isinstance(query, GaussianSum):
     return [*(f"joint, {query.stddev * scale:.3g}" for scale in groups.clip_norms.values()), z]
   return [*map(_group_cell, query.parts), z]

@@ -17,6 +17,7 @@ from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.tables import number, table
 from experiments.runner.runs.workdir import Workdir
+from jdp.guarantees import rounded_up
 from jdp.queries import SumQuery, gaussian_sum, grouped, joint_clipped_sum, proportional_noise
 
 _BOUNDS = {"v_1": 1.0, "v_2": 100.0}
@@ -88,7 +89,8 @@ def report_two_vectors(workdir: Workdir, options: Any) -> None:
     [name, *(f"{number(found[name][v])} ({expected[name][v]:.4g})" for v in _BOUNDS), f"{z:g}"]
     for name in found
   ]
-  header = ["mechanism", *(f"error of {v} / {bound:g}" for v, bound in _BOUNDS.items()), "z"]
+  bounds = {v: rounded_up(bound) for v, bound in _BOUNDS.items()}
+  header = ["mechanism", *(f"error of {v} / {bound}" for v, bound in bounds.items()), "z"]
   figure, axes = plots.figure("", "error of the sum / bound", _TITLE)
   for place, v in enumerate(_BOUNDS):
     heights = [found[name][v].mean for name in found]
@@ -99,8 +101,8 @@ def report_two_vectors(workdir: Workdir, options: Any) -> None:
   text = f"""{table(header, rows)}
 
 Root mean square error of a coordinate of the sum of {_RECORDS} records, over the vector's bound
-({", ".join(f"{v}: {bound:g}" for v, bound in _BOUNDS.items())}; {_DIM} coordinates each), at one
-noise multiplier. Means over {_REPETITIONS} repetitions with 95 % intervals; in brackets: the
+({", ".join(": ".join(named) for named in bounds.items())}; {_DIM} coordinates each), at one noise
+multiplier. Means over {_REPETITIONS} repetitions with 95 % intervals; in brackets: the
 noise alone. No record is clipped. The example's own numbers are not in the text that we have."""
   reason = f"a simulation: all randomness comes from --data_seed={options.data_seed}"
   data = {

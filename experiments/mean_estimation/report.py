@@ -300,6 +300,7 @@ def location_part(options: Any, rows: Rows) -> Part:
     plots.points(axes, [x[i] for i in order], measured, name, look)
     axes.plot([x[i] for i in order], [own[i]["limit"] for i in order], "--", color=look["color"])
   header = ["mechanism", "dimension", "measured", "these steps", "limit", "minimax rate"]
+  rates = [minimax_rate(row["dim"], row["epsilon"]) for row in rows]
   lines = [
     [
       row["mechanism"],
@@ -307,9 +308,9 @@ def location_part(options: Any, rows: Rows) -> Part:
       f"{row['measured']['mean']:.5g} +- {row['measured']['half_width']:.2g}",
       f"{row['steps']:.5g}",
       f"{row['limit']:.5g}",
-      f"{minimax_rate(row['dim'], row['epsilon']):.5g}",
+      f"{rate:.5g}",
     ]
-    for row in rows
+    for row, rate in zip(rows, rates, strict=True)
   ]
   guarantees = dict.fromkeys(f"{row['mechanism']}: {row['guarantee']}" for row in rows)
   stated = "\n".join(f"- {one}." for one in guarantees)

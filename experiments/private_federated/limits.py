@@ -78,7 +78,9 @@ def _exposed(mechanism: LocalMechanism, privatize: Callable) -> LocalMechanism:
 def magnitude_figure(epsilon: float, max_value: float) -> Figure:
   """The relative error of a released magnitude, exact, for both mechanisms."""
   figure, axes = plots.figure(
-    "magnitude / r_max", "root mean squared error / magnitude", f"Magnitudes, ε₂ = {epsilon:g}"
+    "magnitude / r_max",
+    "root mean squared error / magnitude",
+    f"Magnitudes, ε₂ = {rounded_up(epsilon)}",
   )
   axes.set(xscale="log", yscale="log")
   shares = np.geomspace(LEAST_SHARE / 4, 1.0, 200)

@@ -1,6 +1,7 @@
 """The report of private federated learning: results, guarantees and plots."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -156,19 +157,13 @@ def _magnitudes(options: Any) -> Figure:
 
 def _magnitudes_table(options: Any) -> str:
   shares = (0.01, 0.03, 0.1, 0.3, 1.0)
-  bound = options.max_update_norm
-  lines = (
-    [
-      name,
-      *(
-        f"{relative_error(make(options.epsilon_magnitude, bound), share * bound):.3g}"
-        for share in shares
-      ),
-    ]
-    for name, make in MAGNITUDES.items()
-  )
+  r_max = options.max_update_norm
+  lines = []
+  for name, make in MAGNITUDES.items():
+    error = partial(relative_error, make(options.epsilon_magnitude, r_max))
+    lines.append([name, *(f"{error(share * r_max):.3g}" for share in shares)])
   return f"""The root mean squared error of a released magnitude over the magnitude, exact, at ε₂ =
-{options.epsilon_magnitude:g}. The runs used {options.magnitude_mechanism}.
+{rounded_up(options.epsilon_magnitude)}. The runs used {options.magnitude_mechanism}.
 
 {table(["mechanism", *(f"{share:g} r_max" for share in shares)], lines)}"""
 
