@@ -83,7 +83,7 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS)
   )
   runs: tuple[str, ...] = option(
-    tuple(_RUNS),
+    tuple(name for name in _RUNS if name != "discrete"),
     "Rows of the table. A record is an example, but for microbatch and user.",
     choices=tuple(_RUNS),
   )
@@ -175,6 +175,12 @@ def prepare(options: GeneralApproachOptions) -> Work:
   if len(options.given_stddevs) != len(GIVEN):
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
+    )
+  leaving = [policy for policy in options.sampling if _RELATIONS[policy] == Relation.ADD_REMOVE]
+  if "discrete" in options.runs and leaving:
+    raise ValueError(
+      f"Expected --sampling of fixed_size or shuffled with --runs=discrete, got {leaving[0]}: the "
+      "owner of a record that is removed would take its share of the noise along."
     )
   task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))

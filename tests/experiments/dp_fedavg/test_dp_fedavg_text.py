@@ -18,7 +18,7 @@ from experiments.dp_fedavg.comparisons import (
 )
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
-from experiments.runner.problems import text
+from experiments.runner.problems import public_start, text
 from experiments.runner.published_language_models import published_table
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data, ledger
@@ -78,7 +78,7 @@ def test_a_task_keeps_private_words_out_and_starts_from_public_text(folder, tmp_
   # 8 common words, 2 own ones, and 3 special ones
   assert float(before["perplexity"]) == pytest.approx(13, rel=0.2)
   assert float(after["perplexity"]) < 7
-  monkeypatch.setattr(text, "local_sgd", None)  # A resumed run does not train again.
+  monkeypatch.setattr(public_start, "local_sgd", None)  # A resumed run does not train again.
   resumed = text.text_problem(options(folder, public_passes=8)).completed(Workdir(tmp_path))
   for first, second in zip(
     *(jax.tree.leaves(task.init(jax.random.key(0))) for task in (warm, resumed)), strict=True
@@ -288,7 +288,7 @@ def test_examples_of_pieces_are_protected_by_dp_sgd_alike(folder):
     cohort_size=3,
     sgd_batch_size=6,
   )
-  rows = dp_fedavg.make_rows(chosen, text.text_problem(chosen), None)
+  rows = dp_fedavg.make_rows(chosen, text.text_problem(chosen))
   assert [row.setting.name for row in rows[-2:]] == ["dp_sgd_1", "dp_sgd_2"]
   assert [row.federation.actual.noise_multiplier for row in rows[-2:]] == [1.0, 2.0]
   assert len(rows) == 6

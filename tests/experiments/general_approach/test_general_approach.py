@@ -282,3 +282,8 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
   with pytest.raises(ValueError, match=message):
     run(tmp_path / "run", **given)
   assert list(tmp_path.iterdir()) == []
+
+
+def test_discrete_noise_is_refused_where_a_records_owner_could_leave(tmp_path):
+  with pytest.raises(ValueError, match="fixed_size or shuffled with --runs=discrete, got poisson"):
+    launch.prepare(EXPERIMENT, {"runs": ("discrete",)}, Location(path=str(tmp_path / "run")))

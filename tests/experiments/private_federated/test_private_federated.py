@@ -194,7 +194,7 @@ def test_a_part_that_is_switched_off_is_missing_and_no_other(monkeypatch):
   )  # fmt: skip
   task = private_federated.load_problem(options)
   rows = private_federated.make_rows(
-    options, task, private_federated.make_plan(options, task.num_users), None
+    options, task, private_federated.make_plan(options, task.num_users)
   )
   vector = np.full(task.dim, 1.0, np.float32)
   made = {}
@@ -312,7 +312,12 @@ def test_the_report_says_how_tight_epsilons_are_and_what_an_attacker_gains(finis
 
 def test_what_lies_in_the_work_directory(finished):
   names = {path.name for path in finished.path.iterdir()}
-  pictures = ("accuracy_over_rounds", "accuracy_against_epsilon", "attacker")
+  pictures = (
+    "accuracy_over_rounds",
+    "accuracy_against_epsilon",
+    "attacker",
+    "relative_error_of_magnitudes",
+  )
   plots = {f"{name}.{kind}" for name in pictures for kind in ("png", "pdf")}
   assert names == plots | {
     "none",

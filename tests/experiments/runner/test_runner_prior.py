@@ -39,6 +39,7 @@ OTHER = {
   "test_share": 0.2,
   "tokens_per_user": 400,
   "equal_users": False,
+  "pseudo_users": 30,
   "unroll": 20,
 }
 # The model, the words, the test's length, and what is learnt from public users' text.
@@ -48,8 +49,11 @@ NOT_ABOUT_USERS = {
   "vocabulary_size",
   "vocabulary_noise_multiplier",
   "vocabulary_words_per_user",
+  "language_model",
   "embedding_size",
   "hidden_size",
+  "num_layers",
+  "num_heads",
   "test_tokens",
   "public_passes",
   "public_learning_rate",
