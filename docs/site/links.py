@@ -55,7 +55,7 @@ def _link(docname: str, found: re.Match[str]) -> str:
   if relative in COPIED:
     page = GENERATED.parent / f"{COPIED[relative]}{os.path.splitext(relative)[1]}"
     return f"{start}{os.path.relpath(page, here)}{anchor})"
-  if origin and relative.startswith("docs/"):
+  if origin and (relative.startswith("docs/") or relative.endswith(".png")):
     return f"{start}{os.path.relpath(path, here)}{anchor})"
   if relative == "README.md":
     return f"{start}{os.path.relpath(DOCS / 'index.md', here)})"
