@@ -75,12 +75,20 @@ def finish(*started):
       process.kill()
 
 
-def two_processes(folder, *flags):
+def start_two(folder, *flags, of_second=()):
+  """Starts two processes that run an experiment together."""
   with socket.socket() as listener:
     listener.bind(("localhost", 0))
     address = f"localhost:{listener.getsockname()[1]}"
   together = (*flags, f"--coordinator={address}", "--num_processes=2")
-  finish(*(start(folder, *together, f"--process_id={number}") for number in range(2)))
+  return [
+    start(folder, *together, f"--process_id={number}", *own)
+    for number, own in enumerate(((), of_second))
+  ]
+
+
+def two_processes(folder, *flags):
+  finish(*start_two(folder, *flags))
 
 
 def left(folder):
@@ -117,6 +125,16 @@ def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
   names = {path.name for path in whole.iterdir()}
   assert {path.name for path in (tmp_path / "run").iterdir()} == names
   assert not (tmp_path / "run.secret").exists()
+
+
+@pytest.mark.slow
+def test_what_one_process_refuses_ends_all_before_anything_is_written(tmp_path):
+  started = start_two(tmp_path / "run", *SEEDED, of_second=("--num_rounds=6",))
+  first, second = (process.communicate(timeout=300)[0] for process in started)
+  assert all(process.returncode not in (0, None) for process in started)
+  assert "Expected process 1 to go on, got an error, which it shows." in first
+  assert "Expected --num_rounds=4, with which the run was begun, got 6" in second
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
