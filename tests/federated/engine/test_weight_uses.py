@@ -23,7 +23,6 @@ from jdp.numerics.compensated import multiplied, rounded
 EXAMPLES, LENGTH, WORDS, WIDTH = 2, 3, 50, 20
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(3, WIDTH)), jnp.float32)
-KEYS = ClientKeys(jax.random.key(0), jax.random.key(1))
 
 
 class Case(NamedTuple):
@@ -39,14 +38,15 @@ def holds(case, *, tolerance=1e-5):
   """Checks a client's record and its norm against the gradient by JAX."""
 
   @jax.jit
-  def compute(params, client):
-    record, _ = ghost_client(case.loss, 1.0)(KEYS, (params,), client)
+  def compute(keys, params, client):
+    record, _ = ghost_client(case.loss, 1.0)(keys, (params,), client)
     return rounded(multiplied(record.products)), record.norm, jax.grad(case.loss)(params, client)
 
   forms = gradient_forms(case.loss, case.params, case.client)
   assert {form.path: form.rows for form in forms if form.rows} == case.rows
   assert all((form.rows is None) != (form.reason is None) for form in forms)
-  made, norm, gradient = compute(case.params, case.client)
+  keys = ClientKeys(jax.random.key(0), jax.random.key(1))  # of each case its own: none is used twice
+  made, norm, gradient = compute(keys, case.params, case.client)
   assert jax.tree.structure(made) == jax.tree.structure(gradient)
   made, gradient = (np.asarray(ravel_pytree(x)[0], np.float64) for x in (made, gradient))
   assert np.linalg.norm(made - gradient) < tolerance * np.linalg.norm(gradient)
