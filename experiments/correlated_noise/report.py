@@ -238,7 +238,7 @@ trusted to add the noise, and to keep what it needs of it between rounds.
 
 {statements.guarantees(summary, "central")}
 
-{statements.together_by_unit(results)}
+{statements.together_by_scope(results)}
 
 {statements.not_covered("the test data")}"""
 

@@ -324,7 +324,7 @@ in its folder too and may say anything.
 
 {statements.guarantees(summary, "central")}
 
-{statements.together_by_unit(results)}
+{statements.together_by_scope(results)}
 
 {not_covered}{_prior_releases(options, problem)}"""
 

@@ -215,7 +215,7 @@ that the run is a baseline.
 
 {statements.guarantees(rows, "central")}
 
-{statements.together_by_unit(results)}
+{statements.together_by_scope(results)}
 
 A microbatch's members were fixed before sampling, and it is the microbatch that is protected.
 

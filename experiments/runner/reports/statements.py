@@ -131,12 +131,13 @@ def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
   return f"All {len(stated)} such runs together, by basic composition: {total}{public}."
 
 
-def together_by_unit(results: Iterable[Mapping[str, Any]]) -> str:
-  """The total central cost of the runs about each unit."""
-  stated = [result for result in results if result["central"]]
-  units = dict.fromkeys(result["central"]["unit"] for result in stated)
-  same = ([result for result in stated if result["central"]["unit"] == unit] for unit in units)
-  return "\n\n".join(together(group, "central") for group in same)
+def together_by_scope(results: Iterable[Mapping[str, Any]]) -> str:
+  """The total central cost of the runs about each unit, under each relation."""
+  groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+  for result in results:
+    if stated := result["central"]:
+      groups.setdefault((stated["unit"], stated["relation"]), []).append(result)
+  return "\n\n".join(together(group, "central") for group in groups.values())
 
 
 def _public(rows: Iterable[Mapping[str, Any]], kind: str) -> str:

@@ -1,5 +1,6 @@
 """The runner's smaller parts: plans, intervals, guarantees, tables, progress."""
 
+import dataclasses
 import io
 import math
 import re
@@ -201,6 +202,9 @@ def test_guarantees_in_reports():
   twice = f"All 2 such runs together, by basic composition: {guarantee.repeat(2)}."
   assert statements.together(rows, "central") == twice
   assert statements.together([{"central": None}], "central") == ""
+  other = {"central": to_json(dataclasses.replace(guarantee, relation="zero_out"))}
+  alone = statements.together([other], "central")
+  assert statements.together_by_scope([*rows, other]) == f"{twice}\n\n{alone}"
   assert statements.short(central) == "2.000 (δ = 1e-05)"
   assert statements.short(None) == "∞"
   assert statements.short(to_json(ApproxDP(1.00049, 1.00049e-5))) == "1.001 (δ = 1.01e-05)"
