@@ -17,7 +17,6 @@ from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
 from jdp.events import (
   DiscreteGaussianSum,
-  FixedSizeSampling,
   GaussianSum,
   GroupedSums,
   Round,
@@ -83,10 +82,8 @@ def _first_ledger(workdir: Workdir, row: Row) -> ledger.Ledger:
 
 
 def _pld_epsilon(spent: ledger.Ledger, delta: float) -> float | None:
-  """Epsilon by privacy loss distributions; None if it is infinite or there is no such analysis."""
-  first = next(iter(spent), None)
-  # Fixed-size sampling has no such analysis.
-  if not isinstance(first, Round) or isinstance(first.sampling, FixedSizeSampling):
+  """Epsilon by privacy loss distributions; None if it is infinite or there is nothing to analyse."""
+  if not isinstance(next(iter(spent), None), Round):
     return None
   found = accounting.epsilon(spent, delta, accountant="pld")
   return found if math.isfinite(found) else None
