@@ -82,7 +82,7 @@ def _first_ledger(workdir: Workdir, row: Row) -> ledger.Ledger:
 
 
 def _pld_epsilon(spent: ledger.Ledger, delta: float) -> float | None:
-  """Epsilon by privacy loss distributions; None if it is infinite or there is nothing to analyse."""
+  """Epsilon by privacy loss distributions; None if it is infinite or nothing was released."""
   if not isinstance(next(iter(spent), None), Round):
     return None
   found = accounting.epsilon(spent, delta, accountant="pld")
