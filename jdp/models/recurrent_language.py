@@ -181,7 +181,8 @@ def next_word_loss(model: LanguageModel) -> Loss:
   It is 0 if none does. The softmax is over all words, UNK included. The loss and its gradient are
   summed over pieces of whole sequences with `TOKENS_AT_ONCE` tokens, or of one sequence. So they
   need memory for one piece, however many the examples have. Scores are held for as many tokens at
-  most, however long a sequence is. The contents of padding change neither the loss nor its gradient.
+  most, however long a sequence is. The contents of padding change neither the loss nor its
+  gradient.
   """
 
   def loss(params, examples):
