@@ -28,7 +28,7 @@ PyTree = Any
 
 _MOST_HELD = 0.6  # Of the gradient's numbers, in factors.
 _MOST_MADE = 1 / 32  # Of the gradient's numbers, made by ghost norms all the same.
-_CHUNK_ROWS = 256  # Rows of a chunk, which fill the products of ghost norms.
+_CHUNK_ROWS = 256  # Of a chunk, which fill every product of ghost norms.
 _CHUNKS_PER_DEVICE = 2  # So that no device is without a chunk.
 
 
@@ -54,7 +54,7 @@ def default_layout(
   """
   if platform_of(mesh) == "cpu" and isinstance(update, GradientStep) and is_scaling(query):
     forms = gradient_forms(update.loss, params, client)
-    rows = max((form.rows for form in forms if form.rows), default=0)
+    rows = min((form.rows for form in forms if form.rows), default=0)
     made, size = sum(form.size for form in forms if not form.rows), sum(form.size for form in forms)
     held = sum(form.held for form in forms)
     if rows and held <= _MOST_HELD * size and made <= _MOST_MADE * size:

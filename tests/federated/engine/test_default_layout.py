@@ -112,7 +112,7 @@ def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, que
   assert layout(model, update, rows, query) == expected
 
 
-@pytest.mark.parametrize(("sequences", "expected"), [(1, CohortLayout(4, True)), (4, ONE_BY_ONE)])
+@pytest.mark.parametrize(("sequences", "expected"), [(1, CohortLayout(8, True)), (4, ONE_BY_ONE)])
 def test_ghost_norms_of_a_transformer_are_taken_for_single_sequences(sequences, expected):
   """Factors hold .43 of one's numbers. Four have so many rows that every gradient is the smaller."""
   model = models.transformer(1000, max_length=32, width=128)
