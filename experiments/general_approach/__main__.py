@@ -171,7 +171,7 @@ class GroupsTask(NamedTuple):
 def prepare(options: GeneralApproachOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
   if options.task == "two_vectors":
-    return lambda workdir: report_two_vectors(workdir, options)
+    return lambda workdir: processes.by_first(lambda: report_two_vectors(workdir, options))
   if len(options.given_stddevs) != len(GIVEN):
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."

@@ -127,10 +127,11 @@ def _speed(options: Any, rows: Sequence[Row]) -> str:
     ]
     for row in rows
   )
+  size = options.chunk_size
+  chunks = "the default layout" if size is None else f"chunks of {size}"
   return f"""{table(["run", "test accuracy", "processor time of a round", "of all rounds"], lines)}
 
-All cores together, mean of {options.timed_rounds} rounds without compilation, with
---chunk_size={options.chunk_size}."""
+All cores together, mean of {options.timed_rounds} rounds without compilation, in {chunks}."""
 
 
 def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:

@@ -19,12 +19,13 @@ from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, SPECIAL
 from jdp.models.base import Loss
 from jdp.models.lstm import lstm
-from jdp.models.word_losses import weighted_cross_entropy
+from jdp.models.word_losses import summed_by_pieces, weighted_cross_entropy
 
 PyTree = Any
 
 TOKENS_AT_ONCE = 256
-"""The largest number of tokens whose scores the loss holds."""
+"""The largest number of tokens whose scores, gates and states the loss holds, if sequences are not
+longer."""
 
 _GATES = ("i", "f", "o", "g")
 _LEAST_NORM = 1e-6
@@ -177,15 +178,22 @@ def recurrence(params: PyTree, inputs: jax.Array) -> jax.Array:
 def next_word_loss(model: LanguageModel) -> Loss:
   """The loss (parameters, examples) -> mean cross-entropy of the tokens that count, in nats.
 
-  It is 0 if none does. The softmax is over all words, UNK included. The loss needs memory for the
-  scores of `TOKENS_AT_ONCE` tokens, however many the examples have. The contents of padding change
-  neither the loss nor its gradient.
+  It is 0 if none does. The softmax is over all words, UNK included. The loss and its gradient are
+  summed over pieces of whole sequences with `TOKENS_AT_ONCE` tokens, or of one sequence. So they
+  need memory for one piece, however many the examples have. Scores are held for as many tokens at
+  most, however long a sequence is. The contents of padding change neither the loss nor its
+  gradient.
   """
 
   def loss(params, examples):
     inputs, labels, counts = tokens(examples)
-    vectors, words, biases = model.predict(params, inputs)
     weights = counts / jnp.maximum(jnp.sum(counts), 1.0)
+    at_once = max(1, TOKENS_AT_ONCE // max(1, inputs.shape[1]))
+    return summed_by_pieces(own_loss, params, (inputs, labels, weights), at_once=at_once)
+
+  def own_loss(params, piece):
+    inputs, labels, weights = piece
+    vectors, words, biases = model.predict(params, inputs)
     vectors = vectors.reshape(-1, vectors.shape[-1])
     return weighted_cross_entropy(
       vectors, words, biases, labels.reshape(-1), weights.reshape(-1), at_once=TOKENS_AT_ONCE

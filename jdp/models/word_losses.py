@@ -52,11 +52,7 @@ def _with_derivative(at_once: int) -> Callable[..., jax.Array]:
       vectors, labels, weights = args
       return jnp.sum(weights * cross_entropies(vectors @ words.T + biases[None], labels))
 
-    if len(labels) <= at_once:
-      return piece((vectors, labels, weights))
-    # Without the checkpoint, the gradient would keep the scores of all pieces.
-    pieces = _pieces((vectors, labels, weights), at_once)
-    return jnp.sum(jax.lax.map(jax.checkpoint(piece), pieces))
+    return _sum_of_pieces(piece, (vectors, labels, weights), at_once)
 
   def forward(vectors, words, biases, labels, weights):
     def add(sums, piece):
@@ -77,9 +73,50 @@ def _with_derivative(at_once: int) -> Callable[..., jax.Array]:
   return with_derivative(total, forward, backward)
 
 
-def _pieces(tokens: Any, at_once: int) -> Any:
-  """Arrays of tokens [n, ...] as [pieces, tokens, ...], filled up with zeros."""
-  n = len(jax.tree.leaves(tokens)[0])
+def summed_by_pieces(
+  function: Callable[[Any, Any], jax.Array], shared: Any, rows: Any, *, at_once: int
+) -> jax.Array:
+  """The sum over pieces of rows of function(shared, piece), one piece after the other.
+
+  Its derivative by `shared` is made beside the sum. So what a derivative keeps is held for one
+  piece. The rows have no derivative.
+
+  Args:
+    function: must be a sum over rows, and zero for rows of zeros.
+    shared: a pytree of float32 arrays.
+    rows: a pytree of arrays [n, ...].
+    at_once: the largest number of rows in a piece.
+  """
+  if len(jax.tree.leaves(rows)[0]) <= at_once:
+    return function(shared, rows)
+
+  def total(shared, rows):
+    return _sum_of_pieces(functools.partial(function, shared), rows, at_once)
+
+  def forward(shared, rows):
+    def add(sums, piece):
+      return jax.tree.map(jnp.add, sums, jax.value_and_grad(function)(shared, piece)), None
+
+    zeros = (jnp.float32(0), jax.tree.map(jnp.zeros_like, shared))
+    return jax.lax.scan(add, zeros, _pieces(rows, at_once))[0]
+
+  def backward(by_shared, by_value):
+    return jax.tree.map(lambda x: by_value * x, by_shared), None
+
+  return with_derivative(total, forward, backward)(shared, rows)
+
+
+def _sum_of_pieces(piece: Callable[[Any], jax.Array], rows: Any, at_once: int) -> jax.Array:
+  """The sum of a function of pieces."""
+  if len(jax.tree.leaves(rows)[0]) <= at_once:
+    return piece(rows)
+  # Without the checkpoint, a gradient would keep what all pieces make.
+  return jnp.sum(jax.lax.map(jax.checkpoint(piece), _pieces(rows, at_once)))
+
+
+def _pieces(rows: Any, at_once: int) -> Any:
+  """Arrays [n, ...] as [pieces, rows, ...], filled up with zeros."""
+  n = len(jax.tree.leaves(rows)[0])
   count = max(1, -(-n // at_once))
   size = -(-n // count)
 
@@ -87,7 +124,7 @@ def _pieces(tokens: Any, at_once: int) -> Any:
     padded = jnp.pad(x, [(0, count * size - n)] + [(0, 0)] * (x.ndim - 1))
     return padded.reshape(count, size, *x.shape[1:])
 
-  return jax.tree.map(split, tokens)
+  return jax.tree.map(split, rows)
 
 
 def _differentiated(

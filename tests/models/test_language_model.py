@@ -16,7 +16,7 @@ from jdp.federated import local_sgd
 from jdp.models import head_words, language_metrics, language_model, next_word_loss, next_words
 from jdp.models.lstm import lstm
 from jdp.models.recurrent_language import TOKENS_AT_ONCE, LanguageModel, embedded
-from jdp.models.word_losses import weighted_cross_entropy
+from jdp.models.word_losses import summed_by_pieces, weighted_cross_entropy
 
 V, E, H, N, T = 17, 6, 5, 4, 3
 MODEL = language_model(V, embedding=E, hidden=H)
@@ -130,6 +130,8 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
   jaxpr = str(jax.make_jaxpr(jax.grad(LOSS))(params, many))
   assert f"f32[{-(-n * T // 2)},{V}]" in jaxpr  # two pieces
   assert f"[{n * T},{V}]" not in jaxpr  # no logits of all tokens at once
+  assert f"[{T},{-(-n // 2)},{4 * H}]" in jaxpr
+  assert f"[{T},{n},{4 * H}]" not in jaxpr  # no gates of them either
 
 
 def _agree(function, plain, *args):
@@ -201,6 +203,25 @@ def test_the_loss_of_words_has_the_derivative_of_the_softmax(at_once):
   vectors, words, biases, weights = map(jax.random.normal, keys, shapes)
   function = functools.partial(weighted_cross_entropy, at_once=at_once)
   _agree(function, plain, vectors, words, biases, jnp.asarray([3, 0, 16, 3, 5]), weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [2, 5])
+def test_a_sum_by_pieces_has_the_derivative_of_the_whole(at_once):
+  def wave(shared, rows):
+    numbers, weights = rows
+    return jnp.sum(weights[:, None] * jnp.sin(shared["a"][numbers] * shared["b"][None]))
+
+  a, b = map(jax.random.normal, jax.random.split(jax.random.key(10)), ((4, 3), (3,)))
+  rows = jnp.asarray([1, 3, 3, 0, 2]), np.arange(5, dtype=np.float32)
+
+  def whole(a, b):
+    return wave({"a": a, "b": b}, rows)
+
+  def by_pieces(a, b):
+    return summed_by_pieces(wave, {"a": a, "b": b}, rows, at_once=at_once)
+
+  _agree(by_pieces, whole, a, b)
 
 
 @pytest.mark.slow

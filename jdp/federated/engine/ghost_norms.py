@@ -39,7 +39,7 @@ from jdp.federated.engine.weight_uses import (
   Plan,
   Use,
   Uses,
-  all_uses,
+  rows_of_factors,
   uses_of_parameters,
 )
 from jdp.models.base import Loss, keyed
@@ -61,12 +61,14 @@ class GradientForm(NamedTuple):
   Attributes:
     path: of the parameter.
     size: how many numbers the parameter has.
+    held: how many numbers hold the gradient: those of its factors, or `size`.
     rows: of its factors. None: the gradient itself is computed.
     reason: why it is. None for factors.
   """
 
   path: str
   size: int
+  held: int
   rows: int | None
   reason: str | None
 
@@ -129,16 +131,16 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
   """
   _, uses = _program(keyed(loss), params, client, jax.random.key(0))
   reasons = uses.direct | uses.multiplied
-  rows: dict[int, int] = {}
-  for use, times in all_uses(uses.plan):
-    for leaf in use.blocks.keys() - reasons:
-      rows[leaf] = rows.get(leaf, 0) + times * use.num_rows
-  return [
-    GradientForm(
-      jax.tree_util.keystr(path, simple=True, separator="/"), leaf.size, rows.get(i), reasons.get(i)
-    )
-    for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(params))
-  ]
+  factors = rows_of_factors(uses.plan)
+  forms = []
+  for i, (path, leaf) in enumerate(jax.tree.leaves_with_path(params)):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if i in reasons:
+      forms.append(GradientForm(name, leaf.size, leaf.size, None, reasons[i]))
+    else:
+      number, width, *_ = factors[i]
+      forms.append(GradientForm(name, leaf.size, number * width, number, None))
+  return forms
 
 
 def _program(

@@ -256,22 +256,47 @@ def _slice(places: np.ndarray) -> slice:
 
 def _not_smaller(plan: Plan, leaves: set[int]) -> dict[int, str]:
   """The parameters whose gradient is no larger than its factors, with the reason."""
-  rows: dict[int, list[tuple[int, bool, tuple[int, int]]]] = {leaf: [] for leaf in leaves}
+  used = rows_of_factors(plan)
+  reasons = dict.fromkeys(leaves - used.keys(), "the loss does not use it")
+  for leaf, rows in used.items():
+    size = int(np.prod(rows.shape))
+    if rows.several_shapes:
+      reasons[leaf] = "it is used as matrices of several shapes"
+    elif rows.number * rows.width >= size:
+      reasons[leaf] = (
+        f"its {size} numbers are no more than {rows.number} rows of {rows.width} in factors"
+      )
+  return reasons
+
+
+class Rows(NamedTuple):
+  """The rows of a parameter's factors, of all its uses.
+
+  Attributes:
+    number: of rows.
+    width: how many numbers a row has in both factors.
+    shape: of the parameter's matrix, in its first use.
+    several_shapes: whether it is used as matrices of several shapes.
+  """
+
+  number: int
+  width: int
+  shape: tuple[int, int]
+  several_shapes: bool
+
+
+def rows_of_factors(plan: Plan) -> dict[int, Rows]:
+  """The rows of every parameter that has uses."""
+  uses: dict[int, list[tuple[int, bool, tuple[int, int]]]] = {}
   for use, times in all_uses(plan):
     for leaf, block in use.blocks.items():
-      rows[leaf].append((times * use.num_rows, use.looks_up, block.shape))
-  reasons = {}
-  for leaf, uses in rows.items():
-    if not uses:
-      reasons[leaf] = "the loss does not use it"
-      continue
-    total, (a, b) = sum(number for number, _, _ in uses), uses[0][2]
-    width = b + (1 if all(looks_up for _, looks_up, _ in uses) else a)
-    if any(shape != (a, b) for _, _, shape in uses):
-      reasons[leaf] = "it is used as matrices of several shapes"
-    elif total * width >= a * b:
-      reasons[leaf] = f"its {a * b} numbers are no more than {total} rows of {width} in factors"
-  return reasons
+      uses.setdefault(leaf, []).append((times * use.num_rows, use.looks_up, block.shape))
+  found = {}
+  for leaf, own in uses.items():
+    numbers, look_ups, shapes = zip(*own, strict=True)
+    a, b = shapes[0]
+    found[leaf] = Rows(sum(numbers), b + (1 if all(look_ups) else a), (a, b), len(set(shapes)) > 1)
+  return found
 
 
 def all_uses(plan: Plan, times: int = 1) -> list[tuple[Use, int]]:

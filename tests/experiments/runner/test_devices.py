@@ -31,6 +31,11 @@ from jdp.ledger import load_file
 ROOT = pathlib.Path(__file__).parents[3]
 FLAGS = ("--runs=private", "--vary=", "--seeds=1", "--num_rounds=4", "--eval_every=2")
 SEEDED = (*FLAGS, "--noise_seed=0", "--shard")
+TEXT = (
+  *("--preset=text_smoke", "--vocabulary=private", "--public_share=0.2", "--public_passes=1"),
+  *("--vocabulary_size=200", "--embedding_size=8", "--hidden_size=8", "--tokens_per_user=50"),
+  *("--test_tokens=500", "--runs=private", "--num_rounds=2", "--eval_every=2", "--noise_seed=0"),
+)
 # Killed when round 4 is on record and released, but in no checkpoint: it will be repeated.
 KILLED = """
 import os, signal
@@ -91,9 +96,9 @@ def two_processes(folder, *flags):
   finish(*start_two(folder, *flags))
 
 
-def left(folder):
+def left(folder, part="private"):
   """What a run leaves, but for the files that tell of the devices."""
-  files = (path for path in (folder / "private").rglob("*") if path.is_file())
+  files = (path for path in (folder / part).rglob("*") if path.is_file())
   return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
@@ -125,6 +130,15 @@ def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
   names = {path.name for path in whole.iterdir()}
   assert {path.name for path in (tmp_path / "run").iterdir()} == names
   assert not (tmp_path / "run.secret").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_count_words_and_begin_with_public_text_as_one_does(tmp_path):
+  """The first process counts and trains; the other begins with what that one has found."""
+  finish(start(tmp_path / "one", *TEXT))
+  two_processes(tmp_path / "two", *TEXT)
+  for part in ("vocabulary", "private"):
+    assert left(tmp_path / "two", part) == left(tmp_path / "one", part) != {}
 
 
 @pytest.mark.slow

@@ -112,6 +112,17 @@ def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, que
   assert layout(model, update, rows, query) == expected
 
 
+@pytest.mark.parametrize(("sequences", "expected"), [(1, CohortLayout(8, True)), (4, ONE_BY_ONE)])
+def test_ghost_norms_of_a_transformer_are_taken_for_single_sequences(sequences, expected):
+  """Factors hold .43 of one's numbers. Four have so many rows that every gradient is the smaller."""
+  model = models.transformer(1000, max_length=32, width=128)
+  words = jax.ShapeDtypeStruct((sequences, 32), jnp.int32)
+  client = Examples(words, words, jax.ShapeDtypeStruct((sequences,), jnp.float32))
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  update = gradient_step(models.next_word_loss(model), 1.0)
+  assert default_layout(update, AVERAGE, params, client, 1e6, None) == expected
+
+
 def test_every_device_has_chunks_to_compute():
   """A chunk of all members would leave all devices but one idle."""
   assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=256).chunk_size == 128
