@@ -1,29 +1,50 @@
 """The report of client dropout: trained runs, then each scheme's cost at the published setting."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
 
-from experiments.client_dropout import masked, privacy
-from experiments.client_dropout.settings import LABELS, NoisePlan
+from experiments.client_dropout import errors, masked, privacy
+from experiments.client_dropout.settings import (
+  INTEGERS,
+  LABELS,
+  LOST,
+  NoisePlan,
+  dropout_of,
+  lines,
+  num_calibrations,
+  query_of,
+  updates_of,
+)
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
-from experiments.runner.reports.summary import Row, curves, summarise, write_results
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  last_params,
+  summarise,
+  write_results,
+)
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
-from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
+from jdp.events import DistributedGaussianSum, SkellamSum
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.distributed.integer_sums import Grid
 
+_DRAWS = 500  # rounds of which losses are averaged
+_NOISES = 3  # rounds of which the noise is measured
 _EPSILON = "ε of the run so far, against the models' readers"
 
 
@@ -34,7 +55,8 @@ def report_dropout(
   rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
   write_results(workdir, options, rows, results, further=planned)
-  parts = _parts(workdir, options, problem, plan, rows, results)
+  last = last_params(workdir, rows, problem.init)
+  parts = _parts(workdir, options, problem, plan, rows, results, last)
   title = "Distributed noise under client dropout"
   write_sweep_report(workdir, "client_dropout", title, options, parts)
 
@@ -46,6 +68,7 @@ def _parts(
   plan: NoisePlan,
   rows: list[Row],
   results: Sequence[Row],
+  last: dict[str, Any],
 ) -> Iterator[Part]:
   figures = {
     "accuracy_against_dropout": _dropout_figure(options, rows),
@@ -54,6 +77,9 @@ def _parts(
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
+  yield Part("Survivors and their average", _losses(options, problem, last))
+  if any(name in INTEGERS for name in options.schemes):
+    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, last))
   if options.masked_clients is not None:
     yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
   yield Part("The publication's comparison", _claims())
@@ -90,9 +116,9 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   }
 
 
-def _multiplier(query: DistributedGaussianSum | DiscreteGaussianSum) -> float:
-  if isinstance(query, DiscreteGaussianSum):
-    return float(query.share_stddev) * int(query.num_shares) ** 0.5 / float(query.l2_norm)
+def _multiplier(query: DistributedGaussianSum | SkellamSum) -> float:
+  if isinstance(query, SkellamSum):
+    return (query.share_variance * int(query.num_shares)) ** 0.5 / query.l2_norm
   return float(query.stddev) / float(query.clip_norm)
 
 
@@ -139,16 +165,19 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
   figure, axes = plots.figure("clients lost", "", _title(options))
   style.percent(axes.xaxis)
   style.metric_axis(axes.yaxis, "test_accuracy")
-  looks = style.series([LABELS[name] for name in options.schemes])
-  for name in options.schemes:
+  found = lines(options)
+  labels = {line.name: f"{LABELS[line.scheme]}{line.lost}" for line in found}
+  looks = style.series(list(labels.values()))
+  for name, label in labels.items():
     own = [row["test_accuracy"] for row in rows if row["setting"].rpartition("_")[0] == name]
-    plots.points(axes, options.dropouts, own, LABELS[name], looks[LABELS[name]])
+    plots.points(axes, options.dropouts, own, label, looks[label])
   return figure
 
 
 def _title(options: Any) -> str:
   data = f"{options.dataset} ({options.partition})"
-  return statements.marked(f"Client dropout, {data}, {options.dropout_model}", options)
+  lost = ", ".join(LOST[name] for name in options.dropout_models)
+  return statements.marked(f"Client dropout, {data}, lost {lost}", options)
 
 
 def _compared(options: Any, plan: NoisePlan) -> str:
@@ -164,7 +193,7 @@ def _guaranteed(rows: Sequence[Row], results: Sequence[Row]) -> str:
 still added), given who took part when; by Rényi accounting from the run's `ledger.jsonl`. The
 server follows the protocol and sees sums only: secure aggregation is assumed here, not run. All
 clients add their noise: for those who do not, see below. Who vanishes must not depend on the data;
-with --dropout_model=by_size it does, and that tells of itself.
+with --dropout_models=by_size it does, and that tells of itself.
 
 {statements.guarantees(rows, "central")}
 
@@ -173,12 +202,84 @@ with --dropout_model=by_size it does, and that tells of itself.
 {statements.not_covered("the test examples")}"""
 
 
+def _updates(options: Any, problem: LearningProblem, params: Any) -> Any:
+  """All clients' updates from these parameters, of a fixed order of their examples."""
+  return updates_of(options, problem, problem.num_users)(jax.random.key(options.data_seed), params)
+
+
+def _losses(options: Any, problem: LearningProblem, last: dict[str, Any]) -> str:
+  lines_of_table = []
+  flat = jax.vmap(lambda update: ravel_pytree(update)[0])(
+    _updates(options, problem, next(iter(last.values())))
+  )
+  for model, rate in itertools.product(options.dropout_models, options.dropouts):
+    lost = dropout_of(options, problem, model, rate, 0)
+    found = errors.losses(flat, errors.draws(lost, jax.random.key(options.data_seed), _DRAWS))
+    lines_of_table.append(
+      [
+        LOST[model],
+        percent(rate, 0),
+        f"{found.survivors.mean():.0f} ± {found.survivors.std():.0f}",
+        f"{found.survivors.min()} to {found.survivors.max()}",
+        percent(found.bias),
+        percent(found.error),
+      ]
+    )
+  header = [
+    "who is lost",
+    "clients lost",
+    "survivors, mean ± stddev",
+    "least and most",
+    "bias of the average",
+    "error of one round's average",
+  ]
+  return f"""{_DRAWS} rounds each, without noise, from the last model of the first run. The error of
+the survivors' average is by the length of everybody's average; its bias is the mean error, what
+chance leaves of so many rounds taken off. Diagnostics: no guarantee covers this table.
+
+{table(header, lines_of_table)}"""
+
+
+def _floats_and_integers(
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], last: dict[str, Any]
+) -> str:
+  updates = _updates(options, problem, next(iter(last.values())))
+  by_setting = {row["setting"]: row for row in rows}
+  lines_of_table = []
+  for line, rate in itertools.product(lines(options), options.dropouts):
+    query = query_of(options, problem, plan, line.scheme)
+    lost = dropout_of(options, problem, line.dropout_model, rate, num_calibrations(query))
+    measured = []
+    for number in range(_NOISES):
+      begin, lost_key, key = jax.random.split(jax.random.fold_in(jax.random.key(0), number), 3)
+      present, _ = lost.sample(lost_key, lost.init(begin))
+      measured.append(errors.noise_of(query, key, updates, present) / options.clip_norm)
+    row = by_setting[f"{line.name}_{rate:g}"]
+    lines_of_table.append(
+      [
+        row["label"],
+        f"{np.sqrt(np.mean(np.square(measured))):.3f}",
+        epsilon(row["server"]),
+        f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
+        percent(row["test_accuracy"]),
+      ]
+    )
+  header = ["run", "error of a round's sum / C", "ε against the server", "abandoned", "accuracy"]
+  return f"""The error is the root mean square per weight of what noise, and rounding to integers,
+add to a round's sum: measured in {_NOISES} rounds from the last model of the first run. Planned
+were {plan.noise_multiplier:.3f} for floats and {plan.grid_stddev or 0:.3f} for integers, whose
+bound is larger. A diagnostic, which no guarantee covers.
+
+{table(header, lines_of_table)}"""
+
+
 def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   train = partial(masked.trained, options, problem, plan.noise_multiplier, workdir.path)
-  rows = kept_rows(options.dropouts, train, workdir.path / "masked.jsonl")
+  cases = list(itertools.product(options.masked_thresholds, options.dropouts))
+  rows = kept_rows(cases, train, workdir.path / "masked.jsonl")
   return f"""The first {options.masked_clients} users, the planned z, one repetition. A report and a
 calibration are integers of {options.modulus_bits} bits with Skellam noise, under masks shared with
-{masked.neighbours(options.masked_clients)} neighbours; one sum of both opens. A round with fewer
+neighbours; one sum of both opens, if enough neighbours of every client answer. A round with fewer
 than {options.min_clients} clients at a stage is abandoned. Seconds are of all parties' work, on one
 processor, without network and key agreement.
 
@@ -237,7 +338,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
     "examples of a user": f"{'' if problem.equal else 'up to '}{problem.sizes.max()}",
     "model": f"{options.model}, {problem.dim} parameters",
-    "dropout": options.dropout_model,
+    "dropout": ", ".join(LOST[name] for name in options.dropout_models),
     "local training": training,
     "noise multiplier z, planned": rounded_up(plan.noise_multiplier, 4),
     **({} if plan.grid is None else {"integers": _integers(options, plan.grid)}),
@@ -246,8 +347,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   }
   return f"""Accuracy on the test examples, of the last model of each run. Means over repetitions,
 each with its own initial model, dropout and noise; ± is the 95 % interval of Student's t. The
-clients' noise was drawn at once, from the exact distribution of its sum (integers: share by
-share).
+clients' noise was drawn at once, from the exact distribution of its sum.
 
 {properties(facts)}"""
 

@@ -26,7 +26,8 @@ from jdp.queries.distributed.noise_schemes import Counts
 from jdp.random.discrete import skellam
 
 _FINEST = 12  # A unit is at least 2^-12 of a share: calibrations lack 2^-12 of the noise at most.
-_LEAST, _MOST = 1e-6, 2**25  # variances of a draw; `skellam` takes up to 4.5e7
+_LEAST, _MOST = 1e-6, 4.5e7  # the variances that `skellam` draws
+_DIGIT = 4  # bits of a digit of the number of units
 
 
 class IntegerSum(NamedTuple):
@@ -129,13 +130,7 @@ def distributed_integers(
     return total
 
   def noise(key, counts):
-    total = filled(counts)
-    drawn = jnp.zeros(code.dim, jnp.int32)
-    # One draw for each digit of the number of units. All are made, whatever the number is.
-    for digit in range((units * num_clients).bit_length()):
-      own = _power_of_two_units(jax.random.fold_in(key, digit), unit, digit, code.dim)
-      drawn += jnp.where((total >> digit) & 1, own, 0)
-    return drawn
+    return _units_of_noise(key, unit, filled(counts), code.dim, most=units * num_clients)
 
   def event(counts):
     released = jnp.all(counts >= min_clients)
@@ -155,16 +150,25 @@ def distributed_integers(
   return IntegerSum(num_calibrations, first_state, encode, noise, event, finalize)
 
 
-def _power_of_two_units(key: jax.Array, unit: float, digit: int, dim: int) -> jax.Array:
-  """Skellam noise of variance 2^digit unit, int32 [dim].
+def _units_of_noise(
+  key: jax.Array, unit: float, number: jax.Array, dim: int, *, most: int
+) -> jax.Array:
+  """Skellam noise of variance number * unit, int32 [dim], for a number of at most `most`.
 
-  A variance that no table holds is that of several draws.
+  Each digit of the number is so many draws of its own variance. All digits beyond the last variance
+  that a table holds count as one.
   """
-  variance, draws = math.ldexp(unit, digit), 1
-  while variance > _MOST:
-    variance, draws = variance / 2, draws * 2
+  total = jnp.zeros(dim, jnp.int32)
+  for place in range(0, most.bit_length(), _DIGIT):
+    variance = math.ldexp(unit, place)
+    beyond = math.ldexp(variance, _DIGIT) > _MOST
+    digit = number >> place if beyond else (number >> place) & (2**_DIGIT - 1)
 
-  def add(number, total):
-    return total + skellam(jax.random.fold_in(key, number), variance, (dim,))
+    def add(draw, total, place=place, variance=variance):
+      own = jax.random.fold_in(jax.random.fold_in(key, place), draw)
+      return total + skellam(own, variance, (dim,))
 
-  return jax.lax.fori_loop(0, draws, add, jnp.zeros(dim, jnp.int32))
+    total = jax.lax.fori_loop(0, digit, add, total)
+    if beyond:
+      break
+  return total
