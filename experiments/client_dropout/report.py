@@ -43,7 +43,7 @@ from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.distributed.integer_sums import Grid
 
-_DRAWS = 500  # rounds of which losses are averaged
+_DRAWS = 1000  # rounds of which losses are averaged
 _NOISES = 3  # rounds of which the noise is measured
 _EPSILON = "ε of the run so far, against the models' readers"
 
