@@ -93,13 +93,14 @@ def _parts(
 def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   """What a setting's ledgers say.
 
-  These are its realised noise, the worst epsilon against the server, and the number of abandoned
-  rounds.
+  These are its realised noise, the worst epsilons against the server and (by loss distributions)
+  the models' readers, and the number of abandoned rounds.
   """
   spent = [
     finished_ledger(workdir.path / row["setting"] / str(seed)) for seed in range(row["seeds"])
   ]
   server = max(accounting.epsilon(one, delta, observer=Observer.SERVER) for one in spent)
+  by_pld = partial(accounting.epsilon, delta=delta, observer=Observer.MODEL, accountant="pld")
   rounds: list[Any] = [entry for one in spent for entry in one.entries]
   events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
   variances = np.array([_multiplier(query) ** 2 for query, _ in events])
@@ -112,6 +113,7 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
     if kept.any()
     else None,
     "server": server if math.isfinite(server) else None,
+    "readers_by_pld": max(by_pld(one) for one in spent),
     "abandoned": int(counts[~kept].sum()),
   }
 
@@ -126,7 +128,8 @@ def _table(rows: Sequence[Row]) -> str:
   header = [
     "run",
     "realised z",
-    "ε against the models' readers",
+    "ε against readers of the models",
+    "by PLD",
     "ε against the server",
     "abandoned",
     "test accuracy",
@@ -136,6 +139,7 @@ def _table(rows: Sequence[Row]) -> str:
       row["label"],
       "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
       statements.short(row["central"]),
+      epsilon(row["readers_by_pld"]),
       epsilon(row["server"]),
       f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
       percent(row["test_accuracy"]),
