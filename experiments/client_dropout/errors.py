@@ -4,6 +4,9 @@ Both are measured on clients' own updates, which no observer of a deployment cou
 diagnostics, and no guarantee covers them.
 """
 
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from experiments.client_dropout.settings import (
+  LOST,
+  NoisePlan,
+  dropout_of,
+  lines,
+  num_calibrations,
+  query_of,
+  updates_of,
+)
+from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports.summary import Row
+from experiments.runner.reports.tables import epsilon, percent, table
 from jdp.federated.dropout import DropoutModel, stage_counts
 from jdp.queries.distributed import DistributedSum, IntegerSum
 
 PyTree = Any
+DRAWS = 1000  # rounds of which losses are averaged
+NOISES = 3  # rounds of which the noise is measured
 
 
 class Losses(NamedTuple):
@@ -107,3 +124,72 @@ def released(
   )
   total = jnp.sum(encoded, axis=0) + query.noise(noise_key, counts)
   return query.finalize(state, total, counts)[0]
+
+
+def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:
+  """The survivors of each dropout model and rate, and what their average gets wrong."""
+  updates = jax.vmap(lambda update: ravel_pytree(update)[0])(_updates(options, problem, params))
+  rows = []
+  for model, rate in itertools.product(options.dropout_models, options.dropouts):
+    lost = dropout_of(options, problem, model, rate, 0)
+    found = losses(updates, draws(lost, jax.random.key(options.data_seed), DRAWS))
+    rows.append(
+      [
+        LOST[model],
+        percent(rate, 0),
+        f"{found.survivors.mean():.0f} ± {found.survivors.std():.0f}",
+        f"{found.survivors.min()} to {found.survivors.max()}",
+        percent(found.bias),
+        percent(found.error),
+      ]
+    )
+  header = [
+    "who is lost",
+    "clients lost",
+    "survivors, mean ± stddev",
+    "least and most",
+    "bias of the average",
+    "error of one round's average",
+  ]
+  return table(header, rows)
+
+
+def noise_table(
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], params: PyTree
+) -> str:
+  """The error that noise makes in each setting, measured, beside its guarantee and accuracy."""
+  updates = _updates(options, problem, params)
+  by_setting = {row["setting"]: row for row in rows}
+  never_abandoned = dataclasses.replace(options, min_clients=1)
+  cells = []
+  for line, rate in itertools.product(lines(options), options.dropouts):
+    query = query_of(never_abandoned, problem, plan, line.scheme)
+    lost = dropout_of(options, problem, line.dropout_model, rate, num_calibrations(query))
+    row = by_setting[f"{line.name}_{rate:g}"]
+    cells.append(
+      [
+        row["label"],
+        f"{_measured_noise(query, lost, updates) / options.clip_norm:.3f}",
+        epsilon(row["server"]),
+        f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
+        percent(row["test_accuracy"]),
+      ]
+    )
+  header = ["run", "error of a round's sum / C", "ε against the server", "abandoned", "accuracy"]
+  return table(header, cells)
+
+
+def _measured_noise(
+  query: DistributedSum | IntegerSum, lost: DropoutModel, updates: PyTree
+) -> float:
+  squares = []
+  for number in range(NOISES):
+    begin, lost_key, key = jax.random.split(jax.random.fold_in(jax.random.key(0), number), 3)
+    present, _ = lost.sample(lost_key, lost.init(begin))
+    squares.append(noise_of(query, key, updates, present) ** 2)
+  return float(np.mean(squares)) ** 0.5
+
+
+def _updates(options: Any, problem: LearningProblem, params: PyTree) -> PyTree:
+  """All clients' updates from these parameters, for a fixed order of their examples."""
+  return updates_of(options, problem, problem.num_users)(jax.random.key(options.data_seed), params)

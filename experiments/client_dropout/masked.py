@@ -113,9 +113,9 @@ def masked_table(options: Any, problem: LearningProblem, rows: Iterable[Mapping[
     "sums opened",
     "ε against the server",
     "test accuracy",
-    "kB sent: report, calibration",
-    "masks drawn",
-    "seconds a round",
+    "kB a client sends",
+    "masks it draws",
+    "ms a client",
   ]
   lines = (
     [
@@ -124,9 +124,9 @@ def masked_table(options: Any, problem: LearningProblem, rows: Iterable[Mapping[
       f"{row['opened']} of {options.masked_rounds}",
       epsilon(row["epsilon"]),
       percent(row["accuracy"]),
-      f"{size:.1f}, {size:.1f}",
-      f"{degree + 1}, {degree + 2}",
-      f"{row['seconds']:.2f}",
+      f"{2 * size:.1f}",
+      f"{2 * degree + 3}",
+      f"{1000 * row['seconds'] / options.masked_clients:.2f}",
     ]
     for row in rows
   )

@@ -6,23 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
 
 from experiments.client_dropout import errors, masked, privacy
-from experiments.client_dropout.settings import (
-  INTEGERS,
-  LABELS,
-  LOST,
-  NoisePlan,
-  dropout_of,
-  lines,
-  num_calibrations,
-  query_of,
-  updates_of,
-)
+from experiments.client_dropout.settings import INTEGERS, LABELS, LOST, NoisePlan, lines
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
@@ -43,8 +31,6 @@ from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.distributed.integer_sums import Grid
 
-_DRAWS = 1000  # rounds of which losses are averaged
-_NOISES = 3  # rounds of which the noise is measured
 _EPSILON = "ε of the run so far, against the models' readers"
 
 
@@ -55,8 +41,7 @@ def report_dropout(
   rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
   write_results(workdir, options, rows, results, further=planned)
-  last = last_params(workdir, rows, problem.init)
-  parts = _parts(workdir, options, problem, plan, rows, results, last)
+  parts = _parts(workdir, options, problem, plan, rows, results)
   title = "Distributed noise under client dropout"
   write_sweep_report(workdir, "client_dropout", title, options, parts)
 
@@ -68,7 +53,6 @@ def _parts(
   plan: NoisePlan,
   rows: list[Row],
   results: Sequence[Row],
-  last: dict[str, Any],
 ) -> Iterator[Part]:
   figures = {
     "accuracy_against_dropout": _dropout_figure(options, rows),
@@ -77,9 +61,10 @@ def _parts(
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
-  yield Part("Survivors and their average", _losses(options, problem, last))
+  params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
+  yield Part("Survivors and their average", _losses(options, problem, params))
   if any(name in INTEGERS for name in options.schemes):
-    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, last))
+    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, params))
   if options.masked_clients is not None:
     yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
   yield Part("The publication's comparison", _claims())
@@ -206,75 +191,24 @@ with --dropout_models=by_size it does, and that tells of itself.
 {statements.not_covered("the test examples")}"""
 
 
-def _updates(options: Any, problem: LearningProblem, params: Any) -> Any:
-  """All clients' updates from these parameters, of a fixed order of their examples."""
-  return updates_of(options, problem, problem.num_users)(jax.random.key(options.data_seed), params)
+def _losses(options: Any, problem: LearningProblem, params: Any) -> str:
+  return f"""{errors.DRAWS} rounds each, without noise, from the last model of the first run. The
+error of the survivors' average is by the length of everybody's average. Its bias is the mean error;
+what chance leaves of so many rounds is taken off. Diagnostics: no guarantee covers this table.
 
-
-def _losses(options: Any, problem: LearningProblem, last: dict[str, Any]) -> str:
-  lines_of_table = []
-  flat = jax.vmap(lambda update: ravel_pytree(update)[0])(
-    _updates(options, problem, next(iter(last.values())))
-  )
-  for model, rate in itertools.product(options.dropout_models, options.dropouts):
-    lost = dropout_of(options, problem, model, rate, 0)
-    found = errors.losses(flat, errors.draws(lost, jax.random.key(options.data_seed), _DRAWS))
-    lines_of_table.append(
-      [
-        LOST[model],
-        percent(rate, 0),
-        f"{found.survivors.mean():.0f} ± {found.survivors.std():.0f}",
-        f"{found.survivors.min()} to {found.survivors.max()}",
-        percent(found.bias),
-        percent(found.error),
-      ]
-    )
-  header = [
-    "who is lost",
-    "clients lost",
-    "survivors, mean ± stddev",
-    "least and most",
-    "bias of the average",
-    "error of one round's average",
-  ]
-  return f"""{_DRAWS} rounds each, without noise, from the last model of the first run. The error of
-the survivors' average is by the length of everybody's average; its bias is the mean error, what
-chance leaves of so many rounds taken off. Diagnostics: no guarantee covers this table.
-
-{table(header, lines_of_table)}"""
+{errors.losses_table(options, problem, params)}"""
 
 
 def _floats_and_integers(
-  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], last: dict[str, Any]
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], params: Any
 ) -> str:
-  updates = _updates(options, problem, next(iter(last.values())))
-  by_setting = {row["setting"]: row for row in rows}
-  lines_of_table = []
-  for line, rate in itertools.product(lines(options), options.dropouts):
-    query = query_of(options, problem, plan, line.scheme)
-    lost = dropout_of(options, problem, line.dropout_model, rate, num_calibrations(query))
-    measured = []
-    for number in range(_NOISES):
-      begin, lost_key, key = jax.random.split(jax.random.fold_in(jax.random.key(0), number), 3)
-      present, _ = lost.sample(lost_key, lost.init(begin))
-      measured.append(errors.noise_of(query, key, updates, present) / options.clip_norm)
-    row = by_setting[f"{line.name}_{rate:g}"]
-    lines_of_table.append(
-      [
-        row["label"],
-        f"{np.sqrt(np.mean(np.square(measured))):.3f}",
-        epsilon(row["server"]),
-        f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
-        percent(row["test_accuracy"]),
-      ]
-    )
-  header = ["run", "error of a round's sum / C", "ε against the server", "abandoned", "accuracy"]
+  integers = rounded_up(plan.grid_stddev or 0.0, 4)
   return f"""The error is the root mean square per weight of what noise, and rounding to integers,
-add to a round's sum: measured in {_NOISES} rounds from the last model of the first run. Planned
-were {plan.noise_multiplier:.3f} for floats and {plan.grid_stddev or 0:.3f} for integers, whose
-bound is larger. A diagnostic, which no guarantee covers.
+add to a round's sum: measured in {errors.NOISES} rounds from the last model of the first run,
+whether or not they would be abandoned. Planned were {rounded_up(plan.noise_multiplier, 4)} for
+floats and {integers} for integers, whose bound is larger. A diagnostic, which no guarantee covers.
 
-{table(header, lines_of_table)}"""
+{errors.noise_table(options, problem, plan, rows, params)}"""
 
 
 def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
@@ -284,8 +218,9 @@ def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: Nois
   return f"""The first {options.masked_clients} users, the planned z, one repetition. A report and a
 calibration are integers of {options.modulus_bits} bits with Skellam noise, under masks shared with
 neighbours; one sum of both opens, if enough neighbours of every client answer. A round with fewer
-than {options.min_clients} clients at a stage is abandoned. Seconds are of all parties' work, on one
-processor, without network and key agreement.
+than {options.min_clients} clients at a stage is abandoned. A client sends a
+report and a calibration. Milliseconds are the processor's, of all parties' work by the number of
+clients, without network and key agreement.
 
 {masked.masked_table(options, problem, rows)}"""
 

@@ -69,6 +69,7 @@ def test_losses_during_the_calibration_and_dishonest_clients():
   assert dishonest == pytest.approx(privacy.epsilon("no calibration", "server", 0.5), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_several_dropout_models_are_settings_of_their_own(tmp_path):
   path = tmp_path / "run"
   run(
@@ -108,6 +109,7 @@ def test_survivors_of_clients_that_differ_in_their_losses_are_biased():
   assert abs(found.survivors.mean() - 0.8 * n) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["calibrated", "integers_calibrated"])
 def test_the_measured_noise_is_that_of_the_plan(name):
   options = client_dropout.ClientDropoutOptions(
@@ -139,7 +141,7 @@ def test_a_run_of_every_scheme(tmp_path):
   path = tmp_path / "run"
   printed = run(
     path,
-    schemes=("uncalibrated", "outside", "integers", "integers_calibrated"),
+    schemes=("uncalibrated", "outside", "integers_calibrated"),
     dropouts=(0.3,),
     max_epsilon=4.2,
   )
@@ -155,10 +157,12 @@ def test_a_run_of_every_scheme(tmp_path):
   assert calibrated["multiplier"] == pytest.approx(planned, rel=1e-6)
   assert rows["integers_calibrated_0.3"]["multiplier"] == pytest.approx(planned, rel=1e-3)
   assert calibrated["server"] > calibrated["central"]["epsilon"]
-  for name in ("uncalibrated_0.3", "integers_0.3"):
-    assert 0.5 * planned < rows[name]["multiplier"] < 0.97 * planned
+  uncalibrated = rows["uncalibrated_0.3"]
+  assert 0.5 * planned < uncalibrated["multiplier"] < 0.97 * planned
+  assert uncalibrated["readers_by_pld"] < uncalibrated["server"]
+  assert row_of(results, "uncalibrated_0.3")["stopped"]  # what is under-noised costs more
+  for name in ("uncalibrated_0.3", "integers_calibrated_0.3"):
     assert rows[name]["server"] == rows[name]["central"]["epsilon"]
-    assert row_of(results, name)["stopped"]  # by the budget: what is under-noised costs more
   for name in ("outside_0.3", "integers_calibrated_0.3"):
     assert not row_of(results, name)["stopped"]
   report = (path / "report.md").read_text()
