@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from matplotlib.figure import Figure
 
 from experiments.client_dropout.settings import (
   LOST,
@@ -24,6 +25,7 @@ from experiments.client_dropout.settings import (
   updates_of,
 )
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp.federated.dropout import DropoutModel, stage_counts
@@ -152,6 +154,31 @@ def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:
     "error of one round's average",
   ]
   return table(header, rows)
+
+
+def survivors_figure(options: Any, problem: LearningProblem) -> Figure:
+  """The numbers of survivors over the rounds of a run, of each dropout model, and the floor."""
+  rate = max(options.dropouts)
+  made, axes = plots.figure("rounds", "survivors", f"{percent(rate, 0)} of the clients lost")
+  looks = style.distinct([LOST[model] for model in options.dropout_models])
+  rounds = range(1, options.num_rounds + 1)
+  for model in options.dropout_models:
+    lost = dropout_of(options, problem, model, rate, 0)
+    begin, key = jax.random.split(jax.random.key(options.data_seed))
+    counts = _survivors(lost, begin, jax.random.split(key, options.num_rounds))
+    axes.plot(rounds, np.asarray(counts), label=LOST[model], **looks[LOST[model]])
+  axes.axhline(options.min_clients, color="grey", linestyle=":", label="floor")
+  return made
+
+
+def _survivors(lost: DropoutModel, begin: jax.Array, keys: jax.Array) -> jax.Array:
+  """How many report in each round of one run."""
+
+  def one(state, key):
+    present, state = lost.sample(key, state)
+    return state, jnp.sum(present[0])
+
+  return jax.lax.scan(one, lost.init(begin), keys)[1]
 
 
 def noise_table(

@@ -62,7 +62,8 @@ def _parts(
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
   params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
-  yield Part("Survivors and their average", _losses(options, problem, params))
+  survivors = {"survivors_over_rounds": errors.survivors_figure(options, problem)}
+  yield Part("Survivors and their average", _losses(options, problem, params), survivors)
   if any(name in INTEGERS for name in options.schemes):
     yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, params))
   if options.masked_clients is not None:
