@@ -167,7 +167,7 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
 def _title(options: Any) -> str:
   data = f"{options.dataset} ({options.partition})"
   lost = ", ".join(LOST[name] for name in options.dropout_models)
-  return statements.marked(f"Client dropout, {data}, lost {lost}", options)
+  return statements.marked(f"Client dropout, {data}, lost: {lost}", options)
 
 
 def _compared(options: Any, plan: NoisePlan) -> str:
