@@ -7,14 +7,13 @@ Clients report integers with Skellam noise under masks, and calibrate under mask
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.client_dropout.settings import local_training
+from experiments.client_dropout.settings import updates_of
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp import accounting, random
@@ -23,7 +22,6 @@ from jdp.federated import dropout, masked_round, secure_aggregation
 from jdp.federated.dropout.dropout_models import stage_counts
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import DurableLedger
-from jdp.numerics import vectors
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries import discrete_sum
 
@@ -42,7 +40,7 @@ def trained(
   problem: LearningProblem,
   noise_multiplier: float,
   folder: pathlib.Path,
-  rate: float,
+  case: tuple[float, float],
 ) -> dict[str, Any]:
   """A training of the first `--masked_clients` users, calibrated once.
 
@@ -51,22 +49,26 @@ def trained(
     problem: what is learnt.
     noise_multiplier: z, planned.
     folder: gets the ledger.
-    rate: share of clients lost before they report.
+    case: share of a client's neighbours that must answer, share of clients lost before they report.
 
   Returns:
-    The row of results: "rate", "opened" (the number of rounds whose sum opened), "accuracy",
-    "epsilon" against the server and "seconds" (the median of a round's aggregation).
+    The row of results: "threshold" (a number of neighbours), "rate", "opened" (the number of rounds
+    whose sum opened), "accuracy", "epsilon" against the server and "seconds" (the median of a
+    round's aggregation).
   """
   n, bound, bits = options.masked_clients, options.clip_norm, options.modulus_bits
+  share, rate = case
+  degree = options.masked_neighbours or neighbours(n)
+  threshold = max(1, math.ceil(share * degree))
   params = problem.init(jax.random.key(options.init_seed))
   query = discrete_sum(
     params, bound, noise_multiplier * bound, num_clients=n, modulus_bits=bits, noise="skellam"
   )
-  protocol = secure_aggregation(n, neighbours(n), neighbours(n) // 2, bits)
+  protocol = secure_aggregation(n, degree, threshold, bits)
   run = masked_round(query, protocol, min_clients=options.min_clients)
-  state, updates = query.init(params), _updates(options, problem)
+  state, updates = query.init(params), updates_of(options, problem, n)
   lost = dropout.with_calibrations(dropout.independent(n, rate), [options.calibration_dropout])
-  path = folder / f"masked_{rate:g}.jsonl"
+  path = folder / f"masked_{threshold}_{rate:g}.jsonl"
   path.unlink(missing_ok=True)  # of a process that was killed before it released anything
   ledger = DurableLedger(path, path.stem)
   public, secret = jax.random.key(options.data_seed), random.secure_key()
@@ -86,26 +88,13 @@ def trained(
   spent = ledger.ledger
   ledger.close()
   return {
+    "threshold": threshold,
     "rate": rate,
     "opened": sum(count for _, count in spent.entries),
     "accuracy": float(problem.evaluate(params)[problem.headline]),
     "epsilon": accounting.epsilon(spent, options.delta),
     "seconds": float(np.median(seconds)),
   }
-
-
-def _updates(options: Any, problem: LearningProblem) -> Callable[[jax.Array, Any], Any]:
-  """(key, parameters) -> the updates of all clients that take part, clipped."""
-  local_update = local_training(options, problem)
-  clients = jax.tree.map(lambda x: x[: options.masked_clients], problem.clients)
-  project = partial(vectors.clip, max_norm=options.clip_norm)
-
-  @jax.jit
-  def updates(key, params):
-    keys = jax.random.split(key, options.masked_clients)
-    return jax.vmap(lambda key, client: local_update(key, params, client, project))(keys, clients)
-
-  return updates
 
 
 def _event(num_clients: int, query: SkellamSum) -> Round:
@@ -117,25 +106,27 @@ def _event(num_clients: int, query: SkellamSum) -> Round:
 def masked_table(options: Any, problem: LearningProblem, rows: Iterable[Mapping[str, Any]]) -> str:
   """What opened, its guarantee, and what it cost."""
   size = randomized_hadamard(problem.dim).dim * options.modulus_bits / 8 / 1000
-  degree = neighbours(options.masked_clients)
+  degree = options.masked_neighbours or neighbours(options.masked_clients)
   header = [
+    "must answer",
     "clients lost",
     "sums opened",
     "ε against the server",
     "test accuracy",
-    "kB sent: report, calibration",
-    "masks drawn",
-    "seconds a round",
+    "kB a client sends",
+    "masks it draws",
+    "ms a client",
   ]
   lines = (
     [
+      f"{row['threshold']} of {degree}",
       percent(row["rate"], 0),
       f"{row['opened']} of {options.masked_rounds}",
       epsilon(row["epsilon"]),
       percent(row["accuracy"]),
-      f"{size:.1f}, {size:.1f}",
-      f"{degree + 1}, {degree + 2}",
-      f"{row['seconds']:.2f}",
+      f"{2 * size:.1f}",
+      f"{2 * degree + 3}",
+      f"{1000 * row['seconds'] / options.masked_clients:.2f}",
     ]
     for row in rows
   )

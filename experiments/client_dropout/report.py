@@ -1,5 +1,6 @@
 """The report of client dropout: trained runs, then each scheme's cost at the published setting."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,18 +9,24 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.client_dropout import masked, privacy
-from experiments.client_dropout.settings import LABELS, NoisePlan
+from experiments.client_dropout import errors, masked, privacy
+from experiments.client_dropout.settings import INTEGERS, LABELS, LOST, NoisePlan, lines
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
-from experiments.runner.reports.summary import Row, curves, summarise, write_results
+from experiments.runner.reports.summary import (
+  Row,
+  curves,
+  last_params,
+  summarise,
+  write_results,
+)
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
-from jdp.events import DiscreteGaussianSum, DistributedGaussianSum
+from jdp.events import DistributedGaussianSum, SkellamSum
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.distributed.integer_sums import Grid
@@ -54,6 +61,11 @@ def _parts(
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
+  params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
+  survivors = {"survivors_over_rounds": errors.survivors_figure(options, problem)}
+  yield Part("Survivors and their average", _losses(options, problem, params), survivors)
+  if any(name in INTEGERS for name in options.schemes):
+    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, params))
   if options.masked_clients is not None:
     yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
   yield Part("The publication's comparison", _claims())
@@ -67,13 +79,14 @@ def _parts(
 def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
   """What a setting's ledgers say.
 
-  These are its realised noise, the worst epsilon against the server, and the number of abandoned
-  rounds.
+  These are its realised noise, the worst epsilons against the server and (by loss distributions)
+  the models' readers, and the number of abandoned rounds.
   """
   spent = [
     finished_ledger(workdir.path / row["setting"] / str(seed)) for seed in range(row["seeds"])
   ]
   server = max(accounting.epsilon(one, delta, observer=Observer.SERVER) for one in spent)
+  by_pld = partial(accounting.epsilon, delta=delta, observer=Observer.MODEL, accountant="pld")
   rounds: list[Any] = [entry for one in spent for entry in one.entries]
   events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
   variances = np.array([_multiplier(query) ** 2 for query, _ in events])
@@ -86,13 +99,14 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
     if kept.any()
     else None,
     "server": server if math.isfinite(server) else None,
+    "readers_by_pld": max(by_pld(one) for one in spent),
     "abandoned": int(counts[~kept].sum()),
   }
 
 
-def _multiplier(query: DistributedGaussianSum | DiscreteGaussianSum) -> float:
-  if isinstance(query, DiscreteGaussianSum):
-    return float(query.share_stddev) * int(query.num_shares) ** 0.5 / float(query.l2_norm)
+def _multiplier(query: DistributedGaussianSum | SkellamSum) -> float:
+  if isinstance(query, SkellamSum):
+    return (query.share_variance * int(query.num_shares)) ** 0.5 / query.l2_norm
   return float(query.stddev) / float(query.clip_norm)
 
 
@@ -100,7 +114,8 @@ def _table(rows: Sequence[Row]) -> str:
   header = [
     "run",
     "realised z",
-    "ε against the models' readers",
+    "ε against readers of the models",
+    "by PLD",
     "ε against the server",
     "abandoned",
     "test accuracy",
@@ -110,6 +125,7 @@ def _table(rows: Sequence[Row]) -> str:
       row["label"],
       "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
       statements.short(row["central"]),
+      epsilon(row["readers_by_pld"]),
       epsilon(row["server"]),
       f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
       percent(row["test_accuracy"]),
@@ -139,16 +155,19 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
   figure, axes = plots.figure("clients lost", "", _title(options))
   style.percent(axes.xaxis)
   style.metric_axis(axes.yaxis, "test_accuracy")
-  looks = style.series([LABELS[name] for name in options.schemes])
-  for name in options.schemes:
+  found = lines(options)
+  labels = {line.name: f"{LABELS[line.scheme]}{line.lost}" for line in found}
+  looks = style.series(list(labels.values()))
+  for name, label in labels.items():
     own = [row["test_accuracy"] for row in rows if row["setting"].rpartition("_")[0] == name]
-    plots.points(axes, options.dropouts, own, LABELS[name], looks[LABELS[name]])
+    plots.points(axes, options.dropouts, own, label, looks[label])
   return figure
 
 
 def _title(options: Any) -> str:
   data = f"{options.dataset} ({options.partition})"
-  return statements.marked(f"Client dropout, {data}, {options.dropout_model}", options)
+  lost = ", ".join(LOST[name] for name in options.dropout_models)
+  return statements.marked(f"Client dropout, {data}, lost: {lost}", options)
 
 
 def _compared(options: Any, plan: NoisePlan) -> str:
@@ -164,7 +183,7 @@ def _guaranteed(rows: Sequence[Row], results: Sequence[Row]) -> str:
 still added), given who took part when; by Rényi accounting from the run's `ledger.jsonl`. The
 server follows the protocol and sees sums only: secure aggregation is assumed here, not run. All
 clients add their noise: for those who do not, see below. Who vanishes must not depend on the data;
-with --dropout_model=by_size it does, and that tells of itself.
+with --dropout_models=by_size it does, and that tells of itself.
 
 {statements.guarantees(rows, "central")}
 
@@ -173,14 +192,36 @@ with --dropout_model=by_size it does, and that tells of itself.
 {statements.not_covered("the test examples")}"""
 
 
+def _losses(options: Any, problem: LearningProblem, params: Any) -> str:
+  return f"""{errors.DRAWS} rounds each, without noise, from the last model of the first run. The
+error of the survivors' average is by the length of everybody's average. Its bias is the mean error;
+what chance leaves of so many rounds is taken off. Diagnostics: no guarantee covers this table.
+
+{errors.losses_table(options, problem, params)}"""
+
+
+def _floats_and_integers(
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], params: Any
+) -> str:
+  integers = rounded_up(plan.grid_stddev or 0.0, 4)
+  return f"""The error is the root mean square per weight of what noise, and rounding to integers,
+add to a round's sum: measured in {errors.NOISES} rounds from the last model of the first run,
+whether or not they would be abandoned. Planned were {rounded_up(plan.noise_multiplier, 4)} for
+floats and {integers} for integers, whose bound is larger. A diagnostic, which no guarantee covers.
+
+{errors.noise_table(options, problem, plan, rows, params)}"""
+
+
 def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   train = partial(masked.trained, options, problem, plan.noise_multiplier, workdir.path)
-  rows = kept_rows(options.dropouts, train, workdir.path / "masked.jsonl")
+  cases = list(itertools.product(options.masked_thresholds, options.dropouts))
+  rows = kept_rows(cases, train, workdir.path / "masked.jsonl")
   return f"""The first {options.masked_clients} users, the planned z, one repetition. A report and a
 calibration are integers of {options.modulus_bits} bits with Skellam noise, under masks shared with
-{masked.neighbours(options.masked_clients)} neighbours; one sum of both opens. A round with fewer
-than {options.min_clients} clients at a stage is abandoned. Seconds are of all parties' work, on one
-processor, without network and key agreement.
+neighbours; one sum of both opens, if enough neighbours of every client answer. A round with fewer
+than {options.min_clients} clients at a stage is abandoned. A client sends a
+report and a calibration. Milliseconds are the processor's, of all parties' work by the number of
+clients, without network and key agreement.
 
 {masked.masked_table(options, problem, rows)}"""
 
@@ -237,7 +278,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
     "examples of a user": f"{'' if problem.equal else 'up to '}{problem.sizes.max()}",
     "model": f"{options.model}, {problem.dim} parameters",
-    "dropout": options.dropout_model,
+    "dropout": ", ".join(LOST[name] for name in options.dropout_models),
     "local training": training,
     "noise multiplier z, planned": rounded_up(plan.noise_multiplier, 4),
     **({} if plan.grid is None else {"integers": _integers(options, plan.grid)}),
@@ -246,8 +287,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   }
   return f"""Accuracy on the test examples, of the last model of each run. Means over repetitions,
 each with its own initial model, dropout and noise; ± is the 95 % interval of Student's t. The
-clients' noise was drawn at once, from the exact distribution of its sum (integers: share by
-share).
+clients' noise was drawn at once, from the exact distribution of its sum.
 
 {properties(facts)}"""
 

@@ -1,6 +1,7 @@
 """What the client-dropout experiment compares: noise schemes and dropout models."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,29 +18,32 @@ from jdp import _validate, accounting
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.guarantees import Unit
+from jdp.numerics import vectors
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries import (
-  SumQuery,
   calibrated,
   central,
-  discrete_sum,
+  distributed_integers,
   distributed_sum,
   excess,
   uncalibrated,
 )
-from jdp.queries.distributed import DistributedSum
+from jdp.queries.distributed import DistributedSum, IntegerSum
 from jdp.queries.distributed.integer_sums import Grid, plan_grid
 from jdp.queries.distributed.noise_schemes import NoiseScheme
 
-INTEGERS = "integers"
+# The number of calibrations of each scheme of integers.
+INTEGERS = {"integers": 0, "integers_calibrated": 1}
 LABELS = {
   "uncalibrated": "no calibration",
   "calibrated": "calibration inside",
   "outside": "calibration outside",
   "excess": "excess noise removed",
   "central": "central noise",
-  INTEGERS: "integers uncalibrated",
+  "integers": "integers uncalibrated",
+  "integers_calibrated": "integers calibrated",
 }
+LOST = {"independent": "anybody", "bursty": "in bursts", "by_size": "by size"}
 _count = partial(_validate.integer, 1)
 # The grid depends on the noise, and the noise on the grid's bound. Each step of the fixed-point
 # iteration gains a digit or more.
@@ -54,22 +58,23 @@ class DropoutOptions:
 
   schemes: tuple[str, ...] = option(
     ("uncalibrated", "calibrated"),
-    "Who adds which noise; a run for each, and dropout.",
+    "Who adds which noise; a run for each, and dropout model, and dropout.",
     choices=tuple(LABELS),
   )
   dropouts: tuple[float, ...] = option(
     (0.0, 0.3), "Shares of clients lost.", check=_validate.probability
   )
-  dropout_model: str = option(
-    "independent",
-    "Who is lost: anybody; anybody for several rounds; clients with more data more often.",
-    choices=("independent", "bursty", "by_size"),
+  dropout_models: tuple[str, ...] = option(
+    ("independent",),
+    "Who is lost: anybody; groups of clients for several rounds; clients with more data more "
+    "often.",
+    choices=tuple(LOST),
   )
-  mean_rounds: float | None = option(
-    5.0,
-    "Rounds for which a client is away.",
-    check=_validate.positive,
-    when={"dropout_model": ("bursty",)},
+  mean_rounds: float = option(
+    5.0, "Rounds for which a group is away (bursty).", check=_validate.positive
+  )
+  burst_clients: int = option(
+    1, "Clients of a group, who leave and return together (bursty).", check=_count
   )
   calibration_dropout: float = option(
     0.0,
@@ -111,6 +116,16 @@ class DropoutOptions:
     most=10_000,
   )
   masked_rounds: int = option(10, "Rounds of that training.", check=_count)
+  masked_neighbours: int | None = option(
+    None,
+    "Clients that one shares masks with there: an even number. Default: 2 log2 of their number.",
+    check=partial(_validate.integer, 2),
+  )
+  masked_thresholds: tuple[float, ...] = option(
+    (0.5,),
+    "Shares of a client's neighbours that must answer for the sum to open; a training for each.",
+    check=_validate.probability,
+  )
   local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
   local_epochs: int = option(1, "Passes over the client's examples.", check=_count)
   local_batch_size: int = option(
@@ -148,7 +163,8 @@ def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
     z = accounting.calibrate_noise_multiplier(
       options.target_epsilon, options.delta, 1.0, options.num_rounds
     )
-  grid, stddev = _fit_grid(options, problem, z) if INTEGERS in options.schemes else (None, None)
+  integers = any(name in INTEGERS for name in options.schemes)
+  grid, stddev = _fit_grid(options, problem, z) if integers else (None, None)
   return NoisePlan(problem.num_users, z, grid, stddev)
 
 
@@ -157,8 +173,9 @@ def _fit_grid(options: Any, problem: LearningProblem, z: float) -> tuple[Grid, f
   stddev = z
   for _ in range(_ITERATIONS):
     grid = plan_grid(
-      dim, 1.0, stddev, num_clients=problem.num_users, modulus_bits=options.modulus_bits
-    )
+      dim, 1.0, stddev, num_clients=problem.num_users, modulus_bits=options.modulus_bits,
+      noise="skellam",
+    )  # fmt: skip
     stddev = z * grid.l2_norm * grid.spacing
   return grid, stddev
 
@@ -171,7 +188,6 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
     "outside": partial(calibrated, inside=False),
     "excess": partial(excess, options.max_dropout),
     "central": central,
-    INTEGERS: uncalibrated,
   }
   return made[name]()
 
@@ -193,24 +209,23 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
     ValueError: if the dropout model or the integers cannot be made as the options ask.
   """
   settings = []
-  for name in options.schemes:
-    query = _query(options, problem, plan, name)
+  for line in lines(options):
+    query = query_of(options, problem, plan, line.scheme)
     for rate in options.dropouts:
       make = partial(
         client_dropout,
         local_training(options, problem),
         query,
-        _dropout(options, problem, rate, scheme_of(options, name).num_calibrations),
+        dropout_of(options, problem, line.dropout_model, rate, num_calibrations(query)),
         optax.sgd(1.0),
         num_clients=plan.num_clients,
         local_clip_norm=options.clip_norm,
         diagnose=options.diagnostics,
       )
-      label = f"{LABELS[name]} ({percent(rate, 0)} lost)"
       settings.append(
         Setting(
-          f"{name}_{rate:g}",
-          label,
+          f"{line.name}_{rate:g}",
+          f"{LABELS[line.scheme]} ({percent(rate, 0)} lost{line.lost})",
           make(**layout_of(options)),
           public=problem.public(Unit.USER),
           make=make,
@@ -219,28 +234,83 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
   return settings
 
 
-def _query(
+class Line(NamedTuple):
+  """The settings that differ in the rate of dropout alone.
+
+  Attributes:
+    name: what their folders' names begin with.
+    scheme: who adds which noise.
+    dropout_model: who is lost.
+    lost: what a label says of that, where it is not the same for all.
+  """
+
+  name: str
+  scheme: str
+  dropout_model: str
+  lost: str
+
+
+def lines(options: Any) -> list[Line]:
+  """The pairs of a scheme and a dropout model, in the order of the settings."""
+  models = options.dropout_models
+  if len(models) == 1:
+    return [Line(scheme, scheme, models[0], "") for scheme in options.schemes]
+  pairs = itertools.product(models, options.schemes)
+  return [Line(f"{scheme}_{model}", scheme, model, f", {LOST[model]}") for model, scheme in pairs]
+
+
+def query_of(
   options: Any, problem: LearningProblem, plan: NoisePlan, name: str
-) -> DistributedSum | SumQuery:
+) -> DistributedSum | IntegerSum:
+  """The sum with the noise of the scheme of that name."""
   c = options.clip_norm
-  if name != INTEGERS:
+  if name not in INTEGERS:
     scheme = scheme_of(options, name)
     return distributed_sum(c, plan.noise_multiplier, scheme, min_clients=options.min_clients)
-  record = jax.eval_shape(problem.init, jax.random.key(0))
-  bits = options.modulus_bits
-  return discrete_sum(
-    record, c, plan.grid_stddev * c, num_clients=plan.num_clients, modulus_bits=bits
+  return distributed_integers(
+    jax.eval_shape(problem.init, jax.random.key(0)),
+    c,
+    plan.grid_stddev * c,
+    num_clients=plan.num_clients,
+    num_calibrations=INTEGERS[name],
+    min_clients=options.min_clients,
+    modulus_bits=options.modulus_bits,
   )
 
 
-def _dropout(
-  options: Any, problem: LearningProblem, rate: float, calibrations: int
+def num_calibrations(query: DistributedSum | IntegerSum) -> int:
+  """How often survivors are asked again."""
+  return query.num_calibrations if isinstance(query, IntegerSum) else query.scheme.num_calibrations
+
+
+def dropout_of(
+  options: Any, problem: LearningProblem, name: str, rate: float, calibrations: int
 ) -> dropout.DropoutModel:
+  """Who is lost before the report and before so many calibrations."""
+  n = problem.num_users
   make = {
-    "independent": lambda: dropout.independent(problem.num_users, rate),
-    "bursty": lambda: dropout.bursty(problem.num_users, rate, options.mean_rounds),
+    "independent": lambda: dropout.independent(n, rate),
+    "bursty": lambda: dropout.bursty(
+      n, rate, options.mean_rounds, group_size=options.burst_clients
+    ),
     "by_size": lambda: dropout.by_size(problem.sizes.tolist(), rate),
   }
-  return dropout.with_calibrations(
-    make[options.dropout_model](), [options.calibration_dropout] * calibrations
-  )
+  return dropout.with_calibrations(make[name](), [options.calibration_dropout] * calibrations)
+
+
+def updates_of(
+  options: Any, problem: LearningProblem, num_clients: int
+) -> Callable[[jax.Array, Any], Any]:
+  """(key, parameters) -> the clipped updates of the first so many clients, [clients, ...]."""
+  local_update = local_training(options, problem)
+  clients = jax.tree.map(lambda x: x[:num_clients], problem.clients)
+  project = partial(vectors.clip, max_norm=options.clip_norm)
+
+  @jax.jit
+  def updates(key, params):
+    keys = jax.random.split(key, num_clients)
+    return jax.lax.map(
+      lambda pair: local_update(pair[0], params, pair[1], project), (keys, clients), batch_size=50
+    )
+
+  return updates

@@ -190,6 +190,8 @@ def _discrete_gaussian_sum(
 
 
 def _skellam_sum(query: SkellamSum, relation: Relation, declared: Relation) -> DominatingPair:
+  if not query.released:
+    return DominatingPair(PURE, (0.0,))
   factor = _relative_sensitivity(query, relation)
   variance = query.share_variance * _real(int(query.num_shares)) if query.num_shares else 0.0
   distances = factor * query.l2_norm, factor * query.l1_norm

@@ -211,6 +211,7 @@ class SkellamSum(EventBase):
     share_variance: The variance of one share. Zero means no privacy.
     num_shares: How many shares the released sum held. Without any there is no privacy.
     rounded: As for `DiscreteGaussianSum`.
+    released: As for `DistributedGaussianSum`.
   """
 
   l2_norm: float
@@ -218,6 +219,7 @@ class SkellamSum(EventBase):
   share_variance: float
   num_shares: int | jax.Array
   rounded: bool = False
+  released: bool | jax.Array = True
 
   def __post_init__(self):
     _validate.positive(l2_norm=self.l2_norm, l1_norm=self.l1_norm)

@@ -4,6 +4,7 @@ from jdp.queries import registry
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
 from jdp.queries.correlated_sum import correlated_gaussian_sum
+from jdp.queries.distributed.calibrated_integers import distributed_integers
 from jdp.queries.distributed.float_sums import distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
@@ -24,6 +25,7 @@ __all__ = [
   "correlated_gaussian_sum",
   "dimension_adjusted_noise",
   "discrete_sum",
+  "distributed_integers",
   "distributed_sum",
   "excess",
   "gaussian_sum",

@@ -27,6 +27,7 @@ from jdp.numerics.dither import dithered
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.correlated_sum import correlated_gaussian_sum
+from jdp.queries.distributed.calibrated_integers import IntegerSum, distributed_integers
 from jdp.queries.distributed.float_sums import DistributedSum, distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import uncalibrated
@@ -112,6 +113,16 @@ def _distributed_as_query(query: DistributedSum, num_clients: int) -> SumQuery:
     return result, events.model, state
 
   return SumQuery(lambda record: (), preprocess, finalize)
+
+
+def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
+  """The sum of all clients that were announced, calibrated, as one query."""
+
+  def finalize(key, state, total):
+    counts = jnp.full(query.num_calibrations + 2, num_clients, jnp.int32)
+    return query.finalize(state, total + query.noise(key, counts), counts)
+
+  return SumQuery(query.init, query.encode, finalize)
 
 
 def _reference_query(
@@ -232,6 +243,14 @@ def _register_own() -> None:
   among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE_RECORD, 1.0),)}
   register("discrete_gaussian", partial(integers, noise="gaussian"), **among)
   register("discrete_skellam", partial(integers, noise="skellam"), **among)
+  register(
+    "distributed_integers",
+    lambda: _integers_as_query(
+      distributed_integers(_LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12), 2
+    ),
+    factory=distributed_integers,
+    others=((-_LARGE_RECORD, 1.0),),
+  )
   register(
     "distributed",
     lambda: _distributed_as_query(distributed_sum(1.0, 1.0, uncalibrated()), 2),

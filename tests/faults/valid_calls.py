@@ -792,6 +792,7 @@ BY_FUNCTION = {
     "share_variance": 1.0,
     "num_shares": 3,
     "rounded": True,
+    "released": True,
   },
   "jdp.events.CorrelatedGaussianSum": {
     "strategy": "a strategy",
@@ -993,6 +994,13 @@ BY_FUNCTION = {
     "modulus_bits": 16,
     "max_wrap_probability": 1e-6,
     "noise": "gaussian",
+  },
+  "jdp.queries.distributed_integers": {
+    "record": np.ones(4, np.float32),
+    "num_calibrations": 1,
+    "min_clients": 2,
+    "modulus_bits": 16,
+    "max_wrap_probability": 1e-6,
   },
   "jdp.queries.distributed_sum": {"min_clients": 2},
   "jdp.queries.grouped": {

@@ -134,7 +134,9 @@ QUERIES = {
   DiscreteGaussianSum: lambda rng: DiscreteGaussianSum(
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, whole(rng)
   ),
-  SkellamSum: lambda rng: SkellamSum(positive(rng), positive(rng), number(rng), whole(rng, 0) - 1),
+  SkellamSum: lambda rng: SkellamSum(
+    positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, released=rng.uniform() < 0.9
+  ),
   CorrelatedGaussianSum: correlated,
 }
 SAMPLINGS = {

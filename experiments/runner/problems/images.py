@@ -52,12 +52,20 @@ class ClassificationOptions(DatasetOptions):
 
   partition: str = option(
     "iid",
-    "Users: random examples, two labels each, or the data's own (writers).",
-    choices=("iid", "label", "writer"),
+    "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
+    "many sizes; or the data's own (writers).",
+    choices=("iid", "label", "dirichlet", "writer"),
+  )
+  concentration: float | None = option(
+    1.0,
+    "Of the Dirichlet distribution. Small: a label is at few users.",
+    check=_validate.positive,
+    when={"partition": ("dirichlet",)},
   )
   examples_per_user: int | None = option(
     None,
-    "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
+    "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
+    "for label, 10 for dirichlet, all for writer.",
     check=partial(_validate.integer, 1),
   )
   num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
@@ -112,7 +120,7 @@ def image_problem(
     sizes=np.array([len(user) for user in users]),
     headline="test_accuracy",
     facts={},
-    equal=options.partition != "writer",
+    equal=options.partition in ("iid", "label"),
   )
   facts = {
     "data": f"{options.dataset}, partition {options.partition}",
@@ -158,6 +166,11 @@ def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) ->
     return data.partition_iid(rng, len(dataset.train.labels), size or 1)
   if options.partition == "label":
     return data.partition_by_label(rng, np.asarray(dataset.train.labels), size or 2)
+  if options.partition == "dirichlet":
+    labels = np.asarray(dataset.train.labels)
+    return data.partition_dirichlet(
+      rng, labels, max(1, len(labels) // (size or 10)), options.concentration
+    )
   if dataset.train_groups is None:
     raise ValueError(
       f"Expected data with writers for --partition=writer, got {options.dataset} without; "

@@ -36,6 +36,7 @@ from jdp.guarantees import Observer, Relation, Unit
 from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.queries import SumQuery
+from jdp.queries.distributed.calibrated_integers import IntegerSum
 from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.sampling.base import pack
 
@@ -72,7 +73,7 @@ class _Adapted(NamedTuple):
 @checked
 def client_dropout(
   local_update: LocalUpdate,
-  query: DistributedSum | SumQuery,
+  query: DistributedSum | IntegerSum | SumQuery,
   dropout: DropoutModel,
   optimizer: optax.GradientTransformation,
   *,
@@ -94,11 +95,12 @@ def client_dropout(
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).
-    query: a `distributed_sum`, whose noise is calibrated as its scheme says. Or a `discrete_sum`
-      for `num_clients`: integers with one share each, whose events count the shares that arrived.
-    dropout: who vanishes. A model of these clients, with as many calibrations as the query's scheme
-      has. It belongs to the simulation and is no secret. It is drawn from `data_key`, and its first
-      state from a fixed key.
+    query: a `distributed_sum`, whose noise is calibrated as its scheme says. Or integers for
+      `num_clients`: `distributed_integers`, with calibrations and a floor, or a `discrete_sum`, one
+      share each, whose events count the shares that arrived.
+    dropout: who vanishes. A model of these clients, with as many calibrations as the query has. It
+      belongs to the simulation and is no secret. It is drawn from `data_key`, and its first state
+      from a fixed key.
     optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
     num_clients: n. The number of clients announced.
@@ -106,7 +108,7 @@ def client_dropout(
       once, at the end, by the query. Privacy rests on the query's bound alone.
     draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is
       drawn at once, from the exact distribution of the sum. That is the same distribution, for a
-      fraction of the time. Integers always draw shares.
+      fraction of the time. A `discrete_sum` always draws shares, `distributed_integers` never.
     unit: what one client is.
     chunk_size: see `cohort_sum`.
     mesh: see `cohort_sum`.
@@ -154,12 +156,8 @@ def client_dropout(
   project = (
     no_projection if local_clip_norm is None else partial(vectors.clip, max_norm=local_clip_norm)
   )
-  stages = 1 + (query.scheme.num_calibrations if isinstance(query, DistributedSum) else 0)
-  adapted = (
-    _adapt_distributed_sum(query, draw_shares)
-    if isinstance(query, DistributedSum)
-    else _adapt_discrete_sum(query)
-  )
+  calibrations, adapted = _adapt(query, draw_shares)
+  stages = 1 + calibrations
 
   def client_fn(keys, params, client):
     examples, answered = client
@@ -187,7 +185,7 @@ def client_dropout(
     if present.shape != (stages, num_clients):
       raise ValueError(
         f"Expected a dropout model of {stages} stages and {num_clients} clients, got "
-        f"{present.shape}; set with_calibrations as the scheme has them."
+        f"{present.shape}; set with_calibrations as the query has them."
       )
     check_clients(num_clients, clients)
     numbers = stage_counts(present)
@@ -219,6 +217,17 @@ def _reporting(dropout: DropoutModel, num_clients: int) -> sampling.Sampler:
     capacity=num_clients,
     max_participations=None,
   )
+
+
+def _adapt(
+  query: DistributedSum | IntegerSum | SumQuery, draw_shares: bool
+) -> tuple[int, _Adapted]:
+  """The number of calibrations, and the query as `rounds` runs it."""
+  if isinstance(query, DistributedSum):
+    return query.scheme.num_calibrations, _adapt_distributed_sum(query, draw_shares)
+  if isinstance(query, IntegerSum):
+    return query.num_calibrations, _adapt_integer_sum(query)
+  return 0, _adapt_discrete_sum(query)
 
 
 def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> _Adapted:
@@ -257,6 +266,22 @@ def _adapt_discrete_sum(query: SumQuery) -> _Adapted:
 
   def finalize(key, state, total):
     result, event, inner = query.finalize(key, state.query, total)
+    return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
+
+  return _Adapted(
+    SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
+  )
+
+
+def _adapt_integer_sum(query: IntegerSum) -> _Adapted:
+  """A sum of `distributed_integers` as `rounds` runs it."""
+
+  def preprocess(key, state, record, weight):
+    return query.encode(key, state.query, record[0], weight)
+
+  def finalize(key, state, total):
+    noised = total + query.noise(key, state.counts)
+    result, event, inner = query.finalize(state.query, noised, state.counts)
     return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
 
   return _Adapted(

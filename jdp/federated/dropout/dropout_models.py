@@ -85,18 +85,34 @@ def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> Drop
 
 
 @checked
-def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
-  """Each client is away for a geometric number of rounds, `mean_rounds` on average.
+def bursty(
+  num_clients: int, rate: float, mean_rounds: float, *, group_size: int = 1
+) -> DropoutModel:
+  """Groups of clients are away for a geometric number of rounds, `mean_rounds` on average.
 
-  It is away in a fraction `rate` of all rounds. Each client follows a stationary Markov chain,
-  independently of the others. With mean_rounds = 1 / (1 - rate) it is `independent`.
+  A group is away in a fraction `rate` of all rounds. Each follows a stationary Markov chain,
+  independently of the others. With mean_rounds = 1 / (1 - rate) and groups of one it is
+  `independent`.
+
+  Args:
+    num_clients: n.
+    rate: the fraction of rounds.
+    mean_rounds: for which a group is away.
+    group_size: the clients that leave and return together. They are consecutive, and the last group
+      may be smaller. The number of survivors then has group_size times the variance.
 
   Raises:
     ValueError: if the rate is negative or not below 1, or mean_rounds is below 1 or too short for
-      the rate.
+      the rate. Also if group_size is no whole number >= 1.
+
+  >>> model = bursty(6, 0.5, 3.0, group_size=3)
+  >>> present, _ = model.sample(jax.random.key(0), model.init(jax.random.key(1)))
+  >>> len({bool(x) for x in present[0, :3]}), len({bool(x) for x in present[0, 3:]})
+  (1, 1)
   """
   _validate.in_range(1, _MOST_CLIENTS, num_clients=num_clients)
   _validate.in_range(1, 1e9, mean_rounds=mean_rounds)
+  _validate.integer(1, group_size=group_size)
   # In the long run as many leave as return: (1 - rate) * leave = rate / mean_rounds.
   leave = rate / (1 - rate) / mean_rounds if 0 <= rate < 1 else np.inf
   if not leave <= 1:
@@ -104,15 +120,16 @@ def bursty(num_clients: int, rate: float, mean_rounds: float) -> DropoutModel:
       f"Expected a rate in [0, mean_rounds / (1 + mean_rounds)], got {rate} with {mean_rounds} "
       "rounds."
     )
+  num_groups = -(-num_clients // group_size)
 
   def init(key):
-    return jax.random.bernoulli(key, rate, (num_clients,))
+    return jax.random.bernoulli(key, rate, (num_groups,))
 
   def sample(key, away):
     away = jax.random.bernoulli(
       key, jnp.where(away, jnp.float32(1 - 1 / mean_rounds), jnp.float32(leave))
     )
-    return ~away[None], away
+    return ~jnp.repeat(away, group_size)[None, :num_clients], away
 
   return DropoutModel(init, sample)
 

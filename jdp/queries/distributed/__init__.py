@@ -1,15 +1,18 @@
 """Sums whose noise the clients add: in floats, in integers, and who adds how much."""
 
+from jdp.queries.distributed.calibrated_integers import IntegerSum, distributed_integers
 from jdp.queries.distributed.float_sums import DistributedSum, RoundEvents, distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
 
 __all__ = [
   "DistributedSum",
+  "IntegerSum",
   "RoundEvents",
   "calibrated",
   "central",
   "discrete_sum",
+  "distributed_integers",
   "distributed_sum",
   "excess",
   "uncalibrated",

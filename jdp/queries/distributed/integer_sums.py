@@ -17,7 +17,8 @@ privacy.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ from jdp.events import DiscreteGaussianSum, SkellamSum
 from jdp.numerics import vectors
 from jdp.numerics.modular_arithmetic import centred, reduce
 from jdp.numerics.rotations import randomized_hadamard
-from jdp.queries.base import SumQuery
+from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import integer_distributions
 from jdp.random.discrete import discrete_gaussian, skellam
@@ -81,6 +82,22 @@ class DiscreteContribution(NamedTuple):
 
   integers: jax.Array
   shares: jax.Array
+
+
+class Encoding(NamedTuple):
+  """How records become integers, as pure functions.
+
+  Attributes:
+    grid: what the integers are.
+    dim: the padded dimension d.
+    encode: (key, state, record) -> int32 [d], clipped, rotated and rounded. It has no noise.
+    decode: (state, sum of such integers) -> float32 tree, structured as one record.
+  """
+
+  grid: Grid
+  dim: int
+  encode: Callable[[jax.Array, DiscreteState, PyTree], jax.Array]
+  decode: Callable[[DiscreteState, jax.Array], PyTree]
 
 
 @checked
@@ -139,14 +156,11 @@ def discrete_sum(
   (True, 1)
   """
   _validate.one_of(("gaussian", "skellam"), noise=noise)
-  flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record))
-  if not flat.size:
-    raise ValueError("Expected a record of numbers, got none; leave out what holds nothing.")
-  rotation = randomized_hadamard(flat.size)
-  grid = plan_grid(
-    rotation.dim, clip_norm, stddev, num_clients=num_clients, modulus_bits=modulus_bits,
+  code = encoding(
+    record, clip_norm, stddev, num_clients=num_clients, modulus_bits=modulus_bits,
     max_wrap_probability=max_wrap_probability, max_sum_norm=max_sum_norm, noise=noise,
   )  # fmt: skip
+  grid, dim = code.grid, code.dim
   share_stddev = stddev / grid.spacing / math.sqrt(num_clients)
   if noise == "gaussian" and num_clients > 1 and share_stddev < 0.5:
     raise ValueError(
@@ -160,44 +174,73 @@ def discrete_sum(
     else integer_distributions.skellam(share_stddev**2)
   )
 
-  def init(record):
-    del record
-    return DiscreteState(jnp.int32(0), jax.random.key_data(jax.random.key(0)))
-
-  def rotation_key(state):
-    return jax.random.fold_in(jax.random.wrap_key_data(state.rotation), state.step)
-
   def preprocess(key, state, record, weight):
     rounding_key, noise_key = jax.random.split(key)
-    clipped, _ = ravel_pytree(vectors.clip(record, clip_norm))
-    rotated = rotation.apply(rotation_key(state), clipped) / np.float32(grid.spacing)
-    integers = rounded(rounding_key, rotated, grid.l2_norm)
+    integers = code.encode(rounding_key, state, record)
     if noise == "gaussian":
-      integers += discrete_gaussian(noise_key, share_stddev, (rotation.dim,))
+      integers += discrete_gaussian(noise_key, share_stddev, (dim,))
     else:
-      integers += skellam(noise_key, share_stddev**2, (rotation.dim,))
+      integers += skellam(noise_key, share_stddev**2, (dim,))
     # The noise of an absent record is dropped too, and `shares` tells the event so.
     present = weight > 0
     return DiscreteContribution(jnp.where(present, integers, 0), present.astype(jnp.int32))
 
   def finalize(key, state, total):
     del key
-    # int32 sums wrap modulo 2^32, which 2^b divides.
-    integers = centred(reduce(total.integers, modulus_bits), modulus_bits)
-    result = rotation.invert(
-      rotation_key(state), integers.astype(jnp.float32) * np.float32(grid.spacing)
-    )
     event: DiscreteGaussianSum | SkellamSum
     if noise == "gaussian":
       event = DiscreteGaussianSum(
-        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, rotation.dim, rounded=True
+        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, dim, rounded=True
       )
     else:
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares, rounded=True)
-    return unravel(result), event, state._replace(step=state.step + 1)
+    return code.decode(state, total.integers), event, state._replace(step=state.step + 1)
 
   # `noise` is that of floats, and only integers were noised.
-  return SumQuery(init, preprocess, finalize, noise=0.0, takes_pairs=True)
+  return SumQuery(first_state, preprocess, finalize, noise=0.0, takes_pairs=True)
+
+
+def encoding(
+  record: Arrays, clip_norm: float, stddev: float, *, modulus_bits: int, **planned: Any
+) -> Encoding:
+  """How records become integers, and sums of integers records.
+
+  Args:
+    record: one record or its shapes.
+    clip_norm: C.
+    stddev: sigma.
+    modulus_bits: b.
+    **planned: further arguments of `plan_grid`.
+
+  Raises:
+    ValueError: if the record holds no number, or as `plan_grid`.
+  """
+  flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record))
+  if not flat.size:
+    raise ValueError("Expected a record of numbers, got none; leave out what holds nothing.")
+  rotation = randomized_hadamard(flat.size)
+  grid = plan_grid(rotation.dim, clip_norm, stddev, modulus_bits=modulus_bits, **planned)
+
+  def rotation_key(state):
+    return jax.random.fold_in(jax.random.wrap_key_data(state.rotation), state.step)
+
+  def encode(key, state, record):
+    clipped, _ = ravel_pytree(vectors.clip(record, clip_norm))
+    rotated = rotation.apply(rotation_key(state), clipped) / np.float32(grid.spacing)
+    return rounded(key, rotated, grid.l2_norm)
+
+  def decode(state, integers):
+    # int32 sums wrap modulo 2^32, which 2^b divides.
+    result = centred(reduce(integers, modulus_bits), modulus_bits).astype(jnp.float32)
+    return unravel(rotation.invert(rotation_key(state), result * np.float32(grid.spacing)))
+
+  return Encoding(grid, rotation.dim, encode, decode)
+
+
+def first_state(record: PyTree) -> DiscreteState:
+  """The state before the first round. Its rotation is from a fixed public key."""
+  del record
+  return DiscreteState(jnp.int32(0), jax.random.key_data(jax.random.key(0)))
 
 
 def plan_grid(

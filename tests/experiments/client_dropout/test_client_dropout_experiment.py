@@ -8,11 +8,14 @@ import json
 import math
 import types
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments.client_dropout import __main__ as client_dropout
-from experiments.client_dropout import masked, privacy
-from experiments.client_dropout.settings import LABELS, make_noise_plan
+from experiments.client_dropout import errors, masked, privacy
+from experiments.client_dropout.settings import LABELS, make_noise_plan, query_of
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from jdp import accounting, ledger
@@ -66,6 +69,65 @@ def test_losses_during_the_calibration_and_dishonest_clients():
   assert dishonest == pytest.approx(privacy.epsilon("no calibration", "server", 0.5), rel=1e-6)
 
 
+@pytest.mark.slow
+def test_several_dropout_models_are_settings_of_their_own(tmp_path):
+  path = tmp_path / "run"
+  run(
+    path,
+    schemes=("uncalibrated",),
+    dropouts=(0.3,),
+    dropout_models=("bursty", "by_size"),
+    burst_clients=30,
+    partition="dirichlet",
+    min_clients=40,
+    num_rounds=2,
+    eval_every=2,
+  )
+  results = json.loads((path / "results.json").read_text())
+  labels = {row["setting"]: row["label"] for row in results["summary"]}
+  assert labels == {
+    "uncalibrated_bursty_0.3": "no calibration (30 % lost, in bursts)",
+    "uncalibrated_by_size_0.3": "no calibration (30 % lost, by size)",
+  }
+  assert "Survivors and their average" in (path / "report.md").read_text()
+
+
+def test_survivors_of_clients_that_differ_in_their_losses_are_biased():
+  """Half of the clients are lost three times as often, and have another update."""
+  n, rounds = 200, 2000
+  updates = jnp.repeat(jnp.array([[1.0, 0.0], [1.0, 1.0]]), n // 2, axis=0)
+  rates = np.repeat([0.1, 0.3], n // 2)
+  present = jnp.asarray(np.random.default_rng(0).random((rounds, n)) > rates)
+  found = errors.losses(updates, present)
+  # Of the survivors 0.7 / 1.6 have the second one. To first order in 1 / n.
+  bias = abs(0.7 / 1.6 - 0.5) / math.hypot(1.0, 0.5)
+  # The mean over the rounds has a standard error of 0.0003; 1 / n adds 0.0001.
+  assert found.bias == pytest.approx(bias, abs=0.002)
+  assert found.error > found.bias
+  independent = jnp.asarray(np.random.default_rng(1).random((rounds, n)) > 0.2)
+  assert errors.losses(updates, independent).bias < 0.001
+  assert abs(found.survivors.mean() - 0.8 * n) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["calibrated", "integers_calibrated"])
+def test_the_measured_noise_is_that_of_the_plan(name):
+  options = client_dropout.ClientDropoutOptions(
+    schemes=(name,), noise_multiplier=4.0, examples_per_user=20
+  )
+  problem = client_dropout.image_problem(options, arrange=client_dropout.data.group)
+  plan = make_noise_plan(options, problem)
+  query = query_of(options, problem, plan, name)
+  n = problem.num_users
+  present = jnp.stack([jnp.arange(n) < n // 2] * 2)
+  updates = jax.tree.map(lambda x: jnp.zeros((n, *x.shape)), problem.init(jax.random.key(0)))
+  # Of 650 weights: a standard error of 2.8 %.
+  planned = plan.noise_multiplier if name == "calibrated" else plan.grid_stddev
+  assert errors.noise_of(query, jax.random.key(1), updates, present) == pytest.approx(
+    planned * options.clip_norm, rel=0.14
+  )
+
+
 def test_integers_get_the_noise_that_makes_them_cost_as_much():
   options = client_dropout.ClientDropoutOptions(schemes=("integers",), noise_multiplier=4.0)
   task = types.SimpleNamespace(num_users=100, dim=650)
@@ -79,9 +141,8 @@ def test_a_run_of_every_scheme(tmp_path):
   path = tmp_path / "run"
   printed = run(
     path,
-    schemes=("uncalibrated", "outside", "integers"),
+    schemes=("uncalibrated", "outside", "integers_calibrated"),
     dropouts=(0.3,),
-    modulus_bits=20,
     max_epsilon=4.2,
   )
   assert str(path / "report.md") in printed
@@ -94,14 +155,24 @@ def test_a_run_of_every_scheme(tmp_path):
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5, observer="model")
   calibrated = rows["outside_0.3"]
   assert calibrated["multiplier"] == pytest.approx(planned, rel=1e-6)
+  assert rows["integers_calibrated_0.3"]["multiplier"] == pytest.approx(planned, rel=1e-3)
   assert calibrated["server"] > calibrated["central"]["epsilon"]
-  for name in ("uncalibrated_0.3", "integers_0.3"):
-    assert 0.5 * planned < rows[name]["multiplier"] < 0.97 * planned
+  uncalibrated = rows["uncalibrated_0.3"]
+  assert 0.5 * planned < uncalibrated["multiplier"] < 0.97 * planned
+  assert uncalibrated["readers_by_pld"] < uncalibrated["server"]
+  assert row_of(results, "uncalibrated_0.3")["stopped"]  # what is under-noised costs more
+  for name in ("uncalibrated_0.3", "integers_calibrated_0.3"):
     assert rows[name]["server"] == rows[name]["central"]["epsilon"]
-    assert row_of(results, name)["stopped"]  # by the budget: what is under-noised costs more
-  assert not row_of(results, "outside_0.3")["stopped"]
+  for name in ("outside_0.3", "integers_calibrated_0.3"):
+    assert not row_of(results, name)["stopped"]
   report = (path / "report.md").read_text()
-  for text in ("1.060 → 1.000", "17.8 %", "Bits per weight", LABELS["outside"]):
+  for text in (
+    "1.060 → 1.000",
+    "17.8 %",
+    "Bits per weight",
+    "Floats and integers",
+    LABELS["outside"],
+  ):
     assert text in report
 
 
@@ -111,9 +182,12 @@ def test_sums_that_open_under_masks_train_and_abandoned_rounds_cost_nothing(tmp_
     noise_multiplier=1.0, examples_per_user=2, masked_clients=24, masked_rounds=2, min_clients=20
   )
   problem = client_dropout.image_problem(options, arrange=client_dropout.data.group)
-  opened, none = (masked.trained(options, problem, 1.0, tmp_path, rate) for rate in (0.0, 0.9))
+  opened, none = (
+    masked.trained(options, problem, 1.0, tmp_path, (0.5, rate)) for rate in (0.0, 0.9)
+  )
+  assert opened["threshold"] == math.ceil(0.5 * masked.neighbours(24))
   assert (opened["opened"], none["opened"], none["epsilon"]) == (2, 0, 0.0)
-  spent = ledger.load(tmp_path / "masked_0.jsonl")
+  spent = ledger.load(tmp_path / f"masked_{opened['threshold']}_0.jsonl")
   assert opened["epsilon"] == accounting.epsilon(spent, 1e-5, observer="server")
   # Rounding to integers adds to the sensitivity: a little more than the Gaussian sum of floats.
   exact = accounting.gaussian_epsilon(1.0 / 2**0.5, 1e-5)
@@ -125,7 +199,7 @@ def test_sums_that_open_under_masks_train_and_abandoned_rounds_cost_nothing(tmp_
   [
     {"dropouts": (1.5,)},
     {"schemes": ("integers",), "modulus_bits": 3},
-    {"dropout_model": "bursty", "dropouts": (0.9,), "mean_rounds": 2.0},
+    {"dropout_models": ("bursty",), "dropouts": (0.9,), "mean_rounds": 2.0},
     {"target_epsilon": 1.0, "noise_multiplier": 1.0},
   ],
   ids=str,

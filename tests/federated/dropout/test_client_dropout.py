@@ -13,7 +13,14 @@ from jdp.events import SkellamSum
 from jdp.federated import dropout, gradient_step, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.ledger import Ledger
-from jdp.queries import calibrated, discrete_sum, distributed_sum, excess, uncalibrated
+from jdp.queries import (
+  calibrated,
+  discrete_sum,
+  distributed_integers,
+  distributed_sum,
+  excess,
+  uncalibrated,
+)
 from tests.helpers import statistical
 
 N, DIM, CLIP, Z = 20, 90_000, 0.5, 4.0
@@ -151,6 +158,29 @@ def test_integers_count_the_shares_that_arrived():
   assert int(event.query.num_shares) == 14
   noise = np.asarray(state.params[1:]) * 14 / 4**0.5
   statistical.assert_normal_stddev(noise, Z * CLIP * 0.7**0.5, catches=0.1)
+
+
+@pytest.mark.slow
+def test_integers_are_calibrated_as_their_event_says():
+  query = distributed_integers(jnp.zeros(4000), CLIP, Z * CLIP, num_clients=N, min_clients=11)
+  *_, (state, (event, of_server)) = run(training(query, fixed(14, 11)), 4, dim=4000)
+  assert of_server.query == event.query
+  spacing = CLIP / event.query.l2_norm  # a little less than the grid's
+  realised = float(calibrated().realised(*[jnp.array([N, 14, 11])] * 2).model)
+  stated = (event.query.share_variance * int(event.query.num_shares)) ** 0.5 * spacing
+  assert 0.8 < stated / (Z * CLIP * realised**0.5) < 1
+  noise = np.asarray(state.params[1:]) * 14 / 4**0.5
+  statistical.assert_normal_stddev(noise, Z * CLIP * realised**0.5, catches=0.1)
+  assert abs(float(state.params[0]) - 4 * CLIP) < 4 * Z * CLIP * 4**0.5 / 14
+
+
+def test_integers_below_the_floor_change_nothing_and_cost_nothing():
+  query = distributed_integers(jnp.zeros(2), CLIP, Z * CLIP, num_clients=N, min_clients=10)
+  (state, events), *_ = run(training(query, fixed(14, 9)), 1, dim=2)
+  assert state.params.tolist() == [0.0, 0.0]
+  assert int(state.round) == 1
+  for event in events:
+    assert accounting.epsilon(Ledger().append(event), 1e-5, observer=event.observer) == 0
 
 
 @pytest.mark.slow

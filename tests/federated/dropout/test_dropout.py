@@ -35,6 +35,19 @@ def test_bursty_losses_last(key):
   statistical.assert_proportion((lost[1:] & lost[:-1]).sum(), lost[:-1].sum(), 0.8, catches=0.03)
 
 
+def test_groups_are_lost_together_and_independently_of_each_other(key):
+  """Of seven clients in groups of three, the last one is a group of its own."""
+  lost = ~run(dropout.bursty(7, 0.3, mean_rounds=2.0, group_size=3), key, 20_000)[:, 0]
+  groups = lost[:, [0, 3, 6]]
+  assert np.array_equal(lost, groups[:, [0, 0, 0, 1, 1, 1, 2]])
+  # A chain's draws are correlated by 1 - 1/2 - 3/14 a round: every tenth is nearly independent.
+  apart = groups[::10]
+  statistical.assert_proportion(apart.sum(), apart.size, 0.3, catches=0.2)
+  statistical.assert_uncorrelated(apart, catches=0.25)
+  again = (groups[1:] & groups[:-1])[::10]
+  statistical.assert_proportion(again.sum(), again.size, 0.15, catches=0.3)
+
+
 def test_large_clients_are_lost_more_often(key):
   sizes = np.repeat([10, 30], 25)
   lost = ~run(dropout.by_size(sizes, 0.2), key, 4000)[:, 0]
@@ -64,6 +77,7 @@ def test_whoever_is_lost_stays_lost_and_calibrations_lose_more(key):
     lambda: dropout.bursty(5, 1.0, 3.0),
     lambda: dropout.bursty(5, 0.9, 2.0),
     lambda: dropout.bursty(5, 0.1, 0.5),
+    lambda: dropout.bursty(5, 0.1, 3.0, group_size=0),
     lambda: dropout.by_size([1, 0], 0.1),
     lambda: dropout.by_size([1, 9], 0.9),
     lambda: dropout.with_calibrations(dropout.independent(5, 0.1), [1.5]),
