@@ -229,8 +229,8 @@ def diagnostics_text(rows: Sequence[Row]) -> str:
   for row in rows:
     losses.setdefault(row["label"], []).append(row["last_train_loss"])
   ends = ([label, _number(mean_interval(values))] for label, values in losses.items())
-  text = f"""The loss of the average model on all users' examples, a mean over the rounds since the
-evaluation before. No observer of a deployment could compute it, and no guarantee covers it.
+  text = f"""The average model's loss on all users' examples, at the evaluations. No observer of a
+deployment could compute it, and no guarantee covers it.
 
 {table(["run", "training loss at the end"], ends)}"""
   every = dict.fromkeys(name for row in rows for name in row)

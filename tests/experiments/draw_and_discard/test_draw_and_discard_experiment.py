@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from experiments.draw_and_discard import __main__ as draw_and_discard
 from experiments.draw_and_discard import privacy as draw_and_discard_privacy
 from experiments.draw_and_discard import report as draw_and_discard_report
 from experiments.draw_and_discard import simulations as draw_and_discard_simulations
+from experiments.draw_and_discard.stream import diagnosed
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.options import read_flagfile, resolve
@@ -25,8 +27,10 @@ from jdp import accounting, ledger, models
 from jdp.accounting.draw_and_discard import channel_listener, internal_threat, opportunistic_threat
 from jdp.accounting.draw_and_discard.later_updates import known_of_steps
 from jdp.events import LocalRelease
-from jdp.federated.draw_and_discard import laplace_update, passes
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.draw_and_discard import exact_update, laplace_update, passes
 from jdp.federated.draw_and_discard.update_stream import Process, in_rounds
+from jdp.federated.engine.rounds import ServerState
 from jdp.federated.runs import checkpoints
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
@@ -42,6 +46,7 @@ TINY = {
   "noisy_instances": 3,
   "learning_rate": 0.06,
 }
+TASKS = {"figure1": "variance", "spam": "spam", "stream": "stream", "stream_mnist": "stream"}
 NAMES = ("k_4", "batch_7", "k_3_epsilon_5")
 ROUND = 143 // 2
 
@@ -187,6 +192,28 @@ def test_the_training_loss_at_the_end_has_an_interval_over_repetitions():
   assert "adversary" not in text
   noisy = [{**row, "adversary_2_worst": 0.125} for row in exact]
   assert "0.125" in draw_and_discard_report.diagnostics_text(noisy)
+
+
+def test_the_training_loss_is_that_at_the_evaluations():
+  """Models and loss that are the number of rounds done: means over the rounds between evaluations
+  are that of the last.
+  """
+  schedule = passes(2, num_rounds=8)
+
+  def round_fn(noise_key, data_key, state, clients):
+    done = state.round + 1
+    return state._replace(round=done, params=done.astype(jnp.float32)[None]), (), None
+
+  algorithm = FederatedAlgorithm(lambda params: None, round_fn)
+  update = exact_update(lambda params, client: params, 1.0)
+  made = diagnosed(algorithm, update, schedule, lambda model, client: model, every=3)
+  state = ServerState(jnp.int32(0), jnp.zeros(1), types.SimpleNamespace(number=0), (), ())
+  losses = []
+  for _ in range(8):
+    state, _, found = made.round(None, jax.random.key(0), state, jnp.zeros(2))
+    losses.append(float(found["train_loss"]))
+  means = [np.mean(losses[first:last]) for first, last in ((0, 3), (3, 6), (6, 8))]
+  assert means == [3.0, 6.0, 8.0]
 
 
 def test_the_report_says_what_each_adversary_learns(finished):
@@ -484,6 +511,4 @@ def test_every_preset_can_be_read():
       {},
       read_flagfile(draw_and_discard.DrawAndDiscardOptions, path),
     )
-    assert options.task == {"figure1": "variance", "spam": "spam", "stream": "stream"}.get(
-      name, "training"
-    )
+    assert options.task == TASKS.get(name, "training")
