@@ -341,7 +341,9 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
     name: str, label: str, algorithm: FederatedAlgorithm, update: ClientUpdate
   ) -> Setting:
     made = (
-      diagnosed(algorithm, update, schedule, task.model.loss) if options.diagnostics else algorithm
+      diagnosed(algorithm, update, schedule, task.model.loss, options.eval_every)
+      if options.diagnostics
+      else algorithm
     )
     # Local privacy gives no central guarantee that a budget could limit.
     return Setting(name, label, made, private=False)

@@ -48,7 +48,7 @@ def _parts(
     metric: _figure(workdir, options, task, results, metric, label)
     for metric, label in _METRICS.items()
   }
-  yield Part("Results", _table(rows), figures)
+  yield Part("Results", results_table(rows), figures)
   private = [row for row in rows if row["release"]]
   yield from privacy_parts(workdir, options, task, private, results)
   yield Part("What was measured", _measured(options, task), printed=False)
@@ -58,7 +58,7 @@ def _parts(
   if further["diagnostics"]:
     title = "Diagnostics: no guarantee, not to be published"
     figures = {"training_loss": _training_loss(workdir, options, task, results)}
-    yield Part(title, _diagnostics(further["diagnostics"]), figures, printed=False)
+    yield Part(title, diagnostics_text(further["diagnostics"]), figures, printed=False)
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
@@ -66,16 +66,15 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
   return [f"the models of {name!r} were trained without noise" for name in unprotected]
 
 
-def _table(rows: Sequence[Row]) -> str:
-  header = [
-    *("run", "local ε, one release", "local ε, all releases"),
-    *("test accuracy", "of averaged predictions", "test loss", "instances' variance"),
-  ]
+def results_table(rows: Sequence[Row]) -> str:
+  """The last metrics of each setting, with its guarantees where any setting has some."""
+  private = any(row["release"] for row in rows)
+  guarantees = ("local ε, one release", "local ε, all releases") if private else ()
+  measured = ("test accuracy", "of averaged predictions", "test loss", "instances' variance")
   lines = (
     [
       row["label"],
-      statements.short(row["release"]),
-      statements.short(row["local"]),
+      *(statements.short(row[name]) for name in ("release", "local") if private),
       percent(row["test_accuracy"]),
       percent(row["prediction_accuracy"]),
       _number(row["test_loss"]),
@@ -83,7 +82,7 @@ def _table(rows: Sequence[Row]) -> str:
     ]
     for row in rows
   )
-  return table(header, lines)
+  return table(["run", *guarantees, *measured], lines)
 
 
 def _number(value: Interval | Mapping[str, Any]) -> str:
@@ -160,13 +159,14 @@ def _accuracy_gaps(rows: Sequence[Row], others: Sequence[Row]) -> np.ndarray:
 
 
 def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
-  """The mean over each run of every number in its diagnostics file."""
+  """The mean over each run of every number in its diagnostics file, and its last training loss."""
   found = []
   for result in results:
     rows = files.read_rows(workdir.path / result["setting"] / str(result["seed"]) / DIAGNOSTICS)
     names = [name for name in rows[0] if name != "round"]
     means = {name: float(np.mean([row[name] for row in rows])) for name in names}
-    found.append({"label": result["label"], "seed": result["seed"], **means})
+    row = {"label": result["label"], "seed": result["seed"], **means}
+    found.append({**row, "last_train_loss": rows[-1]["train_loss"]})
   return found
 
 
@@ -223,18 +223,30 @@ clients in a batch are then equally fast.
 {table(header, lines)}"""
 
 
-def _diagnostics(rows: Sequence[Row]) -> str:
+def diagnostics_text(rows: Sequence[Row]) -> str:
+  """The training loss at the end of each setting, and what adversary II learns of noisy ones."""
+  losses: dict[str, list[float]] = {}
+  for row in rows:
+    losses.setdefault(row["label"], []).append(row["last_train_loss"])
+  ends = ([label, _number(mean_interval(values))] for label, values in losses.items())
+  text = f"""The average model's loss on all users' examples, at the evaluations. No observer of a
+deployment could compute it, and no guarantee covers it.
+
+{table(["run", "training loss at the end"], ends)}"""
   every = dict.fromkeys(name for row in rows for name in row)
-  names = [name for name in every if name not in ("label", "seed")]
+  names = [name for name in every if name.startswith("adversary_2")]
+  if not names:
+    return text
   lines = (
     [row["label"], str(row["seed"]), *(f"{row[n]:.4g}" if n in row else "" for n in names)]
     for row in rows
   )
   header = ["run", "repetition", *(name.replace("_", " ") for name in names)]
-  return f"""Training loss, and mean losses of adversary II, who knows the instances before an
-update: for the two most different values of one coordinate, with its pre-image guessed from all
-coordinates (worst), from that coordinate alone, and the largest; and for two clients' real
-gradients, all coordinates jointly. None of the first three exceeds ε; where the pre-image is known,
-the worst mean is ε - 1 + e^-ε.
+  return f"""{text}
+
+Mean losses of adversary II, who knows the instances before an update: for the two most different
+values of one coordinate, with its pre-image guessed from all coordinates (worst), from that
+coordinate alone, and the largest; and for two clients' real gradients, all coordinates jointly.
+None of the first three exceeds ε; where the pre-image is known, the worst mean is ε - 1 + e^-ε.
 
 {table(header, lines)}"""

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from experiments.draw_and_discard.diagnostics import adversary_2, training_loss
 from jdp.federated import FederatedAlgorithm
@@ -31,15 +32,20 @@ def started(
 
 
 def diagnosed(
-  algorithm: FederatedAlgorithm, update: ClientUpdate, schedule: Passes, loss: Loss
+  algorithm: FederatedAlgorithm, update: ClientUpdate, schedule: Passes, loss: Loss, every: int
 ) -> FederatedAlgorithm:
   """The algorithm with diagnostics of the training loss and of adversary II.
+
+  The training loss is that of the models at each evaluation. A diagnostic is a mean over the rounds
+  since the evaluation before. So the last of them has the loss times their number, and the others,
+  where it would cost more than the round itself, have zero.
 
   Args:
     algorithm: of `draw_and_discard` or `server_batching`.
     update: what its clients do.
     schedule: when its clients report.
     loss: of a client's examples.
+    every: rounds between evaluations; the last round has one too.
   """
 
   def round_fn(noise_key, data_key, state, clients):
@@ -47,6 +53,13 @@ def diagnosed(
     users = schedule.users(data_key, state.round)
     probe_key = jax.random.fold_in(jax.random.fold_in(data_key, 1), state.round)
     probes = adversary_2(probe_key, update, state.params, clients, users, state.optimizer.number)
-    return new, events, {"train_loss": training_loss(loss, new.params, clients), **probes}
+    done = state.round + 1
+    since = (done - 1) % every + 1
+    measured = jax.lax.cond(
+      (since == every) | (done == schedule.num_rounds),
+      lambda: since.astype(jnp.float32) * training_loss(loss, new.params, clients),
+      lambda: jnp.float32(0),
+    )
+    return new, events, {"train_loss": measured, **probes}
 
   return algorithm._replace(round=round_fn)

@@ -29,7 +29,7 @@ from jdp.federated.draw_and_discard.update_stream import ClientUpdate, Noise, Se
 from jdp.federated.draw_and_discard.update_stream import step as step  # where callers look for it
 from jdp.guarantees import ApproxDP, PureDP, Unit
 from jdp.numerics import vectors
-from jdp.numerics.dither import on_shifted_grid
+from jdp.numerics.dither import on_shifted_grid, public_shifts
 
 PyTree = Any
 # (parameters, client's examples) -> average gradient
@@ -195,9 +195,7 @@ def _noisy_update(
     *keys, shift_key = jax.random.split(key, len(leaves) + 1)
     draws = [draw_unit(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
     shift_keys = jax.random.split(shift_key, len(leaves))
-    shifts = [
-      jax.random.uniform(k, x.shape, jnp.float32) for k, x in zip(shift_keys, leaves, strict=True)
-    ]
+    shifts = [public_shifts(k, x.shape) for k, x in zip(shift_keys, leaves, strict=True)]
     return Noise(jax.tree.unflatten(structure, draws), jax.tree.unflatten(structure, shifts))
 
   def release(settings, noise, params, client):

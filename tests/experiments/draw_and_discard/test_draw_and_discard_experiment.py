@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,17 +16,21 @@ import pytest
 
 from experiments.draw_and_discard import __main__ as draw_and_discard
 from experiments.draw_and_discard import privacy as draw_and_discard_privacy
+from experiments.draw_and_discard import report as draw_and_discard_report
 from experiments.draw_and_discard import simulations as draw_and_discard_simulations
+from experiments.draw_and_discard.stream import diagnosed
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.options import read_flagfile, resolve
-from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.reports.statistics import Interval, mean_interval
 from jdp import accounting, ledger, models
 from jdp.accounting.draw_and_discard import channel_listener, internal_threat, opportunistic_threat
 from jdp.accounting.draw_and_discard.later_updates import known_of_steps
 from jdp.events import LocalRelease
-from jdp.federated.draw_and_discard import laplace_update, passes
+from jdp.federated import FederatedAlgorithm
+from jdp.federated.draw_and_discard import exact_update, laplace_update, passes
 from jdp.federated.draw_and_discard.update_stream import Process, in_rounds
+from jdp.federated.engine.rounds import ServerState
 from jdp.federated.runs import checkpoints
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 
@@ -41,6 +46,7 @@ TINY = {
   "noisy_instances": 3,
   "learning_rate": 0.06,
 }
+TASKS = {"figure1": "variance", "spam": "spam", "stream": "stream", "stream_mnist": "stream"}
 NAMES = ("k_4", "batch_7", "k_3_epsilon_5")
 ROUND = 143 // 2
 
@@ -159,6 +165,55 @@ def test_distances_between_instances_and_batches(finished):
   assert row["distance"] == pytest.approx(
     mean_interval([float(np.mean(np.abs(gap))) for gap in gaps])._asdict()
   )
+
+
+def test_columns_of_guarantees_stand_only_where_there_are_some(finished):
+  summary = results(finished[0])["summary"]
+  rows_of_summary = [
+    {k: Interval(**v) if isinstance(v, dict) and "half_width" in v else v for k, v in row.items()}
+    for row in summary
+  ]
+  for chosen, columns in ((rows_of_summary, 7), (rows_of_summary[:2], 5)):
+    lines = draw_and_discard_report.results_table(chosen).splitlines()
+    assert len(lines) == 2 + len(chosen)
+    assert {line.count("|") - 1 for line in lines} == {columns}
+    assert ("local ε" in lines[0]) == (columns == 7)
+
+
+def test_the_training_loss_at_the_end_has_an_interval_over_repetitions():
+  """And adversary II's table stands only where an update has Laplace noise."""
+  exact = [
+    {"label": "k = 4", "seed": seed, "train_loss": 9.0, "last_train_loss": loss}
+    for seed, loss in enumerate((0.5, 0.7))
+  ]
+  text = draw_and_discard_report.diagnostics_text(exact)
+  half_width = mean_interval([0.5, 0.7]).half_width
+  assert f"| k = 4 | 0.600 ± {half_width:.3f}" in text
+  assert "adversary" not in text
+  noisy = [{**row, "adversary_2_worst": 0.125} for row in exact]
+  assert "0.125" in draw_and_discard_report.diagnostics_text(noisy)
+
+
+def test_the_training_loss_is_that_at_the_evaluations():
+  """Models and loss that are the number of rounds done: means over the rounds between evaluations
+  are that of the last.
+  """
+  schedule = passes(2, num_rounds=8)
+
+  def round_fn(noise_key, data_key, state, clients):
+    done = state.round + 1
+    return state._replace(round=done, params=done.astype(jnp.float32)[None]), (), None
+
+  algorithm = FederatedAlgorithm(lambda params: None, round_fn)
+  update = exact_update(lambda params, client: params, 1.0)
+  made = diagnosed(algorithm, update, schedule, lambda model, client: model, every=3)
+  state = ServerState(jnp.int32(0), jnp.zeros(1), types.SimpleNamespace(number=0), (), ())
+  losses = []
+  for _ in range(8):
+    state, _, found = made.round(None, jax.random.key(0), state, jnp.zeros(2))
+    losses.append(float(found["train_loss"]))
+  means = [np.mean(losses[first:last]) for first, last in ((0, 3), (3, 6), (6, 8))]
+  assert means == [3.0, 6.0, 8.0]
 
 
 def test_the_report_says_what_each_adversary_learns(finished):
@@ -337,6 +392,7 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
   history = rows(tmp_path / "whole", f"{NAMES[2]}/0", "diagnostics")
   (summary,) = results(tmp_path / "whole")["diagnostics"]
   assert summary["train_loss"] == np.mean([row["train_loss"] for row in history])
+  assert summary["last_train_loss"] == history[-1]["train_loss"]
   assert [row["round"] for row in history] == [2, 4, 5]
   for row in history:
     assert 0 < row["adversary_2_worst"] <= row["adversary_2_worst_largest"] <= 5 * (1 + 1e-6)
@@ -455,6 +511,4 @@ def test_every_preset_can_be_read():
       {},
       read_flagfile(draw_and_discard.DrawAndDiscardOptions, path),
     )
-    assert options.task == {"figure1": "variance", "spam": "spam", "stream": "stream"}.get(
-      name, "training"
-    )
+    assert options.task == TASKS.get(name, "training")
