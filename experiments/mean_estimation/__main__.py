@@ -1,6 +1,6 @@
 """Mean estimation under local privacy: measures every vector mechanism beside its closed form.
 
-There are five tasks:
+There are six tasks:
 
 * `--task=error` estimates the mean of unit vectors. It shows the error against epsilon, dimension,
   cohort, and bytes on the wire. The settings of arXiv 2306.04444, Section 5, are presets.
@@ -11,6 +11,7 @@ There are five tasks:
 * `--task=location` does so for the mean of unit vectors, over mechanisms and dimensions.
 * `--task=mirror` compares averaged mirror descent with gradient descent, for gradients that are
   bounded in each coordinate.
+* `--task=samplers` draws from hemispheres and from caps (its Figure 2).
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ from experiments.mean_estimation.location_sgd import Descent
 from experiments.mean_estimation.location_sgd import measure as measure_descent
 from experiments.mean_estimation.mirror_descent import METHODS, OPTIMA, MirrorCase
 from experiments.mean_estimation.mirror_descent import measure as measure_mirror
+from experiments.mean_estimation.samplers import samplers_part
 from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.runner.keys import case_key
@@ -45,7 +47,7 @@ _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
 _DIGITS = "digits"
-_TASKS = ("error", "split", "sgd", "location", "mirror")
+_TASKS = ("error", "split", "sgd", "location", "mirror", "samplers")
 _ROWS, _DESCENTS, _MIRROR = "results.jsonl", "descents.jsonl", "mirror.jsonl"
 
 
@@ -79,7 +81,7 @@ class MeanEstimationOptions:
     (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
   )
   repetitions: int = option(
-    50, "Of every measurement of an error.", check=partial(_validate.integer, 2)
+    50, "Of every measurement of an error, and of a sampler.", check=partial(_validate.integer, 2)
   )
   budgets: tuple[float, ...] = option(
     (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
@@ -146,6 +148,8 @@ def prepare(options: MeanEstimationOptions) -> Work:
     if mirrored:
       rows = kept_rows(mirrored, partial(measure_mirror, options), workdir.path / _MIRROR)
       yield report.mirror_part(options, list(rows))
+    if "samplers" in options.task:
+      yield samplers_part(options)
 
   def work(workdir: Workdir) -> None:
     write_report(workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir))

@@ -22,6 +22,7 @@ from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import Interval
 from jdp.accounting.local.separated import best_split
 from jdp.mechanisms.registry import Setting
+from tests.helpers.statistical import assert_proportion
 
 EXPERIMENT = binary.EXPERIMENT
 SMALL = {
@@ -283,3 +284,20 @@ def test_mirror_descent_in_the_report(tmp_path):
   assert errors[mirror, "dense"] > errors[euclidean, "dense"]
   assert re.search(r"^\| sparse +\| 40 +\| PrivUnit, gradient descent +\|", report, re.M)
   assert (tmp_path / "run" / "mirror.png").stat().st_size > 5000
+
+
+def test_samplers_draw_from_their_parts_as_often_as_they_say(tmp_path):
+  """4,000 draws: with probability 1e-6 a share is further off; 10 % of p is told apart."""
+  count = 4000
+  given = {"task": ("samplers",), "dims": (3,), "epsilons": (2.0,), "repetitions": count}
+  text, _ = run(tmp_path, **given)
+  lines = [re.split(r" *\| *", line)[1:-1] for line in text.splitlines() if "| 3 " in line]
+  assert [line[0] for line in lines] == ["hemisphere", "priv_unit"]
+  for name, _, _, gamma, p, drawn, _, error, theory in lines:
+    assert (float(gamma) == 0) == (name == "hemisphere")
+    assert_proportion(round(float(drawn) * count), count, float(p), catches=0.1)
+    mean, half_width = map(float, error.split(" +- "))
+    assert abs(mean - float(theory)) < 2.5 * half_width  # 4.9 standard errors: 1e-6
+  hemispheres, caps = (float(line[-1]) for line in lines)
+  assert caps < hemispheres
+  assert (tmp_path / "run" / "samplers.png").stat().st_size > 5000
