@@ -6,7 +6,7 @@ frequencies or coarse wavelets, less the public mean's, which all images have in
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ class Scene(NamedTuple):
   length: float
   others: tuple[np.ndarray, float]
   attacks: dict[str, Callable[..., jax.Array]]
-  targets: dict[str, Callable[[np.ndarray], np.ndarray]]
+  targets: Mapping[str, Callable[[np.ndarray], np.ndarray]]
   public: dict[str, np.ndarray]
 
   @property
