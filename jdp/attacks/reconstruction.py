@@ -127,6 +127,7 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
   >>> lowest_frequencies((2, 2), 1).tolist()
   [[0.5, 0.5, 0.5, 0.5]]
   """
+  _check_count(shape, count)
   rows, columns = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0) for size in shape)
   return _first_products(rows, columns, np.add.outer(*map(np.arange, shape)), count)
 
@@ -147,7 +148,7 @@ def coarsest_wavelets(shape: tuple[int, int], count: int) -> np.ndarray:
     float32 [k, height * width] with orthonormal rows.
 
   Raises:
-    ValueError: if a side has no pixel, or there are fewer than k.
+    ValueError: if there are fewer pixels than k.
 
   Source: arXiv 1812.00984, Section 2.3, names the first level of a wavelet hierarchy. The wavelets
   are A. Haar's (Mathematische Annalen 69, 1910).
@@ -155,10 +156,16 @@ def coarsest_wavelets(shape: tuple[int, int], count: int) -> np.ndarray:
   >>> coarsest_wavelets((2, 2), 1).tolist(), coarsest_wavelets((1, 4), 2).tolist()
   ([[0.5, 0.5, 0.5, 0.5]], [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, -0.5, -0.5]])
   """
-  height, width = shape
-  _validate.integer(1, height=height, width=width)
-  (rows, row_scales), (columns, column_scales) = _haar(height), _haar(width)
+  _check_count(shape, count)
+  (rows, row_scales), (columns, column_scales) = map(_haar, shape)
   return _first_products(rows, columns, np.maximum.outer(row_scales, column_scales), count)
+
+
+def _check_count(shape: tuple[int, int], count: int) -> None:
+  """Refuses more coordinates than an image has pixels, or none."""
+  height, width = shape
+  if not 1 <= count <= height * width:
+    raise ValueError(f"Expected count in [1, {height * width}], the number of pixels, got {count}.")
 
 
 def _haar(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,13 +183,7 @@ def _haar(size: int) -> tuple[np.ndarray, np.ndarray]:
 def _first_products(
   rows: np.ndarray, columns: np.ndarray, order: np.ndarray, count: int
 ) -> np.ndarray:
-  """The products of two bases that come first in an order [height, width], float32 [count, d].
-
-  Raises:
-    ValueError: if there are fewer.
-  """
-  if not 1 <= count <= order.size:
-    raise ValueError(f"Expected count in [1, {order.size}], the number of pixels, got {count}.")
+  """The products of two bases that come first in an order [height, width], float32 [count, d]."""
   first = np.argsort(order.ravel(), kind="stable")[:count]
   return np.kron(rows, columns)[first].astype(np.float32)
 

@@ -155,7 +155,7 @@ def test_coarsest_wavelets_are_the_means_of_blocks_then_their_differences():
   np.testing.assert_allclose(everything @ everything.T, np.eye(96), atol=1e-6)
   with pytest.raises(ValueError, match="pixels"):
     coarsest_wavelets((2, 2), 5)
-  with pytest.raises(ValueError, match="height"):
+  with pytest.raises(ValueError, match="pixels"):
     coarsest_wavelets((0, 2), 1)
 
 
