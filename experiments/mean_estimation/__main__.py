@@ -1,6 +1,6 @@
 """Mean estimation under local privacy: measures every vector mechanism beside its closed form.
 
-There are four tasks:
+There are six tasks:
 
 * `--task=error` estimates the mean of unit vectors. It shows the error against epsilon, dimension,
   cohort, and bytes on the wire. The settings of arXiv 2306.04444, Section 5, are presets.
@@ -9,6 +9,9 @@ There are four tasks:
 * `--task=sgd` compares the covariance of averaged stochastic gradient descent on private gradients
   with its limit (arXiv 1812.00984, Section 3.2).
 * `--task=location` does so for the mean of unit vectors, over mechanisms and dimensions.
+* `--task=mirror` compares averaged mirror descent with gradient descent, for gradients that are
+  bounded in each coordinate.
+* `--task=samplers` draws from hemispheres and from caps (its Figure 2).
 """
 
 import dataclasses
@@ -24,6 +27,9 @@ from experiments.mean_estimation import report
 from experiments.mean_estimation.gradients import directions
 from experiments.mean_estimation.location_sgd import Descent
 from experiments.mean_estimation.location_sgd import measure as measure_descent
+from experiments.mean_estimation.mirror_descent import METHODS, OPTIMA, MirrorCase
+from experiments.mean_estimation.mirror_descent import measure as measure_mirror
+from experiments.mean_estimation.samplers import samplers_part
 from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
 from experiments.runner.keys import case_key
@@ -41,8 +47,8 @@ _count = partial(_validate.integer, 1)
 _seed = partial(_validate.integer, 0)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
 _DIGITS = "digits"
-_TASKS = ("error", "split", "sgd", "location")
-_ROWS, _DESCENTS = "results.jsonl", "descents.jsonl"
+_TASKS = ("error", "split", "sgd", "location", "mirror", "samplers")
+_ROWS, _DESCENTS, _MIRROR = "results.jsonl", "descents.jsonl", "mirror.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +81,13 @@ class MeanEstimationOptions:
     (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
   )
   repetitions: int = option(
-    50, "Of every measurement of an error.", check=partial(_validate.integer, 2)
+    50, "Of every measurement of an error, and of a sampler.", check=partial(_validate.integer, 2)
   )
   budgets: tuple[float, ...] = option(
     (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
   )
-  sgd_steps: int = option(2000, "Steps of the tasks sgd and location.", check=_count)
-  sgd_repetitions: int = option(1000, "Runs of the tasks sgd and location.", check=_count)
+  sgd_steps: int = option(2000, "Steps of the tasks sgd, location and mirror.", check=_count)
+  sgd_repetitions: int = option(1000, "Runs of the tasks sgd, location and mirror.", check=_count)
   data_seed: int = option(
     0, "Seed of the values.", check=partial(_validate.integer, 0), most=MOST_SEED
   )
@@ -110,6 +116,13 @@ def prepare(options: MeanEstimationOptions) -> Work:
     for epsilon in options.epsilons[:1]
     if "location" in options.task and not ESTIMATORS[name].projects
   ]
+  mirrored = [
+    MirrorCase(method, optimum, dim, options.epsilons[0])
+    for optimum in OPTIMA
+    for dim in options.dims or ()
+    for method in METHODS
+    if "mirror" in options.task
+  ]
   for point in points:
     if not (options.values != _DIGITS or point.cohort <= len(directions())):
       raise ValueError(
@@ -132,10 +145,15 @@ def prepare(options: MeanEstimationOptions) -> Work:
     if descents:
       rows = kept_rows(descents, partial(measure_descent, options), workdir.path / _DESCENTS)
       yield report.location_part(options, list(rows))
+    if mirrored:
+      rows = kept_rows(mirrored, partial(measure_mirror, options), workdir.path / _MIRROR)
+      yield report.mirror_part(options, list(rows))
+    if "samplers" in options.task:
+      yield samplers_part(options)
 
   def work(workdir: Workdir) -> None:
     write_report(workdir, "mean_estimation", "Mean estimation under local privacy", parts(workdir))
-    measured = {name: files.read_rows(workdir.path / name) for name in (_ROWS, _DESCENTS)}
+    measured = {name: files.read_rows(workdir.path / name) for name in (_ROWS, _DESCENTS, _MIRROR)}
     files.write_json(workdir.path / "results.json", {"flags": vars(options), **measured})
 
   return work

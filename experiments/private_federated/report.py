@@ -80,7 +80,8 @@ def _parts(
   }
   yield Part("Results", _table(summary, start), figures)
   if options.switched_off:
-    yield Part("What limits it", _limits(options, problem, summary))
+    figure = {"what_limits_it": _limits_figure(options, problem, summary)}
+    yield Part("What limits it", _limits(options, problem, summary), figure)
   yield Part("What was guaranteed", _UNIT, printed=False)
   yield Part("Central guarantees", _central(summary, results))
   title = statements.marked(f"Private federated learning, {options.dataset}", options)
@@ -135,13 +136,12 @@ def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
 def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
   """The headline metric at each eps1, beside those of the runs that lack a part."""
   name = problem.headline
-  rows = {row["setting"]: row for row in summary}
-  header = ["run", "all on", *(f"no {part.replace('_', ' ')}" for part in options.switched_off)]
-  lines = []
-  for eps1 in options.epsilon_directions:
-    label = local_names(eps1)[1]
-    cells = [rows[local_names(eps1, part)[0]][name] for part in ("", *options.switched_off)]
-    lines.append([label, *(metric(name, cell) for cell in cells)])
+  columns = _limits_columns(options, summary)
+  header = ["run", *columns]
+  lines = [
+    [local_names(eps1)[1], *(metric(name, rows[number][name]) for rows in columns.values())]
+    for number, eps1 in enumerate(options.epsilon_directions)
+  ]
   return f"""The {_spelled_out(name)} of runs that lack one part each of what limits them.
 
 {table(header, lines)}
@@ -149,6 +149,31 @@ def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> s
 Without the local mechanism updates are clipped and sent in the clear; projection and central noise
 stay. Without the central noise all else stays. Without the projection its noise stays. Without
 clipping a release is the direction's estimate times the exact norm."""
+
+
+def _limits_columns(options: Any, summary: Sequence[Row]) -> dict[str, list[Row]]:
+  """The rows at each eps1: of the full runs, and of those that lack each part."""
+  rows = {row["setting"]: row for row in summary}
+  names = {"all on": "", **{f"no {part.replace('_', ' ')}": part for part in options.switched_off}}
+  return {
+    name: [rows[local_names(eps1, part)[0]] for eps1 in options.epsilon_directions]
+    for name, part in names.items()
+  }
+
+
+def _limits_figure(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> Figure:
+  """The table of `_limits` as curves over eps1, beside the baselines."""
+  name, columns = problem.headline, _limits_columns(options, summary)
+  figure, axes = plots.figure("ε₁ of one release: local, of its direction", "", _title(options))
+  style.metric_axis(axes.yaxis, name)
+  style.marked_values(axes, {eps1: rounded_up(eps1) for eps1 in options.epsilon_directions})
+  baselines = {row["label"]: row for row in summary if row["setting"] in _BASELINES}
+  looks = style.distinct([*columns, *baselines])
+  for label, rows in columns.items():
+    plots.points(axes, options.epsilon_directions, [row[name] for row in rows], label, looks[label])
+  for (label, row), line in zip(baselines.items(), ("--", ":"), strict=False):
+    plots.level(axes, row[name], label, {**looks[label], "linestyle": line})
+  return figure
 
 
 def _magnitudes(options: Any) -> Figure:

@@ -21,6 +21,7 @@ import numpy as np
 from experiments.reconstruction import images, report
 from experiments.reconstruction.cnn import pictures
 from experiments.reconstruction.spheres import Case, measure
+from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
@@ -37,6 +38,7 @@ MECHANISMS = tuple(
 )
 _count = partial(_validate.integer, 1)
 _chance = partial(_validate.in_range, 1e-300, 0.5)
+_SPHERES, _IMAGES = "spheres.jsonl", "images.jsonl"
 _NOISELESS = 1e-9  # The noise variance that the attack assumes for an exact direction.
 
 
@@ -86,7 +88,9 @@ class ReconstructionOptions:
   cohort: int = option(20, "Users in a sum.", check=_count)
   components: int = option(32, "Principal components of the attacker's prior.", check=_count)
   frequencies: int = option(
-    16, "k of the images' lowest frequencies.", check=partial(_validate.integer, 2)
+    16,
+    "k of the images' lowest frequencies, and of their coarsest wavelets.",
+    check=partial(_validate.integer, 2),
   )
   cnn_epsilons: tuple[float, ...] = option(
     (64.0, 256.0, 1024.0), "Of the task cnn.", check=_validate.positive
@@ -129,7 +133,7 @@ def prepare(options: ReconstructionOptions) -> Work:
     if "spheres" in options.task:
       yield from report.sphere_parts(list(_spheres(options, workdir)), options.trials)
     if own:
-      results = list(_images(options, own, workdir))
+      results = list(_attacked(options, own, workdir))
       yield from report.image_parts(results, own, options)
       yield report.image_pictures(own, _gallery(options, own))
     if dataset and "cnn" in options.task:
@@ -145,9 +149,13 @@ def prepare(options: ReconstructionOptions) -> Work:
       )
       yield report.cnn_part(made)
 
-  return lambda workdir: write_report(
-    workdir, "reconstruction", "Reconstruction from private releases", parts(workdir)
-  )
+  def work(workdir: Workdir) -> None:
+    title = "Reconstruction from private releases"
+    write_report(workdir, "reconstruction", title, parts(workdir))
+    measured = {name: files.read_rows(workdir.path / name) for name in (_SPHERES, _IMAGES)}
+    files.write_json(workdir.path / "results.json", {"flags": vars(options), **measured})
+
+  return work
 
 
 def cases(options: ReconstructionOptions) -> list[Case]:
@@ -170,10 +178,10 @@ def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[
   def rows(case: Case) -> list[dict[str, Any]]:
     return measure(case, options.alphas, options.trials, options.seed)
 
-  return kept_rows(cases(options), rows, workdir.path / "spheres.jsonl")
+  return kept_rows(cases(options), rows, workdir.path / _SPHERES)
 
 
-def _images(
+def _attacked(
   options: ReconstructionOptions, own: images.Scene, workdir: Workdir
 ) -> Iterator[dict[str, Any]]:
   todo: list[tuple[str, float]] = [("no privacy", math.inf)]
@@ -202,7 +210,7 @@ def _images(
       ],
     }
 
-  return kept_rows(todo, attacked, workdir.path / "images.jsonl")
+  return kept_rows(todo, attacked, workdir.path / _IMAGES)
 
 
 def _gallery(options: ReconstructionOptions, own: images.Scene) -> dict[str, np.ndarray]:

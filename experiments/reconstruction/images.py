@@ -2,11 +2,12 @@
 
 Each client releases the direction of its image's gradient to the server. The attacker assumes the
 mean length of public gradients. Its prior is public images, or none. It wants the image's low
-frequencies, less the public mean's, which all images have in common.
+frequencies or coarse wavelets, less the public mean's, which all images have in common.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,8 @@ from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated_product import SeparatedParameters
 
 PRIORS = ("none", "public")
+ONE_RELEASE = "one release"
+BASES = {"dct": attacks.lowest_frequencies, "haar": attacks.coarsest_wavelets}
 _PUBLIC = 5000  # The attacker has so many training images; all of them for the digits.
 
 
@@ -40,9 +43,9 @@ class Scene(NamedTuple):
     attacks: by prior, (estimates of gradients [users, classes, d + 1], noise variance) -> images
       [users, d]. The priors are "public", of public images, and "none", which only knows that
       pixels lie in [0, 1].
-    target: images [n, d] -> their lowest frequencies less those of the public mean, each divided by
-      its norm, [n, k].
-    public: float32 [n, k], the targets of public images.
+    targets: by basis, images [n, d] -> their lowest frequencies or coarsest wavelets less those of
+      the public mean, each divided by its norm, [n, k].
+    public: by basis, float32 [n, k], the targets of public images.
   """
 
   shape: tuple[int, int]
@@ -51,8 +54,8 @@ class Scene(NamedTuple):
   length: float
   others: tuple[np.ndarray, float]
   attacks: dict[str, Callable[..., jax.Array]]
-  target: Callable[[np.ndarray], np.ndarray]
-  public: np.ndarray
+  targets: Mapping[str, Callable[[np.ndarray], np.ndarray]]
+  public: dict[str, np.ndarray]
 
   @property
   def directions(self) -> np.ndarray:
@@ -96,10 +99,13 @@ def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed:
   public /= lengths[:, None]
   prior = attacks.principal_prior(public_inputs, components)
   height, width = dataset.input_shape
-  projection = attacks.lowest_frequencies((height, width), frequencies)
 
-  def target(images):
+  def target(projection, images):
     return _normalised((images - np.asarray(prior.mean)) @ projection.T)
+
+  targets = {
+    name: partial(target, first((height, width), frequencies)) for name, first in BASES.items()
+  }
 
   residuals = attacks.residuals_at_zero(dataset.num_classes)
   made = {
@@ -114,8 +120,8 @@ def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed:
     length=float(lengths.mean()),
     others=(public.mean(axis=0), float(public.var(axis=0).mean())),
     attacks={name: lambda g, v, attack=attack: attack(g, v).input for name, attack in made.items()},
-    target=target,
-    public=target(public_inputs),
+    targets=targets,
+    public={name: own(public_inputs) for name, own in targets.items()},
   )
 
 
@@ -158,7 +164,7 @@ def views(own: Scene, released: np.ndarray, variance: float, cohort: int) -> Ite
     Users form cohorts in turn. For separated releases the sum is that of their directions.
   """
   count, users, size = released.shape
-  yield View("one release", released[0], variance)
+  yield View(ONE_RELEASE, released[0], variance)
   if count > 1:
     yield View(f"{count} releases", released.mean(axis=0), variance / count)
   if cohort > 1:
@@ -190,27 +196,32 @@ def reconstruct(own: Scene, view: View, prior: str) -> np.ndarray:
 
 
 def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, Any]:
-  """The numbers of alpha-good reconstructions of low frequencies, and the images' mean cosine."""
+  """The numbers of alpha-good reconstructions in each basis, and the images' mean cosine."""
   truth = own.inputs[: len(images)]
-  distances = np.linalg.norm(own.target(images) - own.target(truth), axis=1)
+  distances = {
+    name: np.linalg.norm(target(images) - target(truth), axis=1)
+    for name, target in own.targets.items()
+  }
   cosines = np.sum(_normalised(images) * _normalised(truth), axis=1)
   return {
     "trials": len(images),
-    "successes": [int(np.sum(distances <= alpha)) for alpha in alphas],
+    "successes": {
+      name: [int(np.sum(own <= alpha)) for alpha in alphas] for name, own in distances.items()
+    },
     "cosine": float(cosines.mean()),
   }
 
 
-def guesses(own: Scene, alphas: Sequence[float]) -> list[int]:
+def guesses(own: Scene, basis: str, alphas: Sequence[float]) -> list[int]:
   """Successes without any release.
 
   The guess is the public image that is close to the most public images.
   """
-  found = []
+  found, public, truth = [], own.public[basis], own.targets[basis](own.inputs)
   # Unit vectors are within alpha where their inner product is at least 1 - alpha^2 / 2.
   for least in (1 - alpha**2 / 2 for alpha in alphas):
-    best = np.argmax(np.sum(own.public[:2000] @ own.public.T >= least, axis=1))
-    found.append(int(np.sum(own.target(own.inputs) @ own.public[best] >= least)))
+    best = np.argmax(np.sum(public[:2000] @ public.T >= least, axis=1))
+    found.append(int(np.sum(truth @ public[best] >= least)))
   return found
 
 

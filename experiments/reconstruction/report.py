@@ -19,6 +19,7 @@ from jdp.accounting.local import reconstruction
 from jdp.guarantees import rounded_down, rounded_up
 
 _SHOWN = 8  # Users in a picture.
+_BASIS = "dct"  # of the table and the plot of all views
 
 
 def bound_parts(
@@ -118,7 +119,7 @@ def image_parts(
 ) -> Iterator[Part]:
   """Successes on real images, without a bound; and identification in a list, with its bound."""
   alphas, users = options.alphas, len(own.inputs)
-  guessed = images.guesses(own, alphas)
+  guessed = images.guesses(own, _BASIS, alphas)
   text = (
     "From an exact gradient the closed form has a relative error of at most "
     f"{rounded_up(images.exact_error(own), 2)}. Success: the {options.frequencies} lowest "
@@ -149,7 +150,7 @@ def image_parts(
         row["view"],
         row["prior"],
       ),
-      *(_share_with_interval(n, row["trials"]) for n in row["successes"]),
+      *(_share_with_interval(n, row["trials"]) for n in row["successes"][_BASIS]),
       f"{row['cosine']:.4f}",
     ]
     for result in results
@@ -160,7 +161,40 @@ def image_parts(
     text + table(header, cells),
     {"images": _curves(results, alphas[0])},
   )
+  yield _bases_part(results, own, options)
   yield _identified_part(results, users)
+
+
+def _bases_part(results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any) -> Part:
+  """The same reconstructions, judged by low frequencies and by coarse wavelets."""
+  header = ["mechanism", "epsilon"]
+  header += [f"{name}, alpha = {alpha:g}" for alpha in options.alphas for name in images.BASES]
+  users = len(own.inputs)
+
+  def line(name: str, epsilon: str, trials: int, successes: Mapping[str, Sequence[int]]):
+    found = (
+      _share_with_interval(successes[basis][number], trials)
+      for number in range(len(options.alphas))
+      for basis in images.BASES
+    )
+    return [name, epsilon, *found]
+
+  guessed = {basis: images.guesses(own, basis, options.alphas) for basis in images.BASES}
+  lines = [line("no release", "", users, guessed)]
+  for result in results:
+    (row,) = (
+      row
+      for row in result["views"]
+      if (row["view"], row["prior"]) == (images.ONE_RELEASE, "public")
+    )
+    epsilon = "∞" if result["epsilon"] is None else rounded_up(result["epsilon"])
+    lines.append(line(result["mechanism"], epsilon, row["trials"], row["successes"]))
+  text = (
+    f"One release, with public images for a prior. The target is the {options.frequencies} lowest "
+    "frequencies of the cosine transform (dct), or as many of the coarsest Haar wavelets: the "
+    "means of blocks, where the number of blocks is that. The reconstructions are the same.\n\n"
+  )
+  return Part("Images: frequencies and wavelets", text + table(header, lines))
 
 
 def image_pictures(own: images.Scene, gallery: Mapping[str, np.ndarray]) -> Part:
@@ -228,7 +262,7 @@ def _curves(results: Sequence[Mapping[str, Any]], alpha: float) -> Figure:
   style.marked_values(axes, {r["epsilon"]: rounded_up(r["epsilon"]) for r in private})
   for name, look in style.distinct([result["mechanism"] for result in private]).items():
     own = [(r["epsilon"], r["views"][1]) for r in private if r["mechanism"] == name]
-    shares = [(row["successes"][0], row["trials"]) for _, row in own]
+    shares = [(row["successes"][_BASIS][0], row["trials"]) for _, row in own]
     limits = [scipy.stats.binomtest(*share).proportion_ci(0.95, "exact") for share in shares]
     means = [successes / trials for successes, trials in shares]
     errors = np.abs([[m - i.low, i.high - m] for m, i in zip(means, limits, strict=True)]).T

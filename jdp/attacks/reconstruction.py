@@ -127,14 +127,65 @@ def lowest_frequencies(shape: tuple[int, int], count: int) -> np.ndarray:
   >>> lowest_frequencies((2, 2), 1).tolist()
   [[0.5, 0.5, 0.5, 0.5]]
   """
+  _check_count(shape, count)
+  rows, columns = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0) for size in shape)
+  return _first_products(rows, columns, np.add.outer(*map(np.arange, shape)), count)
+
+
+@checked
+def coarsest_wavelets(shape: tuple[int, int], count: int) -> np.ndarray:
+  """The projection to an image's coarsest Haar wavelets, another general sense of it.
+
+  Along each axis neighbours are joined in pairs, as long as their number is even. So the means of
+  blocks come first: of 4 x 4 pixels for 28 x 28, which 49 wavelets span. Then follow the details of
+  each scale, coarse before fine.
+
+  Args:
+    shape: (height, width) of an image.
+    count: k, 1 <= k <= height * width. Scales are whole at 49 of 28 x 28, and at 1, 4, 16 of 8 x 8.
+
+  Returns:
+    float32 [k, height * width] with orthonormal rows.
+
+  Raises:
+    ValueError: if there are fewer pixels than k.
+
+  Source: arXiv 1812.00984, Section 2.3, names the first level of a wavelet hierarchy. The wavelets
+  are A. Haar's (Mathematische Annalen 69, 1910).
+
+  >>> coarsest_wavelets((2, 2), 1).tolist(), coarsest_wavelets((1, 4), 2).tolist()
+  ([[0.5, 0.5, 0.5, 0.5]], [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, -0.5, -0.5]])
+  """
+  _check_count(shape, count)
+  (rows, row_scales), (columns, column_scales) = map(_haar, shape)
+  return _first_products(rows, columns, np.maximum.outer(row_scales, column_scales), count)
+
+
+def _check_count(shape: tuple[int, int], count: int) -> None:
+  """Refuses more coordinates than an image has pixels, or none."""
   height, width = shape
   if not 1 <= count <= height * width:
     raise ValueError(f"Expected count in [1, {height * width}], the number of pixels, got {count}.")
-  rows, columns = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0) for size in shape)
-  order = np.argsort(np.add.outer(np.arange(height), np.arange(width)).ravel(), kind="stable")[
-    :count
-  ]
-  return np.kron(rows, columns)[order].astype(np.float32)
+
+
+def _haar(size: int) -> tuple[np.ndarray, np.ndarray]:
+  """(orthonormal rows [size, size], their scales [size]): 1 over the size of a constant piece."""
+  means, details, scales = np.eye(size), [], []
+  while len(means) % 2 == 0:  # which a mean of all pixels is not
+    first, second = means[::2], means[1::2]
+    scales.append(np.full(len(first), len(means) / size))
+    details.append((first - second) / math.sqrt(2))
+    means = (first + second) / math.sqrt(2)
+  scales.append(np.full(len(means), len(means) / size))
+  return np.concatenate([means, *reversed(details)]), np.concatenate(scales[::-1])
+
+
+def _first_products(
+  rows: np.ndarray, columns: np.ndarray, order: np.ndarray, count: int
+) -> np.ndarray:
+  """The products of two bases that come first in an order [height, width], float32 [count, d]."""
+  first = np.argsort(order.ravel(), kind="stable")[:count]
+  return np.kron(rows, columns)[first].astype(np.float32)
 
 
 @checked

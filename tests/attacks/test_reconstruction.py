@@ -14,6 +14,7 @@ from jdp import data, models
 from jdp.attacks.gradient_matching import Candidates, match_gradient
 from jdp.attacks.reconstruction import (
   GaussianPrior,
+  coarsest_wavelets,
   gaussian_attack,
   input_of_gradient,
   lowest_frequencies,
@@ -135,6 +136,27 @@ def test_lowest_frequencies_are_the_cosine_transforms():
   np.testing.assert_allclose(everything @ everything.T, np.eye(24), atol=1e-6)
   with pytest.raises(ValueError, match="pixels"):
     lowest_frequencies((2, 2), 5)
+
+
+def test_coarsest_wavelets_are_the_means_of_blocks_then_their_differences():
+  image = np.random.default_rng(3).normal(size=(8, 12)).astype(np.float32)
+  # 8 = 2 * 2 * 2 and 12 = 3 * 2 * 2: at the coarsest common scale blocks are 4 x 4.
+  blocks = image.reshape(2, 4, 3, 4).mean(axis=(1, 3))
+  own = coarsest_wavelets((8, 12), 6)
+  np.testing.assert_allclose(
+    (own @ image.ravel()) @ own, np.kron(blocks, np.ones((4, 4))).ravel(), atol=1e-5
+  )
+  finer = coarsest_wavelets((8, 12), 24)
+  blocks = image.reshape(4, 2, 6, 2).mean(axis=(1, 3))
+  np.testing.assert_allclose(
+    (finer @ image.ravel()) @ finer, np.kron(blocks, np.ones((2, 2))).ravel(), atol=1e-5
+  )
+  everything = coarsest_wavelets((8, 12), 96)
+  np.testing.assert_allclose(everything @ everything.T, np.eye(96), atol=1e-6)
+  with pytest.raises(ValueError, match="pixels"):
+    coarsest_wavelets((2, 2), 5)
+  with pytest.raises(ValueError, match="pixels"):
+    coarsest_wavelets((0, 2), 1)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 from typing import NamedTuple
 
 import jax
@@ -19,10 +20,10 @@ import numpy as np
 import pytest
 
 from experiments.private_federated import __main__ as private_federated
-from experiments.private_federated import limits
+from experiments.private_federated import limits, report
 from experiments.runner import launch
 from experiments.runner.launch import Location
-from experiments.runner.reports.statistics import mean_interval
+from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.tables import epsilon
 from experiments.runner.runs import sweep
 from jdp import accounting, ledger
@@ -217,6 +218,29 @@ def test_a_part_that_is_switched_off_is_missing_and_no_other(monkeypatch):
   assert lengths[1] == pytest.approx(3 * lengths[0], rel=1e-5)
   assert made["_without_central_noise"] == (GaussianSum(0.25, 0.0), local)
   assert made["_without_projection"] == (GaussianSum(local.max_norm, 0.5), local)
+
+
+def test_runs_that_lack_a_part_stand_beside_the_full_one():
+  options = resolve(epsilon_directions=(8.0, 32.0), switched_off=("central_noise", "clipping"))
+  values = {"central": 0.9, "local_32": 0.5, "local_8": 0.3}
+  values |= {f"local_{eps}_without_central_noise": eps / 100 for eps in (8, 32)}
+  values |= {f"local_{eps}_without_clipping": eps / 50 for eps in (8, 32)}
+  summary = [
+    {"setting": name, "label": name, "test_accuracy": Interval(value, None)}
+    for name, value in values.items()
+  ]
+  problem = types.SimpleNamespace(headline="test_accuracy")
+  cells = [
+    re.split(r" *\| *", line) for line in report._limits(options, problem, summary).split("\n")
+  ]
+  assert [cell[1:-1] for cell in cells if len(cell) == 6 and "%" in cell[2]] == [
+    ["local ε₁ = 8", "30.0 %", "8.0 %", "16.0 %"],
+    ["local ε₁ = 32", "50.0 %", "32.0 %", "64.0 %"],
+  ]
+  (axes,) = report._limits_figure(options, problem, summary).axes
+  assert {line.get_label(): line.get_ydata()[1] for line in axes.lines} == {
+    "all on": 0.5, "no central noise": 0.32, "no clipping": 0.64, "central": 0.9,
+  }  # fmt: skip
 
 
 def test_magnitudes_are_released_as_the_options_say():

@@ -2,6 +2,7 @@
 mechanism lied.
 """
 
+import json
 import math
 import re
 
@@ -118,6 +119,15 @@ def test_the_whole_report(tmp_path):
   # In two steps an attack hardly leaves its start: the public image of the nearest gradient, or
   # grey.
   assert cosines["∞"] > 0.9 > 0.8 > cosines["∞, no prior"]
+  # The judges differ, the reconstructions are the same: from an exact gradient both succeed.
+  bases = {line[1]: line[3:7] for line in lines if len(line) == 8 and "%" in line[3]}
+  assert [cell[:7] for cell in bases["no privacy"]] == ["100.0 %"] * 4
+  assert bases["separated"][0] == cells["separated", "one release", "public"][0]
+  kept = json.loads((tmp_path / "run" / "results.json").read_text())
+  (exact_row, private_row) = kept["images.jsonl"]
+  assert exact_row["views"][1]["successes"] == {"dct": [60, 60], "haar": [60, 60]}
+  assert private_row["epsilon"] == 64.0
+  assert len(kept["spheres.jsonl"]) == 1
   for name in ("protection", "spheres", "images", "pictures", "cnn"):
     assert (tmp_path / "run" / f"{name}.png").stat().st_size > 5000
 
