@@ -28,7 +28,7 @@ from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.events import CorrelatedGaussianSum
 from jdp.federated import fixed_denominator, flat_clipping
-from jdp.guarantees import rounded_up
+from jdp.guarantees import Unit, rounded_up
 from jdp.matrix_factorization import choose_strategy
 from jdp.queries import SumQuery
 
@@ -136,7 +136,7 @@ def _parts(
   plots.curves(axes, histories, problem.headline)
   figures = {"accuracy_over_rounds": accuracy, "noise_of_the_model": _noise_figure(title, summary)}
   yield Part("Results", _results(problem, summary, next(iter(histories.values()))), figures)
-  yield Part("What was guaranteed", _guarantees(options, summary, results))
+  yield Part("What was guaranteed", guaranteed(options, problem.protects, summary, results))
   if options.target_epsilon is not None and not len(problem.prior):
     yield Part("By theory", _theory(options, problem.num_users), printed=False)
   yield Part("What was measured", _measured(options, problem, summary), printed=False)
@@ -223,7 +223,17 @@ divergences give.
 {table(["noise", "who takes part", "groups", "z", "error, theory"], rows)}"""
 
 
-def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
+def guaranteed(
+  options: Any, protects: Mapping[Unit, str], summary: Sequence[Row], results: Sequence[Row]
+) -> str:
+  """What the run guarantees, to whom, and what it does not cover.
+
+  Args:
+    options: of the run.
+    protects: what one user is, where the data has none of its own.
+    summary: the report's rows.
+    results: of `run_sweep`.
+  """
   kept = next((row for row in summary if row["multiplier"] is not None), None)
   who = (
     ""
@@ -231,7 +241,8 @@ def _guarantees(options: Any, summary: Sequence[Row], results: Sequence[Row]) ->
     else f"A user takes part at most {kept['participations']} times, in rounds at least "
     f"{kept['separation']} apart: groups by position take turns.\n"
   )
-  return f"""Against whoever sees all released models of a run and nothing else, from the run's
+  return f"""{statements.units(protects)}\
+Against whoever sees all released models of a run and nothing else, from the run's
 `ledger.jsonl`. A run is one release, whose noise is correlated over the rounds. The server is
 trusted to add the noise, and to keep what it needs of it between rounds.
 {who}
@@ -240,7 +251,7 @@ trusted to add the noise, and to keep what it needs of it between rounds.
 
 {statements.together_by_scope(results)}
 
-{statements.not_covered("the test data")}"""
+{statements.not_covered("the test data", "public text, where there is any")}"""
 
 
 def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:

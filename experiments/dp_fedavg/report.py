@@ -313,10 +313,7 @@ def _guarantees(
   options: Any, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
 ) -> str:
   not_covered = statements.not_covered("the test data", "public text, where there is any")
-  protects = "".join(
-    f"**One {unit} is {meaning}.**\n\n" for unit, meaning in problem.protects.items()
-  )
-  return f"""{protects}\
+  return f"""{statements.units(problem.protects)}\
 Against whoever sees all released models of a run and nothing else, by Rényi accounting
 from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.reports.tables import epsilon
-from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, compose, rounded_up
+from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, Unit, compose, rounded_up
 from jdp.ledger import from_json
 
 FLOAT_NOISE = """Noise of floats is released on grids of a sixteenth of its standard deviation, with
@@ -75,6 +75,15 @@ def computed(devices: Sequence[str], layouts: Mapping[str, Mapping[str, Any]]) -
 
 def _layout(layout: Mapping[str, Any]) -> str:
   return f"chunks of {layout['chunk_size']}{' by ghost norms' if layout.get('ghost_norms') else ''}"
+
+
+def units(protects: Mapping[Unit, str]) -> str:
+  r"""Paragraphs on what one record is; empty where the data has its own users and examples.
+
+  >>> units({Unit.USER: "a piece of 20 consecutive tokens"})
+  '**One user is a piece of 20 consecutive tokens.**\n\n'
+  """
+  return "".join(f"**One {unit} is {meaning}.**\n\n" for unit, meaning in protects.items())
 
 
 def not_covered(*further: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.correlated_noise import __main__ as correlated_noise
+from experiments.correlated_noise import report as correlated_report
 from experiments.correlated_noise.report import measure
 from experiments.correlated_noise.strategies import AMPLIFIED, STRATEGIES, make_sampler
 from experiments.correlated_noise.strategies import make_strategy as make
@@ -19,6 +20,7 @@ from experiments.runner.launch import Location
 from experiments.runner.runs import sweep
 from jdp import accounting, ledger, queries
 from jdp import matrix_factorization as mf
+from jdp.guarantees import Unit
 
 EXPERIMENT = correlated_noise.EXPERIMENT
 TINY = {
@@ -113,6 +115,12 @@ def test_results_follow_from_ledgers(finished):
   assert {"accuracy_over_rounds.png", "noise_of_the_model.png", "report.md"} <= {
     file.name for file in path.iterdir()
   }
+
+
+def test_the_report_says_what_one_user_is_and_what_is_not_covered():
+  said = correlated_report.guaranteed(options(), {Unit.USER: "a piece of 20 tokens"}, [], [])
+  assert said.startswith("**One user is a piece of 20 tokens.**\n\n")
+  assert "public text, where there is any" in said
 
 
 def test_a_resumed_run_gives_the_same_results(finished, tmp_path, monkeypatch):
