@@ -35,8 +35,8 @@ from scipy import stats
 import jdp.random
 from experiments.benchmarks import checkouts, harness
 from experiments.benchmarks.cohorts import PYTHONS, TABLE
-from experiments.benchmarks.ghost_norms import clipped_sum
 from experiments.benchmarks.peers import networks, serve
+from experiments.benchmarks.peers.jdp_layers import clipped_sum
 from jdp import federated, mechanisms, models, sampling
 from jdp.data import Examples
 from jdp.federated.engine.cohort import default_chunk_size

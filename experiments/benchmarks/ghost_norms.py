@@ -1,19 +1,31 @@
 """Ghost norms layer by layer, and the steps of a transformer with and without privacy.
 
-    python -m experiments.benchmarks.ghost_norms --json=FILE
+    python -m experiments.benchmarks.ghost_norms --opacus_python=OPACUS/bin/python --json=FILE
+    python -m experiments.benchmarks.ghost_norms --table=FILE   # the README's tables
 
 A layer's rows say how exact ghost norms are, and what the clipped sum of a chunk of clients takes,
-beside gradients that are made for each client (vmap). A step's rows compare whole rounds, noise and
-the server's step included, with a step of SGD on the same examples. Memory is what the compiled
-program needs beside its arguments, by its own analysis. Times are those of all cores together, and
-their ratios are of medians.
+beside gradients that are made for each client (vmap). Opacus's fast gradient clipping of the same
+layer stands beside them, if an environment with Opacus is named. These cases take turns, in an
+order that changes. A ratio is the median over the turns.
+
+A step's rows compare whole rounds, noise and the server's step included, with a step of SGD on the
+same examples, whose loss is one mean over all tokens. The library's own loss goes by pieces, so a
+second such step has that.
+
+All run on one core, and times are of processors. Memory is what the compiled program needs beside
+its arguments, by its own analysis. Opacus's is the peak that PyTorch's allocator tells.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,70 +33,21 @@ import optax
 from absl import app, flags
 from jax.flatten_util import ravel_pytree
 
-from experiments.benchmarks import harness
-from jdp import federated, models, queries, sampling
+from experiments.benchmarks import checkouts, harness
+from experiments.benchmarks.cohorts import PYTHONS, TABLE
+from experiments.benchmarks.peers import jdp_layers
+from jdp import federated, models, sampling
 from jdp.data import Examples
-from jdp.federated.engine.client import ClientKeys, contribution
-from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.ghost_norms import ghost_client, gradient_forms
-from jdp.numerics.compensated import rounded
+from jdp.models.word_losses import cross_entropies
 
 CLIENTS = flags.DEFINE_integer("clients", 32, "Clients of a chunk, and of a step.", lower_bound=1)
 TABLES = flags.DEFINE_multi_enum("tables", ["layers", "steps"], ["layers", "steps"], "What to run.")
 ONLY = flags.DEFINE_string("only", "", "Run the cases whose names hold this.")
-PyTree = Any
+OPACUS = PYTHONS["opacus_ghost"]
 _WORDS, _LENGTH = 1000, 32
-
-
-class _Tied(nn.Module):
-  """Words in, scores of words out, one table for both."""
-
-  @nn.compact
-  def __call__(self, words: jax.Array) -> jax.Array:
-    table = nn.Embed(4096, 128)
-    return table.attend(jnp.tanh(table(words)))
-
-
-def _layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
-  """Layers by name, each with the shape of a client's input."""
-  return {
-    "dense 784 x 100, 1 row": (nn.Dense(100), (1, 784)),
-    "dense 256 x 256, 32 rows": (nn.Dense(256), (32, 256)),
-    "dense 256 x 256, 256 rows": (nn.Dense(256), (256, 256)),
-    "dense 256 x 1024, 32 rows": (nn.Dense(1024), (32, 256)),
-    "LayerNorm 256, 32 rows": (nn.LayerNorm(), (32, 256)),
-    "RMSNorm 256, 32 rows": (nn.RMSNorm(), (32, 256)),
-    "embedding 4096 x 128, 32 words": (nn.Embed(4096, 128), (32,)),
-    "tied embedding 4096 x 128, 32 words": (_Tied(), (32,)),
-    "attention 256, 4 heads, 32 rows": (nn.MultiHeadDotProductAttention(4), (1, 32, 256)),
-    "convolution 3 x 3, 16 to 32, 14 x 14": (nn.Conv(32, (3, 3)), (1, 14, 14, 16)),
-    "convolution 3 x 3, 256 to 256, 4 x 4": (nn.Conv(256, (3, 3)), (1, 4, 4, 256)),
-    "LSTM 128, 32 steps": (nn.RNN(nn.OptimizedLSTMCell(128)), (1, 32, 128)),
-  }
-
-
-def _inputs(clients: int, shape: tuple[int, ...]) -> jax.Array:
-  """Clients' inputs: words if there is one axis, else normals."""
-  rng = np.random.default_rng(0)
-  if len(shape) == 1:
-    return jnp.asarray(rng.integers(0, 4096, (clients, *shape)), jnp.int32)
-  return jnp.asarray(rng.normal(size=(clients, *shape)), jnp.float32)
-
-
-def clipped_sum(client_fn: Any, clients: int) -> Callable[[PyTree, PyTree], PyTree]:
-  """(parameters, clients' data) -> the sum of clipped updates, of one chunk."""
-  query = queries.gaussian_sum(1e-3, 0.0)
-  summand = contribution(client_fn, query, None, diagnose=False)
-  sample = sampling.Sample(
-    jnp.arange(clients, dtype=jnp.int32), jnp.ones(clients), jnp.int32(clients), clients
-  )
-
-  def total(params, data):
-    keys, shared = (jax.random.key(0), jax.random.key(1)), ((params,), query.init(params))
-    sums = unrounded_cohort_sum(summand, keys, shared, sample, data, chunk_size=clients)
-    return rounded(sums[0])
-
-  return total
+_PLAIN = "not private"
 
 
 def _measured(
@@ -109,52 +72,91 @@ def _measured(
     }
 
 
-def _layer_rows(name: str, module: nn.Module, shape: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-  """The rows of one layer."""
+def _layer_rows(names: Collection[str]) -> Iterator[dict[str, Any]]:
+  """The rows of all these layers, whose cases take turns with Opacus's."""
+  clients = str(CLIENTS.value)
+  opacus = _opacus_memory()
+  commands = {
+    f"{name}: {case}": checkouts.Command(("jdp_layers.py", clients), case=f"{name}: {case}")
+    for name in names
+    for case in ("vmap", "ghost norms", "not private")
+  }
+  commands |= {
+    f"{name}: Opacus": checkouts.Command(
+      ("opacus_layers.py", clients), python=str(OPACUS.value), case=name
+    )
+    for name in names
+    if name in opacus
+  }
+  turns = checkouts.take_turns(commands)
+  for name in names:
+    module, shape = jdp_layers.layers()[name]
+    facts, memory = _facts(name, jdp_layers.layer_of(module, shape, CLIENTS.value))
+    memory |= {"Opacus": opacus[name]} if name in opacus else {}
+    for case, held in memory.items():
+      own, base = (
+        [_seconds(turn[f"{name}: {which}"]) for turn in turns] for which in (case, "vmap")
+      )
+      yield facts | {
+        "case": case,
+        "cpu_ms": 1e3 * statistics.median(own),
+        "time": statistics.median(mine / other for mine, other in zip(own, base, strict=True)),
+        "MiB": held / 2**20,
+        "memory": held / memory["vmap"],
+      }
+
+
+def _seconds(turn: checkouts.Turn) -> float:
+  """The processor time of one sum."""
+  assert turn.cpu is not None
+  return CLIENTS.value * turn.cpu / turn.work
+
+
+def _opacus_memory() -> dict[str, int]:
+  """The bytes that Opacus takes for each layer that it has, by its own account."""
+  if OPACUS.value is None:
+    return {}
+  script = pathlib.Path(__file__).parent / "peers" / "opacus_layers.py"
+  done = subprocess.run(
+    [OPACUS.value, script, str(CLIENTS.value), "memory"], capture_output=True, text=True, check=True
+  )
+  found = re.findall(r"^memory (\d+) (.+)$", done.stdout, re.M)
+  return {name: int(held) for held, name in found}
+
+
+def _facts(name: str, layer: jdp_layers.Layer) -> tuple[dict[str, Any], dict[str, int]]:
+  """What a layer's rows have in common, and the bytes that each of its programs needs."""
+  loss, params, data, cases = layer
   clients = CLIENTS.value
-  data = _inputs(clients, shape)
-  params = jax.jit(module.init)(jax.random.key(1), data[0])["params"]
-
-  def loss(params, inputs):
-    outputs: Any = module.apply({"params": params}, inputs)
-    return jnp.mean(jnp.sin(outputs))
-
-  step = federated.gradient_step(loss, 1.0)
   ghost = ghost_client(loss, 1.0)
-
-  def vmapped(keys, sent, client):
-    return step(keys.data, sent[0], client), {}
 
   def norms(params, data):
     keys = ClientKeys(jax.random.key(0), jax.random.key(1))
     return jax.vmap(lambda client: ghost(keys, (params,), client)[0].norm)(data)
 
+  compiled: dict[str, Any] = {
+    case: jax.jit(run).lower(params, data).compile() for case, run in cases.items()
+  }
   gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, data)
   exact = [np.asarray(x, np.float64).reshape(clients, -1) for x in jax.tree.leaves(gradients)]
   lengths = np.linalg.norm(np.concatenate(exact, axis=1), axis=1)
-  totals = [clipped_sum(client_fn, clients) for client_fn in (vmapped, ghost)]
+  ratios = np.asarray(jax.jit(norms)(params, data)) / lengths - 1
   by_vmap, by_ghost = (
-    np.asarray(ravel_pytree(jax.jit(total)(params, data))[0], np.float64) for total in totals
+    np.asarray(ravel_pytree(compiled[case](params, data))[0], np.float64)
+    for case in ("vmap", "ghost norms")
   )
   facts = {
     "layer": name,
     "factors": {
       form.path: form.rows for form in gradient_forms(loss, params, data[0]) if form.rows
     },
-    "norm_above_exact": float(np.max(np.asarray(jax.jit(norms)(params, data)) / lengths - 1)),
-    "norm_below_exact": float(np.min(np.asarray(jax.jit(norms)(params, data)) / lengths - 1)),
+    "norm_above_exact": float(np.max(ratios)),
+    "norm_below_exact": float(np.min(ratios)),
     "sum_error": float(np.linalg.norm(by_ghost - by_vmap) / np.linalg.norm(by_vmap)),
   }
-  cases = {
-    "vmap": (totals[0], (params, data)),
-    "ghost norms": (totals[1], (params, data)),
-    "not private": (
-      jax.grad(lambda params, data: jnp.mean(jax.vmap(loss, (None, 0))(params, data))),
-      (params, data),
-    ),
+  return facts, {
+    case: program.memory_analysis().temp_size_in_bytes for case, program in compiled.items()
   }
-  for row in _measured(cases, "vmap", clients):
-    yield facts | row
 
 
 def _networks() -> dict[str, models.LanguageModel]:
@@ -182,41 +184,49 @@ def _step_rows(
   params = jax.jit(model.init)(jax.random.key(1))
   query = federated.fixed_denominator(federated.flat_clipping(1.0), 1.0, float(clients))
 
-  def made(layout: federated.CohortLayout) -> Any:
-    options = layout._asdict()
+  def made(layout: federated.CohortLayout | None) -> Any:
+    options = layout._asdict() if layout else {}
     sampler, server = sampling.poisson(clients, 1.0), optax.sgd(0.1)
     if examples is None:
       return federated.dp_sgd(loss, query, sampler, server, **options)
     step = federated.gradient_step(loss, 1.0)
     return federated.federated_averaging(step, query, sampler, server, project=False, **options)
 
-  def round_of(layout: federated.CohortLayout) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+  def round_of(layout: federated.CohortLayout | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     algorithm = made(layout)
     keys = jax.random.key(3), jax.random.key(4)
     data = batch if examples is None else users
     return lambda *args: algorithm.round(*args)[0], (*keys, algorithm.init(params), data)
 
-  def descend(params, batch):
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, batch))
+  def at_once(params, batch):
+    losses = cross_entropies(
+      model.apply(params, batch.inputs).reshape(-1, _WORDS), batch.labels.reshape(-1)
+    )
+    return jnp.mean(losses)
+
+  def descent(loss):
+    def descend(params, batch):
+      return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, batch))
+
+    return descend, (params, batch)
 
   layouts = {
     "one by one": federated.CohortLayout(1),
     f"chunks of {clients}": federated.CohortLayout(clients),
     f"ghost norms, chunks of {clients}": federated.CohortLayout(clients, ghost_norms=True),
     "ghost norms, chunks of 8": federated.CohortLayout(8, ghost_norms=True),
+    "by the rule": None,
   }
-  cases = {"not private": (descend, (params, batch))}
+  cases = {_PLAIN: descent(at_once), "not private, by pieces": descent(loss)}
   cases |= {layout: round_of(own) for layout, own in layouts.items()}
-  for row in _measured(cases, "not private", clients):
+  for row in _measured(cases, _PLAIN, clients):
     yield {"step": f"{name}, {examples or 'single'} examples of a client"} | row
 
 
 def _rows() -> Iterator[dict[str, Any]]:
   """All rows that are asked for."""
   if "layers" in TABLES.value:
-    for name, (module, shape) in _layers().items():
-      if ONLY.value in name:
-        yield from _layer_rows(name, module, shape)
+    yield from _layer_rows([name for name in jdp_layers.layers() if ONLY.value in name])
   if "steps" in TABLES.value:
     for name, model in _networks().items():
       for examples in (None, 4):
@@ -224,9 +234,49 @@ def _rows() -> Iterator[dict[str, Any]]:
           yield from _step_rows(name, model, examples)
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """The Markdown of a file's rows: its layers, and its steps."""
+  layers: dict[str, dict[str, Mapping[str, Any]]] = {}
+  for row in rows:
+    if "layer" in row:
+      layers.setdefault(row["layer"], {})[row["case"]] = row
+  head = (
+    "layer", "norm", "sum", "time over vmap", "memory over vmap", "time over a plain gradient",
+    "rate over Opacus's", "memory over Opacus's",
+  )  # fmt: skip
+  lines = [head, ["---"] * len(head)]
+  for name, cases in layers.items():
+    ghost, plain, opacus = cases["ghost norms"], cases["not private"], cases.get("Opacus")
+    lines.append(
+      (
+        name,
+        f"{ghost['norm_above_exact']:.1e}",
+        f"{ghost['sum_error']:.1e}",
+        f"{ghost['time']:.2f}",
+        f"{ghost['memory']:.2f}",
+        f"{ghost['cpu_ms'] / plain['cpu_ms']:.1f}",
+        f"{opacus['cpu_ms'] / ghost['cpu_ms']:.1f}" if opacus else "it has none",
+        f"{ghost['MiB'] / opacus['MiB']:.2f}" if opacus else "",
+      )
+    )
+  steps = [("round", "layout", "time", "memory"), ["---"] * 4]
+  steps += [
+    (row["step"], row["case"], f"{row['time']:.2f}", f"{row['memory']:.2f}")
+    for row in rows
+    if "step" in row and row["case"] != _PLAIN
+  ]
+  return "\n\n".join(
+    "\n".join(f"| {' | '.join(line)} |" for line in part) for part in (lines, steps)
+  )
+
+
 def main(argv: Sequence[str]) -> None:
   """Prints the rows as they are measured, and appends them to a file if one is named."""
   del argv
+  if TABLE.value:
+    print(table([json.loads(row) for row in pathlib.Path(TABLE.value).read_text().splitlines()]))
+    return
+  os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Before JAX counts the cores.
   print(f"{'':<40} {'case':<30} {'CPU ms':>9} {'time':>6} {'MiB':>8} {'memory':>6} {'norm':>8}")
   for row in _rows():
     above = f"{row['norm_above_exact']:.1e}" if "norm_above_exact" in row else ""

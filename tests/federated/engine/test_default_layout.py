@@ -114,7 +114,7 @@ def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, que
 
 @pytest.mark.parametrize(("sequences", "expected"), [(1, CohortLayout(8, True)), (4, ONE_BY_ONE)])
 def test_ghost_norms_of_a_transformer_are_taken_for_single_sequences(sequences, expected):
-  """Factors hold .43 of one's numbers. Four have more than a gradient has."""
+  """Factors hold .43 of one's numbers. Four have so many rows that each gradient is smaller."""
   model = models.transformer(1000, max_length=32, width=128)
   words = jax.ShapeDtypeStruct((sequences, 32), jnp.int32)
   client = Examples(words, words, jax.ShapeDtypeStruct((sequences,), jnp.float32))
