@@ -73,7 +73,7 @@ def _cases() -> dict[str, Case]:
     return update(keys[2], params, client, lambda tree: vectors.clip(tree, _CLIP_NORM))
 
   def plain(params, examples):
-    logits = _Plain().apply({"params": params}, examples.inputs[..., None])
+    logits: Any = _Plain().apply({"params": params}, examples.inputs[..., None])
     return jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(logits)), examples.labels])
 
   return {
