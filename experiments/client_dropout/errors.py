@@ -1,7 +1,7 @@
 """What one round's average gets wrong: by the clients who are lost, and by the noise.
 
-Both are measured on clients' own updates, which no observer of a deployment could do. They are
-diagnostics, and no guarantee covers them.
+The first is measured on clients' own updates, which no observer of a deployment could do: no
+guarantee covers it. The second is measured on made-up updates, and tells nothing about anybody.
 """
 
 import dataclasses
@@ -130,7 +130,10 @@ def released(
 
 def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:
   """The survivors of each dropout model and rate, and what their average gets wrong."""
-  updates = jax.vmap(lambda update: ravel_pytree(update)[0])(_updates(options, problem, params))
+  made = updates_of(options, problem, problem.num_users)
+  updates = jax.vmap(lambda update: ravel_pytree(update)[0])(
+    made(jax.random.key(options.data_seed), params)
+  )
   rows = []
   for model, rate in itertools.product(options.dropout_models, options.dropouts):
     lost = dropout_of(options, problem, model, rate, 0)
@@ -182,10 +185,10 @@ def _survivors(lost: DropoutModel, begin: jax.Array, keys: jax.Array) -> jax.Arr
 
 
 def noise_table(
-  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], params: PyTree
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
 ) -> str:
   """The error that noise makes in each setting, measured, beside its guarantee and accuracy."""
-  updates = _updates(options, problem, params)
+  updates = _made_up(options, problem)
   by_setting = {row["setting"]: row for row in rows}
   never_abandoned = dataclasses.replace(options, min_clients=1)
   cells = []
@@ -217,6 +220,12 @@ def _measured_noise(
   return float(np.mean(squares)) ** 0.5
 
 
-def _updates(options: Any, problem: LearningProblem, params: PyTree) -> PyTree:
-  """All clients' updates from these parameters, for a fixed order of their examples."""
-  return updates_of(options, problem, problem.num_users)(jax.random.key(options.data_seed), params)
+def _made_up(options: Any, problem: LearningProblem) -> PyTree:
+  """Random updates of all clients, each as long as the bound, [n, ...]."""
+  flat, unravel = ravel_pytree(problem.init(jax.random.key(0)))
+
+  def one(key):
+    direction = jax.random.normal(key, flat.shape)
+    return unravel(options.clip_norm * direction / jnp.linalg.norm(direction))
+
+  return jax.vmap(one)(jax.random.split(jax.random.key(1), problem.num_users))

@@ -40,7 +40,8 @@ def report_dropout(
   """Writes results.json, the plots and report.md, and prints the results."""
   rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
-  write_results(workdir, options, rows, results, further=planned)
+  baselines = ["the errors of survivors' averages"] if options.average_errors else []
+  write_results(workdir, options, rows, results, baselines=baselines, further=planned)
   parts = _parts(workdir, options, problem, plan, rows, results)
   title = "Distributed noise under client dropout"
   write_sweep_report(workdir, "client_dropout", title, options, parts)
@@ -61,11 +62,12 @@ def _parts(
   yield Part("Results", _table(rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(rows, results))
-  params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
-  survivors = {"survivors_over_rounds": errors.survivors_figure(options, problem)}
-  yield Part("Survivors and their average", _losses(options, problem, params), survivors)
+  if options.average_errors:
+    params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
+    survivors = {"survivors_over_rounds": errors.survivors_figure(options, problem)}
+    yield Part("Survivors and their average", _losses(options, problem, params), survivors)
   if any(name in INTEGERS for name in options.schemes):
-    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows, params))
+    yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows))
   if options.masked_clients is not None:
     yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
   yield Part("The publication's comparison", _claims())
@@ -195,21 +197,21 @@ with --dropout_models=by_size it does, and that tells of itself.
 def _losses(options: Any, problem: LearningProblem, params: Any) -> str:
   return f"""{errors.DRAWS} rounds each, without noise, from the last model of the first run. The
 error of the survivors' average is by the length of everybody's average. Its bias is the mean error;
-what chance leaves of so many rounds is taken off. Diagnostics: no guarantee covers this table.
+what chance leaves of so many rounds is taken off. NOT private: no guarantee covers this table.
 
 {errors.losses_table(options, problem, params)}"""
 
 
 def _floats_and_integers(
-  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row], params: Any
+  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
 ) -> str:
   integers = rounded_up(plan.grid_stddev or 0.0, 4)
   return f"""The error is the root mean square per weight of what noise, and rounding to integers,
-add to a round's sum: measured in {errors.NOISES} rounds from the last model of the first run,
-whether or not they would be abandoned. Planned were {rounded_up(plan.noise_multiplier, 4)} for
-floats and {integers} for integers, whose bound is larger. A diagnostic, which no guarantee covers.
+add to a round's sum: measured on made-up updates in {errors.NOISES} rounds, whether or not they
+would be abandoned. Planned were {rounded_up(plan.noise_multiplier, 4)} for floats and {integers}
+for integers, whose bound is larger.
 
-{errors.noise_table(options, problem, plan, rows, params)}"""
+{errors.noise_table(options, problem, plan, rows)}"""
 
 
 def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:

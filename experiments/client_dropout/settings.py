@@ -87,6 +87,11 @@ class DropoutOptions:
   min_clients: int = option(
     2, "Rounds with fewer clients at any stage are abandoned.", check=_count
   )
+  average_errors: bool = option(
+    False,
+    "Compare survivors' averages with everybody's, without noise, as no observer of a deployment "
+    "could: this comparison is NOT private.",
+  )
   noise_multiplier: float | None = option(
     None,
     "z, planned: stddev of all clients' noise over C.",

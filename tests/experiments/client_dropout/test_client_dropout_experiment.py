@@ -80,6 +80,7 @@ def test_several_dropout_models_are_settings_of_their_own(tmp_path):
     burst_clients=30,
     partition="dirichlet",
     min_clients=40,
+    average_errors=True,
     num_rounds=2,
     eval_every=2,
   )
@@ -90,6 +91,7 @@ def test_several_dropout_models_are_settings_of_their_own(tmp_path):
     "uncalibrated_by_size_0.3": "no calibration (30 % lost, by size)",
   }
   assert "Survivors and their average" in (path / "report.md").read_text()
+  assert results["not_private"] == ["the errors of survivors' averages"]
 
 
 def test_survivors_of_clients_that_differ_in_their_losses_are_biased():
