@@ -45,7 +45,8 @@ def holds(case, *, tolerance=1e-5):
   forms = gradient_forms(case.loss, case.params, case.client)
   assert {form.path: form.rows for form in forms if form.rows} == case.rows
   assert all((form.rows is None) != (form.reason is None) for form in forms)
-  keys = ClientKeys(jax.random.key(0), jax.random.key(1))  # of each case its own: none is used twice
+  # Each case has keys of its own: none is used twice.
+  keys = ClientKeys(jax.random.key(0), jax.random.key(1))
   made, norm, gradient = compute(keys, case.params, case.client)
   assert jax.tree.structure(made) == jax.tree.structure(gradient)
   made, gradient = (np.asarray(ravel_pytree(x)[0], np.float64) for x in (made, gradient))
