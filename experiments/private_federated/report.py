@@ -82,7 +82,7 @@ def _parts(
   if options.switched_off:
     figure = {"what_limits_it": _limits_figure(options, problem, summary)}
     yield Part("What limits it", _limits(options, problem, summary), figure)
-  yield Part("What was guaranteed", _UNIT, printed=False)
+  yield Part("What was guaranteed", statements.units(problem.protects) + _UNIT, printed=False)
   yield Part("Central guarantees", _central(summary, results))
   title = statements.marked(f"Private federated learning, {options.dataset}", options)
   yield from gains.attacker_parts(workdir, summary, title)

@@ -18,6 +18,7 @@ from tests.experiments.texts import WORDS, write_users
 EXPERIMENT = private_federated.EXPERIMENT
 TINY = {"dataset": "movies_small", "tokens_per_user": 60, "public_passes": 8, "cohort_size": 4}
 TINY |= {
+  "pseudo_users": 12,
   "num_rounds": 1,
   "seeds": 1,
   "noise_multiplier": 1e-3,
@@ -64,6 +65,11 @@ def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
     f"{100 * start:.1f} %",
     f"{first['perplexity']:.4g}",
   )
+
+
+def test_the_report_says_what_one_user_is(finished):
+  guaranteed = (finished / "report.md").read_text().split("## What was guaranteed\n\n")[1]
+  assert guaranteed.startswith("**One user is a piece of 60 consecutive tokens")
 
 
 def test_a_language_model_is_released_as_a_classifier_is(finished):
