@@ -347,7 +347,7 @@ def mirror_part(options: Any, rows: Rows) -> Part:
       *(row["optimum"], str(row["dim"]), row["method"]),
       f"{row['measured']['mean']:.3g} +- {row['measured']['half_width'] or math.nan:.2g}",
       "" if row["expected"] is None else f"{row['expected']:.3g}",
-      f"{row['bound']:.3g}",
+      rounded_up(row["bound"], 3),
     ]
     for row in rows
   ]
