@@ -8,8 +8,11 @@ from experiments.runner.options import option
 from experiments.runner.problems import own_model
 from experiments.runner.problems.images import (
   DATASETS,
+  EXAMPLES_HELP,
   FOLDERS,
   NUM_USERS_HELP,
+  PARTITION_HELP,
+  PARTITIONS,
   ClassificationOptions,
   image_problem,
 )
@@ -31,6 +34,7 @@ USERS = (
   "data_file",
   "data_seed",
   "partition",
+  "concentration",
   "examples_per_user",
   "num_users",
   "public_users",
@@ -58,17 +62,9 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
     "The folder with the data's files.",
     when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")},
   )
-  partition: str = option(
-    "iid",
-    "Users: random examples, two labels each, or the data's own (writers).",
-    choices=("iid", "label", "writer"),
-    when=_IMAGES,
-  )
+  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS, when=_IMAGES)
   examples_per_user: int | None = option(
-    None,
-    "Examples of each user; of a writer: at most. Default: 1 for iid, 2 for label, all for writer.",
-    check=partial(_validate.integer, 1),
-    when=_IMAGES,
+    None, EXAMPLES_HELP, check=partial(_validate.integer, 1), when=_IMAGES
   )
   num_users: int | None = option(
     None, NUM_USERS_HELP, check=partial(_validate.integer, 1), when=_IMAGES

@@ -22,6 +22,15 @@ PyTree = Any
 FOLDERS = ("mnist", "cifar10", "adult")
 _PUBLIC_RATE = 0.1
 DATASETS = ("digits", *FOLDERS, "arrays")
+PARTITIONS = ("iid", "label", "dirichlet", "writer")
+PARTITION_HELP = (
+  "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
+  "many sizes; or the data's own (writers)."
+)
+EXAMPLES_HELP = (
+  "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
+  "for label, 10 for dirichlet, all for writer."
+)
 NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
 
 
@@ -50,24 +59,14 @@ class ClassificationOptions(DatasetOptions):
 
   SUBJECT = "Data and model"
 
-  partition: str = option(
-    "iid",
-    "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
-    "many sizes; or the data's own (writers).",
-    choices=("iid", "label", "dirichlet", "writer"),
-  )
+  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS)
   concentration: float | None = option(
     1.0,
     "Of the Dirichlet distribution. Small: a label is at few users.",
     check=_validate.positive,
     when={"partition": ("dirichlet",)},
   )
-  examples_per_user: int | None = option(
-    None,
-    "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
-    "for label, 10 for dirichlet, all for writer.",
-    check=partial(_validate.integer, 1),
-  )
+  examples_per_user: int | None = option(None, EXAMPLES_HELP, check=partial(_validate.integer, 1))
   num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
   model: str = option("logistic", own_model.HELP, check=own_model.check_name)
 

@@ -519,7 +519,7 @@ def test_the_command_line(finished, tmp_path):
   assert shown.returncode == 0
   for name in (
     "--preset=NAME",
-    "language_model, mnist_cnn_1",
+    "cifar10_public, language_model",
     "--workdir=FOLDER",
     "--resume",
     "--epsilon_directions=2.0,8.0,32.0,128.0",

@@ -31,6 +31,7 @@ OTHER = {
   "data_file": "b.npz",
   "data_seed": 1,
   "partition": "writer",
+  "concentration": 0.5,
   "examples_per_user": 7,
   "num_users": 9,
   "public_users": 5,
@@ -121,6 +122,8 @@ def test_a_ledger_that_may_have_lost_rounds_is_no_account_of_an_earlier_run(tmp_
 def test_a_run_of_other_users_is_refused(tmp_path, name):
   of_images = name in (*USERS[:2], *USERS[3 : USERS.index("public_text")])
   now = ARRAYS if name == "data_file" else IMAGES if of_images else TEXT
+  if name == "concentration":
+    now = {**now, "partition": "dirichlet"}
   then = {**now, name: OTHER[name]}
   if name == "dataset":
     del then["data_dir"]  # digits have none
