@@ -53,6 +53,17 @@ def test_noise_has_the_variance_of_its_event(key, numbers):
   statistical.assert_normal_stddev(drawn, expected, catches=0.1)
 
 
+@pytest.mark.parametrize("numbers", [(1, 20), (30, 30)])
+def test_more_answers_than_were_asked_for_are_not_counted(key, numbers):
+  """Such counts are no round's. Noise that was never drawn would be stated otherwise."""
+  query = made()
+  counts = jnp.array([N, *numbers])
+  event = query.event(counts)
+  assert event == query.event(jax.lax.cummin(counts))
+  expected = float(variance(event)) ** 0.5
+  statistical.assert_normal_stddev(jax.jit(query.noise)(key, counts), expected, catches=0.1)
+
+
 def test_a_variance_that_no_table_holds_is_that_of_several_draws(key):
   query = distributed_integers(LIKE, 1e-3, 4.0, num_clients=N, modulus_bits=19)
   counts = jnp.array([N, 20, 20])

@@ -98,9 +98,9 @@ def client_dropout(
     query: a `distributed_sum`, whose noise is calibrated as its scheme says. Or integers for
       `num_clients`: `distributed_integers`, with calibrations and a floor, or a `discrete_sum`, one
       share each, whose events count the shares that arrived.
-    dropout: who vanishes. A model of these clients, with as many calibrations as the query has. It
-      belongs to the simulation and is no secret. It is drawn from `data_key`, and its first state
-      from a fixed key.
+    dropout: who vanishes. A model of these clients, with as many calibrations as the query has.
+      Whoever is lost at one stage is lost for the later ones. It belongs to the simulation and is
+      no secret. It is drawn from `data_key`, and its first state from a fixed key.
     optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
     num_clients: n. The number of clients announced.
@@ -188,6 +188,8 @@ def client_dropout(
         f"{present.shape}; set with_calibrations as the query has them."
       )
     check_clients(num_clients, clients)
+    # Whoever comes back was not asked to calibrate. Its noise is in no sum.
+    present = jax.lax.associative_scan(jnp.logical_and, present)
     numbers = stage_counts(present)
     # Who reports becomes the sampler's state, and who calibrates becomes part of the data.
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])

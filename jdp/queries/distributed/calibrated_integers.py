@@ -120,7 +120,8 @@ def distributed_integers(
   units, unit = 2**finest, math.ldexp(share, -finest)
 
   def filled(counts):
-    """The number of units of noise that arrived."""
+    """The number of units of noise that arrived, of as many as were planned at most."""
+    counts = jax.lax.cummin(counts)  # nobody answers who was not asked
     missing = units * counts[0]
     total = units * counts[1]
     missing -= total

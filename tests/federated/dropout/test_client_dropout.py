@@ -174,6 +174,23 @@ def test_integers_are_calibrated_as_their_event_says():
   assert abs(float(state.params[0]) - 4 * CLIP) < 4 * Z * CLIP * 4**0.5 / 14
 
 
+@pytest.mark.parametrize(
+  "query",
+  [
+    distributed_sum(CLIP, Z, calibrated()),
+    distributed_integers(jnp.zeros(2), CLIP, Z * CLIP, num_clients=N),
+  ],
+  ids=["floats", "integers"],
+)
+def test_whoever_did_not_report_does_not_calibrate(query):
+  """A dropout model may say that clients come back. No sum holds noise of theirs."""
+  (back, of_back), (lost_for_good, expected) = (
+    run(training(query, fixed(*numbers)), 1, dim=2)[0] for numbers in [(7, 14), (7, 7)]
+  )
+  np.testing.assert_array_equal(back.params, lost_for_good.params)
+  assert of_back == expected
+
+
 def test_integers_below_the_floor_change_nothing_and_cost_nothing():
   query = distributed_integers(jnp.zeros(2), CLIP, Z * CLIP, num_clients=N, min_clients=10)
   (state, events), *_ = run(training(query, fixed(14, 9)), 1, dim=2)
