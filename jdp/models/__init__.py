@@ -1,6 +1,6 @@
 """Models as pairs of pure functions, and their losses."""
 
-from jdp.models.base import Loss, Model, accuracy, half_precision
+from jdp.models.base import Loss, Model, accuracy
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.equinox_modules import from_equinox
@@ -16,8 +16,9 @@ from jdp.models.losses import (
   huber,
   squared_error,
 )
+from jdp.models.precision import half_precision
 from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
-from jdp.models.transformer import train_adapters, transformer
+from jdp.models.transformers import train_adapters, transformer
 from jdp.models.validation import Finding, validate
 
 __all__ = [

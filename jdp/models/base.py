@@ -78,25 +78,6 @@ def tried_on(example: jax.ShapeDtypeStruct) -> Iterator[None]:
     ) from error
 
 
-@checked
-def half_precision(model: Model) -> Model:
-  """The model computed in bfloat16, for clients.
-
-  Parameters, gradients, clipping and sums stay float32. It takes half the memory. It is several
-  times as fast where the processor multiplies bfloat16 matrices, and slower elsewhere. What a
-  client computes is rounded to a relative 2^-8. The guarantee does not depend on that.
-  """
-
-  def half(apply):
-    def run(params, inputs, *key):
-      params, inputs = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (params, inputs))
-      return apply(params, inputs, *key).astype(jnp.float32)
-
-    return run
-
-  return Model(model.init, half(model.apply), model.apply_training and half(model.apply_training))
-
-
 def predictions(
   model: Model, params: PyTree, inputs: jax.Array, key: jax.Array | None
 ) -> jax.Array:

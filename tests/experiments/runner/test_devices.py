@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from experiments.dp_fedavg.__main__ import EXPERIMENT
 from experiments.runner import cohorts, options, processes
 from experiments.runner.cohorts import CohortOptions
-from experiments.runner.problems.precision import in_precision
 from experiments.runner.runs import layouts
 from experiments.runner.runs.workdir import Workdir
 from jdp import data, models, sampling
@@ -197,26 +195,6 @@ def test_the_layout_is_what_the_flags_say():
   assert cohorts.planned_layout(None, ghost_norms=None) is None
   assert cohorts.planned_layout(4) == CohortLayout(4)
   assert cohorts.planned_layout(None, ghost_norms=True) == CohortLayout(64, True)
-
-
-def test_half_precision_rounds_gradients_to_float32_by_two_to_the_minus_eight():
-  """Losses of images and of text; a gradient of 2^-8 that is rounded a few times over."""
-  model, words = models.logistic_regression((4, 4), 3), models.language_model(8, embedding=4)
-  images = data.examples(np.ones((2, 4, 4)), np.array([0, 1]))
-  text = data.Examples(jnp.full((2, 3), 5), jnp.full((2, 3), 6), jnp.ones(2))
-  for made, loss, examples in (
-    (model, models.cross_entropy, images),
-    (words, models.next_word_loss, text),
-  ):
-    assert in_precision(made, "float32") is made
-    params = made.init(jax.random.key(0))
-    exact, rounded = (
-      ravel_pytree(jax.grad(loss(in_precision(made, name)))(params, examples))[0]
-      for name in ("float32", "bfloat16")
-    )
-    assert rounded.dtype == jnp.float32
-    error = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
-    assert 1e-5 < error < 2**-5
 
 
 def test_the_fastest_layout_is_measured_on_made_up_clients_once(tmp_path, monkeypatch):

@@ -1,0 +1,52 @@
+"""Models computed in half precision."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jdp._arguments import checked
+
+_Model = TypeVar("_Model", bound=Any)
+_COMPUTED = ("apply", "apply_training", "predict")
+
+
+@checked
+def half_precision(model: _Model) -> _Model:
+  """The model computed in bfloat16, for clients.
+
+  Parameters, gradients, clipping and sums stay float32, and whole numbers such as words stay what
+  they are. It takes half the memory. It is several times as fast where the processor multiplies
+  bfloat16 matrices, and slower elsewhere. What a client computes is rounded to a relative 2^-8. The
+  guarantee does not depend on that.
+
+  Args:
+    model: a `Model`, `LanguageModel` or `NormalisedModel`.
+
+  >>> import jax
+  >>> from jdp import models
+  >>> model = models.logistic_regression((2,), 3)
+  >>> half = models.half_precision(model)
+  >>> half.apply(model.init(jax.random.key(0)), jnp.ones((1, 2))).dtype
+  dtype('float32')
+  """
+  functions = {name: getattr(model, name, None) for name in _COMPUTED}
+  lowered = {name: _lowered(function) for name, function in functions.items() if function}
+  return model._replace(**lowered)
+
+
+def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:
+  """The function of floats in bfloat16, which returns them in float32."""
+
+  def run(*arguments: Any) -> Any:
+    return _cast(function(*_cast(arguments, jnp.bfloat16)), jnp.float32)
+
+  return run
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+  def cast(x: Any) -> Any:
+    return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+  return jax.tree.map(cast, tree)
