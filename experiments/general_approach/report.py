@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.general_approach.queries import Groups
+from experiments.general_approach.tutorials import tutorial_of, tutorial_table
 from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
@@ -64,6 +65,10 @@ def _parts(
 ) -> Iterator[Part]:
   figures = {"accuracy_over_rounds": _figure(workdir, options, results)}
   yield Part("Results", _table(rows), figures)
+  if row := tutorial_of(options):
+    (own,) = rows
+    done, reached = round(own["rounds"].mean), own["test_accuracy"]
+    yield Part("Beside what was published", tutorial_table(row, done, options.delta, reached))
   if any(row["processor_seconds"] is not None for row in rows):
     yield Part("Speed", _speed(options, rows))
   yield Part("What was compared", _COMPARED, printed=False)

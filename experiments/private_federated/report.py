@@ -210,6 +210,7 @@ def _rounds_figure(options: Any, problem: LearningProblem, histories: Histories)
   figure, axes = plots.figure("rounds", "", _title(options))
   style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
+  style.only_shares(axes, problem.headline)
   return figure
 
 
@@ -233,6 +234,7 @@ def _epsilon_figure(
     plots.points(axes, epsilons, local, measured, look)
   for (label, baseline), line in zip(looks, ("--", ":", "-."), strict=False):
     plots.level(axes, levels[label], label, {**baseline, "linestyle": line})
+  style.only_shares(axes, problem.headline)
   return figure
 
 

@@ -157,6 +157,13 @@ def metric_axis(axis: Axis, metric: str) -> None:
     percent(axis)
 
 
+def only_shares(axes: Axes, metric: str) -> None:
+  """Cuts off what intervals of few repetitions leave of a share's axis below 0 and above 1."""
+  if tables.is_share(metric):
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -0.02), min(high, 1.02))
+
+
 def marked_values(axes: Axes, words: Mapping[float, str]) -> None:
   """Makes the horizontal axis logarithmic, with a tick at each of these values and none between."""
   axes.set_xscale("log")

@@ -14,7 +14,7 @@ import pytest
 
 from experiments.general_approach import __main__ as general_approach
 from experiments.general_approach import report as general_approach_report
-from experiments.general_approach import two_vectors
+from experiments.general_approach import tutorials, two_vectors
 from experiments.general_approach.queries import make_groups, make_query
 from experiments.runner import launch
 from experiments.runner.launch import Location
@@ -166,19 +166,32 @@ def test_members_of_a_record_are_fixed_and_in_no_other():
   assert max(len(set(user)) for user in labels.tolist()) <= 4
 
 
-def test_the_tutorials_presets_are_the_published_rows():
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_tutorials_presets_are_the_published_rows(number):
   """TensorFlow Privacy's MNIST tutorial: epsilons 1.19 and 3.01 at delta 1e-5."""
-  for preset, published in (("tutorial_1", 1.19), ("tutorial_2", 3.01)):
-    flags = launch.options.read_flagfile(
-      general_approach.GeneralApproachOptions, EXPERIMENT.presets[preset]
-    )
-    q, z = flags["batch_size"] / 60_000, flags["noise_multiplier"]
-    spent = ledger.subsampled_gaussian(q, z, flags["num_rounds"])
-    # The tutorial converts from RDP as the moments accountant did, over fewer orders.
-    assert accounting.epsilon(spent, 1e-5) < published
-    assert accounting.epsilon(spent, 1e-5, accountant="moments") == pytest.approx(
-      published, rel=0.02
-    )
+  kind = general_approach.GeneralApproachOptions
+  flags = launch.options.read_flagfile(kind, EXPERIMENT.presets[f"tutorial_{number}"])
+  options = launch.options.resolve(kind, {"data_dir": "."}, flags)
+  row = tutorials.tutorial_of(options)
+  assert row == tutorials.TUTORIALS[number - 1]
+  assert row.rounds == options.num_rounds
+  assert tutorials.tutorial_of(dataclasses.replace(options, metrics=True)) is None
+  # The tutorial converts from RDP as the moments accountant did, over fewer orders.
+  spent = row.ledger(row.rounds)
+  assert accounting.epsilon(spent, 1e-5) < row.epsilon
+  moments = accounting.epsilon(spent, 1e-5, accountant="moments")
+  assert moments == pytest.approx(row.epsilon, rel=0.02)
+
+
+def test_a_part_of_a_tutorial_stands_beside_the_whole():
+  row = tutorials.TUTORIALS[1]
+  text = tutorials.tutorial_table(row, 4688, 1e-5, Interval(0.95, None))
+  here, whole, published = (line.split("|")[1:-1] for line in text.splitlines()[2:])
+  assert [cell.strip() for cell in here[:3]] == ["here", "4,688", "20.0"]
+  assert float(here[3]) < float(whole[3]) == pytest.approx(float(published[3]), rel=0.02)
+  assert whole[-1].strip() == ""
+  assert published[-1].strip() == "96.6 %"
+  assert "not run" not in tutorials.tutorial_table(row, row.rounds, 1e-5, Interval(0.95, None))
 
 
 @pytest.fixture(scope="module")

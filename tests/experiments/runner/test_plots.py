@@ -104,3 +104,12 @@ def test_a_plot_of_single_runs_speaks_of_no_interval(tmp_path):
 def test_shares_are_in_percent_and_other_metrics_are_not():
   assert tables.metric("accuracy_top1", Interval(0.123, 0.01)) == "12.3 % ± 1.0"
   assert tables.metric("test_loss", Interval(0.123, 0.01)) == "0.123 ± 0.01"
+
+
+def test_an_interval_of_a_share_does_not_stretch_its_axis_beyond_0_and_1(tmp_path):
+  for metric, expected in (("test_accuracy", (-0.02, 1.02)), ("test_loss", (-0.5, 1.5))):
+    figure, axes = plots.figure("rounds", metric, "")
+    axes.set_ylim(-0.5, 1.5)
+    style.only_shares(axes, metric)
+    assert axes.get_ylim() == expected
+    plots.save(figure, tmp_path / "plot.png")
