@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.published_language_models import ROUNDS, published_loss
 from experiments.runner.reports import statements
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.reports.tables import epsilon, metric, percent, table
+from experiments.runner.reports.tables import epsilon, metric, percent, points, table
 from jdp import accounting, ledger
 from jdp.guarantees import rounded_up
 
@@ -30,7 +31,11 @@ _COUNTED = """UNK is never right, and the end of an utterance does not count in 
 over all of a test user's tokens, in place of windows that each begin with a state of zeros."""
 _PREDICTION = """The prediction takes the run without privacy, and adds the noise to its last
 model: once, as if training undid all earlier noise, and that of all rounds, as if it undid none.
-One draw of noise. Clipping is no part of it."""
+One draw of noise. Clipping is no part of it. Points lost are paired with the repetitions of the
+same training without privacy."""
+_LOSS = f"""Losses are paired with the repetitions of the first run. "Shown from" is half of their
+interval's width: a larger loss would be told from none. The published loss is on other data, after
+{ROUNDS:,} rounds of 100 users (arXiv 1710.06963, Table 2, whose rounds are inferred)."""
 
 
 def predicted_right(summary: Sequence[Row], start: Interval) -> str:
@@ -122,6 +127,43 @@ def epsilons_of_plans(summary: Sequence[Row], rounds: Sequence[int]) -> str:
   return table(["users", "cohort", "z", "δ", *names], lines.values()) if lines else ""
 
 
+def loss_of_plans(summary: Sequence[Row]) -> str:
+  """A table of the loss by the noise of published plans, beside theirs; empty without such plans.
+
+  Args:
+    summary: the report's rows; the first is without privacy.
+  """
+  lines = []
+  for row in summary:
+    plan = row["planned"]
+    published = plan and published_loss(row["clip_norm"], round(plan["cohort"]))
+    if published is None:
+      continue
+    lost = Interval(-row["difference"].mean, row["difference"].half_width)
+    lines.append(
+      [
+        f"{row['clip_norm']:g}",
+        f"{plan['cohort']:,g} of {plan['users']:,}",
+        f"{row['stddev']:.3g}",
+        *(epsilon(plan[name]) for name in ("rdp", "moments")),
+        percent(row["smoothed"]),
+        points(lost),
+        "" if lost.half_width is None else f"{100 * lost.half_width:.2f}",
+        metric("perplexity", row["perplexity"]),
+        f"{published:.2f}",
+      ]
+    )
+  if not lines or summary[0]["central"]:
+    return ""
+  first = [percent(summary[0]["smoothed"]), "", "", metric("perplexity", summary[0]["perplexity"])]
+  header = [
+    *("S", "plan", "noise", "ε: RDP", "moments", "AccuracyTop1", "points lost", "shown from"),
+    *("perplexity", "published loss"),
+  ]
+  empty = [""] * (len(header) - len(first) - 2)
+  return f"{table(header, [['none', *empty, *first, ''], *lines])}\n\n{_LOSS}"
+
+
 class Noised(NamedTuple):
   """A private row and its counterpart.
 
@@ -151,13 +193,15 @@ def predicted_loss(problem: LearningProblem, rows: Sequence[Noised]) -> str:
       for size in (stddev, stddev * math.sqrt(rounds))
     ]
     norm = row["stddev"] * math.sqrt(problem.dim)
-    measured = 100 * (clean["smoothed"].mean - row["smoothed"].mean)
+    pairs = zip(clean["smoothed_each"], row["smoothed_each"], strict=True)
+    measured = mean_interval([without - noised for without, noised in pairs])
     lines.append(
       [
         row["label"],
         f"{row['stddev']:.3g}",
         f"{norm / row['clip_norm']:.2g}",
-        *(f"{value:+.2f}" for value in (*lost, measured)),
+        *(f"{value:+.2f}" for value in lost),
+        points(measured),
       ]
     )
   header = ["run", "noise", "its norm over S", "predicted: last noise", "all noise", "points lost"]

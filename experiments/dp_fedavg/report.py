@@ -11,6 +11,7 @@ from experiments.dp_fedavg.averages import OF_BASELINES, Federation
 from experiments.dp_fedavg.comparisons import (
   Noised,
   epsilons_of_plans,
+  loss_of_plans,
   predicted_by_spent,
   predicted_loss,
   predicted_right,
@@ -22,7 +23,7 @@ from experiments.runner.published_language_models import published_table
 from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
-from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.summary import (
   Row,
   curves,
@@ -31,7 +32,7 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import epsilon, percent, properties, table
+from experiments.runner.reports.tables import epsilon, percent, points, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
@@ -107,6 +108,7 @@ def _summary(
       {
         **summed,
         "smoothed": mean_interval(values),
+        "smoothed_each": list(values),
         "difference": mean_interval(differences),
         "records": problem.num_records(Unit((summed["central"] or {"unit": "user"})["unit"])),
         **_noise_columns(workdir, variant, summed),
@@ -198,6 +200,8 @@ def _parts(
   yield Part("Results", text, {"accuracy_over_rounds": figure})
   if options.dataset in TEXT:
     yield Part("Words predicted right", predicted_right(summary, start["value"]))
+    if lost := loss_of_plans(summary):
+      yield Part("Loss beside the published one", lost)
     if options.report_epsilons:
       by_spent = predicted_by_spent(histories, options.report_epsilons)
       yield Part("Words predicted right by ε spent", by_spent)
@@ -227,7 +231,7 @@ def _results(options: Any, problem: LearningProblem, summary: Sequence[Row], sta
   at_first = [
     percent(start["value"]),
     *([""] if smooth else []),
-    _percentage_points(start["difference"]),
+    points(start["difference"]),
   ]
   empty = [""] * (len(header) - 1 - len(at_first))
   lines = [
@@ -248,7 +252,7 @@ def _row_cells(row: Row, problem: LearningProblem, *, simulated: bool, smooth: b
     *(_planned_cells(row["planned"]) if simulated else ()),
     percent(row[problem.headline]),
     *([percent(row["smoothed"])] if smooth else ()),
-    _percentage_points(row["difference"]),
+    points(row["difference"]),
   ]
 
 
@@ -274,12 +278,6 @@ def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
     f"{epsilons[0]} (δ = {rounded_up(planned['delta'], 3)})",
     epsilons[1],
   ]
-
-
-def _percentage_points(interval: Interval) -> str:
-  """A difference of shares, in percentage points."""
-  error = "" if interval.half_width is None else f" ± {100 * interval.half_width:.2f}"
-  return f"{100 * interval.mean:+.2f}{error}"
 
 
 def _noised(

@@ -41,6 +41,16 @@ PUBLISHED = (
 )
 
 
+def published_loss(clip_norm: float, cohort: int) -> float | None:
+  """The points of AccuracyTop1 that the plan of this S and cohort lost; None for other plans.
+
+  >>> round(published_loss(15, 1250), 2)
+  1.29
+  """
+  plans = {(row.clip_norm, row.cohort): _BASELINE - row.accuracy for row in PUBLISHED}
+  return plans.get((clip_norm, cohort))
+
+
 def published_table() -> str:
   """Table 2 of arXiv 1710.06963, with today's epsilon beside the published one."""
   rows = []

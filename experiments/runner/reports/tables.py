@@ -50,6 +50,16 @@ def percent(share: Interval | float, digits: int = 1) -> str:
   return f"{100 * mean:.{digits}f} %{error}"
 
 
+def points(difference: Interval) -> str:
+  """A difference of shares as a cell, in percentage points.
+
+  >>> points(Interval(-0.0125, 0.005)), points(Interval(0.01, None))
+  ('-1.25 ± 0.50', '+1.00')
+  """
+  error = "" if difference.half_width is None else f" ± {100 * difference.half_width:.2f}"
+  return f"{100 * difference.mean:+.2f}{error}"
+
+
 def metric(name: str, interval: Interval) -> str:
   """A metric as a cell: in percent if its name says that it is a share.
 

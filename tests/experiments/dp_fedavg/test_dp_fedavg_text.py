@@ -13,6 +13,7 @@ import pytest
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.dp_fedavg.comparisons import (
   epsilons_of_plans,
+  loss_of_plans,
   predicted_by_spent,
   with_noise,
 )
@@ -20,6 +21,7 @@ from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
 from experiments.runner.problems import public_start, text
 from experiments.runner.published_language_models import published_table
+from experiments.runner.reports.statistics import Interval
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data, ledger
 from jdp.data import UserText
@@ -359,6 +361,42 @@ def test_plans_have_the_epsilons_of_other_numbers_of_rounds():
   assert rows == [["763,430", "1250", "1", "1e-09", "1.713", "2.038"]]
   assert not epsilons_of_plans([{"planned": None}], (5000,))
   assert not epsilons_of_plans([{"planned": plan}], ())
+
+
+def test_losses_of_published_plans_are_paired_and_stand_beside_theirs():
+  def row(clip_norm, difference, cohort=None):
+    plan = {"users": 763_430, "cohort": cohort, "rdp": 1.7, "moments": 2.0}
+    return {
+      "central": cohort,
+      "planned": cohort and plan,
+      "clip_norm": clip_norm,
+      "stddev": 0.012,
+      "difference": difference,
+      "smoothed": Interval(0.1, None),
+      "perplexity": Interval(80.0, None),
+    }
+
+  baseline = row(None, Interval(0.0, None))
+  # The cohort of a plan is its probability times its users, so it may be a little off.
+  plans = [row(15, Interval(-0.01, 0.002), 1250 - 1e-9), row(5, Interval(0.0, None), 1250.0)]
+  header, _, first, *rows = report_tables.rows(loss_of_plans([baseline, *plans]))
+  assert first[0] == "none"
+  assert [dict(zip(header, cells, strict=True)) for cells in rows] == [
+    {
+      "S": "15",
+      "plan": "1,250 of 763,430",
+      "noise": "0.012",
+      "ε: RDP": "1.700",
+      "moments": "2.000",
+      "AccuracyTop1": "10.0 %",
+      "points lost": "+1.00 ± 0.20",
+      "shown from": "0.20",
+      "perplexity": "80",
+      "published loss": "1.29",  # 17.62 - 16.33, Table 2 of arXiv 1710.06963
+    }
+  ]
+  assert not loss_of_plans([baseline, plans[1]])
+  assert not loss_of_plans(plans)  # None of them is a loss to training without privacy.
 
 
 def test_head_words_share_out_all_tokens():
