@@ -10,21 +10,20 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.published_language_models import ROUNDS, published_loss
 from experiments.runner.reports import statements
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.reports.tables import epsilon, metric, percent, points, table
+from experiments.runner.reports.tables import (
+  epsilon,
+  metric,
+  metric_titles,
+  percent,
+  points,
+  table,
+)
 from jdp import accounting, ledger
 from jdp.guarantees import rounded_up
 
 PyTree = Any
 Row = Mapping[str, Any]
 
-_PREDICTED = {
-  "accuracy_top1": "AccuracyTop1",
-  "accuracy_top3": "Top3",
-  "accuracy_top5": "Top5",
-  "perplexity": "perplexity",
-  "carried_accuracy_top1": "carried: Top1",
-  "carried_perplexity": "carried: perplexity",
-}
 _SPENT = "central_epsilon"
 _COUNTED = """UNK is never right, and the end of an utterance does not count in the accuracies
 (arXiv 1710.06963, Appendix B). Perplexity is over all tokens. "Carried" is with the state carried
@@ -45,9 +44,9 @@ def predicted_right(summary: Sequence[Row], start: Interval) -> str:
     summary: the report's rows.
     start: the initial models' AccuracyTop1.
   """
-  names = [name for name in _PREDICTED if name in summary[0]]
-  header = ["run", "protected", "a round", "z", "ε spent", *(_PREDICTED[name] for name in names)]
-  empty = [""] * (len(names) - 1)
+  titles = metric_titles(summary[0])
+  header = ["run", "protected", "a round", "z", "ε spent", *titles.values()]
+  empty = [""] * (len(titles) - 1)
   lines = [["before the first round", "", "", "", "", percent(start), *empty]]
   for row in summary:
     central, z = row["central"], row["noise_multiplier"]
@@ -58,7 +57,7 @@ def predicted_right(summary: Sequence[Row], start: Interval) -> str:
         f"{row['cohort']:g}",
         "none" if z is None else f"{z:.3g}",
         statements.short(central),
-        *(metric(name, row[name]) for name in names),
+        *(metric(name, row[name]) for name in titles),
       ]
     )
   return f"{table(header, lines)}\n\n{_COUNTED}"
@@ -75,7 +74,7 @@ def predicted_by_spent(
     histories: by label, the evaluations of each repetition. All are of the same rounds.
     epsilons: in any order.
   """
-  columns = [name for name in _PREDICTED if name in next(iter(histories.values()))[0][0]]
+  titles = metric_titles(next(iter(histories.values()))[0][0])
   lines = []
   for label, runs in histories.items():
     for bound in [math.inf] if runs[0][-1].get(_SPENT) is None else epsilons:
@@ -85,9 +84,9 @@ def predicted_by_spent(
         if bound == math.inf
         else [rounded_up(bound), epsilon(max(row[_SPENT] for row in found))]
       )
-      values = (metric(name, mean_interval([row[name] for row in found])) for name in columns)
+      values = (metric(name, mean_interval([row[name] for row in found])) for name in titles)
       lines.append([label, *within, str(found[0]["round"]), *values])
-  header = ["run", "ε at most", "ε spent", "rounds", *(_PREDICTED[name] for name in columns)]
+  header = ["run", "ε at most", "ε spent", "rounds", *titles.values()]
   return table(header, lines)
 
 

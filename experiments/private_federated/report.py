@@ -1,6 +1,6 @@
 """The report of private federated learning: results, guarantees and plots."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import epsilon, metric, properties, table
+from experiments.runner.reports.tables import epsilon, metric, metric_titles, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
@@ -119,18 +119,19 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
 
 def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
   """Guarantees and metrics of each row; the first row holds `start`, the initial metrics."""
-  before = ["before the first round", *[""] * (len(_GUARANTEES) + 1), *_metric_cells(start)]
+  titles = metric_titles(start)
+  before = ["before the first round", *[""] * (len(_GUARANTEES) + 1)]
   lines = (
     [
       row["label"],
       *(statements.short(row[kind]) for kind in _GUARANTEES),
       "none" if row["moments"] is None else epsilon(row["moments"]),
-      *_metric_cells({name: row[name] for name in start}),
+      *_metric_cells(row, titles),
     ]
     for row in summary
   )
-  header = ["run", *_GUARANTEES.values(), _MOMENTS, *map(_spelled_out, start)]
-  return table(header, [before, *lines])
+  header = ["run", *_GUARANTEES.values(), _MOMENTS, *titles.values()]
+  return table(header, [[*before, *_metric_cells(start, titles)], *lines])
 
 
 def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
@@ -193,8 +194,8 @@ def _magnitudes_table(options: Any) -> str:
 {table(["mechanism", *(f"{share:g} r_max" for share in shares)], lines)}"""
 
 
-def _metric_cells(metrics: Mapping[str, Interval]) -> Iterator[str]:
-  return (metric(name, interval) for name, interval in metrics.items())
+def _metric_cells(metrics: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+  return (metric(name, metrics[name]) for name in names)
 
 
 def _spelled_out(metric: str) -> str:

@@ -131,7 +131,7 @@ def image_problem(
   images = np.concatenate(public)
   facts["public"] = f"{len(images)} images of {len(public)} others, {options.public_passes} passes"
   public_examples = partial(jax.tree.map, lambda x: x[images], dataset.train)
-  return with_public_start(problem, options, _PUBLIC_RATE, public_examples)
+  return with_public_start(problem, options, public_examples, sgd_rate=_PUBLIC_RATE)
 
 
 def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from experiments.runner import processes
 from experiments.runner.options import option
@@ -16,10 +17,14 @@ from experiments.runner.runs.params import load_params, save_params
 from jdp import _validate
 from jdp.data import Examples
 from jdp.federated import local_sgd
+from jdp.models import Loss
+from jdp.models.base import keyed
 
 PyTree = Any
 _FILE = "public_start.npz"
 _BATCH = 8
+_ADAM_RATE = 0.01
+_WARM_UP = 0.1  # share of Adam's steps in which its rate rises
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,24 +38,36 @@ class PublicStartOptions:
     "Passes over the public text or images, without privacy, before the first round.",
     check=partial(_validate.integer, 0),
   )
+  public_optimizer: str | None = option(
+    None,
+    "How these passes learn: by SGD, or by Adam, whose rate rises in the first tenth of the steps. "
+    "Default: adam for the transformer, sgd for all else.",
+    choices=("sgd", "adam"),
+  )
   public_learning_rate: float | None = option(
     None,
-    f"Learning rate of these passes, in batches of {_BATCH} images or sequences. Default: 0.1 for "
-    "images, 6 for text.",
+    f"Learning rate of these passes, in batches of {_BATCH} images or sequences. Default: "
+    f"{_ADAM_RATE:g} by Adam; by SGD 0.1 for images, 6 for the LSTM and 0.5 for the transformer.",
     check=_validate.positive,
   )
 
 
 def with_public_start(
-  problem: LearningProblem, options: Any, learning_rate: float, public: Callable[[], Examples]
+  problem: LearningProblem,
+  options: Any,
+  public: Callable[[], Examples],
+  *,
+  sgd_rate: float,
+  optimizer: str = "sgd",
 ) -> LearningProblem:
   """The problem whose runs all begin with parameters that were trained on public examples.
 
   Args:
     problem: what is learnt. Its initial parameters are where this training begins.
     options: `PublicStartOptions` and `TrainingOptions` in one.
-    learning_rate: where the options have none.
     public: makes the examples.
+    sgd_rate: learning rate of SGD, where the options have none.
+    optimizer: where the options have none.
 
   Returns:
     The problem itself, if the options ask for no pass.
@@ -59,13 +76,14 @@ def with_public_start(
     return problem
 
   def train() -> PyTree:
-    update = local_sgd(
-      problem.loss,
-      options.public_learning_rate or learning_rate,
-      num_epochs=options.public_passes,
-      batch_size=_BATCH,
-    )
     key, examples = jax.random.key(options.data_seed), jax.tree.map(jnp.asarray, public())
+    rate, passes = options.public_learning_rate, options.public_passes
+    if (options.public_optimizer or optimizer) == "adam":
+      learn = partial(_by_adam, problem.loss, rate or _ADAM_RATE, passes)
+      # Strict promotion refuses Optax's adam, which raises its decay to the power of an integer.
+      with jax.numpy_dtype_promotion("standard"):
+        return jax.jit(learn)(key, params, examples)
+    update = local_sgd(problem.loss, rate or sgd_rate, num_epochs=passes, batch_size=_BATCH)
     return jax.tree.map(jnp.add, params, jax.jit(update)(key, params, examples))
 
   def complete(workdir):
@@ -79,3 +97,33 @@ def with_public_start(
 
   params = problem.init(jax.random.key(options.init_seed))
   return problem._replace(complete=complete)
+
+
+def _by_adam(
+  loss: Loss,
+  learning_rate: float,
+  num_passes: int,
+  key: jax.Array,
+  params: PyTree,
+  examples: Examples,
+) -> PyTree:
+  """The parameters after so many passes of Adam over the examples, in random whole batches."""
+  order_key, loss_key = jax.random.split(key)
+  number = len(examples.mask)
+  size = min(_BATCH, number)
+  orders = jax.vmap(partial(jax.random.permutation, x=number))(
+    jax.random.split(order_key, num_passes)
+  )
+  batches = orders[:, : number // size * size].reshape(-1, size)
+  rising = max(1.0, _WARM_UP * len(batches))
+  optimizer = optax.adam(lambda done: learning_rate * jnp.minimum(1.0, (done + 1) / rising))
+  gradient_of = jax.grad(keyed(loss))
+
+  def step(state, batch):
+    current, moments = state
+    own_key = jax.random.fold_in(loss_key, batch[0])
+    gradient = gradient_of(current, jax.tree.map(lambda x: x[batch], examples), own_key)
+    change, moments = optimizer.update(gradient, moments)
+    return (optax.apply_updates(current, change), moments), None
+
+  return jax.lax.scan(step, (params, optimizer.init(params)), batches)[0][0]

@@ -30,7 +30,11 @@ PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _MOST_WORDS = 10_000
-_PUBLIC_RATE = 6.0
+# A transformer's parts want steps of very different sizes, which SGD has not.
+_PUBLIC_TRAINING: dict[str, dict[str, Any]] = {
+  "lstm": {"optimizer": "sgd", "sgd_rate": 6.0},
+  "transformer": {"optimizer": "adam", "sgd_rate": 0.5},
+}
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
 _LONGEST_PROMPT = 1 + max(len(words(prompt)) for prompt in _PROMPTS)  # with BOS
@@ -131,7 +135,8 @@ def _make_problem(
     prior=prior,
     protects=_protects(options),
   )
-  return with_public_start(problem, options, _PUBLIC_RATE, lambda: cut(public, max_tokens=None))
+  training = _PUBLIC_TRAINING[options.language_model]
+  return with_public_start(problem, options, lambda: cut(public, max_tokens=None), **training)
 
 
 def make_model(options: Any, size: int) -> models.LanguageModel:

@@ -1,11 +1,20 @@
 """Tables in Markdown, and their cells."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.reports.statistics import Interval
 from jdp.guarantees import rounded_up
+
+_PREDICTED = {
+  "accuracy_top1": "AccuracyTop1",
+  "accuracy_top3": "Top3",
+  "accuracy_top5": "Top5",
+  "perplexity": "perplexity",
+  "carried_accuracy_top1": "carried: Top1",
+  "carried_perplexity": "carried: perplexity",
+}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -67,6 +76,18 @@ def metric(name: str, interval: Interval) -> str:
   ('90.0 %', '0.9')
   """
   return percent(interval) if is_share(name) else number(interval)
+
+
+def metric_titles(names: Collection[str]) -> dict[str, str]:
+  """The metrics of a table with their titles: those of predicted words if there are any, or all.
+
+  >>> metric_titles(["perplexity", "accuracy_top1"])
+  {'accuracy_top1': 'AccuracyTop1', 'perplexity': 'perplexity'}
+  >>> metric_titles(["test_accuracy"])
+  {'test_accuracy': 'test accuracy'}
+  """
+  predicted = {name: title for name, title in _PREDICTED.items() if name in names}
+  return predicted or {name: name.replace("_", " ") for name in names}
 
 
 def is_share(name: str) -> bool:

@@ -170,7 +170,7 @@ def test_counted_words_and_a_public_start_are_both_kept(folder, tmp_path, monkey
   monkeypatch.setattr(
     text,
     "with_public_start",
-    lambda problem, *_: problem._replace(
+    lambda problem, *_, **__: problem._replace(
       complete=lambda _: problem._replace(init=lambda _: trained)
     ),
   )
@@ -305,7 +305,7 @@ def test_the_lstm_carries_its_state_over_all_of_a_users_tokens(folder):
   assert found["perplexity"] != pytest.approx(float(whole["perplexity"]), rel=1e-6)
 
 
-def test_a_transformer_learns_words_too(folder):
+def test_a_transformer_learns_words_too(folder, tmp_path):
   chosen = {"language_model": "transformer", "embedding_size": 8, "num_heads": 2, "num_layers": 1}
   task = text.text_problem(options(folder, **chosen))
   assert task.facts["model"].startswith("transformer")
@@ -315,6 +315,9 @@ def test_a_transformer_learns_words_too(folder):
     "perplexity",
   }
   assert len(list(task.parts({"run": params}))) == 2
+  # From public text too, without a learning rate: SGD's of the LSTM would end in nan.
+  warm = text.text_problem(options(folder, public_passes=8, **chosen)).completed(Workdir(tmp_path))
+  assert float(warm.evaluate(warm.init(jax.random.key(0)))["perplexity"]) < 7
   with pytest.raises(ValueError, match="Expected --hidden_size only with --dataset"):
     options(folder, hidden_size=8, **chosen)
 

@@ -61,7 +61,7 @@ def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
   )
   cells = {name.strip(): cell.strip() for name, cell in zip(header, before, strict=True)}
   assert (cells["run"], cells["central ε"]) == ("before the first round", "")
-  assert (cells["accuracy top1"], cells["perplexity"]) == (
+  assert (cells["AccuracyTop1"], cells["perplexity"]) == (
     f"{100 * start:.1f} %",
     f"{first['perplexity']:.4g}",
   )
@@ -85,7 +85,7 @@ def test_a_language_model_is_released_as_a_classifier_is(finished):
 def test_the_report_is_about_words(finished):
   report = (finished / "report.md").read_text()
   parts = ("## Head words", "(head_words.png)", "## The three likeliest next words")
-  for text in ("| accuracy top1 |", "LSTM with tied embeddings", *parts):
+  for text in ("| AccuracyTop1 |", "LSTM with tied embeddings", *parts):
     assert text in report
   assert (finished / "head_words.png").exists()
   assert "test accuracy" not in report

@@ -57,6 +57,7 @@ NOT_ABOUT_USERS = {
   "num_heads",
   "test_tokens",
   "public_passes",
+  "public_optimizer",
   "public_learning_rate",
 }
 
