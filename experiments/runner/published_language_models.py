@@ -47,7 +47,7 @@ def published_loss(clip_norm: float, cohort: int) -> float | None:
   >>> round(published_loss(15, 1250), 2)
   1.29
   """
-  plans = {(row.clip_norm, row.cohort): _BASELINE - row.accuracy for row in PUBLISHED}
+  plans = {(float(row.clip_norm), row.cohort): _BASELINE - row.accuracy for row in PUBLISHED}
   return plans.get((clip_norm, cohort))
 
 
