@@ -135,7 +135,7 @@ def loss_of_plans(summary: Sequence[Row]) -> str:
   lines = []
   for row in summary:
     plan = row["planned"]
-    published = plan and published_loss(row["clip_norm"], round(plan["cohort"]))
+    published = plan and published_loss(row["clip_norm"], row["stddev"])
     if published is None:
       continue
     lost = Interval(-row["difference"].mean, row["difference"].half_width)

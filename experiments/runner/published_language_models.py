@@ -41,14 +41,14 @@ PUBLISHED = (
 )
 
 
-def published_loss(clip_norm: float, cohort: int) -> float | None:
-  """The points of AccuracyTop1 that the plan of this S and cohort lost; None for other plans.
+def published_loss(clip_norm: float, noise: float) -> float | None:
+  """The points of AccuracyTop1 lost at this S and noise on the average; None for other noise.
 
-  >>> round(published_loss(15, 1250), 2)
+  >>> round(published_loss(15, 0.012), 2)
   1.29
   """
-  plans = {(float(row.clip_norm), row.cohort): _BASELINE - row.accuracy for row in PUBLISHED}
-  return plans.get((clip_norm, cohort))
+  losses = {(float(row.clip_norm), row.noise): _BASELINE - row.accuracy for row in PUBLISHED}
+  return losses.get((clip_norm, round(noise, 4)))
 
 
 def published_table() -> str:
