@@ -7,8 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from jdp._arguments import checked
+from jdp.models.base import Model
+from jdp.models.batch_norm import NormalisedModel
+from jdp.models.recurrent_language import LanguageModel
 
 _Model = TypeVar("_Model", bound=Any)
+_MODELS = (Model, LanguageModel, NormalisedModel)
 _COMPUTED = ("apply", "apply_training", "predict")
 
 
@@ -24,16 +28,22 @@ def half_precision(model: _Model) -> _Model:
   Args:
     model: a `Model`, `LanguageModel` or `NormalisedModel`.
 
-  >>> import jax
+  Raises:
+    TypeError: if it is none of these.
+
   >>> from jdp import models
   >>> model = models.logistic_regression((2,), 3)
   >>> half = models.half_precision(model)
   >>> half.apply(model.init(jax.random.key(0)), jnp.ones((1, 2))).dtype
   dtype('float32')
   """
+  if not isinstance(model, _MODELS):
+    names = ", ".join(kind.__name__ for kind in _MODELS)
+    raise TypeError(f"Expected model to be one of {names}, got {type(model).__name__}.")
   functions = {name: getattr(model, name, None) for name in _COMPUTED}
   lowered = {name: _lowered(function) for name, function in functions.items() if function}
-  return model._replace(**lowered)
+  replaced: Any = model._replace(**lowered)
+  return replaced
 
 
 def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:

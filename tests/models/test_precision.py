@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.flatten_util import ravel_pytree
 
 from jdp import data, models
@@ -52,3 +53,9 @@ def test_dropout_in_training_takes_its_key():
   )
   np.testing.assert_array_equal(single == 0, half == 0)
   assert 20 < int((half == 0).sum()) < 44  # 3 standard deviations of 64 coins, on a fixed key
+
+
+@pytest.mark.parametrize("model", [dict, None, lambda params, inputs: inputs])
+def test_what_is_no_model_is_refused(model):
+  with pytest.raises(TypeError, match="Expected model to be one of Model, LanguageModel"):
+    models.half_precision(model)
