@@ -1,5 +1,6 @@
 """Tables of DP-FedAvg's report: predictions by what was spent, and measured loss by theory's."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,9 +33,10 @@ _PREDICTION = """The prediction takes the run without privacy, and adds the nois
 model: once, as if training undid all earlier noise, and that of all rounds, as if it undid none.
 One draw of noise. Clipping is no part of it. Points lost are paired with the repetitions of the
 same training without privacy."""
-_LOSS = f"""Losses are paired with the repetitions of the first run. "Shown from" is half of their
-interval's width: a larger loss would be told from none. The published loss is on other data, after
-{ROUNDS:,} rounds of 100 users (arXiv 1710.06963, Table 2, whose rounds are inferred)."""
+_LOSS = f"""Losses are paired with the repetitions of the same training without privacy. "Shown
+from" is half of their interval's width: a larger loss would be told from none. The published loss
+is on other data, after {ROUNDS:,} rounds of 100 users (arXiv 1710.06963, Table 2, whose rounds are
+inferred)."""
 
 
 def predicted_right(summary: Sequence[Row], start: Interval) -> str:
@@ -126,41 +128,49 @@ def epsilons_of_plans(summary: Sequence[Row], rounds: Sequence[int]) -> str:
   return table(["users", "cohort", "z", "δ", *names], lines.values()) if lines else ""
 
 
-def loss_of_plans(summary: Sequence[Row]) -> str:
+def lost_to_noise(clean: Row, noised: Row) -> Interval:
+  """How much less of the headline metric a row has than the same training without privacy.
+
+  Repetitions are paired.
+  """
+  pairs = zip(clean["smoothed_each"], noised["smoothed_each"], strict=True)
+  return mean_interval([without - value for without, value in pairs])
+
+
+def loss_of_plans(pairs: Sequence[tuple[Row, Row]]) -> str:
   """A table of the loss by the noise of published plans, beside theirs; empty without such plans.
 
   Args:
-    summary: the report's rows; the first is without privacy.
+    pairs: rows of the report, each after its counterpart: the same training without privacy.
   """
-  lines = []
-  for row in summary:
+  lines: dict[str, list[list[str]]] = {}
+  for clean, row in pairs:
     plan = row["planned"]
     published = plan and published_loss(row["clip_norm"], row["stddev"])
     if published is None:
       continue
-    lost = Interval(-row["difference"].mean, row["difference"].half_width)
-    lines.append(
-      [
-        f"{row['clip_norm']:g}",
-        f"{plan['cohort']:,g} of {plan['users']:,}",
-        f"{row['stddev']:.3g}",
-        *(epsilon(plan[name]) for name in ("rdp", "moments")),
-        percent(row["smoothed"]),
-        points(lost),
-        "" if lost.half_width is None else f"{100 * lost.half_width:.2f}",
-        metric("perplexity", row["perplexity"]),
-        f"{published:.2f}",
-      ]
-    )
-  if not lines or summary[0]["central"]:
+    lost = lost_to_noise(clean, row)
+    line = [
+      row["label"],
+      f"{plan['cohort']:,g} of {plan['users']:,}",
+      f"{row['stddev']:.3g}",
+      *(epsilon(plan[name]) for name in ("rdp", "moments")),
+      percent(row["smoothed"]),
+      points(lost),
+      "" if lost.half_width is None else f"{100 * lost.half_width:.2f}",
+      metric("perplexity", row["perplexity"]),
+      f"{published:.2f}",
+    ]
+    perplexity = metric("perplexity", clean["perplexity"])
+    before = [clean["label"], *[""] * 4, percent(clean["smoothed"]), "", "", perplexity, ""]
+    lines.setdefault(clean["label"], [before]).append(line)
+  if not lines:
     return ""
-  first = [percent(summary[0]["smoothed"]), "", "", metric("perplexity", summary[0]["perplexity"])]
   header = [
-    *("S", "plan", "noise", "ε: RDP", "moments", "AccuracyTop1", "points lost", "shown from"),
+    *("run", "plan", "noise", "ε: RDP", "moments", "AccuracyTop1", "points lost", "shown from"),
     *("perplexity", "published loss"),
   ]
-  empty = [""] * (len(header) - len(first) - 2)
-  return f"{table(header, [['none', *empty, *first, ''], *lines])}\n\n{_LOSS}"
+  return f"{table(header, itertools.chain(*lines.values()))}\n\n{_LOSS}"
 
 
 class Noised(NamedTuple):
@@ -192,15 +202,13 @@ def predicted_loss(problem: LearningProblem, rows: Sequence[Noised]) -> str:
       for size in (stddev, stddev * math.sqrt(rounds))
     ]
     norm = row["stddev"] * math.sqrt(problem.dim)
-    pairs = zip(clean["smoothed_each"], row["smoothed_each"], strict=True)
-    measured = mean_interval([without - noised for without, noised in pairs])
     lines.append(
       [
         row["label"],
         f"{row['stddev']:.3g}",
         f"{norm / row['clip_norm']:.2g}",
         *(f"{value:+.2f}" for value in lost),
-        points(measured),
+        points(lost_to_noise(clean, row)),
       ]
     )
   header = ["run", "noise", "its norm over S", "predicted: last noise", "all noise", "points lost"]

@@ -197,17 +197,18 @@ def _parts(
   style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
   text = _results(options, problem, summary, start)
+  pairs = list(_pairs(variants, summary))
   yield Part("Results", text, {"accuracy_over_rounds": figure})
   if options.dataset in TEXT:
     yield Part("Words predicted right", predicted_right(summary, start["value"]))
-    if lost := loss_of_plans(summary):
+    if lost := loss_of_plans([(clean, row) for _, clean, row in pairs]):
       yield Part("Loss beside the published one", lost)
     if options.report_epsilons:
       by_spent = predicted_by_spent(histories, options.report_epsilons)
       yield Part("Words predicted right by ε spent", by_spent)
   if plans := epsilons_of_plans(summary, options.plan_rounds):
     yield Part("ε of the plans", plans)
-  if noised := list(_noised(workdir, problem, variants, summary)):
+  if noised := list(_noised(workdir, problem, summary, pairs)):
     yield Part("What noise costs", predicted_loss(problem, noised))
   yield Part("What was guaranteed", _guarantees(options, problem, summary, results))
   yield from gains.attacker_parts(workdir, summary, title)
@@ -280,11 +281,8 @@ def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
   ]
 
 
-def _noised(
-  workdir: Workdir, problem: LearningProblem, variants: Sequence[Any], summary: Sequence[Row]
-) -> Iterator[Noised]:
-  """The rows whose noise plain averaging adds, and whose training was done without privacy too."""
-  params = last_params(workdir, summary, problem.init)
+def _pairs(variants: Sequence[Any], summary: Sequence[Row]) -> Iterator[tuple[Any, Row, Row]]:
+  """Rows whose training was done without privacy too: the options, that row, and the row."""
   rows = list(zip(variants, summary, strict=True))
   for variant, row in rows:
     given = {name: getattr(variant.options, name) for name in OF_BASELINES}
@@ -297,8 +295,21 @@ def _noised(
       ),
       None,
     )
-    if row["stddev"] and clean and row["central"]["unit"] == Unit.USER and _adds(variant.options):
-      stddev = row["stddev"] * variant.options.server_learning_rate
+    if clean and row["central"]:
+      yield variant.options, clean, row
+
+
+def _noised(
+  workdir: Workdir,
+  problem: LearningProblem,
+  summary: Sequence[Row],
+  pairs: Sequence[tuple[Any, Row, Row]],
+) -> Iterator[Noised]:
+  """The rows whose noise plain averaging adds, and whose training was done without privacy too."""
+  params = last_params(workdir, summary, problem.init)
+  for options, clean, row in pairs:
+    if row["stddev"] and row["central"]["unit"] == Unit.USER and _adds(options):
+      stddev = row["stddev"] * options.server_learning_rate
       yield Noised(row, stddev, row["rounds"].mean, clean, params[clean["label"]])
 
 

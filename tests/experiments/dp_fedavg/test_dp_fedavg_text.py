@@ -367,41 +367,44 @@ def test_plans_have_the_epsilons_of_other_numbers_of_rounds():
 
 
 def test_losses_of_published_plans_are_paired_and_stand_beside_theirs():
-  def row(clip_norm, difference, cohort=None, stddev=0.012):
+  def row(label, each, clip_norm=15, cohort=1250.0, stddev=0.012):
     plan = {"users": 763_430, "cohort": cohort, "rdp": 1.7, "moments": 2.0}
     return {
-      "central": cohort,
+      "label": label,
       "planned": cohort and plan,
       "clip_norm": clip_norm,
       "stddev": stddev,
-      "difference": difference,
-      "smoothed": Interval(0.1, None),
+      "smoothed": Interval(each[0], None),
+      "smoothed_each": each,
       "perplexity": Interval(80.0, None),
     }
 
-  baseline = row(None, Interval(0.0, None))
+  of_5 = row("none of 5", [0.1, 0.11], clip_norm=None, cohort=None)
+  of_40 = row("none of 40", [0.2, 0.22], clip_norm=None, cohort=None)
   # Other weights than equal ones give the same plan more noise: its loss is no counterpart then.
-  none = Interval(0.0, None)
-  others = [row(5, none, 1250.0), row(15, none, 1250.0, stddev=0.026)]
-  plans = [row(15, Interval(-0.01, 0.002), 1250.0, stddev=0.01200001), *others]
-  header, _, first, *rows = report_tables.rows(loss_of_plans([baseline, *plans]))
-  assert first[0] == "none"
-  assert [dict(zip(header, cells, strict=True)) for cells in rows] == [
-    {
-      "S": "15",
-      "plan": "1,250 of 763,430",
-      "noise": "0.012",
-      "ε: RDP": "1.700",
-      "moments": "2.000",
-      "AccuracyTop1": "10.0 %",
-      "points lost": "+1.00 ± 0.20",
-      "shown from": "0.20",
-      "perplexity": "80",
-      "published loss": "1.29",  # 17.62 - 16.33, Table 2 of arXiv 1710.06963
-    }
+  others = [row("S = 5", [0.1, 0.1], clip_norm=5), row("weighted", [0.1, 0.1], stddev=0.026)]
+  pairs = [
+    (of_5, row("of 5", [0.09, 0.1], stddev=0.01200001)),
+    (of_40, row("of 40", [0.2, 0.22])),  # not beside the other run without privacy
+    *((of_5, other) for other in others),
   ]
-  assert not loss_of_plans([baseline, *others])
-  assert not loss_of_plans(plans)  # None of them is a loss to training without privacy.
+  header, _, *rows = report_tables.rows(loss_of_plans(pairs))
+  cells = [dict(zip(header, row, strict=True)) for row in rows]
+  assert [row["run"] for row in cells] == ["none of 5", "of 5", "none of 40", "of 40"]
+  assert [row["points lost"] for row in cells] == ["", "+1.00 ± 0.00", "", "+0.00 ± 0.00"]
+  assert cells[1] == {
+    "run": "of 5",
+    "plan": "1,250 of 763,430",
+    "noise": "0.012",
+    "ε: RDP": "1.700",
+    "moments": "2.000",
+    "AccuracyTop1": "9.0 %",
+    "points lost": "+1.00 ± 0.00",
+    "shown from": "0.00",
+    "perplexity": "80",
+    "published loss": "1.29",  # 17.62 - 16.33, Table 2 of arXiv 1710.06963
+  }
+  assert not loss_of_plans([(of_5, other) for other in others])
 
 
 def test_head_words_share_out_all_tokens():
