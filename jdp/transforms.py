@@ -249,7 +249,7 @@ def _transformation(
   def init(params: PyTree) -> ReleaseState:
     state = query.init(params)
     # A scan's carry keeps its structure, so the first state needs an event like all later ones.
-    placeholder = _marked(_placeholder(query, state, params), jnp.int32(-1), run_key)
+    placeholder = _marked(_placeholder(query, run_key, state, params), jnp.int32(-1), run_key)
     return ReleaseState(jnp.int32(0), run_key, state, placeholder)
 
   def update(
@@ -273,12 +273,12 @@ def _marked(event: SumQueryEvent, step: jax.Array, key: Key) -> SumQueryEvent:
 
 
 @partial(jax.jit, static_argnums=0)
-def _placeholder(query: SumQuery, state: State, params: PyTree) -> SumQueryEvent:
+def _placeholder(query: SumQuery, key: Key, state: State, params: PyTree) -> SumQueryEvent:
   """The event of a step with zeros for all that varies.
 
   Nothing else of the step is computed.
   """
-  keys = jax.random.split(jax.random.key(0))
+  keys = jax.random.split(jax.random.clone(key))
   contribution = query.preprocess(keys[0], state, params, jnp.float32(0))
   _, event, _ = query.finalize(keys[1], state, contribution)
   return jax.tree.map(jnp.zeros_like, event)

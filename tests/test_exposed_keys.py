@@ -15,6 +15,7 @@ from jdp.federated import masked_round, secure_aggregation
 from jdp.federated.engine.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
+from jdp.queries.base import taken
 from tests.test_stacked_events import PROCEDURES, SAMPLER
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))
@@ -27,6 +28,12 @@ SEEDED = {
     np.zeros(8, np.uint32), impl=random.IMPLS["chacha8"]
   ),
 }
+# Clients draw the noise of the others, with keys that the server's step does not see.
+NOISED_BY_THE_SERVER = [
+  name
+  for name in queries.registry.registered()
+  if name != "no_privacy" and not name.startswith(("discrete", "distributed"))
+]
 DERIVED = {
   "itself": lambda key: key,
   "split": lambda key: jax.random.split(key, 3)[1],
@@ -123,6 +130,23 @@ def test_one_key_for_noise_and_data_gives_a_client_the_servers_noise():
     _, _, server_key = jax.random.split(jax.random.fold_in(key, 5), 3)
     of_client_2 = jax.random.fold_in(jax.random.fold_in(key, 5), 2)
   assert server_key == of_client_2
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NOISED_BY_THE_SERVER)
+def test_what_is_released_by_hand_is_marked_through_its_round(name):
+  entry = queries.registry.registered()[name]
+  query = entry.make()
+
+  def release(key):
+    sum_key, noise_key = jax.random.split(key)
+    state = query.init(entry.victim)
+    total = query.preprocess(sum_key, state, entry.victim, jnp.float32(1))
+    return query.finalize(noise_key, state, taken(query, total))[1]
+
+  for key, marked in ((random.secure_key("chacha8"), False), (jax.random.key(0), True)):
+    event = Round(SAMPLER.event(()), jax.eval_shape(release, key))
+    assert event.key_exposed is marked
 
 
 @pytest.mark.parametrize("make", [transforms.release, transforms.privatize])

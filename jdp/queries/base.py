@@ -58,7 +58,8 @@ class SumQuery(NamedTuple):
       0 (padding) or NaN gives a contribution of exactly zero, whatever the record holds.
     finalize: (key, state, sum of contributions) -> (result, event, state). These are the noised
       result, what the ledger must hold about it, and the next state. The event says what was
-      *done*, with the state before.
+      *done*, with the state before. Its `key_exposed` says whether the key is no secret, where the
+      noise is drawn from it.
     takes_pairs: whether `finalize` takes sums that were not rounded. Such a sum has a `Compensated`
       for each float leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never
       by `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the

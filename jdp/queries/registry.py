@@ -3,6 +3,7 @@
 Code outside the package registers its own queries with `register`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -137,7 +138,8 @@ def _reference_query(
   def finalize(key, state, total):
     sum_key, release_key = jax.random.split(key)
     result, _, state = plain.finalize(sum_key, state, total)
-    return release(release_key, result), event, state
+    marked = dataclasses.replace(event, key_exposed=random.is_exposed(key))
+    return release(release_key, result), marked, state
 
   return plain._replace(finalize=finalize, noise=None)
 

@@ -24,6 +24,7 @@ from jdp.queries.gaussian import (
   noise_by_state,
   weighted,
 )
+from jdp.random import is_exposed
 
 
 class WeightedContribution(NamedTuple):
@@ -105,7 +106,8 @@ def weighted_average(
     # Both sums are unrounded here. `add_noise` rounds once, after the noise.
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
     sigma = at_step(stddev, state.step)
-    event = WeightedAverage(at_step(clip_norm, state.step), sigma, min_total_weight)
+    bound = at_step(clip_norm, state.step)
+    event = WeightedAverage(bound, sigma, min_total_weight, key_exposed=is_exposed(key))
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
   return SumQuery(

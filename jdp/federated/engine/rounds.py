@@ -170,7 +170,7 @@ def rounds(
     )
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
-    # The mark is set here, where the keys are at hand: events know nothing of keys.
+    # The query marks its event by its own key. Here the data's key is at hand too.
     mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
     released = (Round(event, query_event, relation, unit), *releases)
     events = tuple(dataclasses.replace(event, **mark) for event in released)
