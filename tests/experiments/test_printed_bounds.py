@@ -101,6 +101,7 @@ RUNS = {
     "delta": DELTA,
   },
   "mean_estimation": {
+    **{"task": ("error", "sgd"), "sgd_steps": 20, "sgd_repetitions": 20},
     **{
       "mechanisms": ("priv_unit",),
       "epsilons": (EPSILON,),
