@@ -107,12 +107,19 @@ def expected(case: MirrorCase, mechanism: LocalMechanism, steps: int) -> float:
 
 
 def squared_distances(
-  key: jax.Array, case: MirrorCase, mechanism: LocalMechanism, steps: int, repetitions: int
+  key: jax.Array,
+  target: jax.Array,
+  case: MirrorCase,
+  mechanism: LocalMechanism,
+  steps: int,
+  repetitions: int,
 ) -> jax.Array:
   """||mean of the iterates - x*||^2 of independent repetitions that start at 0, [repetitions].
 
   Args:
     key: consumed.
+    target: x*, float32, that of the case. As an argument, so that optima with steps of one length
+      share a compiled program.
     case: what is measured.
     mechanism: of the case, for vertices scaled to unit vectors.
     steps: of the length that is best in theory.
@@ -120,7 +127,6 @@ def squared_distances(
   """
   scale = np.float32(math.sqrt(case.dim))
   length, _ = bound(case, mechanism, steps)
-  target = jnp.asarray(optimum(case.optimum, case.dim), jnp.float32)
   optimizer = p_norm_descent(length, METHODS[case.method].order(case.dim))
 
   def step(carry, number):
@@ -143,8 +149,13 @@ def measure(options: Any, case: MirrorCase) -> dict[str, Any]:
   """A row of results: the measured mean, beside the bound."""
   name, steps = METHODS[case.method].mechanism, options.sgd_steps
   mechanism = ESTIMATORS[name].make(Setting(case.dim, case.epsilon, 2, case.dim**-0.5))
-  run = jax.jit(lambda key: squared_distances(key, case, mechanism, steps, options.sgd_repetitions))
-  found = np.asarray(run(case_key(options.noise_seed, case)), float).tolist()
+  run = jax.jit(
+    lambda key, target: squared_distances(
+      key, target, case, mechanism, steps, options.sgd_repetitions
+    )
+  )
+  target = jnp.asarray(optimum(case.optimum, case.dim), jnp.float32)
+  found = np.asarray(run(case_key(options.noise_seed, case), target), float).tolist()
   exact = METHODS[case.method].order(case.dim) == 2
   return case._asdict() | {
     "guarantee": str(mechanism.guarantee),

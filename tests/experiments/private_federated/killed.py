@@ -14,6 +14,9 @@ import shutil
 import signal
 import sys
 
+import scipy.stats  # noqa: F401 - else each process would import it, as what follows
+import sklearn.datasets  # noqa: F401
+
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
 

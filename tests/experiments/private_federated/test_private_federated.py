@@ -1,6 +1,4 @@
-"""The experiment of private federated learning from end to end: on four devices; then killed and
-resumed, on one.
-"""
+"""The experiment of private federated learning from end to end; then killed and resumed."""
 
 import contextlib
 import io
@@ -467,9 +465,8 @@ def test_a_budget_stops_private_runs_only(tmp_path):
 
 
 def environment(tmp_path):
-  """One device, and a compilation cache for the processes of a test."""
+  """As many devices as here, whose compiled programs then serve, and a cache if there is none."""
   names = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-  names.pop("XLA_FLAGS", None)
   names.setdefault("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
   return names
 
