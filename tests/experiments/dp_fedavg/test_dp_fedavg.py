@@ -4,6 +4,7 @@ resumed.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -428,9 +429,8 @@ def copy_with_secret_noise(run, path, setting):
   """A run's first repetition as if nobody knew the seed of its noise."""
   shutil.copytree(run / setting / "0", path / setting / "0")
   marked = ledger.load(run / setting / "0" / "ledger.jsonl")
-  secret = (
-    (dataclasses.replace(event, key_exposed=False), count) for event, count in marked.entries
-  )
+  unmarked = functools.partial(dataclasses.replace, key_exposed=False)
+  secret = ((unmarked(e, query=unmarked(e.query)), count) for e, count in marked.entries)
   ledger.Ledger().extend(secret).save(path / setting / "0" / "ledger.jsonl")
   (path / setting / "0" / "result.json").unlink()  # it was stated for the marked ledger
   made = json.loads((run / "flags.json").read_text())
