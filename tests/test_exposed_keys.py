@@ -167,6 +167,21 @@ def test_a_loop_of_ones_own_is_marked_through_its_round(make):
     assert bool(marked.caveats) == bool(count)
 
 
+def test_events_of_groups_keep_their_structure_through_a_scan():
+  """The parts' marks are static, so the first state's event needs those of the later ones."""
+  query = queries.grouped({"x": queries.gaussian_sum(1.0, 1.0)}, "x")
+  for key, marked in ((random.secure_key("chacha8"), False), (jax.random.key(0), True)):
+    optimizer = transforms.privatize(query, key)
+
+    def step(state, _, optimizer=optimizer):
+      _, state = optimizer.update(jnp.zeros((2, 3)), state)
+      return state, state.event
+
+    start = jax.eval_shape(optimizer.init, jnp.zeros(3))
+    _, event = jax.eval_shape(lambda s, step=step: jax.lax.scan(step, s, length=2), start)
+    assert (event.key_exposed, event.parts[0].key_exposed) == (marked, marked)
+
+
 def test_a_counted_vocabulary_is_marked():
   arguments = ([["a b"]], ["a", "b"], 1)
   for key, marked in ((random.secure_key("chacha8"), False), (jax.random.key(0), True)):

@@ -116,9 +116,14 @@ def test_survivors_of_clients_that_differ_in_their_losses_are_biased():
 def test_the_measured_noise_is_that_of_the_plan(name):
   # That of `test_a_run_of_every_scheme`, so that one program measures both.
   options = client_dropout.ClientDropoutOptions(
-    schemes=(name,), target_epsilon=4.0, num_rounds=3, min_clients=1, clip_norm=0.5,
-    examples_per_user=20, partition="iid",
-  )  # fmt: skip
+    schemes=(name,),
+    target_epsilon=4.0,
+    num_rounds=3,
+    min_clients=1,
+    clip_norm=0.5,
+    examples_per_user=20,
+    partition="iid",
+  )
   problem = client_dropout.image_problem(options, arrange=client_dropout.data.group)
   plan = make_noise_plan(options, problem)
   query = query_of(options, problem, plan, name)

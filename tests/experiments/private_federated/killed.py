@@ -14,7 +14,8 @@ import shutil
 import signal
 import sys
 
-import scipy.stats  # noqa: F401 - else each process would import it, as what follows
+# Imported before the fork: each process would need them.
+import scipy.stats  # noqa: F401
 import sklearn.datasets  # noqa: F401
 
 from experiments.private_federated import __main__ as private_federated
