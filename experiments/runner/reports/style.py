@@ -67,10 +67,10 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)")
 def series(labels: Sequence[str]) -> dict[str, Style]:
   """A style for each label.
 
-  Labels that differ in numbers alone are a family. Their colours are in the order of the first
-  number that differs, from dark to bright, and their markers in that of the other numbers. Families
-  differ in their lines. Labels of no family get colours that are easily told apart; beside a family
-  they are baselines, and grey.
+  Labels that differ in numbers alone are a family. Their colours are in the order of the number
+  that takes the most values, the first of equals, from dark to bright, and their markers in that of
+  the other numbers. Families differ in their lines. Labels of no family get colours that are easily
+  told apart; beside a family they are baselines, and grey.
 
   >>> styles = series(["no privacy", "ε = 8", "ε = 2"])
   >>> styles["ε = 2"]["color"] < styles["ε = 8"]["color"], styles["no privacy"]["color"]
@@ -117,6 +117,7 @@ def _ordered(family: Sequence[str], number: int) -> dict[str, Style]:
   """The styles of the family with this number."""
   columns = zip(*(map(float, _NUMBER.findall(label)) for label in family), strict=True)
   varied = [column for column in columns if len(set(column)) > 1]
+  varied.sort(key=lambda column: -len(set(column)))
   first, *others = varied or [tuple(range(len(family)))]  # 1 and 1.0 differ in writing alone
   values, rest = sorted(set(first)), list(zip(*others, strict=True)) or [()] * len(family)
   kinds = sorted(set(rest))

@@ -55,6 +55,13 @@ def test_ordered_epsilons_have_ordered_colours(sight):
   assert found[-1] < 80  # not faint on white
 
 
+def test_colours_are_of_the_number_with_the_most_values():
+  looks = style.series(["S = 15, C = 5000", "S = 10, C = 1667", "S = 15, C = 1250"])
+  assert len({look["color"] for look in looks.values()}) == 3
+  markers = [look["marker"] for look in looks.values()]
+  assert markers[0] == markers[2] != markers[1]
+
+
 def test_families_and_baselines():
   looks = style.series(["none", "S = 1, z = 1", "S = 1, z = 2", "S = 2, z = 1", "k = 3", "k = 4"])
   assert looks["none"]["color"] == "0.0"
