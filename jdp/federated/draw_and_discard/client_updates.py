@@ -53,7 +53,6 @@ def laplace_update(
   clip: float = 1.0,
   unit: Unit | str = Unit.COORDINATE,
   schedule: Schedule | None = None,
-  max_releases: int | None = None,
 ) -> ClientUpdate:
   """A gradient step with Laplace noise of scale 2 c eta / epsilon on each weight.
 
@@ -81,8 +80,6 @@ def laplace_update(
     unit: "coordinate" or "user".
     schedule: (number of the update) -> factor of eta. The number counts from 0 over all clients,
       float32. None: always 1.
-    max_releases: the most updates that one user makes over the run, for the event. None: as many as
-      there are.
 
   Returns:
     A `ClientUpdate`. Its event holds a `PureDP`.
@@ -98,7 +95,7 @@ def laplace_update(
   _validate.positive(epsilon=epsilon)
   kind, clip_to = _unit_and_clipping(unit, _clip_l1)
   scale = _round_up(2 * _clip_bound(clip) / epsilon)
-  event = LocalRelease(PureDP(epsilon, unit=kind), max_releases)
+  event = LocalRelease(PureDP(epsilon, unit=kind))
   return _noisy_update(
     gradient, clip_to, random.laplace, (learning_rate, clip, scale), 2.0, schedule, event
   )
@@ -114,7 +111,6 @@ def gaussian_update(
   clip: float = 1.0,
   unit: Unit | str = Unit.COORDINATE,
   schedule: Schedule | None = None,
-  max_releases: int | None = None,
 ) -> ClientUpdate:
   """A gradient step with Gaussian noise (arXiv 1807.04369, Section 4.2).
 
@@ -131,7 +127,6 @@ def gaussian_update(
     clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
     schedule: factor of eta. See `laplace_update`.
-    max_releases: the most updates of one user. See `laplace_update`.
 
   Returns:
     A `ClientUpdate`. Its event holds an `ApproxDP`.
@@ -146,7 +141,7 @@ def gaussian_update(
   """
   kind, clip_to = _unit_and_clipping(unit, vectors.clip)
   scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
-  event = LocalRelease(ApproxDP(epsilon, delta, unit=kind), max_releases)
+  event = LocalRelease(ApproxDP(epsilon, delta, unit=kind))
   return _noisy_update(
     gradient, clip_to, random.normal, (learning_rate, clip, scale), 1.0, schedule, event
   )

@@ -244,14 +244,15 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
 
   Formal guarantee: that of the update's event, which every round returns once. Each of the round's
   users released one value. A user releases `schedule.max_releases` values at most over the run's
-  rounds.
+  rounds. In rounds beyond the schedule's, nobody reports.
 
   Args:
     process: what is run.
     schedule: who reports when. The data's key alone decides it.
 
   Returns:
-    A `FederatedAlgorithm` whose parameters are the server's models, a pytree of [k, ...].
+    A `FederatedAlgorithm` whose parameters are the server's models, a pytree of [k, ...]. It plans
+    the schedule's rounds.
   """
   event = LocalRelease(process.update.event.guarantee, schedule.max_releases)
 
@@ -261,13 +262,17 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
   def round_fn(noise_key, data_key, state, clients):
     coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
     # The process folds the numbers of updates into the key, so no round's number is needed.
-    after = process.run(noise_key, state.optimizer, coming, clients, process.update.settings)
+    after = jax.lax.cond(
+      state.round < schedule.num_rounds,
+      lambda: process.run(noise_key, state.optimizer, coming, clients, process.update.settings),
+      lambda: state.optimizer,
+    )
     released = dataclasses.replace(
       event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key)
     )
     return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
 
-  return FederatedAlgorithm(init, round_fn)
+  return FederatedAlgorithm(init, round_fn, schedule.num_rounds)
 
 
 def scan_updates(

@@ -11,6 +11,7 @@ from jdp import random
 from jdp.accounting.draw_and_discard.lineage import instance_variance, num_descendants
 from jdp.data import Examples
 from jdp.events import LocalRelease
+from jdp.federated import train
 from jdp.federated.draw_and_discard import (
   average_model,
   average_predictions,
@@ -412,3 +413,24 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
     assert (int(event.number), bool(event.key_exposed), diagnostics) == (number, True, None)
   assert int(state.round) == 4
   assert np.any(state.params != models)
+
+
+@pytest.mark.parametrize(
+  ("make", "num_models"),
+  [
+    (functools.partial(draw_and_discard, NOISY, K), K),
+    (functools.partial(server_batching, NOISY, 2), 1),
+  ],
+  ids=["draw and discard", "server batching"],
+)
+def test_more_rounds_than_the_schedule_states_release_nothing(make, num_models):
+  """The event counts the releases of the schedule's rounds, so no user may make more."""
+  algorithm = make(passes(USERS, num_rounds=2, rounds_per_pass=2))
+  with pytest.raises(ValueError, match="Expected num_rounds of at most 2"):
+    train(algorithm, jnp.zeros((num_models, CLASSES, FEATURES)), CLIENTS, num_rounds=3)
+  state, step = algorithm.init(jnp.zeros((num_models, CLASSES, FEATURES))), jax.jit(algorithm.round)
+  for number in range(4):
+    before = state.params
+    with jax.debug_key_reuse(False):
+      state, _, _ = step(jax.random.key(0), jax.random.key(1), state, CLIENTS)
+    assert np.any(state.params != before) == (number < 2)
