@@ -37,12 +37,19 @@ def secure_key(impl: str = "chacha20") -> jax.Array:
     A typed key, usable with every `jax.random` function but `poisson`.
 
   Raises:
-    ValueError: if `impl` is none of these.
+    ValueError: if `impl` is none of these, or the call is traced. Inside jit the key would be a
+      constant of the program, so that every call has the same noise.
 
   >>> jax.random.normal(secure_key(), (3,)).shape
   (3,)
   """
-  return _key(os.urandom(32), impl, SECURE_IMPLS)
+  key = _key(os.urandom(32), impl, SECURE_IMPLS)
+  if isinstance(key, jax.core.Tracer):
+    raise ValueError(
+      "Expected secure_key() outside of jit and scan, got a call that is traced: the program would "
+      "hold one key for all its calls; make the key outside, and pass it as an argument."
+    )
+  return key
 
 
 @checked
@@ -136,6 +143,34 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
   if data_key is None or data_key.dtype != noise_key.dtype:
     return False
   return jnp.all(jax.random.key_data(noise_key) == jax.random.key_data(data_key))
+
+
+def client_key(key: jax.Array) -> jax.Array:
+  """A threefry key made of a key of any type, for what clients draw in local training.
+
+  Draws by it do not depend on other clients. Those of a longer shape begin with those of a shorter
+  one, so a client draws the same however far it is padded. Under vmap they are those of a loop.
+  Neither holds for every type: ChaCha's draws depend on the whole shape, and JAX draws a batch of
+  "rbg" keys from the first key alone. The key is no secret.
+
+  Args:
+    key: consumed. A threefry key is returned as it is.
+
+  Raises:
+    ValueError: if JAX is set to draw threefry's bits in another order.
+  """
+  if not jax.config.jax_threefry_partitionable:
+    raise ValueError(
+      "Expected jax_threefry_partitionable as JAX sets it, got False: one client's padding would "
+      "change what others draw; leave it True."
+    )
+  if jax.random.key_impl(key) == "threefry2x32":
+    return key
+  words = jax.random.key_data(key)
+  made = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+  for word in words[2:]:
+    made = jax.random.fold_in(made, word)
+  return made
 
 
 def _key(data: bytes, impl: str, impls: Mapping[str, Any]) -> jax.Array:

@@ -1,6 +1,7 @@
 """ChaCha as a JAX key type, and where keys come from."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import jdp.random
 from jdp.random import chacha
+from jdp.random.keys import client_key
 from jdp.random.words import TILE, in_tiles, threefry_2x32, words
 from tests.helpers import statistical
 
@@ -244,6 +246,51 @@ def test_key_data_restores_a_key():
     np.array(jax.random.key_data(key)), impl=jdp.random.IMPLS["chacha12"]
   )
   np.testing.assert_array_equal(jax.random.bits(key, (5,)), jax.random.bits(again, (5,)))
+
+
+@pytest.mark.parametrize(
+  "traced",
+  [
+    lambda draw: jax.jit(draw)(),
+    lambda draw: jax.lax.scan(lambda carry, _: (carry, draw()), 0, length=2),
+    lambda draw: jax.eval_shape(draw),
+  ],
+)
+def test_a_secure_key_is_no_constant_of_a_program(traced):
+  """Two calls of the program would have one noise."""
+  with pytest.raises(ValueError, match=r"Expected secure_key\(\) outside of jit"):
+    traced(lambda: jax.random.normal(jdp.random.secure_key()))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg", "chacha20"])
+def test_what_a_client_draws_begins_alike_in_every_shape_and_batch(impl):
+  make = jdp.random.seeded_key if impl == "chacha20" else partial(jax.random.key, impl=impl)
+
+  def draw(key, count):
+    return jax.random.uniform(jax.random.clone(key), (count, 5))
+
+  keys = jax.random.split(client_key(make(0)), 3)
+  short, long = (jax.vmap(partial(draw, count=count))(keys) for count in (4, 70))
+  np.testing.assert_array_equal(long[:, :4], short)
+  np.testing.assert_array_equal(short, np.stack([draw(key, 4) for key in keys]))
+  assert len(np.unique(short)) == short.size
+
+
+def test_keys_of_other_bits_make_other_client_keys():
+  data = np.zeros((9, 8), np.uint32)
+  data[np.arange(8), np.arange(8)] = 1
+  made = [
+    client_key(jax.random.wrap_key_data(row, impl=jdp.random.IMPLS["chacha20"])) for row in data
+  ]
+  assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in made}) == 9
+
+
+def test_a_setting_under_which_padding_changes_draws_is_refused():
+  with (
+    jax.threefry_partitionable(False),
+    pytest.raises(ValueError, match="Expected jax_threefry_partitionable"),
+  ):
+    client_key(jax.random.key(0))
 
 
 def test_secure_keys_differ():
