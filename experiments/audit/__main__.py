@@ -40,11 +40,11 @@ from experiments.audit.procedure_audits import (
 from experiments.audit.report import Local
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
-from experiments.runner.problems.images import ClassificationOptions, image_problem
+from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, accounting, conformance, data, federated
+from jdp import _validate, accounting, conformance, federated
 from jdp.audits.canaries import (
   canary_directions,
   cosines,
@@ -189,7 +189,7 @@ def prepare(options: AuditOptions) -> Work:
     raise ValueError(
       f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}."
     )
-  problem = image_problem(options, arrange=data.group) if "central" in options.task else None
+  problem = image_problem(options, arrange=grouped) if "central" in options.task else None
   if problem and not options.num_guesses <= options.num_canaries <= problem.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {problem.dim}, the model's parameters, got "

@@ -16,11 +16,10 @@ from experiments.client_dropout.settings import DropoutOptions, make_noise_plan,
 from experiments.runner import processes
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.problems.images import ClassificationOptions, image_problem
+from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOption
 
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
-  problem = image_problem(options, arrange=data.group, precision=options.precision)
+  problem = image_problem(options, arrange=grouped, precision=options.precision)
   plan = make_noise_plan(options, problem)
   settings = make_settings(options, problem, plan)
   sweep = Sweep(

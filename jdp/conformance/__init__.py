@@ -63,12 +63,14 @@ not applicable  Sampling: all (own is wrapped without one)
 | all checks, the table | `suite` |
 | a check for each part | `checks/` |
 | audits of stated epsilons | `auditing`, `statistics`, `scores` |
+| two data sets that differ in one client, through a round | `neighbours` |
 | mechanisms and queries as subjects of audits | `subjects`, `queries` |
 | what is registered nowhere | `coverage` |
 """
 
 from jdp.conformance.auditing import Audit, Subject, audit, audit_all
 from jdp.conformance.coverage import unaudited
+from jdp.conformance.neighbours import movements, observed
 from jdp.conformance.protocol import (
   Accountant,
   Aggregate,
@@ -120,6 +122,8 @@ __all__ = [
   "check_part",
   "failures",
   "mechanism_subject",
+  "movements",
+  "observed",
   "query_subjects",
   "registered_query_subjects",
   "registered_subject",

@@ -86,28 +86,40 @@ def _labels(labels: PyTree, num_classes: int | None, label_kind: str) -> PyTree:
 
 
 @checked
-def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
-  """The examples of each user, padded to the largest user.
+def group(
+  data: Examples, users: Sequence[np.ndarray], *, max_examples: int | None = None
+) -> Examples:
+  """The examples of each user, in the same number of rows for all.
+
+  The number of rows shapes every program, so it is public: no user's own size decides it.
 
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
+    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
+      examples, the first ones, and is padded to it. None: all users have the same number.
 
   Returns:
-    `Examples` with leading axes [len(users), max n_user].
+    `Examples` with leading axes [len(users), max_examples].
 
   Raises:
     ValueError: if there is no example, or a user has one that is not in the data. Also if the
-      data's parts differ in length.
+      data's parts differ in length, max_examples is not positive, or users differ in size without
+      it.
 
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
-  >>> group(data, [np.array([2]), np.array([0, 1])]).labels.tolist()
+  >>> group(data, [np.array([2]), np.array([0, 1])], max_examples=2).labels.tolist()
   [[2, 0], [0, 1]]
   """
-  users = checked_users(users, data)
-  largest = max(map(len, users))
-  indices = np.zeros((len(users), largest), np.int64)
-  mask = np.zeros((len(users), largest), np.float32)
+  users = checked_users(users, data, max_examples)
+  if max_examples is None and len(set(map(len, users))) > 1:
+    raise ValueError(
+      "Expected max_examples with users of different sizes, got none: the largest user would shape "
+      "the programs of all; declare a bound, or use jdp.data.pack."
+    )
+  rows = len(users[0]) if max_examples is None else max_examples
+  indices = np.zeros((len(users), rows), np.int64)
+  mask = np.zeros((len(users), rows), np.float32)
   for row, (user, count) in enumerate(zip(users, map(len, users), strict=True)):
     indices[row, :count], mask[row, :count] = user, 1
 
@@ -120,13 +132,17 @@ def group(data: Examples, users: Sequence[np.ndarray]) -> Examples:
   return Examples(inputs, labels, mask)
 
 
-def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarray]:
-  """The numbers of each user's examples, int [n_user], checked.
+def checked_users(
+  users: Sequence[np.ndarray], data: Examples, max_examples: int | None
+) -> list[np.ndarray]:
+  """The numbers of each user's examples, int [n_user], checked: the first `max_examples` of them.
 
   Raises:
     ValueError: if no user has an example, or no example has such a number. NumPy would take -1 for
-      the last example. Also if the data's parts differ in length.
+      the last example. Also if the data's parts differ in length, or max_examples is not positive.
   """
+  if max_examples is not None:
+    _validate.integer(1, max_examples=max_examples)
   lengths = [len(part) for part in jax.tree.leaves(tuple(data))]
   if len(set(lengths)) > 1:
     raise ValueError(
@@ -143,7 +159,9 @@ def checked_users(users: Sequence[np.ndarray], data: Examples) -> list[np.ndarra
   if any(np.ndim(user) != 1 for user in users):
     raise ValueError("Expected users to be arrays of one axis, got others; give example numbers.")
   return [
-    whole_numbers("numbers of a user's examples", user, below=lengths[0], dtype=np.int64)
+    whole_numbers("numbers of a user's examples", user, below=lengths[0], dtype=np.int64)[
+      :max_examples
+    ]
     for user in users
   ]
 
@@ -224,20 +242,17 @@ def partition_dirichlet(
 
 
 @checked
-def partition_by_group(
-  groups: AnyVector, *, num_examples: int | None = None, max_examples: int | None = None
-) -> list[np.ndarray]:
+def partition_by_group(groups: AnyVector, *, num_examples: int | None = None) -> list[np.ndarray]:
   """One user for each distinct value of `groups` (a writer).
 
   Args:
     groups: the group of each example, [n].
     num_examples: of the data. Give it where the groups come from another file than the examples:
       beyond the last group, examples would be left out in silence. None: not compared.
-    max_examples: each user has so many of its examples, the first ones. None: all.
 
   Raises:
     ValueError: if there is no example, or a group is NaN, which is no user's. Also if there is not
-      one group for each example, or max_examples is not positive.
+      one group for each example.
 
   >>> partition_by_group(np.array(["ann", "bob", "ann"]), num_examples=3)
   [array([0, 2]), array([1])]
@@ -250,11 +265,8 @@ def partition_by_group(
     raise ValueError("Expected the group of at least one example, got none; give some.")
   if np.any(groups != groups):  # NaN alone differs from itself; groups may be strings
     raise ValueError("Expected a group for each example, got NaN; leave those examples out.")
-  if max_examples is not None:
-    _validate.integer(1, max_examples=max_examples)
   order = _sorted("groups", groups)
-  users = np.split(order, np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1)
-  return [user[:max_examples] for user in users]
+  return np.split(order, np.flatnonzero(groups[order][1:] != groups[order][:-1]) + 1)
 
 
 def _sorted(name: str, values: np.ndarray) -> np.ndarray:

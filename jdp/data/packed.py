@@ -4,6 +4,7 @@ The array takes memory for the examples alone, not for padding between users.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,8 +19,8 @@ from jdp.data.clients import Array, Examples, checked_users
 
 @partial(
   jax.tree_util.register_dataclass,
-  data_fields=["examples", "starts", "counts"],
-  meta_fields=["width"],
+  data_fields=["examples", "starts", "counts", "identities"],
+  meta_fields=["width", "declared"],
 )
 @dataclasses.dataclass(frozen=True)
 class PackedUsers:
@@ -29,13 +30,20 @@ class PackedUsers:
     examples: those of all users in a row, with `width` rows of padding at the end.
     starts: int32 [users], where each user begins.
     counts: int32 [users], how many examples each user has.
-    width: the largest count, static.
+    width: how many examples a user is padded to, static. It shapes every program, so it is public.
+    identities: two words for each user, uint32 [users] each, of which the user's keys are made.
+      They stay the same when other users come and go. Empty: a user's row takes their place. Then a
+      neighbour is a data set where one user's examples are gone but its row is kept.
+    declared: whether `width` was declared (`max_examples`), static. Else it is the size of the
+      largest user, which the guarantee takes as public.
   """
 
   examples: Examples
   starts: Array
   counts: Array
   width: int
+  identities: tuple[Array, ...] = ()
+  declared: bool = False
 
   def user(self, number: jax.Array) -> Examples:
     """One user's examples, padded with zeros to `width`.
@@ -52,18 +60,30 @@ class PackedUsers:
 
 
 @checked
-def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
+def pack(
+  data: Examples,
+  users: Sequence[np.ndarray],
+  *,
+  names: Sequence[object] | None = None,
+  max_examples: int | None = None,
+) -> PackedUsers:
   """The examples of each user, without padding between them.
 
-  In contrast, `jdp.data.group` pads every user to the largest.
+  In contrast, `jdp.data.group` gives every user the same number of rows.
 
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
+    names: a name for each user, a string or a number, of which its identity is made. None: its row
+      takes the place.
+    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
+      examples, the first ones, and is padded to it. None: all, padded to the largest user, whose
+      size the guarantee then takes as public.
 
   Raises:
     ValueError: if there is no example, or a user has one that is not in the data. Also if all
-      together are too many for int32, or the data's parts differ in length.
+      together are too many for int32, the data's parts differ in length, or there is not one name
+      for each user. Also if max_examples is not positive.
 
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -71,9 +91,9 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
   >>> packed.user(0).labels.tolist(), packed.user(0).mask.tolist(), packed.user(1).labels.tolist()
   ([2, 0], [1.0, 0.0], [0, 1])
   """
-  users = checked_users(users, data)
+  users = checked_users(users, data, max_examples)
   counts = np.array([len(user) for user in users], np.int32)
-  width = int(counts.max())
+  width = int(counts.max()) if max_examples is None else max_examples
   ends = whole_numbers(
     "numbers of all users' examples", np.cumsum(counts, dtype=np.int64), below=2**31 - width
   )
@@ -84,4 +104,22 @@ def pack(data: Examples, users: Sequence[np.ndarray]) -> PackedUsers:
     x = np.asarray(x)
     return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])
 
-  return PackedUsers(jax.tree.map(padded, data), ends - counts, counts, width)
+  return PackedUsers(
+    jax.tree.map(padded, data),
+    ends - counts,
+    counts,
+    width,
+    () if names is None else _identities(names, len(users)),
+    declared=max_examples is not None,
+  )
+
+
+def _identities(names: Sequence[object], count: int) -> tuple[np.ndarray, ...]:
+  """64 bits of each name's hash, as two words."""
+  digests = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names]
+  if len(digests) != count or len(set(digests)) != count:
+    raise ValueError(
+      f"Expected {count} different names, one for each user, got {len(set(digests))} among "
+      f"{len(digests)}; name every user once."
+    )
+  return tuple(np.frombuffer(b"".join(digests), "<u4").astype(np.uint32).reshape(-1, 2).T)

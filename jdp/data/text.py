@@ -185,7 +185,8 @@ def text_users(
     raise ValueError(
       f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user."
     )
-  return pack(_concatenated(parts), _consecutive([len(part.labels) for part in parts]))
+  numbers = _consecutive([len(part.labels) for part in parts])
+  return pack(_concatenated(parts), numbers, max_examples=tokens_per_user // unroll)
 
 
 @checked

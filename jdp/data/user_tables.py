@@ -19,6 +19,7 @@ def clients_from_arrays(
   *,
   num_classes: int | None = None,
   label_kind: str = "classes",
+  max_examples: int | None = None,
 ) -> PackedUsers:
   """Users from arrays with a row for each example.
 
@@ -28,9 +29,12 @@ def clients_from_arrays(
     users: whose each example is, [n]: numbers or strings.
     num_classes: classes are below it. None: below 2^31.
     label_kind: "classes", or "numbers" for a regression.
+    max_examples: a public bound on a user's examples, of which the first are kept
+      (`jdp.data.pack`). None: all, and the largest user's size counts as public.
 
   Returns:
-    The users in the order of their names, of unequal sizes, without padding between them.
+    The users in the order of their names, of unequal sizes, without padding between them. Their
+    identities are made of their names.
 
   Raises:
     ValueError: if there is no example, if the lengths differ, or a number is refused
@@ -48,21 +52,29 @@ def clients_from_arrays(
     raise ValueError(
       f"Expected a user for each of {len(data.mask)} examples, got users of shape {users.shape}."
     )
-  return pack(data, partition_by_group(users))
+  numbers = partition_by_group(users)
+  names = users[[own[0] for own in numbers]].tolist()
+  return pack(data, numbers, names=names, max_examples=max_examples)
 
 
 @checked
 def clients_from_pairs(
-  pairs: Iterable[Any], *, num_classes: int | None = None, label_kind: str = "classes"
+  pairs: Iterable[Any],
+  *,
+  num_classes: int | None = None,
+  label_kind: str = "classes",
+  names: Sequence[object] | None = None,
+  max_examples: int | None = None,
 ) -> PackedUsers:
   """Users from one (inputs, labels) for each of them, in this order.
 
   A user may have no example, such as ([], []). It is one of the population, and adds nothing to a
-  sum. `num_classes` and `label_kind` are those of `jdp.data.examples`.
+  sum. `num_classes` and `label_kind` are those of `jdp.data.examples`, `names` and `max_examples`
+  those of `jdp.data.pack`.
 
   Raises:
     ValueError: if no user has an example, if users' examples differ in shape, or a number is
-      refused (`jdp.data.examples`).
+      refused (`jdp.data.examples`, `jdp.data.pack`).
 
   >>> clients = clients_from_pairs([(np.ones((1, 2)), [0]), (np.ones((2, 2)), [1, 1])])
   >>> clients.counts.tolist()
@@ -77,7 +89,8 @@ def clients_from_pairs(
   ends = np.cumsum([len(user.mask) for user in users])
   # Those without examples say neither a shape nor a type.
   data = _joined([user for user in users if len(user.mask)])
-  return pack(data, np.split(np.arange(ends[-1]), ends[:-1]))
+  numbers = np.split(np.arange(ends[-1]), ends[:-1])
+  return pack(data, numbers, names=names, max_examples=max_examples)
 
 
 @checked
@@ -89,6 +102,7 @@ def clients_from_table(
   inputs: str | Sequence[str],
   num_classes: int | None = None,
   label_kind: str = "classes",
+  max_examples: int | None = None,
 ) -> PackedUsers:
   """Users from a table with a row for each example.
 
@@ -100,6 +114,7 @@ def clients_from_table(
     inputs: one column of arrays, or the names of several columns of numbers.
     num_classes: classes are below it. None: below 2^31.
     label_kind: "classes", or "numbers" for a regression.
+    max_examples: see `clients_from_arrays`.
 
   Raises:
     ValueError: as for `clients_from_arrays`, and if the table lacks a column or has no rows.
@@ -136,7 +151,12 @@ def clients_from_table(
   else:
     rows = np.stack([column(name) for name in inputs], axis=1)
   return clients_from_arrays(
-    rows, column(label), column(user), num_classes=num_classes, label_kind=label_kind
+    rows,
+    column(label),
+    column(user),
+    num_classes=num_classes,
+    label_kind=label_kind,
+    max_examples=max_examples,
   )
 
 

@@ -61,7 +61,7 @@ from jdp.federated.engine.local_training import (
   no_projection,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
-from jdp.federated.engine.sharded import one_client
+from jdp.federated.engine.sharded import is_declared, one_client
 from jdp.guarantees import Relation, Unit
 from jdp.models.base import Loss, keyed
 from jdp.numerics import vectors
@@ -114,7 +114,7 @@ def federated_averaging(
       (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` and flat clipping.
       `jdp.federated.gradient_forms` says for which parameters gradients are computed all the same.
       None: where they are faster (`jdp.federated.engine.default_layout`), unless a chunk size is
-      given.
+      given, or users are padded to the largest (`jdp.data.pack` without `max_examples`).
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
     chunk_size: see `cohort_sum`. None: by the same rule.
@@ -163,8 +163,13 @@ def federated_averaging(
       chunk_size = default_chunk_size(mesh, ghost_norms=ghost)
     return made(CohortLayout(chunk_size, ghost))
 
-  # The rule looks at the clients' shapes, which are known when a round is traced.
+  plain = made(CohortLayout(default_chunk_size(mesh)))
+
+  # The rule looks at the clients' shapes, which are known when a round is traced. Layouts differ in
+  # rounding. So the size of the largest client, which is anybody's, must not choose one.
   def chosen(params, clients):
+    if not is_declared(clients):
+      return plain
     size = sampler.expected_size
     return made(default_layout(local_update, query, params, one_client(clients), size, mesh))
 
@@ -174,8 +179,7 @@ def federated_averaging(
   def work(params, clients):
     return chosen(params, clients).work(params, clients)
 
-  algorithm = made(CohortLayout(default_chunk_size(mesh)))
-  return algorithm._replace(round=round_fn, work=algorithm.work and work)
+  return plain._replace(round=round_fn, work=plain.work and work)
 
 
 def _without_gradients(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:

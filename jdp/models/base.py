@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
+from jdp.random.keys import client_key
 
 PyTree = Any
 
@@ -40,9 +41,13 @@ for dropout.
 
 
 def keyed(loss: Loss) -> Callable[[PyTree, Examples, jax.Array], jax.Array]:
-  """The loss as a function of a key too, whether it takes one or not."""
+  """The loss as a function of a key too, whether it takes one or not.
+
+  The loss is given a `client_key`, so that what is dropped of an example does not depend on how far
+  its client is padded.
+  """
   if "key" in inspect.signature(loss).parameters:
-    return lambda params, examples, key: loss(params, examples, key=key)
+    return lambda params, examples, key: loss(params, examples, key=client_key(key))
   return lambda params, examples, key: loss(params, examples)
 
 

@@ -13,6 +13,7 @@ from jdp.data import (
   group,
   load,
   mnist,
+  pack,
   partition_by_group,
   partition_by_label,
   partition_iid,
@@ -210,17 +211,12 @@ def test_users_by_group_are_the_groups_in_order():
   groups = np.array([7, 3, 7, 7, 5, 3])
   users = partition_by_group(groups)
   assert [user.tolist() for user in users] == [[1, 5], [4], [0, 2, 3]]
-  assert [user.tolist() for user in partition_by_group(groups, max_examples=2)] == [
-    [1, 5],
-    [4],
-    [0, 2],
-  ]
 
 
-def test_group_pads_to_the_largest_user_and_masks_the_rest():
+def test_group_pads_to_the_declared_bound_and_masks_the_rest():
   data = examples(np.arange(12.0).reshape(6, 2), np.arange(6) + 10)
   users = [np.array([4]), np.array([1, 5, 0]), np.array([2, 3])]
-  clients = group(data, users)
+  clients = group(data, users, max_examples=3)
   assert (clients.inputs.shape, clients.labels.shape) == ((3, 3, 2), (3, 3))
   assert clients.mask.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
   for row, user in enumerate(users):
@@ -240,8 +236,16 @@ def test_group_pads_to_the_largest_user_and_masks_the_rest():
       "labels_per_user to be a whole number >= 1",
     ),
     (
-      lambda rng: partition_by_group(LABELS, max_examples=0),
+      lambda rng: group(examples(np.ones((2, 1)), [0, 1]), [np.arange(2)], max_examples=0),
       "max_examples to be a whole number >= 1",
+    ),
+    (
+      lambda rng: group(examples(np.ones((3, 1)), [0, 1, 1]), [np.arange(2), np.arange(1)]),
+      "Expected max_examples with users of different sizes, got none",
+    ),
+    (
+      lambda rng: pack(examples(np.ones((2, 1)), [0, 1]), [np.arange(1)] * 2, names=["a", "a"]),
+      "Expected 2 different names, one for each user, got 1 among 2",
     ),
   ],
 )

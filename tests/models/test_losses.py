@@ -84,7 +84,7 @@ def test_labels_of_any_type_survive_grouping_packing_and_training():
   labels, users = {"a": NUMBERS, "b": YES}, [np.array([3]), np.array([0, 2])]
   made = data.examples(INPUTS, labels, label_kind="numbers")
   assert (made.labels["a"].dtype, made.labels["b"].dtype) == (np.float32, np.bool_)
-  packed, grouped = data.pack(made, users), data.group(made, users)
+  packed, grouped = data.pack(made, users), data.group(made, users, max_examples=2)
   pairs = data.clients_from_pairs(
     [(INPUTS[user], jax.tree.map(lambda x, own=user: x[own], labels)) for user in users],
     label_kind="numbers",

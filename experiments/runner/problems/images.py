@@ -96,8 +96,7 @@ def image_problem(
 
   Args:
     options: `ClassificationOptions` and `TrainingOptions` in one.
-    arrange: how users lie in memory. It is `data.pack`, or `data.group` for a leading axis of
-      users.
+    arrange: how users lie in memory. It is `data.pack`, or `grouped` for a leading axis of users.
     precision: of local training (`CohortOptions`).
 
   Raises:
@@ -115,7 +114,9 @@ def image_problem(
     init=model.init,
     loss=models.cross_entropy(in_precision(model, precision)),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
-    clients=jax.tree.map(jnp.asarray, arrange(dataset.train, users)),
+    clients=jax.tree.map(
+      jnp.asarray, arrange(dataset.train, users, max_examples=_declared(options))
+    ),
     sizes=np.array([len(user) for user in users]),
     headline="test_accuracy",
     facts={},
@@ -159,6 +160,22 @@ def _public(options: Any, users: list[np.ndarray]) -> list[np.ndarray]:
   return users[:count]
 
 
+def grouped(train: data.Examples, users: list[np.ndarray], max_examples: int | None) -> PyTree:
+  """`data.group` for a leading axis of users; without a bound, with the largest user's size.
+
+  The report names that size among what is taken as public (`LearningProblem.public`).
+  """
+  return data.group(train, users, max_examples=max_examples or max(map(len, users)))
+
+
+def _declared(options: Any) -> int | None:
+  """The most examples of a user, where that follows from the options alone."""
+  by_construction = {"iid": 1, "label": 2, "writer": None}
+  if options.partition not in by_construction:
+    return None
+  return options.examples_per_user or by_construction[options.partition]
+
+
 def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:
   size = options.examples_per_user
   if options.partition == "iid":
@@ -175,6 +192,5 @@ def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) ->
       f"Expected data with writers for --partition=writer, got {options.dataset} without; "
       "put mnist_writer_ids.npz beside MNIST's files, or choose --partition=iid."
     )
-  return data.partition_by_group(
-    dataset.train_groups, num_examples=len(dataset.train.labels), max_examples=size
-  )
+  users = data.partition_by_group(dataset.train_groups, num_examples=len(dataset.train.labels))
+  return [user[:size] for user in users]

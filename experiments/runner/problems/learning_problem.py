@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.runner.reports.parts import Part
 from experiments.runner.runs.workdir import Workdir
+from jdp.data import PackedUsers
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 from jdp.models import Loss
@@ -71,8 +72,14 @@ class LearningProblem(NamedTuple):
 
     These are numbers and padded shapes.
     """
-    largest = "" if self.equal else f", n = {self.sizes.max()}, the examples of the largest user"
-    return f"N = {self.num_records(unit)} {unit}s{largest}"
+    return f"N = {self.num_records(unit)} {unit}s{'' if self.equal else self._width}"
+
+  @property
+  def _width(self) -> str:
+    """How many examples every user is padded to, and whether that was declared."""
+    if isinstance(self.clients, PackedUsers) and self.clients.declared:
+      return f", n = {self.clients.width}, the declared bound on a user's examples"
+    return f", n = {self.sizes.max()}, the examples of the largest user"
 
   @property
   def described(self) -> dict[str, Any]:

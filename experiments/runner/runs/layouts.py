@@ -1,5 +1,6 @@
 """The layouts of cohorts that `--layout=fastest` measured: once for each setting, and then kept."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,7 +85,10 @@ def _made_up(clients: PyTree) -> PyTree:
   """Clients of the same shapes, full of ones; whole numbers are zero, valid as any label."""
   if isinstance(clients, PackedUsers):
     counts = np.full(len(clients.counts), clients.width, np.int32)
-    return PackedUsers(_made_up(clients.examples), np.zeros_like(counts), counts, clients.width)
+    examples = _made_up(clients.examples)
+    return dataclasses.replace(
+      clients, examples=examples, starts=np.zeros_like(counts), counts=counts
+    )
   return jax.tree.map(
     lambda x: np.full(x.shape, jnp.issubdtype(x.dtype, jnp.inexact), x.dtype), clients
   )

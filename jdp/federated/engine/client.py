@@ -19,7 +19,7 @@ class ClientKeys(NamedTuple):
 
   Attributes:
     noise: for local mechanisms and queries.
-    data: for local training.
+    data: for local training, a threefry key (`jdp.random.keys.client_key`).
   """
 
   noise: jax.Array

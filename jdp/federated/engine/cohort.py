@@ -23,7 +23,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.federated.engine.sharded import AXIS, ShardedClients, check_clients, client_data
+from jdp.federated.engine.sharded import (
+  AXIS,
+  ShardedClients,
+  check_clients,
+  client_data,
+  own_key,
+)
 from jdp.numerics.compensated import (
   MAX_CONTRIBUTIONS,
   multiplied,
@@ -32,6 +38,7 @@ from jdp.numerics.compensated import (
   sum_rows,
   sum_while,
 )
+from jdp.random.keys import client_key
 from jdp.sampling import Sample
 
 PyTree = Any
@@ -52,10 +59,10 @@ def cohort_sum(
 ) -> PyTree:
   """The sum of a function over the members of a sample.
 
-  Every client has keys of its own, folded in from its *number in the data*. So what a client
-  computes depends neither on the chunk size, nor on the mesh, nor on the other members. If keys
-  were dealt by slot, one more member would change the local training of all members behind it. The
-  sum would move by far more than one contribution.
+  Every client has keys of its own, made of its identity (`own_key`). So what a client draws depends
+  neither on the chunk size, nor on the mesh, nor on the other members. If keys were dealt by slot,
+  one more member would change the local training of all members behind it. The sum would move by
+  far more than one contribution.
 
   Sums are made in float64 (`jdp.numerics.compensated`) and rounded to float32 once, at the end. A
   query adds noise before that: give it `unrounded_cohort_sum`.
@@ -68,7 +75,8 @@ def cohort_sum(
     summand: (keys, shared, client, weight) -> what the client adds, a pytree of arrays. `client` is
       one row of `data`. A matrix may be a `jdp.numerics.compensated.Product`. Those of a chunk are
       summed by one product.
-    keys: a key, or a pytree of keys. Consumed.
+    keys: a key, or a pytree of keys. Consumed. Those of type "rbg" are exchanged for threefry keys,
+      as their draws would depend on who is in the same chunk.
     shared: any pytree that all clients see (parameters, query state).
     sample: whose `size` members come first.
     data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`. Either may be
@@ -134,6 +142,7 @@ def unrounded_cohort_sum(
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
   sample = Sample(indices, weights, sample.size, sample.population)
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
+  keys = jax.tree.map(lambda key: client_key(key) if _is_rbg(key) else key, keys)
 
   def shard_sum(keys, shared, sample, data):
     # Members come first, so chunks are dealt out like cards: every device gets its share of them. A
@@ -146,9 +155,7 @@ def unrounded_cohort_sum(
       slots = (first + turn * stride) * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
       members = sample.indices[slots]
       clients = jax.vmap(partial(client_data, data))(members)
-      own_keys = jax.tree.map(
-        lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, members), keys
-      )
+      own_keys = jax.tree.map(lambda key: jax.vmap(partial(own_key, key, data))(members), keys)
       return _chunk_sum(summand, own_keys, shared, clients, sample.weights[slots])
 
     total = sum_while(lambda turn: (first + turn * stride) * chunk_size < sample.size, chunk_sum)
@@ -163,6 +170,11 @@ def unrounded_cohort_sum(
       shard_sum, mesh=over, in_specs=specs, out_specs=replicated, check_vma=False
     )
   return shard_sum(keys, shared, sample, data)
+
+
+def _is_rbg(key: jax.Array) -> bool:
+  """Whether JAX draws a batch of such keys from the first key alone."""
+  return jax.random.key_impl(key) in ("rbg", "unsafe_rbg")
 
 
 def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -> int:

@@ -1,7 +1,7 @@
 """The layout of a cohort where the user names none: a rule by platform, model and client.
 
-It looks at shapes alone, so it is the same whenever a run is resumed, and it says nothing of
-anybody's data. `jdp.federated.fastest` measures instead.
+It looks at declared shapes alone, so it is the same whenever a run is resumed, whoever takes part.
+`jdp.federated.fastest` measures instead.
 
 On a CPU, a client's gradient passes through memory several times: it is made, measured, clipped and
 added in float64. Ghost norms spare that, but their products take float64 for every row of the

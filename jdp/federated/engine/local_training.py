@@ -12,6 +12,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.models.base import Loss, keyed
+from jdp.random.keys import client_key
 
 PyTree = Any
 Project = Callable[[PyTree], PyTree]
@@ -72,7 +73,7 @@ def local_sgd(
   """Several epochs of SGD over the client's examples, in random batches (FedAvg).
 
   Batches are filled with the client's own examples. Padding comes last and takes no steps, so how
-  far a client is padded changes nothing. Where clients are computed one by one, padding costs no
+  far a client is padded changes no bit. Where clients are computed one by one, padding costs no
   steps either.
   """
   _validate.positive(learning_rate=learning_rate)
@@ -80,6 +81,7 @@ def local_sgd(
   gradient_of = jax.grad(keyed(loss))
 
   def update(key, params, client, project=no_projection):
+    key = client_key(key)  # of which a longer shape's draws begin with those of a shorter one
     num_examples = client.mask.shape[0]
     padding = -num_examples % batch_size
     client = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), client)

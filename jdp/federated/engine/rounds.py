@@ -33,6 +33,7 @@ from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.base import taken
+from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
 PyTree = Any
@@ -61,8 +62,9 @@ class FederatedAlgorithm(NamedTuple):
   """A training procedure as pure functions.
 
   All randomness that the guarantee rests on comes from `noise_key`. Local training is driven by
-  `data_key`. Both are keys of the whole run, the same in every round. The round's number is folded
-  in, so a round computed twice is the same twice.
+  `data_key`, which need not be secret: what a client draws with it follows from the client's own
+  identity, and no other client changes it. Both are keys of the whole run, the same in every round.
+  The round's number is folded in, so a round computed twice is the same twice.
 
   Events must be in the ledger before the state is used. They bear the round's number. They are
   marked if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
@@ -159,7 +161,7 @@ def rounds(
     sampling_key, clients_key, server_key = jax.random.split(
       jax.random.fold_in(noise_key, state.round), 3
     )
-    keys = (clients_key, jax.random.fold_in(data_key, state.round))
+    keys = (clients_key, client_key(jax.random.fold_in(data_key, state.round)))
     # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)

@@ -66,9 +66,35 @@ def client_data(data: PyTree, number: jax.Array) -> PyTree:
   return jax.tree.map(lambda x: x[number], data)
 
 
+def own_key(key: jax.Array, data: PyTree, number: jax.Array) -> jax.Array:
+  """A client's key of a round: the round's, with the client's identity folded in.
+
+  The identity stays when other clients come and go. Where the data has none, it is the row's
+  number.
+  """
+  for word in _identity(data, number) or (number,):
+    key = jax.random.fold_in(key, word)
+  return key
+
+
+def _identity(data: PyTree, number: jax.Array) -> tuple[jax.Array, ...]:
+  """The words of a client's identity; none if clients have no identity."""
+  if isinstance(data, ShardedClients):
+    own = jax.tree.map(lambda x: x[0], data.shares)
+    return _identity(own, number % data.clients_per_device)
+  return tuple(word[number] for word in data.identities) if isinstance(data, PackedUsers) else ()
+
+
 def one_client(data: PyTree) -> PyTree:
   """The shapes and types of one client's data, however the data is held."""
   return jax.eval_shape(client_data, data, jnp.int32(0))
+
+
+def is_declared(data: PyTree) -> bool:
+  """Whether the shape of one client's data was declared, and not read off the largest client."""
+  if isinstance(data, ShardedClients):
+    return is_declared(data.shares)
+  return not isinstance(data, PackedUsers) or data.declared
 
 
 def num_clients(data: PyTree) -> int:
@@ -182,10 +208,12 @@ def _packed_share(
 
   def share(first, last, count):
     own = rows[first]
-    examples = jax.tree.map(lambda x: _lengthened(x[own], most), data.examples)
-    own_starts, own_counts = starts[first:last] - own.start, counts[first:last]
-    return PackedUsers(
-      examples, _lengthened(own_starts, count), _lengthened(own_counts, count), data.width
+    return dataclasses.replace(
+      data,
+      examples=jax.tree.map(lambda x: _lengthened(x[own], most), data.examples),
+      starts=_lengthened(starts[first:last] - own.start, count),
+      counts=_lengthened(counts[first:last], count),
+      identities=jax.tree.map(lambda x: _lengthened(x[first:last], count), data.identities),
     )
 
   return share
