@@ -220,7 +220,7 @@ def test_presets_have_values_that_can_be_taken(preset):
 
 def test_examples_of_all_users_are_in_a_row_without_padding(task):
   examples = jax.tree.map(np.asarray, task.clients.examples)
-  padded = data.group(examples, [np.array([3, 1]), np.array([2])])
+  padded = data.group(examples, [np.array([3, 1]), np.array([2])], max_examples=2)
   np.testing.assert_array_equal(dp_fedavg.as_examples(padded).labels, examples.labels[[3, 1, 2]])
   assert dp_fedavg.as_examples(task.clients).labels.shape == (1430,)
 
