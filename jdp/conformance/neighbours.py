@@ -129,7 +129,8 @@ def movements(
     step = _compiled(make(num_clients(clients)).round)
     return step(noise_key, data_key, state, clients)[0]
 
-  state, found = make(num_clients(without)).init(params), {name: [] for name in neighbours}
+  state = make(num_clients(without)).init(params)
+  found: dict[str, list[float]] = {name: [] for name in neighbours}
   for _ in range(num_rounds):
     base = after(state, without)
     for name, clients in neighbours.items():

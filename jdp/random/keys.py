@@ -159,7 +159,7 @@ def client_key(key: jax.Array) -> jax.Array:
   Raises:
     ValueError: if JAX is set to draw threefry's bits in another order.
   """
-  if not jax.config.jax_threefry_partitionable:
+  if not jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
     raise ValueError(
       "Expected jax_threefry_partitionable as JAX sets it, got False: one client's padding would "
       "change what others draw; leave it True."
