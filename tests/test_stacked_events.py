@@ -16,8 +16,8 @@ from jdp import accounting, data, models, queries, sampling, transforms
 from jdp.events import EVENT_TYPES, GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.federated import (
   client_dropout,
-  dp_sgd,
   dropout,
+  example_gradient,
   federated_averaging,
   fixed_denominator,
   flat_clipping,
@@ -69,11 +69,12 @@ PROCEDURES = {
   "federated_averaging": (averaged(SAMPLER), PARAMS, clients_of(EXAMPLES)),
   "shuffled batches": (averaged(SHUFFLED), PARAMS, clients_of(EXAMPLES)),
   "dp_sgd": (
-    dp_sgd(
-      models.cross_entropy(MODEL),
+    federated_averaging(
+      example_gradient(models.cross_entropy(MODEL)),
       fixed_denominator(flat_clipping(0.1), 2.0, 4.0),
       sampling.poisson(32, 0.5),
       optax.sgd(0.1),
+      unit="example",
     ),
     PARAMS,
     EXAMPLES,

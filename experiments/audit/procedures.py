@@ -22,7 +22,7 @@ from jdp.federated import (
   add_updates,
   client_dropout,
   dp_fedavg,
-  dp_sgd,
+  example_gradient,
   federated_averaging,
   rounds,
 )
@@ -30,7 +30,7 @@ from jdp.federated import draw_and_discard as dad
 from jdp.federated.dropout import dropout_models
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.estimators import clipped_denominator, fixed_denominator, flat_clipping
-from jdp.guarantees import Relation
+from jdp.guarantees import Relation, Unit
 
 ROUNDS = 4
 DELTA = 0.1  # large, so that a sample contains many events of this probability
@@ -159,12 +159,13 @@ def _dp_sgd(number: int, dim: int) -> FederatedAlgorithm:
   query = fixed_denominator(
     flat_clipping(1.0), _MULTIPLIER, float(number), relation=Relation.ZERO_OUT
   )
-  algorithm = dp_sgd(
-    loss,
+  algorithm = federated_averaging(
+    example_gradient(loss),
     query,
     sampling.poisson(number, 1.0),
     optax.sgd(1.0),
     relation=Relation.ZERO_OUT,
+    unit=Unit.EXAMPLE,
   )
   return algorithm._replace(num_rounds=ROUNDS)
 

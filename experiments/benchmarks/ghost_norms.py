@@ -188,9 +188,10 @@ def _step_rows(
     options = layout._asdict() if layout else {}
     sampler, server = sampling.poisson(clients, 1.0), optax.sgd(0.1)
     if examples is None:
-      return federated.dp_sgd(loss, query, sampler, server, **options)
-    step = federated.gradient_step(loss, 1.0)
-    return federated.federated_averaging(step, query, sampler, server, project=False, **options)
+      step, unit = federated.example_gradient(loss), "example"
+    else:
+      step, unit = federated.gradient_step(loss, 1.0), "user"
+    return federated.federated_averaging(step, query, sampler, server, unit=unit, **options)
 
   def round_of(layout: federated.CohortLayout | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     algorithm = made(layout)

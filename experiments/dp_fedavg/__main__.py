@@ -44,7 +44,7 @@ from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
-from jdp.federated import dp_sgd, federated_averaging
+from jdp.federated import example_gradient, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Unit
 from jdp.queries import SumQuery
@@ -279,11 +279,12 @@ def _dp_sgd(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, F
   size = plan.sampler.expected_size
   average = fixed_denominator(flat_clipping(options.sgd_clip_norm), plan.noise_multiplier, size)
   make = partial(
-    dp_sgd,
-    problem.loss,
+    federated_averaging,
+    example_gradient(problem.loss),
     average,
     plan.sampler,
     server_optimizer(dataclasses.replace(options, server_learning_rate=options.sgd_learning_rate)),
+    unit=Unit.EXAMPLE,
     diagnose=options.diagnostics,
   )
   # The plan is its own: DP-SGD has no larger cohort whose noise it borrows.

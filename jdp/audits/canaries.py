@@ -11,7 +11,7 @@ run, and works for any `FederatedAlgorithm` whose local update is a parameter:
     scores = cosines(directions, released parameters less initial ones, flat)
 
 In example-level DP-SGD a canary is an example whose gradient is minus its direction. There
-`dp_sgd(planted_loss(loss, directions, clip_norm), ...)` runs on plant(examples, included).
+`example_gradient(planted_loss(loss, directions, clip_norm))` runs on plant(examples, included).
 
 `included` are fair coins for `jdp.audits.one_run`, which bounds epsilon from below.
 `one_shot_estimate` fits normal distributions to the cosines instead. That is an estimate, not a
@@ -124,7 +124,7 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
 
 @checked
 def planted_loss(loss: Loss, directions: jax.Array, norm: float) -> Loss:
-  """The loss of `Planted` examples, for example-level DP-SGD (`jdp.federated.dp_sgd`).
+  """The loss of `Planted` examples, for `jdp.federated.example_gradient`.
 
   An included canary's loss is minus `norm` times the inner product of its direction with the
   parameters. So its gradient is minus its direction, of length `norm`, at every model. Left-out

@@ -12,6 +12,7 @@ from jdp.federated.engine.cores import use_all_cores
 from jdp.federated.engine.ghost_norms import GradientForm, gradient_forms
 from jdp.federated.engine.local_training import (
   LocalUpdate,
+  example_gradient,
   gradient_step,
   local_sgd,
   proximal_point,
@@ -34,12 +35,13 @@ from jdp.federated.estimators import (
   true_average,
 )
 from jdp.federated.evaluation import PrivateMetrics, evaluate_privately, evaluate_users
-from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.fedavg import federated_averaging, weight_by_examples
 from jdp.federated.individual_budgets import IndividualBudget, PrivateSpending, individual_budget
 from jdp.federated.iterative import initial_values, iterative_training, record_like
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.planned_fedavg import dp_fedavg
+from jdp.federated.planned_sgd import dp_sgd
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.federated.runs.training import Progress, Result, train
 
@@ -69,6 +71,7 @@ __all__ = [
   "dp_sgd",
   "evaluate_privately",
   "evaluate_users",
+  "example_gradient",
   "fastest",
   "federated_averaging",
   "fixed_denominator",

@@ -1,4 +1,4 @@
-"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1), and DP-SGD on single examples.
+"""DP-FedAvg and DP-FedSGD (arXiv 1710.06963, Algorithm 1).
 
 A round has these steps:
 
@@ -57,13 +57,11 @@ from jdp.federated.engine.ghost_norms import ghost_client
 from jdp.federated.engine.local_training import (
   GradientStep,
   LocalUpdate,
-  gradient_step,
   no_projection,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.federated.engine.sharded import is_declared, one_client
 from jdp.guarantees import Relation, Unit
-from jdp.models.base import Loss, keyed
 from jdp.numerics import vectors
 from jdp.queries import SumQuery
 from jdp.sampling import Sampler
@@ -89,7 +87,8 @@ def federated_averaging(
 ) -> FederatedAlgorithm:
   """Federated averaging with user-level privacy.
 
-  With `local_sgd` it is DP-FedAvg, with `gradient_step` DP-FedSGD.
+  With `local_sgd` it is DP-FedAvg, with `gradient_step` DP-FedSGD. With `example_gradient` and unit
+  "example", whose clients are single examples, it is DP-SGD (arXiv 1607.00133, Algorithm 1).
 
   Formal guarantee, from the ledger: that of the query's releases, for the sampler's event. It holds
   per `unit`, under `relation`, to whoever sees the models. Whatever a client holds or sends moves
@@ -195,47 +194,6 @@ def _require_gradient_step(local_update: LocalUpdate) -> GradientStep:
       f"Expected a gradient_step with ghost_norms, got {local_update!r}; set ghost_norms=False."
     )
   return local_update
-
-
-@checked
-def dp_sgd(
-  loss: Loss,
-  query: SumQuery,
-  sampler: Sampler,
-  optimizer: optax.GradientTransformation,
-  **options: Any,
-) -> FederatedAlgorithm:
-  """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1).
-
-  A client is one example, and its update is minus its gradient.
-
-  Formal guarantee: that of `federated_averaging`, per example. Weights of all examples are equal,
-  so the fixed denominator is the expected batch size.
-
-  Args:
-    loss: (parameters, examples) -> mean loss.
-    query: makes the average of the gradients private. It holds estimator, clipping and noise.
-    sampler: over examples.
-    optimizer: takes the private average gradient.
-    **options: of `federated_averaging`.
-
-  Returns:
-    A `FederatedAlgorithm` whose clients are `Examples` of leading axis [examples].
-  """
-
-  # Losses take examples along a leading axis.
-  def loss_of_one(params, example, key):
-    return keyed(loss)(params, jax.tree.map(lambda x: jnp.asarray(x)[None], example), key)
-
-  return federated_averaging(
-    gradient_step(loss_of_one, 1.0),
-    query,
-    sampler,
-    optimizer,
-    unit=Unit.EXAMPLE,
-    project=False,
-    **options,
-  )
 
 
 @checked

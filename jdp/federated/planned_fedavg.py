@@ -1,6 +1,5 @@
 """DP-FedAvg in one call: noise for a target epsilon, over a planned number of rounds."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,30 +7,16 @@ from typing import Any
 import optax
 from jax.sharding import Mesh
 
-from jdp import _validate, accounting
 from jdp._arguments import checked
-from jdp.events import (
-  CorrelatedGaussianSum,
-  CyclicPoissonSampling,
-  FixedSizeSampling,
-  GaussianSum,
-  MinSeparationSampling,
-  PoissonSampling,
-  Round,
-  SamplingEvent,
-)
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate, local_sgd
 from jdp.federated.engine.rounds import FederatedAlgorithm
-from jdp.federated.engine.sharded import num_clients
-from jdp.federated.estimators import fixed_denominator, flat_clipping
-from jdp.federated.fedavg import federated_averaging
-from jdp.guarantees import Relation
+from jdp.federated.planned_averaging import planned_averaging
+from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
-from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.models.base import Loss
-from jdp.sampling import Sampler, poisson
+from jdp.sampling import Sampler
 
 PyTree = Any
 # One epoch over the user's examples, as the publication's experiments do.
@@ -122,118 +107,22 @@ def dp_fedavg(
   >>> len(result.ledger), 7.92 < accounting.epsilon(result.ledger, 1e-3) <= 8.0
   (4, True)
   """
-  relation, population = Relation(relation), num_clients(clients)
-  _validate.integer(1, cohort_size=cohort_size, num_rounds=num_rounds)
-  _validate.positive(clip_norm=clip_norm)
-  if sampler is None:
-    if not cohort_size <= population:
-      raise ValueError(
-        f"Expected cohort_size of at most {population} users, got {cohort_size}; lower it."
-      )
-    sampler = poisson(population, cohort_size / population)
-  if sampler.population != population:
-    raise ValueError(
-      f"Expected a sampler of {population} users, got one of {sampler.population}; make it for the "
-      "users of `clients`."
-    )
-  event = sampler.event(sampler.init())
-  separation = {} if strategy is None else _separation(event)
-  if strategy is None:
-    plan = partial(_plan, event, relation, num_rounds)
-  else:
-    if num_rounds > strategy.num_rounds:
-      raise ValueError(
-        f"Expected num_rounds of at most the strategy's {strategy.num_rounds}, got {num_rounds}; "
-        "make a strategy for more rounds."
-      )
-    unit = planned_sum(strategy, 1.0, **separation)
-    plan = partial(_correlated_plan, event, relation, num_rounds, unit)
-  z = _noise_multiplier(
-    noise_multiplier, target_epsilon, delta, lambda multiplier: prior + plan(multiplier)
-  )
-  algorithm = federated_averaging(
+  return planned_averaging(
     (local_update or _one_epoch)(loss),
-    fixed_denominator(
-      flat_clipping(clip_norm),
-      z,
-      cohort_size,
-      relation=relation,
-      strategy=strategy,
-      **separation,
-    ),
-    sampler,
+    clients,
     server_optimizer or optax.sgd(1.0),
+    unit=Unit.USER,
+    size_name="cohort_size",
+    size=cohort_size,
+    clip_norm=clip_norm,
+    num_rounds=num_rounds,
+    noise_multiplier=noise_multiplier,
+    target_epsilon=target_epsilon,
+    delta=delta,
+    sampler=sampler,
+    strategy=strategy,
     relation=relation,
+    prior=prior,
+    layout=layout,
     mesh=mesh,
-    **({} if layout is None else layout._asdict()),
   )
-  return algorithm._replace(num_rounds=num_rounds)
-
-
-def _noise_multiplier(
-  given: float | None,
-  target_epsilon: float | None,
-  delta: float | None,
-  plan: Callable[[float], Ledger],
-) -> float:
-  """The multiplier given, or the least one for the target."""
-  if (given is None) == (target_epsilon is None):
-    raise ValueError(
-      "Expected one of noise_multiplier and target_epsilon, got "
-      f"{'neither' if given is None else 'both'}; give one."
-    )
-  if given is not None:
-    _validate.non_negative(noise_multiplier=given)
-    return given
-  if delta is None:
-    raise ValueError("Expected delta with target_epsilon, got none; an epsilon is one at a delta.")
-  assert target_epsilon is not None
-  return accounting.calibrate_noise(target_epsilon, delta, plan)
-
-
-def _plan(
-  event: SamplingEvent, relation: Relation, num_rounds: int, noise_multiplier: float
-) -> Ledger:
-  """The ledger of the planned run."""
-  if not isinstance(event, PoissonSampling | FixedSizeSampling):
-    raise ValueError(
-      f"Expected a sampler whose rounds are alike with target_epsilon, got {type(event).__name__}; "
-      "give noise_multiplier (jdp.accounting.calibrate_noise takes any plan)."
-    )
-  round_event = Round(event, GaussianSum(1.0, _stddev(noise_multiplier, relation)), relation)
-  return Ledger().append(round_event, count=num_rounds)
-
-
-def _stddev(noise_multiplier: float, relation: Relation) -> float:
-  """The noise of a sum with S = 1 that has the multiplier under the relation."""
-  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
-  return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
-
-
-def _separation(event: SamplingEvent) -> dict[str, int]:
-  """What a sampler promises of a user's rounds, as arguments of a plan."""
-  if isinstance(event, MinSeparationSampling):
-    return {
-      "min_separation": event.min_separation,
-      "max_participations": event.max_participations,
-    }
-  return {"min_separation": event.num_groups} if isinstance(event, CyclicPoissonSampling) else {}
-
-
-def _correlated_plan(
-  event: SamplingEvent,
-  relation: Relation,
-  num_rounds: int,
-  unit: CorrelatedGaussianSum,
-  noise_multiplier: float,
-) -> Ledger:
-  """A ledger that costs what the planned run does: its last round, with all rounds' overflows."""
-  query = dataclasses.replace(
-    unit, noise_multiplier=_stddev(noise_multiplier, relation), index=num_rounds - 1
-  )
-  if isinstance(event, MinSeparationSampling | CyclicPoissonSampling):
-    event = dataclasses.replace(event, position=num_rounds - 1)
-  if isinstance(event, CyclicPoissonSampling | PoissonSampling):
-    overflow = min(1.0, num_rounds * event.overflow_probability)
-    event = dataclasses.replace(event, overflow_probability=overflow)
-  return Ledger().append(Round(event, query, relation))

@@ -24,7 +24,7 @@ from jdp.audits.canaries import (
 from jdp.audits.one_run import audit_one_run, one_run_epsilon, one_run_p_value
 from jdp.data import Examples
 from jdp.events import GaussianSum
-from jdp.federated import dp_sgd, gradient_step, private_federated
+from jdp.federated import example_gradient, federated_averaging, gradient_step, private_federated
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.ledger import Ledger
 from jdp.models import cross_entropy, logistic_regression
@@ -208,11 +208,12 @@ def test_canaries_among_examples_of_dp_sgd():
   """One round at z = 1, on fixed keys. Canaries without gradients would prove nothing (once in 1000
   keys they do).
   """
-  algorithm = dp_sgd(
-    planted_loss(cross_entropy(MODEL), DIRECTIONS, 1.0),
+  algorithm = federated_averaging(
+    example_gradient(planted_loss(cross_entropy(MODEL), DIRECTIONS, 1.0)),
     fixed_denominator(flat_clipping(1.0), 1.0, 1.0),
     poisson(USERS + CANARIES, 1.0),
     optax.sgd(1.0),
+    unit="example",
   )
   start = MODEL.init(jax.random.key(0))
   examples = plant(jax.tree.map(lambda x: x[:, 0], CLIENTS), INCLUDED)

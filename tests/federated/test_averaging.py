@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jdp import accounting
 from jdp.data import Examples
 from jdp.events import GaussianSum, GroupedSums, LaplaceSum, NonPrivate, Round
-from jdp.federated import gradient_step, local_sgd
+from jdp.federated import example_gradient, gradient_step, local_sgd
 from jdp.federated.engine.rounds import block, events_by_round
 from jdp.federated.estimators import (
   adaptive_average,
@@ -22,7 +22,7 @@ from jdp.federated.estimators import (
   per_layer_clipping,
   true_average,
 )
-from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.fedavg import federated_averaging, weight_by_examples
 from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.models import cross_entropy, half_precision, logistic_regression
 from jdp.numerics import vectors
@@ -349,8 +349,12 @@ def test_dp_sgd_clips_examples_and_says_so():
     *(x.reshape(-1, *x.shape[2:]) for x in CLIENTS._replace(mask=np.ones_like(CLIENTS.mask)))
   )
   count = len(points.labels)
-  made = dp_sgd(
-    loss, fixed_denominator(flat_clipping(S), 0.0, 10.0), poisson(count, 1.0), optax.sgd(0.3)
+  made = federated_averaging(
+    example_gradient(loss),
+    fixed_denominator(flat_clipping(S), 0.0, 10.0),
+    poisson(count, 1.0),
+    optax.sgd(0.3),
+    unit="example",
   )
   moved, [(event,)] = run(made, points)
   gradients = np.stack([clipped(-x) for x in points.inputs.astype(np.float64)])

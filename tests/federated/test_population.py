@@ -76,7 +76,9 @@ def federated_averaging(sampler):
 
 def dp_sgd(sampler):
   one_each = jax.tree.map(lambda x: x[:, 0], examples(CLIENTS))
-  algorithm = federated.dp_sgd(LOSS, AVERAGE, sampler, optax.sgd(1.0))
+  algorithm = federated.federated_averaging(
+    federated.example_gradient(LOSS), AVERAGE, sampler, optax.sgd(1.0), unit="example"
+  )
   return a_round(algorithm, MODEL.init(jax.random.key(0)), one_each)
 
 

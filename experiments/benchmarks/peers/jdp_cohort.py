@@ -16,7 +16,14 @@ import optax
 
 from experiments.benchmarks.peers import serve
 from jdp import data, models, random, sampling
-from jdp.federated import client_mesh, dp_sgd, fixed_denominator, flat_clipping, replicate
+from jdp.federated import (
+  client_mesh,
+  example_gradient,
+  federated_averaging,
+  fixed_denominator,
+  flat_clipping,
+  replicate,
+)
 
 _POPULATION = 60_000
 _MODELS = {"logistic": models.logistic_regression, "cnn": models.small_cnn}
@@ -35,12 +42,13 @@ def main() -> None:
   average = fixed_denominator(
     flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
   )
-  made = dp_sgd(
-    models.cross_entropy(model),
+  made = federated_averaging(
+    example_gradient(models.cross_entropy(model)),
     average,
     sampling.fixed_size(_POPULATION, size),
     optax.sgd(serve.LEARNING_RATE),
     relation="replace_one",
+    unit="example",
     mesh=mesh,
   )
   state = made.init(model.init(jax.random.key(2)))

@@ -20,6 +20,8 @@ from jdp import data, models, random, sampling
 from jdp.federated import (
   FederatedAlgorithm,
   client_mesh,
+  example_gradient,
+  federated_averaging,
   gradient_step,
   replicate,
   train,
@@ -27,7 +29,6 @@ from jdp.federated import (
 )
 from jdp.federated.engine.rounds import block
 from jdp.federated.estimators import fixed_denominator, flat_clipping
-from jdp.federated.fedavg import dp_sgd, federated_averaging
 
 _ROUNDS = {"federated": 4, "example": 10}
 # What `train` does once, before its first round, should count little.
@@ -106,16 +107,14 @@ def _algorithm(
   sampler = sampling.fixed_size(population, size)
   if task == "example":
     clients = data.examples(*serve.images(population))
-    return (
-      dp_sgd(loss, average, sampler, optax.sgd(serve.LEARNING_RATE), **options),
-      clients,
-      size,
-    )
-  clients = data.examples(*serve.images(population * serve.EXAMPLES))
-  clients = jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
-  update = gradient_step(loss, serve.LEARNING_RATE)
-  made = federated_averaging(update, average, sampler, optax.sgd(1.0), project=False, **options)
-  return made, clients, size
+    update, unit = example_gradient(loss), "example"
+    server = optax.sgd(serve.LEARNING_RATE)
+  else:
+    clients = data.examples(*serve.images(population * serve.EXAMPLES))
+    clients = jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
+    update, unit = gradient_step(loss, serve.LEARNING_RATE), "user"
+    server = optax.sgd(1.0)
+  return federated_averaging(update, average, sampler, server, unit=unit, **options), clients, size
 
 
 if __name__ == "__main__":

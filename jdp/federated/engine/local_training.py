@@ -67,6 +67,17 @@ def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
 
 
 @checked
+def example_gradient(loss: Loss) -> GradientStep:
+  """Minus the gradient, where a client is one example without a leading axis (DP-SGD)."""
+
+  # Losses take examples along a leading axis.
+  def loss_of_one(params, example, key):
+    return keyed(loss)(params, jax.tree.map(lambda x: jnp.asarray(x)[None], example), key)
+
+  return GradientStep(loss_of_one, 1.0)
+
+
+@checked
 def local_sgd(
   loss: Loss, learning_rate: float, *, num_epochs: int = 1, batch_size: int
 ) -> LocalUpdate:

@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jdp.data import Examples
-from jdp.federated import gradient_step
+from jdp.federated import example_gradient, gradient_step
 from jdp.federated.engine.client import ClientKeys, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
 from jdp.federated.engine.ghost_norms import _norm_of_product, ghost_client
@@ -23,7 +23,7 @@ from jdp.federated.estimators import (
   per_layer_clipping,
   true_average,
 )
-from jdp.federated.fedavg import dp_sgd, federated_averaging, weight_by_examples
+from jdp.federated.fedavg import federated_averaging, weight_by_examples
 from jdp.models import Model, cross_entropy, logistic_regression
 from jdp.numerics import vectors
 from jdp.numerics.compensated import Product
@@ -199,11 +199,12 @@ def test_dp_sgd_of_ghost_norms_is_dp_sgd():
   network, ends = NETWORKS["dense"], []
   params = parameters(network)
   for ghost in (False, True):
-    made = dp_sgd(
-      cross_entropy(network),
+    made = federated_averaging(
+      example_gradient(cross_entropy(network)),
       fixed_denominator(flat_clipping(S), 0.0, 10.0),
       poisson(len(points.labels), 0.5),
       optax.sgd(1.0),
+      unit="example",
       ghost_norms=ghost,
     )
     state, *_ = jax.jit(made.round)(jax.random.key(0), jax.random.key(1), made.init(params), points)

@@ -12,9 +12,9 @@ from jdp import accounting, data, ledger, mechanisms, models, queries, random, s
 from jdp.federated import (
   adaptive_average,
   client_dropout,
-  dp_sgd,
   draw_and_discard,
   dropout,
+  example_gradient,
   federated_averaging,
   fixed_denominator,
   flat_clipping,
@@ -57,7 +57,9 @@ def private():
 
 def sgd():
   mean = fixed_denominator(flat_clipping(1.0), 1.0, 6.0)
-  return dp_sgd(LOSS, mean, sampling.balls_in_bins(12, 3), SGD), PARAMS, EXAMPLES
+  sampler = sampling.balls_in_bins(12, 3)
+  made = federated_averaging(example_gradient(LOSS), mean, sampler, SGD, unit="example")
+  return made, PARAMS, EXAMPLES
 
 
 def iterative():

@@ -1,0 +1,195 @@
+"""A planned run of federated averaging: noise for a target epsilon, over a number of rounds."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import optax
+from jax.sharding import Mesh
+
+from jdp import _validate, accounting
+from jdp.events import (
+  CorrelatedGaussianSum,
+  CyclicPoissonSampling,
+  FixedSizeSampling,
+  GaussianSum,
+  MinSeparationSampling,
+  PoissonSampling,
+  Round,
+  SamplingEvent,
+)
+from jdp.federated.engine.cohort_layout import CohortLayout
+from jdp.federated.engine.local_training import LocalUpdate
+from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.sharded import num_clients
+from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.federated.fedavg import federated_averaging
+from jdp.guarantees import Relation, Unit
+from jdp.ledger import Ledger
+from jdp.matrix_factorization.plans import planned_sum
+from jdp.matrix_factorization.strategies import Strategy
+from jdp.sampling import Sampler, poisson
+
+PyTree = Any
+
+
+def planned_averaging(
+  local_update: LocalUpdate,
+  clients: PyTree,
+  optimizer: optax.GradientTransformation,
+  *,
+  unit: Unit,
+  size_name: str,
+  size: int,
+  clip_norm: float,
+  num_rounds: int,
+  noise_multiplier: float | None,
+  target_epsilon: float | None,
+  delta: float | None,
+  sampler: Sampler | None,
+  strategy: Strategy | None,
+  relation: Relation | str,
+  prior: Ledger,
+  layout: CohortLayout | None,
+  mesh: Mesh | None,
+) -> FederatedAlgorithm:
+  """What `dp_fedavg` and `dp_sgd` share: flat clipping, a fixed denominator, and the noise.
+
+  Args:
+    local_update: what a client computes.
+    clients: one of a `unit` each.
+    optimizer: the server's.
+    unit: what one client is.
+    size_name: what the caller calls the size, for errors.
+    size: the expected number of clients in a round.
+    clip_norm: see `dp_fedavg`, as for all others.
+    num_rounds: of the whole run.
+    noise_multiplier: z.
+    target_epsilon: in place of z.
+    delta: of the target.
+    sampler: None: each client with the probability size / clients.
+    strategy: how noise is correlated over the rounds.
+    relation: the neighbouring relation.
+    prior: what was released before.
+    layout: how a cohort is computed.
+    mesh: see `cohort_sum`.
+
+  Returns:
+    A `FederatedAlgorithm` that plans `num_rounds`.
+
+  Raises:
+    ValueError: as `dp_fedavg` does.
+  """
+  relation, population = Relation(relation), num_clients(clients)
+  _validate.integer(1, **{size_name: size}, num_rounds=num_rounds)
+  _validate.positive(clip_norm=clip_norm)
+  if sampler is None:
+    if not size <= population:
+      raise ValueError(
+        f"Expected {size_name} of at most {population} {unit.value}s, got {size}; lower it."
+      )
+    sampler = poisson(population, size / population)
+  if sampler.population != population:
+    raise ValueError(
+      f"Expected a sampler of {population} {unit.value}s, got one of {sampler.population}; make it "
+      "for those of the data."
+    )
+  event = sampler.event(sampler.init())
+  separation = {} if strategy is None else _separation(event)
+  if strategy is None:
+    plan = partial(_plan, event, relation, unit, num_rounds)
+  else:
+    if num_rounds > strategy.num_rounds:
+      raise ValueError(
+        f"Expected num_rounds of at most the strategy's {strategy.num_rounds}, got {num_rounds}; "
+        "make a strategy for more rounds."
+      )
+    whole_run = planned_sum(strategy, 1.0, **separation)
+    plan = partial(_correlated_plan, event, relation, unit, num_rounds, whole_run)
+  z = _noise_multiplier(
+    noise_multiplier, target_epsilon, delta, lambda multiplier: prior + plan(multiplier)
+  )
+  algorithm = federated_averaging(
+    local_update,
+    fixed_denominator(
+      flat_clipping(clip_norm), z, size, relation=relation, strategy=strategy, **separation
+    ),
+    sampler,
+    optimizer,
+    relation=relation,
+    unit=unit,
+    mesh=mesh,
+    **({} if layout is None else layout._asdict()),
+  )
+  return algorithm._replace(num_rounds=num_rounds)
+
+
+def _noise_multiplier(
+  given: float | None,
+  target_epsilon: float | None,
+  delta: float | None,
+  plan: Callable[[float], Ledger],
+) -> float:
+  """The multiplier given, or the least one for the target."""
+  if (given is None) == (target_epsilon is None):
+    raise ValueError(
+      "Expected one of noise_multiplier and target_epsilon, got "
+      f"{'neither' if given is None else 'both'}; give one."
+    )
+  if given is not None:
+    _validate.non_negative(noise_multiplier=given)
+    return given
+  if delta is None:
+    raise ValueError("Expected delta with target_epsilon, got none; an epsilon is one at a delta.")
+  assert target_epsilon is not None
+  return accounting.calibrate_noise(target_epsilon, delta, plan)
+
+
+def _plan(
+  event: SamplingEvent, relation: Relation, unit: Unit, num_rounds: int, noise_multiplier: float
+) -> Ledger:
+  """The ledger of the planned run."""
+  if not isinstance(event, PoissonSampling | FixedSizeSampling):
+    raise ValueError(
+      f"Expected a sampler whose rounds are alike with target_epsilon, got {type(event).__name__}; "
+      "give noise_multiplier (jdp.accounting.calibrate_noise takes any plan)."
+    )
+  round_event = Round(event, GaussianSum(1.0, _stddev(noise_multiplier, relation)), relation, unit)
+  return Ledger().append(round_event, count=num_rounds)
+
+
+def _stddev(noise_multiplier: float, relation: Relation) -> float:
+  """The noise of a sum with S = 1 that has the multiplier under the relation."""
+  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
+  return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+
+
+def _separation(event: SamplingEvent) -> dict[str, int]:
+  """What a sampler promises of a user's rounds, as arguments of a plan."""
+  if isinstance(event, MinSeparationSampling):
+    return {
+      "min_separation": event.min_separation,
+      "max_participations": event.max_participations,
+    }
+  return {"min_separation": event.num_groups} if isinstance(event, CyclicPoissonSampling) else {}
+
+
+def _correlated_plan(
+  event: SamplingEvent,
+  relation: Relation,
+  unit: Unit,
+  num_rounds: int,
+  whole_run: CorrelatedGaussianSum,
+  noise_multiplier: float,
+) -> Ledger:
+  """A ledger that costs what the planned run does: its last round, with all rounds' overflows."""
+  query = dataclasses.replace(
+    whole_run, noise_multiplier=_stddev(noise_multiplier, relation), index=num_rounds - 1
+  )
+  if isinstance(event, MinSeparationSampling | CyclicPoissonSampling):
+    event = dataclasses.replace(event, position=num_rounds - 1)
+  if isinstance(event, CyclicPoissonSampling | PoissonSampling):
+    overflow = min(1.0, num_rounds * event.overflow_probability)
+    event = dataclasses.replace(event, overflow_probability=overflow)
+  return Ledger().append(Round(event, query, relation, unit))
