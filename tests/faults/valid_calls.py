@@ -848,6 +848,12 @@ BY_FUNCTION = {
     "relation": "add_remove",
     "layout": federated.CohortLayout(2),
   },
+  "jdp.federated.dp_sgd": {
+    "num_rounds": 2,
+    "noise_multiplier": 1.0,
+    "relation": "add_remove",
+    "layout": federated.CohortLayout(2),
+  },
   "jdp.federated.cohort_sum": _COHORT,
   "jdp.federated.unrounded_cohort_sum": _COHORT,
   "jdp.federated.federated_averaging": _PROCEDURE,

@@ -74,14 +74,6 @@ def federated_averaging(sampler):
   return a_round(algorithm, MODEL.init(jax.random.key(0)), examples(CLIENTS))
 
 
-def dp_sgd(sampler):
-  one_each = jax.tree.map(lambda x: x[:, 0], examples(CLIENTS))
-  algorithm = federated.federated_averaging(
-    federated.example_gradient(LOSS), AVERAGE, sampler, optax.sgd(1.0), unit="example"
-  )
-  return a_round(algorithm, MODEL.init(jax.random.key(0)), one_each)
-
-
 def private_federated(sampler):
   query = average(gaussian_sum(1.0, 1.0), sampler.expected_size)
   algorithm = federated.private_federated(STEP, query, sampler, optax.sgd(1.0))
@@ -139,7 +131,6 @@ def evaluate_privately(sampler):
 SAMPLED = {
   "rounds": rounds,
   "federated_averaging": federated_averaging,
-  "dp_sgd": dp_sgd,
   "private_federated": private_federated,
   "iterative_training": iterative_training,
   "cohort_sum": cohort_sum,
@@ -222,7 +213,8 @@ COUNTED = {
 # data's own number.
 ELSEWHERE = {
   "adaptive_average", "add_updates", "arrivals", "average_model", "average_predictions",
-  "client_mesh", "clipped_denominator", "dp_fedavg", "evaluate_users", "exact_update", "fastest",
+  "client_mesh", "clipped_denominator", "dp_fedavg", "dp_sgd", "evaluate_users", "exact_update",
+  "example_gradient", "fastest",
   "fixed_denominator", "flat_clipping", "gaussian_update", "per_layer_clipping",
   "gradient_forms", "gradient_step", "initial_values", "instances", "laplace_update", "local_sgd",
   "no_improvement", "p_norm_descent", "passes", "privatize", "proximal_point", "record_like",
