@@ -20,7 +20,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_copyright = False
 
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx_copybutton"]
 exclude_patterns = ["site", "generated/parts"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_disable_syntax = ["html_inline", "html_block"]  # `<v, u>` is an inner product
