@@ -8,11 +8,14 @@ jdp audit laplace gaussian_sum
 
 import argparse
 import itertools
+import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 import jdp
 from jdp import accounting, ledger
@@ -79,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
   spent = commands.add_parser("epsilon", parents=[scope], help="what a recorded run cost")
   spent.add_argument("ledger", help="a file that a run or Ledger.save wrote")
   spent.add_argument("--relation", help="default: the one that the events declare")
+  spent.add_argument("--json", action="store_true", help="prints the statements as JSON")
+  spent.add_argument("--plot", metavar="FILE", help="draws the trade-off curves, as PNG or PDF")
   spent.set_defaults(run=_epsilon)
 
   audits = commands.add_parser("audit", help="whether stated epsilons hold, by measurement")
@@ -141,15 +146,15 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
   return [
     str(known["rounds"]),
     rounded_up(known["noise_multiplier"]),
-    *_bounds(run, options.delta, options.accountant, {}),
+    *_bounds(run, options.delta, options.accountant),
   ]
 
 
-def _bounds(run: Ledger, delta: float, accountant: str, scope: dict[str, Any]) -> list[str]:
+def _bounds(run: Ledger, delta: float, accountant: str) -> list[str]:
   """The cells of `_BOUNDS`."""
-  epsilon = accounting.epsilon(run, delta, accountant=accountant, **scope)
-  lower, upper = accounting.epsilon_interval(run, delta, **scope)
-  gain = accounting.attacker_gain(run, **scope)
+  epsilon = accounting.epsilon(run, delta, accountant=accountant)
+  lower, upper = accounting.epsilon_interval(run, delta)
+  gain = accounting.attacker_gain(run)
   return [
     rounded_up(epsilon),
     f"{rounded_down(lower, 3)} to {rounded_up(upper, 3)}",
@@ -184,30 +189,52 @@ _SOLVERS: dict[str, Callable[..., float]] = {
 
 
 def _epsilon(options: argparse.Namespace) -> int:
-  """Prints the epsilon of a ledger to each observer."""
+  """Prints what a ledger guarantees to each observer."""
   if not pathlib.Path(options.ledger).is_file():
     raise ValueError(
       f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
     )
   file = ledger.load_file(options.ledger)
-  spent = file.ledger
-  if not len(spent):
+  if not len(file.ledger):
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
-  for caveat in spent.caveats:
-    print(f"NOT PRIVATE: {caveat}.")
+  said = accounting.privacy_statements(
+    file.ledger, options.delta, accountant=options.accountant, relation=options.relation
+  )
+  scopes = [{"relation": options.relation, "observer": one.observer} for one in said]
+  if options.plot:
+    _plot(options.plot, file.ledger, [x for x, one in zip(scopes, said, strict=True) if one.holds])
+  if options.json:
+    print(json.dumps({"remarks": file.remarks, "statements": [one.data() for one in said]}))
+    return 0
   for remark in file.remarks:
     print(f"Note: {remark}.")
-  print(f"{len(spent)} events; at delta = {rounded_up(options.delta)}:")
-  _print_table(("observer", *_BOUNDS), _epsilon_rows(options, spent))
-  print(_LEGEND)
+  for one, scope in zip(said, scopes, strict=True):
+    print(one)
+    if one.holds:
+      print(f"An attacker finds {accounting.attacker_gain(file.ledger, **scope)}.")
   return 0
 
 
-def _epsilon_rows(options: argparse.Namespace, spent: Ledger) -> Iterator[list[str]]:
-  """A row for each observer."""
-  for observer in sorted({event.observer for event, _ in spent.entries}):
-    scope = {"relation": options.relation, "observer": observer}
-    yield [str(observer), *_bounds(spent, options.delta, options.accountant, scope)]
+def _plot(path: str, spent: Ledger, scopes: Sequence[dict[str, Any]]) -> None:
+  """Draws how many targets an attacker finds, by its rate of false alarms."""
+  try:
+    from matplotlib.figure import Figure
+  except ImportError:
+    raise ValueError(
+      "Expected matplotlib for --plot, got none; pip install 'jdp-fl[experiments]'."
+    ) from None
+  rates = np.linspace(0.0, 1.0, 201).tolist()
+  figure = Figure(figsize=(5, 5), layout="constrained")
+  axes = figure.subplots()
+  for scope in scopes:
+    axes.plot(rates, accounting.trade_off(spent, rates, **scope), label=scope["observer"].value)
+  axes.plot(rates, rates, "--", color="gray", label="a guess without the releases")
+  axes.set(
+    title="NOT PRIVATE" if spent.caveats else "At most what an attacker finds",
+    xlabel="false alarms", ylabel="targets found", xlim=(0, 1), ylim=(0, 1),
+  )  # fmt: skip
+  axes.legend(title="who sees", loc="lower right")
+  figure.savefig(path)
 
 
 def _audit(options: argparse.Namespace) -> int:

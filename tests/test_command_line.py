@@ -1,13 +1,14 @@
 """The command `jdp`: what it prints holds, and what it cannot answer is a sentence."""
 
 import importlib.metadata
+import json
 import subprocess
 import sys
 
 import pytest
 
 import jdp
-from jdp import _distribution, accounting, events, ledger, mechanisms
+from jdp import _distribution, accounting, events, guarantees, ledger, mechanisms
 from jdp.command_line import main
 from jdp.mechanisms import registry
 
@@ -53,16 +54,25 @@ def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(caps
   spent = ledger.Ledger().append(event, count=10)
   spent.save(tmp_path / "ledger.jsonl")
   assert main(["epsilon", str(tmp_path / "ledger.jsonl"), "--delta", "1e-5"]) == 0
-  caveat, _, _, row, *_ = capsys.readouterr().out.splitlines()
-  assert caveat.startswith("NOT PRIVATE: the noise of 10 of 10 events")
-  observer, epsilon, lower, _, upper, *shares = row.split()
-  assert observer == "model"
-  assert float(lower) <= accounting.epsilon(spent, 1e-5) <= float(epsilon)
-  assert accounting.epsilon(spent, 1e-5, accountant="pld") <= float(upper) <= float(epsilon)
-  rates = accounting.trade_off(spent, accounting.FALSE_POSITIVE_RATES)
-  assert all(
-    rate <= float(share.rstrip("%")) / 100 for rate, share in zip(rates, shares[:2], strict=True)
-  )
+  statement, gain = capsys.readouterr().out.splitlines()
+  (said,) = accounting.privacy_statements(spent, 1e-5)
+  assert statement == str(said)
+  assert statement.startswith("NOT PRIVATE: the noise of 10 of 10 events")
+  assert str(accounting.attacker_gain(spent)) in gain
+
+
+def test_a_ledgers_statements_are_json_too_and_a_picture(capsys, tmp_path):
+  spent = ledger.subsampled_gaussian(0.1, 2.0, 10)
+  local = events.LocalRelease(guarantees.PureDP(1.0, unit="user"), max_releases=2)
+  spent.append(local, count=3).save(tmp_path / "ledger.jsonl")
+  words = ["epsilon", str(tmp_path / "ledger.jsonl"), "--delta", "1e-5"]
+  assert main([*words, "--json", "--plot", str(tmp_path / "curve.png")]) == 0
+  model, server = json.loads(capsys.readouterr().out)["statements"]
+  assert model["epsilon"] == accounting.epsilon(spent, 1e-5)
+  assert (model["relation"], model["unit"], model["caveats"]) == ("add_remove", "user", [])
+  assert (server["observer"], server["relation"]) == ("server", "replace_one")
+  assert server["epsilon"] == pytest.approx(2.0, rel=1e-4)
+  assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ guarantees.
 | the extra cost of float noise on a grid | `float_noise` |
 | closed forms of local mechanisms; reconstruction | `local/` |
 | the adversaries of Draw and Discard | `draw_and_discard/` |
-| budgets, filters, groups, an attacker's gain, the best of runs | `statements/` |
+| the statement in words, budgets, filters, groups, an attacker's gain | `statements/` |
 | events of other packages | `dp_events` |
 """
 
@@ -41,6 +41,7 @@ from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuf
 from jdp.accounting.statements.budgets import would_exceed
 from jdp.accounting.statements.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.statements.group_privacy import group_epsilon
+from jdp.accounting.statements.privacy_statements import PrivacyStatement, privacy_statements
 from jdp.accounting.statements.private_selection import best_of_runs, selection_epsilon
 from jdp.accounting.statements.trade_off_curves import (
   FALSE_POSITIVE_RATES,
@@ -53,6 +54,7 @@ __all__ = [
   "FALSE_POSITIVE_RATES",
   "AttackerGain",
   "PrivacyFilter",
+  "PrivacyStatement",
   "attacker_gain",
   "best_of_runs",
   "best_split",
@@ -76,6 +78,7 @@ __all__ = [
   "local_guarantee",
   "noise_multiplier",
   "odometer",
+  "privacy_statements",
   "rdp_subsampled_gaussian",
   "register_analysis",
   "renyi_filter",

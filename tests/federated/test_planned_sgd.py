@@ -30,6 +30,7 @@ def test_the_whole_run_is_within_its_target_per_example_and_learns(key):
   start = MODEL.init(key)
   result = train(algorithm, start, EXAMPLES)
   assert 1.98 < accounting.epsilon(result.ledger, 1e-4) <= 2.0
+  assert "-DP per example (add/remove), against whoever sees the models" in result.statement(1e-4)
   assert [event.unit for event in result.ledger] == [Unit.EXAMPLE] * 5
   assert LOSS(result.params, EXAMPLES) < LOSS(start, EXAMPLES)
 

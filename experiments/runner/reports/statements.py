@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.reports.tables import epsilon
+from jdp.accounting.statements.privacy_statements import SETTINGS_ARE_NOT_COVERED
 from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, Unit, compose, rounded_up
 from jdp.ledger import from_json
 
@@ -92,7 +93,7 @@ def not_covered(*further: str) -> str:
   Args:
     *further: what is left out beside the choice of the settings.
   """
-  left_out = ("the choice of the settings, if these data were looked at for it", *further)
+  left_out = (SETTINGS_ARE_NOT_COVERED, *further)
   return f"Not covered: {'; '.join(left_out)}.\n\n{FLOAT_NOISE}"
 
 

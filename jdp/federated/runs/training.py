@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from jdp import _validate
 from jdp._arguments import checked, shown
-from jdp.accounting import PrivacyFilter
+from jdp.accounting import PrivacyFilter, privacy_statements
 from jdp.events import Event
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
 from jdp.federated.engine import placement
@@ -84,6 +84,14 @@ class Result(NamedTuple):
   metrics: list[dict[str, Any]]
   stopped: bool
   stopped_early: bool = False
+
+  def statement(self, delta: float, *, accountant: str = "rdp") -> str:
+    """What the ledger guarantees, a sentence for each observer.
+
+    `jdp.accounting.privacy_statements` has the same as data.
+    """
+    said = privacy_statements(self.ledger, delta, accountant=accountant)
+    return "\n".join(map(str, said))
 
 
 class _Run(NamedTuple):

@@ -1,0 +1,146 @@
+"""What a ledger guarantees, as a sentence and as data: against whom, of what, what is left out."""
+
+import math
+from typing import Any, NamedTuple
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.accounting.accountant import epsilon, epsilon_interval
+from jdp.accounting.composition import seen_among
+from jdp.events import Round
+from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up
+from jdp.ledger import Ledger
+
+SETTINGS_ARE_NOT_COVERED = "the choice of the settings, if these data were looked at for it"
+_OTHERS_ARE_NOT_COVERED = {
+  Observer.MODEL: "whoever sees reports or who took part, such as the server",
+}
+
+
+class PrivacyStatement(NamedTuple):
+  """An epsilon with all that it needs to mean something. Its text is a sentence.
+
+  Attributes:
+    guarantee: epsilon and delta with relation, unit and observer. None if there is none.
+    interval: in which the least epsilon lies (`jdp.accounting.epsilon_interval`).
+    accountant: the one that proved epsilon.
+    num_events: of this observer.
+    population: N, the public numbers of records that the events name, in order.
+    not_covered: what the guarantee is not about.
+    caveats: why it does not hold (`Ledger.caveats`).
+    reason: why there is no guarantee. Empty if there is one.
+    observer: whom it holds off.
+  """
+
+  guarantee: ApproxDP | None
+  interval: tuple[float, float]
+  accountant: str
+  num_events: int
+  population: tuple[int, ...]
+  not_covered: tuple[str, ...]
+  caveats: tuple[str, ...]
+  reason: str
+  observer: Observer
+
+  @property
+  def holds(self) -> bool:
+    """Whether there is a guarantee."""
+    return self.guarantee is not None
+
+  def __str__(self) -> str:
+    """The sentence, with the caveats before it."""
+    caveats = "".join(f"NOT PRIVATE: {caveat}. " for caveat in self.caveats)
+    if self.guarantee is None:
+      return f"{caveats}No guarantee against the observer {self.observer}: {self.reason}"
+    records = f", N = {' and '.join(map(str, self.population))}" if self.population else ""
+    return (
+      f"{caveats}{self.guarantee}, from {self.num_events} events{records}, by the accountant "
+      f'"{self.accountant}" (the least epsilon lies from {rounded_down(self.interval[0], 3)} to '
+      f"{rounded_up(self.interval[1], 3)}). Not covered: {'; '.join(self.not_covered)}."
+    )
+
+  def data(self) -> dict[str, Any]:
+    """The same for JSON. Numbers are not rounded; epsilon is None if there is no guarantee.
+
+    >>> from jdp.ledger import subsampled_gaussian
+    >>> (said,) = privacy_statements(subsampled_gaussian(0.01, 1.1, 1000), 1e-5)
+    >>> said.data()["relation"], said.data()["unit"], round(said.data()["epsilon"], 3)
+    ('add_remove', 'user', 1.712)
+    """
+    said = self._asdict() | {"observer": str(self.observer)}
+    del said["guarantee"]
+    stated = self.guarantee
+    return said | {
+      "epsilon": None if stated is None else stated.epsilon,
+      "delta": None if stated is None else stated.delta,
+      "relation": None if stated is None else str(stated.relation),
+      "unit": None if stated is None else str(stated.unit),
+    }
+
+
+@checked
+def privacy_statements(
+  ledger: Ledger, delta: float, *, accountant: str = "rdp", relation: str | None = None
+) -> tuple[PrivacyStatement, ...]:
+  """What a ledger guarantees, to each observer who saw something.
+
+  Formal guarantee: each statement's own. They are about different observers and are never added.
+
+  Args:
+    ledger: what was done.
+    delta: in [0, 1].
+    accountant: see `jdp.accounting.epsilon`.
+    relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
+
+  Returns:
+    A statement for each observer, by name. Where an accountant refuses, it has no guarantee but the
+    reason.
+
+  Raises:
+    ValueError: if an argument is invalid.
+
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> (said,) = privacy_statements(subsampled_gaussian(0.01, 1.1, 1000), 1e-5)
+  >>> print(said)  # doctest: +NORMALIZE_WHITESPACE
+  (1.71172, 1e-05)-DP per user (add/remove), against whoever sees the models, from 1000 events, by
+  the accountant "rdp" (the least epsilon lies from 1.51 to 1.52). Not covered: whoever sees reports
+  or who took part, such as the server; the choice of the settings, if these data were looked at for
+  it.
+  """
+  epsilon(Ledger(), delta, accountant=accountant)  # refuses bad arguments
+  if relation is not None:
+    _validate.one_of(tuple(Relation), relation=relation)
+  observers = sorted({event.observer for event, _ in ledger.entries})
+  return tuple(_stated(ledger, delta, accountant, relation, observer) for observer in observers)
+
+
+def _stated(
+  ledger: Ledger, delta: float, accountant: str, relation: str | None, observer: Observer
+) -> PrivacyStatement:
+  own = [(event, count) for event, count in ledger.entries if event.observer == observer]
+  samplings = [event.sampling for event, _ in own if isinstance(event, Round)]
+  named = {getattr(sampling, "population", None) for sampling in samplings}
+  guarantee, interval, reason = None, (0.0, math.inf), ""
+  scope: dict[str, Any] = {"relation": relation, "observer": observer}
+  try:
+    spent = epsilon(ledger, delta, accountant=accountant, **scope)
+    seen, chosen = seen_among(own, relation, observer, adaptive=False)
+    if spent < math.inf:
+      unit = next(iter(seen)).unit
+      guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)
+      interval = epsilon_interval(ledger, delta, **scope)
+    else:
+      reason = f"no finite epsilon holds at delta = {rounded_up(delta)}."
+  except ValueError as refusal:
+    reason = str(refusal)
+  return PrivacyStatement(
+    guarantee,
+    interval,
+    accountant,
+    sum(count for _, count in own),
+    tuple(sorted(count for count in named if count is not None)),
+    tuple(filter(None, (_OTHERS_ARE_NOT_COVERED.get(observer), SETTINGS_ARE_NOT_COVERED))),
+    ledger.caveats,
+    reason,
+    observer,
+  )
