@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+from jdp._files import read_bytes
 from jdp.federated.runs.whole_files import read_rows, write, write_rows
 
 __all__ = ["read_json", "read_rows", "write", "write_json", "write_rows"]
@@ -21,7 +22,7 @@ def read_json(path: pathlib.Path) -> Any:
     ValueError: if it holds no JSON.
   """
   try:
-    return json.loads(path.read_text())
+    return json.loads(read_bytes(path))
   except ValueError as error:
     raise ValueError(
       f"Expected JSON in {path}, got a file that was changed or damaged; restore it from a copy."

@@ -1,16 +1,16 @@
 """Files of data, read within a limit, or refused by a sentence that quotes nothing of them."""
 
-import contextlib
 import gzip
 import io
 import os
 import pathlib
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from jdp import _files
 
 _COMPRESSED = (".gz", ".npz")
 _LARGEST_RATIO = 32  # Text and images become 2 to 10 times smaller, zeros 1,000 times.
@@ -47,7 +47,7 @@ def open_data(path: pathlib.Path) -> BinaryIO:
       file is damaged, or holds more than `size_limit`.
   """
   try:
-    file = open(path, "rb")  # noqa: SIM115  # The caller closes it.
+    file = _files.open_to_read(path)
   except OSError as error:
     raise ValueError(
       f"Expected a file that can be read in {path}, got: {error.strerror}; mend it."
@@ -116,32 +116,4 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
       Python objects.
   """
   with open_data(path) as file:
-    with _refused_as_damaged(path), zipfile.ZipFile(file) as archive:
-      size = sum(member.file_size for member in archive.infolist())
-    if size > size_limit(path):
-      raise ValueError(
-        f"Expected at most {size_limit(path)} bytes of data in {path}, got {size}; save it with "
-        "np.savez, which does not compress."
-      )
-    file.seek(0)
-    with _refused_as_damaged(path), np.load(file, allow_pickle=False) as members:
-      return {name: _array(members[name]) for name in members}
-
-
-@contextlib.contextmanager
-def _refused_as_damaged(path: pathlib.Path) -> Iterator[None]:
-  """Turns any error into one that names the file."""
-  try:
-    yield
-  except Exception:  # zipfile and NumPy raise a dozen types, some of which quote the file.
-    raise ValueError(
-      f"Expected a whole npz file of numbers in {path}, got a damaged or another one; fetch it "
-      "again."
-    ) from None
-
-
-def _array(member: Any) -> np.ndarray:
-  """A member of an npz file; those that are no arrays are bytes."""
-  if not isinstance(member, np.ndarray):
-    raise TypeError("no array")
-  return member
+    return _files.read_arrays(file, path, limit=size_limit(path))

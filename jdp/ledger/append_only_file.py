@@ -5,23 +5,27 @@ import fcntl
 import os
 import pathlib
 
+from jdp._files import open_regular
+
 
 class AppendOnlyFile:
   """A file that grows at its end, with one writer.
 
   Its writer knows how much of it counts. What lies beyond, a failed write has left there. The lock
-  (flock) is held until the file is closed or the process ends.
+  (flock) is held until the file is closed or the process ends. A child process inherits it, and is
+  no writer: it cannot know what its parent adds.
 
   Args:
     path: The file. It is made if missing.
 
   Raises:
     BlockingIOError: if another writer has the file open.
+    ValueError: if the path leads to a symbolic link, a folder, a device or a pipe.
   """
 
   def __init__(self, path: pathlib.Path):
-    self._path = path
-    self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    self._path, self._process = path, os.getpid()
+    self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
     try:
       self._lock()
       self.check()
@@ -41,11 +45,17 @@ class AppendOnlyFile:
       ) from None
 
   def check(self) -> None:
-    """Refuses a file that its path no longer leads to.
+    """Refuses another process, and a file that its path no longer leads to.
 
     Raises:
-      OSError: if the file was removed, or another has its place.
+      OSError: if the file was removed, or another has its place. Also in a child of the process
+        that opened it.
     """
+    if os.getpid() != self._process:
+      raise OSError(
+        f"Expected the process that opened {self._path}, got a child of it, whose lines it would "
+        "overwrite; let that process write, or open the file in the child alone."
+      )
     held = os.fstat(self._descriptor)
     with contextlib.suppress(FileNotFoundError):
       named = os.stat(self._path)

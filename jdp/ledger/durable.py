@@ -4,10 +4,12 @@ import collections
 import itertools
 import os
 import pathlib
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jdp._arguments import checked
+from jdp._files import open_to_read
 from jdp.events import Event
 from jdp.ledger.append_only_file import AppendOnlyFile
 from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
@@ -61,7 +63,7 @@ class DurableLedger:
   nothing, and may be called again. Rounds arrive in order. A round that the file already holds is
   not written again. So a run resumed from a checkpoint may repeat rounds (bit for bit, with the
   same keys) without counting them twice. The file is locked (flock) until it is closed or the
-  process ends.
+  process ends. Several threads may append. A child process that was forked may not.
 
   The lines are a chain (`jdp.ledger.file_format`), and `finish` closes it. So nothing can be taken
   out of the file unnoticed but rounds at its end, before `finish`. Whoever keeps a `mark` notices
@@ -100,8 +102,6 @@ class DurableLedger:
     check_key(key)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
     self._exposed = {"key_exposed": True} if key_exposed else {}
-    if self._path.is_dir():
-      raise ValueError(f"Expected path to be a file, got the folder {path}; name a file in it.")
     self._file = AppendOnlyFile(self._path)
     try:
       contents, missing = self._recover(run)
@@ -113,11 +113,12 @@ class DurableLedger:
       self._file.close()
       raise
     # More of them than the end says is what a failed `append` left.
-    self._rounds = contents.rounds
+    self._rounds, self._links = contents.rounds, set(contents.links)
     counts = count_types((event, 1) for row in contents.rounds for event in row)
     size = contents.size + len(missing)
     self._end = _End(size, contents.link, len(contents.rounds), counts, contents.closed)
     self._counted = prior, 0  # the ledger of so many rounds
+    self._turn = threading.Lock()
 
   def _recover(self, run: str) -> tuple[Contents, bytes]:
     """What an earlier process wrote, and what is missing of its first lines.
@@ -128,7 +129,8 @@ class DurableLedger:
     records = itertools.chain([header], entry_records(self._prior.entries))
     lines = list(to_lines(records, b"", self._key))
     beginning, link = b"".join(line for line, _ in lines), lines[-1][1]
-    found = self._path.read_bytes()[: len(beginning)]
+    with open_to_read(self._path) as file:
+      found = file.read(len(beginning))
     # A file that holds only the beginning of its first lines was torn at its first write.
     if len(found) < len(beginning) and beginning.startswith(found):
       return Contents(header, link=link, links={link: -1}, size=len(found)), beginning[len(found) :]
@@ -186,6 +188,10 @@ class DurableLedger:
     """The last line's link, in hexadecimal digits. It stands for the whole file."""
     return self._end.link.hex()
 
+  def holds(self, link: str) -> bool:
+    """Whether the file has a line with this link, and so all that it stands for."""
+    return bytes.fromhex(link) in self._links
+
   @property
   def mark(self) -> LedgerMark:
     """How far the ledger has grown, for a checkpoint or a result to keep."""
@@ -194,11 +200,11 @@ class DurableLedger:
   @property
   def ledger(self) -> Ledger:
     """All that was recorded, as a value: what came before the run, and its rounds."""
-    ledger, num_rounds = self._counted
+    (ledger, num_rounds), end = self._counted, self._end
     # Only what is new, so that asking after each of many rounds does not count all of them again.
-    new = itertools.islice(self._rounds, num_rounds, self._end.num_rounds)
+    new = itertools.islice(self._rounds, num_rounds, end.num_rounds)
     ledger = ledger.extend((event, 1) for row in new for event in row)
-    self._counted = ledger, self._end.num_rounds
+    self._counted = ledger, end.num_rounds
     return ledger
 
   @checked
@@ -214,8 +220,14 @@ class DurableLedger:
         missing, as for `Ledger.append`. Also if both it and what came before the run hold local
         releases with a cap, as for the sum of two ledgers. Also if the ledger is finished.
       OSError: if they could not be written. Nothing is recorded then. Also if the file was removed,
-        replaced or shortened.
+        replaced or shortened, or in a child of the process that opened it.
     """
+    self._file.check()  # first, as a child may wait for a thread that it has not
+    with self._turn:
+      self._append(first_round, rounds)
+
+  def _append(self, first_round: int, rounds: Iterable[Iterable[Event]]) -> None:
+    """As `append`, of one thread at a time."""
     end = self._end
     new = self._unrecorded(first_round, rounds)
     if not new:
@@ -260,10 +272,10 @@ class DurableLedger:
     Raises:
       OSError: as `append`.
     """
-    if self._end.closed:
-      self._file.check()
-    else:
-      self._write([END_RECORD], self._end._replace(closed=True))
+    self._file.check()
+    with self._turn:
+      if not self._end.closed:
+        self._write([END_RECORD], self._end._replace(closed=True))
 
   def close(self) -> None:
     """Closes the file; another writer may open it, and go on unless the ledger is finished."""
@@ -275,6 +287,7 @@ class DurableLedger:
     data = b"".join(line for line, _ in lines)
     self._file.append(data, size=end.size)
     # Only after the write: a round whose write failed must be written when it comes again.
+    self._links.update(link for _, link in lines)
     self._end = end._replace(size=end.size + len(data), link=lines[-1][1])
 
 

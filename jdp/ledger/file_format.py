@@ -21,6 +21,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from jdp._files import open_to_read
+
 FORMAT_VERSION = 2
 """The version of ledger files that is written."""
 
@@ -88,13 +90,11 @@ def read_lines(path: pathlib.Path, key: bytes | None) -> Iterator[Line]:
   A last line without its end is torn: its writer was killed. It is left out.
 
   Raises:
-    ValueError: if a line is damaged, removed or moved, or the file is none of a ledger. Also if it
-      was written with another key.
+    ValueError: if a line is damaged, removed or moved, or the file is none of a ledger, or no file
+      but a device or a pipe. Also if it was written with another key.
   """
-  if path.is_dir():
-    raise ValueError(f"Expected path to be a ledger's file, got the folder {path}; name the file.")
   link, end = b"", 0
-  with open(path, "rb") as file:
+  with open_to_read(path) as file:
     for number, line in enumerate(file, 1):
       if number == 1:
         chained = line[2 * _LINK_BYTES : 2 * _LINK_BYTES + 1] == b" "
@@ -109,10 +109,21 @@ def read_lines(path: pathlib.Path, key: bytes | None) -> Iterator[Line]:
         raise ValueError(_damaged(path, number, chained, key))
       text, link = parsed
       end += len(line)
-      record = json.loads(text)
+      record = _record(path, number, text)
       if number == 1:
         _check_header(path, record, FORMAT_VERSION if chained else _UNCHAINED)
       yield Line(number, record, link or None, end)
+
+
+def _record(path: pathlib.Path, number: int, text: bytes) -> Any:
+  """The JSON data of a line."""
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+    raise ValueError(
+      f"Expected JSON in line {number} of {path}, got other text: {error}; restore the file from a "
+      "copy."
+    ) from error
 
 
 def _parse(line: bytes, before: bytes, key: bytes | None) -> tuple[bytes, bytes] | None:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jdp import guarantees
+from jdp import _validate, guarantees
 from jdp.events import (
   EVENT_TYPES,
   MARKS,
@@ -23,7 +23,8 @@ from jdp.events import (
   RandomAllocation,
 )
 
-_LONGEST = 1000  # rows in one group, so that no line of a file grows without limit
+# Rows in one group, so that no line of a file grows without limit, nor what is read from it.
+_LONGEST = 1000
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
 
 
@@ -156,8 +157,10 @@ def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
   Equal rows are one object.
 
   Raises:
-    ValueError: if a column has not `size` values.
+    ValueError: if a column has not `size` values, or the size is none that `to_forms` makes.
   """
+  _validate.integer(1, size=size)
+  _validate.in_range(1, _LONGEST, size=size)
   events = [from_json(form) for form in forms]
   if not any(isinstance(event, _Column) for event in events):
     return [tuple(events)] * size

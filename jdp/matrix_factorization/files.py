@@ -4,10 +4,10 @@ import dataclasses
 import os
 import pathlib
 import typing
-import zipfile
 
 import numpy as np
 
+from jdp import _files
 from jdp._arguments import checked
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.buffered import BufferedStrategy
@@ -18,7 +18,6 @@ from jdp.matrix_factorization.trees import TreeStrategy
 _KINDS: dict[str, type] = {
   kind.__name__: kind for kind in (BandedStrategy, BufferedStrategy, ToeplitzStrategy, TreeStrategy)
 }
-_DAMAGED = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 @checked
@@ -54,15 +53,15 @@ def load(path: str | os.PathLike) -> Strategy:
   """
   path = pathlib.Path(path)
   try:
-    with np.load(path, allow_pickle=False) as file:
-      saved = {name: file[name] for name in file.files}
+    with _files.open_to_read(path) as file:
+      saved = _files.read_arrays(file, path)
     kind = _KINDS[str(saved.pop("kind"))]
     fingerprint = str(saved.pop("fingerprint"))
     types = typing.get_type_hints(kind)
     strategy = kind(**{name: v.item() if types[name] is int else v for name, v in saved.items()})
     if strategy.fingerprint != fingerprint:
       raise ValueError("other numbers than its fingerprint says")
-  except (*_DAMAGED, IsADirectoryError) as error:
+  except (ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f"Expected a strategy in path {path}, got a file that holds none: {error}; save it anew."
     ) from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jdp import _validate
-from jdp._arguments import checked
+from jdp._arguments import checked, shown
 from jdp.data.clients import Examples
 from jdp.random.keys import client_key
 
@@ -51,12 +52,39 @@ def keyed(loss: Loss) -> Callable[[PyTree, Examples, jax.Array], jax.Array]:
   return lambda params, examples, key: loss(params, examples)
 
 
+# XLA ends the process at sizes in bytes that no 64-bit number holds.
+MOST_PARAMETERS, LARGEST_SIZE, MOST_LAYERS = 2**38, 2**24, 2**12
+
+
+def check_sizes(**sizes: int) -> None:
+  """Refuses a size of a layer that is not in [1, 2^24]."""
+  _validate.integer(1, **sizes)
+  _validate.in_range(1, LARGEST_SIZE, **sizes)
+
+
+def check_input_shape(input_shape: tuple[int, ...], most: int = LARGEST_SIZE) -> None:
+  """Refuses examples of more numbers."""
+  if not math.prod(input_shape) <= most:
+    raise ValueError(
+      f"Expected input_shape of at most {most} numbers, got {shown(input_shape)}; make examples "
+      "smaller."
+    )
+
+
 def check_parameters(params: PyTree) -> None:
   """Refuses parameters that are no float32 arrays: nothing would clip and noise them.
 
+  Args:
+    params: the arrays, or their shapes.
+
   Raises:
-    ValueError: if there are none, or some are of another type.
+    ValueError: if there are none, or some are of another type, or more than any machine holds.
   """
+  count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+  if not count <= MOST_PARAMETERS:
+    raise ValueError(
+      f"Expected at most {MOST_PARAMETERS} parameters, got {count}; make the model smaller."
+    )
   leaves = jax.tree.leaves_with_path(params)
   others = [
     f"{jax.tree_util.keystr(path)} ({leaf.dtype})"
@@ -73,6 +101,7 @@ def check_parameters(params: PyTree) -> None:
 @contextlib.contextmanager
 def tried_on(example: jax.ShapeDtypeStruct) -> Iterator[None]:
   """Turns what a module raises on its first input into an error that names the input's shape."""
+  check_input_shape(example.shape[1:], MOST_PARAMETERS)
   try:
     yield
   except (TypeError, ValueError) as error:

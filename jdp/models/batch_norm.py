@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.models.base import Model, mean_of_counting
+from jdp.models.base import Model, check_input_shape, check_sizes, mean_of_counting
 from jdp.models.cnn import Conv
 
 PyTree = Any
@@ -185,6 +185,8 @@ def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> Normalised
   ((2, 10), {'Conv_0': (2, 4, 4, 16), 'Dense_0': (2, 32)})
   """
   _validate.integer(2, num_classes=num_classes)
+  check_sizes(num_classes=num_classes)
+  check_input_shape(input_shape)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4:
     raise ValueError(
       f"Expected images of at least 4 x 4 pixels, got input_shape {input_shape}; scale them up."

@@ -12,7 +12,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.models.base import Model
+from jdp.models.base import Model, check_input_shape, check_sizes
 from jdp.models.products import product
 
 
@@ -97,6 +97,8 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   26010
   """
   _validate.integer(2, num_classes=num_classes)
+  check_sizes(num_classes=num_classes)
+  check_input_shape(input_shape)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 16:
     raise ValueError(
       f"Expected images of at least 16 x 16 pixels, got input_shape {input_shape}; use "

@@ -103,9 +103,15 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
 
 def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
   """The `Model` of nnx modules made by a function."""
-  # Made once with a fixed key, for what does not depend on the key.
-  parts: Any = nnx.split(make(nnx.Rngs(0)), nnx.Param, ...)
-  graph, params, others = parts
+
+  def parts() -> Any:
+    """Made with a fixed key, for what does not depend on the key."""
+    return nnx.split(make(nnx.Rngs(0)), nnx.Param, ...)
+
+  # The parameters' shapes alone: they need not fit in memory here.
+  shapes: Any = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)
+  graph, params, _ = shapes
+  others = jax.jit(lambda: parts()[2])()
   _refuse_state(
     "/".join(map(str, path[:-1]))
     for path, variable in nnx.to_flat_state(others)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
-from jdp.models.base import Loss
+from jdp.models.base import Loss, check_input_shape, check_sizes
 
 
 class Family(NamedTuple):
@@ -109,6 +109,8 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
   """
   _validate.one_of(tuple(FAMILIES), family=family)
   _validate.integer(2 if family == "multinomial" else 1, num_outputs=num_outputs)
+  check_sizes(num_outputs=num_outputs)
+  check_input_shape(input_shape)
   if family != "multinomial" and num_outputs != 1:
     raise ValueError(
       f"Expected num_outputs 1 for family {family!r}, got {num_outputs}; use 'multinomial'."

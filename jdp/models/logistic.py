@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.models.base import Model
+from jdp.models.base import Model, check_input_shape, check_sizes
 
 
 class ClassesFirst(nn.Module):
@@ -39,6 +39,8 @@ def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model
   ((10, 64), (2, 10))
   """
   _validate.integer(2, num_classes=num_classes)
+  check_sizes(num_classes=num_classes)
+  check_input_shape(input_shape)
   features, layer = math.prod(input_shape), ClassesFirst(num_classes)
 
   def init(key):

@@ -17,7 +17,7 @@ from jdp._arguments import checked
 from jdp._equations import with_derivative
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, SPECIAL
-from jdp.models.base import Loss
+from jdp.models.base import Loss, check_sizes
 from jdp.models.lstm import lstm
 from jdp.models.word_losses import summed_by_pieces, weighted_cross_entropy
 
@@ -93,7 +93,7 @@ def language_model(
     hidden: units of the LSTM.
 
   Raises:
-    ValueError: if a size is too small.
+    ValueError: if a size is too small or too large.
 
   >>> model = language_model(10003)
   >>> params = jax.eval_shape(model.init, jax.random.key(0))
@@ -101,7 +101,7 @@ def language_model(
   1346336
   """
   _validate.integer(len(SPECIAL) + 1, vocabulary_size=vocabulary_size)
-  _validate.integer(1, embedding=embedding, hidden=hidden)
+  check_sizes(vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
   cell = nn.OptimizedLSTMCell(hidden)
 
   def init(key):

@@ -14,6 +14,7 @@ from flax import nnx, traverse_util
 from jdp import _validate
 from jdp._arguments import Arrays, checked
 from jdp.data.vocabulary import SPECIAL
+from jdp.models.base import MOST_LAYERS, check_sizes
 from jdp.models.flax_modules import from_flax
 from jdp.models.frozen import freeze
 from jdp.models.recurrent_language import LanguageModel, Prediction
@@ -124,7 +125,7 @@ def transformer(
     adapter_rank: of the adapters. None: there are none.
 
   Raises:
-    ValueError: if a size is too small, or num_heads does not divide the width.
+    ValueError: if a size is too small or too large, or num_heads does not divide the width.
 
   >>> model = transformer(1000, max_length=16)
   >>> params = jax.eval_shape(model.init, jax.random.key(0))
@@ -134,10 +135,12 @@ def transformer(
   (3, 16, 1000)
   """
   _validate.integer(len(SPECIAL) + 1, vocabulary_size=vocabulary_size)
-  _validate.integer(1, max_length=max_length, width=width, num_heads=num_heads)
+  check_sizes(vocabulary_size=vocabulary_size, max_length=max_length)
+  check_sizes(width=width, num_heads=num_heads)
   _validate.integer(1, num_layers=num_layers)
+  _validate.in_range(1, MOST_LAYERS, num_layers=num_layers)
   if adapter_rank is not None:
-    _validate.integer(1, adapter_rank=adapter_rank)
+    check_sizes(adapter_rank=adapter_rank)
   if width % num_heads:
     raise ValueError(
       f"Expected num_heads to divide the width {width}, got {num_heads}; give a divisor."

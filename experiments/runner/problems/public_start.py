@@ -15,6 +15,7 @@ from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.params import load_params, save_params
 from jdp import _validate
+from jdp._files import read_bytes
 from jdp.data import Examples
 from jdp.federated import local_sgd
 from jdp.models import Loss
@@ -91,7 +92,7 @@ def with_public_start(
     path = workdir.path / _FILE
     if not processes.told(path.exists):
       processes.by_first(lambda: save_params(path, train()))
-    content = processes.told_bytes(path.read_bytes)
+    content = processes.told_bytes(lambda: read_bytes(path))
     start = load_params(path if processes.is_first() else io.BytesIO(content), params)
     return problem._replace(init=lambda key: start)
 

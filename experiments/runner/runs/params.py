@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner import files
+from jdp import _files
 
 PyTree = Any
 
@@ -29,18 +30,11 @@ def load_params(path: str | pathlib.Path | io.BytesIO, like: PyTree) -> PyTree:
     like: parameters of the same structure and shapes or their shapes.
 
   Raises:
-    ValueError: if the file is damaged or holds other parameters.
+    ValueError: if the file is damaged, holds other parameters, or is no file.
     FileNotFoundError: if there is none.
   """
-  try:
-    with np.load(path) as file:
-      arrays = dict(file)
-  except FileNotFoundError:
-    raise
-  except Exception as error:  # Whatever zipfile, zlib and NumPy raise at a damaged file.
-    raise ValueError(
-      f"Expected parameters in {path}, got a damaged file; restore it from a copy."
-    ) from error
+  with path if isinstance(path, io.BytesIO) else _files.open_to_read(path) as file:
+    arrays = _files.read_arrays(file, path)
   # Names and shapes must agree: parameters of another model are refused.
   expected = {name: tuple(leaf.shape) for name, leaf in _by_name(like).items()}
   got = {name: array.shape for name, array in arrays.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.runner.runs.costs import costs
 from experiments.runner.runs.training import DIAGNOSTICS
+from jdp._files import read_bytes
 from jdp.federated.runs.run_folder import LEDGER, METRICS
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
 from jdp.ledger import Ledger, load, load_file, to_json
@@ -73,7 +74,7 @@ def check_finished(folder: pathlib.Path, delta: float) -> None:
 def _digests(folder: pathlib.Path) -> dict[str, str]:
   """The SHA-256 hash of each file of a run, by its name."""
   return {
-    name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    name: hashlib.sha256(read_bytes(folder / name)).hexdigest()
     for name in _FILES
     if (folder / name).exists()
   }

@@ -28,7 +28,8 @@ from experiments.runner import files, processes
 from experiments.runner.problems.own_model import code_digest
 from jdp import random
 from jdp.federated.runs import environment as library
-from jdp.federated.runs.run_folder import LEDGER, hold, kept_key, refuse_other_environment
+from jdp.federated.runs.run_folder import LEDGER, kept_key, refuse_other_environment
+from jdp.federated.runs.secret_folder import hold
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
 
 FLAGS = "flags.json"
@@ -120,13 +121,13 @@ def changed_devices(workdir: Workdir) -> list[str]:
   return list(files.read_json(path)) if path.exists() else []
 
 
-def lock(workdir: Workdir) -> IO[str]:
+def lock(workdir: Workdir) -> IO[bytes]:
   """Makes the secret folder, and locks it against other processes.
 
   The lock is held until the returned file is closed or the process ends.
 
   Raises:
-    ValueError: if another process holds the lock.
+    ValueError: if another process holds the lock, or the folder is not its owner's alone (`hold`).
   """
   workdir.secret.mkdir(mode=0o700, exist_ok=True)
   return hold(workdir.secret)

@@ -15,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jdp.federated.runs.digest import is_key, to_data
+from jdp.federated.runs.secret_folder import close_to_others
 
 PyTree = Any
 _KEPT = 3
@@ -25,18 +26,19 @@ class Checkpoints:
   """The latest states of a run, in a folder.
 
   A state is saved as the bytes of its leaves, those of random keys as their key data, after a
-  digest of them. A save is whole or absent, whenever the process is killed. The last three are
-  kept, so one that is damaged later is replaced by the one before it.
+  digest of them and of the run's name. A save is whole or absent, whenever the process is killed.
+  The last three are kept, so one that is damaged later is replaced by the one before it.
 
   Args:
     folder: made if missing.
+    run: tells runs apart. Saves of another run count as damaged.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(self, folder: pathlib.Path, run: str):
     options = ocp.CheckpointManagerOptions(
       max_to_keep=_KEPT, enable_async_checkpointing=False, **_alone(folder)
     )
-    self._folder = folder
+    self._folder, self._run = folder, run.encode()
     try:
       self._manager = ocp.CheckpointManager(folder, options=options)
     except Exception as error:
@@ -55,8 +57,9 @@ class Checkpoints:
     while self._damaged:
       self._manager.delete(self._damaged.pop())
     content = np.concatenate(list(map(_to_bytes, jax.tree.leaves(state))))
-    saved = {"state": np.concatenate([_digest(content), content])}
+    saved = {"state": np.concatenate([self._digest(content), content])}
     self._manager.save(step, args=ocp.args.StandardSave(saved), force=True)
+    close_to_others(self._folder)
 
   def restore(self, like: PyTree) -> tuple[int, PyTree]:
     """(rounds done, state) of the newest save that is whole, or (0, like) if there is none.
@@ -73,8 +76,8 @@ class Checkpoints:
         return step, jax.tree.unflatten(treedef, _from_bytes(content, leaves))
       self._damaged.append(step)
       warnings.warn(
-        f"Expected a whole checkpoint after round {step} in {self._folder}, got a damaged one; the "
-        "rounds since an older one, or all, are repeated, bit for bit.",
+        f"Expected a whole checkpoint after round {step} in {self._folder}, got a damaged one, or "
+        "one of another run; the rounds since an older one, or all, are repeated, bit for bit.",
         stacklevel=2,
       )
     return 0, like
@@ -91,7 +94,12 @@ class Checkpoints:
     except Exception:  # Whatever orbax and its libraries raise at damaged files.
       return None
     digest, content = saved[:_DIGEST_SIZE], saved[_DIGEST_SIZE:]
-    return content if np.array_equal(digest, _digest(content)) else None
+    return content if np.array_equal(digest, self._digest(content)) else None
+
+  def _digest(self, content: np.ndarray) -> np.ndarray:
+    found = hashlib.sha256(hashlib.sha256(self._run).digest())
+    found.update(content.data)
+    return np.frombuffer(found.digest(), np.uint8)
 
 
 def _alone(folder: pathlib.Path) -> dict[str, Any]:
@@ -104,10 +112,6 @@ def _alone(folder: pathlib.Path) -> dict[str, Any]:
     primary_host=this, active_processes={this}, barrier_sync_key_prefix="jdp"
   )
   return {"create": False, "multiprocessing_options": alone}
-
-
-def _digest(content: np.ndarray) -> np.ndarray:
-  return np.frombuffer(hashlib.sha256(content.data).digest(), np.uint8)
 
 
 def _to_bytes(leaf: jax.Array) -> np.ndarray:

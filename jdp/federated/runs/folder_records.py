@@ -21,10 +21,10 @@ from jdp.federated.runs.run_folder import (
   RunFolder,
   check_description,
   fingerprint,
-  hold,
   kept_key,
 )
 from jdp.federated.runs.run_records import Beginning, entries_of
+from jdp.federated.runs.secret_folder import hold
 from jdp.federated.runs.whole_files import RowFile
 from jdp.ledger import DurableLedger, Ledger
 
@@ -74,16 +74,17 @@ class FolderRecords:
         "key of local training": fingerprint(self.keys[1]),
       }
       check_description(folder, digests, environment(), beginning.budget)
+      run = f"{folder.name} {fingerprint(self.keys[0])}"
       self._ledger = DurableLedger(
         folder.path / LEDGER,
-        f"{folder.name} {fingerprint(self.keys[0])}",
+        run,
         beginning.prior,
         key_exposed=bool(random.is_exposed(*self.keys)),
         expected=kept_mark(folder.secret),
       )
       opened.callback(self._ledger.close)
       self._released = Released(folder.secret / "released")
-      self._checkpoints = Checkpoints(folder.secret / "checkpoints")
+      self._checkpoints = Checkpoints(folder.secret / "checkpoints", run)
       opened.callback(self._checkpoints.close)
       self._opened = opened.pop_all()
 
@@ -116,12 +117,14 @@ class FolderRecords:
       ValueError: if the ledger lacks rounds that were done, or the metrics are not those of the
         rounds done.
     """
-    start = (state, _bytes(hashlib.sha256().digest()), np.int64(len(self._prior)))
-    done, (state, seen, events) = self._checkpoints.restore(start)
-    if not done <= self.last_round + 1:
+    empty = _bytes(hashlib.sha256().digest())
+    link = _bytes(bytes.fromhex(self._ledger.link))
+    start = (state, empty, np.int64(len(self._prior)), link)
+    done, (state, seen, events, link) = self._checkpoints.restore(start)
+    if not (done <= self.last_round + 1 and self._ledger.holds(np.asarray(link).tobytes().hex())):
       raise ValueError(
         f"Expected the events of {done} rounds in {self._folder.path / LEDGER}, got those of "
-        f"{self.last_round + 1}; {self._remedy}"
+        f"{self.last_round + 1}, or others; {self._remedy}"
       )
     self._repeated = _first(self.ledger, int(events)) if done <= self.last_round else None
     try:
@@ -160,7 +163,8 @@ class FolderRecords:
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
     seen = _bytes(self._metrics.digest)
-    self._checkpoints.save(done, (state, seen, np.int64(len(self.reached))))
+    link = _bytes(bytes.fromhex(self._ledger.link))
+    self._checkpoints.save(done, (state, seen, np.int64(len(self.reached)), link))
 
   def finish(self) -> None:
     """Records that the run is over. Its ledger takes no further rounds."""

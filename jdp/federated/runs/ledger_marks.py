@@ -7,6 +7,7 @@ secret folder. So it is not restored with an older copy of the folder that holds
 import json
 import pathlib
 
+from jdp._files import read_bytes
 from jdp.federated.runs.whole_files import write
 from jdp.ledger import LedgerMark
 
@@ -28,7 +29,7 @@ def kept_mark(secret: pathlib.Path) -> LedgerMark | None:
   if not path.exists():
     return None
   try:
-    mark = LedgerMark(**json.loads(path.read_bytes()))
+    mark = LedgerMark(**json.loads(read_bytes(path)))
   except (TypeError, ValueError) as error:
     raise ValueError(
       f"Expected in {path} how far the run's ledger had grown, got a damaged file; restore it from "

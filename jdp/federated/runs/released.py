@@ -5,6 +5,7 @@ import pathlib
 import re
 from typing import Any
 
+from jdp._files import read_bytes
 from jdp.federated.runs.digest import digest
 
 PyTree = Any
@@ -23,7 +24,7 @@ class Released:
 
   def __init__(self, path: pathlib.Path):
     self._path = path
-    content = path.read_bytes() if path.exists() else b""
+    content = read_bytes(path) if path.exists() else b""
     # A line that a killed process left in parts is of a round that was never released.
     self._known = dict(re.findall(rb"^(\d+) ([0-9a-f]{64})$", content, re.MULTILINE))
 

@@ -5,17 +5,17 @@ checkpoints and digests of the data. Whoever has them can take the noise off, or
 Remove it when the run is over and its result is saved.
 """
 
-import fcntl
 import hashlib
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jdp import random
+from jdp._files import read_bytes
 from jdp.federated.runs.environment import MAY_CHANGE
 from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
 
@@ -52,25 +52,6 @@ def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:
   return workdir
 
 
-def hold(secret: pathlib.Path) -> IO[str]:
-  """Locks a secret folder against other processes.
-
-  The lock is held until the returned file is closed or the process ends.
-
-  Raises:
-    ValueError: if another process holds the lock.
-  """
-  file = open(secret / "lock", "w")  # noqa: SIM115  # The caller closes it.
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    file.close()
-    raise ValueError(
-      f"Expected no other process in the run of {secret}, got one; wait for it to end."
-    ) from error
-  return file
-
-
 def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
   """The key in a file of mode 0600.
 
@@ -87,7 +68,7 @@ def kept_key(path: pathlib.Path, *, begun: bool) -> jax.Array:
   """
   name = path.name.replace("_", " ")
   if path.exists():
-    content = path.read_bytes()
+    content = read_bytes(path)
     if content != _checked(content[:_KEY_BYTES]):
       raise ValueError(
         f"Expected the {name} of the run in {path}, got a damaged file; restore it from a copy, or "

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jdp._files import read_bytes
 from jdp.ledger.append_only_file import AppendOnlyFile
 
 _DAMAGED = (
@@ -45,7 +46,7 @@ def read_rows(path: pathlib.Path) -> list[Any]:
     ValueError: if a line is no JSON.
   """
   try:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in read_bytes(path).splitlines()] if path.exists() else []
   except ValueError as error:
     raise ValueError(f"Expected JSON Lines in {path}, got {_DAMAGED}") from error
 
@@ -63,7 +64,7 @@ def read_sealed(path: pathlib.Path) -> dict[str, Any]:
     ValueError: if they were changed since, by a hand or by damage.
   """
   try:
-    data = json.loads(path.read_text())
+    data = json.loads(read_bytes(path))
     seal = data.pop("digest")
   except (ValueError, TypeError, AttributeError, KeyError) as error:
     raise ValueError(f"Expected {path} as it was written, got {_DAMAGED}") from error
@@ -96,7 +97,7 @@ class RowFile:
 
   def __init__(self, path: pathlib.Path, done: int):
     self._path = path
-    lines = path.read_bytes().splitlines(keepends=True) if done and path.exists() else []
+    lines = read_bytes(path).splitlines(keepends=True) if done and path.exists() else []
     if lines and not lines[-1].endswith(b"\n"):
       del lines[-1]
     try:

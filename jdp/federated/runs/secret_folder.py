@@ -1,0 +1,79 @@
+"""The secret folder of a run: its owner alone has access, and one process at a time."""
+
+import fcntl
+import os
+import pathlib
+import stat
+from typing import IO
+
+from jdp._files import open_regular
+
+_OTHERS = 0o077
+
+
+def hold(secret: pathlib.Path) -> IO[bytes]:
+  """Locks a secret folder against other processes, and closes it to other users.
+
+  The lock is held until the returned file is closed or the process ends.
+
+  Raises:
+    ValueError: if another process holds the lock. Also if the folder is a link, is another user's,
+      or was open to others, who may have read or changed what is in it. Also if it holds links.
+  """
+  _check_folder(secret)
+  # Not emptied: if it is another name of a file, that keeps its content.
+  descriptor = open_regular(secret / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+  file = open(descriptor, "r+b")  # noqa: SIM115  # The caller closes it.
+  try:
+    _lock(file, secret)
+    close_to_others(secret)
+  except BaseException:
+    file.close()
+    raise
+  return file
+
+
+def _check_folder(secret: pathlib.Path) -> None:
+  """Refuses a folder that another user may have prepared, or may read."""
+  found = os.lstat(secret)
+  problem = None
+  if not stat.S_ISDIR(found.st_mode):
+    problem = "a link or a file"
+  elif found.st_uid != os.geteuid():
+    problem = f"one of user {found.st_uid}"
+  elif stat.S_IMODE(found.st_mode) & _OTHERS:
+    problem = f"one of mode {stat.S_IMODE(found.st_mode):04o}"
+  if problem:
+    raise ValueError(
+      f"Expected a folder to which its owner alone has access in {secret}, got {problem}: others "
+      "may know the run's noise; name another work directory. If nobody has used it, remove it."
+    )
+
+
+def _lock(file: IO[bytes], secret: pathlib.Path) -> None:
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise ValueError(
+      f"Expected no other process in the run of {secret}, got one; wait for it to end."
+    ) from None
+
+
+def close_to_others(folder: pathlib.Path) -> None:
+  """Takes the permissions of others off a folder and all that is in it.
+
+  Raises:
+    ValueError: if something in it is a link, a device or a pipe, or another user's.
+  """
+  for path in (folder, *folder.rglob("*")):
+    found = path.lstat()
+    is_folder = stat.S_ISDIR(found.st_mode)
+    is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    if not (is_folder or is_file) or found.st_uid != os.geteuid():
+      raise ValueError(
+        f"Expected files and folders of the run's owner in {folder}, got {path}, which is another "
+        "user's, a link, a device or a pipe; remove it, or put the file itself there."
+      )
+    wanted = 0o700 if is_folder else 0o600
+    if stat.S_IMODE(found.st_mode) != wanted:
+      path.chmod(wanted)
