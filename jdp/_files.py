@@ -1,10 +1,13 @@
-"""Files from others, opened and read without taking more memory than they are long."""
+"""Files: read without taking more memory than they are long, and written whole or not at all."""
 
 import errno
+import io
 import math
 import os
+import pathlib
 import stat
 import zipfile
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -53,6 +56,31 @@ def read_bytes(path: str | os.PathLike) -> bytes:
   """
   with open_to_read(path) as file:
     return file.read()
+
+
+def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
+  """Writes a file at once: a reader sees the old content or the new, never a part.
+
+  Args:
+    path: the file, replaced if it exists.
+    content: its bytes, on disk before the name points to them.
+    mode: permissions, minus the process's umask. 0o600 is for secrets.
+  """
+  temporary = path.with_name(path.name + ".tmp")
+  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
+  with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+  # Only a file that is whole on disk gets the name.
+  os.replace(temporary, path)
+
+
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
+  """Writes an npz file at once, as `write`; `read_arrays` reads it."""
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  write(path, content.getvalue())
 
 
 def read_arrays(file: BinaryIO, name: Any, *, limit: int | None = None) -> dict[str, np.ndarray]:

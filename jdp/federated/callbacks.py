@@ -7,13 +7,17 @@ duration tells how many users were in its sample.
 
 import csv
 import itertools
+import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from jdp.federated.runs.training import Progress
+from jdp.models.parameter_files import save_params
 
 Callback = Callable[[Progress], None]
 
@@ -43,18 +47,53 @@ def progress_bar() -> Callback:
 
 
 def csv_file(path: str | os.PathLike) -> Callback:
-  """A CSV file with a row for each evaluation. A file that exists is replaced at the first one."""
-  path, rows = pathlib.Path(path), list[dict[str, Any]]()
+  """A CSV file with a row for each evaluation. A run that is resumed has its earlier rows in it."""
+  path = pathlib.Path(path)
 
   def write(progress: Progress) -> None:
-    rows.append(progress.metrics)
-    # Whole each time: a run that was resumed begins with rows of its own.
     with path.open("w", newline="") as file:
-      writer = csv.DictWriter(file, list(dict.fromkeys(itertools.chain(*rows))))
+      writer = csv.DictWriter(file, list(dict.fromkeys(itertools.chain(*progress.rows))))
       writer.writeheader()
-      writer.writerows(rows)
+      writer.writerows(progress.rows)
 
   return write
+
+
+def best_params(path: str | os.PathLike, metric: str, *, largest: bool = True) -> Callback:
+  """Keeps the parameters of the row whose metric is best, for `jdp.models.load_params`.
+
+  The choice is private if the metric is: compute it from public examples, or make it a release.
+
+  Args:
+    path: an `.npz` file, replaced whenever a row is better than all before it.
+    metric: its name in the rows.
+    largest: whether the largest value is best, as of an accuracy; else the smallest, as of a loss.
+  """
+
+  def write(progress: Progress) -> None:
+    values = [row[metric] if largest else -row[metric] for row in progress.rows]
+    if max(values) > max(values[:-1], default=-math.inf):
+      save_params(path, progress.params)
+
+  return write
+
+
+def profile(folder: str | os.PathLike) -> Callback:
+  """A trace of the second block of rounds by `jax.profiler`, for TensorBoard or Perfetto.
+
+  The first block compiles. The trace holds times, which tell how large samples were: keep it apart
+  from what is published.
+  """
+  calls = itertools.count()
+
+  def trace(progress: Progress) -> None:
+    number = next(calls)
+    if number == 1:
+      jax.profiler.start_trace(os.fspath(folder))
+    elif number == 2:
+      jax.profiler.stop_trace()
+
+  return trace
 
 
 def tensorboard(folder: str | os.PathLike) -> Callback:
@@ -69,11 +108,11 @@ def tensorboard(folder: str | os.PathLike) -> Callback:
     raise ImportError("Expected tensorboardX, got none; run: pip install tensorboardX.") from error
   writer = SummaryWriter(os.fspath(folder), flush_secs=1)  # By default it waits for minutes.
 
-  def write(progress: Progress) -> None:
-    for name, value in _scalars(progress).items():
-      writer.add_scalar(name, value, progress.round)
+  def write(number: int, metrics: dict[str, float]) -> None:
+    for name, value in metrics.items():
+      writer.add_scalar(name, value, number)
 
-  return write
+  return _each_row(write)
 
 
 def weights_and_biases(run: Any) -> Callback:
@@ -87,20 +126,31 @@ def weights_and_biases(run: Any) -> Callback:
   ...     print(step, metrics)
   >>> from jdp.ledger import Ledger
   >>> row = {"round": 10, "accuracy": 0.5, "central_epsilon": None}
-  >>> weights_and_biases(Printed())(Progress(10, 20, {}, row, Ledger(), None))
+  >>> weights_and_biases(Printed())(Progress(10, 20, {}, row, Ledger(), None, [row]))
   10 {'accuracy': 0.5}
   """
-  return lambda progress: run.log(_scalars(progress), step=progress.round)
+  return _each_row(lambda number, metrics: run.log(metrics, step=number))
 
 
-def _scalars(progress: Progress) -> dict[str, float]:
+def _each_row(write: Callable[[int, dict[str, float]], None]) -> Callback:
+  """Writes every row once: at the start those from before the run was resumed."""
+  written = 0
+
+  def write_new(progress: Progress) -> None:
+    nonlocal written
+    for row in progress.rows[written:]:
+      write(row["round"], _scalars(row))
+    written = len(progress.rows)
+
+  return write_new
+
+
+def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
   """The metrics that are numbers, without the round."""
-  return {
-    name: value for name, value in progress.metrics.items() if name != "round" and value is not None
-  }
+  return {name: value for name, value in row.items() if name != "round" and value is not None}
 
 
 def _line(progress: Progress) -> str:
   """The round and its metrics."""
-  metrics = ", ".join(f"{name} {value:.4g}" for name, value in _scalars(progress).items())
+  metrics = ", ".join(f"{name} {value:.4g}" for name, value in _scalars(progress.metrics).items())
   return f"round {progress.round} of {progress.num_rounds}: {metrics}".rstrip(": ")

@@ -5,8 +5,6 @@ import os
 import pathlib
 import typing
 
-import numpy as np
-
 from jdp import _files
 from jdp._arguments import checked
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
@@ -37,11 +35,8 @@ def save(strategy: Strategy, path: str | os.PathLike) -> None:
       f"Expected a strategy of jdp.matrix_factorization, got {name}; save its numbers yourself."
     )
   fields = {f.name: getattr(strategy, f.name) for f in dataclasses.fields(strategy)}  # type: ignore[arg-type]
-  path = pathlib.Path(path)
-  temporary = path.with_name(path.name + ".tmp")
-  with open(temporary, "wb") as file:
-    np.savez(file, kind=name, fingerprint=strategy.fingerprint, **fields)
-  os.replace(temporary, path)
+  named = {"kind": name, "fingerprint": strategy.fingerprint, **fields}
+  _files.write_arrays(pathlib.Path(path), named)
 
 
 @checked

@@ -16,6 +16,7 @@ from jdp.models.losses import (
   huber,
   squared_error,
 )
+from jdp.models.parameter_files import load_params, save_params
 from jdp.models.precision import half_precision
 from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
 from jdp.models.transformers import train_adapters, transformer
@@ -41,9 +42,11 @@ __all__ = [
   "huber",
   "language_metrics",
   "language_model",
+  "load_params",
   "logistic_regression",
   "next_word_loss",
   "next_words",
+  "save_params",
   "small_cnn",
   "squared_error",
   "train_adapters",

@@ -206,10 +206,14 @@ def test_what_another_run_left_is_not_taken_over(begun):
 def test_a_ledger_that_is_removed_while_the_run_goes_on_is_no_success(tmp_path, monkeypatch):
   path = tmp_path / "run"
 
-  def remove(folder, *_):
-    (folder / "ledger.jsonl").unlink(missing_ok=True)
+  finish = sweep.train_run
 
-  monkeypatch.setattr(sweep, "save_params", lambda file, _: remove(file.parent))
+  def train_and_remove(trained, folder, *rest):
+    outcome = finish(trained, folder, *rest)
+    (folder / "ledger.jsonl").unlink()
+    return outcome
+
+  monkeypatch.setattr(sweep, "train_run", train_and_remove)
   with pytest.raises(ValueError, match=r"ledger.jsonl, which this run wrote, got none"):
     run(path)
   assert path.with_name("run.secret").exists()

@@ -14,8 +14,8 @@ import tempfile
 import zipfile
 
 import numpy as np
-
 from experiments.runner.runs.params import load_params
+
 from jdp import ledger, matrix_factorization
 from jdp.data.files import read_arrays
 from jdp.events import GaussianSum, PoissonSampling, Round

@@ -15,11 +15,11 @@ from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.statements import not_private
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.finished_ledgers import finished_ledger
-from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import FLAGS, LEDGER
 from jdp.events import Event, NonPrivate, Round
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger
+from jdp.models import load_params
 
 PyTree = Any
 

@@ -13,12 +13,11 @@ import optax
 from experiments.runner import processes
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.runs.params import load_params, save_params
 from jdp import _validate
 from jdp._files import read_bytes
 from jdp.data import Examples
 from jdp.federated import local_sgd
-from jdp.models import Loss
+from jdp.models import Loss, load_params, save_params
 from jdp.models.base import keyed
 
 PyTree = Any

@@ -9,8 +9,8 @@ import numpy as np
 from experiments.runner import files
 from experiments.runner.reports.statements import not_private
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.runs.params import load_params
 from experiments.runner.runs.workdir import Workdir
+from jdp.models import load_params
 
 PyTree = Any
 Row = dict[str, Any]

@@ -8,12 +8,11 @@ from typing import Any
 from experiments.runner.runs.costs import costs
 from experiments.runner.runs.training import DIAGNOSTICS
 from jdp._files import read_bytes
-from jdp.federated.runs.run_folder import LEDGER, METRICS
+from jdp.federated.runs.run_folder import LEDGER, METRICS, PARAMS
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
 from jdp.ledger import Ledger, load, load_file, to_json
 
 RESULT = "result.json"
-PARAMS = "params.npz"
 LINK = "ledger_link"
 """The field of a result that keeps its ledger's last link, which stands for all of the ledger."""
 

@@ -10,10 +10,8 @@ import jax
 from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
-from experiments.runner.runs.params import save_params
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.results import (
-  PARAMS,
   RESULT,
   check_finished,
   cost,
@@ -242,8 +240,4 @@ def _finish(
     **cost(outcome.ledger, delta),
   }
 
-  def write() -> None:
-    save_params(folder / PARAMS, outcome.params)
-    write_result(folder, content)
-
-  processes.by_first(write)
+  processes.by_first(lambda: write_result(folder, content))

@@ -18,6 +18,7 @@ from jdp.federated.runs.released import Released
 from jdp.federated.runs.run_folder import (
   LEDGER,
   METRICS,
+  PARAMS,
   RunFolder,
   check_description,
   fingerprint,
@@ -27,6 +28,7 @@ from jdp.federated.runs.run_records import Beginning, entries_of
 from jdp.federated.runs.secret_folder import hold
 from jdp.federated.runs.whole_files import RowFile
 from jdp.ledger import DurableLedger, Ledger
+from jdp.models.parameter_files import save_params
 
 PyTree = Any
 
@@ -166,8 +168,9 @@ class FolderRecords:
     link = _bytes(bytes.fromhex(self._ledger.link))
     self._checkpoints.save(done, (state, seen, np.int64(len(self.reached)), link))
 
-  def finish(self) -> None:
-    """Records that the run is over. Its ledger takes no further rounds."""
+  def finish(self, params: PyTree) -> None:
+    """Writes the last parameters. The ledger takes no further rounds."""
+    save_params(self._folder.path / PARAMS, params)
     self._ledger.finish()
     keep_mark(self._folder.secret, self._ledger.mark)
 

@@ -21,6 +21,7 @@ from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
 
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
+PARAMS = "params.npz"
 DESCRIPTION = "run.json"
 _KEY_BYTES, _CHECK_BYTES = 32, 8
 

@@ -69,8 +69,8 @@ class Records(Protocol):
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
 
-  def finish(self) -> None:
-    """Records that the run is over."""
+  def finish(self, params: PyTree) -> None:
+    """Records that the run is over, with its last parameters."""
 
   def close(self) -> None:
     """Ends the recording."""
@@ -132,7 +132,7 @@ class MemoryRecords:
   def save(self, done: int, state: PyTree) -> None:
     """Saves nothing."""
 
-  def finish(self) -> None:
+  def finish(self, params: PyTree) -> None:
     """Nothing is to be closed."""
 
   def close(self) -> None:

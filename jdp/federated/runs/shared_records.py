@@ -130,9 +130,9 @@ class SharedRecords:
     """Saves the state after `done` rounds."""
     told(lambda: self._of_first.save(done, state))
 
-  def finish(self) -> None:
-    """Records that the run is over."""
-    told(lambda: self._of_first.finish())
+  def finish(self, params: PyTree) -> None:
+    """Records that the run is over, with its last parameters."""
+    told(lambda: self._of_first.finish(params))
 
   def close(self) -> None:
     """Closes the files of the first process."""

@@ -54,6 +54,7 @@ class Progress(NamedTuple):
     metrics: the row of metrics of this round.
     ledger: what was recorded so far.
     diagnostics: means over the rounds since the last evaluation, or None. Not private.
+    rows: the rows of metrics so far, also those from before the run was resumed.
   """
 
   round: int
@@ -62,6 +63,7 @@ class Progress(NamedTuple):
   metrics: dict[str, Any]
   ledger: Ledger
   diagnostics: dict[str, float] | None
+  rows: Sequence[dict[str, Any]]
 
 
 class Result(NamedTuple):
@@ -195,9 +197,10 @@ def train(
       place of max_epsilon and delta. The run stops before the first round that it does not admit.
       Its observer is model, or None.
     prior: what was released about the same clients before the first round.
-    workdir: a folder for `ledger.jsonl` and `metrics.jsonl`. Its secret sibling `<workdir>.secret`
-      is for the key, the checkpoints and digests of the data. Remove that when the result is saved.
-      A `RunFolder` names other places. None: nothing is kept.
+    workdir: a folder for `ledger.jsonl`, `metrics.jsonl` and, at the end, the last parameters
+      (`params.npz`, see `jdp.models.load_params`). Its secret sibling `<workdir>.secret` is for the
+      key, the checkpoints and digests of the data. Remove that when the run is over. A `RunFolder`
+      names other places. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
     shares: whether each of all devices gets its share of the clients' data (`shard`) in the place
       of a copy. Each of several processes then needs no more of the data in memory than its own
@@ -297,8 +300,9 @@ def _train(
     records.append_row({"round": 0, **_measure(run, _params(run, state)), **_cost(run, prior)})
 
   def tell(diagnostics):
+    rows = tuple(records.rows)
     progress = Progress(
-      done, num_rounds, _params(run, state), records.rows[-1], records.ledger, diagnostics
+      done, num_rounds, _params(run, state), rows[-1], records.ledger, diagnostics, rows
     )
     for callback in callbacks:
       callback(progress)
@@ -325,8 +329,9 @@ def _train(
       records.append_row({**row, **_cost(run, records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
-  records.finish()
-  return Result(_params(run, state), records.ledger, list(records.rows), stopped, stopped_early)
+  last = _params(run, state)
+  records.finish(last)
+  return Result(last, records.ledger, list(records.rows), stopped, stopped_early)
 
 
 def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:

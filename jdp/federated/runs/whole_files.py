@@ -3,35 +3,16 @@
 import contextlib
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jdp._files import read_bytes
+from jdp._files import read_bytes, write
 from jdp.ledger.append_only_file import AppendOnlyFile
 
 _DAMAGED = (
   "a file that was changed or damaged; restore it from a copy, or start anew in another folder."
 )
-
-
-def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
-  """Writes a file at once: a reader sees the old content or the new, never a part.
-
-  Args:
-    path: the file, replaced if it exists.
-    content: its bytes, on disk before the name points to them.
-    mode: permissions, minus the process's umask. 0o600 is for secrets.
-  """
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
-  with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  # Only a file that is whole on disk gets the name.
-  os.replace(temporary, path)
 
 
 def write_rows(path: pathlib.Path, rows: Iterable[Any]) -> None:

@@ -27,10 +27,10 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start, load_start
 from experiments.runner.reports import plots
 from experiments.runner.reports.tables import epsilon
-from experiments.runner.runs.params import load_params
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit, rounded_up
+from jdp.models import load_params
 from tests.helpers import statistical
 
 EXPERIMENT = dp_fedavg.EXPERIMENT

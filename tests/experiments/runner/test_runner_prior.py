@@ -13,12 +13,12 @@ from experiments.runner import options
 from experiments.runner.problems.catalogue import USERS, ProblemOptions
 from experiments.runner.problems.prior import load_start
 from experiments.runner.problems.private_words import private_words
-from experiments.runner.runs.params import save_params
 from experiments.runner.runs.results import LINK
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger, load_file
+from jdp.models import save_params
 
 PARAMS = {"w": np.ones(3, np.float32)}
 SPENT = Ledger().append(Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0)), count=5)

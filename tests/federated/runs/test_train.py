@@ -321,7 +321,8 @@ def test_on_a_mesh_the_state_lies_where_the_clients_do():
 def test_a_run_folder_names_the_places(tmp_path):
   folder = RunFolder(tmp_path / "public", tmp_path / "hidden" / "run", "mine/0")
   run(workdir=folder)
-  assert {path.name for path in folder.path.iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+  published = {"ledger.jsonl", "metrics.jsonl", "params.npz"}
+  assert {path.name for path in folder.path.iterdir()} == published
   assert {path.name for path in folder.secret.iterdir()} == {
     "checkpoints",
     "ledger_mark.json",
