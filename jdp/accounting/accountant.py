@@ -14,7 +14,7 @@ from jdp.accounting.composition import (
   events_of_type,
   events_seen,
 )
-from jdp.accounting.observed import observed
+from jdp.accounting.observed import Observed, observed
 from jdp.accounting.profiles import (
   PrivacyProfile,
   moments_profile,
@@ -56,9 +56,10 @@ def epsilon(
   which combinations of sampling, query and relation are analysed, and how. Any other combination is
   refused by name.
 
-  Rounds and local releases of one observer are composed. That observer sees who takes part, so
-  sampling then amplifies nothing. Of a unit's local releases, the `max_releases` most expensive
-  count.
+  The server sees who takes part, and so does whoever sees local releases. A sample hides nobody
+  then: a record pays in full for each round that it is in, and a binomial number of rounds counts.
+  Under add/remove there is no bound. Rounds and local releases of one observer are composed. Of a
+  unit's local releases, the `max_releases` most expensive count.
 
   There are three accountants. None exceeds basic composition.
 
@@ -196,11 +197,12 @@ def _attained(
   """The pairs that data sets attain, and the probability that a sample of any round overflows."""
   from jdp.accounting.pld.attained import attained_losses
 
-  events, chosen = events_seen(ledger, relation, observer)
+  events, chosen, known = events_seen(ledger, relation, observer)
   if any(isinstance(event, LocalRelease) for event, _ in ledger.entries):
     return Composition({}), 0.0
   rounds = events_of_type(Round, events)
-  return attained_losses(rounds, chosen), compose_rounds(rounds, chosen).overflow
+  overflow = compose_rounds(rounds, chosen, sample_known=known).overflow
+  return attained_losses(rounds, chosen, sample_known=known), overflow
 
 
 def _number(name: str, value: float) -> float:
@@ -224,12 +226,23 @@ def _profile(
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
-  seen = observed(ledger, relation, observer)
   analysis = (
     _ACCOUNTANTS[accountant]
     if tolerance is None
     else functools.partial(_pld_profile, tolerance=tolerance)
   )
+  seen = observed(ledger, relation, observer)
+  profile = _observed_profile(seen, accountant, analysis)
+  if seen.has_caps:
+    other = observed(ledger, relation, observer, capped=True)
+    profile = smaller(profile, _observed_profile(other, accountant, analysis))
+  return profile
+
+
+def _observed_profile(
+  seen: Observed, accountant: str, analysis: Callable[[Composition], PrivacyProfile]
+) -> PrivacyProfile:
+  """The profile of what was seen, sample overflows included."""
   profile = _composed_profile(seen.rounds, analysis)
   if seen.guarantee is not None:
     # Two bounds of the same run: the parts added by basic composition, and all composed jointly.

@@ -8,35 +8,30 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 
 | sampling | a record is charged | statement |
 |---|---|---|
-| Poisson | the sampled Gaussian; log(1 + q (e^eps - 1)) of pure releases | 2.1 |
+| Poisson | the mixture of all that the sample released with nothing | 2.1 |
 | truncated Poisson | a mixture of that and a sample of fixed size | 2.2 |
-| fixed size | the bound of arXiv 1808.00087; pure releases as above | 2.3 |
+| fixed size | the same both ways; by Renyi divergences arXiv 1808.00087 | 2.3 |
 | shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |
 | balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
 | random allocation | k epochs of balls in floor(t/k) bins | 2.6 |
-| groups in turns | every round | 2.7 |
-| a sample that the observer knows | every round it is in | 2.8 |
+| groups in turns, caps | the dearest of the rounds it can be in | 2.7 |
+| one that the observer sees | a coin that is shown, and every round it is in | 2.8 |
 | any, noise by the records' owners | what it costs unsampled | 2.9 |
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-from jdp.accounting.dominating_pairs import dominating_pair
+from jdp.accounting.dominating_pairs import dominating_pair, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
-  LAPLACE,
   NON_PRIVATE,
-  NULL_RESPONSE,
-  PURE,
-  RANDOMIZED_RESPONSE,
   TRUNCATED_GAUSSIAN,
   DominatingPair,
-  pure_epsilon,
 )
+from jdp.accounting.sampled_pairs import FIXED_SIZE, HIDDEN, KNOWN, POISSON, SUMS, sampled_pair
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -63,7 +58,6 @@ from jdp.guarantees import Relation
 EPOCHS = (ShuffledBatches, BallsInBins, RandomAllocation)
 """Samplings under which a record takes part in a fixed number of rounds of an epoch, at most."""
 
-_PURE = (PURE, LAPLACE, RANDOMIZED_RESPONSE, NULL_RESPONSE)
 # Queries whose noise is the same whoever takes part. No other query is amplified.
 _CENTRAL = (
   GaussianSum,
@@ -98,20 +92,58 @@ def amplified_pairs(
       f"Expected a sampling that has an analysis, got {sampling_type.__name__}; record the round "
       "as a PoissonSampling of probability 1, which amplifies nothing."
     )
-  if isinstance(event.sampling, TruncatedPoissonSampling):
-    return (_truncated(event, relation, sample_known),)
   if isinstance(event.query, NonPrivate):
     # Infinite under every relation, so the sampling's own analysis is not asked.
     return (DominatingPair(NON_PRIVATE, ()),)
+  if sample_known:
+    check_known(event.sampling, relation)
+  if isinstance(event.sampling, TruncatedPoissonSampling):
+    return _truncated(event, relation, sample_known)
   charged = tuple(
-    dominating_pair(event.query, r, event.relation)
+    release_pairs(event.query, r, event.relation)
     for r in _SAMPLINGS[sampling_type](event.sampling, relation)
   )
-  if sample_known or not is_central(event.query):
-    return charged
+  if not is_central(event.query):
+    return tuple(pair for released in charged for pair in released)
   if isinstance(event.sampling, EPOCHS):
-    return tuple(_of_epoch(event.sampling, pair, relation) for pair in charged)
-  return tuple(_amplified(event, pair, relation) for pair in charged)
+    return tuple(
+      pair if sample_known else _of_epoch(event.sampling, pair, relation)
+      for released in charged
+      for pair in released
+    )
+  return tuple(
+    pair
+    for released in charged
+    for pair in (
+      _known(event.sampling, released) if sample_known else _amplified(event, released, relation)
+    )
+  )
+
+
+def check_known(sampling: Any, relation: Relation) -> None:
+  """Refuses a relation under which an observer who sees the sample sees the record."""
+  if relation is Relation.ADD_REMOVE and inclusion(sampling) < 1:
+    raise ValueError(
+      "Expected relation zero_out or replace_one for an observer who sees who takes part, got "
+      "add_remove: a record shows that it is there by taking part, so no epsilon holds at a delta "
+      "below the probability that it ever does; pass one of them as relation, or account for the "
+      "observer of the model."
+    )
+
+
+def inclusion(sampling: Any) -> float:
+  """The probability that a record is in a round's sample, which its own data do not change.
+
+  For groups in turns it is that of a record whose turn it may be. It is 0 for samplings of
+  `EPOCHS`, whose rounds are not charged one by one.
+  """
+  if isinstance(sampling, PoissonSampling | CyclicPoissonSampling):
+    return sampling.probability
+  if isinstance(sampling, FixedSizeSampling):
+    return sampling.sample_size / sampling.population
+  if isinstance(sampling, TruncatedPoissonSampling):
+    return sampling.inclusion_probability
+  return 0.0
 
 
 def is_central(query: QueryEvent) -> bool:
@@ -181,15 +213,30 @@ _SAMPLINGS: dict[type, Callable[[Any, Relation], tuple[Relation, ...]]] = {
 }
 
 
-def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> DominatingPair:
-  """The pair of a release that the record takes part in with probability q only."""
+def _known(sampling: Any, released: tuple[DominatingPair, ...]) -> tuple[DominatingPair, ...]:
+  """The pairs of releases of a sample that the observer sees."""
+  q = inclusion(sampling)
+  if q == 1 or isinstance(sampling, MinSeparationSampling) or _is_bare(released):
+    return released
+  return (sampled_pair(KNOWN, q, released),)
+
+
+def _is_bare(released: tuple[DominatingPair, ...]) -> bool:
+  """Whether nothing is hidden of a record in the sample."""
+  return any(pair.family is NON_PRIVATE for pair in released)
+
+
+def _amplified(
+  event: Round, released: tuple[DominatingPair, ...], relation: Relation
+) -> tuple[DominatingPair, ...]:
+  """The pairs of releases that the record takes part in with probability q only, all or none."""
   sampling: Any = event.sampling
   if isinstance(sampling, MinSeparationSampling):
-    return pair
+    return released
   poisson = isinstance(sampling, PoissonSampling | CyclicPoissonSampling)
-  q = sampling.probability if poisson else sampling.sample_size / sampling.population
-  if q == 1 or pair.family is NON_PRIVATE:
-    return pair
+  q = inclusion(sampling)
+  if q == 1 or _is_bare(released):
+    return released
   if poisson and relation is Relation.REPLACE_ONE:
     raise ValueError(
       f"Expected relation add_remove or zero_out for {type(sampling).__name__} with "
@@ -203,38 +250,43 @@ def _amplified(event: Round, pair: DominatingPair, relation: Relation) -> Domina
       "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
       "ShuffledBatches or BallsInBins."
     )
-  if pair.family is GAUSSIAN:
-    return DominatingPair(GAUSSIAN if poisson else FIXED_SIZE_GAUSSIAN, (q, pair.parameters[1]))
+  families = {pair.family for pair in released}
+  if families == {GAUSSIAN}:
+    return (DominatingPair(GAUSSIAN if poisson else FIXED_SIZE_GAUSSIAN, (q, released[0][1][1])),)
   # Under zero-out a null record may cost more than an absent one, except in a sum.
-  if pair.family in _PURE and (pair.family is LAPLACE or relation is not Relation.ZERO_OUT):
-    return DominatingPair(PURE, (_log_mixture(q, pure_epsilon(pair)),))
-  return pair
+  if families <= (SUMS if relation is Relation.ZERO_OUT else HIDDEN):
+    return (sampled_pair(POISSON if poisson else FIXED_SIZE, q, released),)
+  return released
 
 
-def _truncated(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
-  """The pair of a release of a truncated Poisson sample."""
+def _truncated(event: Round, relation: Relation, sample_known: bool) -> tuple[DominatingPair, ...]:
+  """The pairs of releases of a truncated Poisson sample."""
   sampling: Any = event.sampling
-  own = dominating_pair(event.query, relation, event.relation)
-  hidden = is_central(event.query) and not sample_known
-  if own.family is NON_PRIVATE:
-    return own
-  if relation is Relation.ADD_REMOVE and not (hidden and own.family is GAUSSIAN):
+  released = release_pairs(event.query, relation, event.relation)
+  central = is_central(event.query)
+  if _is_bare(released):
+    return released
+  if sample_known and central:
+    return _known(sampling, released)
+  gaussian = central and len(released) == 1 and released[0].family is GAUSSIAN
+  if relation is Relation.ADD_REMOVE and not gaussian:
     raise ValueError(
       f"Expected relation zero_out for TruncatedPoissonSampling with {type(event.query).__name__}, "
       "got add_remove: of a full sample, a record that leaves makes room for another; pass "
       "relation='zero_out', or sample by PoissonSampling."
     )
-  if hidden and relation is Relation.REPLACE_ONE:
+  if central and relation is Relation.REPLACE_ONE:
     raise ValueError(
       "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
       "pass one of them as relation, or sample by FixedSizeSampling."
     )
-  if not hidden or own.family is not GAUSSIAN:
-    return own
+  if not gaussian:
+    return released
   replaced = dominating_pair(event.query, Relation.REPLACE_ONE, event.relation).parameters[1]
   whole = sampling.full_probability, sampling.share_when_full, replaced
   null = float(relation is Relation.ZERO_OUT)
-  return DominatingPair(TRUNCATED_GAUSSIAN, (sampling.probability, own.parameters[1], *whole, null))
+  multiplier = released[0].parameters[1]
+  return (DominatingPair(TRUNCATED_GAUSSIAN, (sampling.probability, multiplier, *whole, null)),)
 
 
 def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> DominatingPair:
@@ -245,12 +297,3 @@ def _of_epoch(sampling: Any, pair: DominatingPair, relation: Relation) -> Domina
   # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
   part = min(sampling.num_batches // participations(sampling), 2**53)
   return DominatingPair(ALLOCATED_GAUSSIAN, (float(part), pair.parameters[1]))
-
-
-def _log_mixture(q: float, epsilon: float) -> float:
-  """log(1 + q (e^epsilon - 1))."""
-  if q == 0:
-    return 0.0
-  if epsilon > 700:  # where e^epsilon may overflow
-    return epsilon + math.log(q + (1 - q) * math.exp(-epsilon))
-  return math.log1p(q * math.expm1(epsilon))

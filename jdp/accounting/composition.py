@@ -16,13 +16,14 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.amplification import EPOCHS, amplified_pairs, participations
-from jdp.accounting.correlated_runs import is_correlated, run_pairs
+from jdp.accounting.amplification import EPOCHS, amplified_pairs, inclusion, participations
+from jdp.accounting.correlated_runs import is_correlated, run_pairs, shared_fields
+from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
   CONCENTRATED,
   DISCRETE_GAUSSIAN,
@@ -32,7 +33,8 @@ from jdp.accounting.pair_families import (
   unbounded,
 )
 from jdp.accounting.renyi.repeated_runs import best_of_runs
-from jdp.events import BestOfRuns, Event, NonPrivate, PoissonSampling, Round
+from jdp.accounting.turns import is_capped, most_turns, takes_turns
+from jdp.events import BestOfRuns, Event, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
@@ -177,7 +179,11 @@ def most_severe_pairs(
 
 
 def compose_rounds(
-  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool = False
+  rounds: Mapping[Round, int],
+  relation: Relation,
+  *,
+  sample_known: bool = False,
+  capped: bool = False,
 ) -> Composition:
   """The composition of counted rounds under one relation.
 
@@ -185,12 +191,15 @@ def compose_rounds(
     rounds: with their counts, in the order in which they first happened.
     relation: add_remove, zero_out or replace_one.
     sample_known: whether the observer sees who took part.
+    capped: whether rounds of a participation cap are charged as releases of a record that takes
+      part until the cap, rather than as rounds of their samples. Both are bounds.
 
   Raises:
     ValueError: if a round has no analysis under the relation.
   """
   items: list[tuple[DominatingPair, int]] = []
   streams: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
+  in_turns: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
   correlated: dict[Round, int] = {}
   overflow = 0.0
   for event, count in rounds.items():
@@ -205,12 +214,16 @@ def compose_rounds(
       partial = getattr(sampling, "keeps_partial", False)
       kind = type(sampling), sampling.num_batches, participations(sampling)
       streams[*kind, partial, sampling.population][event] = count
+    elif takes_turns(sampling):
+      in_turns[shared_fields(sampling)][event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
   for stream in streams.values():
     items += _of_epochs(stream, relation, sample_known)
+  for stream in in_turns.values():
+    items += _of_turns(stream, relation, sample_known, capped)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
 
@@ -220,6 +233,7 @@ def stands_alone(event: Event) -> TypeGuard[Round]:
   return (
     isinstance(event, Round)
     and not isinstance(event.sampling, EPOCHS)
+    and not takes_turns(event.sampling)
     and not isinstance(event.query, BestOfRuns)
     and not is_correlated(event.query)
   )
@@ -287,15 +301,47 @@ def _of_epochs(
   )
   epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
   turns = epochs * participations(first)
+  charged = {
+    event: tuple(map(_ordered, amplified_pairs(event, relation, sample_known=sample_known)))
+    for event in stream
+  }
+  return _dearest(stream, charged, turns)
+
+
+def _of_turns(
+  stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
+) -> list[tuple[DominatingPair, int]]:
+  """The pairs of rounds of one sampling of which a record can be in some only (Statement 2.7)."""
+  charged = {event: amplified_pairs(event, relation, sample_known=sample_known) for event in stream}
+  sampling: Any = next(iter(stream)).sampling
+  if is_capped(sampling):
+    if inclusion(sampling) < 1 and not capped:
+      return [(pair, count) for event, count in stream.items() for pair in charged[event]]
+    charged = {event: release_pairs(event.query, relation, event.relation) for event in stream}
+  turns = most_turns((event.sampling, count) for event, count in stream.items())
+  return _dearest(stream, charged, turns, all_if_unordered=True)
+
+
+def _dearest(
+  stream: Mapping[Round, int],
+  charged: Mapping[Round, tuple[DominatingPair, ...]],
+  number: int,
+  *,
+  all_if_unordered: bool = False,
+) -> list[tuple[DominatingPair, int]]:
+  """Of the rounds' pairs, the `number` most severe of each family and of each charge."""
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
-    charged = map(_ordered, amplified_pairs(event, relation, sample_known=sample_known))
-    for position, (family, parameters) in enumerate(charged):
+    for position, (family, parameters) in enumerate(charged[event]):
       charges[position, family][parameters] += count
   return [
     item
     for (_, family), table in charges.items()
-    for item in most_severe_pairs(family, table, turns)
+    for item in (
+      [(DominatingPair(family, parameters), count) for parameters, count in table.items()]
+      if all_if_unordered and family.severity is None and len(table) > 1
+      else most_severe_pairs(family, table, number)
+    )
   ]
 
 
@@ -306,10 +352,25 @@ def _ordered(pair: DominatingPair) -> DominatingPair:
   return pair
 
 
+class Seen(NamedTuple):
+  """What one epsilon is about.
+
+  Attributes:
+    events: that the observer saw, each with its count.
+    relation: to analyse them under.
+    sample_known: whether the observer sees who takes part in the rounds: the server does, and
+      whoever sees reports of users.
+  """
+
+  events: Mapping[Any, int]
+  relation: Relation
+  sample_known: bool
+
+
 def events_seen(
   ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
-) -> tuple[Mapping[Event, int], Relation]:
-  """The events that one observer saw, each with its count, and the relation to analyse them under.
+) -> Seen:
+  """The events that one observer saw, the relation to analyse them under, and what else it sees.
 
   Args:
     ledger: holds at least one event.
@@ -329,7 +390,7 @@ def events_seen(
 
 def seen_among(
   entries: Sequence[tuple[S, int]], relation: str | None, observer: str | None, *, adaptive: bool
-) -> tuple[Mapping[S, int], Relation]:
+) -> Seen:
   """`events_seen` of entries, which are events or stand for several of one scope."""
   counts: Counter[S] = Counter()
   for event, count in entries:
@@ -355,9 +416,9 @@ def seen_among(
     )
   # NonPrivate rounds declare a relation as well, but cost the same under each.
   protected = [event for event in seen if not isinstance(getattr(event, "query", None), NonPrivate)]
-  return seen, Relation(
-    _choose("relation", Relation, relation, {event.relation for event in protected or seen})
-  )
+  named = _choose("relation", Relation, relation, {event.relation for event in protected or seen})
+  known = chosen == Observer.SERVER or any(isinstance(event, LocalRelease) for event in seen)
+  return Seen(seen, Relation(named), known)
 
 
 def refuse_adaptive(events: Iterable[Any]) -> None:

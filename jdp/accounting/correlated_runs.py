@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jdp.accounting.amplification import is_central
+from jdp.accounting.amplification import check_known, is_central
 from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse
 from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.events import (
@@ -65,7 +65,7 @@ def run_pairs(
   plans: defaultdict[tuple, list[_Row]] = defaultdict(list)
   for event, count in rounds.items():
     row = _row(event, count)
-    shared = tuple(map(_shared, row.parts))
+    shared = tuple(map(shared_fields, row.parts))
     runs[shared].append(row)
     for plan in shared:
       plans[plan].append(row)
@@ -116,6 +116,8 @@ def _one_run(
     return DominatingPair(NON_PRIVATE, ()), 1
   sampling: Any = rows[0].event.sampling
   _check_relation(sampling, relation)
+  if sample_known:
+    check_known(sampling, relation)
   pattern = _PATTERNS[type(sampling)](sampling, max(part.num_rounds for part in plan))
   reached = max(row.number for row in rows) + 1
   moved = 2 if relation is Relation.REPLACE_ONE else 1
@@ -135,8 +137,8 @@ def _one_run(
   return gaussian_pair(1.0, math.hypot(others, *moves)), 1
 
 
-def _shared(event: EventBase) -> tuple[Any, ...]:
-  """What the events of all rounds of one run have in common."""
+def shared_fields(event: EventBase) -> tuple[Any, ...]:
+  """What the events of all rounds of one run, or their samplings, have in common."""
   kind: Any = type(event)
   return kind, *_values_shared(kind)(event)
 
@@ -184,7 +186,7 @@ def _other_sums(row: _Row, relation: Relation) -> float:
 
 def _check_sampling(rows: Sequence[_Row]) -> None:
   """Refuses rounds of one plan of which a record may have had more, or closer ones, than stated."""
-  if (number := len({_shared(row.event.sampling) for row in rows})) > 1:
+  if (number := len({shared_fields(row.event.sampling) for row in rows})) > 1:
     raise ValueError(
       "Expected all rounds of a run with correlated noise to be sampled alike, got "
       f"{number} samplings; give each run a sampler, and each sampler a run."

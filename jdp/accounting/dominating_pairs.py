@@ -14,7 +14,7 @@ The statements are numbered and proved in `docs/theory/dominating_pairs.md`:
 | randomised response | two values; a value and a uniform answer | 1.5 |
 | noise by the records' owners | as such sums, but for add/remove, which is refused | 1.6 |
 | pure and concentrated releases | what they state, for their relation | 1.7 |
-| grouped sums of one sample | one Gaussian, one pure or one concentrated release | 1.8 |
+| grouped sums of one sample | all their pairs; one Gaussian for the Gaussian sums | 1.8 |
 
 A correlated Gaussian sum has the pair of its whole run, if the sampling keeps the plan's pattern.
 Ledgers are charged by `jdp.accounting.correlated_runs`. Discrete noise:
@@ -22,7 +22,7 @@ Ledgers are charged by `jdp.accounting.correlated_runs`. Discrete noise:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jdp._arguments import checked
@@ -38,8 +38,6 @@ from jdp.accounting.pair_families import (
   SKELLAM,
   DominatingPair,
   PairFamily,
-  concentrated_rho,
-  pure_epsilon,
 )
 from jdp.events import (
   ConcentratedRelease,
@@ -73,14 +71,48 @@ def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -
     declared: the relation of the round. Pure and concentrated releases are stated for it.
 
   Raises:
-    ValueError: if the query has no analysis under the relation, or its groups none together.
+    ValueError: if the query has no analysis under the relation, or is of several releases that are
+      not one.
   """
+  pairs = release_pairs(query, relation, declared)
+  if len(pairs) > 1:
+    raise ValueError(
+      "Expected one release, or sums that are all Gaussian, got "
+      f"{', '.join(pair.family.name for pair in pairs)}; ask for each part."
+    )
+  return pairs[0]
+
+
+def release_pairs(
+  query: QueryEvent, relation: Relation, declared: Relation
+) -> tuple[DominatingPair, ...]:
+  """The dominating pairs of all that a query released of a record that takes part, to be composed.
+
+  Groups are pairs of all their parts; their Gaussian sums have one. Arguments and errors are those
+  of `dominating_pair`.
+  """
+  if type(query) is GroupedSums:
+    parts = [pair for part in query.parts for pair in release_pairs(part, relation, declared)]
+    return _joined(parts)
   if type(query) not in _RELEASES:
     raise ValueError(
       f"Expected a query that has an analysis, got {type(query).__name__}; record it as a "
       "PureRelease or ConcentratedRelease of what it costs, or as NonPrivate."
     )
-  return _RELEASES[type(query)](query, relation, declared)
+  return (_RELEASES[type(query)](query, relation, declared),)
+
+
+def _joined(parts: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
+  """The pairs of several releases of one sample (Statement 1.8)."""
+  if any(part.family is NON_PRIVATE for part in parts):
+    return (DominatingPair(NON_PRIVATE, ()),)
+  others = [part for part in parts if part.family is not GAUSSIAN]
+  gaussians = [part for part in parts if part.family is GAUSSIAN]
+  if gaussians:
+    # 1/z^2 = sum_g 1/z_g^2, by `hypot`, which does not overflow on the way.
+    precision = math.hypot(*(inverse(part.parameters[1]) for part in gaussians))
+    others.insert(0, DominatingPair(GAUSSIAN, (1.0, inverse(precision))))
+  return tuple(others)
 
 
 @checked
@@ -225,41 +257,9 @@ def _stated(
   return analysis
 
 
-def _grouped_sums(query: GroupedSums, relation: Relation, declared: Relation) -> DominatingPair:
-  parts = [dominating_pair(part, relation, declared) for part in query.parts]
-  families = {part.family for part in parts}
-  if NON_PRIVATE in families:
-    return DominatingPair(NON_PRIVATE, ())
-  if families == {GAUSSIAN}:
-    # 1/z^2 = sum_g 1/z_g^2, by `hypot`, which does not overflow on the way.
-    return DominatingPair(
-      GAUSSIAN, (1.0, inverse(math.hypot(*(inverse(part.parameters[1]) for part in parts))))
-    )
-  if families <= {PURE, LAPLACE, RANDOMIZED_RESPONSE, NULL_RESPONSE}:
-    return DominatingPair(PURE, (sum(map(pure_epsilon, parts)),))
-  if families <= {CONCENTRATED, DISCRETE_GAUSSIAN, GAUSSIAN}:
-    return DominatingPair(CONCENTRATED, (sum(map(_rho, parts)),))
-  names = ", ".join(sorted(family.name for family in families))
-  raise ValueError(
-    "Expected grouped sums that are all Gaussian, all pure, or Gaussian and concentrated, got "
-    f"{names}; record the others as a PureRelease or ConcentratedRelease of that kind, or as "
-    "rounds of their own."
-  )
-
-
 def inverse(multiplier: float) -> float:
   """1 / multiplier, infinity at 0."""
   return 1 / multiplier if multiplier else math.inf
-
-
-def _rho(pair: DominatingPair) -> float:
-  """The rho of zero-concentrated differential privacy of a (discrete) Gaussian or such a pair."""
-  if pair.family is CONCENTRATED:
-    return pair.parameters[0]
-  if pair.family is DISCRETE_GAUSSIAN:
-    return concentrated_rho(pair.parameters)
-  precision = inverse(pair.parameters[1])
-  return precision * precision / 2  # a product overflows to infinity, a power raises
 
 
 def _real(number: int) -> float:
@@ -275,7 +275,6 @@ _RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
   PureRelease: _stated(PURE, "epsilon"),
   ConcentratedRelease: _stated(CONCENTRATED, "rho"),
   NonPrivate: lambda query, relation, declared: DominatingPair(NON_PRIVATE, ()),
-  GroupedSums: _grouped_sums,
   DistributedGaussianSum: _distributed_gaussian_sum,
   DiscreteGaussianSum: _discrete_gaussian_sum,
   SkellamSum: _skellam_sum,
@@ -312,7 +311,7 @@ def register_analysis(
       f"Expected the type of a query's event, got {event_type.__name__}; make it one by "
       "jdp.events.register."
     )
-  if event_type in _RELEASES:
+  if has_analysis(event_type):
     raise ValueError(
       f"Expected a query event without an analysis, got {event_type.__name__}; make it a new event."
     )
@@ -321,4 +320,4 @@ def register_analysis(
 
 def has_analysis(event_type: type) -> bool:
   """Whether ledgers that hold events of this type are accountable."""
-  return event_type in _RELEASES
+  return event_type in _RELEASES or event_type is GroupedSums

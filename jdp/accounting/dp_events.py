@@ -8,7 +8,7 @@ sensitivity once more. What it says of an export is an upper bound there.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import scipy
@@ -16,9 +16,15 @@ import scipy
 from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
-from jdp.accounting.composition import Composition, compose_rounds, events_of_type, events_seen
+from jdp.accounting.composition import (
+  Composition,
+  compose_rounds,
+  events_of_type,
+  events_seen,
+  stands_alone,
+)
 from jdp.accounting.correlated_runs import is_correlated
-from jdp.accounting.dominating_pairs import dominating_pair
+from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   CONCENTRATED,
@@ -33,6 +39,8 @@ from jdp.accounting.pair_families import (
   DominatingPair,
   concentrated_rho,
 )
+from jdp.accounting.sampled_pairs import POISSON, releases
+from jdp.accounting.turns import takes_turns
 from jdp.events import (
   BestOfRuns,
   ConcentratedRelease,
@@ -41,7 +49,6 @@ from jdp.events import (
   GroupedSums,
   LaplaceSum,
   LocalRelease,
-  MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
   QueryEvent,
@@ -79,10 +86,11 @@ def to_dp_event(
   """What one observer saw, under one relation, as a `dp_accounting.DpEvent`.
 
   Rounds keep their order, and equal ones in a row become a `SelfComposedDpEvent`. Grouped sums are
-  exported as the one Gaussian (or other release) that they are analysed as. Pure and local releases
+  exported as what they are analysed as: one Gaussian, or several releases. Pure and local releases
   are exported as randomised response of two values, of which every epsilon-DP mechanism is a
-  post-processing. Rounds by epochs, and those with correlated noise, have no `DpEvent`. They come
-  last, as the releases that their epochs or runs cost under the relation.
+  post-processing. Rounds by epochs or in turns, and those with correlated noise, have no
+  `DpEvent`. They come last, as the releases that their epochs, turns or runs cost under the
+  relation. A sample that the observer sees has none either, and counts as one of all records.
 
   Args:
     ledger: what was done.
@@ -109,28 +117,28 @@ def to_dp_event(
   dp = _dp_accounting()
   if not ledger.entries:
     return Export(dp.ComposedDpEvent([]), 0.0)
-  seen, chosen = events_seen(ledger, relation, observer)
-  releases = events_of_type(LocalRelease, seen)
+  seen, chosen, known = events_seen(ledger, relation, observer)
+  local = events_of_type(LocalRelease, seen)
   together = {
     e: n
     for e, n in events_of_type(Round, seen).items()
-    if isinstance(e.sampling, EPOCHS) or is_correlated(e.query)
+    if isinstance(e.sampling, EPOCHS) or takes_turns(e.sampling) or is_correlated(e.query)
   }
   parts = [
-    (_round(event, chosen, bool(releases)), count)
+    (_round(event, chosen, known), count)
     for event, count in ledger.entries
     if event in seen and isinstance(event, Round) and event not in together
   ]
-  parts += _counted(compose_rounds(together, chosen, sample_known=bool(releases)), chosen)
-  if releases:
+  parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)
+  if local:
     if (
-      guarantee := local_releases.total_guarantee(releases)
+      guarantee := local_releases.total_guarantee(local)
     ).delta > 0 or guarantee.relation is not chosen:
       raise ValueError(
         f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them "
         "out."
       )
-    parts += _counted(local_releases.compose_releases(releases), chosen)
+    parts += _counted(local_releases.compose_releases(local), chosen)
   overflow = sum(n * overflow_probability(e) for e, n in events_of_type(Round, seen).items())
   return Export(
     dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow
@@ -185,7 +193,7 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
     return _best_of_runs(event, relation, sample_known)
   # Called for its errors only: it refuses combinations that have no analysis.
   charged = amplified_pairs(event, relation, sample_known=sample_known)
-  inner = _release(dominating_pair(event.query, relation, event.relation), relation)
+  inner = _together(release_pairs(event.query, relation, event.relation), relation)
   sampling: Any = event.sampling
   if charged[0].family is TRUNCATED_GAUSSIAN:
     return dp.TruncatedSubsampledGaussianDpEvent(
@@ -196,7 +204,7 @@ def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
     )
   if isinstance(sampling, TruncatedPoissonSampling):
     return inner
-  if isinstance(sampling, MinSeparationSampling) or sample_known or not is_central(event.query):
+  if sample_known or not is_central(event.query):
     return inner
   if isinstance(sampling, FixedSizeSampling):
     whole = sampling.sample_size == sampling.population
@@ -214,10 +222,10 @@ def _best_of_runs(event: Round, relation: Relation, sample_known: bool) -> "DpEv
   """The event of the best of some runs, whose rounds have events of their own."""
   compose_rounds({event: 1}, relation, sample_known=sample_known)  # for its errors
   query: Any = event.query
-  if any(isinstance(e.sampling, EPOCHS) or is_correlated(e.query) for e in query.rounds):
+  if not all(map(stands_alone, query.rounds)):
     raise ValueError(
-      "Expected runs whose rounds are charged one by one, got epochs or correlated noise; leave "
-      "that event out."
+      "Expected runs whose rounds are charged one by one, got epochs, turns or correlated noise; "
+      "leave that event out."
     )
   dp = _dp_accounting()
   run = [
@@ -237,11 +245,23 @@ def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", in
 
 
 def _sampled(pair: DominatingPair, relation: Relation) -> "DpEvent":
-  """The event of a release, of a Poisson sample if the pair is one's."""
-  release = _release(pair, relation)
-  if pair.family is not GAUSSIAN or pair.parameters[0] == 1:
-    return release
-  return _dp_accounting().PoissonSampledDpEvent(float(pair.parameters[0]), release)
+  """The event of releases, of a Poisson sample if the pair is one's.
+
+  There is none of a sample that is seen: that is exported as if the record took part for certain.
+  """
+  (family, parameters), dp = pair, _dp_accounting()
+  if family.sample is not None:
+    inner = _together(releases(family.sample, parameters), relation)
+    sampled = family.sample.how == POISSON
+  else:
+    inner, sampled = _release(pair, relation), family is GAUSSIAN and parameters[0] < 1
+  return dp.PoissonSampledDpEvent(float(parameters[0]), inner) if sampled else inner
+
+
+def _together(pairs: Sequence[DominatingPair], relation: Relation) -> "DpEvent":
+  """The event of what one sample released."""
+  events = [_release(pair, relation) for pair in pairs]
+  return events[0] if len(events) == 1 else _dp_accounting().ComposedDpEvent(events)
 
 
 def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":

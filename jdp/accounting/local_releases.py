@@ -49,8 +49,8 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
     raise ValueError(
       "Expected a ledger with local releases, got none; ask `epsilon` what rounds cost."
     )
-  events, _ = events_seen(Ledger(entries), None, observer)
-  return total_guarantee(events_of_type(LocalRelease, events))
+  seen = events_seen(Ledger(entries), None, observer)
+  return total_guarantee(events_of_type(LocalRelease, seen.events))
 
 
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:

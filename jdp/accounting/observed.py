@@ -22,6 +22,7 @@ from jdp.accounting.composition import (
   seen_among,
   stands_alone,
 )
+from jdp.accounting.turns import is_capped
 from jdp.events import Event, LocalRelease, NonPrivate, Round
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
@@ -38,12 +39,14 @@ class Observed(NamedTuple):
     relation: under which they are.
     guarantee: of a unit's local releases together, by basic composition. None without any.
     releases: the pairs of a unit's local releases, apart from their deltas. None without any.
+    has_caps: whether `observed` has another bound with `capped`.
   """
 
   rounds: Composition
   relation: Relation
   guarantee: AnyGuarantee | None
   releases: Composition | None
+  has_caps: bool
 
   @property
   def joint(self) -> Composition:
@@ -110,27 +113,34 @@ def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | S
 
 
 def observed(
-  ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
+  ledger: Ledger,
+  relation: str | None,
+  observer: str | None,
+  *,
+  adaptive: bool = False,
+  capped: bool = False,
 ) -> Observed:
-  """What an observer saw; arguments and errors as for `composition.events_seen`.
+  """What an observer saw.
+
+  Arguments and errors are as for `composition.events_seen`, and `capped` as for `compose_rounds`.
 
   Raises:
     ValueError: also if an event has no analysis under the relation.
   """
-  events, chosen = seen_among(list(_items(ledger)), relation, observer, adaptive=adaptive)
+  events, chosen, known = seen_among(list(_items(ledger)), relation, observer, adaptive=adaptive)
   rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
   stretches = events_of_type(Stretch, events)
-  # An observer of a user's reports knows that the user is in the sample. Sampling then hides
-  # nobody.
-  known = bool(releases)
   parts = tuple(stretch.composed(chosen, sample_known=known) for stretch in stretches)
   alone = Composition({}, sum(part.overflow for part in parts), parts)
-  composed = compose_both(compose_rounds(rounds, chosen, sample_known=known), alone)
+  composed = compose_rounds(rounds, chosen, sample_known=known, capped=capped)
+  composed = compose_both(composed, alone)
+  has_caps = any(is_capped(event.sampling) for event in rounds)
   if not releases:
-    return Observed(composed, chosen, None, None)
+    return Observed(composed, chosen, None, None, has_caps)
   guarantee = local_releases.total_guarantee(releases)
   _check_local_relation(guarantee.relation, chosen, bool(rounds or stretches))
-  return Observed(composed, chosen, guarantee, local_releases.compose_releases(releases))
+  pairs = local_releases.compose_releases(releases)
+  return Observed(composed, chosen, guarantee, pairs, has_caps)
 
 
 def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:

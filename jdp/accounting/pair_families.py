@@ -30,12 +30,26 @@ class PairFamily(NamedTuple):
       where there is none.
     severity: parameters -> a number. Of two pairs, that with the larger number dominates the other
       (for every accountant). None: the family is not ordered.
+    sample: what was sampled, and how, if its pairs are those of `jdp.accounting.sampled_pairs`.
   """
 
   name: str
   rdp: Callable[[np.ndarray, np.ndarray], np.ndarray]
   max_loss: Callable[[np.ndarray], np.ndarray]
   severity: Callable[[tuple[float, ...]], float] | None
+  sample: "SampleOf | None" = None
+
+
+class SampleOf(NamedTuple):
+  """What a sample released of a record in it.
+
+  Attributes:
+    how: how the record came into the sample, and who knows.
+    parts: the families of the releases, each with the number of its parameters.
+  """
+
+  how: str
+  parts: tuple[tuple[PairFamily, int], ...]
 
 
 class DominatingPair(NamedTuple):
@@ -147,8 +161,3 @@ def concentrated_rho(parameters: Sequence[float]) -> float:
   l2, l1, stddev, shares, dim, _ = parameters
   most = 2.0**60  # beyond 2^53 rho is infinite
   return discrete_gaussian_rho(l2, l1, stddev, int(min(shares, most)), int(min(dim, most)))
-
-
-def pure_epsilon(pair: DominatingPair) -> float:
-  """The epsilon of pure differential privacy of one pair; infinite if it has none."""
-  return float(pair.family.max_loss(np.array([pair.parameters]))[0])

@@ -19,7 +19,8 @@ class PoissonSampling(EventBase):
       records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
       of it over rounds to delta.
     population: N, the public number of records. None in a plan that names none.
-    max_participations: A record that has taken part this often is passed over. None: no record is.
+    max_participations: A record that has taken part this often in the run is passed over. None: no
+      record is. Equal events of a ledger are of one run.
   """
 
   probability: float

@@ -25,6 +25,7 @@ from jdp.events import (
   PoissonSampling,
   RandomAllocation,
   Round,
+  SamplingEvent,
   ShuffledBatches,
 )
 from jdp.guarantees import Relation
@@ -367,9 +368,9 @@ def refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event,
 
 
 def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
-  """Refuses the entries of two runs whose local releases are capped.
+  """Refuses the entries of two runs whose local releases are capped, or whose rounds are.
 
-  Each cap is over its own run.
+  Each cap is over its own run. So are the turns of rounds without a position.
   """
   if all(
     any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries)
@@ -379,6 +380,32 @@ def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
       "Expected local releases with max_releases in one of two ledgers that are added, got them in "
       "both; state the cap over both runs (or None), or extend the first ledger if it is one run."
     )
+  shared = _capped_samplings(runs[0])
+  for entries in runs[1:]:
+    shared = shared and shared & _capped_samplings(entries)
+  if shared:
+    raise ValueError(
+      "Expected rounds with max_participations, or turns without a position, in one of two ledgers "
+      f"that are added, got {type(shared.pop()).__name__} in both; state the cap over both runs "
+      "(or None), or extend the first ledger if it is one run."
+    )
+
+
+def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent]:
+  """The samplings of which a record can be in some rounds of a run only, whichever run it is."""
+
+  def is_capped(sampling: SamplingEvent) -> bool:
+    if isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling):
+      return sampling.position is None
+    return isinstance(sampling, PoissonSampling) and sampling.max_participations is not None
+
+  return {
+    event.sampling
+    for event, _ in entries
+    if isinstance(event, Round)
+    and not isinstance(event.query, CorrelatedGaussianSum)  # whose index tells runs apart
+    and is_capped(event.sampling)
+  }
 
 
 def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:

@@ -143,7 +143,9 @@ SAMPLINGS = {
   TruncatedPoissonSampling: lambda rng: TruncatedPoissonSampling(
     probability(rng), min(whole(rng), 10**12), min(whole(rng), 10**12)
   ),
-  PoissonSampling: lambda rng: PoissonSampling(probability(rng), overflow(rng)),
+  PoissonSampling: lambda rng: PoissonSampling(
+    probability(rng), overflow(rng), max_participations=whole(rng) if rng.uniform() < 0.2 else None
+  ),
   FixedSizeSampling: lambda rng: FixedSizeSampling(*sorted((whole(rng), whole(rng)))),
   ShuffledBatches: lambda rng: ShuffledBatches(
     whole(rng), bool(rng.integers(2)), bool(rng.integers(2))
@@ -168,8 +170,7 @@ def query(rng):
   return list(QUERIES.values())[rng.integers(len(QUERIES))](rng)
 
 
-def event(rng, relation):
-  observer = Observer.SERVER
+def event(rng, relation, observer):
   if rng.uniform() < 0.1:
     guarantee = (
       PureDP(number(rng)),
@@ -177,14 +178,16 @@ def event(rng, relation):
       SeparatedDP(number(rng), number(rng)),
       PureDP(math.inf),
     )[rng.integers(4)]
-    return LocalRelease(guarantee.restate(unit="user"), (None, 1, 100)[rng.integers(3)])
+    guarantee = guarantee.restate(unit="user", observer=observer)
+    return LocalRelease(guarantee, (None, 1, 100)[rng.integers(3)])
   sampling = list(SAMPLINGS.values())[rng.integers(len(SAMPLINGS))](rng)
   return Round(sampling, query(rng), relation, observer=observer)
 
 
 def random_ledger(rng):
   relation = list(Relation)[rng.integers(3)]
-  entries = [(event(rng, relation), whole(rng)) for _ in range(rng.integers(1, 4))]
+  observer = list(Observer)[rng.integers(3)]
+  entries = [(event(rng, relation, observer), whole(rng)) for _ in range(rng.integers(1, 4))]
   return Ledger().extend(entries)
 
 

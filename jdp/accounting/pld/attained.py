@@ -5,9 +5,10 @@ of neighbouring data sets attains all of them together, in each direction: the r
 the most, the others nothing (or, to a sample of fixed size, the opposite).
 
 * Attained: Gaussian sums, and groups of them, under Poisson sampling (if it is truncated, not the
-  pair itself: `families`), fixed-size sampling or none;
-  Laplace sums, randomised response, and Gaussian sums with noise by their owners, where nothing is
-  sampled; releases without protection likewise. Discrete sums of integers, by records that move up
+  pair itself: `families`), fixed-size sampling or none; Laplace sums, and groups of both, under
+  Poisson sampling; these and randomised response of a sample that the observer sees; these,
+  Gaussian sums with noise by their owners, and releases without protection, where nothing is
+  sampled. Discrete sums of integers, by records that move up
   to four coordinates (`integer_noise`), where nothing is sampled; before any reduction modulo a
   number.
 * Randomised response of a null or absent record: whatever is released of it, some value differs
@@ -24,7 +25,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
+from jdp.accounting.amplification import inclusion
 from jdp.accounting.composition import Composition, compose_rounds
+from jdp.accounting.turns import is_capped
 from jdp.events import (
   DiscreteGaussianSum,
   DistributedGaussianSum,
@@ -42,43 +45,41 @@ from jdp.events import (
 )
 from jdp.guarantees import Relation
 
-_UNSAMPLED = (
-  NonPrivate,
-  LaplaceSum,
-  RandomizedResponse,
-  DistributedGaussianSum,
-  DiscreteGaussianSum,
-  SkellamSum,
-)
+_SUMS = (GaussianSum, LaplaceSum)
+_BY_OWNERS = (DistributedGaussianSum, DiscreteGaussianSum, SkellamSum)
 
 
-def attained_losses(rounds: Mapping[Round, int], relation: Relation) -> Composition:
+def attained_losses(
+  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool
+) -> Composition:
   """The losses of counted rounds that data sets attain, all rounds of a ledger without local
   releases; arguments as for `jdp.accounting.composition.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
   for event, count in rounds.items():
-    if _is_attained(event):
+    if _is_attained(event, sample_known):
       kept[_with_null(event)] += count
-  return compose_rounds(kept, relation)
+  return compose_rounds(kept, relation, sample_known=sample_known)
 
 
-def _is_attained(event: Round) -> bool:
+def _is_attained(event: Round, sample_known: bool) -> bool:
   query, sampling = event.query, event.sampling
-  if type(sampling) is PoissonSampling:
-    whole = sampling.probability == 1
-    if sampling.max_participations is not None:
-      return False
-  elif type(sampling) is FixedSizeSampling:
-    whole = sampling.sample_size == sampling.population
-  elif type(sampling) is TruncatedPoissonSampling:
-    whole = False
-  else:
+  kind = type(sampling)
+  if kind not in (PoissonSampling, FixedSizeSampling, TruncatedPoissonSampling):
+    return False
+  if is_capped(sampling):
     return False
   parts = query.parts if type(query) is GroupedSums else (query,)
-  if all(type(part) is GaussianSum for part in parts):
+  kinds = {type(part) for part in parts}
+  if kinds == {GaussianSum}:
     return True
-  return whole and type(query) in _UNSAMPLED and not getattr(query, "rounded", False)
+  if kind is not TruncatedPoissonSampling and inclusion(sampling) == 1:
+    rounded = any(getattr(part, "rounded", False) for part in parts)
+    allowed = {*_SUMS, *_BY_OWNERS, NonPrivate}
+    return not rounded and (kinds <= allowed or type(query) is RandomizedResponse)
+  if sample_known:
+    return kinds <= {*_SUMS} or type(query) is RandomizedResponse
+  return kind is PoissonSampling and kinds <= {*_SUMS}
 
 
 def _with_null(event: Round) -> Round:

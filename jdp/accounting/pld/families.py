@@ -22,11 +22,18 @@ from jdp.accounting.pair_families import (
   TRUNCATED_GAUSSIAN,
   PairFamily,
 )
-from jdp.accounting.pld import group_gaussian, integer_noise, pairs, random_allocation
+from jdp.accounting.pld import (
+  group_gaussian,
+  integer_noise,
+  pairs,
+  random_allocation,
+  sampled,
+)
 from jdp.accounting.pld.integer_noise import Charge, IntegerNoise
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.plan import Term
 from jdp.accounting.renyi import closed_forms
+from jdp.accounting.sampled_pairs import KNOWN, releases
 
 _LARGEST = 600.0  # of a pure release's epsilon
 _LEAST_MULTIPLIER = 1e-3
@@ -63,7 +70,7 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
       if unknown.any():
         others[family] = parameters[unknown], counts[unknown]
       continue
-    if family not in _PAIRS:
+    if not _has_pairs(family):
       others[family] = parameters, counts
       continue
     if family is ALLOCATED_GAUSSIAN:
@@ -73,13 +80,15 @@ def terms(composed: Composition, *, removed: bool, attained: bool = False) -> li
         precision += count / row[1] / row[1]
       elif not is_free(family, row):
         named, numbers = _of_data_sets(family, row) if attained else (family, row)
-        if not _is_tame(named, numbers):
+        pair = _pair(named, numbers, removed, attained) if _is_tame(named, numbers) else None
+        if pair is None:
           return None
-        result.append(Term(_pair(named, numbers, removed), count))
+        result.append(Term(pair, count))
   if precision:
     if not _is_tame(GAUSSIAN, (1.0, precision**-0.5)):
       return None
-    result.append(Term(_pair(GAUSSIAN, (1.0, precision**-0.5), removed), 1))
+    pair = _pair(GAUSSIAN, (1.0, precision**-0.5), removed, attained)
+    result.append(Term(pair, 1))
   if margin > 1:
     return None
   if margin:
@@ -110,7 +119,7 @@ def is_symmetric(composed: Composition, *, attained: bool) -> bool:
   """Whether both directions cost the same."""
   directed = {TRUNCATED_GAUSSIAN, GROUP_GAUSSIAN, NULL_RESPONSE}
   directed |= {FIXED_SIZE_GAUSSIAN} if attained else set()
-  if directed & composed.groups.keys():
+  if any(family in directed or _is_directed(family) for family in composed.groups):
     return False
   return all(
     _is_whole(family, row) or is_free(family, row)
@@ -127,8 +136,25 @@ def _is_whole(family, row):
   return family is GAUSSIAN and row[0] == 1
 
 
+def _is_directed(family: PairFamily) -> bool:
+  """Whether a sample's two directions differ: of a known one, those of what was released."""
+  if family.sample is None:
+    return False
+  return family.sample.how != KNOWN or any(part is NULL_RESPONSE for part, _ in family.sample.parts)
+
+
+def _has_pairs(family: PairFamily) -> bool:
+  """Whether more than Renyi divergences is known."""
+  parts = [family] if family.sample is None else [part for part, _ in family.sample.parts]
+  return all(part in _PAIRS for part in parts)
+
+
 def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
   """Whether a loss is always zero."""
+  if family.sample is not None:
+    return row[0] == 0 or all(is_free(*pair) for pair in releases(family.sample, row))
+  if family is GAUSSIAN and row[1] == math.inf:
+    return True
   if family in (RANDOMIZED_RESPONSE, NULL_RESPONSE):
     return row[0] == 1
   return family is not NON_PRIVATE and row[0] == 0
@@ -136,20 +162,31 @@ def is_free(family: PairFamily, row: tuple[float, ...]) -> bool:
 
 def is_unbounded(family: PairFamily, row: tuple[float, ...]) -> bool:
   """Whether a release hides nothing."""
+  if family.sample is not None:
+    return row[0] > 0 and any(is_unbounded(*pair) for pair in releases(family.sample, row))
   if family in _NOISED:
     return row[0] > 0 and row[1] == 0
   return family is NON_PRIVATE
 
 
 def _is_tame(family, row):
+  if family.sample is not None:
+    return row[0] >= 1e-300 and all(_is_tame(*pair) for pair in releases(family.sample, row))
   if family in _NOISED:
     return row[0] >= 1e-300 and row[1] >= _LEAST_MULTIPLIER
   return bool(family.max_loss(np.array([row]))[0] <= _LARGEST)
 
 
 @functools.lru_cache(maxsize=256)
-def _pair(family, row, removed):
-  return _PAIRS[family](*row, removed=removed)
+def _pair(family, row, removed, attained):
+  """The pair; None if a sample's losses are too large."""
+  if family.sample is None:
+    return _PAIRS[family](*row, removed=removed)
+  shown = [
+    [_pair(*pair, side, attained) for pair in releases(family.sample, row) if not is_free(*pair)]
+    for side in (True, False)
+  ]
+  return sampled.sampled(family.sample.how, row[0], shown, removed=removed, below=attained)
 
 
 @functools.lru_cache(maxsize=64)

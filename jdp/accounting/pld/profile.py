@@ -13,6 +13,7 @@ from jdp.accounting.pld.plan import Plan, Term, plan
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
+_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
 
 
@@ -144,6 +145,11 @@ def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:
 
 def _upper_delta(terms: list[Term], tolerance: float, epsilon: float) -> float:
   chosen = plan(terms, tolerance, epsilon=epsilon)
+  # A larger epsilon than all losses has no plan; delta is at most that at a smaller one.
+  largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
+  if chosen is None and 1.01 * largest < min(epsilon, _LARGEST):
+    epsilon = max(1.01 * largest, 0.0)
+    chosen = plan(terms, tolerance, epsilon=epsilon)
   if chosen is None:
     return math.inf
   bound = bounds.upper(_composition(terms, chosen, discretise.upper)).delta(epsilon)

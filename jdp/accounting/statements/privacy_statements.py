@@ -124,7 +124,7 @@ def _stated(
   scope: dict[str, Any] = {"relation": relation, "observer": observer}
   try:
     spent = epsilon(ledger, delta, accountant=accountant, **scope)
-    seen, chosen = seen_among(own, relation, observer, adaptive=False)
+    seen, chosen, _ = seen_among(own, relation, observer, adaptive=False)
     if spent < math.inf:
       unit = next(iter(seen)).unit
       guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)

@@ -12,7 +12,6 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 from hypothesis import strategies as st
 
-from jdp.accounting import pair_families
 from jdp.accounting.pair_families import (
   CONCENTRATED,
   FIXED_SIZE_GAUSSIAN,
@@ -218,14 +217,3 @@ def test_matches_dp_accounting(epsilon):
     + closed_forms.concentrated(np.array([0.01]), ORDERS)
   )
   np.testing.assert_allclose(ours[0], accountant._rdp, rtol=1e-8)
-
-
-def test_pure_epsilon_of_a_loss():
-  assert pair_families.pure_epsilon(
-    pair_families.DominatingPair(RANDOMIZED_RESPONSE, (0.5, 2.0))
-  ) == math.log(3)
-  assert pair_families.pure_epsilon(pair_families.DominatingPair(LAPLACE, (0.7,))) == 0.7
-  assert (
-    pair_families.pure_epsilon(pair_families.DominatingPair(pair_families.GAUSSIAN, (0.5, 1.0)))
-    == math.inf
-  )

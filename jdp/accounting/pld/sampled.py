@@ -1,0 +1,156 @@
+"""Loss distributions of `jdp.accounting.sampled_pairs`: of all releases of one sample.
+
+The releases' own losses are composed first, each replaced by a measure on one fine lattice
+(`discretise`), by sums of products of non-negative masses, so that rounding errors are relative.
+The result dominates the composition (or is dominated by it). With atoms of loss s, mass p under P
+and p e^-s under Q, its hockey stick H gives that of the sample, and one that is larger gives a
+larger one:
+
+* removal, (1-q) Q + q P against Q: c -> q H((c - 1 + q) / q). So an atom moves to log(1 - q + q
+  e^s) and has the Q-mass that it had. What Q has and P has not is at log(1 - q), an infinite loss
+  has q times its P-mass.
+* addition, Q against (1-q) Q + q P: here s = log dQ/dP under Q. An atom moves to -log(1 - q + q
+  e^-s) and keeps its mass; an infinite loss becomes -log(1 - q).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld.discretise import Lattice, Masses
+from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.renyi.poisson_gaussian import log_mixture
+from jdp.accounting.sampled_pairs import KNOWN, POISSON
+
+_LARGEST = 600.0  # a loss whose exponential is safely a float64
+_FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points
+_LOG_BELOW, _LOG_ABOVE = math.log(1e-20), math.log(1e-40)  # Q-mass and P-mass outside of it
+_MASS_ERROR = 1e-11  # relative, of sums of at most `_MOST` products and of their sums
+_SKETCH = 500  # atoms
+
+
+class _Atoms(NamedTuple):
+  """A measure: losses [N], increasing, their P-masses [N], and the P-mass of an infinite loss."""
+
+  losses: np.ndarray
+  p: np.ndarray
+  infinite: float
+
+
+def sampled(
+  how: str, q: float, released: Sequence[Sequence[Pair]], *, removed: bool, below: bool
+) -> Pair | None:
+  """The pair of a record in a sample; None if losses are too large.
+
+  Args:
+    how: of `jdp.accounting.sampled_pairs`.
+    q: the probability that the record is in it, in (0, 1).
+    released: what a record in the sample is charged, for a removal and for an addition.
+    removed: the direction.
+    below: whether the pair must be dominated by the true one, rather than dominate it.
+  """
+  of_removal, of_addition = released
+  if how == KNOWN:
+    parts = of_removal if removed else of_addition
+    whole = parts[0] if len(parts) == 1 else _as_pair(_composed(parts, below))
+    nothing = pairs.atoms(np.zeros(1), np.ones(1))
+    return None if whole is None else pairs.mixture(((1 - q, nothing), (q, whole)))
+  removal = _removal(q, _composed(of_removal, below), below)
+  if how == POISSON and removed:
+    return _as_pair(removal)
+  addition = _addition(q, _composed(of_addition, below), below)
+  return _as_pair(addition if how == POISSON else _both_halves(removal, addition))
+
+
+def _composed(parts: Sequence[Pair], below: bool) -> _Atoms | None:
+  """The composition of pairs as atoms, at least or at most; None if losses are too large."""
+  ends = [_likely(pair) for pair in parts]
+  width = math.hypot(*(high - low for low, high in ends))
+  if not sum(max(-low, high) for low, high in ends) < _LARGEST:
+    return None
+  spacing = width / min(max(width / _FINE, _FEWEST), _MOST)
+  measure: Callable[[Pair, Lattice], Masses] = discretise.lower if below else discretise.upper
+  first, offset, p, infinite = 0, 0.0, np.ones(1), 0.0
+  for pair, (low, high) in zip(parts, ends, strict=True):
+    lattice = Lattice(0.0, spacing, math.floor(low / spacing) - 2, math.ceil(high / spacing) + 2)
+    one = measure(pair, lattice)
+    total, added = float(p.sum()), float(one.p.sum())
+    infinite = infinite * (added + one.infinite) + one.infinite * total
+    p = np.convolve(p, one.p)
+    first, offset = first + lattice.first, offset + one.lattice.offset
+  losses = offset + spacing * (first + np.arange(len(p)))
+  side = -1 if below else 1
+  losses = losses + side * 8 * UNIT * len(parts) * (1 + np.abs(losses))
+  return _Atoms(losses, p * (1 + side * len(parts) * _MASS_ERROR), infinite * (1 + _MASS_ERROR))
+
+
+def _likely(pair: Pair) -> tuple[float, float]:
+  """The losses between which a pair has all but a tiny part: Q-mass below, P-mass above."""
+  with np.errstate(divide="ignore"):
+    under = np.log(np.cumsum(np.exp(pair.log_p - pair.losses)))
+    over = np.log(np.cumsum(np.exp(pair.log_p)[::-1])[::-1])
+  inside = (under > _LOG_BELOW) & (over > _LOG_ABOVE)
+  found = pair.losses[inside]
+  return float(found[0]), float(found[-1])
+
+
+def _removal(q: float, whole: _Atoms | None, below: bool) -> _Atoms | None:
+  if whole is None:
+    return None
+  losses, p, infinite = whole
+  if not below:  # what Q has and P has not, at a loss that is above its own
+    rest = max(0.0, 1.0 - float(np.sum(p * np.exp(-losses))))
+    least = float(losses[0]) - 40
+    losses, p = np.append(least, losses), np.append(rest * math.exp(least), p)
+  mixed = (1 - q) * p * np.exp(-losses) + q * p
+  return _moved(log_mixture(q, losses), mixed, q * infinite, below)
+
+
+def _addition(q: float, whole: _Atoms | None, below: bool) -> _Atoms | None:
+  if whole is None:
+    return None
+  losses, p, infinite = whole
+  moved = -log_mixture(q, -losses)
+  return _moved(np.append(moved, -math.log1p(-q)), np.append(p, infinite), 0.0, below)
+
+
+def _moved(losses: np.ndarray, p: np.ndarray, infinite: float, below: bool) -> _Atoms:
+  """The atoms, on the safe side of rounding errors."""
+  side = -1 if below else 1
+  losses = losses + side * 16 * UNIT * (1 + np.abs(losses))
+  return _Atoms(losses, p * (1 + side * 16 * UNIT), infinite * (1 + 16 * UNIT))
+
+
+def _both_halves(removal: _Atoms | None, addition: _Atoms | None) -> _Atoms | None:
+  """The losses above 0 of a removal and those below of an addition; the rest is at 0.
+
+  Between 0 and 1 the stick falls as a line does but for the losses below 0. It is above that of the
+  addition there if it is at both ends.
+  """
+  if removal is None or addition is None:
+    return None
+  up, down = removal.losses > 0, addition.losses < 0
+  above, left_out = removal.p[up], addition.p[~down]
+  gain = float(np.sum(above * -np.expm1(-removal.losses[up]))) + removal.infinite
+  needed = float(np.sum(left_out * -np.expm1(-addition.losses[~down]))) + addition.infinite
+  infinite = removal.infinite + max(0.0, needed - gain)
+  mass = float(above.sum()) + infinite
+  rest = max(0.0, float(left_out.sum()) + addition.infinite - mass)
+  losses = np.concatenate([addition.losses[down], [0.0], removal.losses[up]])
+  return _Atoms(losses, np.concatenate([addition.p[down], [rest], above]), infinite)
+
+
+def _as_pair(found: _Atoms | None) -> Pair | None:
+  """The pair of atoms so dense that few of them make a sketch."""
+  if found is None:
+    return None
+  whole = pairs.atoms(np.append(found.losses, np.inf), np.append(found.p, found.infinite))
+  size = -(-len(whole.losses) // _SKETCH)
+  starts = np.arange(0, len(whole.losses), size)
+  p = np.exp(whole.log_p)
+  mass = np.maximum(np.add.reduceat(p, starts), 1e-300)
+  losses = np.add.reduceat(p * whole.losses, starts) / mass
+  return Pair(losses, np.log(mass), whole.cells)

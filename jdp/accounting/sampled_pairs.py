@@ -1,0 +1,151 @@
+"""Dominating pairs of all that one sample released about a record that is in it by chance.
+
+Let (P, Q) be the pair of all releases of one sample together, of a record that takes part for
+certain, and q the probability that it does. Q is also what a record that sits out shows. The pairs
+of a sampled record are those of Statements 2.1, 2.3 and 2.8 in `docs/theory/amplification.md`:
+
+* `POISSON`: (1 - q) Q + q P against Q for a removal, the reverse for an addition. Of several
+  releases it is not the composition of a pair for each: they share one coin.
+* `FIXED_SIZE`: with losses above 0 as of that removal, and below 0 as of that addition.
+* `KNOWN`: the observer sees who takes part. A coin of probability q is shown, and with it what
+  (P, Q) shows, or nothing.
+
+Parameters are q and those of the releases, one after another. Divergences are exact at whole orders
+of `KNOWN` and `POISSON`. In between, (a - 1) times the divergence of order a lies below its chord.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jdp.accounting.pair_families import (
+  GAUSSIAN,
+  LAPLACE,
+  NULL_RESPONSE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  DominatingPair,
+  PairFamily,
+  SampleOf,
+)
+from jdp.accounting.renyi import closed_forms
+from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
+from jdp.accounting.renyi.poisson_gaussian import log_mixture
+
+KNOWN, POISSON, FIXED_SIZE = "a known sample", "a Poisson sample", "a fixed-size sample"
+
+SUMS = frozenset({GAUSSIAN, LAPLACE})
+"""Families of sums, to which a null record contributes what an absent one does."""
+
+HIDDEN = SUMS | {PURE, RANDOMIZED_RESPONSE, NULL_RESPONSE}
+"""Families of releases that may be in a sample which hides who is in it."""
+
+# The bound of the whole stands where a sum has too many terms, or too large ones.
+_MAX_ORDER, _LARGEST = 2**14, 1e290
+
+
+def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> DominatingPair:
+  """The pair of a record that is in the sample with probability q.
+
+  Args:
+    how: `KNOWN`, `POISSON` or `FIXED_SIZE`.
+    q: in [0, 1].
+    released: what a record in the sample is charged. If the sample hides it, of `HIDDEN`.
+  """
+  released = sorted(released, key=lambda pair: (pair.family.name, pair.parameters))
+  parts = tuple((pair.family, len(pair.parameters)) for pair in released)
+  parameters = (parameter for pair in released for parameter in pair.parameters)
+  return DominatingPair(_family(how, parts), (q, *parameters))
+
+
+def releases(sample: SampleOf, row: Sequence[float]) -> list[DominatingPair]:
+  """The pairs of what was released of a record in the sample, from the parameters of one pair."""
+  found, start = [], 1
+  for family, number in sample.parts:
+    found.append(DominatingPair(family, tuple(row[start : start + number])))
+    start += number
+  return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _family(how: str, parts: tuple[tuple[PairFamily, int], ...]) -> PairFamily:
+  """The family of samples of such releases."""
+  starts = np.cumsum([1, *(number for _, number in parts)])
+  columns = [slice(*ends) for ends in itertools.pairwise(starts.tolist())]
+
+  def total(parameters: np.ndarray, shape: tuple[int, ...], cost: Callable) -> np.ndarray:
+    costs = (cost(part, parameters[:, at]) for (part, _), at in zip(parts, columns, strict=True))
+    return sum(costs, start=np.zeros((len(parameters), *shape)))
+
+  def whole_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    return total(parameters, orders.shape, lambda part, own: part.rdp(own, orders))
+
+  def max_loss(parameters: np.ndarray) -> np.ndarray:
+    q, whole = parameters[:, 0], total(parameters, (), lambda part, own: part.max_loss(own))
+    return np.where(q > 0, whole if how == KNOWN else _log_mixture(q, whole), 0.0)
+
+  def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    q, whole = parameters[:, 0], whole_rdp(parameters, orders)
+    if how == KNOWN:
+      found = _log_mixture(q[:, None], (orders - 1) * whole) / (orders - 1)
+    else:
+      inner = functools.partial(whole_rdp, parameters)
+      found = np.minimum(whole, _hidden_rdp(q, inner, orders, 2.0 if how == FIXED_SIZE else 1.0))
+      found = np.minimum(found, closed_forms.pure(max_loss(parameters), orders))
+    free = (q[:, None] == 0) | (whole == 0)
+    return np.where(free, 0.0, np.maximum(found, np.finfo(float).tiny))  # NaN stays
+
+  severity = None
+  if len(parts) == 1 and (of_part := parts[0][0].severity):
+
+    def severity(parameters: tuple[float, ...]) -> float:
+      return of_part(parameters[1:])  # asked only at one q
+
+  names = " and ".join(family.name for family, _ in parts)
+  return PairFamily(f"{names} of {how}", rdp, max_loss, severity, SampleOf(how, parts))
+
+
+def _hidden_rdp(q, inner, orders, factor):
+  """The divergences [E, A] of samples that hide who is in them.
+
+  With R = dP/dQ, E_Q (1 - q + q R)^a = 1 + sum_{k=2}^a C(a, k) (1-q)^(a-k) q^k (E_Q R^k - 1), and
+  E_Q R^k is known by the divergence of order k (Statement 2.10). A sample of fixed size has at most
+  twice that sum.
+
+  Args:
+    q: [E].
+    inner: orders [A] -> divergences [E, A] of what was released.
+    orders: [A].
+    factor: of the sum.
+  """
+  low, high = np.floor(orders), np.ceil(orders)
+  whole = np.unique(np.concatenate([low, high]))
+  whole = whole[whole >= 2]
+  at_whole = np.full((len(q), len(whole)), math.inf)
+  within = whole <= _MAX_ORDER
+  if within.any():
+    ks = np.arange(2, int(whole[within][-1]) + 1)
+    gains = log_expm1((ks - 1) * inner(ks.astype(float)))
+    rows = np.flatnonzero((q > 0) & (q < 1) & (gains.max(axis=1) < _LARGEST))
+    excess = log_binomial_sum(
+      np.log(q[rows]),
+      np.log1p(-q[rows]),
+      lambda some, k: gains[rows[some], : len(k)],
+      whole[within],
+    )
+    at_whole[np.ix_(rows, np.flatnonzero(within))] = np.logaddexp(0.0, math.log(factor) + excess)
+  at_whole = np.concatenate([np.zeros((len(q), 1)), at_whole], axis=1)  # at order 1
+  whole, share = np.concatenate([[1.0], whole]), orders - low
+  below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
+  with np.errstate(invalid="ignore"):
+    chord = np.where(share > 0, (1 - share) * below + share * above, below)
+  return chord / (orders - 1)
+
+
+def _log_mixture(q: np.ndarray, u: np.ndarray) -> np.ndarray:
+  """log(1 - q + q e^u), with the right values at q = 0 and q = 1 too."""
+  with np.errstate(all="ignore"):
+    return np.where(q == 0, 0.0, np.where(q == 1, u, log_mixture(q, u)))
