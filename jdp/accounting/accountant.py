@@ -77,7 +77,8 @@ def epsilon(
     observer: server, clients or model. None: the ledger's only one.
 
   Returns:
-    The bound. It is 0 for an empty ledger, and infinity if no bound holds.
+    The bound. It is 0 for an empty ledger, and infinity if no bound holds
+    (`jdp.accounting.why_unbounded`).
 
   Raises:
     ValueError: if an argument is invalid or names an observer who saw nothing. Also if None leaves

@@ -17,8 +17,8 @@ from typing import Any
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
-from jdp.events import Round
-from jdp.events.whole_runs import overflow_probability
+from jdp.accounting.observed import observed
+from jdp.accounting.statements.unbounded import outgrown_slots, why_unbounded
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -251,7 +251,7 @@ def _largest(
       raise ValueError(
         f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
         f"prove at delta={delta}, got {target_epsilon}, which no {what} meets"
-        f"{_cause(plan(math.exp(low)))}; raise one of the two."
+        f"{_cause(plan(math.exp(low)), delta, accounting)}; raise one of the two."
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
@@ -282,26 +282,19 @@ def _check_reached(
     epsilon(plan(beyond), delta, **accounting)
   ):
     return
-  if cause := _cause(plan(best)):
+  scope = accounting.get("relation"), accounting.get("observer")
+  if overflow := observed(plan(beyond), *scope).rounds.overflow:
     raise ValueError(
       f"Expected a target_epsilon of at most {rounded_up(reached, 4)} at delta={delta}, got "
-      f"{target_epsilon}{cause}. No larger epsilon covers that; give the sampler a larger "
-      "capacity, or choose a smaller target."
+      f"{target_epsilon}: {outgrown_slots(overflow, delta)}; give the sampler a larger capacity, "
+      "or choose a smaller target."
     )
 
 
-def _cause(ledger: Ledger) -> str:
-  """Words for the share of delta that no noise changes, if there is one."""
-  overflow = sum(
-    count * overflow_probability(event)
-    for event, count in ledger.entries
-    if isinstance(event, Round)
-  )
-  return (
-    f": samples outgrow their slots with a probability of {rounded_up(overflow, 3)}"
-    if overflow
-    else ""
-  )
+def _cause(ledger: Ledger, delta: float, accounting: dict[str, Any]) -> str:
+  """Why a plan has no epsilon, for the end of a clause. Empty if it has one."""
+  why = why_unbounded(ledger, delta, **accounting)
+  return why and f": {why}"
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -366,7 +359,7 @@ def _largest_whole(
   if value(1) > target_epsilon:
     raise ValueError(
       f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, "
-      f"but one costs {rounded_up(value(1))}{_cause(plan(1))}; raise one of the two, or the noise."
+      f"but one costs {rounded_up(value(1))}{_cause(plan(1), delta, accounting)}; raise one of the two, or the noise."
     )
   high = 1
   while high < maximum and value(high) <= target_epsilon:

@@ -55,7 +55,7 @@ def random_allocation(
     num_batches: t, the rounds of an epoch, public, below 2^31.
     participations: k in [1, t].
     capacity: slots of a sample. Default: the least number that a round's members outgrow with a
-      probability below 1e-12.
+      probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with an `AllocationState`.
@@ -65,7 +65,7 @@ def random_allocation(
 
   >>> sampler = random_allocation(60_000, 300, 3)
   >>> sampler.capacity, sampler.expected_size
-  (779, 600.0)
+  (916, 600.0)
   """
   check_population(population)
   _validate.in_range(1, 2**31 - 1, num_batches=num_batches)

@@ -18,7 +18,9 @@ from jdp.random.words import words
 
 T = TypeVar("T")
 
-_NEGLIGIBLE = 1e-12
+# In a round. With 10^6 rounds and epsilon = 20, where accounting multiplies it by 1 + e^20, it adds
+# up to less than a millionth of delta = 1e-12.
+_NEGLIGIBLE = 1e-33
 _BLOCK = 128  # records searched at a time for the members of a small sample
 
 
@@ -144,9 +146,10 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
 
 
 def least_capacity(population: int, probability: float) -> int:
-  """The least number of slots that a sample outgrows with probability below 1e-12.
+  """The least number of slots that a sample outgrows with probability below 1e-33.
 
-  The sample has Bin(population, probability) members.
+  The sample has Bin(population, probability) members. No plan notices so small a probability: it
+  takes less than a millionth of any delta >= 1e-12, for up to 10^6 rounds and epsilon <= 20.
   """
   overflows = partial(overflow_probability, population, probability)
   return bisect.bisect_left(

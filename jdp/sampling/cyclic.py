@@ -151,7 +151,7 @@ def cyclic_poisson(
     groups: as for `min_separation`.
     shuffle_key: as for `min_separation`.
     capacity: slots of a sample. Default: the least number that a sample of the largest group
-      outgrows with a probability below 1e-12.
+      outgrows with a probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with a `CyclicState`.
@@ -161,7 +161,7 @@ def cyclic_poisson(
 
   >>> sampler = cyclic_poisson(60_000, 10, 0.1)
   >>> sampler.capacity, sampler.expected_size
-  (770, 600.0)
+  (898, 600.0)
   """
   _validate.probability(probability=probability)
   _validate.positive(probability=probability)

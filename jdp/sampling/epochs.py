@@ -125,7 +125,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
     population: N, a public constant below 2^31.
     num_batches: rounds of an epoch, public, below 2^31.
     capacity: slots of a sample. Default: the least number that a round's members outgrow with a
-      probability below 1e-12.
+      probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with an `EpochState`. Its assignment holds the round that each record picked, int32
@@ -136,7 +136,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
 
   >>> sampler = balls_in_bins(60_000, 100)
   >>> sampler.capacity, sampler.expected_size
-  (779, 600.0)
+  (916, 600.0)
   """
   check_population(population)
   _validate.integer(1, num_batches=num_batches)

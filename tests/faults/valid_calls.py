@@ -643,6 +643,11 @@ BY_FUNCTION = {
     "move": np.ones((5, 3)),
     "other_move": np.zeros((5, 3)),
   },
+  "jdp.accounting.why_unbounded": {
+    "accountant": "rdp",
+    "relation": "add_remove",
+    "observer": "model",
+  },
   "jdp.accounting.would_exceed": {
     "events": events.Round(events.PoissonSampling(0.1), events.GaussianSum(1.0, 1.0)),
     "max_epsilon": 1.0,
