@@ -49,6 +49,7 @@ from jdp.accounting.statements.trade_off_curves import (
   attacker_gain,
   trade_off,
 )
+from jdp.accounting.statements.unbounded import unbounded_reason
 
 __all__ = [
   "FALSE_POSITIVE_RATES",
@@ -87,5 +88,6 @@ __all__ = [
   "shuffled_epsilon",
   "to_dp_event",
   "trade_off",
+  "unbounded_reason",
   "would_exceed",
 ]

@@ -7,6 +7,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, epsilon_interval
 from jdp.accounting.composition import seen_among
+from jdp.accounting.statements.unbounded import unbounded_reason
 from jdp.events import Round
 from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
@@ -130,7 +131,7 @@ def _stated(
       guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)
       interval = epsilon_interval(ledger, delta, **scope)
     else:
-      reason = f"no finite epsilon holds at delta = {rounded_up(delta)}."
+      reason = unbounded_reason(ledger, delta, accountant=accountant, **scope)
   except ValueError as refusal:
     reason = str(refusal)
   return PrivacyStatement(
