@@ -227,23 +227,21 @@ def _profile(
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
+  seen = observed(ledger, relation, observer)
+  profile = profile_of(seen, accountant, tolerance)
+  if seen.has_caps:
+    other = observed(ledger, relation, observer, capped=True)
+    profile = smaller(profile, profile_of(other, accountant, tolerance))
+  return profile
+
+
+def profile_of(seen: Observed, accountant: str, tolerance: float | None = None) -> PrivacyProfile:
+  """The profile of what was seen, sample overflows included."""
   analysis = (
     _ACCOUNTANTS[accountant]
     if tolerance is None
     else functools.partial(_pld_profile, tolerance=tolerance)
   )
-  seen = observed(ledger, relation, observer)
-  profile = _observed_profile(seen, accountant, analysis)
-  if seen.has_caps:
-    other = observed(ledger, relation, observer, capped=True)
-    profile = smaller(profile, _observed_profile(other, accountant, analysis))
-  return profile
-
-
-def _observed_profile(
-  seen: Observed, accountant: str, analysis: Callable[[Composition], PrivacyProfile]
-) -> PrivacyProfile:
-  """The profile of what was seen, sample overflows included."""
   profile = _composed_profile(seen.rounds, analysis)
   if seen.guarantee is not None:
     # Two bounds of the same run: the parts added by basic composition, and all composed jointly.

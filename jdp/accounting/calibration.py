@@ -18,7 +18,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
 from jdp.accounting.observed import observed
-from jdp.accounting.statements.unbounded import outgrown_slots, why_unbounded
+from jdp.accounting.statements.unbounded import why_unbounded
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -250,8 +250,8 @@ def _largest(
     if low < -_LIMIT:
       raise ValueError(
         f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
-        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets"
-        f"{_cause(plan(math.exp(low)), delta, accounting)}; raise one of the two."
+        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets; "
+        f"raise one of the two.{_cause(plan(math.exp(low)), delta, accounting)}"
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
@@ -283,18 +283,17 @@ def _check_reached(
   ):
     return
   scope = accounting.get("relation"), accounting.get("observer")
-  if overflow := observed(plan(beyond), *scope).rounds.overflow:
+  if observed(plan(beyond), *scope).rounds.overflow:
     raise ValueError(
       f"Expected a target_epsilon of at most {rounded_up(reached, 4)} at delta={delta}, got "
-      f"{target_epsilon}: {outgrown_slots(overflow, delta)}; give the sampler a larger capacity, "
-      "or choose a smaller target."
+      f"{target_epsilon}; choose a smaller target.{_cause(plan(beyond), delta, accounting)}"
     )
 
 
 def _cause(ledger: Ledger, delta: float, accounting: dict[str, Any]) -> str:
-  """Why a plan has no epsilon, for the end of a clause. Empty if it has one."""
+  """Why a plan has no epsilon, as a further sentence. Empty if it has one."""
   why = why_unbounded(ledger, delta, **accounting)
-  return why and f": {why}"
+  return why and f" {why}"
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -359,7 +358,8 @@ def _largest_whole(
   if value(1) > target_epsilon:
     raise ValueError(
       f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, "
-      f"but one costs {rounded_up(value(1))}{_cause(plan(1), delta, accounting)}; raise one of the two, or the noise."
+      f"but one costs {rounded_up(value(1))}; raise one of the two, or the noise."
+      f"{_cause(plan(1), delta, accounting)}"
     )
   high = 1
   while high < maximum and value(high) <= target_epsilon:

@@ -203,7 +203,7 @@ CALIBRATIONS = {
 def test_a_target_that_overflows_do_not_let_a_plan_reach_is_refused(calibrate, plan):
   with pytest.raises(
     ValueError,
-    match=r"target_epsilon of at most 1\d\.?\d* at delta=0\.001, got 100\.0: .* a larger capacity",
+    match=r"target_epsilon of at most 1\d\.?\d* at delta=0\.001, got 100\.0; .* a larger capacity",
   ) as refused:
     calibrate(100.0, 1e-3, plan)
   most = float(str(refused.value).split()[6])

@@ -7,4 +7,5 @@
 | groups of records | `group_privacy` |
 | the best of a random number of runs | `private_selection` |
 | what an attacker gains | `trade_off_curves` |
+| why there is no finite epsilon | `unbounded` |
 """

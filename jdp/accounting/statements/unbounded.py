@@ -1,11 +1,17 @@
-"""Why a ledger has no epsilon."""
+"""Why a ledger has no finite epsilon."""
 
+import dataclasses
 import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from jdp._arguments import checked
-from jdp.accounting.accountant import epsilon
-from jdp.accounting.observed import observed
-from jdp.accounting.pair_families import NON_PRIVATE
+from jdp.accounting.accountant import epsilon, profile_of
+from jdp.accounting.composition import Seen, compose_rounds, events_seen
+from jdp.accounting.observed import Observed, observed
+from jdp.events import LocalRelease
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -19,33 +25,52 @@ def why_unbounded(
   relation: str | None = None,
   observer: str | None = None,
 ) -> str:
-  """Says in words why `jdp.accounting.epsilon` of the same arguments is infinite.
+  """Why no finite epsilon is stated at a delta, as a sentence. Empty if one is.
 
-  Errors are those of `epsilon`. The words are empty where it is finite.
+  Arguments and errors are those of `jdp.accounting.epsilon`. Where that refuses, its error is the
+  reason.
 
   >>> from jdp.events import GaussianSum, PoissonSampling, Round
-  >>> outgrown = Round(PoissonSampling(0.1, overflow_probability=1e-9), GaussianSum(1.0, 2.0))
-  >>> print(why_unbounded(Ledger().append(outgrown, count=3000), 1e-6))
-  samples outgrow their slots with a probability of 3e-06, which no epsilon covers at delta=1e-06
+  >>> event = Round(PoissonSampling(0.01, overflow_probability=1e-12), GaussianSum(1.0, 0.8))
+  >>> print(why_unbounded(Ledger().append(event, count=5000), 1e-6))
+  Samples outgrow their slots with a probability of 5e-09 in all, and (1 + e^epsilon) times \
+that is part of delta = 1e-06: epsilon would be at least 8.39, where it is above delta. Give the \
+sampler a larger capacity.
   """
-  scope = {"accountant": accountant, "relation": relation, "observer": observer}
-  if math.isfinite(epsilon(ledger, delta, **scope)):
+  if epsilon(ledger, delta, accountant=accountant, relation=relation, observer=observer) < math.inf:
     return ""
-  seen = observed(ledger, relation, observer)
-  if NON_PRIVATE in seen.joint.groups:
-    return "something was released without noise"
-  if seen.delta >= delta > 0:
-    return f"local releases have no guarantee with a probability of {rounded_up(seen.delta, 3)}"
-  if seen.rounds.overflow:
-    return outgrown_slots(seen.rounds.overflow, delta)
-  return f"the {accountant} accountant finds none at delta={delta}"
+  with np.errstate(all="ignore"):
+    events = events_seen(ledger, relation, observer)
+    return next(_reasons(events, observed(ledger, relation, observer), delta, accountant))
 
 
-def outgrown_slots(overflow: float, delta: float) -> str:
-  """Says which epsilons hold at most where samples outgrow their slots with such a probability."""
-  covered = delta / overflow - 1  # above e^epsilon
-  most = f" above {rounded_down(math.log(covered), 3)}" if covered > 1 else ""
-  return (
-    f"samples outgrow their slots with a probability of {rounded_up(overflow, 3)}, which no epsilon"
-    f"{most} covers at delta={delta}"
-  )
+def _reasons(events: Seen, seen: Observed, delta: float, accountant: str) -> Iterator[str]:
+  """The reasons that apply, the first one first."""
+  if bare := sum(_hides_nothing(event, events) * count for event, count in events.events.items()):
+    yield f"Nothing protects {bare} of the releases: without noise no epsilon is finite."
+  if seen.delta > delta:
+    yield (
+      f"The local releases' own deltas are {rounded_up(seen.delta)} in all, above delta = "
+      f"{rounded_down(delta)}. Ask for a larger delta."
+    )
+  if overflow := seen.rounds.overflow:
+    free = seen._replace(rounds=dataclasses.replace(seen.rounds, overflow=0.0))
+    least = profile_of(free, accountant).epsilon(delta)
+    if least < math.inf:
+      yield (
+        f"Samples outgrow their slots with a probability of {rounded_up(overflow)} in all, and (1 "
+        f"+ e^epsilon) times that is part of delta = {rounded_down(delta)}: epsilon would be at "
+        f"least {rounded_down(least, 3)}, where it is above delta. Give the sampler a larger "
+        "capacity."
+      )
+  if delta == 0:
+    yield "Some release has no epsilon at delta = 0. Ask for a larger delta."
+  yield f"The accountant {accountant!r} finds no bound. Ask another one, or of a shorter run."
+
+
+def _hides_nothing(event: Any, seen: Seen) -> bool:
+  """Whether an event costs infinity alone, at every delta."""
+  if isinstance(event, LocalRelease):
+    return event.guarantee.epsilon == math.inf
+  composed = compose_rounds({event: 1}, seen.relation, sample_known=seen.sample_known)
+  return bool(np.isinf(composed.rdp((1.01,))[0]))

@@ -41,7 +41,10 @@ def test_observers_have_statements_of_their_own():
 @pytest.mark.parametrize(
   ("event", "reason"),
   [
-    (events.Round(ROUND.sampling, events.NonPrivate(), "zero_out"), "released without noise"),
+    (
+      events.Round(ROUND.sampling, events.NonPrivate(), "zero_out"),
+      "Nothing protects 1 of the releases",
+    ),
     (events.Round(ROUND.sampling, ROUND.query, "zero_out"), "Expected relation"),
   ],
 )
