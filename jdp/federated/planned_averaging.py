@@ -1,6 +1,7 @@
 """A planned run of federated averaging: noise for a target epsilon, over a number of rounds."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -94,6 +95,12 @@ def planned_averaging(
     raise ValueError(
       f"Expected a sampler of {population} {unit.value}s, got one of {sampler.population}; make it "
       "for those of the data."
+    )
+  if delta is not None and delta * population >= 1:
+    warnings.warn(
+      f"Expected delta below 1 / {population}, one over the number of {unit.value}s, got {delta}: "
+      f"publishing one of them outright has so large a delta; choose a smaller one.",
+      stacklevel=4,
     )
   event = sampler.event(sampler.init())
   separation = {} if strategy is None else _separation(event)

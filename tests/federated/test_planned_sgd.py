@@ -61,6 +61,11 @@ def test_epochs_are_counted_by_the_expected_batch(epochs, rounds):
   assert planned.num_rounds == rounds
 
 
+def test_a_delta_that_promises_nothing_is_named():
+  with pytest.warns(UserWarning, match="delta below 1 / 400, one over the number of examples"):
+    dp_sgd(LOSS, EXAMPLES, **PLAN, target_epsilon=2.0, delta=1 / 400)
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
