@@ -69,12 +69,13 @@ def trade_off_figure(ledgers: Mapping[str, Ledger], title: str) -> Figure:
 def _ledgers(
   workdir: Workdir, summary: Sequence[Mapping[str, Any]]
 ) -> Mapping[tuple[Ledger, float], list[str]]:
-  """The labels of settings by what their runs recorded, and by delta."""
+  """The labels of settings by what whoever sees the models saw of their runs, and by delta."""
   labels: defaultdict[tuple[Ledger, float], list[str]] = defaultdict(list)
   for row in summary:
     if row["central"] is not None:
       ledger = finished_ledger(workdir.path / row["setting"] / str(row["worst"]))
-      labels[ledger, row["central"]["delta"]].append(row["label"])
+      seen = tuple(entry for entry in ledger.entries if entry[0].observer is Observer.MODEL)
+      labels[Ledger(seen), row["central"]["delta"]].append(row["label"])
   return labels
 
 

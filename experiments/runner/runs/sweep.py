@@ -149,8 +149,14 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
         run = _make_run(
           sweep, laid_out[setting.name], seed, jax.random.fold_in(key, number), options
         )
-        _finish(run, setting, seed, _delta(sweep, setting), workdir, options, report)
+        told = _numbered(report, number + 1, len(runs))
+        _finish(run, setting, seed, _delta(sweep, setting), workdir, options, told)
   return processes.told(lambda: [read_result(_folder(workdir, *run)) for run in runs])
+
+
+def _numbered(report: Report, number: int, count: int) -> Report:
+  """The report whose messages say which run of how many it is."""
+  return lambda rounds, message: report(rounds, f"run {number} of {count}, {message}")
 
 
 def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:

@@ -38,7 +38,7 @@ TINY = {
   "chunk_size": 8,
 }
 DELTA = 143**-1.1
-LINE = r"\S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
+LINE = r"run \d+ of \d+, \S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
 
 
 class Finished(NamedTuple):
