@@ -33,20 +33,20 @@ def attacker_parts(
 ) -> Iterator[Part]:
   """The part on settings with a central guarantee; none without any.
 
-  Settings whose runs recorded the same share a row and a curve.
+  Settings with equal figures share a row and a curve: their releases differ in scale alone.
 
   Args:
     workdir: where the ledgers lie.
     summary: as `summarise` returns it. Figures are of its repetition with the largest epsilon.
     title: of the plot.
   """
-  ledgers = _ledgers(workdir, summary)
-  if not ledgers:
+  alike: dict[tuple[str, ...], tuple[Ledger, list[str]]] = {}
+  for (ledger, delta), labels in _ledgers(workdir, summary).items():
+    alike.setdefault(_cells(ledger, delta), (ledger, []))[1].extend(labels)
+  if not alike:
     return
-  rows = [
-    [", ".join(labels), *_cells(ledger, delta)] for (ledger, delta), labels in ledgers.items()
-  ]
-  curves = {"\n".join(labels): ledger for (ledger, _), labels in ledgers.items()}
+  rows = [[", ".join(labels), *cells] for cells, (_, labels) in alike.items()]
+  curves = {"\n".join(labels): ledger for ledger, labels in alike.values()}
   yield Part(
     "What an attacker gains",
     f"{table(_HEADER, rows)}\n\n{_TEXT}",
@@ -69,21 +69,20 @@ def trade_off_figure(ledgers: Mapping[str, Ledger], title: str) -> Figure:
 def _ledgers(
   workdir: Workdir, summary: Sequence[Mapping[str, Any]]
 ) -> Mapping[tuple[Ledger, float], list[str]]:
-  """The labels of settings by what whoever sees the models saw of their runs, and by delta."""
+  """The labels of settings by what their runs recorded, and by delta."""
   labels: defaultdict[tuple[Ledger, float], list[str]] = defaultdict(list)
   for row in summary:
     if row["central"] is not None:
       ledger = finished_ledger(workdir.path / row["setting"] / str(row["worst"]))
-      seen = tuple(entry for entry in ledger.entries if entry[0].observer is Observer.MODEL)
-      labels[Ledger(seen), row["central"]["delta"]].append(row["label"])
+      labels[ledger, row["central"]["delta"]].append(row["label"])
   return labels
 
 
-def _cells(ledger: Ledger, delta: float) -> list[str]:
+def _cells(ledger: Ledger, delta: float) -> tuple[str, ...]:
   lower, upper = accounting.epsilon_interval(ledger, delta, observer=Observer.MODEL)
   gain = accounting.attacker_gain(ledger, observer=Observer.MODEL)
-  return [
+  return (
     f"between {rounded_down(lower, 3)} and {rounded_up(upper, 3)}",
     *(f"{rounded_up(100 * rate, 3)} %" for rate in (*gain.true_positive_rates, gain.advantage)),
     "no" if gain.mu is None else rounded_up(gain.mu, 3),
-  ]
+  )
