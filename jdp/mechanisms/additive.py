@@ -194,7 +194,7 @@ def _additive(
   """
   # Beyond this range float32 would flush the noise to zero or infinity.
   of_noise = "scale of the noise, by sensitivity and epsilon or stddev,"
-  _validate.in_range(1e-30, 1e30, **{of_noise: scale, "sensitivity": sensitivity})
+  _validate.float32_safe(**{of_noise: scale, "sensitivity": sensitivity})
   size, radius = math.prod(shape), sensitivity / 2
   stddev = math.sqrt(second_moment / max(1, size)) * scale
   spacing = FINEST_SHARE * stddev
