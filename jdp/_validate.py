@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike
 
 from jdp._arguments import shown
 
+# Outside this range float32 would flush a bound or a noise level to zero or infinity.
+FLOAT32_SAFE = (1e-30, 1e30)
+
 
 def positive(**values: float) -> None:
   """Requires each value to be a finite number above zero."""
@@ -32,6 +35,11 @@ def probability(**values: float) -> None:
 def in_range(low: float, high: float, **values: float) -> None:
   """Requires each value to lie in [low, high]."""
   _require(f"a number in [{_short(low)}, {_short(high)}]", lambda v: low <= v <= high, values)
+
+
+def float32_safe(**values: float) -> None:
+  """Requires each value to lie in `FLOAT32_SAFE`."""
+  in_range(*FLOAT32_SAFE, **values)
 
 
 def integer(minimum: int, **values: int) -> None:

@@ -14,6 +14,7 @@ from jdp.accounting.composition import (
   events_of_type,
   events_seen,
 )
+from jdp.accounting.float_noise import cut_mass
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.profiles import (
   PrivacyProfile,
@@ -71,7 +72,8 @@ def epsilon(
 
   Args:
     ledger: what was done.
-    delta: in [0, 1]. It includes what sample overflows cost.
+    delta: in [0, 1]. It includes what sample overflows cost, and what a neighbour cannot send as
+      float noise ends. A round's share of that is left out if it is below 1e-30.
     accountant: "rdp", "moments" or "pld".
     relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
     observer: server, clients or model. None: the ledger's only one.
@@ -223,7 +225,7 @@ def _profile(
   observer: str | None,
   tolerance: float | None = None,
 ) -> PrivacyProfile:
-  """The profile of all that one observer saw, sample overflows included."""
+  """The profile of all that one observer saw, sample overflows and cut noise included."""
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return pure_profile(0.0)
@@ -251,6 +253,8 @@ def profile_of(seen: Observed, accountant: str, tolerance: float | None = None) 
     else:
       joint = _composed_profile(seen.joint, analysis)
       profile = smaller(basic, with_release(joint, 0.0, seen.guarantee.delta))
+  if cut := cut_mass(seen.rounds):
+    profile = with_release(profile, 0.0, cut)
   return with_overflow(profile, seen.rounds.overflow)
 
 

@@ -13,23 +13,123 @@ are numbered and argued in `docs/theory/float_noise.md`:
 
 * 5.4: a random shift changes none of this. Float noise goes through `jdp.numerics.dither` before it
   is released, with g = sigma / 16.
+* 5.5: draws end, at `LARGEST_NORMAL` and `LARGEST_LAPLACE`. `gaussian_cut` and `laplace_cut` are
+  the mass of reports that a neighbour cannot send.
 
 `grid_surcharge` adds e up over coordinates.
 """
 
+import functools
 import math
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.accounting.composition import Composition
+from jdp.accounting.pair_families import (
+  ALLOCATED_GAUSSIAN,
+  FIXED_SIZE_GAUSSIAN,
+  GAUSSIAN,
+  GROUP_GAUSSIAN,
+  LAPLACE,
+  TRUNCATED_GAUSSIAN,
+  DominatingPair,
+)
+from jdp.accounting.sampled_pairs import releases
 from jdp.guarantees import rounded_up
+from jdp.random.draws import LARGEST_EXPONENTIAL, LARGEST_NORMAL
 
 FINEST_SHARE = 1 / 16
 """The finest grid that is accepted, as a share of the noise's standard deviation."""
 
 _CELL_ERROR = 1.5e-6  # e g / |b|
 _LARGEST_DRAW = 22  # |b| / sigma
-TAIL = 2e-12
+TAIL = 2.5e-15
 """What the tails of one coordinate's noise add to a delta, for each of 1 and e^epsilon."""
+LARGEST_LAPLACE = LARGEST_EXPONENTIAL - math.log(2)
+"""The largest Laplace draw, in units of the scale."""
+NEGLIGIBLE = 1e-30
+"""A cut below this is not charged, and pure differential privacy is said."""
+_ROUNDED = 1e-5  # more than float32 moves the ends of the draws by
+
+
+def gaussian_cut(noise_multiplier: float) -> float:
+  """The mass of a Gaussian release that a neighbour cannot send, as its noise ends.
+
+  At most exp(-(T - 1/z)^2 / 2) + 1e-50 with T = `LARGEST_NORMAL`, by statement 5.5. A statement for
+  real noise at a delta holds for float noise at that much more.
+
+  >>> [f"{gaussian_cut(z):.0e}" for z in (0.05, 0.1, 0.2, 1.0)]
+  ['1e+00', '2e-12', '8e-34', '1e-50']
+  """
+  room = LARGEST_NORMAL - _ROUNDED - (1 / noise_multiplier if noise_multiplier > 0 else math.inf)
+  return math.exp(-(room**2) / 2) + 1e-50 if room > 0.2 else 1.0
+
+
+def laplace_cut(epsilon: float) -> float:
+  """The mass of a Laplace release that a neighbour cannot send; of epsilon = sensitivity / scale.
+
+  >>> [f"{laplace_cut(epsilon):.0e}" for epsilon in (1.0, 86.0, 150.0, 200.0)]
+  ['1e-67', '8e-31', '5e-03', '1e+00']
+  """
+  return math.exp(min(0.0, epsilon - LARGEST_LAPLACE + _ROUNDED))
+
+
+def delta_of_real_noise(noise_multiplier: float, delta: float) -> float:
+  """What is left of a delta for the real noise of a Gaussian release.
+
+  Raises:
+    ValueError: if nothing is left.
+  """
+  cut = gaussian_cut(noise_multiplier)
+  if not delta > cut:
+    raise ValueError(
+      f"Expected delta above {rounded_up(cut, 2)} for a noise of {noise_multiplier:g} times the "
+      f"sensitivity, got {delta}; float noise ends at {LARGEST_NORMAL:.1f} standard deviations, so "
+      "that more of the reports are impossible under a neighbour: raise the noise or delta."
+    )
+  return delta - cut
+
+
+def check_laplace(epsilon: float) -> None:
+  """Refuses a Laplace release of which a neighbour cannot send more than `NEGLIGIBLE`."""
+  largest = math.floor(LARGEST_LAPLACE + math.log(NEGLIGIBLE))
+  if not epsilon <= largest:
+    raise ValueError(
+      f"Expected epsilon of at most {largest} for Laplace noise, got {epsilon}; float noise ends "
+      f"at {LARGEST_LAPLACE:.0f} scales, so that more than {NEGLIGIBLE:g} of the reports are "
+      "impossible under a neighbour: take a smaller epsilon."
+    )
+
+
+# How to read a noise multiplier from the parameters of a family's pair.
+_GAUSSIANS = {
+  GAUSSIAN: lambda row: row[1],
+  ALLOCATED_GAUSSIAN: lambda row: row[1],
+  FIXED_SIZE_GAUSSIAN: lambda row: row[1],
+  GROUP_GAUSSIAN: lambda row: row[1] / row[2],
+  TRUNCATED_GAUSSIAN: lambda row: row[1] / 2,  # one record comes and another goes
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def cut_mass(composed: Composition) -> float:
+  """The sum of the cuts of all releases of float noise, without negligible ones."""
+  total = sum(cut_mass(part) for part in composed.parts)
+  for family, (parameters, counts) in composed.own.items():
+    for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
+      cut = _cut(DominatingPair(family, row))
+      total += count * cut if cut > NEGLIGIBLE else 0.0
+  return min(1.0, total)
+
+
+def _cut(pair: DominatingPair) -> float:
+  """The cut of one release, or of all that one sample released."""
+  family, row = pair
+  if family.sample is not None:
+    return sum(map(_cut, releases(family.sample, row)))
+  if family in _GAUSSIANS:
+    return gaussian_cut(_GAUSSIANS[family](row))
+  return laplace_cut(row[0]) if family is LAPLACE else 0.0
 
 
 def check_spacing(spacing: float, noise: float | None) -> None:

@@ -94,7 +94,7 @@ def _residues(name: str, numbers: ArrayLike, spacing: float | None) -> dict[str,
       f"Expected {name} to be finite numbers [n] or [n, coordinates], got shape {numbers.shape}."
     )
   if spacing is not None:
-    _validate.in_range(1e-30, 1e30, spacing=spacing)
+    _validate.float32_safe(spacing=spacing)
   columns = numbers.reshape(len(numbers), -1).T
   single = {
     f"{kind} of {coordinate}": residue

@@ -22,7 +22,7 @@ import numpy as np
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.analytic_gaussian import gaussian_epsilon
-from jdp.accounting.float_noise import FINEST_SHARE
+from jdp.accounting.float_noise import FINEST_SHARE, check_laplace, delta_of_real_noise
 from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics import vectors
@@ -46,13 +46,14 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   It holds for every input, because the input is first scaled down to an L1 norm of sensitivity / 2.
   An input that holds NaN or infinity, or whose norm exceeds float32's range, counts as zero. Floats
   add the surcharge of the module's docstring: at delta = 1e-10 at most 1.1e-3 for one coordinate.
-  The tails end at 45 times the scale, which the surcharge includes.
+  The tails end at 155 times the scale. Two inputs share all reports but 1e-30 of them, so a larger
+  epsilon than 86 is refused (statement 5.5 of `docs/theory/float_noise.md`).
 
   Source: Dwork, McSherry, Nissim and Smith, "Calibrating noise to sensitivity in private data
   analysis" (TCC 2006).
 
   Args:
-    epsilon: the privacy loss of one release. Positive.
+    epsilon: the privacy loss of one release. In (0, 86].
     sensitivity: the L1 distance of the farthest two values of the domain. Positive.
     shape: of one value.
 
@@ -62,13 +63,14 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
     is exact for r <= sensitivity / 2. Beyond, the estimate is biased, and it is an upper bound.
 
   Raises:
-    ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
+    ValueError: if epsilon or sensitivity is out of range, or a value has another shape.
 
   >>> mechanism = laplace(2.0, 1.0)
   >>> mechanism.guarantee.epsilon, mechanism.parameters, mechanism.mean_squared_error(0.5)
   (2.0, 0.5, 0.5001627604166666)
   """
   _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+  check_laplace(epsilon)
   scale = sensitivity / epsilon
   noise = random.laplace
   return _additive(
@@ -91,13 +93,15 @@ def gaussian(
   server. Its epsilon is the exact one of this delta (arXiv 1805.06530, Theorem 8), valid for small
   and large values. It holds for every input, because the input is first scaled down to an L2 norm
   of sensitivity / 2. An input that holds NaN or infinity counts as zero. Floats add the surcharge
-  of the module's docstring. The tails end at 7.45 times the standard deviation, which the surcharge
-  includes.
+  of the module's docstring. The tails end at 17.3 times the standard deviation. What this makes
+  impossible under a neighbour is part of delta, and the least delta
+  (`jdp.accounting.float_noise.gaussian_cut`). It is 2e-12 for a tenth of the sensitivity, and below
+  1e-30 from a fifth on.
 
   Args:
     stddev: of the noise. Between 1e-4 and 1e4 times the sensitivity.
     sensitivity: the L2 distance of the farthest two values of the domain. Positive.
-    delta: at which epsilon is stated. In [1e-100, 1).
+    delta: at which epsilon is stated. In (`gaussian_cut`, 1).
     shape: of one value.
 
   Returns:
@@ -113,7 +117,9 @@ def gaussian(
   """
   _validate.positive(stddev=stddev, sensitivity=sensitivity)
   _validate.in_range(1e-4 * sensitivity, 1e4 * sensitivity, stddev=stddev)
-  guarantee = ApproxDP(gaussian_epsilon(stddev / sensitivity, delta), delta)
+  noise_multiplier = stddev / sensitivity
+  left = delta_of_real_noise(noise_multiplier, delta)
+  guarantee = ApproxDP(gaussian_epsilon(noise_multiplier, left), delta)
   size = math.prod(shape)
   return _additive(
     vectors.clip, vectors.l2_norm, random.normal, stddev, size, guarantee, sensitivity, shape
@@ -134,14 +140,14 @@ def l2_laplace(
   Formal guarantee: `PureDP(epsilon)` per value, replace one (any two inputs), against the server.
   It holds for every input, because the input is first scaled down to an L2 norm of sensitivity / 2.
   An input that holds NaN or infinity counts as zero. For one number, floats add the surcharge of
-  the module's docstring. That bound does not apply to the coordinates of a vector, which share one
-  length. `on_grid` says what holds for them.
+  the module's docstring, and the tails end as those of `laplace`. That bound does not apply to the
+  coordinates of a vector, which share one length. `on_grid` says what holds for them.
 
   Source: Chaudhuri, Monteleoni and Sarwate, "Differentially private empirical risk minimization"
   (JMLR 2011), Algorithm 1.
 
   Args:
-    epsilon: the privacy loss of one release. Positive.
+    epsilon: the privacy loss of one release. In (0, 86].
     sensitivity: the L2 distance of the farthest two values of the domain. Positive.
     shape: of one value.
 
@@ -151,12 +157,13 @@ def l2_laplace(
     is exact for r <= sensitivity / 2. Beyond, the estimate is biased, and it is an upper bound.
 
   Raises:
-    ValueError: if epsilon or sensitivity is not positive and finite, or a value has another shape.
+    ValueError: if epsilon or sensitivity is out of range, or a value has another shape.
 
   >>> l2_laplace(2.0, 1.0, shape=(10,)).mean_squared_error(0.5)
   27.508951822916668
   """
   _validate.positive(epsilon=epsilon, sensitivity=sensitivity)
+  check_laplace(epsilon)
   size = math.prod(shape)
 
   def noise(key, shape):
@@ -187,7 +194,7 @@ def _additive(
   """
   # Beyond this range float32 would flush the noise to zero or infinity.
   of_noise = "scale of the noise, by sensitivity and epsilon or stddev,"
-  _validate.in_range(1e-30, 1e30, **{of_noise: scale, "sensitivity": sensitivity})
+  _validate.float32_safe(**{of_noise: scale, "sensitivity": sensitivity})
   size, radius = math.prod(shape), sensitivity / 2
   stddev = math.sqrt(second_moment / max(1, size)) * scale
   spacing = FINEST_SHARE * stddev

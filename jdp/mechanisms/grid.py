@@ -95,7 +95,7 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
   >>> report.dtype, report.nbytes, mechanism.parameters.num_levels
   (dtype('int8'), 1000, 47)
   """
-  _validate.in_range(1e-30, 1e30, spacing=spacing)
+  _validate.float32_safe(spacing=spacing)
   check_spacing(spacing, mechanism.noise)
   dim = math.prod(mechanism.shape)
   bounded = mechanism.max_norm < math.inf

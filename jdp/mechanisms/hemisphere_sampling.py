@@ -36,7 +36,7 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
   Args:
     dim: the dimension d. In [2, 1e9].
     epsilon: the privacy loss of one release. In [1e-3, 1e4].
-    radius: of the ball. Positive.
+    radius: of the ball. In [1e-30, 1e30].
 
   Returns:
     A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are V, float32 [dim].
@@ -53,7 +53,7 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
   1.0
   """
   cap = cap_at(dim, epsilon, 0.0)
-  _validate.positive(radius=radius)
+  _validate.float32_safe(radius=radius)
   log_opposite = -float(np.logaddexp(0.0, cap.logit_p))  # log(1 - p), also where p rounds to 1
   scale = radius * math.exp(-cap.log_m)
 

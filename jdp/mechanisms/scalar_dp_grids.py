@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import random
+from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
@@ -32,7 +32,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
 
   Args:
     epsilon: the privacy loss of one release. Positive.
-    max_value: r_max. Positive.
+    max_value: r_max. In [1e-30, 1e30].
     num_levels: k, the number of intervals. In [1, 2^16]. Default: the k with the least worst-case
       variance.
 
@@ -53,6 +53,7 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   >>> abs(float(estimates.mean()) - 0.3) < 0.01
   True
   """
+  _validate.float32_safe(max_value=max_value)
   grid = scalar_grid(epsilon, max_value, num_levels)
   k = grid.num_levels
 
@@ -94,11 +95,11 @@ def scalar_rel_dp(
 
   Args:
     epsilon: the privacy loss of one release. Positive.
-    max_value: r_max.
+    max_value: r_max. In [1e-30, 1e30].
     num_levels: k, the number of levels above 0. In [2, 2^16].
       `jdp.accounting.local.scalar_dp.best_num_relative_levels` finds the one with the least
       worst-case relative error.
-    min_value: the least level above 0, where errors begin to be relative. In (0, max_value).
+    min_value: the least level above 0, where errors begin to be relative. In [1e-30, max_value).
 
   Returns:
     A `LocalMechanism` on float scalars (shape ()). Reports are int32 scalars in [0, k].
@@ -112,6 +113,7 @@ def scalar_rel_dp(
   >>> [round(mechanism.mean_squared_error(value) ** 0.5, 3) for value in (0.125, 0.5, 1.0)]
   [0.018, 0.015, 0.029]
   """
+  _validate.float32_safe(max_value=max_value, min_value=min_value)
   grid = relative_grid(epsilon, max_value, num_levels, min_value)
   levels = np.array(grid.levels, np.float32)
   if not np.all(np.diff(levels) > 1e-6 * levels[1:]):
@@ -155,6 +157,7 @@ def _mechanism(
   encode: Callable[[jax.Array, jax.Array], jax.Array],
   decode: Callable[[jax.Array], jax.Array],
 ) -> LocalMechanism:
+  _validate.float32_safe(**{"largest estimate, by epsilon and max_value,": grid.max_norm})
   return LocalMechanism(
     encode=encode,
     decode=decode,

@@ -18,8 +18,7 @@ from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
 
-# Outside this range float32 would flush a bound or a noise level to zero or infinity.
-FLOAT32_SAFE = (1e-30, 1e30)
+FLOAT32_SAFE = _validate.FLOAT32_SAFE
 
 
 class SumState(NamedTuple):

@@ -7,6 +7,12 @@ All draws:
 * equal a loop over keys under vmap, bit for bit;
 * give the same numbers whether or not 64-bit types are enabled.
 
+**Tails.** The words of a draw are a whole number w of 39 to 64 bits: the first digits of a uniform
+U in units of 2^-39 or 2^-64. The digits that follow, the *fraction*, matter only where w is small.
+That is rare, so the draws of a tile share the few words of their fractions. Statement 5.5 of
+`docs/theory/float_noise.md` says what is left: `LARGEST_NORMAL`, `LARGEST_EXPONENTIAL`, and draws
+of a tile that are dependent with a probability below 1e-21.
+
 They are random floats of 32 bits. Their set of values is finite and uneven, which leaks what the
 real numbers of a proof do not (I. Mironov, "On significance of the least significant bits for
 differential privacy", CCS 2012). So a release with such noise is rounded to a grid coarser than the
@@ -25,7 +31,7 @@ from jax import lax
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.random.words import in_tiles, is_threefry, words
+from jdp.random.words import TILE, in_tiles, is_threefry, words, words_and_few
 
 # Minimax polynomials, by Remez exchange, of least relative error:
 # log(1 + x) / x for x in [sqrt(1/2) - 1, sqrt(2) - 1], error 2.7e-8;
@@ -33,11 +39,22 @@ _LOG1P = (
   *(0.999999974, -0.49999988, 0.333341856, -0.250020741, 0.19956833),
   *(-0.165623909, 0.149522701, -0.143668614, 0.0872236886),
 )
+_MINUS_2_LOG1P = tuple(-2 * coefficient for coefficient in _LOG1P)
 # sin(pi t) / t in powers of t^2 for t in [-1/2, 1/2], error 5.4e-9.
 _SIN_PI = (3.14159264, -5.16770968, 2.55006973, -0.598242126, 0.0775603869)
 _SQRT_HALF = np.float32(math.sqrt(0.5))
 _SQRT_HALF_BITS = _SQRT_HALF.view(np.int32)
 _LOG_2 = np.float32(math.log(2.0))
+# Words of the fraction that a tile shares, and those of the hash that spreads it over the normals.
+_DEEP, _HASH = 5, 2
+_FRACTION_BITS = 32 * _DEEP + 1
+_HASH_BITS = 17
+# Uniforms are scaled up, as float32 numbers end at 2^-126: and down again by 2^-126 at most.
+_SCALE = 62
+LARGEST_EXPONENTIAL = (64 + _FRACTION_BITS) * math.log(2)
+"""The largest draw of `exponential`, 155.9. That of `laplace` is smaller by log 2."""
+LARGEST_NORMAL = math.sqrt(2 * math.log(2) * (39 + _HASH_BITS + _FRACTION_BITS))
+"""The largest length of a pair of normals made of one uniform, 17.3. No draw exceeds it."""
 
 
 @partial(jax.jit, static_argnames=("shape",))
@@ -54,8 +71,8 @@ def bits(key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
 def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
   """log U and log(1 - U) of one uniform U, each accurate to float32 however close U is to 0 or 1.
 
-  U = (w + 1/2) / 2^64, with w of 64 random bits. So U and 1 - U are at least 2^-65. The test `log_u
-  < log_p` decides a coin whose p, or 1 - p, is far below the resolution of a float32. `log_u` and
+  U has 225 random bits from either end, so U and 1 - U are at least 2^-225. The test `log_u <
+  log_p` decides a coin whose p, or 1 - p, is far below the resolution of a float32. `log_u` and
   `log_1mu` invert distribution functions in both tails.
 
   Args:
@@ -69,12 +86,12 @@ def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array
   >>> bool(abs(jnp.exp(log_u) + jnp.exp(log_1mu) - 1) < 1e-6)
   True
   """
-  return in_tiles(lambda k, count: _log_uniforms(*words(k, (count,))), key, shape)
+  return in_tiles(lambda k, count: _log_uniforms(*_words_and_fraction(k, count)), key, shape)
 
 
 @partial(jax.jit, static_argnames=("shape", "dtype"))
 def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
-  """Exponential draws of mean 1: -log U of a uniform U of 64 bits, so at most 45.06.
+  """Exponential draws of mean 1: -log U of a uniform U of 225 bits, so at most 155.9.
 
   Args:
     key: consumed.
@@ -91,12 +108,13 @@ def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -
   (2, 3)
   """
   _check_dtype(dtype)
-  return in_tiles(lambda k, count: -_log_uniform(*words(k, (count,))), key, shape).astype(dtype)
+  drawn = in_tiles(lambda k, count: -_log_uniform(*_words_and_fraction(k, count)), key, shape)
+  return drawn.astype(dtype)
 
 
 @partial(jax.jit, static_argnames=("shape", "dtype"))
 def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
-  """Laplace draws of scale 1 (variance 2): an exponential of 63 bits with a random sign.
+  """Laplace draws of scale 1 (variance 2): an exponential of 224 bits with a random sign.
 
   Args:
     key: consumed.
@@ -104,7 +122,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
     dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
-    Independent draws, of magnitude at most 45.06.
+    Independent draws, of magnitude at most 155.3.
 
   Raises:
     ValueError: if `dtype` is another.
@@ -113,15 +131,16 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
   (2, 3)
   """
   _check_dtype(dtype)
-  return in_tiles(lambda k, count: _laplace(*words(k, (count,))), key, shape).astype(dtype)
+  drawn = in_tiles(lambda k, count: _laplace(*_words_and_fraction(k, count)), key, shape)
+  return drawn.astype(dtype)
 
 
 @partial(jax.jit, static_argnames=("shape", "dtype"))
 def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax.Array:
   """Standard normal draws (Box and Muller 1958).
 
-  The radius is drawn from 39 bits and the angle from at least 24. The magnitude is at most 7.45,
-  which a true normal exceeds with probability 1e-13.
+  The radius is drawn from 217 bits and the angle from at least 24. The magnitude is at most 17.3,
+  which a true normal exceeds with probability 1e-66.
 
   Args:
     key: consumed.
@@ -177,7 +196,8 @@ def combined_normals(
 
 def _pair(key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
   """Twice as many normals, as two arrays [count]."""
-  return _box_muller(*words(key, (count,)))
+  high, low, few = words_and_few(key, (count,), _HASH + _DEEP)
+  return _box_muller(high, low, _hashed(few[:_HASH], count), _fraction(few[_HASH:]))
 
 
 def _of_pairs(
@@ -281,13 +301,44 @@ def _check_dtype(dtype: Any) -> None:
     )
 
 
-def _box_muller(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Two normals from each 64 bits."""
+def _words_and_fraction(key: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """64 random bits for each of `count` draws, (high, low), and the fraction that all share."""
+  high, low, few = words_and_few(key, (count,), _DEEP)
+  return high, low, _fraction(few)
+
+
+def _fraction(words: jax.Array) -> jax.Array:
+  """A uniform of `_FRACTION_BITS`, in units of 2^-`_SCALE`: as small a float32 as they allow."""
+  weights = np.float32(2.0) ** (_SCALE - 32 * np.arange(1, _DEEP + 1, dtype=np.float32))
+  # An inner product, because XLA on CPU would compute a sum again for each of the draws.
+  total = jnp.dot(words.astype(np.float32), weights, precision="highest")
+  return total + np.float32(2.0 ** (_SCALE - _FRACTION_BITS))
+
+
+def _hashed(words: jax.Array, count: int) -> jax.Array:
+  """`_HASH_BITS` for each of `count` draws, as floats: uniform, and any two of a tile independent.
+
+  Multiply-shift hashing of the draw's number, a whole number below 2^16 (M. Dietzfelbinger,
+  "Universal hashing and k-wise independent random variables via integer arithmetic without primes",
+  STACS 1996, Theorem 3): the upper 17 of the 32 bits of a i + b.
+  """
+  number = lax.iota(np.uint32, count)
+  if count > TILE:  # of threefry keys alone, which have no tiles and keep no secret
+    number = number % np.uint32(TILE)
+  hashed = (words[0] * number + words[1]) >> np.uint32(32 - _HASH_BITS)
+  return lax.bitcast_convert_type(hashed, np.int32).astype(np.float32)
+
+
+def _box_muller(
+  high: jax.Array, low: jax.Array, hashed: jax.Array, fraction: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Two normals from each 64 bits, the hashed bits that follow them, and the shared fraction."""
   sine = _angle(low)
   # cos(pi t) = sin(pi (1/2 - |t|)). Another random bit gives it the sign for a full circle.
   cosine = np.float32(0.5) - jnp.abs(sine)
-  cosine = jnp.where(low & np.uint32(0x80) == 0, cosine, -cosine)
-  radius = _radius(high, low)
+  sign = (low & np.uint32(0x80)) << np.uint32(24)
+  cosine = lax.bitcast_convert_type(lax.bitcast_convert_type(cosine, np.uint32) ^ sign, np.float32)
+  radius = _radius(high, low, hashed, fraction)
   return radius * _sin_pi(sine), radius * _sin_pi(cosine)
 
 
@@ -302,39 +353,46 @@ def _sin_pi(t: jax.Array) -> jax.Array:
   return t * _horner(_SIN_PI, t * t)
 
 
-def _radius(high: jax.Array, low: jax.Array) -> jax.Array:
-  """sqrt(-2 log u) of a uniform u of 39 bits, from `high` and the last 7 bits of `low`.
+def _radius(high: jax.Array, low: jax.Array, hashed: jax.Array, fraction: jax.Array) -> jax.Array:
+  """sqrt(-2 log u) of a uniform u, from `high`, the last 7 bits of `low` and what follows them."""
+  # Whole numbers below 2^24 and 2^15. Signed ones are converted to float32 faster.
+  coarse = lax.bitcast_convert_type(high >> np.uint32(8), np.int32).astype(np.float32)
+  fine = (high & np.uint32(0xFF)) << np.uint32(7) | low & np.uint32(0x7F)
+  fine = lax.bitcast_convert_type(fine, np.int32).astype(np.float32)
+  unit = np.float32(2.0 ** (_SCALE + _HASH_BITS))
+  rest = fine * unit + (hashed * np.float32(2.0**_SCALE) + fraction)
+  mantissa, exponent = _mantissa(coarse * (unit * 2**15) + rest, 39 + _HASH_BITS + _SCALE)
+  minus_twice_log = mantissa * _horner(_MINUS_2_LOG1P, mantissa) + exponent * (-2 * _LOG_2)
+  return jnp.sqrt(minus_twice_log)
 
-  32 bits alone would make the tail a coarse grid.
-  """
-  fine = (low & np.uint32(0x7F)).astype(np.float32) + np.float32(0.5)
-  mantissa, exponent = _mantissa(
-    high.astype(np.float32) * np.float32(2.0**-32) + fine * np.float32(2.0**-39)
+
+def _laplace(high: jax.Array, low: jax.Array, fraction: jax.Array) -> jax.Array:
+  """Laplace draws of scale 1: the first bit is the sign, and the others are the magnitude."""
+  magnitude = -_log_uniform(
+    high << np.uint32(1) | low >> np.uint32(31), low << np.uint32(1), 2 * fraction
   )
-  return jnp.sqrt(np.float32(-2) * (_log1p(mantissa) + exponent * _LOG_2))
-
-
-def _laplace(high: jax.Array, low: jax.Array) -> jax.Array:
-  """Laplace draws of scale 1: the first bit is the sign, and 63 bits are the magnitude."""
-  magnitude = -_log_uniform(high << np.uint32(1) | low >> np.uint32(31), low << np.uint32(1))
   return jnp.where(high >> np.uint32(31) == 0, magnitude, -magnitude)
 
 
-def _log_uniforms(high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _log_uniforms(
+  high: jax.Array, low: jax.Array, fraction: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   """(log U, log(1 - U)) of the same U."""
-  return _log_uniform(high, low), _log_uniform(~high, ~low)
+  return _log_uniform(high, low, fraction), _log_uniform(~high, ~low, fraction)
 
 
-def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
-  """log U for U = (w + 1/2) / 2^64, with w of the bits (high, low).
+def _log_uniform(high: jax.Array, low: jax.Array, fraction: jax.Array) -> jax.Array:
+  """log U for U = (w + fraction) / 2^64 in the lower half, with w of the bits (high, low).
 
-  With w inverted it is log(1 - U).
+  In the upper half it is 1 - U that has this form, of w inverted. With w inverted it is log(1 - U).
   """
   above = high >= np.uint32(1 << 31)
   high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
   # The smaller of U and 1 - U, which float32 holds to a small relative error.
-  small = (high + (low + np.float32(0.5)) * np.float32(2.0**-32)) * np.float32(2.0**-32)
-  mantissa, exponent = _mantissa(small)
+  unit = np.float32(2.0**_SCALE)
+  scaled = high * (unit * 2**32) + (low * unit + fraction)
+  mantissa, exponent = _mantissa(scaled, 64 + _SCALE)
+  small = scaled * np.float32(2.0 ** -(64 + _SCALE))
   # If U is the larger, this is log(1 - small). Forming 1 - small would round it. Near 1 the
   # polynomial takes -small as it is. Otherwise it takes 2 (1 - small) - 1, which is exact.
   near = small < np.float32(1) - _SQRT_HALF
@@ -343,12 +401,12 @@ def _log_uniform(high: jax.Array, low: jax.Array) -> jax.Array:
   return _log1p(mantissa) + exponent * _LOG_2
 
 
-def _mantissa(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(m - 1, e), floats, with u = m 2^e and m in [sqrt(1/2), sqrt(2)).
+def _mantissa(u: jax.Array, scale: int) -> tuple[jax.Array, jax.Array]:
+  """(m - 1, e), floats, with u = m 2^(e + scale) and m in [sqrt(1/2), sqrt(2)).
 
   u must be positive and not subnormal.
   """
-  pattern = lax.bitcast_convert_type(u, np.int32)
+  pattern = lax.bitcast_convert_type(u, np.int32) - np.int32(scale << 23)
   # Less the pattern of sqrt(1/2), so that the exponent steps there and m - 1 is centred at zero.
   exponent = (pattern - _SQRT_HALF_BITS) >> 23
   mantissa = lax.bitcast_convert_type(pattern - (exponent << 23), np.float32)

@@ -13,7 +13,8 @@ from jax import lax
 T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_DOMAIN = np.uint32(1 << 31)  # the counter's first word, above those of JAX's split and fold_in
+# The counter's first word, above those of JAX's split and fold_in: of `words`, and of the few more.
+_MANY, _FEW = np.uint32(1 << 31), np.uint32((1 << 31) + 1)
 # Values of a tile. A core's cache holds their words, two each at most, and the numbers made of
 # them.
 TILE = 2**16
@@ -24,10 +25,22 @@ def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]
 
   Consumes the key.
   """
+  return words_and_few(key, shape, 0)[:2]
+
+
+def words_and_few(
+  key: jax.Array, shape: tuple[int, ...], few: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """`words` of a shape, and `few` more, uint32 [few], that all its elements may share.
+
+  Consumes the key.
+  """
   if is_threefry(key):
-    return _threefry_words(key, shape)
-  high, low = jax.random.bits(key, (2, *shape), np.uint32)
-  return high, low
+    index = lax.iota(np.uint32, few)
+    return *_threefry_words(key, shape), _threefry_blocks(key, _FEW, index)[0]
+  size = math.prod(shape)
+  drawn = jax.random.bits(key, (2 * size + few,), np.uint32)
+  return drawn[:size].reshape(shape), drawn[size : 2 * size].reshape(shape), drawn[2 * size :]
 
 
 def is_threefry(key: jax.Array) -> bool:
@@ -75,7 +88,7 @@ def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, 
   words become.
 
   Block `i` has the counter (2^31, i). JAX's split and fold_in use counters below (2^31, 0), so they
-  share no block with it.
+  share no block with it. The few words of `words_and_few` are of the counters (2^31 + 1, i).
   """
   size = math.prod(shape)
   if size >= 2**32:
@@ -84,8 +97,13 @@ def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, 
     )
   # Compiled away. It is there for JAX's key-reuse checker, which does not see `key_data`.
   jax.random.bits(key)
-  index = lax.iota(np.uint32, size).reshape(shape)
-  return threefry_2x32(jax.random.key_data(key), jnp.full_like(index, _DOMAIN), index)
+  return _threefry_blocks(key, _MANY, lax.iota(np.uint32, size).reshape(shape))
+
+
+def _threefry_blocks(
+  key: jax.Array, domain: np.uint32, index: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  return threefry_2x32(jax.random.key_data(key), jnp.full_like(index, domain), index)
 
 
 def threefry_2x32(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:

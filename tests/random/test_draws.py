@@ -108,16 +108,16 @@ def test_combined_normals_are_the_sums_of_the_draws(impl, shape):
 
 
 def test_radius_and_angle_are_exact_out_to_the_last_bits():
-  """Against float64, for words at both ends: radii from 0 to 7.45 and both zeros of the sine."""
+  """Against float64, for words at both ends: radii from 0 to 7.2 and both zeros of the sine."""
   ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(
     np.uint32
   )
   high, low = (x.reshape(-1) for x in np.meshgrid(ends, ends))
-  u = (high.astype(np.float64) + ((low & 0x7F) + 0.5) / 128) / 2**32
-  radius = np.asarray(draws._radius(high, low), np.float64)
+  u = (high.astype(np.float64) + ((low & 0x7F) + 0.75 + 2**-18) / 128) / 2**32
+  hashed, fraction = np.float32(3 * 2**15), np.float32(2.0**61)  # .75 and half of 2^-17
+  radius = np.asarray(draws._radius(high, low, hashed, fraction), np.float64)
   # u next to 1 is rounded to float32
   np.testing.assert_allclose(radius**2, -2 * np.log(u), rtol=6e-7, atol=2**-23)
-  assert radius.max() == pytest.approx(math.sqrt(80 * math.log(2)), rel=1e-6)
   angle = ((low >> 8).astype(np.int32) << 8).astype(np.float64) + 128
   exact = np.sin(np.pi * angle / 2**32)
   np.testing.assert_allclose(
@@ -125,9 +125,60 @@ def test_radius_and_angle_are_exact_out_to_the_last_bits():
   )
 
 
+def deep_fraction(zero_bits):
+  """The shared fraction whose first digits are so many zeros, and the others ones and zeros."""
+  digits = (0xB5297A4D << 128 | 0x68E31DA4 << 96 | 0x1B56C4E9 << 64 | 0x5 << 32 | 7) >> zero_bits
+  shared = np.array([digits >> 32 * (4 - i) & 0xFFFFFFFF for i in range(5)], np.uint32)
+  exact = (mpmath.mpf(digits) + 0.5) / mpmath.mpf(2) ** 160
+  return draws._fraction(jnp.asarray(shared)), exact
+
+
+@pytest.mark.parametrize("zero_bits", [0, 1, 31, 32, 90, 159, 160])
+def test_draws_go_on_below_the_digits_of_their_own_words(zero_bits):
+  """Against 60 digits, for words that are zero: out to the stated ends of all draws."""
+  fraction, exact = deep_fraction(zero_bits)
+  zero = jnp.zeros(1, jnp.uint32)
+  with mpmath.workdps(60):
+    log_u = float(mpmath.log(exact))
+  own = {"radius": 39 + 17, "exponential": 64, "laplace": 63}
+  exact = {name: bits * math.log(2) - log_u for name, bits in own.items()}
+  found = {
+    "radius": draws._radius(zero, zero, jnp.zeros(1), fraction)[0] ** 2 / 2,
+    "exponential": -draws._log_uniform(zero, zero, fraction)[0],
+    "laplace": draws._laplace(zero, zero, fraction)[0],
+  }
+  for name, value in found.items():
+    assert float(value) == pytest.approx(exact[name], rel=1e-6), name
+  assert float(-draws._log_uniforms(~zero, ~zero, fraction)[1][0]) == found["exponential"]
+  if zero_bits == 160:  # the last of all draws
+    assert math.sqrt(2 * exact["radius"]) == pytest.approx(draws.LARGEST_NORMAL, rel=1e-12)
+    assert exact["exponential"] == pytest.approx(draws.LARGEST_EXPONENTIAL, rel=1e-12)
+    assert draws.LARGEST_NORMAL > 17.3
+    assert draws.LARGEST_EXPONENTIAL > 155.9
+
+
+def test_hashed_digits_are_uniform_and_independent_in_pairs():
+  """Over all 2^32 hashes it is a theorem. Here: 2,000 hashes of 64 pairs, by chi-square of 4 x 4
+  cells, which would see pairs of a correlation of .15.
+  """
+  hashes = jdp.random.bits(make_key("chacha20"), (2000, 2))
+  numbers = jax.vmap(lambda pair: draws._hashed(pair, TILE))(hashes)
+  cells = np.asarray(numbers // 2**15, int)
+  rng = np.random.default_rng(0)
+  for first, second in [*rng.integers(0, TILE, (64, 2)).tolist(), [0, 1], [7, 8]]:
+    if first != second:
+      counts = np.bincount(4 * cells[:, first] + cells[:, second], minlength=16)
+      assert stats.chisquare(counts).pvalue > 1e-9
+  wide = np.asarray(draws._hashed(hashes[0], TILE + 3))
+  np.testing.assert_array_equal(wide[TILE:], wide[:3])
+  assert wide.min() >= 0
+  assert wide.max() < 2**17
+
+
 @pytest.mark.slow
 def test_the_two_normals_of_a_word_pair_are_independent():
-  pairs = np.asarray(draws._box_muller(*jax.random.bits(jax.random.key(0), (2, MILLION))))
+  high, low = jax.random.bits(jax.random.key(0), (2, MILLION))
+  pairs = np.asarray(draws._box_muller(high, low, jnp.float32(0), jnp.float32(2.0**61)))
   squares = (pairs.astype(np.float64) ** 2 - 1) / math.sqrt(2)
   statistical.assert_uncorrelated(np.concatenate([pairs, squares]).T, catches=0.01)
   law = np.full(64, 1 / 64)  # the direction of the pair, all around
@@ -173,7 +224,8 @@ def test_log_uniforms_are_accurate_however_close_to_an_end():
   near += [int(math.sqrt(0.5) * 2**64) + j * 2**40 for j in range(-50, 51)]
   w = sorted({x for k in near for x in (k, 2**64 - 1 - k) if 0 <= x < 2**64})
   words = np.array([[x >> 32 for x in w], [x % 2**32 for x in w]], np.uint32)
-  for result, side in zip(draws._log_uniforms(*jnp.asarray(words)), (1, -1), strict=True):
+  results = draws._log_uniforms(*jnp.asarray(words), jnp.float32(2.0**61))
+  for result, side in zip(results, (1, -1), strict=True):
     with mpmath.workdps(60):
       u = [(mpmath.mpf(x if side == 1 else 2**64 - 1 - x) + 0.5) / mpmath.mpf(2) ** 64 for x in w]
       exact = np.array([float(mpmath.log(x)) for x in u])

@@ -22,7 +22,7 @@ import numpy as np
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting import gaussian_noise_multiplier
-from jdp.accounting.float_noise import FINEST_SHARE
+from jdp.accounting.float_noise import FINEST_SHARE, check_laplace, delta_of_real_noise
 from jdp.data.clients import Examples
 from jdp.events import LocalRelease
 from jdp.federated.draw_and_discard.update_stream import ClientUpdate, Noise, Settings
@@ -74,7 +74,7 @@ def laplace_update(
   Args:
     gradient: (parameters, examples) -> average gradient. A pytree like the parameters. Use
       `glm(...).gradient`, or `jax.grad(loss)` of any model.
-    epsilon: > 0. Of one update.
+    epsilon: in (0, 86]. Of one update.
     learning_rate: eta > 0. The step size, before the schedule's factor.
     clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
@@ -93,6 +93,7 @@ def laplace_update(
   1-DP per coordinate (replace one), against the server 0.080026
   """
   _validate.positive(epsilon=epsilon)
+  check_laplace(epsilon)
   kind, clip_to = _unit_and_clipping(unit, _clip_l1)
   scale = _round_up(2 * _clip_bound(clip) / epsilon)
   event = LocalRelease(PureDP(epsilon, unit=kind))
@@ -140,7 +141,9 @@ def gaussian_update(
   (1, 1e-06)-DP per user (replace one), against the server 8.4
   """
   kind, clip_to = _unit_and_clipping(unit, vectors.clip)
-  scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, delta))
+  # The noise of the whole delta is the smaller one, and its tails make more reports impossible.
+  left = delta_of_real_noise(gaussian_noise_multiplier(epsilon, delta), delta)
+  scale = _round_up(2 * _clip_bound(clip) * gaussian_noise_multiplier(epsilon, left))
   event = LocalRelease(ApproxDP(epsilon, delta, unit=kind))
   return _noisy_update(
     gradient, clip_to, random.normal, (learning_rate, clip, scale), 1.0, schedule, event
