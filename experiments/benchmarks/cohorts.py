@@ -84,7 +84,7 @@ def _default_chunks(task: str, model: str) -> dict[str, checkouts.Command]:
     for devices in sorted({1, os.cpu_count() or 1}):
       if ":" not in layout:
         cases[_name(layout, devices)] = checkouts.Command(
-          ("jdp_rounds.py", task, model, layout), devices
+          ("jdp_rounds.py", task, model, layout), devices, case=layout
         )
   return cases
 

@@ -82,10 +82,10 @@ class Product:
 
   Attributes:
     left: float32 [r, a].
-    right: float32 [r, b].
+    right: float32 [r, b]. Float64 once it is scaled.
     shape: the shape that the [a, b] entries are reshaped to.
     numbers: int32 [q], of the rows of the matrix that `rows` are added to.
-    rows: float32 [q, b].
+    rows: float32 [q, b]. Float64 once they are scaled.
   """
 
   left: jax.Array | None
@@ -95,13 +95,22 @@ class Product:
   rows: jax.Array | None = None
 
   def scaled(self, scale: jax.Array) -> "Product":
-    """The product times a scalar: exactly zero for scale 0, whatever the factors hold."""
+    """The product times a float32 scalar: exactly zero for scale 0, whatever the factors hold.
 
-    def times(factor, x):
-      return None if x is None else jnp.where(scale != 0, factor * x, 0.0)
+    Float64 holds scale times right, and scale times rows, without rounding. Rounded to float32,
+    rows that cancel would leave more than the scaled product.
+    """
 
-    left, right = times(1.0, self.left), times(scale, self.right)
-    return Product(left, right, self.shape, self.numbers, times(scale, self.rows))
+    def kept(x):
+      return None if x is None else jnp.where(scale != 0, x, 0.0)
+
+    def times(x):
+      if x is None:
+        return None
+      with float64(True):
+        return lax.mul(as_float64(kept(x)), lax.broadcast(as_float64(scale), x.shape))
+
+    return Product(kept(self.left), times(self.right), self.shape, self.numbers, times(self.rows))
 
 
 def rounded(total: PyTree) -> PyTree:

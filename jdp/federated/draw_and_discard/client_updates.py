@@ -213,7 +213,12 @@ def _noisy_update(
 def _clipped(
   gradient: Gradient, clip_to: _ClipTo
 ) -> Callable[[Settings, PyTree, Examples], PyTree]:
-  return lambda settings, params, client: clip_to(gradient(params, client), settings.clip)
+  # In float32: half precision would round the norm, and what is clipped to it.
+  def clipped(settings, params, client):
+    found = jax.tree.map(lambda g: g.astype(jnp.float32), gradient(params, client))
+    return clip_to(found, settings.clip)
+
+  return clipped
 
 
 def _rate(schedule: Schedule | None) -> Callable[[Settings, jax.Array], Any]:

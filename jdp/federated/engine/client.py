@@ -12,6 +12,7 @@ from jdp.queries.base import Contribution
 from jdp.queries.gaussian import weighted
 
 PyTree = Any
+_LEAST = 1e-30
 
 
 class ClientKeys(NamedTuple):
@@ -96,7 +97,10 @@ def _bounded(
   # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
   # the factor. A norm of 0 would divide 0 by 0.
   shortened = query.preprocess(key, state, record.norm, weight)
-  scale = record.factor * (_bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0))
+  ratio = _bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0)
+  # Numbers below float32's normal ones may be wrong by as much as they are.
+  exact = jnp.minimum(ratio, abs(record.factor) * ratio) > _LEAST
+  scale = jnp.where(exact, record.factor * ratio, 0.0)
   vector = _scaled(record.products, scale)
   return shortened._replace(vector=vector) if hasattr(shortened, "vector") else vector
 

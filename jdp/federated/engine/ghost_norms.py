@@ -14,8 +14,9 @@ Which parameters have such rows follows from the loss's program
 differentiated for each client: biases, the scales of LayerNorm, low-rank adapters, layers that are
 applied at many places. So are parameters that are used in any other way.
 
-The norm is made from the very numbers that enter the sum. So the guarantee does not rest on the
-analysis of the program: a use that were missed would make a wrong gradient, within its bound.
+The norm is made from the very numbers that enter the sum, in float64, as the sum is. So the
+guarantee does not rest on the analysis of the program: a use that were missed would make a wrong
+gradient, within its bound. docs/theory/clipping.md names every rounding on the way.
 """
 
 import functools
@@ -48,10 +49,11 @@ from jdp.numerics.compensated import Product, as_float64, float64
 PyTree = Any
 
 _UNIT_ROUNDOFF = 2.0**-53
-# Twice the relative error of long float32 sums of positive numbers, as XLA orders them.
-_REDUCTION = 4e-6
+# For the clipping factor, which is float32, and for the rounding of a chunk's sum.
+_MARGIN = 4e-6
 _LARGEST_INPUT = 2.0**60
-# The default precision of accelerators would exceed the error bound of `_norm_of_product`.
+_MOST_CANCELLED = 2.0**11  # how many times their norm a client's rows may be long together
+# The default precision of accelerators would exceed the error bound of `_square_of_product`.
 _product64 = partial(lax.dot_general, precision=lax.Precision.HIGHEST)
 
 
@@ -81,9 +83,11 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   Formal guarantee: that of the query, for any clients. A client's factor is computed from an upper
   bound of its norm: the value plus the most that rounding can take from it. So no update is longer
   than the clip norm in real numbers. Clipped updates are shorter than those of
-  `jdp.numerics.vectors.clip`, by less than 1e-5 of their length. A client adds zero if its gradient
-  holds NaN or infinity, or if an input of a layer is beyond 1e18. A chunk's sum is made in float64.
-  A user moves the sum of a cohort as `jdp.federated.cohort_sum` says.
+  `jdp.numerics.vectors.clip`, by less than 1e-5 of their length. They are shorter by more where the
+  rows' gradients are 2,000 times as long together as their sum. A client adds zero if its gradient
+  holds NaN or infinity, if an input of a layer is beyond 1e18, or if its factor is below 1e-30. A
+  chunk's sum is made in float64. A user moves the sum of a cohort as `jdp.federated.cohort_sum`
+  says (docs/theory/clipping.md).
 
   Args:
     loss: (parameters, examples) -> mean loss.
@@ -170,6 +174,8 @@ def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyT
   direct = {i: leaves[i] for i in uses.direct}
   made, data = jax.grad(value, (0, 1), has_aux=True)(direct, _zeros(uses.plan))
   gradients, derivatives = made
+  # Half precision is measured and summed as float32, which holds the same numbers.
+  gradients = {i: gradient.astype(jnp.float32) for i, gradient in gradients.items()}
   for i, parts in _factors(uses.plan, data, derivatives).items():
     product = _product(parts, leaves[i].shape)
     gradients[i] = _matrix(product) if i in uses.multiplied else product
@@ -295,25 +301,21 @@ def _product(parts: Sequence[Factors], shape: tuple[int, ...]) -> Product:
 
 
 def _norm(gradient: PyTree) -> jax.Array:
-  """An upper bound of the norm of a gradient."""
+  """An upper bound of the norm of a gradient, with room for the rounding of what is made of it."""
   parts = jax.tree.leaves(gradient, is_leaf=lambda x: isinstance(x, Product))
-  norms = [_norm_of_product(x) if isinstance(x, Product) else _norm_of_array(x) for x in parts]
-  return _norm_of_array(jnp.stack(norms))
+  squares = [_square_of_product(x) if isinstance(x, Product) else _square(x) for x in parts]
+  with float64(True):
+    norm = lax.convert_element_type(lax.sqrt(functools.reduce(lax.add, squares)), np.float32)
+  return (1 + _MARGIN) * norm
 
 
-def _norm_of_array(x: jax.Array) -> jax.Array:
-  """An upper bound of the norm of an array. It is scaled, as squares vanish below 1e-38."""
-  largest = jnp.max(jnp.abs(x))
-  largest = jnp.where(largest > 0, largest, 1.0)
-  return largest * jnp.sqrt((1 + _REDUCTION) * jnp.sum((x / largest) ** 2))
+def _square_of_product(product: Product) -> jax.Array:
+  """An upper bound of the squared norm of one client's matrix, tight but for rounding, in float64.
 
-
-def _norm_of_product(product: Product) -> jax.Array:
-  """An upper bound of the norm of one client's matrix, tight but for rounding.
-
-  Let T be the sum of the norms of all rows' a_r b_r^T. Products of length n and sums of m numbers
-  are rounded by at most (n + m) u T^2 together, in any order. In float32 that is much where rows
-  cancel, and squares vanish below 1e-38.
+  It is NaN if an input is too large. Let T be the sum of the norms of all rows' a_r b_r^T. The
+  square is wrong by at most (n + m) u T^2, of products of length n and sums of m numbers, in any
+  order. Their sum of a chunk is wrong by a share of T too. So T counts as no more than
+  `_MOST_CANCELLED` norms.
   """
   left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
   usable, squares, lengths = jnp.bool_(True), [], []
@@ -333,13 +335,16 @@ def _norm_of_product(product: Product) -> jax.Array:
   count = sum(len(x) for x in (left, rows) if x is not None)
   with float64(True):  # without constants, which JAX may narrow
     size = lax.convert_element_type(functools.reduce(lax.add, lengths), np.float32)
+  size = jnp.where(usable, (1 + _MARGIN) * size, jnp.nan)
   # The root of what rounding may take from the square.
-  most = (1 + _REDUCTION) * math.sqrt(_UNIT_ROUNDOFF * (width + count**2)) * size
-  squares.append(_dot64(most, most, ()))
+  squares.append(_square(math.sqrt(_UNIT_ROUNDOFF * (width + count**2 + 8)) * size))
   with float64(True):
-    root = lax.sqrt(functools.reduce(lax.add, squares))
-    norm = lax.convert_element_type(root, np.float32)
-  return jnp.where(usable, (1 + _REDUCTION) * norm, jnp.nan)
+    return lax.max(functools.reduce(lax.add, squares), _square(size / _MOST_CANCELLED))
+
+
+def _square(x: jax.Array) -> jax.Array:
+  """The squared norm of an array, in float64."""
+  return _dot64(x, x, tuple(range(x.ndim)))
 
 
 def _dot64(x: jax.Array, y: jax.Array, axes: tuple[int, ...]) -> jax.Array:

@@ -14,7 +14,7 @@ from jdp.data import Examples
 from jdp.federated import example_gradient, gradient_step
 from jdp.federated.engine.client import ClientKeys, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
-from jdp.federated.engine.ghost_norms import _norm_of_product, ghost_client
+from jdp.federated.engine.ghost_norms import _norm, ghost_client
 from jdp.federated.estimators import (
   adaptive_average,
   clipped_denominator,
@@ -256,7 +256,7 @@ def test_no_norm_rests_on_products_of_lower_precision(precision, wide):
   rows, columns = (2, 40) if wide else (40, 2)
   product = Product(jnp.ones((rows, columns)), jnp.ones((rows, columns)), (columns, columns))
   with jax.default_matmul_precision(precision):
-    jaxpr = jax.make_jaxpr(_norm_of_product)(product)
+    jaxpr = jax.make_jaxpr(_norm)(product)
   text = str(jaxpr)
   assert (
     text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)") > 0
@@ -268,11 +268,11 @@ def test_no_norm_is_lost_in_the_squares_of_small_inputs(inputs):
   """A square below 1e-38 is zero in float32, while the derivative may be as large as 1e18."""
   left = np.tile(np.float32(inputs)[:, None], (1, 100))
   right = np.where(left[:, :2] == 1, 1e-18, 1e18).astype(np.float32)
-  norm = _norm_of_product(Product(jnp.asarray(left), jnp.asarray(right), (100, 2)))
+  norm = _norm(Product(jnp.asarray(left), jnp.asarray(right), (100, 2)))
   exact = np.linalg.norm(left.astype(np.float64).T @ right.astype(np.float64))
   assert exact * (1 - 1e-6) <= norm <= exact * (1 + 1e-5)
 
 
 def test_an_input_beyond_the_range_adds_nothing():
   left, right = jnp.full((1, 4), 2.0**61), jnp.full((1, 4), 1e-38)
-  assert jnp.isnan(_norm_of_product(Product(left, right, (4, 4))))
+  assert jnp.isnan(_norm(Product(left, right, (4, 4))))
