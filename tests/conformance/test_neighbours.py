@@ -3,29 +3,18 @@
 import jax
 import pytest
 
-from tests.helpers.neighbours import (
-  ALWAYS_SENT,
-  CASES,
-  CLIP,
-  COINS_BY_ROW,
-  KEYS,
-  largest_movements,
-  neighbours,
-  packed,
-)
+from tests.helpers.neighbours import CASES, KEYS, ROUNDING, largest_movements
 
-ROUNDING = 1e-6  # of a sum's sensitivity, by `jdp.numerics.compensated`
 # Types of keys in turn. All of them are tried by `python -m tests.helpers.neighbours`.
-KEY_OF = {case: list(KEYS)[number % len(KEYS)] for number, case in enumerate(CASES)}
+KEY_OF = {name: list(KEYS)[number % len(KEYS)] for number, name in enumerate(CASES)}
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("case", CASES)
-def test_a_user_moves_a_sum_by_its_own_contribution(case):
+@pytest.mark.parametrize("name", CASES)
+def test_a_user_moves_a_sum_by_its_own_contribution(name):
   """Whatever it holds. One that is gone moves nothing, though others move up a row."""
-  place = 11
-  gone = {} if case in COINS_BY_ROW else {"gone": packed(place, None)}
+  case = CASES[name]
   with jax.numpy_dtype_promotion("standard"):  # parameters in 16 bits
-    found = largest_movements(case, KEY_OF[case], place, neighbours(place) | gone)
-  assert case in ALWAYS_SENT or found.get("gone", 0) == 0
-  assert 0.2 * CLIP < max(found.values()) <= CLIP * (1 + ROUNDING), found
+    found = largest_movements(case, KEY_OF[name], place=11)
+  assert case.always_sent or found.get("gone", 0) == 0
+  assert 0.2 * case.most < max(found.values()) <= case.most * (1 + ROUNDING), found

@@ -2,12 +2,19 @@
 
 The user is empty or gone, of usual size, the largest by far, or hostile. Everything else of a round
 is the same: keys, state, the other users. `python -m tests.helpers.neighbours` tries all of them
-under all types of keys, which takes minutes.
+under all types of keys, on up to eight devices, which takes an hour.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# For the command. The tests begin with four devices.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import flax.linen as nn
 import jax
@@ -18,7 +25,9 @@ import optax
 from jdp import data, matrix_factorization, mechanisms, models, queries, random, sampling
 from jdp.conformance.neighbours import movements, observed
 from jdp.federated import (
+  add_updates,
   client_mesh,
+  dp_sgd,
   federated_averaging,
   fixed_denominator,
   flat_clipping,
@@ -27,8 +36,10 @@ from jdp.federated import (
   per_layer_clipping,
   private_federated,
   proximal_point,
+  rounds,
   weight_by_examples,
 )
+from jdp.queries import registry
 
 USERS, SHAPE, CLASSES, BOUND, CLIP = 24, (6, 6), 3, 40, 0.5
 ROUNDING = 1e-6  # of a sum's sensitivity, by `jdp.numerics.compensated`
@@ -119,8 +130,11 @@ ROWS = sum(len(labels) for _, labels in OTHERS) + 3 * BOUND
 EMPTY = (np.zeros((0, *SHAPE), np.float32), np.zeros(0, int))
 
 
-def packed(place, own, bound=BOUND):
-  """All users, with the victim at a place; without it if there is nothing for it."""
+def packed(place, own, bound=BOUND, rows=ROWS):
+  """All users, with the victim at a place; without it if there is nothing for it.
+
+  Without a bound, all are padded to the largest.
+  """
   users = [*zip(itertools.count(), OTHERS, strict=False)]
   if own is not None:
     users.insert(place, ("victim", own))
@@ -129,7 +143,7 @@ def packed(place, own, bound=BOUND):
 
   # One shape for all data sets of so many users: less to compile.
   def lengthened(x):
-    return np.concatenate([x, np.zeros((ROWS - len(x), *x.shape[1:]), x.dtype)])
+    return np.concatenate([x, np.zeros((rows - len(x), *x.shape[1:]), x.dtype)])
 
   return dataclasses.replace(made, examples=jax.tree.map(lengthened, made.examples))
 
@@ -142,11 +156,61 @@ def poisoned(clients, place, value):
   return dataclasses.replace(clients, examples=clients.examples._replace(inputs=inputs))
 
 
-def neighbours(place):
+def users(place):
+  """(data where the victim has no examples, neighbours by name)"""
   found = {name: packed(place, own()) for name, own in CHANGES.items()}
   for name, value in (("NaN", np.nan), ("infinity", np.inf)):
     found[name] = poisoned(found["usual"], place, value)
-  return found
+  return packed(place, EMPTY), found | {"gone": packed(place, None)}
+
+
+def larger_users(bound, place):
+  """The victim has 1 to 1,000 examples more than the largest of the others."""
+  largest, rows = max(len(labels) for _, labels in OTHERS), ROWS + 2 * 1024
+  found = {
+    f"{more} more": packed(place, examples_of(more, largest + more), bound, rows)
+    for more in (1, 2, 3, 13, 100, 1000)
+  }
+  return packed(place, EMPTY, bound, rows), found
+
+
+def examples(place):
+  """Examples in the place of users, for DP-SGD."""
+  inputs, labels = examples_of(5, USERS, 3.0)
+  mask = np.ones(USERS, np.float32)
+  all_of_them = data.Examples(inputs, labels.astype(np.int32), mask)
+
+  def own(x):
+    changed = inputs.copy()
+    changed[place] = x
+    return all_of_them._replace(inputs=changed)
+
+  values = {"huge": 1e30, "tiny": 1e-30, "large": 50.0, "NaN": np.nan, "infinity": np.inf}
+  found = {name: own(np.float32(value)) for name, value in values.items()}
+  gone = jax.tree.map(lambda x: np.delete(x, place, axis=0), all_of_them)
+  absent = all_of_them._replace(mask=np.where(np.arange(USERS) == place, 0, mask))
+  return absent, found | {"usual": all_of_them, "gone": gone}
+
+
+def records(like, place):
+  """Records in the place of users' data, for a query alone."""
+  rng = np.random.default_rng(6)
+  others = jax.tree.map(
+    lambda x: (2 * rng.normal(size=(USERS, *x.shape)) / math.sqrt(x.size)).astype(np.float32), like
+  )
+
+  def own(value):
+    def changed(x):
+      made = x.copy()
+      made[place] = value * (rng.normal(size=x.shape[1:]) if np.isfinite(value) else 1)
+      return made
+
+    return jax.tree.map(changed, others)
+
+  values = (0.3, 1.0, 7.0, 1e30, 1e-20, np.nan, np.inf)
+  return own(0.0), {str(value): own(value) for value in values} | {
+    "gone": jax.tree.map(lambda x: np.delete(x, place, axis=0), others)
+  }
 
 
 def average(clip=flat_clipping):
@@ -185,6 +249,28 @@ def over_mechanism(name, mechanism):
   return make
 
 
+def by_example(name, **options):
+  @functools.cache
+  def make(population):
+    return dp_sgd(loss(name), average(), sampling.poisson(population, 1.0), SGD, **options)
+
+  return make
+
+
+def of_records(name):
+  """Rounds of a registered query, whose records are the clients' data."""
+
+  @functools.cache
+  def make(population):
+    query = observed(registry.registered()[name].make())
+    sampler = sampling.poisson(population, 1.0)
+    return rounds(
+      lambda keys, sent, own: (own, {}), query, sampler, add_updates(SGD), relation="zero_out"
+    )
+
+  return make
+
+
 def correlated():
   strategy = matrix_factorization.banded_toeplitz(8, 2)
   return observed(
@@ -197,56 +283,131 @@ def layers():
 
 
 LOGISTIC, MLP, DROPOUT, CNN = (model(name)[1] for name in ("logistic", "mlp", "dropout", "cnn"))
-# Whoever is deleted moves the coins by which the others are sampled. They are secret.
-COINS_BY_ROW = ("local SGD, sampled",)
-# A user without examples sends a release all the same.
-ALWAYS_SENT = ("PrivUnit",)
 DIM = sum(leaf.size for leaf in jax.tree.leaves(LOGISTIC))
+
+
+class Case(NamedTuple):
+  """A procedure, and what it is tried on.
+
+  Attributes:
+    make: see `movements`.
+    params: what training begins with.
+    most: by how much one client may move a sum.
+    data: place of the victim -> (data without it, neighbours by name).
+    always_sent: whether a user without examples sends a release, or counts, all the same.
+    coins_by_row: whether one who is deleted moves the coins by which the others are sampled. They
+      are secret.
+  """
+
+  make: Callable[[int], Any]
+  params: Any
+  most: float = CLIP
+  data: Callable[[int], Any] = users
+  always_sent: bool = False
+  coins_by_row: bool = False
+
+
 CASES = {
-  "local SGD": (local("mlp"), MLP),
-  "local SGD, chunks": (local("mlp", chunk_size=8), MLP),
-  "local SGD, sampled": (local("logistic", probability=0.5), LOGISTIC),
-  "local SGD, two devices": (local("mlp", mesh=client_mesh(jax.devices()[:2])), MLP),
-  "local SGD, four devices": (local("mlp", mesh=client_mesh(), chunk_size=2), MLP),
-  "local SGD, unprojected": (local("mlp", project=False), MLP),
-  "local SGD, dropout": (local("dropout", chunk_size=4), DROPOUT),
-  "local SGD, CNN": (local("cnn"), CNN),
-  "local SGD, weighted": (local("logistic", weight=weight_by_examples(20)), LOGISTIC),
-  "local SGD, correlated noise": (local("logistic", query=correlated()), LOGISTIC),
-  "local SGD, per layer": (local("mlp", query=layers()), MLP),
-  "one step": (step("mlp"), MLP),
-  "one step, gradients": (step("mlp", ghost_norms=False), MLP),
-  "one step, chunks": (step("mlp", chunk_size=8), MLP),
-  "one step, ghost norms": (step("mlp", ghost_norms=True, chunk_size=8), MLP),
-  "one step, logistic, ghost norms": (
-    step("logistic", ghost_norms=True, chunk_size=4),
-    LOGISTIC,
+  "local SGD": Case(local("mlp"), MLP),
+  "local SGD, chunks": Case(local("mlp", chunk_size=8), MLP),
+  "local SGD, sampled": Case(local("logistic", probability=0.5), LOGISTIC, coins_by_row=True),
+  "local SGD, two devices": Case(local("mlp", mesh=client_mesh(jax.devices()[:2])), MLP),
+  "local SGD, all devices": Case(local("mlp", mesh=client_mesh(), chunk_size=2), MLP),
+  "local SGD, unprojected": Case(local("mlp", project=False), MLP),
+  "local SGD, dropout": Case(local("dropout", chunk_size=4), DROPOUT),
+  "local SGD, CNN": Case(local("cnn"), CNN),
+  "local SGD, weighted": Case(local("logistic", weight=weight_by_examples(20)), LOGISTIC),
+  "local SGD, correlated noise": Case(local("logistic", query=correlated()), LOGISTIC),
+  "local SGD, per layer": Case(local("mlp", query=layers()), MLP),
+  "one step": Case(step("mlp"), MLP),
+  "one step, gradients": Case(step("mlp", ghost_norms=False), MLP),
+  "one step, chunks": Case(step("mlp", chunk_size=8), MLP),
+  "one step, ghost norms": Case(step("mlp", ghost_norms=True, chunk_size=8), MLP),
+  "one step, logistic, ghost norms": Case(
+    step("logistic", ghost_norms=True, chunk_size=4), LOGISTIC
   ),
-  "one step, CNN, ghost norms": (step("cnn", ghost_norms=True, chunk_size=4), CNN),
-  "one step, dropout": (step("dropout"), DROPOUT),
-  "one step, dropout, ghost norms": (step("dropout", ghost_norms=True, chunk_size=8), DROPOUT),
-  "one step, bfloat16, ghost norms": (
-    step("mlp", ghost_norms=True, chunk_size=8),
-    in_dtype(MLP, jnp.bfloat16),
+  "one step, CNN, ghost norms": Case(step("cnn", ghost_norms=True, chunk_size=4), CNN),
+  "one step, dropout": Case(step("dropout"), DROPOUT),
+  "one step, dropout, ghost norms": Case(step("dropout", ghost_norms=True, chunk_size=8), DROPOUT),
+  "one step, bfloat16, ghost norms": Case(
+    step("mlp", ghost_norms=True, chunk_size=8), in_dtype(MLP, jnp.bfloat16)
   ),
-  "one step, float16": (step("mlp"), in_dtype(MLP, jnp.float16)),
-  "proximal point": (
-    averaging(proximal_point(loss("logistic"), 0.5, num_iterations=3)),
-    LOGISTIC,
+  "one step, float16": Case(step("mlp"), in_dtype(MLP, jnp.float16)),
+  "proximal point": Case(
+    averaging(proximal_point(loss("logistic"), 0.5, num_iterations=3)), LOGISTIC
   ),
-  "local and central": (over_mechanism("logistic", None), LOGISTIC),
-  "PrivUnit": (over_mechanism("logistic", mechanisms.priv_unit(DIM, 4.0)), LOGISTIC),
+  "local and central": Case(over_mechanism("logistic", None), LOGISTIC),
+  "PrivUnit": Case(
+    over_mechanism("logistic", mechanisms.priv_unit(DIM, 4.0)), LOGISTIC, always_sent=True
+  ),
+  "DP-SGD": Case(by_example("mlp"), MLP, data=examples),
+}
+_LENGTHS = functools.partial(larger_users, 1024), functools.partial(larger_users, None)
+# By how much a record may move the sums of a query, all of them together.
+_MOST = {
+  "weighted_average": math.sqrt(2),
+  "adaptive": math.sqrt(1.25),
+  "correlated_adaptive": math.sqrt(1.25),
+  "grouped": math.sqrt(5),
+}
+# Clients add noise, or integers, and no vector of the clip norm.
+_OTHER_QUERIES = {
+  "no_privacy",
+  "discrete_gaussian",
+  "discrete_skellam",
+  "distributed_integers",
+  "distributed",
+}
+# What the command tries beside them.
+MORE_CASES = {
+  "local SGD, 1,024 examples": Case(local("logistic"), LOGISTIC, data=_LENGTHS[0]),
+  "local SGD, padded to the largest": Case(local("logistic"), LOGISTIC, data=_LENGTHS[1]),
+  "local SGD, logistic, all devices": Case(local("logistic", mesh=client_mesh()), LOGISTIC),
+  "one step, 1,024 examples": Case(step("logistic", ghost_norms=False), LOGISTIC, data=_LENGTHS[0]),
+  "one step, all devices": Case(step("mlp", mesh=client_mesh()), MLP),
+  "one step, ghost norms, one by one": Case(step("mlp", ghost_norms=True, chunk_size=1), MLP),
+  "one step, ghost norms, all devices": Case(
+    step("mlp", ghost_norms=True, chunk_size=2, mesh=client_mesh()), MLP
+  ),
+  "one step, bfloat16": Case(step("mlp"), in_dtype(MLP, jnp.bfloat16)),
+  "one step, bfloat16, CNN, ghost norms": Case(
+    step("cnn", ghost_norms=True, chunk_size=4), in_dtype(CNN, jnp.bfloat16)
+  ),
+  "one step, float16, ghost norms": Case(
+    step("mlp", ghost_norms=True, chunk_size=8), in_dtype(MLP, jnp.float16)
+  ),
+  "DP-SGD, gradients": Case(by_example("mlp", chunk_size=1), MLP, data=examples),
+  "DP-SGD, ghost norms": Case(
+    by_example("mlp", ghost_norms=True, chunk_size=8), MLP, data=examples
+  ),
+  "DP-SGD, CNN": Case(by_example("cnn", chunk_size=4), CNN, data=examples),
+  "DP-SGD, all devices": Case(by_example("logistic", mesh=client_mesh()), LOGISTIC, data=examples),
+  "DP-SGD, bfloat16": Case(
+    by_example("mlp", ghost_norms=True, chunk_size=4), in_dtype(MLP, jnp.bfloat16), data=examples
+  ),
+} | {
+  f"query {name}": Case(
+    of_records(name),
+    jax.tree.map(np.zeros_like, query.victim),
+    _MOST.get(name, 1.0),
+    functools.partial(records, query.victim),
+    always_sent=name in ("weighted_average", "adaptive", "correlated_adaptive"),
+  )
+  for name, query in registry.registered().items()
+  if name not in _OTHER_QUERIES
 }
 
 
-def largest_movements(case, key, place, clients, num_rounds=2):
+def largest_movements(case, key, place, num_rounds=2):
   """The farthest that each neighbour moves the sum of a round."""
-  make, params = CASES[case]
+  without, neighbours = case.data(place)
+  if case.coins_by_row:
+    del neighbours["gone"]
   found = movements(
-    make,
-    params,
-    packed(place, EMPTY),
-    clients,
+    case.make,
+    case.params,
+    without,
+    neighbours,
     num_rounds=num_rounds,
     noise_key=KEYS[key](3),
     data_key=KEYS[key](4),
@@ -255,16 +416,16 @@ def largest_movements(case, key, place, clients, num_rounds=2):
 
 
 def main():
-  """Prints the farthest of all, in units of the clip norm, and how many sums were compared."""
-  farthest, compared = {}, 0
-  for case, key, place in itertools.product(CASES, KEYS, (0, 11, USERS - 1)):
-    gone = {} if case in COINS_BY_ROW else {"gone": packed(place, None)}
-    found = largest_movements(case, key, place, neighbours(place) | gone)
-    compared += 2 * len(found)
-    assert case in ALWAYS_SENT or found.get("gone", 0) == 0, (case, key, place)
-    farthest[case] = max(farthest.get(case, 0), *found.values())
-    if place == USERS - 1:
-      print(f"{case}, {key}: {farthest[case] / CLIP:.8f} after {compared} sums", flush=True)
+  """Prints the farthest of all, in units of what is allowed, and how many sums were compared."""
+  compared = 0
+  for key, (name, case) in itertools.product(KEYS, (CASES | MORE_CASES).items()):
+    farthest = 0.0
+    for place in (0, 11, USERS - 1):
+      found = largest_movements(case, key, place)
+      compared += 2 * len(found)
+      assert case.always_sent or found.get("gone", 0) == 0, (name, key, place)
+      farthest = max(farthest, *found.values())
+    print(f"{name}, {key}: {farthest / case.most:.8f} after {compared} sums", flush=True)
 
 
 if __name__ == "__main__":
