@@ -66,7 +66,7 @@ class _Layer(nn.Module):
       "convolution": lambda: nn.Conv(OUTPUTS, (3,), **of)(x).mean(axis=1),
       "convolution, few places": lambda: nn.Conv(16, (3,), padding="VALID", **of)(x).sum(axis=1),
       "transposed convolution": lambda: nn.ConvTranspose(OUTPUTS, (3,), **of)(x).mean(axis=1),
-      "embedding": lambda: nn.Embed(WORDS, OUTPUTS, **of)(words).sum(axis=1),
+      "embedding": lambda: nn.Embed(WORDS, OUTPUTS, **of)(words[:, 0]),
       "tied embedding": lambda: (lambda table: table.attend(nn.tanh(table(words))).sum(axis=1))(
         nn.Embed(WORDS, OUTPUTS, **of)
       ),
@@ -127,14 +127,16 @@ def search(kind, dtype):
   def plain(keys, sent, client):
     return step(keys.data, sent[0], client), {}
 
+  def keys():
+    return ClientKeys(jax.random.key(0), jax.random.key(1))
+
   def excess(params, client, share):
-    keys = ClientKeys(jax.random.key(0), jax.random.key(1))
-    norm = ghost(keys, (params,), client)[1]["update_norm"]
+    norm = ghost(keys(), (params,), client)[1]["update_norm"]
     clip_norm = jnp.clip(share * jnp.where(jnp.isfinite(norm), norm, 1.0), 1e-30, 1e30)
     query, found = gaussian_sum(lambda step: clip_norm, 1.0), []
     for client_fn in (plain, ghost):
       add = contribution(client_fn, query, None, diagnose=False)
-      added, _ = add(tuple(keys), ((params,), query.init(params)), client, jnp.float32(1))
+      added, _ = add(tuple(keys()), ((params,), query.init(params)), client, jnp.float32(1))
       found.append(_excess(multiplied(added), clip_norm))
     return jnp.stack(found)
 

@@ -69,6 +69,16 @@ def test_every_gradient_is_bounded(kind, clip, filling):
       assert np.all(bounded[np.isnan(gradient)] == 0)
 
 
+@every_kind
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_bounded_in_float32(kind, dtype):
+  """A norm in bfloat16 is off by 2^-9: it let 1.0039 c pass."""
+  gradient = jnp.asarray(np.random.default_rng(0).normal(size=(40, 120)), dtype)
+  with jax.numpy_dtype_promotion("standard"):
+    sent = np.float64(clipped(make(kind, clip=0.3), gradient))
+  assert np.linalg.norm(sent.ravel(), NORMS[kind]) <= np.float32(0.3)
+
+
 def test_a_gradient_of_many_leaves_is_bounded():
   """Each small leaf is less than the rounding of the first: added one by one, they would count for
   nothing.
