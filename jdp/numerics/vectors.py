@@ -29,7 +29,7 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
   rounded. It keeps all squares within float32's range.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
-  scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-40, 2.0**60, 1.0))
+  scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-36, 2.0**66, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
   # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
   # _ROUNDING allows.
@@ -69,9 +69,9 @@ def unit(vector: jax.Array) -> jax.Array:
 def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   """Scales a vector down to an L2 norm of at most `max_norm`; smaller ones are kept as they are.
 
-  The float32 norm of the result never exceeds `max_norm`. A scaled vector is made shorter by a
-  relative 2e-6 to leave room for rounding. A vector whose norm is within that of the bound counts
-  as longer.
+  The norm of the result never exceeds `max_norm` (docs/theory/clipping.md, Statement 8.1). A scaled
+  vector is made shorter by a relative 2e-6 to leave room for rounding. A vector whose norm is
+  within that of the bound counts as longer.
 
   | input | result |
   | --- | --- |
@@ -99,4 +99,6 @@ def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   scaled, norm, scale = _scaled(vector)
   keep = (norm <= bound * scale) & (scale > 0)
   factor = bound / jnp.where(norm > 0, norm, 1.0)
+  # Below float32's normal numbers it may be wrong by as much as it is.
+  factor = jnp.where(factor >= jnp.finfo(jnp.float32).tiny, factor, 0.0)
   return jax.tree.map(lambda x, s: jnp.where(keep, x, s * factor), vector, scaled)

@@ -27,7 +27,7 @@ from jdp.conformance.neighbours import movements, observed
 from jdp.federated import (
   add_updates,
   client_mesh,
-  dp_sgd,
+  example_gradient,
   federated_averaging,
   fixed_denominator,
   flat_clipping,
@@ -252,7 +252,9 @@ def over_mechanism(name, mechanism):
 def by_example(name, **options):
   @functools.cache
   def make(population):
-    return dp_sgd(loss(name), average(), sampling.poisson(population, 1.0), SGD, **options)
+    sampler = sampling.poisson(population, 1.0)
+    update = example_gradient(loss(name))
+    return federated_averaging(update, average(), sampler, SGD, unit="example", **options)
 
   return make
 

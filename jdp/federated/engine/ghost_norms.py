@@ -87,7 +87,7 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   rows' gradients are 2,000 times as long together as their sum. A client adds zero if its gradient
   holds NaN or infinity, if an input of a layer is beyond 1e18, or if its factor is below 1e-30. A
   chunk's sum is made in float64. A user moves the sum of a cohort as `jdp.federated.cohort_sum`
-  says (docs/theory/clipping.md).
+  says (docs/theory/clipping.md, Statements 8.2 to 8.5).
 
   Args:
     loss: (parameters, examples) -> mean loss.
@@ -313,9 +313,9 @@ def _square_of_product(product: Product) -> jax.Array:
   """An upper bound of the squared norm of one client's matrix, tight but for rounding, in float64.
 
   It is NaN if an input is too large. Let T be the sum of the norms of all rows' a_r b_r^T. The
-  square is wrong by at most (n + m) u T^2, of products of length n and sums of m numbers, in any
-  order. Their sum of a chunk is wrong by a share of T too. So T counts as no more than
-  `_MOST_CANCELLED` norms.
+  square is wrong by at most (n + m^2 + 8) u T^2, for n numbers and m rows, in any order (Statement
+  8.3). A chunk's sum is wrong by a share of T too. So T counts as no more than `_MOST_CANCELLED`
+  norms.
   """
   left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
   usable, squares, lengths = jnp.bool_(True), [], []

@@ -37,7 +37,9 @@ def test_examples_that_cancel_to_the_last_digit_of_a_label_are_no_longer(layer, 
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("layer", "dtype"), [("dense, narrow", "float32"), ("dense, bias", "bfloat16")])
+@pytest.mark.parametrize(
+  ("layer", "dtype"), [("dense, narrow", "float32"), ("dense, bias", "bfloat16")]
+)
 def test_a_search_finds_no_longer_contribution(layer, dtype):
   """A slice of `python -m tests.helpers.longest_contributions`: it found 1.66 S and 1.01 S."""
   assert np.max(longest(layer, dtype, jax.random.key(0), 300)) <= 0
