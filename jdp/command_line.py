@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 import jdp
-from jdp import accounting, ledger
+from jdp import accounting, ledger, sampling
 from jdp._pipes import ends_with_its_reader
+from jdp.events import GaussianSum, Round
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -139,10 +140,22 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
   """One run: what it is, and its epsilon from both sides."""
   solve = _SOLVERS.get(unknown)
   scope: dict[str, Any] = {"accountant": options.accountant}
-  make = partial(ledger.subsampled_gaussian, options.cohort / options.population)
+  probability = options.cohort / options.population
+  drawn = sampling.poisson(options.population, probability).event(())
+
+  def make(noise_multiplier: float, num_rounds: int) -> Ledger:
+    # What a run records of its sampler, with the probability that a sample outgrows its slots.
+    event = Round(drawn, GaussianSum(1.0, noise_multiplier))
+    return Ledger().append(event, count=num_rounds)
+
   if solve is not None:
     known[unknown] = solve(make, known, options.delta, scope)
   run = make(known["noise_multiplier"], known["rounds"])
+  if why := accounting.why_unbounded(run, options.delta, **scope):
+    raise ValueError(
+      f"Expected a plan that has an epsilon, got {known['rounds']} rounds with a noise multiplier "
+      f"of {rounded_up(known['noise_multiplier'])}. {why}"
+    )
   return [
     str(known["rounds"]),
     rounded_up(known["noise_multiplier"]),

@@ -147,7 +147,9 @@ def _each_row(write: Callable[[int, dict[str, float]], None]) -> Callback:
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
   """The metrics that are numbers, without the round."""
-  return {name: value for name, value in row.items() if name != "round" and value is not None}
+  return {
+    name: value for name, value in row.items() if name != "round" and isinstance(value, int | float)
+  }
 
 
 def _line(progress: Progress) -> str:

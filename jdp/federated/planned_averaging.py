@@ -19,6 +19,7 @@ from jdp.events import (
   PoissonSampling,
   Round,
   SamplingEvent,
+  TruncatedPoissonSampling,
 )
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate
@@ -157,7 +158,7 @@ def _plan(
   event: SamplingEvent, relation: Relation, unit: Unit, num_rounds: int, noise_multiplier: float
 ) -> Ledger:
   """The ledger of the planned run."""
-  if not isinstance(event, PoissonSampling | FixedSizeSampling):
+  if not isinstance(event, PoissonSampling | FixedSizeSampling | TruncatedPoissonSampling):
     raise ValueError(
       f"Expected a sampler whose rounds are alike with target_epsilon, got {type(event).__name__}; "
       "give noise_multiplier (jdp.accounting.calibrate_noise takes any plan)."

@@ -34,11 +34,13 @@ COINS = {"strategy": matrix_factorization.identity(3), "relation": "zero_out"}
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("before", [2, 0])
-@pytest.mark.parametrize("relation", ["add_remove", "replace_one", "zero_out"])
+@pytest.mark.parametrize("relation", ["add_remove", "replace_one", "zero_out", "truncated"])
 def test_the_whole_run_is_within_its_target_and_within_one_percent_of_it(relation, before):
+  sampler = sampling.fixed_size(40, 8) if relation == "replace_one" else None
+  if relation == "truncated":
+    relation, sampler = "add_remove", sampling.truncated_poisson(40, 0.2, capacity=9)
   earlier = Round(PoissonSampling(1.0), GaussianSum(1.0, 9.0), relation)
   prior = Ledger().append(earlier, count=before)
-  sampler = sampling.fixed_size(40, 8) if relation == "replace_one" else None
   algorithm = dp_fedavg(
     LOSS, CLIENTS, **PLAN, **TARGET, relation=relation, prior=prior, sampler=sampler
   )
@@ -85,8 +87,11 @@ def test_no_more_rounds_than_planned_and_fewer_on_request():
     ({**TARGET, "num_rounds": 0}, "num_rounds"),
     ({**TARGET, "sampler": sampling.poisson(41, 0.2)}, "sampler of 40 users"),
     ({**TARGET, "sampler": sampling.shuffled(40, 8)}, "rounds are alike"),
-    (LARGE_TARGET, "larger capacity"),
-    ({**LARGE_TARGET, **COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2)}, "larger capacity"),
+    ({**LARGE_TARGET, "sampler": sampling.poisson(40, 0.2, capacity=25)}, "larger capacity"),
+    (
+      {**LARGE_TARGET, **COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2, capacity=25)},
+      "larger capacity",
+    ),
   ],
 )
 def test_plans_that_do_not_fit_are_refused(changes, message):

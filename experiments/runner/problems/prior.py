@@ -17,6 +17,7 @@ from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import FLAGS, LEDGER
 from jdp.events import Event, NonPrivate, Round
+from jdp.federated.runs.budget import why_no_central_epsilon
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger
 from jdp.models import load_params
@@ -155,9 +156,10 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
         "the runs about another unit."
       )
   if max_epsilon is not None and (spent := central_epsilon(prior, delta)) > max_epsilon:
+    why = why_no_central_epsilon(prior, delta)
     raise ValueError(
       f"Expected --max_epsilon of at least the {rounded_up(spent)} that was spent before the first "
-      f"round, got {max_epsilon}."
+      f"round, got {max_epsilon}.{why and f' {why}'}"
     )
 
 
@@ -172,11 +174,12 @@ def describe_start(path: str, problem: LearningProblem, options: Any) -> str:
     (problem.num_records(event.unit) for event, _ in problem.prior.entries),
     default=problem.num_users,
   )
-  cost = central_epsilon(problem.prior, central_delta(options, records))
+  delta = central_delta(options, records)
+  cost = central_epsilon(problem.prior, delta)
   if math.isinf(cost):
     return (
       f"**{path} was trained on these users without privacy: no run that begins with it has a "
-      "guarantee.**"
+      f"guarantee.** {why_no_central_epsilon(problem.prior, delta)}"
     )
   return (
     f"Every run begins with {path}, and its ledger and ε with what that cost: alone "

@@ -125,9 +125,15 @@ def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
   """
   labels: dict[str, list[str]] = {}
   for row in rows:
-    stated = f"{from_json(row[kind])}{_public([row], kind)}" if row[kind] else "no guarantee"
+    stated = f"{from_json(row[kind])}{_public([row], kind)}" if row[kind] else _none(row, kind)
     labels.setdefault(stated, []).append(row["label"])
   return "\n".join(f"- {', '.join(names)}: {stated}." for stated, names in labels.items())
+
+
+def _none(row: Mapping[str, Any], kind: str) -> str:
+  """That there is no guarantee, and why."""
+  why = row.get("no_central", "").rstrip(".") if kind == "central" else ""
+  return f"no guarantee: {why}" if why else "no guarantee"
 
 
 def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:

@@ -10,11 +10,12 @@ from experiments.runner import files
 from experiments.runner.reports.statements import not_private
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.runs.workdir import Workdir
+from jdp.federated.runs.budget import COST, NO_COST
 from jdp.models import load_params
 
 PyTree = Any
 Row = dict[str, Any]
-_NO_METRICS = {"round", "central_epsilon"}
+_NO_METRICS = {"round", COST, NO_COST}
 
 
 def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -23,7 +24,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
   Returns:
     A row holds "setting", "label", "public" and "seeds". It holds `Interval`s of "rounds" and of
     every metric. Its "central", "release" and "local" are those of the repetition with the largest
-    central epsilon, whose seed is "worst".
+    central epsilon, whose seed is "worst". "no_central" says why it has none, if it has none.
   """
   rows = []
   for name in dict.fromkeys(result["setting"] for result in results):
@@ -35,7 +36,7 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
     rounds = mean_interval([result["rounds"] for result in group])
     kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
     counts = {"public": worst.get("public", ""), "seeds": len(group), "rounds": rounds}
-    counts["worst"] = worst["seed"]
+    counts["worst"], counts["no_central"] = worst["seed"], worst["metrics"].get(NO_COST, "")
     rows.append({**kept, **counts, **intervals})
   return rows
 

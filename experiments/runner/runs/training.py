@@ -181,7 +181,7 @@ class _ProgressReporter:
     values = (
       (key, value)
       for key, value in progress.metrics.items()
-      if key != "round" and value is not None
+      if key != "round" and isinstance(value, int | float)
     )
     printed = {"central_epsilon": partial(rounded_up, digits=4)}
     words = (

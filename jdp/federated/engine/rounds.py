@@ -26,7 +26,7 @@ from jdp._arguments import checked
 from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
-from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.cohort import default_chunk_size, unrounded_cohort_sum
 from jdp.federated.engine.sharded import one_client
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
@@ -37,6 +37,7 @@ from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
 PyTree = Any
+_WIDE = 4  # standard deviations of a Poisson sample's size, above its mean
 
 
 @waits_for("round")
@@ -143,7 +144,7 @@ def rounds(
     releases: what each member of the cohort releases locally in a round.
     send: (parameters, public query state) -> what clients see of them.
     weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
-    chunk_size: see `cohort_sum`.
+    chunk_size: see `cohort_sum`. No chunk is wider than almost all samples.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics. They break the guarantee if shown.
   """
@@ -155,6 +156,9 @@ def rounds(
       jnp.int32(0), params, server.init(params), query.init(record), sampler.init()
     )
 
+  # Empty slots cost nothing but in the last chunk, which is no wider for them.
+  mean = sampler.expected_size
+  most_members = max(1, math.ceil(mean + _WIDE * math.sqrt(mean)))
   summand = contribution(client_fn, query, weight, diagnose)
 
   def round_fn(noise_key, data_key, state, clients):
@@ -168,7 +172,13 @@ def rounds(
     public = query.public(state.query)
     shared = (send(state.params, public), public)
     total, diagnostics = unrounded_cohort_sum(
-      summand, keys, shared, sample, clients, chunk_size=chunk_size, mesh=mesh
+      summand,
+      keys,
+      shared,
+      sample,
+      clients,
+      chunk_size=min(default_chunk_size(mesh) if chunk_size is None else chunk_size, most_members),
+      mesh=mesh,
     )
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)

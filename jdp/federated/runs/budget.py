@@ -3,15 +3,27 @@
 import bisect
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import jax
 
 from jdp import _validate, accounting
 from jdp.accounting import PrivacyFilter
 from jdp.accounting.composition import refuse_adaptive
 from jdp.events import Event, Round
-from jdp.guarantees import Observer
+from jdp.events.base import EventBase
+from jdp.events.whole_runs import overflow_probability
+from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger
+
+COST, NO_COST = "central_epsilon", "no_central_epsilon"
+"""In a row of metrics: what a run has cost; and where that is None, why."""
+
+_ENOUGH = 0.98  # the share of the rounds that the noise allows, which the slots must allow too
+_UNNOTICED = 1e-3  # the share of delta that overflows may take without a further look
 
 
 class Budget(NamedTuple):
@@ -66,13 +78,102 @@ def central_epsilon(ledger: Ledger, delta: float) -> float:
   return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
 
 
-def spent(budget: Budget, ledger: Ledger) -> float | None:
-  """The epsilon of what a ledger holds, None if there is no guarantee. A filter's is its own."""
+def why_no_central_epsilon(ledger: Ledger, delta: float) -> str:
+  """Why `central_epsilon` is infinite, as a sentence. Empty if it is finite."""
+  if ledger.entries and not _has_round(event for event, _ in ledger.entries):
+    return "Local releases hide no more from whoever sees the models than from the server."
+  return accounting.why_unbounded(ledger, delta, observer=Observer.MODEL)
+
+
+def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
+  """What a ledger has cost, for a row of metrics. Nothing without a delta or a filter.
+
+  A filter's epsilon is its own. It is None if there is no guarantee, and the row then says why.
+  """
   if budget.privacy_filter is not None:
-    return budget.privacy_filter.epsilon if _admitted(budget.privacy_filter, ledger) else None
-  assert budget.delta is not None
-  epsilon = central_epsilon(ledger, budget.delta)
-  return epsilon if math.isfinite(epsilon) else None
+    admitted = _admitted(budget.privacy_filter, ledger)
+    epsilon, why = (
+      budget.privacy_filter.epsilon,
+      "" if admitted else "The filter does not admit what was released.",
+    )
+  elif budget.delta is not None:
+    epsilon = central_epsilon(ledger, budget.delta)
+    why = "" if math.isfinite(epsilon) else why_no_central_epsilon(ledger, budget.delta)
+  else:
+    return {}
+  return {COST: None, NO_COST: why} if why else {COST: epsilon}
+
+
+def refuse_outgrown_slots(
+  budget: Budget, prior: Ledger, events: Sequence[Event], num_rounds: int
+) -> None:
+  """Refuses a run that samples larger than their slots, and not its noise, would cut short.
+
+  Args:
+    budget: of the run. Without a maximum, all its rounds are to have an epsilon.
+    prior: what was released before.
+    events: of a round, as `jax.eval_shape` gives them. Nothing is refused if rounds differ.
+    num_rounds: of the run.
+  """
+  delta = budget.delta
+  if delta is None or any(map(_varies, events)):
+    return
+  known = [_unmarked(event) for event in events]
+  overflow = sum(_overflow(event) for event in known)
+  limit = sys.float_info.max if budget.max_epsilon is None else budget.max_epsilon
+  if num_rounds * overflow * math.exp(min(limit, 700.0)) < _UNNOTICED * delta:
+    return
+
+  def allowed(events: Sequence[Event]) -> int:
+    def exceeds(count: int) -> bool:
+      return not central_epsilon(prior.extend((event, count) for event in events), delta) <= limit
+
+    if not exceeds(num_rounds):
+      return num_rounds
+    return bisect.bisect_left(range(1, num_rounds + 1), True, key=exceeds)
+
+  by_slots = allowed(known)
+  if by_slots < num_rounds and by_slots < _ENOUGH * (
+    by_noise := allowed(list(map(_with_slots_for_all, known)))
+  ):
+    raise ValueError(
+      f"Expected slots for the {by_noise} rounds that the noise allows, got a sampler whose slots "
+      f"allow {by_slots}: samples outgrow them with a probability of {rounded_up(overflow, 3)} a "
+      "round; give it a larger capacity."
+    )
+
+
+def _varies(event: Any) -> bool:
+  """Whether what an event costs is known in its round alone."""
+  if isinstance(event, tuple):
+    return any(map(_varies, event))
+  if isinstance(event, EventBase):
+    return any(_varies(getattr(event, f.name)) for f in fields(event) if f.compare)
+  return isinstance(event, jax.ShapeDtypeStruct)
+
+
+def _unmarked(event: Any) -> Any:
+  """The event, and all that it holds, without number and marks."""
+  if isinstance(event, tuple):
+    return tuple(map(_unmarked, event))
+  if not isinstance(event, EventBase):
+    return event
+  return type(event)(
+    **{f.name: _unmarked(getattr(event, f.name)) for f in fields(event) if f.compare}
+  )
+
+
+def _overflow(event: Event) -> float:
+  """The probability that a sample of the event's round outgrows its slots."""
+  return overflow_probability(event) if isinstance(event, Round) else 0.0
+
+
+def _with_slots_for_all(event: Event) -> Event:
+  """The event if no sample could outgrow its slots."""
+  if not isinstance(event, Round) or not _overflow(event):
+    return event
+  sampling: Any = event.sampling  # of a class that has the field
+  return replace(event, sampling=replace(sampling, overflow_probability=0.0))
 
 
 def affordable(

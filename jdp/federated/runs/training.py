@@ -32,7 +32,16 @@ from jdp.federated.engine.rounds import (
   events_by_round,
   replicate,
 )
-from jdp.federated.runs.budget import Budget, affordable, budget_of, in_words, spent
+from jdp.federated.runs.budget import (
+  COST,
+  NO_COST,
+  Budget,
+  affordable,
+  budget_of,
+  cost,
+  in_words,
+  refuse_outgrown_slots,
+)
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records, on_host
 from jdp.ledger import Ledger
@@ -40,7 +49,6 @@ from jdp.ledger import Ledger
 PyTree = Any
 Evaluate = Callable[[PyTree], Mapping[str, jax.typing.ArrayLike]]
 STOPPED_EARLY = "stopped_early"
-_COST = "central_epsilon"
 _EVALUATE_EVERY, _UNSEEN_ROUNDS = 10, 100
 
 
@@ -74,7 +82,8 @@ class Result(NamedTuple):
     ledger: what they cost, with what was released before the run. If the run was stopped early
       without a privacy filter, it holds all planned rounds.
     metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
-      or a privacy filter it holds "central_epsilon" too, which is None where there is no guarantee.
+      or a privacy filter it holds "central_epsilon" too. Where there is no guarantee, that is None,
+      and "no_central_epsilon" says why.
       The last row of a run that was stopped early holds "stopped_early", and the epsilon of all
       planned rounds (or of the filter).
     stopped: whether the budget ended the run.
@@ -212,6 +221,8 @@ def train(
 
   Raises:
     ValueError: if num_rounds is None and the algorithm plans none, or a number is out of range.
+      Also if samples would outgrow their slots so often that fewer rounds have an epsilon, or keep
+      within the budget, than the noise allows.
       Also if there is a budget without a delta, or a privacy filter with either or for another
       observer, or rounds are adaptive and there is a delta. Also if the clients are to be dealt out
       and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or
@@ -296,8 +307,15 @@ def _train(
 ) -> Result:
   """The loop of `train`."""
   done, state = records.restore(state)
+  if run.budget.delta is not None:
+    with placement.in_force(run.mesh):
+      # Traced once: the rounds are computed by the same program.
+      _, planned, _ = jax.eval_shape(run.advance, *run.keys, state, run.clients, np.int32(0))
+    refuse_outgrown_slots(run.budget, prior, planned, num_rounds)
   if not records.rows:
-    records.append_row({"round": 0, **_measure(run, _params(run, state)), **_cost(run, prior)})
+    records.append_row(
+      {"round": 0, **_measure(run, _params(run, state)), **cost(run.budget, prior)}
+    )
 
   def tell(diagnostics):
     rows = tuple(records.rows)
@@ -326,7 +344,7 @@ def _train(
       if stopped_early:
         _record_rest(run, records, state, done, num_rounds - done)
         row[STOPPED_EARLY] = True
-      records.append_row({**row, **_cost(run, records.reached)})
+      records.append_row({**row, **cost(run.budget, records.reached)})
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   last = _params(run, state)
@@ -338,7 +356,9 @@ def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
   """Whether the run is to be stopped early after these rows."""
   if run.early_stop is None:
     return False
-  return bool(run.early_stop([{k: v for k, v in row.items() if k != _COST} for row in rows]))
+  return bool(
+    run.early_stop([{k: v for k, v in row.items() if k not in (COST, NO_COST)} for row in rows])
+  )
 
 
 def _record_rest(run: _Run, records: Records, state: ServerState, done: int, count: int) -> None:
@@ -415,13 +435,6 @@ def _measure(run: _Run, params: PyTree) -> dict[str, float]:
         "lower a learning rate, or leave that value out."
       )
   return metrics
-
-
-def _cost(run: _Run, ledger: Ledger) -> dict[str, float | None]:
-  """What the ledger has cost, for a row. Nothing without a delta or a filter."""
-  if run.budget.delta is None and run.budget.privacy_filter is None:
-    return {}
-  return {_COST: spent(run.budget, ledger)}
 
 
 def _mean_diagnostics(diagnostics: Mapping[str, np.ndarray] | None) -> dict[str, float] | None:
