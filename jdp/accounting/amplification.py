@@ -22,6 +22,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 from collections.abc import Callable
 from typing import Any
 
+from jdp.accounting.charged_as import known_query
 from jdp.accounting.dominating_pairs import dominating_pair, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
@@ -148,6 +149,7 @@ def inclusion(sampling: Any) -> float:
 
 def is_central(query: QueryEvent) -> bool:
   """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
+  query = known_query(query)
   if type(query) is GroupedSums:
     return all(map(is_central, query.parts))
   return type(query) in _CENTRAL  # A subclass may have other noise.

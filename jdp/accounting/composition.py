@@ -22,6 +22,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, inclusion, participations
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.correlated_runs import is_correlated, run_pairs, shared_fields
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
@@ -400,7 +401,7 @@ def seen_among(
 ) -> Seen:
   """`events_seen` of entries, which are events or stand for several of one scope."""
   counts: Counter[S] = Counter()
-  for event, count in entries:
+  for event, count in known_entries(entries):
     counts[event] += count
   if counts and max(counts.values()) > _MOST:
     raise ValueError(

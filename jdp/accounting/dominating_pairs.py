@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jdp._arguments import checked
+from jdp.accounting.charged_as import has_rule, known_query
 from jdp.accounting.pair_families import (
   CONCENTRATED,
   DISCRETE_GAUSSIAN,
@@ -91,6 +92,7 @@ def release_pairs(
   Groups are pairs of all their parts; their Gaussian sums have one. Arguments and errors are those
   of `dominating_pair`.
   """
+  query = known_query(query)
   if type(query) is GroupedSums:
     parts = [pair for part in query.parts for pair in release_pairs(part, relation, declared)]
     return _joined(parts)
@@ -320,4 +322,4 @@ def register_analysis(
 
 def has_analysis(event_type: type) -> bool:
   """Whether ledgers that hold events of this type are accountable."""
-  return event_type in _RELEASES or event_type is GroupedSums
+  return event_type in _RELEASES or event_type is GroupedSums or has_rule(event_type)

@@ -16,6 +16,7 @@ import scipy
 from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import (
   Composition,
   compose_rounds,
@@ -126,7 +127,7 @@ def to_dp_event(
   }
   parts = [
     (_round(event, chosen, known), count)
-    for event, count in ledger.entries
+    for event, count in known_entries(ledger.entries)
     if event in seen and isinstance(event, Round) and event not in together
   ]
   parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)
