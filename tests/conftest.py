@@ -78,7 +78,7 @@ def undone(monkeypatch):
   monkeypatch.setattr(events.queries, "_REGISTERED", [])
   monkeypatch.setattr(events.queries, "_REGISTERED_SAMPLINGS", [])
   monkeypatch.setattr(charged_as, "_RULES", {})
-  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
+  monkeypatch.setattr(dominating_pairs, "_ANALYSES", dict(dominating_pairs._ANALYSES))
   known = set(events.EVENT_TYPES)
   yield
   for name in set(events.EVENT_TYPES) - known:

@@ -33,7 +33,7 @@ from jdp.accounting.calibration import (
   calibrate_sampling_probability,
 )
 from jdp.accounting.charged_as import charge_as
-from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
+from jdp.accounting.dominating_pairs import QueryAnalysis, noise_multiplier, register_query
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
@@ -58,6 +58,7 @@ __all__ = [
   "AttackerGain",
   "PrivacyFilter",
   "PrivacyStatement",
+  "QueryAnalysis",
   "attacker_gain",
   "best_of_runs",
   "best_split",
@@ -84,7 +85,7 @@ __all__ = [
   "odometer",
   "privacy_statements",
   "rdp_subsampled_gaussian",
-  "register_analysis",
+  "register_query",
   "renyi_filter",
   "selection_epsilon",
   "shuffled_delta",

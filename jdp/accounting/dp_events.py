@@ -15,7 +15,7 @@ import scipy
 
 from jdp._arguments import checked
 from jdp.accounting import local_releases
-from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
+from jdp.accounting.amplification import EPOCHS, amplified_pairs
 from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import (
   Composition,
@@ -25,7 +25,7 @@ from jdp.accounting.composition import (
   stands_alone,
 )
 from jdp.accounting.correlated_runs import is_correlated
-from jdp.accounting.dominating_pairs import release_pairs
+from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   CONCENTRATED,

@@ -260,7 +260,7 @@ def register(cls: type[T]) -> type[T]:
   class becomes a frozen dataclass and a pytree. Its docstring says what was done, and its
   `__post_init__` checks the fields. Ledgers that hold it have an epsilon if it costs what another
   event does (`jdp.accounting.charge_as`), or has an analysis of its own
-  (`jdp.accounting.register_analysis`). With a query that releases it
+  (`jdp.accounting.register_query`). With a query that releases it
   (`jdp.queries.registry.register`) it is audited.
 
   Raises:

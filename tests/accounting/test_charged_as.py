@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from jdp import accounting, events
-from jdp.accounting import amplification
+from jdp.accounting import dominating_pairs
 from jdp.conformance import unaudited
 from jdp.events import EventBase, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.guarantees import Relation
@@ -145,7 +145,24 @@ def test_the_blocks_of_long_ledgers_are_read_by_the_rules_of_the_day():
   known = run(lambda stddev: GaussianSum(1.0, 2 * stddev), PoissonSampling(0.1))
   assert accounting.epsilon(long, 1e-5) == accounting.epsilon(known, 1e-5)
   assert accounting.noise_multiplier(Doubled(3.0), "zero_out") == 6.0
-  assert amplification.is_central(Doubled(3.0))
+  assert dominating_pairs.is_central(Doubled(3.0))
+
+
+@pytest.mark.parametrize("is_central", [True, False])
+def test_only_a_central_query_is_amplified(is_central):
+  @events.register
+  class Analysed(EventBase):
+    multiplier: float
+
+  def pair(event, relation, declared):
+    return dominating_pairs.gaussian_pair(event.multiplier, 1.0)
+
+  accounting.register_query(Analysed, accounting.QueryAnalysis(pair, is_central))
+  for query in (Analysed(2.0), GroupedSums((Analysed(2.0),), ("sum",))):
+    run = Ledger().append(Round(PoissonSampling(0.1), query), count=9)
+    q = 0.1 if is_central else 1.0
+    known = Ledger().append(Round(PoissonSampling(q), GaussianSum(1.0, 2.0)), count=9)
+    assert accounting.epsilon(run, 1e-5) == accounting.epsilon(known, 1e-5)
 
 
 def test_ledgers_of_them_are_saved_and_marked(tmp_path):
