@@ -69,14 +69,16 @@ def undone(monkeypatch):
   """Registries of mechanisms, queries, events and analyses, as they were after the test."""
   # Imported here, as few tests need them.
   from jdp import events
-  from jdp.accounting import dominating_pairs
+  from jdp.accounting import charged_as, dominating_pairs
   from jdp.mechanisms import registry as mechanisms
   from jdp.queries import registry as queries
 
   monkeypatch.setattr(mechanisms, "_MECHANISMS", mechanisms.registered())
   monkeypatch.setattr(queries, "_QUERIES", queries.registered())
   monkeypatch.setattr(events.queries, "_REGISTERED", [])
-  monkeypatch.setattr(dominating_pairs, "_RELEASES", dict(dominating_pairs._RELEASES))
+  monkeypatch.setattr(events.queries, "_REGISTERED_SAMPLINGS", [])
+  monkeypatch.setattr(charged_as, "_RULES", {})
+  monkeypatch.setattr(dominating_pairs, "_ANALYSES", dict(dominating_pairs._ANALYSES))
   known = set(events.EVENT_TYPES)
   yield
   for name in set(events.EVENT_TYPES) - known:

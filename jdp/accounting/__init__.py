@@ -5,6 +5,7 @@ guarantees.
 |---|---|
 | from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
+| events of other packages that cost what known ones do | `charged_as` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | runs with correlated noise | `correlated_runs` |
 | composition of rounds, of a unit's local releases | `composition`, `local_releases` |
@@ -31,7 +32,8 @@ from jdp.accounting.calibration import (
   calibrate_rounds,
   calibrate_sampling_probability,
 )
-from jdp.accounting.dominating_pairs import noise_multiplier, register_analysis
+from jdp.accounting.charged_as import charge_as
+from jdp.accounting.dominating_pairs import QueryAnalysis, noise_multiplier, register_query
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
@@ -56,6 +58,7 @@ __all__ = [
   "AttackerGain",
   "PrivacyFilter",
   "PrivacyStatement",
+  "QueryAnalysis",
   "attacker_gain",
   "best_of_runs",
   "best_split",
@@ -65,6 +68,7 @@ __all__ = [
   "calibrate_noise_multiplier",
   "calibrate_rounds",
   "calibrate_sampling_probability",
+  "charge_as",
   "delta",
   "epsilon",
   "epsilon_interval",
@@ -81,7 +85,7 @@ __all__ = [
   "odometer",
   "privacy_statements",
   "rdp_subsampled_gaussian",
-  "register_analysis",
+  "register_query",
   "renyi_filter",
   "selection_epsilon",
   "shuffled_delta",

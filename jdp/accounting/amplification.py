@@ -2,7 +2,7 @@
 
 A sample amplifies a release only if the release looks the same whether the record sits out or is
 null. Sums with noise from the records' owners do not. Under every sampling they cost what they cost
-unsampled. The same holds for any query that is not named here.
+unsampled. The same holds for any query whose analysis does not say that it is central.
 
 The statements are numbered and proved in `docs/theory/amplification.md`:
 
@@ -22,7 +22,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 from collections.abc import Callable
 from typing import Any
 
-from jdp.accounting.dominating_pairs import dominating_pair, release_pairs
+from jdp.accounting.dominating_pairs import dominating_pair, is_central, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
@@ -34,41 +34,20 @@ from jdp.accounting.pair_families import (
 from jdp.accounting.sampled_pairs import FIXED_SIZE, HIDDEN, KNOWN, POISSON, SUMS, sampled_pair
 from jdp.events import (
   BallsInBins,
-  ConcentratedRelease,
-  CorrelatedGaussianSum,
   CyclicPoissonSampling,
   FixedSizeSampling,
-  GaussianSum,
-  GroupedSums,
-  LaplaceSum,
   MinSeparationSampling,
   NonPrivate,
   PoissonSampling,
-  PureRelease,
-  QueryEvent,
   RandomAllocation,
-  RandomizedResponse,
   Round,
   ShuffledBatches,
   TruncatedPoissonSampling,
-  WeightedAverage,
 )
 from jdp.guarantees import Relation
 
 EPOCHS = (ShuffledBatches, BallsInBins, RandomAllocation)
 """Samplings under which a record takes part in a fixed number of rounds of an epoch, at most."""
-
-# Queries whose noise is the same whoever takes part. No other query is amplified.
-_CENTRAL = (
-  GaussianSum,
-  LaplaceSum,
-  WeightedAverage,
-  RandomizedResponse,
-  PureRelease,
-  ConcentratedRelease,
-  NonPrivate,
-  CorrelatedGaussianSum,
-)
 
 
 def amplified_pairs(
@@ -144,13 +123,6 @@ def inclusion(sampling: Any) -> float:
   if isinstance(sampling, TruncatedPoissonSampling):
     return sampling.inclusion_probability
   return 0.0
-
-
-def is_central(query: QueryEvent) -> bool:
-  """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
-  if type(query) is GroupedSums:
-    return all(map(is_central, query.parts))
-  return type(query) in _CENTRAL  # A subclass may have other noise.
 
 
 def participations(sampling: Any) -> int:

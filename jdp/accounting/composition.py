@@ -22,6 +22,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting.amplification import EPOCHS, amplified_pairs, inclusion, participations
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.correlated_runs import is_correlated, run_pairs, shared_fields
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
@@ -312,12 +313,19 @@ def _of_turns(
   stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of rounds of one sampling of which a record can be in some only (Statement 2.7)."""
-  charged = {event: amplified_pairs(event, relation, sample_known=sample_known) for event in stream}
   sampling: Any = next(iter(stream)).sampling
-  if is_capped(sampling):
-    if inclusion(sampling) < 1 and not capped:
-      return [(pair, count) for event, count in stream.items() for pair in charged[event]]
-    charged = {event: release_pairs(event.query, relation, event.relation) for event in stream}
+  uncapped = is_capped(sampling) and inclusion(sampling) < 1 and not capped
+  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
+  charged = {}
+  for event in stream:
+    if (released := (event.query, event.relation)) not in charges:
+      pairs = amplified_pairs(event, relation, sample_known=sample_known)
+      if is_capped(sampling) and not uncapped:
+        pairs = release_pairs(event.query, relation, event.relation)
+      charges[released] = pairs
+    charged[event] = charges[released]
+  if uncapped:
+    return [(pair, count) for event, count in stream.items() for pair in charged[event]]
   turns = most_turns((event.sampling, count) for event, count in stream.items())
   return _dearest(stream, charged, turns, all_if_unordered=True)
 
@@ -393,7 +401,7 @@ def seen_among(
 ) -> Seen:
   """`events_seen` of entries, which are events or stand for several of one scope."""
   counts: Counter[S] = Counter()
-  for event, count in entries:
+  for event, count in known_entries(entries):
     counts[event] += count
   if counts and max(counts.values()) > _MOST:
     raise ValueError(

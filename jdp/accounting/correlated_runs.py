@@ -18,8 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jdp.accounting.amplification import check_known, is_central
-from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse
+from jdp.accounting.amplification import check_known
+from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse, is_central
 from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.events import (
   BallsInBins,

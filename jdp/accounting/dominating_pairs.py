@@ -23,9 +23,10 @@ Ledgers are charged by `jdp.accounting.correlated_runs`. Discrete noise:
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jdp._arguments import checked
+from jdp.accounting.charged_as import has_rule, known_query
 from jdp.accounting.pair_families import (
   CONCENTRATED,
   DISCRETE_GAUSSIAN,
@@ -91,15 +92,16 @@ def release_pairs(
   Groups are pairs of all their parts; their Gaussian sums have one. Arguments and errors are those
   of `dominating_pair`.
   """
+  query = known_query(query)
   if type(query) is GroupedSums:
     parts = [pair for part in query.parts for pair in release_pairs(part, relation, declared)]
     return _joined(parts)
-  if type(query) not in _RELEASES:
+  if type(query) not in _ANALYSES:
     raise ValueError(
       f"Expected a query that has an analysis, got {type(query).__name__}; record it as a "
       "PureRelease or ConcentratedRelease of what it costs, or as NonPrivate."
     )
-  return (_RELEASES[type(query)](query, relation, declared),)
+  return (_ANALYSES[type(query)].pair(query, relation, declared),)
 
 
 def _joined(parts: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
@@ -267,41 +269,53 @@ def _real(number: int) -> float:
   return float(number) if number < 2**1000 else math.inf
 
 
-_RELEASES: dict[type, Callable[[Any, Relation, Relation], DominatingPair]] = {
-  GaussianSum: _gaussian_sum,
-  WeightedAverage: _weighted_average,
-  LaplaceSum: _laplace_sum,
-  RandomizedResponse: _randomized_response,
-  PureRelease: _stated(PURE, "epsilon"),
-  ConcentratedRelease: _stated(CONCENTRATED, "rho"),
-  NonPrivate: lambda query, relation, declared: DominatingPair(NON_PRIVATE, ()),
-  DistributedGaussianSum: _distributed_gaussian_sum,
-  DiscreteGaussianSum: _discrete_gaussian_sum,
-  SkellamSum: _skellam_sum,
-  CorrelatedGaussianSum: _correlated_gaussian_sum,
-  TreeAggregation: _tree_aggregation,
+class QueryAnalysis(NamedTuple):
+  """What accounting knows of a query's event.
+
+  Attributes:
+    pair: (event, relation asked for, relation that its round declares) -> the `DominatingPair` of
+      one release that the record takes part in. Its family is one of
+      `jdp.accounting.pair_families`. It raises ValueError for relations under which it is not
+      proved.
+    is_central: whether the noise is the same whoever takes part, and a null record (of weight 0)
+      contributes what an absent one does. Only then does a sample hide who is in it.
+  """
+
+  pair: Callable[[Any, Relation, Relation], DominatingPair]
+  is_central: bool = False
+
+
+_ANALYSES: dict[type, QueryAnalysis] = {
+  GaussianSum: QueryAnalysis(_gaussian_sum, is_central=True),
+  WeightedAverage: QueryAnalysis(_weighted_average, is_central=True),
+  LaplaceSum: QueryAnalysis(_laplace_sum, is_central=True),
+  RandomizedResponse: QueryAnalysis(_randomized_response, is_central=True),
+  PureRelease: QueryAnalysis(_stated(PURE, "epsilon"), is_central=True),
+  ConcentratedRelease: QueryAnalysis(_stated(CONCENTRATED, "rho"), is_central=True),
+  NonPrivate: QueryAnalysis(lambda *_: DominatingPair(NON_PRIVATE, ()), is_central=True),
+  CorrelatedGaussianSum: QueryAnalysis(_correlated_gaussian_sum, is_central=True),
+  DistributedGaussianSum: QueryAnalysis(_distributed_gaussian_sum),
+  DiscreteGaussianSum: QueryAnalysis(_discrete_gaussian_sum),
+  SkellamSum: QueryAnalysis(_skellam_sum),
+  TreeAggregation: QueryAnalysis(_tree_aggregation),
 }
 
 
 @checked
-def register_analysis(
-  event_type: type, analysis: Callable[[Any, Relation, Relation], DominatingPair]
-) -> None:
-  """Makes ledgers that hold a registered event accountable.
+def register_query(event_type: type, analysis: QueryAnalysis) -> None:
+  """Makes ledgers that hold a registered event accountable, by mathematics of its own.
 
-  This is the public call for code outside the package.
+  This is the public call for code outside the package. Where the event costs what a known one does,
+  `jdp.accounting.charge_as` says so in a line.
 
   Args:
     event_type: of a query's event. It was made by `jdp.events.register`.
-    analysis: (event, relation asked for, relation that its round declares) -> the `DominatingPair`
-      of one release that the record takes part in. Its family is one of
-      `jdp.accounting.pair_families`. It raises ValueError for relations under which it is not
-      proved.
+    analysis: what one release costs, and whether a sample may hide who is in it.
 
   Raises:
     ValueError: if the type is no registered query event, or has an analysis.
 
-  >>> register_analysis(GaussianSum, lambda event, relation, declared: DominatingPair(PURE, (0.0,)))
+  >>> register_query(GaussianSum, QueryAnalysis(lambda event, *_: DominatingPair(PURE, (0.0,))))
   Traceback (most recent call last):
   ...
   ValueError: Expected a query event without an analysis, got GaussianSum; make it a new event.
@@ -315,9 +329,18 @@ def register_analysis(
     raise ValueError(
       f"Expected a query event without an analysis, got {event_type.__name__}; make it a new event."
     )
-  _RELEASES[event_type] = analysis
+  _ANALYSES[event_type] = analysis
 
 
 def has_analysis(event_type: type) -> bool:
   """Whether ledgers that hold events of this type are accountable."""
-  return event_type in _RELEASES or event_type is GroupedSums
+  return event_type in _ANALYSES or event_type is GroupedSums or has_rule(event_type)
+
+
+def is_central(query: QueryEvent) -> bool:
+  """Whether a query's noise is the same whoever takes part, so that a sample may hide who did."""
+  query = known_query(query)
+  if type(query) is GroupedSums:
+    return all(map(is_central, query.parts))
+  # Of this very type: a subclass may have other noise.
+  return type(query) in _ANALYSES and _ANALYSES[type(query)].is_central

@@ -15,7 +15,8 @@ import scipy
 
 from jdp._arguments import checked
 from jdp.accounting import local_releases
-from jdp.accounting.amplification import EPOCHS, amplified_pairs, is_central
+from jdp.accounting.amplification import EPOCHS, amplified_pairs
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import (
   Composition,
   compose_rounds,
@@ -24,7 +25,7 @@ from jdp.accounting.composition import (
   stands_alone,
 )
 from jdp.accounting.correlated_runs import is_correlated
-from jdp.accounting.dominating_pairs import release_pairs
+from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
   CONCENTRATED,
@@ -126,7 +127,7 @@ def to_dp_event(
   }
   parts = [
     (_round(event, chosen, known), count)
-    for event, count in ledger.entries
+    for event, count in known_entries(ledger.entries)
     if event in seen and isinstance(event, Round) and event not in together
   ]
   parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)

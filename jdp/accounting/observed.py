@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting import local_releases
+from jdp.accounting.charged_as import known_entries, num_rules
 from jdp.accounting.composition import (
   Composition,
   compose_both,
@@ -83,7 +84,8 @@ class Stretch:
     return functools.cache(functools.partial(compose_rounds, self.rounds))
 
 
-_ITEMS: weakref.WeakKeyDictionary[Block, tuple[tuple[Event | Stretch, int], ...]] = (
+# Of each block, with the number of rules by which its events were read.
+_ITEMS: weakref.WeakKeyDictionary[Block, tuple[int, tuple[tuple[Event | Stretch, int], ...]]] = (
   weakref.WeakKeyDictionary()
 )
 
@@ -91,16 +93,16 @@ _ITEMS: weakref.WeakKeyDictionary[Block, tuple[tuple[Event | Stretch, int], ...]
 def _items(ledger: Ledger) -> Iterator[tuple[Event | Stretch, int]]:
   """The ledger's entries, with a stretch for those of a block that stand alone."""
   for block in ledger.blocks:
-    if block not in _ITEMS:
-      _ITEMS[block] = tuple(_stretched(block.entries))
-    yield from _ITEMS[block]
+    if _ITEMS.get(block, (-1,))[0] != num_rules():
+      _ITEMS[block] = num_rules(), tuple(_stretched(block.entries))
+    yield from _ITEMS[block][1]
   yield from ledger.rest
 
 
 def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | Stretch, int]]:
   """The entries of a block, with a stretch for those of each scope that stand alone."""
   alone: defaultdict[tuple[Relation, Unit, Observer], list[tuple[Round, int]]] = defaultdict(list)
-  for event, count in entries:
+  for event, count in known_entries(entries):
     if stands_alone(event) and not isinstance(event.query, NonPrivate) and count <= _MOST_ALONE:
       alone[event.relation, event.unit, event.observer].append((event, count))
     else:

@@ -16,7 +16,7 @@ from jdp.queries import registry as queries
 from jdp.queries.distributed.float_sums import DistributedSum
 
 _REGISTERED_TYPES = (LocalMechanism, SumQuery, DistributedSum)
-_ANALYSE = "call accounting.register_analysis"
+_ANALYSE = "call accounting.charge_as or register_query"
 _RELEASE = "call queries.registry.register"
 
 

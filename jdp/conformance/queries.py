@@ -9,8 +9,8 @@ import numpy as np
 
 from jdp import _validate, accounting, transforms
 from jdp._arguments import Arrays, checked
-from jdp.accounting.amplification import is_central
 from jdp.accounting.dominating_pairs import dominating_pair as analysed
+from jdp.accounting.dominating_pairs import is_central
 from jdp.conformance.auditing import Subject
 from jdp.conformance.scores import Release, reports
 from jdp.conformance.statistics import default_statistics, equal_values

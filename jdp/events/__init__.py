@@ -48,6 +48,9 @@ from jdp.events.queries import (
   WeightedAverage,
   query_event_types,
   register,
+  register_sampling,
+  registered_event_types,
+  sampling_event_types,
 )
 from jdp.events.rounds import (
   Event,
@@ -105,4 +108,7 @@ __all__ = [
   "WholeRunEvent",
   "query_event_types",
   "register",
+  "register_sampling",
+  "registered_event_types",
+  "sampling_event_types",
 ]

@@ -9,6 +9,7 @@ import jax
 from jdp import _validate
 from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
 from jdp.events.correlated import CorrelatedGaussianSum
+from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import WholeRunEvent
 
 T = TypeVar("T")
@@ -248,6 +249,7 @@ QueryEvent = Annotated[SumQueryEvent | WholeRunEvent, EventBase]
 """What was released about one sample, or by a whole run."""
 
 _REGISTERED: list[type] = []
+_REGISTERED_SAMPLINGS: list[type] = []
 
 
 @dataclass_transform(frozen_default=True)
@@ -256,9 +258,10 @@ def register(cls: type[T]) -> type[T]:
 
   It is a decorator, for code outside the package. The fields of the subclass are annotated. The
   class becomes a frozen dataclass and a pytree. Its docstring says what was done, and its
-  `__post_init__` checks the fields. With an analysis (`jdp.accounting.register_analysis`) ledgers
-  that hold it have an epsilon. With a query that releases it (`jdp.queries.registry.register`) it
-  is audited.
+  `__post_init__` checks the fields. Ledgers that hold it have an epsilon if it costs what another
+  event does (`jdp.accounting.charge_as`), or has an analysis of its own
+  (`jdp.accounting.register_query`). With a query that releases it
+  (`jdp.queries.registry.register`) it is audited.
 
   Raises:
     ValueError: if it is no subclass of `EventBase`. Also if another event type has its name, by
@@ -271,13 +274,25 @@ def register(cls: type[T]) -> type[T]:
   ...
   ValueError: Expected a name that no event type has, got GaussianSum; rename the class.
   """
+  return _registered(cls, _REGISTERED)
+
+
+@dataclass_transform(frozen_default=True)
+def register_sampling(cls: type[T]) -> type[T]:
+  """Makes a subclass of `EventBase` an event of a sampling, for ledgers; else as `register`.
+
+  With `jdp.accounting.charge_as` ledgers that hold it have an epsilon.
+  """
+  return _registered(cls, _REGISTERED_SAMPLINGS)
+
+
+def _registered(cls: type[T], kinds: list[type]) -> type[T]:
   if cls.__name__ in EVENT_TYPES:
     raise ValueError(
       f"Expected a name that no event type has, got {cls.__name__}; rename the class."
     )
-  kind = event(cls)
-  _REGISTERED.append(kind)
-  return kind
+  kinds.append(event(cls))
+  return kinds[-1]
 
 
 def query_event_types() -> tuple[type, ...]:
@@ -286,3 +301,13 @@ def query_event_types() -> tuple[type, ...]:
   They are those of this module, and the registered ones.
   """
   return (*typing.get_args(SumQueryEvent), *_REGISTERED)
+
+
+def sampling_event_types() -> tuple[type, ...]:
+  """The types of all events of samplings: jdp's own, and the registered ones."""
+  return (*typing.get_args(SamplingEvent), *_REGISTERED_SAMPLINGS)
+
+
+def registered_event_types() -> tuple[type, ...]:
+  """The types of events of queries and samplings that were registered from outside."""
+  return (*_REGISTERED, *_REGISTERED_SAMPLINGS)

@@ -1,5 +1,7 @@
 """Events of a ledger: rounds, and releases by local mechanisms."""
 
+from typing import Annotated
+
 from jdp import _validate
 from jdp.events.base import NO_NUMBER, EventBase, event
 from jdp.events.queries import QueryEvent
@@ -20,7 +22,7 @@ class Round(EventBase):
     observer: Who sees the release. For a noised sum, this is anyone who sees the models.
   """
 
-  sampling: SamplingEvent
+  sampling: Annotated[SamplingEvent, EventBase]  # at run time a registered one too
   query: QueryEvent
   relation: Relation = Relation.ADD_REMOVE
   unit: Unit = Unit.USER

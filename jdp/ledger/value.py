@@ -394,10 +394,10 @@ def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
 def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent]:
   """The samplings of which a record can be in some rounds of a run only, whichever run it is."""
 
-  def is_capped(sampling: SamplingEvent) -> bool:
-    if isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling):
+  def is_capped(sampling: SamplingEvent) -> bool:  # a registered one with these fields, too
+    if hasattr(sampling, "position"):
       return sampling.position is None
-    return isinstance(sampling, PoissonSampling) and sampling.max_participations is not None
+    return getattr(sampling, "max_participations", None) is not None
 
   return {
     event.sampling

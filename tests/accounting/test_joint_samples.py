@@ -8,7 +8,8 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from jdp import accounting
-from jdp.accounting import pair_families, sampled_pairs
+from jdp.accounting import composition, pair_families, sampled_pairs
+from jdp.accounting.pld.profile import pld_profile
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -221,3 +222,21 @@ def test_bins_that_stay_hidden_amplify_the_gaussian_part_alone():
   assert accounting.epsilon(hidden, 1e-5, accountant="pld") < accounting.epsilon(
     ledger_of(1.0, query), 1e-5, accountant="pld"
   )
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_sample_of_one_gaussian_costs_what_its_own_family_does(count):
+  gaussian = pair_families.DominatingPair(pair_families.GAUSSIAN, (1.0, 1.2))
+  for how, family in (
+    (sampled_pairs.POISSON, pair_families.GAUSSIAN),
+    (sampled_pairs.FIXED_SIZE, pair_families.FIXED_SIZE_GAUSSIAN),
+  ):
+    found, expected = (
+      pld_profile(composition.compose_pairs([(pair, count)]))
+      for pair in (
+        sampled_pairs.sampled_pair(how, 0.02, [gaussian]),
+        pair_families.DominatingPair(family, (0.02, 1.2)),
+      )
+    )
+    for delta in (1e-9, 1e-5, 1e-3):
+      assert found.epsilon(delta) == pytest.approx(expected.epsilon(delta), rel=1e-3)

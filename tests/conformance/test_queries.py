@@ -139,7 +139,7 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
       GaussianSum(event.clip_norm, event.stddev), relation, declared
     )
 
-  accounting.register_analysis(UniformlyScaledSum, analysis)
+  accounting.register_query(UniformlyScaledSum, accounting.QueryAnalysis(analysis))
   assert loaded.entries == ledger.entries
   assert 0 < accounting.epsilon(loaded, 1e-5) < math.inf
 
@@ -193,7 +193,7 @@ def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
     result, event, state = gaussian_sum(1.0, 1.0).finalize(key, state, total)
     return result, BadlyAnalysedSum(event.clip_norm, event.stddev), state
 
-  accounting.register_analysis(BadlyAnalysedSum, analysis)
+  accounting.register_query(BadlyAnalysedSum, accounting.QueryAnalysis(analysis))
   query = gaussian_sum(1.0, 1.0)._replace(finalize=finalize)
   broken = None
   assert set(conformance.query_subjects(query, VICTIM)) == {Relation.ZERO_OUT, Relation.REPLACE_ONE}
@@ -226,10 +226,10 @@ def test_refusals(undone):
   ):
     registry.register("average", lambda: gaussian_sum(1.0, 1.0))
   with pytest.raises(ValueError, match="Expected the type of a query's event, got PoissonSampling"):
-    accounting.register_analysis(
-      PoissonSampling, lambda event, relation, declared: DominatingPair(GAUSSIAN, (1.0, 1.0))
+    accounting.register_query(
+      PoissonSampling, accounting.QueryAnalysis(lambda *_: DominatingPair(GAUSSIAN, (1.0, 1.0)))
     )
-  dominating_pairs._RELEASES.pop(GaussianSum)
+  dominating_pairs._ANALYSES.pop(GaussianSum)
   with pytest.raises(
     ValueError, match="Expected an event that is accounted for under some relation"
   ):

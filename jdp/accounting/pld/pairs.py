@@ -108,7 +108,7 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
     if removed
     else log_none
   )
-  log_p -= np.log(np.exp(log_p).sum())
+  log_p = _normalised(log_p)
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
 
 
@@ -145,9 +145,13 @@ def fixed_size_gaussian(q: float, z: float) -> Pair:
 
   up, down = removed.losses > 0, added.losses < 0
   losses = np.concatenate([added.losses[down], [0.0], removed.losses[up]])
-  return Pair(
-    losses, np.concatenate([added.log_p[down], [math.log(rest)], removed.log_p[up]]), cells, True
-  )
+  log_p = np.concatenate([added.log_p[down], [math.log(rest)], removed.log_p[up]])
+  return Pair(losses, _normalised(log_p), cells, True)
+
+
+def _normalised(log_p: np.ndarray) -> np.ndarray:
+  """A sketch of mass 1: many rounds of another mass would be misplanned."""
+  return log_p - math.log(np.exp(log_p).sum())
 
 
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
@@ -187,7 +191,7 @@ def laplace(epsilon: float) -> Pair:
   between = np.linspace(-epsilon, epsilon, 201)
   inside = np.exp((between - epsilon) / 2) / 4 * (between[1] - between[0])
   inside[0], inside[-1] = 0.5 * math.exp(-epsilon), 0.5
-  return Pair(between, np.log(inside), cells, True, 2 * epsilon)
+  return Pair(between, _normalised(np.log(inside)), cells, True, 2 * epsilon)
 
 
 def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:

@@ -21,6 +21,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
@@ -96,7 +97,7 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
     type(event) is Round
     and type(event.sampling) is PoissonSampling
     and type(event.query) in (GaussianSum, WeightedAverage, GroupedSums)
-    for event, _ in ledger.entries
+    for event, _ in known_entries(ledger.entries)
   )
 
 

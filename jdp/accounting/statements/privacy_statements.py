@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, epsilon_interval
+from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import seen_among
 from jdp.accounting.statements.unbounded import why_unbounded
 from jdp.events import Round
@@ -118,7 +119,8 @@ def privacy_statements(
 def _stated(
   ledger: Ledger, delta: float, accountant: str, relation: str | None, observer: Observer
 ) -> PrivacyStatement:
-  own = [(event, count) for event, count in ledger.entries if event.observer == observer]
+  entries = known_entries(ledger.entries)
+  own = [(event, count) for event, count in entries if event.observer == observer]
   samplings = [event.sampling for event, _ in own if isinstance(event, Round)]
   named = {getattr(sampling, "population", None) for sampling in samplings}
   guarantee, interval, reason = None, (0.0, math.inf), ""

@@ -1,0 +1,221 @@
+"""Events under other names, charged by `charge_as`: everything that is stated of them is equal."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from jdp import accounting, events
+from jdp.accounting import dominating_pairs
+from jdp.conformance import unaudited
+from jdp.events import EventBase, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
+from jdp.guarantees import Relation
+from jdp.ledger import Ledger, load
+from tests.accounting.test_pairings import QUERIES, SAMPLINGS, UNPROTECTED
+
+pytestmark = pytest.mark.usefixtures("undone")
+INHERITED = {field.name for field in dataclasses.fields(EventBase)}
+RESPONSE = events.RandomizedResponse(0.4, 3, uniform_null=True)
+PARTS = GroupedSums((GaussianSum(2.0, 6.0), LaplaceSum(1.0, 1.5)), ("a", "b"))
+
+
+def copied(kind):
+  """A type with the fields of another one and nothing else of it."""
+  own = [field for field in dataclasses.fields(kind) if field.name not in INHERITED]
+  body = {"__annotations__": {field.name: object for field in own}, "__doc__": "A copy."}
+  body |= {f.name: f.default for f in own if f.default is not dataclasses.MISSING}
+  register = events.register_sampling if kind in events.sampling_event_types() else events.register
+  copy = register(type(f"Other{kind.__name__}", (EventBase,), body))
+  accounting.charge_as(copy, lambda event: kind(**{f.name: getattr(event, f.name) for f in own}))
+  return copy
+
+
+def renamed(event, copies):
+  """The event under its other name, its parts too."""
+  kind = type(event)
+  if kind not in copies:
+    copies[kind] = copied(kind)
+  values = {f.name: getattr(event, f.name) for f in dataclasses.fields(kind)}
+  if kind is GroupedSums:
+    values["parts"] = tuple(renamed(part, copies) for part in event.parts)
+  return copies[kind](**values)
+
+
+def said(function, *args, **kwargs):
+  """What a function returns, or why it refuses."""
+  try:
+    return function(*args, **kwargs)
+  except ValueError as error:
+    return str(error)
+
+
+def exported(ledger, **scope):
+  pytest.importorskip("dp_accounting")
+  return accounting.to_dp_event(ledger, **scope)
+
+
+QUICK = {
+  "rdp": lambda run, **scope: accounting.epsilon(run, 1e-5, **scope),
+  "moments": lambda run, **scope: accounting.epsilon(run, 1e-5, accountant="moments", **scope),
+  "delta": lambda run, **scope: accounting.delta(run, 0.7, **scope),
+  "renyi filter": lambda run, **scope: accounting.renyi_filter(3.0, 1e-5, **scope).spent(run),
+  "Gaussian filter": lambda run, **scope: accounting.gaussian_filter(3.0, 1e-5, **scope).spent(run),
+  "odometer": lambda run, **scope: accounting.odometer(run, 1e-5, **scope),
+  "export": exported,
+  "reason": lambda run, **scope: accounting.why_unbounded(run, 1e-5, **scope),
+  "selection": lambda run, **scope: accounting.selection_epsilon(run, 1e-5, mean_runs=3.0, **scope),
+}
+THOROUGH = {
+  "pld": lambda run, **scope: accounting.epsilon(run, 1e-5, accountant="pld", **scope),
+  "interval": lambda run, **scope: accounting.epsilon_interval(run, 1e-5, **scope),
+  "group": lambda run, **scope: accounting.group_epsilon(run, 1e-5, group_size=2, **scope),
+  "trade-off": lambda run, **scope: accounting.trade_off(run, [0.01], **scope).tolist(),
+}
+
+
+def assert_equal_statements(copies, sampling, query, statements):
+  for relation, observer in itertools.product(Relation, ("model", "server")):
+    known, other = (
+      Ledger().append(Round(drawn, released, relation, observer=observer), count=3)
+      for drawn, released in (
+        (sampling, query),
+        (renamed(sampling, copies), renamed(query, copies)),
+      )
+    )
+    for statement in statements.values():
+      scope = {"relation": relation, "observer": observer}
+      assert said(statement, other, **scope) == said(statement, known, **scope)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("query", [*QUERIES, RESPONSE, *UNPROTECTED], ids=str)
+def test_every_query(query):
+  copies = {}
+  for sampling in (PoissonSampling(0.2), PoissonSampling(1.0)):
+    assert_equal_statements(copies, sampling, query, QUICK)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_every_sampling(sampling):
+  copies = {}
+  for query in (GaussianSum(1.0, 2.0), PARTS):
+    assert_equal_statements(copies, sampling, query, QUICK)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+  ("sampling", "query"),
+  [
+    (PoissonSampling(0.2), GaussianSum(1.0, 2.0)),
+    (PoissonSampling(0.2), PARTS),
+    (PoissonSampling(1.0), RESPONSE),
+    (events.TruncatedPoissonSampling(0.05, 22, 100), GaussianSum(1.0, 2.0)),
+    (events.BallsInBins(5, True), GaussianSum(1.0, 2.0)),
+  ],
+  ids=str,
+)
+def test_by_loss_distributions(sampling, query):
+  assert_equal_statements({}, sampling, query, THOROUGH)
+
+
+def test_all_known_types_are_here():
+  types = {type(query) for query in [*QUERIES, *UNPROTECTED]}
+  assert types == set(events.query_event_types())
+  assert {type(sampling) for sampling in SAMPLINGS} == set(events.sampling_event_types())
+
+
+def test_the_blocks_of_long_ledgers_are_read_by_the_rules_of_the_day():
+  def run(make, sampling):
+    return Ledger().extend((Round(sampling, make(1.0 + n * 1e-3)), 1) for n in range(600))
+
+  @events.register
+  class Doubled(EventBase):
+    stddev: float
+
+  @events.register_sampling
+  class Coins(EventBase):
+    rate: float
+
+  long = run(Doubled, Coins(0.1))
+  with pytest.raises(ValueError, match="a sampling that has an analysis, got Coins"):
+    accounting.epsilon(long, 1e-5)
+  accounting.charge_as(Doubled, lambda event: GaussianSum(1.0, 2 * event.stddev))
+  accounting.charge_as(Coins, lambda event: PoissonSampling(event.rate))
+  known = run(lambda stddev: GaussianSum(1.0, 2 * stddev), PoissonSampling(0.1))
+  assert accounting.epsilon(long, 1e-5) == accounting.epsilon(known, 1e-5)
+  assert accounting.noise_multiplier(Doubled(3.0), "zero_out") == 6.0
+  assert dominating_pairs.is_central(Doubled(3.0))
+
+
+@pytest.mark.parametrize("is_central", [True, False])
+def test_only_a_central_query_is_amplified(is_central):
+  @events.register
+  class Analysed(EventBase):
+    multiplier: float
+
+  def pair(event, relation, declared):
+    return dominating_pairs.gaussian_pair(event.multiplier, 1.0)
+
+  accounting.register_query(Analysed, accounting.QueryAnalysis(pair, is_central))
+  for query in (Analysed(2.0), GroupedSums((Analysed(2.0),), ("sum",))):
+    run = Ledger().append(Round(PoissonSampling(0.1), query), count=9)
+    q = 0.1 if is_central else 1.0
+    known = Ledger().append(Round(PoissonSampling(q), GaussianSum(1.0, 2.0)), count=9)
+    assert accounting.epsilon(run, 1e-5) == accounting.epsilon(known, 1e-5)
+
+
+def test_ledgers_of_them_are_saved_and_marked(tmp_path):
+  @events.register
+  class Other(EventBase):
+    stddev: float
+
+  accounting.charge_as(Other, lambda event: GaussianSum(1.0, event.stddev))
+  run = Ledger().append(Round(PoissonSampling(0.5), Other(2.0, adaptive=True, key_exposed=True)))
+  run.save(tmp_path / "run.jsonl")
+  assert load(tmp_path / "run.jsonl") == run
+  assert run.caveats
+  with pytest.raises(ValueError, match="chosen from earlier releases"):
+    accounting.epsilon(run, 1e-5)
+  assert "no analysis" not in "".join(unaudited())
+  tuned = accounting.best_of_runs(
+    Ledger().append(Round(PoissonSampling(0.5), Other(2.0)), count=5), mean_runs=2.0
+  )
+  known = accounting.best_of_runs(
+    Ledger().append(Round(PoissonSampling(0.5), GaussianSum(1.0, 2.0)), count=5), mean_runs=2.0
+  )
+  costs = {accounting.epsilon(Ledger().append(event), 1e-5) for event in (tuned, known)}
+  assert len(costs) == 1
+
+
+def test_what_cannot_work_is_refused():
+  @events.register
+  class First(EventBase):
+    pass
+
+  @events.register
+  class Second(EventBase):
+    pass
+
+  class Unregistered(EventBase):
+    pass
+
+  with pytest.raises(ValueError, match="registered from outside, got Unregistered"):
+    accounting.charge_as(Unregistered, lambda event: GaussianSum(1.0, 1.0))
+  accounting.charge_as(First, lambda event: Second())
+  with pytest.raises(ValueError, match="without an analysis, got First"):
+    accounting.charge_as(First, lambda event: GaussianSum(1.0, 1.0))
+  ledger = Ledger().append(Round(PoissonSampling(0.5), First()))
+  with pytest.raises(ValueError, match="a query that has an analysis, got Second"):
+    accounting.epsilon(ledger, 1e-5)
+  accounting.charge_as(Second, lambda event: First())  # in a circle
+  with pytest.raises(ValueError, match="rule of Second to give an event of the same sort"):
+    accounting.epsilon(ledger, 1e-5)
+
+  @events.register
+  class Third(EventBase):
+    pass
+
+  accounting.charge_as(Third, lambda event: PoissonSampling(0.1))
+  with pytest.raises(ValueError, match=r"rule of Third to give an event .* got PoissonSampling"):
+    accounting.epsilon(Ledger().append(Round(PoissonSampling(0.5), Third())), 1e-5)
