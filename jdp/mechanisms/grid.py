@@ -61,15 +61,15 @@ def on_grid(mechanism: LocalMechanism, spacing: float, *, unbiased: bool = False
     epsilon rises by at most `jdp.accounting.grid_surcharge`. At delta = 1e-10 and spacings of a
     quarter of the noise's standard deviation, that is 2.6e-4 for one coordinate and 6.6e-3 for a
     thousand. For inputs above 4,000 times the noise pass `large=True`.
-  * `l2_laplace` of vectors, `priv_unit`, `priv_unit_g`: no such factor is proved, because the
-    coordinates are bound together. A sphere may only just touch a cell, whose probability then has
-    no relative accuracy. What holds is a bound on total variation. Each coordinate is within about
-    1e-5 of the noise of the real one, as the mechanisms' docstrings say. So rounding tells the two
-    apart in at most about 2e-5 noise / spacing of all reports. The reports of floats and those of
-    real numbers are at most d times that apart, which adds (1 + e^epsilon) times that to a delta.
-    This is little only for few coordinates on coarse grids. The bound is crude: audits by residues
-    refute nothing on the finest grids. Where a proof is needed, take a mechanism of the first kind
-    or of the next.
+  * `priv_unit`, `priv_unit_g`: their estimates are dithered as they are, and the grid rounds what
+    can be released. `jdp.accounting.float_noise.cap_surcharge` is what floats cost.
+  * `l2_laplace` of vectors: no such factor is proved, because the coordinates share one length.
+    What holds is a bound on total variation. Each coordinate is within about 1e-5 of the noise of
+    the real one. So rounding tells the two apart in at most about 2e-5 noise / spacing of all
+    reports. The reports of floats and those of real numbers are at most d times that apart, which
+    adds (1 + e^epsilon) times that to a delta. This is little only for few coordinates on coarse
+    grids. The bound is crude: audits by residues refute nothing on the finest grids. Where a proof
+    is needed, take a mechanism of the first kinds or of the next.
   * `hemisphere` and all whose reports are integers (`scalar_dp`, `scalar_rel_dp`,
     `priv_unit_linf`): the guarantee as it is, on any grid. They have no float digits to hide.
   * `separated`: the worse of what holds for its parts.

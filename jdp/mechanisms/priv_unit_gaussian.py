@@ -13,7 +13,7 @@ from jdp._arguments import checked
 from jdp.accounting.local.priv_unit_g import GaussianCap, log_normal_density, optimal_gaussian_cap
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
-from jdp.mechanisms.draws.quantiles import HALF, tabulate, two_sided
+from jdp.mechanisms.draws.quantiles import anywhere_or_top, tabulate
 from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
 from jdp.numerics.vectors import l2_norm, unit
@@ -43,15 +43,10 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   for every input, because the input is first divided by its norm. An input without a direction
   (zero, NaN, infinite) is replaced by the first basis vector.
 
-  That is for real numbers. On the machine, 1 - p is realised to a relative 2^-32, and V is drawn
-  in float32:
-
-  * <V, u> is right to about 1e-5, with tails cut at a probability of 2^-65.
-  * The noise orthogonal to u is cut at 7.45 in each coordinate of R^dim.
-
-  The grid hides where the floats lie. No relative factor is proved. Reports are within a total
-  variation of 1e-5 * 2 * 64 dim = 1.3e-3 dim of the ideal ones. That bound is crude. Audits by
-  residues refute nothing in 2 and 3 dimensions at epsilon .1, 1 and 4.
+  That is for real numbers. On the machine, V is plain noise with a probability of (1 - p) / (1 -
+  q), q that of <V, u> >= gamma, realised to a relative 2^-32. It then depends on random bits alone.
+  Else <V, u> is above gamma. So no report is impossible under any input, and what float32 errors
+  add to the probability of a report is bounded as that of `priv_unit`.
 
   Args:
     dim: the dimension d. At least 2.
@@ -82,25 +77,26 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
 
   def draw(key):
     height_key, noise_key, shift_key = jax.random.split(key, 3)
-    return random.normal(noise_key, (dim,)), sample_height(height_key), shift_key
+    return random.normal(noise_key, (dim,)), *sample_height(height_key), shift_key
 
   def encode(key, value):
     if value.shape != (dim,):
       raise ValueError(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
-    noise, height, shift_key = draw(key)
+    noise, anywhere, height, shift_key = draw(key)
     u = unit(value)
-    return dithered(shift_key, noise + (height - jnp.sum(noise * u)) * u, _SPACING)
+    along = jnp.where(anywhere, 0.0, height - jnp.sum(noise * u))
+    return dithered(shift_key, noise + along * u, _SPACING)
 
   def decode(report):
     return scale * report
 
   # `encode` for all rows at once. u is rows / lengths, and is never computed itself.
   def privatize_sum(keys, values, weights):
-    noise, height, shift_keys = jax.vmap(draw)(keys)
+    noise, anywhere, height, shift_keys = jax.vmap(draw)(keys)
     rows, lengths = row_directions(values)
-    along = (height - row_dots(noise, rows) / lengths) / lengths
+    along = jnp.where(anywhere, 0.0, (height - row_dots(noise, rows) / lengths) / lengths)
     v = jax.vmap(lambda key, v: dithered(key, v, _SPACING))(
       shift_keys, noise + along[:, None] * rows
     )
@@ -125,16 +121,15 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   )
 
 
-def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], jax.Array]:
-  """Makes the sampler key -> t of t = <V, u>.
+def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+  """Makes the sampler key -> (anywhere, t) of t = <V, u>, a standard normal given t >= gamma.
 
-  It is a standard normal given t >= gamma with probability p, else given t < gamma.
+  `anywhere` says that V is to be plain noise instead, so that t >= gamma with probability p.
   """
 
-  def upper_quantile(log_tail):
+  def upper_quantile(y):
+    log_tail = cap.log_q + y
     t = -scipy.special.ndtri_exp(log_tail)
     return t, -np.exp(log_tail - log_normal_density(t))  # dt / d log Phi(-t)
 
-  in_top = tabulate(lambda y: upper_quantile(cap.log_q + y), 0.0)
-  in_half = tabulate(upper_quantile, HALF)
-  return two_sided(cap.log_q, cap.logit_p, in_top, in_half, mirror=lambda t: -t)
+  return anywhere_or_top(cap.log_q, cap.logit_p, tabulate(upper_quantile, 0.0))

@@ -15,6 +15,7 @@ from jdp.accounting.local import priv_unit_linf as cubes
 from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws.agreement import count_sampler, random_subset
+from jdp.numerics.vectors import linf_norm
 
 
 @checked
@@ -90,7 +91,7 @@ def priv_unit_linf(
     privatize=lambda key, value: _signed(draw(key, value), scale),
     guarantee=PureDP(cube.epsilon),
     shape=(dim,),
-    norm=lambda value: jnp.max(jnp.abs(value)),
+    norm=linf_norm,
     max_norm=scale,
     mean_squared_error=mean_squared_error,
     parameters=cube,

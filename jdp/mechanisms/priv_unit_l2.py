@@ -21,11 +21,12 @@ from jdp.numerics.vectors import l2_norm, unit
 
 # Up to this dimension the part of the noise orthogonal to the input is computed explicitly.
 _SMALL_DIM = 64
-# The spacing of the dither, as a share of the noise in a coordinate of V. The dither's error E has
-# mean 0 and, over random V, covariance (s^2/12) I. To second order (V + E) / ||V + E|| is (V + E)
-# (1 - <V,E> - ||E||^2/2 + 3/2 <V,E>^2). Its mean is V (1 - (s^2/12) (dim/2 - 3/2 + 1)) = V (1 -
-# (dim - 1) s^2 / 24). As the norm stays 1/m, the squared error rises by twice that.
+# The spacing of the dither, as a share of the noise in a coordinate of Y, and its least value. The
+# dither's error E has mean 0 and covariance (s^2/12) I. To second order the mean of the direction
+# (Y + E) / ||Y + E|| is that of Y, shortened by (dim - 1) (s^2/24) E[1/||Y||^2], and E[1/||Y||^2] =
+# 1/(dim - 2). As the norm stays 1/m, the squared error rises by twice that.
 _SPACING_SHARE = 1 / 64
+_LEAST_SPACING = 2.0**-12
 
 
 @checked
@@ -39,10 +40,12 @@ def priv_unit(
   u and has norm 1/m. Its error is E||V/m - u||^2 = 1/m^2 - 1. At the optimum its covariance is
   ((1/m^2 - 1)/dim) I.
 
-  V leaves the client on a grid with a public random shift (`jdp.numerics.dither`), brought back to
-  norm 1. So its low-order bits tell nothing of u. The spacing is s = ((1 - m^2)/dim)^(1/2) / 64,
-  which is 1/64 of a coordinate's noise. The norm stays 1/m. The mean is shorter than u by a
-  relative (dim - 1) s^2 / 24 < 1.1e-5 (1 - m^2). The error is above 1/m^2 - 1 by a relative 2.1e-5.
+  V is the direction of Y, a vector of the sphere times the length of dim normals. Y is rounded to a
+  grid with a public random shift (`jdp.numerics.dither`). So the low-order bits of V tell nothing
+  of u. The spacing s is (1 - m^2)^(1/2) / 64, about 1/64 of a coordinate's noise, and at least 2^-12.
+  The norm stays 1/m. The mean is shorter than u by a relative s^2/24 (dim - 1) / (dim - 2), 1e-5 (1
+  - m^2) in many dimensions. The error is above 1/m^2 - 1 by a relative 2.1e-5. At the least spacing
+  `mean_squared_error` is an upper bound.
 
   By default gamma and p are the exact optimum for epsilon. `gamma` alone takes the p that spends
   all of epsilon. `p` alone takes the gamma that does. A pair is kept as it is, with its own exact
@@ -52,20 +55,16 @@ def priv_unit(
   for every input, because the input is first divided by its norm. An input without a direction
   (zero, NaN, infinite) is replaced by the first basis vector.
 
-  That is for real numbers. On the machine, 1 - p is realised to a relative 2^-32, and V is drawn
-  in float32:
+  That is for real numbers. On the machine, the release is one of two:
 
-  * <V, u> is right to 5e-6 / sqrt(dim), with tails cut at a probability of 2^-65.
-  * Each coordinate is right to about 1e-5 of its noise.
+  * With a probability of (1 - p) / (1 - q), q the cap's share of the sphere, realised to a relative
+    2^-32, V is from anywhere on the sphere. It is then made of random bits alone, the same for
+    every input. So no report is impossible under any input, and rounding cannot make one rarer.
+  * Else V is from the cap. What float32 errors add to the probability of a report is bounded by
+    `jdp.accounting.float_noise.cap_surcharge` (statement 5.6 of `docs/theory/float_noise.md`).
 
-  The grid hides where the floats lie, but for reports that fall into a neighbouring cell. For each
-  coordinate these are at most 1e-5 * 2 * 64 = 1.3e-3 of all. No relative factor is proved, as a
-  sphere may only just touch a cell. So reports are within a total variation of 1.3e-3 dim of the
-  ideal ones. That bound is crude. Audits by residues refute nothing in 2 and 3 dimensions at
-  epsilon .1, 1 and 4.
-
-  A cap whose radius sqrt(1 - gamma^2) is below about 1e-6 is lost in rounding. An epsilon so large
-  for its dimension protects nothing, and is offered for sweeps only.
+  Epsilon rises by at most that, apart from a delta: at delta = 1e-10 by .02 in 2 dimensions, .3 in
+  1,000 and 8 in 1e6. (For caps so small that the spacing is 2^-12, by up to .7 in 2 dimensions.)
 
   Args:
     dim: the dimension d. In [2, 1e9].
@@ -93,7 +92,7 @@ def priv_unit(
   sample_height = height_sampler(cap)
   point_at_height = _point_at_height_explicitly if dim <= _SMALL_DIM else _point_at_height
   scale = math.exp(-cap.log_m)
-  spacing = math.sqrt(-math.expm1(2 * cap.log_m) / dim) * _SPACING_SHARE
+  spacing = max(_LEAST_SPACING, math.sqrt(-math.expm1(2 * cap.log_m)) * _SPACING_SHARE)
 
   def draw(key):
     height_key, noise_key, shift_key = jax.random.split(key, 3)
@@ -104,26 +103,28 @@ def priv_unit(
       raise ValueError(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
-    noise, height, complement, shift_key = draw(key)
-    v = dithered(shift_key, point_at_height(noise, unit(value), height, complement), spacing)
-    return v / jnp.sqrt(precise_dot(v, v))
+    noise, anywhere, height, shift_key = draw(key)
+    y = dithered(
+      shift_key, jnp.where(anywhere, noise, point_at_height(noise, unit(value), *height)), spacing
+    )
+    # In few dimensions y may be the origin.
+    return unit(y) if dim <= _SMALL_DIM else y / jnp.sqrt(precise_dot(y, y))
 
   def decode(report):
     return scale * report
 
   def privatize_sum(keys, values, weights):
-    noise, height, complement, shift_keys = jax.vmap(draw)(keys)
+    noise, anywhere, height, shift_keys = jax.vmap(draw)(keys)
     rows, lengths = row_directions(values)
-    a, b = _coefficients(
-      row_dots(noise, noise), row_dots(noise, rows) / lengths, height, complement
-    )
-    v = a[:, None] * noise + (b / lengths)[:, None] * rows  # as in `_point_at_height`
-    v = jax.vmap(lambda key, v: dithered(key, v, spacing))(shift_keys, v)
-    return weighted_row_sum(scale * weights / jnp.sqrt(row_dots(v, v)), v)
+    a, b = _coefficients(row_dots(noise, noise), row_dots(noise, rows) / lengths, *height)
+    a, b = jnp.where(anywhere, 1.0, a), jnp.where(anywhere, 0.0, b)
+    y = a[:, None] * noise + (b / lengths)[:, None] * rows  # as in `_point_at_height`
+    y = jax.vmap(lambda key, y: dithered(key, y, spacing))(shift_keys, y)
+    return weighted_row_sum(scale * weights / jnp.sqrt(row_dots(y, y)), y)
 
   def mean_squared_error(norm: float = 1.0) -> float:
     del norm  # A direction has norm 1.
-    return math.expm1(-2 * cap.log_m)
+    return math.expm1(-2 * cap.log_m) + (_coarse_error(dim) if spacing == _LEAST_SPACING else 0.0)
 
   return LocalMechanism(
     encode=encode,
@@ -174,10 +175,16 @@ def _choose_cap(dim: int, epsilon: float, gamma: float | None, p: float | None) 
   return cap
 
 
+def _coarse_error(dim: int) -> float:
+  """What rounding to the least spacing adds to the squared error, about: of caps that are small."""
+  inverse_square = 1 / (dim - 2) if dim > 2 else -math.log(_LEAST_SPACING)
+  return (dim - 1) * _LEAST_SPACING**2 / 12 * inverse_square
+
+
 def _point_at_height(
   noise: jax.Array, u: jax.Array, height: jax.Array, complement: jax.Array
 ) -> jax.Array:
-  """The point t u + sqrt(1-t^2) w of the sphere, as A g + B u.
+  """||g|| (t u + sqrt(1-t^2) w), as A g + B u.
 
   Here g is the noise, and w is its part orthogonal to u, normalised. w itself is never computed.
   """
@@ -190,8 +197,8 @@ def _coefficients(
 ) -> tuple[jax.Array, jax.Array]:
   """(A, B) of `_point_at_height`, from ||g||^2 and <g, u>."""
   # sqrt(1 - t^2) from 1 - t, the complement: 1 - t^2 would cancel near the pole.
-  a = jnp.sqrt(complement * (1 + height)) / jnp.sqrt(square - along * along)
-  return a, height - a * along
+  a = jnp.sqrt(complement * (1 + height) * square / (square - along * along))
+  return a, height * jnp.sqrt(square) - a * along
 
 
 def _point_at_height_explicitly(
@@ -201,6 +208,7 @@ def _point_at_height_explicitly(
 
   It computes w itself, orthogonalised twice.
   """
+  radius = jnp.sqrt(jnp.sum(noise * noise))
   for _ in range(2):
     noise = noise - jnp.sum(noise * u) * u
   length = jnp.sqrt(jnp.sum(noise * noise))
@@ -210,4 +218,4 @@ def _point_at_height_explicitly(
   w = jnp.where(
     length > 1e-12, noise / jnp.maximum(length, 1e-30), other / jnp.sqrt(jnp.sum(other * other))
   )
-  return height * u + jnp.sqrt(complement * (1 + height)) * w
+  return radius * (height * u + jnp.sqrt(complement * (1 + height)) * w)

@@ -53,6 +53,18 @@ def l2_norm(vector: PyTree) -> jax.Array:
   return norm / jnp.where(scale > 0, scale, 1.0)
 
 
+def linf_norm(vector: jax.Array) -> jax.Array:
+  """The largest magnitude of a [d] vector, float32 scalar.
+
+  >>> float(linf_norm(jnp.array([1.0, -3.0]))), float(linf_norm(jnp.array([jnp.nan, 1.0])))
+  (3.0, 0.0)
+  """
+  vector = _float32(vector)
+  # Before the maximum: for rows of a batch, XLA on CPU drops NaN from it.
+  usable = jnp.all(jnp.isfinite(vector))
+  return jnp.max(jnp.where(usable, jnp.abs(vector), 0.0), initial=0.0)
+
+
 def unit(vector: jax.Array) -> jax.Array:
   """The direction of a [d] vector, of norm 1.
 

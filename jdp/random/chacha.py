@@ -24,6 +24,7 @@ IACR ePrint 2019/1492) counts attacks on seven rounds and none on eight. He argu
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -156,6 +157,23 @@ def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
   return streams(key[None], start[None])[0]
 
 
+class _Seed:
+  """A key type's function from seeds to keys. As part of the type, it keeps keys out of pickles."""
+
+  def __init__(self, function: Callable[[Any], jax.Array]):
+    self._function = function
+
+  def __call__(self, value: Any) -> jax.Array:
+    return self._function(value)
+
+  def __reduce__(self) -> Any:
+    raise ValueError(
+      "Expected no ChaCha key in what is pickled, got one: the pickle would hold the secret of all "
+      "noise drawn with it; store jax.random.key_data(key) where secrets are kept, and make the "
+      "key by jdp.random.restore_key."
+    )
+
+
 def _define(rounds: int, *, secure: bool = False) -> Any:
   """The key type of ChaCha with a number of rounds.
 
@@ -201,7 +219,7 @@ def _define(rounds: int, *, secure: bool = False) -> Any:
   make = no_seed if secure else seed
   return define_prng_impl(
     key_shape=(8,),
-    seed=make,
+    seed=_Seed(make),
     split=split,
     random_bits=random_bits,
     fold_in=fold_in,

@@ -10,8 +10,8 @@ All draws:
 **Tails.** The words of a draw are a whole number w of 39 to 64 bits: the first digits of a uniform
 U in units of 2^-39 or 2^-64. The digits that follow, the *fraction*, matter only where w is small.
 That is rare, so the draws of a tile share the few words of their fractions. Statement 5.5 of
-`docs/theory/float_noise.md` says what is left: `LARGEST_NORMAL`, `LARGEST_EXPONENTIAL`, and draws
-of a tile that are dependent with a probability below 1e-21.
+`docs/theory/float_noise.md` says what is left: the largest draws, `LARGEST_NORMAL` and
+`LARGEST_EXPONENTIAL`, and a dependence of far draws of one tile.
 
 They are random floats of 32 bits. Their set of values is finite and uneven, which leaks what the
 real numbers of a proof do not (I. Mironov, "On significance of the least significant bits for

@@ -28,7 +28,8 @@ def secure_key(impl: str = "chacha20") -> jax.Array:
   """A new key of 256 bits from the operating system, for all that a guarantee rests on.
 
   To store a key, store `jax.random.key_data(key)`, which is as secret as the noise itself.
-  `restore_key` makes the key from it.
+  `restore_key` makes the key from it. Keys of ChaCha refuse to be pickled: a pickle of a run's
+  state would carry the secret to wherever the state goes.
 
   Args:
     impl: "chacha20", "chacha12" or "chacha8" (see `jdp.random.chacha`).
@@ -124,12 +125,12 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
   """Whether others may know the noise drawn with `noise_key`: an event's `key_exposed`.
 
   They may know it in two cases: the key is not secure, or it also draws the data's randomness.
-  Clients have the latter key. A key derived from the data's key is not recognised, so split one key
-  into both.
+  Clients have the latter key. Of arrays of keys, one in common suffices. A key derived from the
+  data's key is not recognised, so split one key into both.
 
   Args:
-    noise_key: of the noise.
-    data_key: of randomness that is no secret, or None.
+    noise_key: of the noise. A key, or an array of keys.
+    data_key: of randomness that is no secret. A key, an array of keys, or None.
 
   Returns:
     A bool where the types decide. A scalar bool array where the two keys had to be compared.
@@ -142,7 +143,8 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
     return True
   if data_key is None or data_key.dtype != noise_key.dtype:
     return False
-  return jnp.all(jax.random.key_data(noise_key) == jax.random.key_data(data_key))
+  own, others = (jax.random.key_data(key).reshape(-1, 8) for key in (noise_key, data_key))
+  return jnp.any(jnp.all(own[:, None] == others[None], axis=-1))
 
 
 def client_key(key: jax.Array) -> jax.Array:

@@ -1,6 +1,8 @@
 """ChaCha as a JAX key type, and where keys come from."""
 
+import copy
 import math
+import pickle
 from functools import partial
 
 import jax
@@ -330,3 +332,26 @@ def test_unknown_kind_of_key_is_refused(make):
 def test_bad_seed_is_refused(seed):
   with pytest.raises(ValueError, match="whole number"):
     jdp.random.seeded_key(seed)
+
+
+def test_a_noise_key_among_the_clients_keys_is_exposed():
+  """One key in common suffices, whatever the shapes."""
+  keys = jax.random.split(jdp.random.secure_key(), 3)
+  for noise, data, exposed in (
+    (0, [1, 0], True),
+    ([1, 0], 0, True),
+    ([1, 0], [0, 2], True),
+    (0, [[1], [0]], True),
+    (2, [1, 0], False),
+    ([2], [1, 0], False),
+  ):
+    noise_key, data_key = (jax.random.clone(keys)[np.array(index)] for index in (noise, data))
+    assert bool(jdp.random.is_exposed(noise_key, data_key)) == exposed
+
+
+@pytest.mark.parametrize("make", [jdp.random.secure_key, partial(jdp.random.seeded_key, 0)])
+def test_keys_stay_out_of_pickles(make):
+  key = make()
+  with pytest.raises(ValueError, match=r"store jax\.random\.key_data"):
+    pickle.dumps({"state": key})
+  assert bool(copy.deepcopy(key) == key)

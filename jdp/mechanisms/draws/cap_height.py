@@ -1,4 +1,4 @@
-"""Samples <V, u> for V uniform on a spherical cap or its complement, to float32's accuracy.
+"""Samples <V, u> for V uniform on a spherical cap, to float32's accuracy.
 
 All of it runs inside jit. The tail probability is an incomplete beta function, which float32
 cannot evaluate: bisection on it is wrong by 0.2 / sqrt(d) at d = 1e5. A table of its inverse is
@@ -12,41 +12,40 @@ import jax
 import numpy as np
 
 from jdp.accounting.local.priv_unit import Cap, log_density, quantile
-from jdp.mechanisms.draws.quantiles import HALF, tabulate, two_sided
+from jdp.mechanisms.draws.quantiles import anywhere_or_top, tabulate
 
 # Up to this dimension 1 - t is tabulated rather than t: points near the pole are common.
 _POLAR_DIM = 64
 
 
-def height_sampler(cap: Cap) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """Makes the sampler key -> (t, 1 - t) of t = <V, u>.
+def height_sampler(
+  cap: Cap,
+) -> Callable[[jax.Array], tuple[jax.Array, tuple[jax.Array, jax.Array]]]:
+  """Makes the sampler key -> (anywhere, (t, 1 - t)) of t = <V, u>, for V on the cap.
 
-  V is drawn from the cap with probability p, else from its complement.
+  `anywhere` says that V is to be drawn from the whole sphere instead, so that V is from the cap
+  with probability p.
   """
-  small = cap.dim <= _POLAR_DIM
-  in_cap = _quantiles(cap.dim, cap.log_q, 0.0, small or cap.gamma > 0.5)
-  in_half = _quantiles(cap.dim, 0.0, HALF, small)
-  return two_sided(
-    cap.log_q, cap.logit_p, in_cap, in_half, mirror=lambda height: (-height[0], 2 - height[1])
-  )
+  in_cap = _quantiles(cap.dim, cap.log_q, cap.dim <= _POLAR_DIM or cap.gamma > 0.5)
+  return anywhere_or_top(cap.log_q, cap.logit_p, in_cap)
 
 
 def _quantiles(
-  dim: int, log_tail_start: float, highest: float, from_pole: bool
+  dim: int, log_share: float, from_pole: bool
 ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """The function y -> (t, 1 - t), t >= 0, for caps {<v, u> >= t} of log share log_tail_start + y.
+  """The function y -> (t, 1 - t), t >= 0, for caps {<v, u> >= t} of log share log_share + y.
 
-  It is tabulated for y in [highest - 45.1, highest]. Where t comes close to 1 (`from_pole`) the
-  table holds 1 - t, else t: whichever float32 holds to 1e-7 of its own scale.
+  It is tabulated for y in [-45.1, 0]. Where t comes close to 1 (`from_pole`) the table holds 1 - t,
+  else t: whichever float32 holds to 1e-7 of its own scale.
   """
 
   def height(y):
-    gamma, log_height = quantile(dim, log_tail_start + y)
+    gamma, log_height = quantile(dim, log_share + y)
     # dt / d log q = -q / density.
-    slope = -np.exp(log_tail_start + y - log_density(dim, gamma, log_height))
+    slope = -np.exp(log_share + y - log_density(dim, gamma, log_height))
     return (2 * np.exp(log_height), -slope) if from_pole else (gamma, slope)
 
-  table = tabulate(height, highest)
+  table = tabulate(height, 0.0)
 
   def heights(y):
     value = table(y)
