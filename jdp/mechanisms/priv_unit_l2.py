@@ -42,10 +42,10 @@ def priv_unit(
 
   V is the direction of Y, a vector of the sphere times the length of dim normals. Y is rounded to a
   grid with a public random shift (`jdp.numerics.dither`). So the low-order bits of V tell nothing
-  of u. The spacing s is (1 - m^2)^(1/2) / 64, about 1/64 of a coordinate's noise, and at least 2^-12.
-  The norm stays 1/m. The mean is shorter than u by a relative s^2/24 (dim - 1) / (dim - 2), 1e-5 (1
-  - m^2) in many dimensions. The error is above 1/m^2 - 1 by a relative 2.1e-5. At the least spacing
-  `mean_squared_error` is an upper bound.
+  of u. The spacing s is (1 - m^2)^(1/2) / 64, about 1/64 of a coordinate's noise, and at least
+  2^-12. The norm stays 1/m. The mean is shorter than u by a relative s^2/24 (dim - 1) / (dim - 2),
+  1e-5 (1 - m^2) in many dimensions. The error is above 1/m^2 - 1 by a relative 2.1e-5. At the least
+  spacing `mean_squared_error` is an upper bound.
 
   By default gamma and p are the exact optimum for epsilon. `gamma` alone takes the p that spends
   all of epsilon. `p` alone takes the gamma that does. A pair is kept as it is, with its own exact
