@@ -13,7 +13,7 @@ from jdp._arguments import checked
 from jdp.accounting.local.priv_unit_g import GaussianCap, log_normal_density, optimal_gaussian_cap
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
-from jdp.mechanisms.draws.quantiles import anywhere_or_top, tabulate
+from jdp.mechanisms.draws.quantiles import anywhere_or_top, by_inversion, tabulate
 from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
 from jdp.numerics.vectors import l2_norm, unit
@@ -132,4 +132,5 @@ def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], tuple[jax.Array,
     t = -scipy.special.ndtri_exp(log_tail)
     return t, -np.exp(log_tail - log_normal_density(t))  # dt / d log Phi(-t)
 
-  return anywhere_or_top(cap.log_q, cap.logit_p, tabulate(upper_quantile, 0.0))
+  top = by_inversion(tabulate(upper_quantile, 0.0))
+  return anywhere_or_top(cap.log_q, cap.logit_p, top)

@@ -14,7 +14,7 @@ from jdp._arguments import checked
 from jdp.accounting.local import priv_unit_linf as cubes
 from jdp.guarantees import PureDP, rounded_up
 from jdp.mechanisms.base import LocalMechanism
-from jdp.mechanisms.draws.agreement import count_sampler, random_subset
+from jdp.mechanisms.draws.agreement import count_sampler, random_subset, random_vertex
 from jdp.numerics.vectors import linf_norm
 
 
@@ -37,9 +37,11 @@ def priv_unit_linf(
   for every input: coordinates are first clipped to [-1, 1], and NaN counts as 0. The report is
   bits, so floating point leaks nothing. The draws are realised as follows:
 
-  * The number of agreements comes from integer tables. They are within 1e-12 of the ideal
-    distribution in total variation.
-  * 1 - p is realised to a relative 2^-32.
+  * With a probability of (1 - p) / (1 - Q), Q the cap's share of the vertices, realised to a
+    relative 2^-32, V is any vertex, made of random bits alone. So no report is impossible under any
+    input, and each has its least probability.
+  * Else V is from the cap. The number of agreements comes from integer tables, which are rounded
+    down: no vertex is likelier than stated by more than a relative 1e-9.
   * Which coordinates agree is exactly uniform, given random words that are.
   * The rounding to +-1 is realised to 2^-24. It costs no privacy whatever its distribution.
 
@@ -73,11 +75,11 @@ def priv_unit_linf(
       raise ValueError(
         f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
       )
-    rounding_key, count_key, subset_key = jax.random.split(key, 3)
+    rounding_key, count_key, subset_key, vertex_key = jax.random.split(key, 4)
+    anywhere, count = sample_count(count_key)
     # The coordinates in the subset agree with the rounded vector, the others do not.
-    return random_subset(subset_key, dim, sample_count(count_key)) == _rounds_up(
-      rounding_key, value
-    )
+    near = random_subset(subset_key, dim, count) == _rounds_up(rounding_key, value)
+    return jnp.where(anywhere, random_vertex(vertex_key, dim), near)
 
   def decode(report):
     return _signed(jnp.unpackbits(report, count=dim) == 1, scale)

@@ -3,6 +3,7 @@ surcharge itself.
 """
 
 import math
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -240,3 +241,17 @@ def test_all_sums_of_one_sample_are_cut(observer):
   event = events.Round(events.PoissonSampling(0.5), sums, "zero_out", observer=observer)
   cuts = float_noise.gaussian_cut(0.1) + float_noise.laplace_cut(100.0)
   assert accounting.delta(ledger.Ledger().append(event), 1e6) >= cuts
+
+
+def test_the_table_of_the_theory_is_what_the_functions_say():
+  text = (Path(__file__).parents[2] / "docs/theory/float_noise.md").read_text()
+  for z, shown in (
+    (1.0, "1 \\cdot 10^{-50}"),
+    (0.25, "3 \\cdot 10^{-39}"),
+    (0.1, "2 \\cdot 10^{-12}"),
+  ):
+    row = next(line for line in text.splitlines() if f"$z = {z:g}$".replace("0.", ".") in line)
+    assert f"${shown}$" in row
+    digit, power = shown.replace("\\cdot 10^{", " ").rstrip("}").split()
+    cut = float_noise.gaussian_cut(z)
+    assert cut <= float(f"{digit}e{power}") * 1.001 <= 2.1 * cut

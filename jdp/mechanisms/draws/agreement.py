@@ -17,6 +17,7 @@ from jax import lax
 
 from jdp import random
 from jdp.accounting.local.priv_unit_linf import Cube, log_probability
+from jdp.mechanisms.draws.quantiles import anywhere_or_top
 
 _TOP_BIT = 31
 
@@ -61,7 +62,8 @@ def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
   weights = np.ldexp(weights / math.fsum(weights), 64)
   start = int(counts[weights >= 1][0])
   units = [int(weight) for weight in weights[weights >= 1]]
-  # The units must add up to 2^64. The likeliest count gets what rounding left, some 1e-16 of it.
+  # Units are rounded down, so that no vertex gets more than its share. They must add up to 2^64:
+  # the likeliest count gets what rounding left, less than 1e-9 of it.
   units[likeliest - start] += 2**64 - sum(units)
   words = np.array(list(itertools.accumulate(units[:-1], initial=0)), np.uint64)
   return _CountDistribution(
@@ -69,24 +71,24 @@ def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
   )
 
 
-def count_sampler(cube: Cube) -> Callable[[jax.Array], jax.Array]:
-  """Makes the sampler key -> N, int32 scalar, of the number of agreements.
+def count_sampler(cube: Cube) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+  """Makes the sampler key -> (anywhere, N), of N, int32 scalar, the number of agreements.
 
-  N is Binomial(d, 1/2) given N >= L with probability p, else given N < L.
+  N is Binomial(d, 1/2) given N >= L. `anywhere` says that the vertex is to be drawn from all of the
+  cube instead, so that it has N >= L with probability p.
   """
-  top, rest = (
-    _count_distribution(cube.dim, cube.threshold, cube.dim),
-    _count_distribution(cube.dim, 0, cube.threshold - 1),
+  top = _count_distribution(cube.dim, cube.threshold, cube.dim)
+  return anywhere_or_top(
+    cube.log_q,
+    cube.logit_p,
+    lambda key: top(*random.bits(key, (2,))),
   )
-  log_outside = -float(np.logaddexp(0.0, cube.logit_p))  # log(1 - p), also where p rounds to 1
 
-  def sample(key):
-    side_key, count_key = jax.random.split(key)
-    outside = random.rare_bernoulli(side_key, log_outside)
-    high, low = random.bits(count_key, (2,))
-    return jnp.where(outside, rest(high, low), top(high, low))
 
-  return sample
+def random_vertex(key: jax.Array, dim: int) -> jax.Array:
+  """A uniformly random vertex of the cube, as bool [dim]."""
+  words = random.bits(key, (-(-dim // 32),))
+  return ((words[:, None] >> lax.iota(np.uint32, 32)[None]) & np.uint32(1)).reshape(-1)[:dim] == 1
 
 
 def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jdp.accounting.local.priv_unit import Cap, log_density, quantile
-from jdp.mechanisms.draws.quantiles import anywhere_or_top, tabulate
+from jdp.mechanisms.draws.quantiles import anywhere_or_top, by_inversion, tabulate
 
 # Up to this dimension 1 - t is tabulated rather than t: points near the pole are common.
 _POLAR_DIM = 64
@@ -27,7 +27,7 @@ def height_sampler(
   with probability p.
   """
   in_cap = _quantiles(cap.dim, cap.log_q, cap.dim <= _POLAR_DIM or cap.gamma > 0.5)
-  return anywhere_or_top(cap.log_q, cap.logit_p, in_cap)
+  return anywhere_or_top(cap.log_q, cap.logit_p, by_inversion(in_cap))
 
 
 def _quantiles(

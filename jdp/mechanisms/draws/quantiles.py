@@ -54,7 +54,7 @@ def tabulate(
 
 
 def anywhere_or_top(
-  log_q: float, logit_p: float, in_top: Callable[[jax.Array], Any]
+  log_q: float, logit_p: float, top: Callable[[jax.Array], Any]
 ) -> Callable[[jax.Array], tuple[jax.Array, Any]]:
   """Makes the sampler key -> (anywhere, T).
 
@@ -65,14 +65,18 @@ def anywhere_or_top(
   Args:
     log_q: log of the upper tail's share.
     logit_p: log(p / (1-p)).
-    in_top: log U -> the t whose upper tail is q U. A pytree.
+    top: key -> T, a pytree.
   """
   log_anywhere = -float(np.logaddexp(0.0, logit_p)) - math.log1p(-math.exp(log_q))
 
   def sample(key):
-    side_key, height_key = jax.random.split(key)
+    side_key, top_key = jax.random.split(key)
     # For p at its least, q, rounding might bring the logarithm above 0.
-    anywhere = random.rare_bernoulli(side_key, min(0.0, log_anywhere))
-    return anywhere, in_top(random.log_uniforms(height_key)[0])
+    return random.rare_bernoulli(side_key, min(0.0, log_anywhere)), top(top_key)
 
   return sample
+
+
+def by_inversion(in_top: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
+  """Makes the sampler key -> T from the function log U -> the T whose upper tail is q U."""
+  return lambda key: in_top(random.log_uniforms(key)[0])
