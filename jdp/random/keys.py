@@ -150,6 +150,7 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
   return jnp.any(jnp.all(own[:, None] == others[None], axis=-1))
 
 
+@checked
 def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) -> E:
   """The event of noise that was drawn with a key, which says whether the key is no secret.
 
