@@ -49,7 +49,6 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from jdp import random
 from jdp._arguments import checked
 from jdp._dispatch import waits_for
 from jdp.events import SumQueryEvent
@@ -249,8 +248,8 @@ def _transformation(
   def init(params: PyTree) -> ReleaseState:
     state = query.init(params)
     # A scan's carry keeps its structure, so the first state needs an event like all later ones.
-    placeholder = _marked(_placeholder(query, run_key, state, params), jnp.int32(-1), run_key)
-    return ReleaseState(jnp.int32(0), run_key, state, placeholder)
+    event = _numbered(_placeholder(query, run_key, state, params), jnp.int32(-1))
+    return ReleaseState(jnp.int32(0), run_key, state, event)
 
   def update(
     updates: PyTree, state: ReleaseState, params: PyTree | None = None, **extra_args: Any
@@ -261,15 +260,15 @@ def _transformation(
     total = make_total(sum_key, state.query, updates, extra_args)
     result, event, query_state = query.finalize(noise_key, state.query, taken(query, total))
     return result, ReleaseState(
-      state.step + 1, state.key, query_state, _marked(event, state.step, state.key)
+      state.step + 1, state.key, query_state, _numbered(event, state.step)
     )
 
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _marked(event: SumQueryEvent, step: jax.Array, key: Key) -> SumQueryEvent:
-  """The event of a step with noise from `key`."""
-  return dataclasses.replace(event, number=step, key_exposed=random.is_exposed(key))
+def _numbered(event: SumQueryEvent, step: jax.Array) -> SumQueryEvent:
+  """The event of a step."""
+  return dataclasses.replace(event, number=step)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -3,6 +3,7 @@ wherever it is counted.
 """
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,18 @@ import numpy as np
 import pytest
 
 from jdp import data, queries, random, transforms
-from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
-from jdp.federated import masked_round, secure_aggregation
+from jdp.events import (
+  BestOfRuns,
+  EventBase,
+  GaussianSum,
+  GroupedSums,
+  LocalRelease,
+  PoissonSampling,
+  PureRelease,
+  Round,
+  register,
+)
+from jdp.federated import individual_budget, masked_round, secure_aggregation
 from jdp.federated.engine.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
@@ -28,12 +39,7 @@ SEEDED = {
     np.zeros(8, np.uint32), impl=random.IMPLS["chacha8"]
   ),
 }
-# Clients draw the noise of the others, with keys that the server's step does not see.
-NOISED_BY_THE_SERVER = [
-  name
-  for name in queries.registry.registered()
-  if name != "no_privacy" and not name.startswith(("discrete", "distributed"))
-]
+KEYS = ((random.secure_key("chacha8"), False), (jax.random.key(0), True))
 DERIVED = {
   "itself": lambda key: key,
   "split": lambda key: jax.random.split(key, 3)[1],
@@ -133,7 +139,7 @@ def test_one_key_for_noise_and_data_gives_a_client_the_servers_noise():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", NOISED_BY_THE_SERVER)
+@pytest.mark.parametrize("name", queries.registry.registered())
 def test_what_is_released_by_hand_is_marked_through_its_round(name):
   entry = queries.registry.registered()[name]
   query = entry.make()
@@ -144,9 +150,102 @@ def test_what_is_released_by_hand_is_marked_through_its_round(name):
     total = query.preprocess(sum_key, state, entry.victim, jnp.float32(1))
     return query.finalize(noise_key, state, taken(query, total))[1]
 
-  for key, marked in ((random.secure_key("chacha8"), False), (jax.random.key(0), True)):
+  for key, marked in KEYS:
     event = Round(SAMPLER.event(()), jax.eval_shape(release, key))
     assert event.key_exposed is marked
+
+
+def test_a_strangers_finalize_is_marked_however_the_query_was_made():
+  def finalize(key, state, total):
+    return total, PureRelease(1.0), state
+
+  plain = queries.no_privacy()
+  for query in (
+    queries.SumQuery(plain.init, plain.preprocess, finalize),
+    plain._replace(finalize=finalize),
+    queries.average(plain._replace(finalize=finalize), 2.0),
+  ):
+    for key, marked in KEYS:
+      assert query.finalize(key, plain.init(0.0), jnp.zeros(2))[1].key_exposed is marked
+
+
+def test_sums_with_noise_by_clients_are_marked_by_hand():
+  floats = queries.distributed_sum(1.0, 2.0, queries.calibrated())
+  integers = queries.distributed_integers(jnp.zeros(2), 1.0, 0.5, num_clients=4)
+  counts, zeros = jnp.array([4, 4, 4]), jnp.zeros(2)
+  for key, marked in KEYS:
+    made = jax.eval_shape(lambda k: floats.finalize(k, zeros, counts)[1], key)
+    total, state = jnp.zeros(2, jnp.int32), integers.init(zeros)
+    one = jax.eval_shape(
+      lambda k, state=state, total=total: integers.finalize(k, state, total, counts)[1], key
+    )
+    assert [event.key_exposed for event in (*made, one)] == [marked] * 3
+
+
+def test_individual_budgets_are_marked_by_the_key_of_their_rounds():
+  budget = individual_budget(3, 1.0, 10.0, noise_multiplier=5.0)
+  for key, marked in KEYS:
+    spending = budget.init(key)
+    _, after = jax.jit(budget.round)(spending, jnp.zeros((3, 1)))
+    assert budget.event(spending).key_exposed is marked
+    assert budget.event(after).key_exposed is marked
+
+
+def a_strangers_type():
+  """An event type that holds others, of somebody who knows of no marks."""
+
+  @register
+  class HeldByAStranger(EventBase):
+    parts: tuple[EventBase, ...]
+    times: int
+
+  return HeldByAStranger
+
+
+def in_a_group(event):
+  return GroupedSums((GaussianSum(1.0, 1.0), event), ("other", "own"))
+
+
+def in_a_run(event):
+  return BestOfRuns((Round(PoissonSampling(1.0), event),), (3,), 2.0)
+
+
+@pytest.mark.usefixtures("undone")
+@pytest.mark.parametrize(
+  "wrap",
+  [
+    in_a_group,
+    lambda event: in_a_group(in_a_group(event)),
+    in_a_run,
+    lambda event: in_a_run(in_a_group(event)),
+    lambda event: in_a_group(in_a_run(in_a_group(event))),
+  ],
+)
+def test_marks_go_up_through_what_holds_an_event(wrap):
+  sampling, held = PoissonSampling(0.1), a_strangers_type()
+  for query in (GaussianSum(1.0, 2.0), held((GaussianSum(1.0, 2.0),), 1)):
+    exposed = dataclasses.replace(query, key_exposed=True)
+    for event, marked in ((query, False), (exposed, True)):
+      assert Round(sampling, wrap(event)).key_exposed is marked
+      assert bool(Ledger().append(Round(sampling, wrap(event))).caveats) is marked
+  inner = held((GaussianSum(1.0, 2.0, key_exposed=True), GaussianSum(1.0, 2.0)), 1)
+  assert Round(sampling, wrap(inner)).key_exposed is True
+  assert Round(dataclasses.replace(sampling, key_exposed=True), query).key_exposed is True
+
+
+@pytest.mark.usefixtures("undone")
+def test_adaptive_choices_go_up_and_may_be_traced():
+  adaptive = GaussianSum(1.0, 2.0, adaptive=True)
+  assert Round(PoissonSampling(0.1), a_strangers_type()((in_a_group(adaptive),), 1)).adaptive
+  assert Round(PoissonSampling(0.1, adaptive=True), GaussianSum(1.0, 2.0)).adaptive
+
+  @jax.jit
+  def made(one, other):
+    parts = tuple(GaussianSum(1.0, 2.0, key_exposed=mark) for mark in (one, other))
+    return Round(PoissonSampling(0.1), GroupedSums(parts, ("a", "b")))
+
+  for one, other in itertools.product((False, True), repeat=2):
+    assert bool(made(one, other).key_exposed) is (one or other)
 
 
 @pytest.mark.parametrize("make", [transforms.release, transforms.privatize])

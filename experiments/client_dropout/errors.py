@@ -124,8 +124,7 @@ def released(
     (jax.random.split(key, len(weights)), updates, weights),
     batch_size=50,
   )
-  total = jnp.sum(encoded, axis=0) + query.noise(noise_key, counts)
-  return query.finalize(state, total, counts)[0]
+  return query.finalize(noise_key, state, jnp.sum(encoded, axis=0), counts)[0]
 
 
 def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:

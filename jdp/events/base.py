@@ -28,7 +28,8 @@ T = TypeVar("T")
 class EventBase:
   """The fields that every event has beside what happened.
 
-  They take no part in equality: rounds that cost the same are equal.
+  They take no part in equality: rounds that cost the same are equal. An event has the marks
+  (`key_exposed`, `adaptive`) of every event that it holds.
 
   Attributes:
     number: The number of the event's round, an int32 scalar, or -1. A `Round` without one has its
@@ -95,12 +96,21 @@ def if_known(check: Callable[..., None], **values: Any) -> None:
 
 
 def _converting(cls: type[T]) -> type[T]:
-  """Makes the constructor of `cls` convert its fields before it checks them."""
+  """Makes the constructor of `cls` convert its fields, check them, and take up their marks."""
   check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda event: None)
+  kinds = [kind for kind in cls.__mro__ if kind not in (EventBase, object)]
+  names = [name for kind in kinds for name in vars(kind).get("__annotations__", ())]
 
   def __post_init__(event: Any) -> None:  # noqa: N807  # a dataclass calls it by this name
     convert_fields(event)
     check(event)
+    for name in names:
+      value = getattr(event, name)
+      if isinstance(value, EventBase):
+        _take_marks(event, value)
+      elif type(value) is tuple and _holds_events(value):
+        for inner in value:
+          _take_marks(event, inner)
 
   cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
   return cls
@@ -109,4 +119,18 @@ def _converting(cls: type[T]) -> type[T]:
 def _holds_events(value: Any) -> bool:
   """Whether a field's value is an event, or a tuple of events."""
   inner = value if isinstance(value, tuple) else (value,)
-  return bool(inner) and all(type(v) in EVENT_TYPES.values() for v in inner)
+  return bool(inner) and all(isinstance(v, EventBase) for v in inner)
+
+
+def _take_marks(event: Any, inner: Any) -> None:
+  """Marks an event as one that it holds."""
+  for mark in MARKS:
+    if (theirs := getattr(inner, mark)) is not False:
+      object.__setattr__(event, mark, _either(getattr(event, mark), theirs))
+
+
+def _either(own: Any, inner: Any) -> Any:
+  """Whether one of two marks is set. Each is a bool where it is known, else an array."""
+  if own is True:
+    return own
+  return inner if own is False or inner is True else own | inner

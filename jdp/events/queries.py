@@ -139,8 +139,6 @@ class GroupedSums(EventBase):
   def __post_init__(self):
     if not self.parts or len(self.parts) != len(self.labels):
       raise ValueError(f"Expected one label for each of at least one part, got {self.labels}.")
-    if any(part.adaptive for part in self.parts):
-      object.__setattr__(self, "adaptive", True)
 
 
 @event

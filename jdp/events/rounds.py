@@ -29,13 +29,10 @@ class Round(EventBase):
   observer: Observer = Observer.MODEL
 
   def __post_init__(self):
-    # The query's event has the number and the mark of its key, as it is made where the sum is
-    # released. They are compared by identity, because both may be tracers.
-    for name, unknown in (("number", NO_NUMBER), ("key_exposed", False), ("adaptive", False)):
-      if getattr(self, name) is unknown:
-        object.__setattr__(self, name, getattr(self.query, name))
-    if self.sampling.adaptive:
-      object.__setattr__(self, "adaptive", True)
+    # The query's event has the number, as it is made where the sum is released. It is compared by
+    # identity, because it may be a tracer.
+    if self.number is NO_NUMBER:
+      object.__setattr__(self, "number", self.query.number)
 
 
 @event

@@ -59,8 +59,6 @@ class BestOfRuns(EventBase):
         "Expected rounds that were fixed before the run, got adaptive ones: other repetitions may "
         "have had others; fix their noise and sampling beforehand."
       )
-    if any(inner.key_exposed for inner in self.rounds):
-      object.__setattr__(self, "key_exposed", True)
 
   @property
   def overflow_probability(self) -> float:

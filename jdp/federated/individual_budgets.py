@@ -43,10 +43,12 @@ class PrivateSpending:
   Attributes:
     units: int32 [population].
     round: int32 scalar, the number of rounds done.
+    key: of the noise of all rounds.
   """
 
   units: jax.Array
   round: jax.Array
+  key: jax.Array
 
   def __repr__(self) -> str:
     """No numbers, so that none reaches a log."""
@@ -57,18 +59,18 @@ class IndividualBudget(NamedTuple):
   """Rounds of sums in which a user takes part while its own budget lasts, as pure functions.
 
   Attributes:
-    init: () -> `PrivateSpending` of users who have spent nothing.
-    round: (key, spending, records) -> (sum, spending). `records` is a pytree of float arrays with a
+    init: key -> `PrivateSpending` of users who have spent nothing. The key is of the whole run, and
+      the round's number is folded in.
+    round: (spending, records) -> (sum, spending). `records` is a pytree of float arrays with a
       leading axis of all users. The sum, a float32 tree of one record's structure, is that of the
-      contributions of users whose budget allows it, noised. It alone may be published. The key is
-      of the whole run, and the round's number is folded in.
-    event: key -> the `Round` that the ledger must hold, once, before the first round. It stands for
-      all rounds together, however many.
+      contributions of users whose budget allows it, noised. It alone may be published.
+    event: spending -> the `Round` that the ledger must hold, once, before the first round. It
+      stands for all rounds together, however many. It tells nothing of what was spent.
   """
 
-  init: Callable[[], PrivateSpending]
-  round: Callable[[jax.Array, PrivateSpending, PyTree], tuple[PyTree, PrivateSpending]]
-  event: Callable[[jax.Array], Round]
+  init: Callable[[jax.Array], PrivateSpending]
+  round: Callable[[PrivateSpending, PyTree], tuple[PyTree, PrivateSpending]]
+  event: Callable[[PrivateSpending], Round]
 
 
 @checked
@@ -105,11 +107,11 @@ def individual_budget(
       traced: if there are not as many records as users.
 
   >>> budget = individual_budget(3, 1.0, 10.0, noise_multiplier=5.0)
-  >>> spending = budget.init()
+  >>> spending = budget.init(random.secure_key())
   >>> records = jnp.array([[1.0], [0.5], [0.0]])
   >>> for _ in range(5):
-  ...   total, spending = budget.round(jax.random.key(0), spending, records)
-  >>> spending, budget.event(random.secure_key()).query
+  ...   total, spending = budget.round(spending, records)
+  >>> spending, budget.event(spending).query
   (PrivateSpending(not publishable), GaussianSum(clip_norm=1.0, stddev=5.0))
   """
   _validate.integer(1, population=population)
@@ -124,9 +126,9 @@ def individual_budget(
   query = gaussian_sum(clip_norm, stddev)
   per_norm = noise_multiplier / stddev  # a contribution of norm 1 / per_norm spends all
 
-  def round_fn(key, spending, records):
+  def round_fn(spending, records):
     check_clients(population, records)
-    key = jax.random.fold_in(key, spending.round)
+    key = jax.random.fold_in(spending.key, spending.round)
     clipped = jax.vmap(lambda record: vectors.clip(record, clip_norm))(records)
     admitted, units = _admitted(jax.vmap(vectors.l2_norm)(clipped), spending.units, per_norm)
     state = query.init(None)
@@ -135,19 +137,21 @@ def individual_budget(
       clipped, admitted.astype(np.float32)
     )
     total, _, _ = query.finalize(key, state, sum_rows(contributions))
-    return total, PrivateSpending(units, spending.round + 1)
+    return total, PrivateSpending(units, spending.round + 1, spending.key)
 
-  def event(key):
-    return Round(
+  def event(spending):
+    made = Round(
       PoissonSampling(1.0, population=population),
       GaussianSum(1.0, noise_multiplier),
       Relation(relation),
       Unit(unit),
-      key_exposed=random.is_exposed(key),
     )
+    return random.marked(made, spending.key)
 
   return IndividualBudget(
-    lambda: PrivateSpending(jnp.zeros(population, jnp.int32), jnp.int32(0)), round_fn, event
+    lambda key: PrivateSpending(jnp.zeros(population, jnp.int32), jnp.int32(0), key),
+    round_fn,
+    event,
   )
 
 

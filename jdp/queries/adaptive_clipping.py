@@ -21,7 +21,6 @@ from jdp.numerics.compensated import rounded
 from jdp.queries.base import PyTree, SumQuery, scales
 from jdp.queries.correlated_sum import correlated_release, without_noise
 from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
-from jdp.random import is_exposed
 
 _CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
 
@@ -173,7 +172,6 @@ def _independent(sum_multiplier: float, sigma_b: float) -> tuple[Callable, Calla
     event = GroupedSums(
       (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)),
       ("count", "sum"),
-      key_exposed=is_exposed(key),
     )
     vector = add_noise(sum_key, total.vector, sigma)
     noised = AdaptiveContribution(vector, add_noise(count_key, total.unclipped, sigma_b))

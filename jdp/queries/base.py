@@ -17,11 +17,13 @@ Cutting a *sample* into microbatches is not covered. One example less shifts all
 other microbatches, and each of them may move by 2S.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 
+from jdp import random
 from jdp.events import SumQueryEvent
 from jdp.numerics.compensated import rounded
 
@@ -44,7 +46,18 @@ def unbounded(state: State, record: PyTree) -> PyTree:
   return record
 
 
-class SumQuery(NamedTuple):
+class _SumQuery(NamedTuple):
+  init: Callable[[PyTree], State]
+  preprocess: Callable[[Key, State, PyTree, jax.Array], Contribution]
+  finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]
+  noise: float | Callable[[State], jax.Array] | None = None
+  takes_pairs: bool = False
+  clip: Callable[[State, PyTree], PyTree] = unbounded
+  public: Callable[[State], State] = all_public
+  num_rounds: int | None = None
+
+
+class SumQuery(_SumQuery):
   """A private sum as pure functions (the query of arXiv 1812.06210, Section 2).
 
   A round is: `preprocess` each record of the sample, add the contributions up, `finalize` the sum.
@@ -58,8 +71,8 @@ class SumQuery(NamedTuple):
       0 (padding) or NaN gives a contribution of exactly zero, whatever the record holds.
     finalize: (key, state, sum of contributions) -> (result, event, state). These are the noised
       result, what the ledger must hold about it, and the next state. The event says what was
-      *done*, with the state before. Its `key_exposed` says whether the key is no secret, where the
-      noise is drawn from it.
+      *done*, with the state before. The query marks it where the key is no secret. So this key, and
+      those of `preprocess`, are made of one key: the round's.
     takes_pairs: whether `finalize` takes sums that were not rounded. Such a sum has a `Compensated`
       for each float leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never
       by `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the
@@ -76,14 +89,30 @@ class SumQuery(NamedTuple):
     num_rounds: the number of rounds that the noise is for, or None. No more may be released.
   """
 
-  init: Callable[[PyTree], State]
-  preprocess: Callable[[Key, State, PyTree, jax.Array], Contribution]
-  finalize: Callable[[Key, State, Contribution], tuple[PyTree, SumQueryEvent, State]]
-  noise: float | Callable[[State], jax.Array] | None = None
-  takes_pairs: bool = False
-  clip: Callable[[State, PyTree], PyTree] = unbounded
-  public: Callable[[State], State] = all_public
-  num_rounds: int | None = None
+  __slots__ = ()
+
+  def __new__(cls, init: Any, preprocess: Any, finalize: Any, *options: Any, **named: Any) -> Self:
+    """The query, whose `finalize` marks its event by its key."""
+    return super().__new__(cls, init, preprocess, _marking(finalize), *options, **named)
+
+  @classmethod
+  def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+    """As a named tuple's. So `_replace` marks what another `finalize` returns too."""
+    return cls(*iterable)
+
+
+def _marking(finalize: Callable) -> Callable:
+  """The `finalize` that marks the event which it returns (`jdp.random.marked`)."""
+  if getattr(finalize, "marks", False):
+    return finalize
+
+  @functools.wraps(finalize)
+  def marking(key, state, total):
+    result, event, state = finalize(key, state, total)
+    return result, random.marked(event, key), state
+
+  marking.marks = True  # type: ignore[attr-defined]
+  return marking
 
 
 def scales(preprocess: Preprocess) -> Preprocess:

@@ -22,7 +22,6 @@ from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import on_shifted_grid
 from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import at_step, check_clip_and_noise, weighted
-from jdp.random import is_exposed
 
 
 class CorrelatedState(NamedTuple):
@@ -146,9 +145,7 @@ def correlated_release(
     return CorrelatedState(jnp.int32(0), source.init(record))
 
   def release(key, state, total, stddevs, clip_norm):
-    event = dataclasses.replace(
-      plan, clip_norm=clip_norm, index=state.step, key_exposed=is_exposed(key)
-    )
+    event = dataclasses.replace(plan, clip_norm=clip_norm, index=state.step)
     if plan.noise_multiplier == 0:
       return _until(plan.num_rounds, state.step, rounded(total)), event, _next(state, state.kept)
     noise_key, shift_key = jax.random.split(key)

@@ -87,7 +87,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   def finalize(key, state, total):
     sigma = at_step(stddev, state.step)
     bound = at_step(clip_norm, state.step)
-    event = GaussianSum(bound, sigma, key_exposed=random.is_exposed(key))
+    event = GaussianSum(bound, sigma)
     return add_noise(key, total, sigma), event, SumState(state.step + 1)
 
   return SumQuery(

@@ -14,7 +14,6 @@ from jdp._arguments import checked
 from jdp.events import GroupedSums
 from jdp.queries.base import PyTree, SumQuery, taken
 from jdp.queries.prefix import broadcast_prefix
-from jdp.random import is_exposed
 
 
 @checked
@@ -90,12 +89,11 @@ def grouped(
     }
 
   def finalize(key, state, total):
-    exposed = is_exposed(key)
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
     parts = [(queries[name], keys[name], state[name], total[name]) for name in names]
     released = [query.finalize(key, own, taken(query, part)) for query, key, own, part in parts]
     results, events, states = zip(*released, strict=True)
-    event = GroupedSums(events, names, key_exposed=exposed)
+    event = GroupedSums(events, names)
     return _merge(results), event, dict(zip(names, states, strict=True))
 
   noise = _largest_noise({name: queries[name].noise for name in names})

@@ -3,7 +3,6 @@
 Code outside the package registers its own queries with `register`.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -121,7 +120,7 @@ def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
 
   def finalize(key, state, total):
     counts = jnp.full(query.num_calibrations + 2, num_clients, jnp.int32)
-    return query.finalize(state, total + query.noise(key, counts), counts)
+    return query.finalize(key, state, total, counts)
 
   return SumQuery(query.init, query.encode, finalize)
 
@@ -138,8 +137,7 @@ def _reference_query(
   def finalize(key, state, total):
     sum_key, release_key = jax.random.split(key)
     result, _, state = plain.finalize(sum_key, state, total)
-    marked = dataclasses.replace(event, key_exposed=random.is_exposed(key))
-    return release(release_key, result), marked, state
+    return release(release_key, result), event, state
 
   return plain._replace(finalize=finalize, noise=None)
 

@@ -24,7 +24,6 @@ from jdp.queries.gaussian import (
   noise_by_state,
   weighted,
 )
-from jdp.random import is_exposed
 
 
 class WeightedContribution(NamedTuple):
@@ -107,7 +106,7 @@ def weighted_average(
     mean = divide(total.vector, maximum(total.weight, min_total_weight))
     sigma = at_step(stddev, state.step)
     bound = at_step(clip_norm, state.step)
-    event = WeightedAverage(bound, sigma, min_total_weight, key_exposed=is_exposed(key))
+    event = WeightedAverage(bound, sigma, min_total_weight)
     return add_noise(key, mean, sigma), event, SumState(state.step + 1)
 
   return SumQuery(

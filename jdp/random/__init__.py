@@ -18,7 +18,14 @@ from jdp.random.draws import (
   rare_bernoulli,
   realised_probability,
 )
-from jdp.random.keys import is_exposed, is_secure, restore_key, secure_key, seeded_key
+from jdp.random.keys import (
+  is_exposed,
+  is_secure,
+  marked,
+  restore_key,
+  secure_key,
+  seeded_key,
+)
 
 __all__ = [
   "IMPLS",
@@ -32,6 +39,7 @@ __all__ = [
   "is_secure",
   "laplace",
   "log_uniforms",
+  "marked",
   "normal",
   "rare_bernoulli",
   "realised_probability",

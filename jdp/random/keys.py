@@ -8,10 +8,11 @@ The type has limits. It does not say who has seen the key since, nor whether ano
 with it. A key that is wrapped with that type by hand, or by `restore_key`, counts as secure.
 """
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from jax.typing import ArrayLike
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.random.chacha import IMPLS, SECURE_IMPLS
+
+E = TypeVar("E", bound=Any)  # an event
 
 
 @checked
@@ -145,6 +148,32 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
     return False
   own, others = (jax.random.key_data(key).reshape(-1, 8) for key in (noise_key, data_key))
   return jnp.any(jnp.all(own[:, None] == others[None], axis=-1))
+
+
+@checked
+def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) -> E:
+  """The event of noise that was drawn with a key, which says whether the key is no secret.
+
+  This is the one place that sets `key_exposed`. A mark that the event has, it keeps. `SumQuery`
+  marks what `finalize` returns, so a query need not.
+
+  Args:
+    event: an event of `jdp.events`.
+    noise_key: see `is_exposed`.
+    data_key: see `is_exposed`.
+
+  >>> from jdp.events import PureRelease
+  >>> marked(PureRelease(1.0), seeded_key(0)).key_exposed
+  True
+  """
+  if event.key_exposed is True:
+    return event
+  exposed = is_exposed(noise_key, data_key)
+  if exposed is False:
+    return event
+  if event.key_exposed is not False:
+    exposed = event.key_exposed | exposed
+  return dataclasses.replace(event, key_exposed=exposed)
 
 
 def client_key(key: jax.Array) -> jax.Array:

@@ -1024,6 +1024,7 @@ BY_FUNCTION = {
   },
   "jdp.queries.joint_clipped_sum": {"scales": {"a": 1.0, "b": 2.0}},
   "jdp.queries.per_layer": {"shares": "equal"},
+  "jdp.random.marked": {"event": events.PureRelease(1.0)},
   "jdp.random.restore_key": {"data": Lazy(lambda: jax.random.key_data(random.seeded_key(0)))},
   "jdp.random.seeded_key": {"impl": "chacha20"},
   "jdp.random.secure_key": {"impl": "chacha20"},

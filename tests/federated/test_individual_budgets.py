@@ -31,16 +31,16 @@ def adversarial_losses(key, fine, coarse):
   budget = individual_budget(1, 6.0, stddev, noise_multiplier=NOISE)
 
   def one_round(carry, _):
-    key, spending, loss = carry
+    spending, loss = carry
     record = jnp.where(loss > 0, coarse, fine).reshape(1, 1)
-    total, later = budget.round(key, spending, record)
+    total, later = budget.round(spending, record)
     taken = jnp.where(later.units[0] > spending.units[0], record[0, 0], 0.0)
     loss += (taken * total[0] - taken**2 / 2) / stddev**2
-    return (key, later, loss), taken
+    return (later, loss), taken
 
   def path(number):
-    start = (jax.random.fold_in(key, number), budget.init(), jnp.float32(0))
-    (_, _, loss), taken = jax.lax.scan(one_round, start, length=ROUNDS)
+    start = (budget.init(jax.random.fold_in(key, number)), jnp.float32(0))
+    (_, loss), taken = jax.lax.scan(one_round, start, length=ROUNDS)
     return loss, jnp.sum(taken**2) / stddev**2
 
   with jax.debug_key_reuse(False):  # each round folds its number into the run's key
@@ -71,9 +71,9 @@ def test_without_the_filter_the_budget_is_exceeded(key, monkeypatch):
 
 def run(budget, records, rounds, key):
   """How many rounds each user took part in."""
-  step, spending, taken = jax.jit(budget.round), budget.init(), 0
+  step, spending, taken = jax.jit(budget.round), budget.init(key), 0
   for _ in range(rounds):
-    _, later = step(key, spending, records)
+    _, later = step(spending, records)
     taken, spending = taken + (np.asarray(later.units) > np.asarray(spending.units)), later
   return taken, spending
 
@@ -104,23 +104,23 @@ def test_who_has_spent_the_budget_contributes_exactly_nothing():
   budget = individual_budget(2, 1.0, 4.0, noise_multiplier=3.5)
   key, step = random.seeded_key(0), jax.jit(budget.round)
   both = jnp.array([[1.0, 0.0], [0.0, 0.1]])
-  _, spending = step(key, budget.init(), both)
-  total, _ = step(key, spending, both)
-  alone, _ = step(key, spending, both.at[0].set(0.0))
+  _, spending = step(budget.init(key), both)
+  total, _ = step(spending, both)
+  alone, _ = step(spending, both.at[0].set(0.0))
   np.testing.assert_array_equal(total, alone)
-  other, _ = step(key, budget.init(), both)
-  moved, _ = step(key, budget.init(), both.at[0].set(0.0))
+  other, _ = step(budget.init(key), both)
+  moved, _ = step(budget.init(key), both.at[0].set(0.0))
   assert float(jnp.abs(other - moved).max()) > 0.5
 
 
 def test_the_event_is_the_budget_and_spending_is_not_shown():
   budget = individual_budget(5, 1.0, 10.0, noise_multiplier=NOISE, relation="zero_out")
-  event = budget.event(random.secure_key())
+  event = budget.event(budget.init(random.secure_key()))
   ledger = Ledger().append(event)
   assert accounting.epsilon(ledger, DELTA, accountant="pld") == pytest.approx(EPSILON, rel=1e-3)
   assert not ledger.caveats
-  assert budget.event(jax.random.key(0)).key_exposed
-  spending = PrivateSpending(jnp.array([12345]), jnp.int32(7))
+  assert budget.event(budget.init(jax.random.key(0))).key_exposed
+  spending = PrivateSpending(jnp.array([12345]), jnp.int32(7), jax.random.key(0))
   assert "12345" not in f"{spending} {spending!r} {[spending]}"
 
 
@@ -131,4 +131,4 @@ def test_bad_arguments_are_refused():
     individual_budget(2**22, 1.0, 9.0, noise_multiplier=1.1)
   budget = individual_budget(5, 1.0, 9.0, noise_multiplier=1.1)
   with pytest.raises(ValueError, match="population of 5 that is sampled from, got"):
-    jax.eval_shape(budget.round, jax.random.key(0), budget.init(), jnp.ones((6, 2)))
+    jax.eval_shape(budget.round, budget.init(jax.random.key(0)), jnp.ones((6, 2)))

@@ -187,7 +187,7 @@ def masked_round(population):
 
 def individual_budget(population):
   budget = federated.individual_budget(population, 1.0, 10.0, noise_multiplier=5.0)
-  return jax.eval_shape(budget.round, jax.random.key(0), budget.init(), jnp.ones((CLIENTS, 3)))
+  return jax.eval_shape(budget.round, budget.init(jax.random.key(0)), jnp.ones((CLIENTS, 3)))
 
 
 COUNTED = {

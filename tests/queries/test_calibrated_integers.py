@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import accounting
+from jdp import accounting, random
 from jdp.events import PoissonSampling, Round
 from jdp.ledger import Ledger
 from jdp.queries import calibrated, distributed_integers, uncalibrated
@@ -82,7 +82,10 @@ def test_the_sum_is_that_of_who_reported(key):
   encoded = jax.vmap(query.encode, (0, None, 0, 0))(
     jax.random.split(jax.random.key(1), N), state, records, weights
   )
-  result, event, after = query.finalize(state, encoded.sum(axis=0), jnp.array([N, 14]))
+  counts = jnp.array([N, 14])
+  total = encoded.sum(axis=0) - query.noise(key, counts)  # which `finalize` adds
+  with jax.debug_key_reuse(False):
+    result, event, after = query.finalize(key, state, total, counts)
   # Unbiased rounding moves each coordinate of each record by less than the spacing.
   error = float(jnp.linalg.norm(result - weights @ records))
   assert 0 < error < 14 * GRID.spacing * DIM**0.5
@@ -94,7 +97,9 @@ def test_the_sum_is_that_of_who_reported(key):
 def test_a_round_below_the_floor_is_abandoned_and_costs_nothing(numbers):
   query = made(min_clients=10)
   total = jnp.ones(DIM, jnp.int32)
-  result, event, _ = query.finalize(query.init(LIKE), total, jnp.array([N, *numbers]))
+  result, event, _ = query.finalize(
+    random.secure_key(), query.init(LIKE), total, jnp.array([N, *numbers])
+  )
   assert not np.any(result)
   assert not event.released
   ledger = Ledger().append(Round(PoissonSampling(1.0), event, "zero_out"))

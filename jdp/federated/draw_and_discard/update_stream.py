@@ -267,9 +267,7 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
       lambda: process.run(noise_key, state.optimizer, coming, clients, process.update.settings),
       lambda: state.optimizer,
     )
-    released = dataclasses.replace(
-      event, number=state.round, key_exposed=random.is_exposed(noise_key, data_key)
-    )
+    released = random.marked(dataclasses.replace(event, number=state.round), noise_key, data_key)
     return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
 
   return FederatedAlgorithm(init, round_fn, schedule.num_rounds)

@@ -282,8 +282,7 @@ def _adapt_integer_sum(query: IntegerSum) -> _Adapted:
     return query.encode(key, state.query, record[0], weight)
 
   def finalize(key, state, total):
-    noised = total + query.noise(key, state.counts)
-    result, event, inner = query.finalize(state.query, noised, state.counts)
+    result, event, inner = query.finalize(key, state.query, total, state.counts)
     return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
 
   return _Adapted(

@@ -31,7 +31,7 @@ from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation
 from jdp.federated.engine.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.distributed.integer_sums import DiscreteContribution, DiscreteState
-from jdp.random import is_exposed
+from jdp.random import marked
 from jdp.random.discrete import skellam
 
 _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
@@ -151,9 +151,8 @@ def masked_round(
       variance,
       1,
       rounded=planned.rounded,
-      key_exposed=is_exposed(key),
     )
-    return Opened(result, event)
+    return Opened(result, marked(event, key))
 
   return run
 

@@ -182,10 +182,11 @@ def rounds(
     )
     result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
     params, carried = server.step(result, state.optimizer, state.params)
-    # The query marks its event by its own key. Here the data's key is at hand too.
-    mark = {"number": state.round, "key_exposed": random.is_exposed(noise_key, data_key)}
     released = (Round(event, query_event, relation, unit), *releases)
-    events = tuple(dataclasses.replace(event, **mark) for event in released)
+    events = tuple(
+      random.marked(dataclasses.replace(event, number=state.round), noise_key, data_key)
+      for event in released
+    )
     return (
       ServerState(state.round + 1, params, carried, query_state, sampler_state),
       events,

@@ -23,6 +23,7 @@ from jdp.events import SkellamSum
 from jdp.queries.base import PyTree
 from jdp.queries.distributed.integer_sums import DiscreteState, encoding, first_state
 from jdp.queries.distributed.noise_schemes import Counts
+from jdp.random import marked
 from jdp.random.discrete import skellam
 
 _FINEST = 12  # A unit is at least 2^-12 of a share: calibrations lack 2^-12 of the noise at most.
@@ -38,10 +39,11 @@ class IntegerSum(NamedTuple):
     init: record -> the state before the first round.
     encode: (key, state, record, weight) -> int32 [d]. A client's clipped vector as integers,
       *without noise*. Zero where the weight is 0.
-    noise: (key, counts) -> int32 [d]. All noise of the clients together.
+    noise: (key, counts) -> int32 [d]. All noise of the clients together, as `finalize` adds it.
     event: (counts) -> `SkellamSum`. It holds against the server and whoever sees less.
-    finalize: (state, total, counts) -> (result, event, state). `total` is the sum of the encoded
-      vectors and the noise. Below the floor the result is zero, and the round is abandoned.
+    finalize: (key, state, total, counts) -> (result, event, state). `total` is the sum of the
+      encoded vectors, and the noise of the key is added. Below the floor the result is zero, and
+      the round is abandoned.
   """
 
   num_calibrations: int
@@ -49,7 +51,9 @@ class IntegerSum(NamedTuple):
   encode: Callable[[jax.Array, DiscreteState, PyTree, jax.Array], jax.Array]
   noise: Callable[[jax.Array, Counts], jax.Array]
   event: Callable[[Counts], SkellamSum]
-  finalize: Callable[[DiscreteState, jax.Array, Counts], tuple[PyTree, SkellamSum, DiscreteState]]
+  finalize: Callable[
+    [jax.Array, DiscreteState, jax.Array, Counts], tuple[PyTree, SkellamSum, DiscreteState]
+  ]
 
 
 @checked
@@ -98,8 +102,7 @@ def distributed_integers(
   >>> query = distributed_integers(jnp.zeros(3), 1.0, 0.5, num_clients=4, min_clients=2)
   >>> state, counts = query.init(jnp.zeros(3)), jnp.array([4, 3, 3])
   >>> total = query.encode(jax.random.key(0), state, jnp.array([0.6, 0.0, -0.8]), jnp.float32(1))
-  >>> total += query.noise(jax.random.key(1), counts)
-  >>> result, event, _ = query.finalize(state, total, counts)
+  >>> result, event, _ = query.finalize(jax.random.key(1), state, total, counts)
   >>> result.shape, bool(event.released)
   ((3,), True)
   """
@@ -143,9 +146,10 @@ def distributed_integers(
   def encode(key, state, record, weight):
     return jnp.where(weight > 0, code.encode(key, state, record), 0)
 
-  def finalize(state, total, counts):
-    made = event(counts)
-    result = jax.tree.map(lambda x: jnp.where(made.released, x, 0.0), code.decode(state, total))
+  def finalize(key, state, total, counts):
+    made = marked(event(counts), key)
+    decoded = code.decode(state, total + noise(key, counts))
+    result = jax.tree.map(lambda x: jnp.where(made.released, x, 0.0), decoded)
     return result, made, state._replace(step=state.step + 1)
 
   return IntegerSum(num_calibrations, first_state, encode, noise, event, finalize)

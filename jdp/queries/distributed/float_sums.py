@@ -33,6 +33,7 @@ from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree
 from jdp.queries.distributed.noise_schemes import Counts, NoiseScheme, normal_like, zeros_like
 from jdp.queries.gaussian import FLOAT32_SAFE
+from jdp.random import marked
 
 
 class RoundEvents(NamedTuple):
@@ -67,6 +68,7 @@ class DistributedSum(NamedTuple):
       this sum before the last noise. Secure aggregation must hand it over like this: dithered.
     finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all
       that arrived. The result is dithered. Below the floor it is zero, and the round is abandoned.
+      The events are marked by the key, so make it and those of the shares of one key.
   """
 
   scheme: NoiseScheme
@@ -172,6 +174,7 @@ def distributed_sum(
     made = events(counts, honest)
     # The grid follows all noise there is, not that of the honest clients alone.
     opened = dither(shift_key, total, events(counts).model.stddev)
-    return jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened), made
+    result = jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened)
+    return result, RoundEvents(marked(made.server, key), marked(made.model, key))
 
   return DistributedSum(scheme, clip, share, calibrate, noise, events, open_reports, finalize)
