@@ -161,9 +161,9 @@ def train(
   bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
   not go on with other data, keys or first parameters, or where JAX's settings, versions or the
   machine are others: it would repeat a released round as something else. It goes on with another
-  number of devices or processes, to the same result up to the order of summation. Algorithms cannot
-  be compared, but a model that differs by a bit from the one released after the same round is not
-  released.
+  number of devices or processes, which change the order of summation: where the last bits of a sum
+  differ, so does its noise. Algorithms cannot be compared, but a model that differs by a bit from
+  the one released after the same round is not released.
 
   A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
   number of rounds then depends on the data, through the models. What was released is a part of what
