@@ -56,6 +56,7 @@ from jdp.federated.engine.cohort import unrounded_cohort_sum
 from jdp.federated.engine.sharded import ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import sum_rows
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken
+from jdp.queries.finalizing import finalized
 from jdp.sampling import Sample
 
 
@@ -258,7 +259,7 @@ def _transformation(
     # The keys come from the step's number, so a step that is computed twice is the same twice.
     sum_key, noise_key = jax.random.split(jax.random.fold_in(state.key, state.step))
     total = make_total(sum_key, state.query, updates, extra_args)
-    result, event, query_state = query.finalize(noise_key, state.query, taken(query, total))
+    result, event, query_state = finalized(query, noise_key, state.query, total)
     return result, ReleaseState(
       state.step + 1, state.key, query_state, _numbered(event, state.step)
     )

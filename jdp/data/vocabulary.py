@@ -15,6 +15,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.queries import gaussian_sum
+from jdp.queries.finalizing import finalized
 
 SPECIAL = ("<unk>", "<bos>", "<eos>")
 UNK, BOS, EOS = range(len(SPECIAL))
@@ -156,7 +157,7 @@ def private_vocabulary(
     )
   query = gaussian_sum(*_bound_and_noise(words_per_user, noise_multiplier))
   named = jnp.asarray(_naming_counts(users, names, words_per_user), jnp.float32)
-  noised, event, _ = query.finalize(key, query.init(named), named)
+  noised, event, _ = finalized(query, key, query.init(named), named)
   order = np.argsort(-np.asarray(noised), kind="stable")[:size]
   return Vocabulary(tuple(names[i] for i in order)), Round(PoissonSampling(1.0), event)
 

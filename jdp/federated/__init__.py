@@ -42,12 +42,13 @@ from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.planned_fedavg import dp_fedavg
 from jdp.federated.planned_sgd import dp_sgd
-from jdp.federated.runs.run_folder import RunFolder
+from jdp.federated.runs.run_folder import Counter, RunFolder
 from jdp.federated.runs.training import Progress, Result, train
 
 __all__ = [
   "ClientKeys",
   "CohortLayout",
+  "Counter",
   "FederatedAlgorithm",
   "GradientForm",
   "IndividualBudget",

@@ -27,6 +27,7 @@ from jdp.federated.engine.sharded import check_clients
 from jdp.guarantees import Relation, Unit
 from jdp.numerics import vectors
 from jdp.numerics.compensated import MAX_CONTRIBUTIONS, sum_rows
+from jdp.queries.finalizing import finalized
 from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
 
 PyTree = Any
@@ -136,7 +137,7 @@ def individual_budget(
     contributions = jax.vmap(lambda record, weight: query.preprocess(key, state, record, weight))(
       clipped, admitted.astype(np.float32)
     )
-    total, _, _ = query.finalize(key, state, sum_rows(contributions))
+    total, _, _ = finalized(query, key, state, sum_rows(contributions))
     return total, PrivateSpending(units, spending.round + 1, spending.key)
 
   def event(spending):

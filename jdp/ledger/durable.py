@@ -78,12 +78,15 @@ class DurableLedger:
     key: At least 16 secret bytes, if the links are to be message authentication codes.
     key_exposed: Whether the noise of the whole run is from a key that is no secret, such as one of
       a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
+    identity: Tells runs apart, such as by their noise keys: what `Ledger.runs` holds. Runs of equal
+      identity draw the same samples, so their ledgers are not added.
     expected: What an earlier `mark` of the file was, if one was kept. A file that does not go on
       from there is refused, and left as it is.
 
   Raises:
     TypeError: if the key is no bytes.
-    ValueError: if the file is no ledger, or belongs to another run. Also if it begins with other
+    ValueError: if the file is no ledger, or belongs to another run. Also if the prior is of a run
+      of the same identity. Also if it begins with other
       earlier releases, has a line that is damaged, missing or moved, or ends before `expected`.
     OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
   """
@@ -97,11 +100,14 @@ class DurableLedger:
     *,
     key: bytes | None = None,
     key_exposed: bool = False,
+    identity: str | None = None,
     expected: LedgerMark | None = None,
   ):
     check_key(key)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
     self._exposed = {"key_exposed": True} if key_exposed else {}
+    self._runs = [] if identity is None else [identity]
+    recorded = prior.recorded_by(self._runs)
     self._file = AppendOnlyFile(self._path)
     try:
       contents, missing = self._recover(run)
@@ -117,7 +123,7 @@ class DurableLedger:
     counts = count_types((event, 1) for row in contents.rounds for event in row)
     size = contents.size + len(missing)
     self._end = _End(size, contents.link, len(contents.rounds), counts, contents.closed)
-    self._counted = prior, 0  # the ledger of so many rounds
+    self._counted = recorded, 0  # the ledger of so many rounds
     self._turn = threading.Lock()
 
   def _recover(self, run: str) -> tuple[Contents, bytes]:
@@ -125,7 +131,9 @@ class DurableLedger:
 
     They are the header and the earlier releases.
     """
-    header = file_header(self._key, run=run, **self._exposed)
+    before = {"runs": sorted(self._prior.runs)} if self._prior.runs else {}
+    own = {"identity": self._runs[0]} if self._runs else {}
+    header = file_header(self._key, run=run, **own, **before, **self._exposed)
     records = itertools.chain([header], entry_records(self._prior.entries))
     lines = list(to_lines(records, b"", self._key))
     beginning, link = b"".join(line for line, _ in lines), lines[-1][1]

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jdp._arguments import checked
+from jdp._arguments import checked, shown
 from jdp.events import Event
 from jdp.ledger.file_format import Line, check_key, read_lines
 from jdp.ledger.json_form import from_forms, from_json
@@ -88,9 +88,18 @@ def load_file(path: str | os.PathLike, *, key: bytes | None = None) -> LedgerFil
     if not contents.header:
       raise ValueError(f"Expected a jdp-ledger file in {path}, got a file without its header.")
     rounds = ((event, 1) for row in contents.rounds for event in row)
-    ledger = Ledger().extend(itertools.chain(contents.before, rounds))
+    ledger = Ledger().recorded_by(_runs(path, contents.header))
+    ledger = ledger.extend(itertools.chain(contents.before, rounds))
   link = contents.link.hex() if contents.link else None
   return LedgerFile(ledger, contents.header.get("run"), link, contents.closed)
+
+
+def _runs(path: str | os.PathLike, header: dict[str, Any]) -> list[str]:
+  """The runs that recorded a file: its own, and those of what came before it."""
+  runs = [*header.get("runs", []), *([header["identity"]] if "identity" in header else [])]
+  if not all(isinstance(run, str) for run in runs):
+    raise ValueError(f"Expected names of runs in the header of {path}, got {shown(runs)}.")
+  return runs
 
 
 @dataclasses.dataclass

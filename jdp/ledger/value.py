@@ -54,6 +54,8 @@ class Ledger:
   Attributes:
     entries: pairs (event, count): the event happened `count` times in a row.
     blocks: the same in blocks of equal length, but for the last entries.
+    runs: what tells apart the runs that it was recorded by; none if it is planned, or a slice. It
+      takes no part in equality.
 
   Raises:
     TypeError: if entries are not a tuple of pairs, or an event is neither a `Round` nor a
@@ -70,6 +72,9 @@ class Ledger:
 
   entries: tuple[tuple[Event, int], ...] = ()
   blocks: tuple[Block, ...] = dataclasses.field(init=False, repr=False, compare=False)
+  runs: frozenset[str] = dataclasses.field(
+    init=False, repr=False, compare=False, default=frozenset()
+  )
 
   def __post_init__(self):
     if not isinstance(self.entries, tuple):
@@ -154,19 +159,39 @@ class Ledger:
     # Not by the constructor, which would check all entries again.
     extended = object.__new__(Ledger)
     extended._set(tuple(merged), self.blocks)
+    object.__setattr__(extended, "runs", self.runs)
     return extended
+
+  def recorded_by(self, runs: Iterable[str]) -> "Ledger":
+    """The ledger with further `runs`.
+
+    Raises:
+      ValueError: if one of them is among its own. The copies of one run draw the same samples, so
+        its rounds are amplified together, and no sum of epsilons knows that.
+    """
+    runs = frozenset(runs)
+    if common := self.runs & runs:
+      raise ValueError(
+        f"Expected ledgers of different runs, got two of run {', '.join(sorted(common))}: copies "
+        "of a run, or runs with one noise key, draw the same samples, and together cost more than "
+        "the sum; take one of the two, or train anew with another key and this one as the prior."
+      )
+    recorded = self.extend(())
+    object.__setattr__(recorded, "runs", self.runs | runs)
+    return recorded
 
   def __add__(self, other: "Ledger") -> "Ledger":
     """The events of this ledger, followed by those of the other.
 
     Raises:
       ValueError: if both hold local releases with a cap. `max_releases` is over a run, and they may
-        be of two runs. If they are of one, `extend` the first ledger by the other's entries.
+        be of two runs. If they are of one, `extend` the first ledger by the other's entries. Also
+        if both were recorded by one run (`recorded_by`).
     """
     if not isinstance(other, Ledger):
       return NotImplemented
     refuse_two_caps(self.entries, other.entries)
-    return self.extend(other.entries)
+    return self.recorded_by(other.runs).extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
     """The ledger of the rounds from `start` up to and without `stop`, as of a run of its own.
@@ -238,7 +263,8 @@ class Ledger:
     """
     check_key(key)
     path = pathlib.Path(path)
-    records = itertools.chain([file_header(key)], entry_records(self.entries), [END_RECORD])
+    runs = {"runs": sorted(self.runs)} if self.runs else {}
+    records = itertools.chain([file_header(key, **runs)], entry_records(self.entries), [END_RECORD])
     # A file beside it, as a file is replaced atomically on its own file system only.
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:

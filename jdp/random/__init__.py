@@ -6,6 +6,7 @@ for tests, data order and initial values. All draws take either. The ledger mark
 whose noise comes from another than a secure key.
 """
 
+from jdp.random.binding import bind
 from jdp.random.chacha import IMPLS, SECURE_IMPLS
 from jdp.random.discrete import discrete_gaussian, discrete_laplace, skellam
 from jdp.random.draws import (
@@ -31,6 +32,7 @@ __all__ = [
   "IMPLS",
   "SECURE_IMPLS",
   "bernoulli",
+  "bind",
   "bits",
   "discrete_gaussian",
   "discrete_laplace",

@@ -8,6 +8,7 @@ import stat
 import jax.numpy as jnp
 import pytest
 
+from jdp.ledger import DurableLedger
 from tests.helpers.small_runs import ALGORITHM, copied, ending, go
 
 _PRECIOUS = b"precious"
@@ -54,13 +55,14 @@ def test_links_are_refused_and_what_they_lead_to_is_left_alone(folder, tmp_path,
   assert (tmp_path / "file").read_bytes() == _PRECIOUS
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "ledger.jsonl"])
-def test_a_linked_file_of_the_run_is_refused_and_its_target_is_left_alone(folder, tmp_path, name):
+def test_a_linked_file_of_the_run_is_refused_and_its_target_is_left_alone(folder, tmp_path):
   (tmp_path / "file").write_bytes(_PRECIOUS)
   folder.mkdir()
-  (folder / name).symlink_to(tmp_path / "file")
+  (folder / "metrics.jsonl").symlink_to(tmp_path / "file")
   with pytest.raises(ValueError, match="got a symbolic link"):
     go(folder)
+  with pytest.raises(ValueError, match="got a symbolic link"):
+    DurableLedger(folder / "metrics.jsonl", "run")
   assert (tmp_path / "file").read_bytes() == _PRECIOUS
 
 

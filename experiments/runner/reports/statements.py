@@ -66,7 +66,7 @@ def computed(devices: Sequence[str], layouts: Mapping[str, Mapping[str, Any]]) -
   if devices:
     said.append(
       f"It was computed on devices: {', then '.join(devices)}. Any number of them gives these "
-      "results up to the order of summation."
+      "results, where its order of summation gives the same sums; other sums have other noise."
     )
   if layouts:
     of = "; ".join(f"{name}: {_layout(layout)}" for name, layout in layouts.items())

@@ -107,7 +107,7 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, A
 def note_devices(workdir: Workdir) -> None:
   """Keeps in `devices.json` on how many devices the run goes on, if these are not those of before.
 
-  Its results are then those of the first devices up to the order of summation.
+  Its results are then those of the first devices where its sums have the same bits.
   """
   begun = read_sealed(workdir.path / FLAGS)["environment"]["devices"]
   before, now = changed_devices(workdir) or [begun], environment()["devices"]

@@ -10,6 +10,7 @@ from jdp.numerics.compensated import Product
 from jdp.queries import SumQuery
 from jdp.queries.base import Contribution
 from jdp.queries.gaussian import weighted
+from jdp.random import bind
 
 PyTree = Any
 _LEAST = 1e-30
@@ -78,6 +79,8 @@ def contribution(
     client_key, data_key = keys
     noise_key, query_key = jax.random.split(client_key)
     sent, query_state = shared
+    # Where no noise is drawn with a key, XLA computes no digest either.
+    noise_key = bind(noise_key, client)
     record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
     own_weight = membership if weight is None else membership * weight(client)
     bounded = _bounded(query, query_key, query_state, record, own_weight)
@@ -93,7 +96,7 @@ def _bounded(
 ) -> Contribution:
   """The query's contribution of a record."""
   if not isinstance(record, Factored):
-    return query.preprocess(key, state, record, weight)
+    return query.preprocess(bind(key, (state, record, weight)), state, record, weight)
   # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
   # the factor. A norm of 0 would divide 0 by 0.
   shortened = query.preprocess(key, state, record.norm, weight)

@@ -32,7 +32,7 @@ from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
-from jdp.queries.base import taken
+from jdp.queries.finalizing import finalized
 from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
@@ -65,7 +65,9 @@ class FederatedAlgorithm(NamedTuple):
   All randomness that the guarantee rests on comes from `noise_key`. Local training is driven by
   `data_key`, which need not be secret: what a client draws with it follows from the client's own
   identity, and no other client changes it. Both are keys of the whole run, the same in every round.
-  The round's number is folded in, so a round computed twice is the same twice.
+  The round's number is folded in, so a round computed twice is the same twice. The noise of a sum
+  is bound to the sum (`jdp.queries.finalizing`): a round computed with other data or code has other
+  noise. It has the same sample.
 
   Events must be in the ledger before the state is used. They bear the round's number. They are
   marked if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
@@ -165,12 +167,15 @@ def rounds(
     sampling_key, clients_key, server_key = jax.random.split(
       jax.random.fold_in(noise_key, state.round), 3
     )
-    keys = (clients_key, client_key(jax.random.fold_in(data_key, state.round)))
     # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     public = query.public(state.query)
     shared = (send(state.params, public), public)
+    keys = (
+      random.bind(clients_key, shared),
+      client_key(jax.random.fold_in(data_key, state.round)),
+    )
     total, diagnostics = unrounded_cohort_sum(
       summand,
       keys,
@@ -180,7 +185,7 @@ def rounds(
       chunk_size=min(default_chunk_size(mesh) if chunk_size is None else chunk_size, most_members),
       mesh=mesh,
     )
-    result, query_event, query_state = query.finalize(server_key, state.query, taken(query, total))
+    result, query_event, query_state = finalized(query, server_key, state.query, total)
     params, carried = server.step(result, state.optimizer, state.params)
     released = (Round(event, query_event, relation, unit), *releases)
     events = tuple(

@@ -47,8 +47,9 @@ class FolderRecords:
   Raises:
     ImportError: if orbax is not installed. It writes checkpoints.
     ValueError: if another process has the run, or a key is lost or damaged. Also if the ledger in
-      the folder is of another run, key or prior, or was shortened. Also if the run was begun with
-      other data, another state, key of local training or budget, or in another environment.
+      the folder is of another run, key or prior, was shortened, or lacks the counter's mark. Also
+      if the run was begun with other data, another state, key of local training or budget, or in
+      another environment.
   """
 
   def __init__(self, folder: RunFolder, beginning: Beginning):
@@ -82,9 +83,11 @@ class FolderRecords:
         run,
         beginning.prior,
         key_exposed=bool(random.is_exposed(*self.keys)),
+        identity=fingerprint(self.keys[0]),
         expected=kept_mark(folder.secret),
       )
       opened.callback(self._ledger.close)
+      self._refuse_copy()
       self._released = Released(folder.secret / "released")
       self._checkpoints = Checkpoints(folder.secret / "checkpoints", run)
       opened.callback(self._checkpoints.close)
@@ -149,7 +152,7 @@ class FolderRecords:
     rounds = list(rounds)
     on_record = self.last_round
     self._ledger.append(first_round, *rounds)
-    keep_mark(self._folder.secret, self._ledger.mark)
+    self._keep_mark()
     if self._repeated is not None:
       ahead = first_round + len(rounds) <= on_record
       self._repeated = self._repeated.extend(entries_of(rounds)) if ahead else None
@@ -172,11 +175,29 @@ class FolderRecords:
     """Writes the last parameters. The ledger takes no further rounds."""
     save_params(self._folder.path / PARAMS, params)
     self._ledger.finish()
-    keep_mark(self._folder.secret, self._ledger.mark)
+    self._keep_mark()
 
   def close(self) -> None:
     """Closes the files; another process may go on."""
     self._opened.close()
+
+  def _keep_mark(self) -> None:
+    """Keeps how far the ledger has grown, before anything is made of it."""
+    self._refuse_copy()
+    if self._folder.counter is not None:
+      self._folder.counter.write(self._ledger.mark)
+    keep_mark(self._folder.secret, self._ledger.mark)
+
+  def _refuse_copy(self) -> None:
+    """Refuses a ledger without the mark that the counter has."""
+    counter = self._folder.counter
+    seen = None if counter is None else counter.read()
+    if seen is not None and not self._ledger.holds(seen.link):
+      raise ValueError(
+        f"Expected a ledger that holds round {seen.last_round} with link {seen.link}, which the "
+        f"run's counter has, in {self._folder.path / LEDGER}, got a copy or an older one; go on in "
+        "the folder that is ahead, or train anew with its ledger as the prior."
+      )
 
   @property
   def _remedy(self) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from jdp import random
 from jdp.federated.runs.folder_records import FolderRecords, own_key
-from jdp.federated.runs.run_folder import RunFolder, run_folder
+from jdp.federated.runs.run_folder import RunFolder, fingerprint, run_folder
 from jdp.federated.runs.run_records import Beginning, MemoryRecords, Records
 
 Workdir = str | os.PathLike | RunFolder
@@ -37,7 +37,8 @@ def _open(workdir: Workdir | None, beginning: Beginning) -> Opened:
       own_key(beginning.noise_key, None, "noise_key"),
       own_key(beginning.data_key, None, "data_key"),
     )
-    return MemoryRecords(beginning.prior, exposed=bool(random.is_exposed(*keys))), keys
+    exposed = bool(random.is_exposed(*keys))
+    return MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0])), keys
   records = FolderRecords(run_folder(workdir), beginning)
   return records, records.keys
 
@@ -58,4 +59,5 @@ def _open_shared(workdir: Workdir | None, beginning: Beginning) -> Opened:
 
   keys = key(beginning.noise_key, 0), key(beginning.data_key, 1)
   exposed = bool(random.is_exposed(*keys))
-  return SharedRecords(opened[0][0] if opened else None, beginning.prior, exposed=exposed), keys
+  others = MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0]))
+  return SharedRecords(opened[0][0] if opened else None, others), keys

@@ -14,9 +14,8 @@ PyTree = Any
 class Released:
   """A file with a line for each evaluated round: its number, and the digest of its model.
 
-  A round that is done again uses the noise of the first time. With the same model that is no second
-  release. With another model, of another algorithm or machine, the difference would show the data
-  without noise.
+  A round that is done again, with the same model, is no second release. With another model, of
+  another algorithm or machine, it would be one that the ledger does not count.
 
   Args:
     path: the file, in a secret folder. It is made when the first line is written.

@@ -8,7 +8,7 @@ Remove it when the run is over and its result is saved.
 import hashlib
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -18,12 +18,29 @@ from jdp import random
 from jdp._files import read_bytes
 from jdp.federated.runs.environment import MAY_CHANGE
 from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
+from jdp.ledger import LedgerMark
 
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
 PARAMS = "params.npz"
 DESCRIPTION = "run.json"
 _KEY_BYTES, _CHECK_BYTES = 32, 8
+
+
+class Counter(NamedTuple):
+  """A place outside a run's folders that remembers how far its ledger has grown.
+
+  A copy of the folders, or an older one that was restored, knows nothing of rounds that were done
+  elsewhere. The counter does: a run whose ledger lacks the mark that was written last is refused.
+  Keep one for each run where a copy of the folders does not reach, such as in a database.
+
+  Attributes:
+    read: () -> the mark written last; None before the first.
+    write: keeps a mark, for good when it returns.
+  """
+
+  read: Callable[[], LedgerMark | None]
+  write: Callable[[LedgerMark], None]
 
 
 class RunFolder(NamedTuple):
@@ -33,11 +50,13 @@ class RunFolder(NamedTuple):
     path: of what may be published.
     secret: of what must not be. Nobody but its owner has access.
     name: of the run, in its ledger.
+    counter: by which copies and roll-backs are refused. None: they are not noticed.
   """
 
   path: pathlib.Path
   secret: pathlib.Path
   name: str
+  counter: Counter | None = None
 
 
 def run_folder(workdir: str | os.PathLike | RunFolder) -> RunFolder:

@@ -82,12 +82,13 @@ class MemoryRecords:
   Args:
     prior: what was released before the first round.
     exposed: whether the key of the noise is no secret. Then all rounds are marked.
+    identity: of the run, by its key of noise.
   """
 
   name = "the run"
 
-  def __init__(self, prior: Ledger, *, exposed: bool):
-    self._ledger, self._prior, self._exposed = prior, prior, exposed
+  def __init__(self, prior: Ledger, *, exposed: bool, identity: str):
+    self._ledger, self._prior, self._exposed = prior.recorded_by([identity]), prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
 
@@ -123,7 +124,8 @@ class MemoryRecords:
 
   def take(self, ledger: Ledger, last_round: int, rows: list[dict[str, Any]]) -> None:
     """Goes on from what another process has recorded."""
-    self._ledger, self.last_round, self.rows = ledger, last_round, rows
+    runs = self._ledger.runs
+    self._ledger, self.last_round, self.rows = ledger.recorded_by(runs), last_round, rows
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""

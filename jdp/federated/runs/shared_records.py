@@ -51,13 +51,11 @@ class SharedRecords:
 
   Args:
     first: the records of the first process; None on the others.
-    prior: what was released before the first round.
-    exposed: whether the key of the noise is no secret.
+    own: of the other processes, in memory.
   """
 
-  def __init__(self, first: Records | None, prior: Ledger, *, exposed: bool):
-    self._first = first
-    self._own = MemoryRecords(prior, exposed=exposed)
+  def __init__(self, first: Records | None, own: MemoryRecords):
+    self._first, self._own = first, own
     self.name = told(lambda: self._of_first.name.encode()).decode()
 
   @property

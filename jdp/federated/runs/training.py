@@ -161,9 +161,9 @@ def train(
   bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
   not go on with other data, keys or first parameters, or where JAX's settings, versions or the
   machine are others: it would repeat a released round as something else. It goes on with another
-  number of devices or processes, to the same result up to the order of summation. Algorithms cannot
-  be compared, but a model that differs by a bit from the one released after the same round is not
-  released.
+  number of devices or processes, which change the order of summation: where the last bits of a sum
+  differ, so does its noise. Algorithms cannot be compared, but a model that differs by a bit from
+  the one released after the same round is not released.
 
   A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
   number of rounds then depends on the data, through the models. What was released is a part of what
@@ -205,11 +205,12 @@ def train(
     privacy_filter: a budget for rounds that may be adaptive (`jdp.accounting.renyi_filter`), in the
       place of max_epsilon and delta. The run stops before the first round that it does not admit.
       Its observer is model, or None.
-    prior: what was released about the same clients before the first round.
+    prior: what was released about the same clients before the first round, by runs with other keys
+      of noise.
     workdir: a folder for `ledger.jsonl`, `metrics.jsonl` and, at the end, the last parameters
       (`params.npz`, see `jdp.models.load_params`). Its secret sibling `<workdir>.secret` is for the
       key, the checkpoints and digests of the data. Remove that when the run is over. A `RunFolder`
-      names other places. None: nothing is kept.
+      names other places, and a counter that notices copies. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
     shares: whether each of all devices gets its share of the clients' data (`shard`) in the place
       of a copy. Each of several processes then needs no more of the data in memory than its own
@@ -226,11 +227,11 @@ def train(
       Also if there is a budget without a delta, or a privacy filter with either or for another
       observer, or rounds are adaptive and there is a delta. Also if the clients are to be dealt out
       and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or
-      the workdir is of another run. That is one with other data, keys, first parameters, budget,
-      rounds or earlier releases, or in another environment. Also if another process has the
-      workdir, or a file that is needed is lost or damaged: the message says what to do. Also if
-      rounds are missing from the end of the workdir's ledger, or it is finished and would get
-      further rounds.
+      the prior is of a run with the same key of noise, or the workdir is of another run. That is
+      one with other data, keys, first parameters, budget, rounds or earlier releases, or in another
+      environment. Also if another process has the workdir, or a file that is needed is lost or
+      damaged: the message says what to do. Also if rounds are missing from the end of the workdir's
+      ledger, or it is finished and would get further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 

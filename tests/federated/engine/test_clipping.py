@@ -1,4 +1,4 @@
-"""No client adds more to a sum than the clip norm: in float64, of the very numbers that are added."""
+"""No client adds more to a sum than the clip norm: in float64, of the very numbers added."""
 
 import functools
 

@@ -1,0 +1,32 @@
+"""How a sum becomes a release: with noise that no other sum has."""
+
+import jax
+
+from jdp import random
+from jdp.events import SumQueryEvent
+from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken
+
+
+def finalized(
+  query: SumQuery, key: Key, state: State, total: Contribution
+) -> tuple[PyTree, SumQueryEvent, State]:
+  """`query.finalize` with a key that is bound to the sum (`jdp.random.bind`).
+
+  So two rounds with one key have the same noise if their sums, the query's states and the events
+  have the same bits. Otherwise their noise is independent: a round that is done again with other
+  data or code is a release of its own.
+
+  Args:
+    query: whose `finalize` is called.
+    key: of the round. Consumed.
+    state: the query's, before the round.
+    total: the sum of contributions, rounded or not.
+
+  Returns:
+    (result, event, next state).
+  """
+  # The digest and the noise see the same bits: XLA computes the sum once.
+  total = jax.lax.optimization_barrier(taken(query, total))
+  # The event says what noise of which size there will be. XLA drops all else of this call.
+  _, event, _ = query.finalize(jax.random.clone(key), state, total)
+  return query.finalize(random.bind(key, (state, total, event)), state, total)
