@@ -1,6 +1,6 @@
 """Random plans, and the epsilon of what their runs record.
 
-`python -m tests.helpers.planned_runs` tries 300 plans by every accountant, which takes minutes.
+`python -m tests.helpers.planned_runs` tries 300 plans, which takes minutes.
 """
 
 import dataclasses
@@ -75,21 +75,18 @@ def recorded(plan: Plan) -> Round:
   return dataclasses.replace(event, number=np.int32(0))
 
 
-def shares(plan: Plan, accountant: str) -> list[float]:
+def shares(plan: Plan) -> list[float]:
   """Epsilon over the target, after some of the rounds and after all."""
   event = recorded(plan)
   numbers = sorted({1, plan.rounds, *np.geomspace(1, plan.rounds, 6).astype(int).tolist()})
-  spent = [
-    accounting.epsilon(Ledger().append(event, count=n), plan.delta, accountant=accountant)
-    for n in numbers
-  ]
+  spent = [accounting.epsilon(Ledger().append(event, count=n), plan.delta) for n in numbers]
   return [epsilon / plan.epsilon for epsilon in spent]
 
 
-def kept(plan: Plan, accountant: str = "rdp") -> bool:
+def kept(plan: Plan) -> bool:
   """Whether a run has an epsilon at every moment, and in the end the one that was asked for."""
   try:
-    found = shares(plan, accountant)
+    found = shares(plan)
   except ValueError as error:
     print(plan, error)
     return False
