@@ -34,7 +34,7 @@ def open_regular(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 
     if descriptor >= 0:
       os.close(descriptor)
     raise ValueError(
-      f"Expected a regular file in {path}, got a folder, a device or a pipe; save it as a file."
+      f"Expected path {path} of a file, got a folder, a device or a pipe; save it as a file."
     )
   return descriptor
 

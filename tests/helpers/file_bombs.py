@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 
 import numpy as np
-from experiments.runner.runs.params import load_params
 
 from jdp import ledger, matrix_factorization
 from jdp.data.files import read_arrays
@@ -22,6 +21,7 @@ from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated.runs.run_folder import kept_key
 from jdp.federated.runs.whole_files import RowFile, read_rows, read_sealed
 from jdp.ledger.file_format import _next_link, to_lines
+from jdp.models import load_params
 
 _HUGE = 2_000_000_000
 _EVENT = ledger.to_json(Round(PoissonSampling(0.1), GaussianSum(1.0, 1.0)))
