@@ -425,7 +425,8 @@ def main():
     for place in (0, 11, USERS - 1):
       found = largest_movements(case, key, place)
       compared += 2 * len(found)
-      assert case.always_sent or found.get("gone", 0) == 0, (name, key, place)
+      gone = found.get("gone", 0)
+      assert case.always_sent or gone <= ROUNDING * case.most, (name, key, place, gone)
       farthest = max(farthest, *found.values())
     print(f"{name}, {key}: {farthest / case.most:.8f} after {compared} sums", flush=True)
 
