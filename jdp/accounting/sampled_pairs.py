@@ -32,7 +32,7 @@ from jdp.accounting.pair_families import (
   SampleOf,
 )
 from jdp.accounting.renyi import closed_forms
-from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
+from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 
 KNOWN, POISSON, FIXED_SIZE = "a known sample", "a Poisson sample", "a fixed-size sample"
@@ -44,7 +44,7 @@ HIDDEN = SUMS | {PURE, RANDOMIZED_RESPONSE, NULL_RESPONSE}
 """Families of releases that may be in a sample which hides who is in it."""
 
 # The bound of the whole stands where a sum has too many terms, or too large ones.
-_MAX_ORDER, _LARGEST = 2**14, 1e290
+_MAX_ORDER, _LARGEST = 2**10, 1e290
 
 
 def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> DominatingPair:
@@ -92,8 +92,8 @@ def _family(how: str, parts: tuple[tuple[PairFamily, int], ...]) -> PairFamily:
     if how == KNOWN:
       found = _log_mixture(q[:, None], (orders - 1) * whole) / (orders - 1)
     else:
-      inner = functools.partial(whole_rdp, parameters)
-      found = np.minimum(whole, _hidden_rdp(q, inner, orders, 2.0 if how == FIXED_SIZE else 1.0))
+      hidden = _hidden_rdp(parameters, whole_rdp, orders, 2.0 if how == FIXED_SIZE else 1.0)
+      found = np.minimum(whole, hidden)
       found = np.minimum(found, closed_forms.pure(max_loss(parameters), orders))
     free = (q[:, None] == 0) | (whole == 0)
     return np.where(free, 0.0, np.maximum(found, np.finfo(float).tiny))  # NaN stays
@@ -108,41 +108,62 @@ def _family(how: str, parts: tuple[tuple[PairFamily, int], ...]) -> PairFamily:
   return PairFamily(f"{names} of {how}", rdp, max_loss, severity, SampleOf(how, parts))
 
 
-def _hidden_rdp(q, inner, orders, factor):
+def _hidden_rdp(
+  parameters: np.ndarray,
+  whole_rdp: Callable[[np.ndarray, np.ndarray], np.ndarray],
+  orders: np.ndarray,
+  factor: float,
+) -> np.ndarray:
   """The divergences [E, A] of samples that hide who is in them.
 
-  With R = dP/dQ, E_Q (1 - q + q R)^a = 1 + sum_{k=2}^a C(a, k) (1-q)^(a-k) q^k (E_Q R^k - 1), and
-  E_Q R^k is known by the divergence of order k (Statement 2.10). A sample of fixed size has at most
-  twice that sum.
-
   Args:
-    q: [E].
-    inner: orders [A] -> divergences [E, A] of what was released.
+    parameters: [E, P].
+    whole_rdp: (parameters, orders [A]) -> the divergences [E, A] of what was released.
     orders: [A].
-    factor: of the sum.
+    factor: of the sum over k in Statement 2.10: 1, or 2 for samples of fixed size.
   """
   low, high = np.floor(orders), np.ceil(orders)
-  whole = np.unique(np.concatenate([low, high]))
-  whole = whole[whole >= 2]
-  at_whole = np.full((len(q), len(whole)), math.inf)
-  within = whole <= _MAX_ORDER
-  if within.any():
-    ks = np.arange(2, int(whole[within][-1]) + 1)
-    gains = log_expm1((ks - 1) * inner(ks.astype(float)))
-    rows = np.flatnonzero((q > 0) & (q < 1) & (gains.max(axis=1) < _LARGEST))
-    excess = log_binomial_sum(
-      np.log(q[rows]),
-      np.log1p(-q[rows]),
-      lambda some, k: gains[rows[some], : len(k)],
-      whole[within],
-    )
-    at_whole[np.ix_(rows, np.flatnonzero(within))] = np.logaddexp(0.0, math.log(factor) + excess)
-  at_whole = np.concatenate([np.zeros((len(q), 1)), at_whole], axis=1)  # at order 1
-  whole, share = np.concatenate([[1.0], whole]), orders - low
-  below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
+  whole = np.unique(np.concatenate([[1.0], low, high]))
+  log_moments = np.zeros((len(parameters), len(whole)))  # (a - 1) D_a, 0 at order 1
+  log_moments[:, whole > 1] = math.inf
+  summed = (whole > 1) & (whole <= _MAX_ORDER)
+  if summed.any():
+    k = np.arange(2.0, whole[summed][-1] + 1)
+    size = max(1, CHUNK // len(k))
+    for rows in (slice(start, start + size) for start in range(0, len(parameters), size)):
+      excess = _log_excess(parameters[rows], whole_rdp, k, whole[summed])
+      log_moments[rows, summed] = np.logaddexp(0.0, math.log(factor) + excess)
+  share = orders - low
+  below, above = (log_moments[:, np.searchsorted(whole, side)] for side in (low, high))
   with np.errstate(invalid="ignore"):
     chord = np.where(share > 0, (1 - share) * below + share * above, below)
   return chord / (orders - 1)
+
+
+def _log_excess(
+  parameters: np.ndarray,
+  whole_rdp: Callable[[np.ndarray, np.ndarray], np.ndarray],
+  k: np.ndarray,
+  orders: np.ndarray,
+) -> np.ndarray:
+  """log of the sum over k in Statement 2.10, [E, A]; infinity where it is not known.
+
+  Args:
+    parameters: [E, P].
+    whole_rdp: as for `_hidden_rdp`.
+    k: 2, 3, ... up to the largest order.
+    orders: whole, >= 2.
+  """
+  q, gains = parameters[:, 0], log_expm1((k - 1) * whole_rdp(parameters, k))
+  result = np.full((len(parameters), len(orders)), math.inf)
+  known = np.flatnonzero((q > 0) & (q < 1) & (gains.max(axis=1) < _LARGEST))
+  result[known] = log_binomial_sum(
+    np.log(q[known]),
+    np.log1p(-q[known]),
+    lambda some, terms: gains[known[some], : len(terms)],
+    orders,
+  )
+  return result
 
 
 def _log_mixture(q: np.ndarray, u: np.ndarray) -> np.ndarray:
