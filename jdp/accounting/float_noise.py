@@ -85,7 +85,7 @@ def delta_of_real_noise(noise_multiplier: float, delta: float) -> float:
   cut = gaussian_cut(noise_multiplier)
   if not delta > cut:
     raise ValueError(
-      f"Expected delta above {rounded_up(cut, 2)} for a noise of {noise_multiplier:g} times the "
+      f"Expected delta above {rounded_up(cut, 2)} for a noise of {noise_multiplier} times the "
       f"sensitivity, got {delta}; float noise ends at {LARGEST_NORMAL:.1f} standard deviations, so "
       "that more of the reports are impossible under a neighbour: raise the noise or delta."
     )

@@ -13,6 +13,7 @@ from jdp import random
 from jdp.accounting import gaussian_epsilon
 from jdp.audits.bounds import epsilon_bound
 from jdp.audits.residues import audit_residues
+from jdp.events import GaussianSum
 from jdp.queries import (
   adaptive_clipped_sum,
   average,
@@ -150,10 +151,10 @@ def test_residues_refute_a_grid_as_fine_as_floats():
   """The audit above can fail: without the dither, on a grid that fine, it proves more than the
   stated 4.377.
   """
-  spacing = float(np.float32(1e-8))
+  spacing, stated = float(np.float32(1e-8)), GaussianSum(1.0, 1.0)
   plain = gaussian_sum(1.0, 1.0)._replace(
     noise=0.0,
-    finalize=lambda key, state, total: (total + random.normal(key, total.shape), None, state),
+    finalize=lambda key, state, total: (total + random.normal(key, total.shape), stated, state),
   )
   fine = on_grid(plain, spacing)
   first, second = (
