@@ -151,7 +151,7 @@ def finished(folder, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(dp_fedavg, "run_sweep", killed)
     with pytest.raises(Killed):
-      go(path, private_run(folder, noise_cohort_size=300, noise_population=10_000))
+      go(path, private_run(folder, noise_cohort_size=12, noise_population=400))
   first = words.read_bytes()
   words.unlink()  # As if it had been killed before they were kept: they are drawn again.
   go(path, {}, resume=True)
@@ -206,7 +206,7 @@ def test_the_words_are_part_of_a_runs_cost(finished, folder):
     > accounting.epsilon(words, delta)
   )
   plan = words + ledger.subsampled_gaussian(0.03, 1.0, 1)
-  assert private["planned"]["rdp"] == accounting.epsilon(plan, 10_000**-1.1)
+  assert private["planned"]["rdp"] == accounting.epsilon(plan, 400**-1.1)
 
 
 def test_a_warm_start_is_not_trained_on_public_text(folder):

@@ -291,9 +291,8 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
   public = "taking as public what was computed from the protected data: N = 143 users"
   for text in (report, finished.out):
-    assert (
-      f"- no privacy: no guarantee.\n- central only, local ε₁ = 8: {central}, {public}." in text
-    )
+    assert "- no privacy: no guarantee: Nothing protects 5 of the releases" in text
+    assert f"\n- central only, local ε₁ = 8: {central}, {public}." in text
   release = next(event for event in book if isinstance(event, LocalRelease))
   assert (release.relation, release.unit, release.observer) == ("replace_one", "user", "server")
   for part, asked in (("direction", 8.0), ("magnitude", 10.0)):

@@ -145,7 +145,8 @@ def test_a_budget_counts_what_was_released_before(tmp_path, affordable, uninterr
 
 def test_diagnostics_are_off_unless_asked_for(tmp_path):
   go(tmp_path, make_run(), dataclasses.replace(OPTIONS, diagnostics=False))
-  assert {path.name for path in (tmp_path / "run").iterdir()} == {"ledger.jsonl", "metrics.jsonl"}
+  kept = {"ledger.jsonl", "metrics.jsonl", "params.npz"}
+  assert {path.name for path in (tmp_path / "run").iterdir()} == kept
 
 
 def test_no_guarantee_is_null(tmp_path):
