@@ -157,8 +157,9 @@ def choose_side(first: Vector, second: Vector, bound: Bound) -> tuple[bool, Thre
     negated scores, and the second input makes it likelier.
 
   >>> from jdp.audits.bounds import epsilon_bound
-  >>> choose_side(np.r_[np.zeros(1), np.ones(19)], np.repeat([0, 1], 10), epsilon_bound(0.9))
-  (False, Threshold(at_least=-0.0))
+  >>> first, second = np.repeat([1, 2], [1, 19]), np.repeat([1, 2], 10)
+  >>> choose_side(first, second, epsilon_bound(0.9))
+  (False, Threshold(at_least=-1.0))
   """
   own, other = np.sort(first), np.sort(second)
   # Negated scores in reverse order are sorted again: one search serves both sides.

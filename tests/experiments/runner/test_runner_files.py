@@ -159,13 +159,13 @@ def test_checkpoints_restore_every_bit(tmp_path):
     "counts": jnp.arange(3, dtype=jnp.int32),
     "nan": jnp.array([jnp.nan, -0.0, 1e-45], jnp.float32),
   }
-  checkpoints = Checkpoints(tmp_path / "checkpoints")
+  checkpoints = Checkpoints(tmp_path / "checkpoints", "run")
   blank = {**state, "key": random.secure_key(), "counts": jnp.zeros(3, jnp.int32)}
   assert checkpoints.restore(blank) == (0, blank)
   checkpoints.save(2, blank)
   checkpoints.save(4, state)
   checkpoints.close()
-  step, restored = Checkpoints(tmp_path / "checkpoints").restore(blank)
+  step, restored = Checkpoints(tmp_path / "checkpoints", "run").restore(blank)
   assert step == 4
   assert jax.tree.structure(restored) == jax.tree.structure(state)
   for name in ("key", "legacy"):
