@@ -143,7 +143,7 @@ def claiming(query, z):
   return query._replace(finalize=finalize)
 
 
-def trained(query, rounds):
+def trained(query, rounds, seed=8):
   """(the model's movement, flat; the run's stated epsilon)."""
   sampler = poisson(USERS + CANARIES, 1.0)
   made = private_federated(
@@ -152,7 +152,7 @@ def trained(query, rounds):
   clients, start = plant(CLIENTS, INCLUDED), MODEL.init(jax.random.key(0))
   state, compiled, ledger = made.init(start), jax.jit(made.round), Ledger()
   for _ in range(rounds):
-    state, events, _ = compiled(jax.random.key(6), jax.random.key(7), state, clients)
+    state, events, _ = compiled(jax.random.key(seed), jax.random.key(7), state, clients)
     ledger = ledger.extend((event, 1) for event in events)
   movement = ravel_pytree(state.params)[0] - ravel_pytree(start)[0]
   return np.asarray(movement), accounting.epsilon(ledger, DELTA)
@@ -177,17 +177,15 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
 
 @pytest.mark.slow
 def test_one_shot_estimate_of_a_round():
-  """150 canaries know a standard deviation to 6 %: on fixed keys, a factor of two in epsilon is a
-  wide margin.
+  """The median of five keys. One alone may be off by a factor of two: of eight keys, estimates were
+  4.3 to 8.9 where 4.4 is true. Half the noise would be estimated at 9.7 and more.
   """
-  movement, _ = trained(gaussian_sum(1.0, 1.0), rounds=1)
-  scores = cosines(DIRECTIONS, movement)
-  truth = gaussian_epsilon(1.0, DELTA)
-  assert (
-    truth / 2
-    < one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED])
-    < 2 * truth
-  )
+  estimates, truth = [], gaussian_epsilon(1.0, DELTA)
+  for seed in range(6, 11):
+    movement, _ = trained(gaussian_sum(1.0, 1.0), rounds=1, seed=seed)
+    scores = cosines(DIRECTIONS, movement)
+    estimates.append(one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED]))
+  assert truth / 2 < np.median(estimates) < 2 * truth
 
 
 @pytest.mark.slow
