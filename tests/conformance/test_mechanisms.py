@@ -64,8 +64,15 @@ ERROR = 1e-3 / len(AUDITS)
 # 10 % less than epsilon is refuted by so many
 REPORTS = {0.1: 2_000_000, 1.0: 150_000, 4.0: 150_000}
 CHOOSING = {0.1: 2**17, 1.0: 37_500, 4.0: 37_500}
-# Their best events have probabilities of a third, or of no more above delta than that.
-MORE_REPORTS = {"separated": 3, "scalar_rel_dp": 3, "gaussian": 4, "gaussian_on_grid": 4}
+# Their best events have probabilities of a third, or of no more above delta than that; of the best
+# event of proj_unit, the dither blurs the rim.
+MORE_REPORTS = {
+  "separated": 3,
+  "scalar_rel_dp": 3,
+  "gaussian": 4,
+  "gaussian_on_grid": 4,
+  "proj_unit": 2,
+}
 
 
 @pytest.fixture(params=MECHANISMS, name="case")
