@@ -145,7 +145,7 @@ TOOL = sorted(set(re.findall(r"^    (jdp .*)", "\n".join(TEXTS.values()), re.M))
 @pytest.mark.parametrize("line", TOOL[::-1])  # the cheapest first
 def test_commands_of_the_tool_run_as_written(line, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  words = line.split()[1:]
+  words = line.partition("#")[0].split()[1:]
   for path in (pathlib.Path(word) for word in words if word.endswith(".jsonl")):
     path.parent.mkdir(exist_ok=True)
     run = events.Round(events.PoissonSampling(0.01), events.GaussianSum(1.0, 2.0))

@@ -153,7 +153,8 @@ def test_a_resumed_run_continues_bit_for_bit_and_no_noise_key_comes_twice(key, m
     states.append(state)
     results.append(updates)
   drawn = len(keys)
-  assert drawn == 4 * 3  # two vectors and a count
+  # Two vectors and a count, and as many again before they are bound, for the event.
+  assert drawn == 4 * 3 * 2
   # a checkpoint
   data = jax.tree.map(np.asarray, states[2]._replace(key=jax.random.key_data(states[2].key)))
   state = data._replace(key=jax.random.wrap_key_data(data.key))

@@ -20,11 +20,11 @@ from jdp.mechanisms import (
   on_grid,
   priv_unit,
   priv_unit_g,
-  priv_unit_l2,
   priv_unit_linf,
   registry,
   scalar_dp,
 )
+from jdp.numerics.vectors import unit
 from tests.helpers import statistical
 
 REGISTERED = registry.registered()
@@ -289,19 +289,28 @@ def _residues_of(mechanism, epsilon, key):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("make", [priv_unit, priv_unit_g])
 def test_directions_in_three_dimensions_hide_their_low_order_bits(make, epsilon):
-  """Two dimensions are audited above. Without the dither `priv_unit` is refuted in three: 1.6 of a
-  stated 1.
-  """
+  """Two dimensions are audited above."""
   found = _residues_of(make(3, epsilon), epsilon, jax.random.key(5))
   assert not found.refuted, str(found)
 
 
 @pytest.mark.slow
-def test_low_order_bits_refute_the_plain_floats_of_priv_unit(monkeypatch):
-  """V as computed, neither dithered nor brought back to the sphere: its norm's rounding tells."""
-  monkeypatch.setattr(priv_unit_l2, "dithered", lambda key, tree, spacing: tree)
-  monkeypatch.setattr(priv_unit_l2, "precise_dot", lambda left, right: jnp.float32(1))
-  found = _residues_of(priv_unit(2, 1.0), 1.0, jax.random.key(5))
+def test_low_order_bits_refute_the_plain_floats_of_priv_unit():
+  """V as computed, on the cap and off it, neither dithered nor brought back to the sphere."""
+  stated = priv_unit(2, 1.0)
+  cap = stated.parameters
+  edge = jnp.arccos(jnp.float32(cap.gamma))
+
+  def encode(key, value):
+    choice_key, angle_key, side_key = jax.random.split(key, 3)
+    inside = jax.random.uniform(choice_key) < cap.p
+    share = jax.random.uniform(angle_key)
+    angle = jnp.where(inside, edge * share, edge + (jnp.pi - edge) * share)
+    u = unit(value)
+    normal = jax.random.rademacher(side_key, dtype=jnp.float32) * jnp.stack([-u[1], u[0]])
+    return jnp.cos(angle) * u + jnp.sin(angle) * normal
+
+  found = _residues_of(stated._replace(encode=encode), 1.0, jax.random.key(5))
   assert found.bound > 3.0, str(found)
 
 

@@ -83,7 +83,7 @@ def test_the_digest_is_the_published_hash():
     for chunk in padded
     for shift in range(binding._WORDS)
   ]
-  assert np.asarray(binding._hashed(message, secret)).tolist() == expected
+  assert np.asarray(binding._hashed([message], secret)).tolist() == expected
 
 
 @pytest.mark.sweep
