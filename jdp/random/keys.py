@@ -162,10 +162,18 @@ def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) ->
     noise_key: see `is_exposed`.
     data_key: see `is_exposed`.
 
+  Raises:
+    TypeError: if `event` is no event that can be marked.
+
   >>> from jdp.events import PureRelease
   >>> marked(PureRelease(1.0), seeded_key(0)).key_exposed
   True
   """
+  if not hasattr(event, "key_exposed"):
+    raise TypeError(
+      f"Expected an event with a field `key_exposed`, got a {type(event).__name__}; take one of "
+      "jdp.events, or register one of your own by jdp.events.register."
+    )
   if event.key_exposed is True:
     return event
   exposed = is_exposed(noise_key, data_key)
