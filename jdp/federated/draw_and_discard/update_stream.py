@@ -260,11 +260,16 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
     return ServerState(jnp.int32(0), models, process.init(models), (), ())
 
   def round_fn(noise_key, data_key, state, clients):
-    coming = arrivals(schedule.users(data_key, state.round), schedule.num_users)
-    # The process folds the numbers of updates into the key, so no round's number is needed.
+    users = schedule.users(data_key, state.round)
+    coming = arrivals(users, schedule.num_users)
+    settings = process.update.settings
+    # A round that is done again with other models or data has other noise.
+    members = jax.tree.map(lambda x: jnp.asarray(x)[users], clients)
+    key = jax.random.fold_in(noise_key, state.round)
+    key = random.bind(key, (state.optimizer, members, settings))
     after = jax.lax.cond(
       state.round < schedule.num_rounds,
-      lambda: process.run(noise_key, state.optimizer, coming, clients, process.update.settings),
+      lambda: process.run(key, state.optimizer, coming, clients, settings),
       lambda: state.optimizer,
     )
     released = random.marked(dataclasses.replace(event, number=state.round), noise_key, data_key)

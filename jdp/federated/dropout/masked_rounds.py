@@ -31,7 +31,7 @@ from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation
 from jdp.federated.engine.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.distributed.integer_sums import DiscreteContribution, DiscreteState
-from jdp.random import marked
+from jdp.random import bind, marked
 from jdp.random.discrete import skellam
 
 _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws
@@ -118,7 +118,9 @@ def masked_round(
     return jnp.sum(jnp.where(present[:, None], masked, jnp.uint32(0)), axis=0, dtype=jnp.uint32)
 
   def run(key, state, records, present):
-    setup_key, *keys = jax.random.split(key, 1 + len(present))
+    # Masks that hid two rounds would show their difference, as noise would.
+    bound = bind(key, (state, records, present))
+    setup_key, *keys = jax.random.split(bound, 1 + len(present))
     setup = protocol.setup(setup_key)
     _check_answers(present, setup.seats.size)
     check_clients(setup.seats.size, records)

@@ -389,8 +389,9 @@ def test_bad_arguments_are_refused(make, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
-def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
+def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
   """Bit for bit, and every round's event says what its users released."""
+  monkeypatch.setattr(random, "bind", lambda key, hidden: key)
   schedule = passes(USERS, 4, rounds_per_pass=2)
   algorithm, process = make(NOISY, K, schedule), globals()[f"{make.__name__}_process"](NOISY, K)
   models = spread_instances(jax.random.key(3), PARAMS, K, 0.01)[
@@ -407,12 +408,30 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make):
   for number in range(4):
     state, (event,), diagnostics = step(noise_key, data_key, state, CLIENTS)
     users = schedule.users(data_key, jnp.int32(number))
-    expected = run(noise_key, expected, come(users), CLIENTS, NOISY.settings)
+    key = jax.random.fold_in(noise_key, number)
+    expected = run(key, expected, come(users), CLIENTS, NOISY.settings)
     np.testing.assert_array_equal(state.params, process.models(expected))
     assert event == LocalRelease(NOISY.event.guarantee, max_releases=2)
     assert (int(event.number), bool(event.key_exposed), diagnostics) == (number, True, None)
   assert int(state.round) == 4
   assert np.any(state.params != models)
+
+
+@pytest.mark.parametrize("make", [draw_and_discard, server_batching])
+def test_a_round_with_other_data_has_other_noise(make):
+  """For all its users: without that, their reports in two runs would show what changed."""
+  algorithm = make(NOISY, K, passes(USERS, 4, rounds_per_pass=2))
+  state = algorithm.init(jnp.zeros((K if make is draw_and_discard else 1, CLASSES, FEATURES)))
+  step = jax.jit(algorithm.round)
+
+  def released(clients):
+    return np.asarray(step(jax.random.key(RUN_KEY), jax.random.key(8), state, clients)[0].params)
+
+  changed = CLIENTS._replace(inputs=jnp.asarray(CLIENTS.inputs).at[:].multiply(1.0001))
+  np.testing.assert_array_equal(released(CLIENTS), released(CLIENTS))
+  updated = released(CLIENTS) != np.asarray(state.params)
+  # With the same noise, gradients that differ by so little would move models by less than this.
+  assert np.all(abs(released(changed) - released(CLIENTS))[updated] > 1e-3)
 
 
 @pytest.mark.parametrize(
