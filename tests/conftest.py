@@ -14,6 +14,7 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import pytest
 
+from jdp import random
 from jdp.queries import gaussian
 
 # Programs, small ones too, are compiled once for all workers and the processes that tests start.
@@ -58,9 +59,11 @@ def undithered():
   """Noised sums before their dither, in a module that compares releases of one key.
 
   What the sum moves by is compared there. The dither is post-processing, and moves by a spacing.
+  Sums that differ get the same noise there.
   """
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(gaussian, "dithered", lambda key, tree, spacing: tree)
+    patch.setattr(random, "bind", lambda key, hidden: key)
     yield
 
 

@@ -160,7 +160,11 @@ def trained(query, rounds, seed=8):
 
 @pytest.mark.slow
 def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
-  """A hundredth of the noise that the events tell of: nearly all guesses are right."""
+  """A hundredth of the noise that the events tell of: nearly all guesses are right.
+
+  With the noise, 60 to 75 of 100 are, over 20 keys (67 on average, deviation 4.7; 50 by chance).
+  The median of five keys is 60 or fewer for 1 set of keys in 300.
+  """
   audits, stated = {}, {}
   for name, query in {
     "right": gaussian_sum(1.0, 2.0),
@@ -171,7 +175,11 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
     audits[name] = audit_one_run(scores, INCLUDED, num_guesses=100, confidence=0.999, delta=DELTA)
   assert stated["right"] == stated["quiet"] < 2.5
   assert audits["right"].epsilon < stated["right"]
-  assert 60 < audits["right"].num_correct < 95
+  correct = [audits["right"].num_correct]
+  for seed in range(9, 13):
+    scores = cosines(DIRECTIONS, trained(gaussian_sum(1.0, 2.0), rounds=1, seed=seed)[0])
+    correct.append(audit_one_run(scores, INCLUDED, num_guesses=100, delta=DELTA).num_correct)
+  assert 60 < np.median(correct) < 95
   assert audits["quiet"].epsilon > stated["quiet"]
 
 
