@@ -178,7 +178,8 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
   correct = [audits["right"].num_correct]
   for seed in range(9, 13):
     scores = cosines(DIRECTIONS, trained(gaussian_sum(1.0, 2.0), rounds=1, seed=seed)[0])
-    correct.append(audit_one_run(scores, INCLUDED, num_guesses=100, delta=DELTA).num_correct)
+    audit = audit_one_run(scores, INCLUDED, num_guesses=100, confidence=0.999, delta=DELTA)
+    correct.append(audit.num_correct)
   assert 60 < np.median(correct) < 95
   assert audits["quiet"].epsilon > stated["quiet"]
 
