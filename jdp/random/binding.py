@@ -12,10 +12,11 @@ sum has the same.
 (NH; Black et al., "UMAC: fast and secure message authentication", CRYPTO 1999), eight times, with k
 shifted by a word each time. Two different chunks agree in one of the eight with probability at most
 2^-16, and in all with at most 2^-128 (Theorem 4.3 there), whoever chose them without k. The results
-are words again, to which the same is done with other k, until eight are left. These are folded into
-the key, one after the other: a pseudorandom function of them (Bellare, Canetti and Krawczyk, FOCS
-1996). Shapes and types are part of the words, by their SHA-256 hash. So n sums of one key that all
-differ share noise with probability at most 2^-128 n^2.
+are words again, to which the same is done with other k, until eight are left: four times for 1e9
+words. These are folded into a new key, one after the other: a pseudorandom function of them
+(Bellare, Canetti and Krawczyk, FOCS 1996). The new key and all k are one stream of the key. Shapes
+and types are part of the words, by their SHA-256 hash. So n sums of one key that all differ share
+noise with probability at most 2^-127 n^2.
 """
 
 import hashlib

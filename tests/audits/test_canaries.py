@@ -163,7 +163,7 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
   """A hundredth of the noise that the events tell of: nearly all guesses are right.
 
   With the noise, 60 to 75 of 100 are, over 20 keys (67 on average, deviation 4.7; 50 by chance).
-  The median of five keys is 60 or fewer for 1 set of keys in 300.
+  If they are normal, the median of five keys is 60 or fewer for 1 set of keys in 200.
   """
   audits, stated = {}, {}
   for name, query in {

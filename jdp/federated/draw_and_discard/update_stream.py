@@ -3,7 +3,8 @@
 In rounds, a stream is a training procedure. Noise is drawn for a block of updates at once, as many
 small draws are slow. Updates are counted from 0 over the whole run, and update t has keys of its
 own, folded in from t. So no bit of its draws depends on the blocks, on where a run is cut, or on
-which users come before.
+which users come before. A round has a key of its own, bound to the models and to the data of the
+round (`jdp.random.bind`).
 """
 
 import dataclasses
@@ -158,8 +159,8 @@ class Process(NamedTuple):
     init: models -> state. The server begins with a pytree of [k, ...] of its k models.
     run: (key, state, arrivals, clients, settings) -> state after one update of each user of the
       `Arrivals`, in order. `clients` are the data, with one leading axis of all users. Other data
-      is refused when traced. `key` is that of the whole run, the same in every call, and is used
-      for nothing else. `settings` are as `update.settings`.
+      is refused when traced. `key` is that of the whole run or of this call, and is used for
+      nothing else. `settings` are as `update.settings`.
     models: state -> the server's models, a pytree of [k, ...].
     update: what clients do.
   """

@@ -50,6 +50,20 @@ def test_masks_change_no_bit_of_the_sum():
 
 
 @pytest.mark.slow
+def test_a_round_with_other_records_has_another_key():
+  """Noise and masks of two rounds would else cancel in the difference of their messages."""
+  changed = RECORDS.at[3, 7].add(0.01)
+  first, again, other = (
+    masked(jax.random.key(5), STATE, records, answering(12, 12)).result
+    for records in (RECORDS, RECORDS, changed)
+  )
+  np.testing.assert_array_equal(first, again)
+  assert (
+    np.mean(np.asarray(first) != other) > 0.5
+  )  # With one key, one number in 4,096 could differ.
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("numbers", "fraction"), [((12, 12), 1.0), ((8, 8), 1.0), ((8, 5), 2 / 3 + 5 / 24)]
 )
