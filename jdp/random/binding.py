@@ -28,6 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jdp.random.draws import bits
+
 PyTree = Any
 
 _CHUNK = 1024  # words of a message that become _WORDS
@@ -70,7 +72,7 @@ def _bound(key: jax.Array, parts: list[jax.Array]) -> jax.Array:
   data = jax.random.key_data(key)
   lengths = _secret_lengths([len(part) for part in parts])
   # One stream has the new key and all secret words.
-  words = jax.random.bits(key, (data.size + sum(lengths),), np.uint32)
+  words = bits(key, (data.size + sum(lengths),))
   new, *secrets = jnp.split(words, np.cumsum([data.size, *lengths])[:-1])
   digest = _digest(secrets, parts)
   impl = jax.random.key_impl(key)

@@ -41,6 +41,19 @@ _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
 # Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
+_FEW = 16
+
+
+def _width(count: int) -> int:
+  """How many blocks are computed where `count` are needed: one of few numbers.
+
+  XLA compiles the loop once for each width of a program. One block has a loop of its own, which XLA
+  makes one function of.
+  """
+  for width in (1, _FEW, 64):
+    if count <= width:
+      return width
+  return -(-count // 256) * 256
 
 
 def _at_a_time() -> int:
@@ -61,11 +74,18 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   """
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
-  start = jnp.concatenate([head, keys, tails]).reshape(4, 4, count)
+  start = (head, keys[:4], keys[4:], tails)
   # The loop's body has two rounds: the second writes back into the buffer that the first read. With
-  # one round, XLA would copy.
-  end = lax.fori_loop(0, rounds // 2, lambda _, rows: _round(*_round(*rows)), tuple(start))
-  return (jnp.stack(end) + start).reshape(16, count)
+  # one round, XLA would copy, which takes no time for few blocks, and it compiles half as much.
+  at_a_time = 2 if count > _FEW else 1
+
+  def body(_, rows):
+    for _ in range(at_a_time):
+      rows = _round(*rows)
+    return rows
+
+  end = lax.fori_loop(0, rounds // at_a_time, body, start)
+  return jnp.concatenate([x + y for x, y in zip(end, start, strict=True)])
 
 
 def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
@@ -130,7 +150,9 @@ def _streams(
     keys, starts, numbers = keys_starts_numbers
     low, high = counters(starts, numbers, size)
     tails = jnp.stack([low, high, jnp.zeros_like(low), jnp.full_like(low, domain)]).reshape(4, -1)
-    words = blocks(jnp.repeat(keys.T, size, axis=1), tails, rounds)
+    padding = [(0, 0), (0, _width(group * size) - group * size)]
+    padded = (jnp.pad(x, padding) for x in (jnp.repeat(keys.T, size, axis=1), tails))
+    words = blocks(*padded, rounds)[:, : group * size]
     return words.reshape(16, group, size).swapaxes(0, 1)
 
   numbers = jnp.tile(lax.iota(np.uint32, pieces), keys.shape[0])
