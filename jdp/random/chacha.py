@@ -41,7 +41,7 @@ _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
 # Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
-_FEW = 16
+_FEW = 16  # blocks, a width of their own
 
 
 def _width(count: int) -> int:
@@ -75,8 +75,8 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
   start = (head, keys[:4], keys[4:], tails)
-  # The loop's body has two rounds: the second writes back into the buffer that the first read. With
-  # one round, XLA would copy, which takes no time for few blocks, and it compiles half as much.
+  # With two rounds in the loop's body, the second writes back into the buffer that the first read.
+  # With one, XLA copies. For few blocks that takes no time, and half as much is compiled.
   at_a_time = 2 if count > _FEW else 1
 
   def body(_, rows):
@@ -85,7 +85,7 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
     return rows
 
   end = lax.fori_loop(0, rounds // at_a_time, body, start)
-  return jnp.concatenate([x + y for x, y in zip(end, start, strict=True)])
+  return jnp.concatenate(end) + jnp.concatenate(start)
 
 
 def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
