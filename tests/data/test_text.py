@@ -118,7 +118,7 @@ def test_private_counts_are_of_bounded_users_and_noised_as_the_event_says():
   users = [["w0 w0 w0 w1 w1 w2 other " + "other " * 50] for _ in range(30)]
   count = partial(private_vocabulary, users=users, candidates=CANDIDATES, size=2, words_per_user=2)
   vocabulary, event = count(jax.random.key(4), noise_multiplier=0.1)
-  assert vocabulary.words == ("w0", "w1")
+  assert set(vocabulary.words) == {"w0", "w1"}  # equal counts: noise orders them
   assert event.query.stddev / event.query.clip_norm == pytest.approx(0.1)
   assert event.query.clip_norm == pytest.approx(math.sqrt(2))
   exact = accounting.gaussian_epsilon(1.0, 1e-6)
