@@ -20,6 +20,7 @@ from jdp.guarantees import Relation, Unit
 from jdp.mechanisms import LocalMechanism
 from jdp.numerics import vectors
 from jdp.queries import SumQuery
+from jdp.random import bind
 from jdp.sampling import Sampler
 
 
@@ -74,7 +75,8 @@ def private_federated(
   def client_fn(keys, params, client):
     # A mechanism takes one vector.
     update, _ = ravel_pytree(local_update(keys.data, params, client))
-    vector = update if mechanism is None else mechanism.privatize(keys.noise, update)
+    # The engine's key follows from the client's data. Other code makes another update of them.
+    vector = update if mechanism is None else mechanism.privatize(bind(keys.noise, update), update)
     return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
 
   return rounds(

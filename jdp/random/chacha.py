@@ -41,14 +41,14 @@ _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
 # Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
-_FEW = 16  # blocks, a width of their own
+_FEW = 16  # blocks
 
 
 def _width(count: int) -> int:
   """How many blocks are computed where `count` are needed: one of few numbers.
 
-  XLA compiles the loop once for each width of a program. One block has a loop of its own, which XLA
-  makes one function of.
+  XLA compiles the loop once for each width that a program has. One block keeps a width of its own,
+  as XLA makes one function of so small a loop.
   """
   for width in (1, _FEW, 64):
     if count <= width:
@@ -151,8 +151,8 @@ def _streams(
     low, high = counters(starts, numbers, size)
     tails = jnp.stack([low, high, jnp.zeros_like(low), jnp.full_like(low, domain)]).reshape(4, -1)
     padding = [(0, 0), (0, _width(group * size) - group * size)]
-    padded = (jnp.pad(x, padding) for x in (jnp.repeat(keys.T, size, axis=1), tails))
-    words = blocks(*padded, rounds)[:, : group * size]
+    each = jnp.pad(jnp.repeat(keys.T, size, axis=1), padding)
+    words = blocks(each, jnp.pad(tails, padding), rounds)[:, : group * size]
     return words.reshape(16, group, size).swapaxes(0, 1)
 
   numbers = jnp.tile(lax.iota(np.uint32, pieces), keys.shape[0])

@@ -20,7 +20,8 @@ class ClientKeys(NamedTuple):
   """A client's keys of one round.
 
   Attributes:
-    noise: for local mechanisms and queries.
+    noise: for local mechanisms. It follows from the client's data: bind it to what the noise hides
+      (`jdp.random.bind`).
     data: for local training, a threefry key (`jdp.random.keys.client_key`).
   """
 
