@@ -74,7 +74,9 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   """
   count = tails.shape[1]
   head = jnp.broadcast_to(jnp.asarray(_CONSTANTS)[:, None], (4, count))
-  start = (head, keys[:4], keys[4:], tails)
+  # Zeros, which XLA drops: under shard_map, all that a loop carries must vary over the same axes.
+  zeros = (keys[:1] ^ tails[:1]) & np.uint32(0)
+  start = tuple(rows | zeros for rows in (head, keys[:4], keys[4:], tails))
   # With two rounds in the loop's body, the second writes back into the buffer that the first read.
   # With one, XLA copies. For few blocks that takes no time, and half as much is compiled.
   at_a_time = 2 if count > _FEW else 1
