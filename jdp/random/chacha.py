@@ -41,7 +41,7 @@ _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
 # Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
-_FEW = 16  # blocks
+_FEW = 16  # blocks, of which a copy takes no time
 
 
 def _width(count: int) -> int:
