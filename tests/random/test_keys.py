@@ -111,7 +111,9 @@ def expected_words(key, domain, counters):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pieces", "size"), [(1, 5), (2, chacha.PIECE), (3, 3000)])
+@pytest.mark.parametrize(
+  ("pieces", "size"), [*((1, n) for n in (1, 5, 16, 17, 65, 257)), (2, chacha.PIECE), (3, 3000)]
+)
 def test_bits_split_and_fold_in_use_the_blocks_that_the_proof_names(pieces, size):
   key, count = jdp.random.seeded_key(1), pieces * size
   counters = (chacha.PIECE * np.arange(pieces)[:, None] + np.arange(size)).reshape(-1)
