@@ -45,15 +45,12 @@ _FEW = 16  # blocks, of which a copy takes no time
 
 
 def _width(count: int) -> int:
-  """How many blocks are computed where `count` are needed: one of few numbers.
+  """How many blocks are computed where `count` are needed: for few of them, one of few numbers.
 
   XLA compiles the loop once for each width that a program has. One block keeps a width of its own,
-  as XLA makes one function of so small a loop.
+  as XLA makes one function of so small a loop. Many blocks are not padded: that would copy them.
   """
-  for width in (1, _FEW, 64):
-    if count <= width:
-      return width
-  return -(-count // 256) * 256
+  return next((width for width in (1, _FEW, 64) if count <= width), count)
 
 
 def _at_a_time() -> int:
