@@ -206,12 +206,15 @@ def sum_while(
 ) -> PyTree:
   """part(0) + part(1) + ..., for as long as more(i) holds.
 
+  Before 0.8, JAX refuses it under `vmap`, where float64 becomes float32.
+
   Args:
     more: int32 scalar -> bool scalar.
     part: int32 scalar -> what is added. A tree of plain arrays and pairs.
     at_most: a bound on the number of parts, where one is known. A sum that fits in one block keeps
       one accumulator instead of two, which matters to long vectors.
   """
+  part = jax.jit(part, inline=True)  # It is traced once, for its shapes and for the loop.
   shapes = jax.eval_shape(part, jnp.int32(0))
   nothing = _map(lambda x: _zeros(x.dtype, x.shape), shapes)
 
@@ -278,7 +281,9 @@ def _is_float(x: Any) -> bool:
 
 
 def _zeros(dtype: Any, shape: tuple[int, ...]) -> jax.Array:
-  return as_float64(jnp.zeros(shape, np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype))
+  # A scalar that is a constant would be narrowed by JAX before 0.8. This one is computed.
+  zeros = jnp.zeros((1, *shape), np.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype)
+  return as_float64(zeros.reshape(shape))
 
 
 def _plus(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -303,7 +308,7 @@ def _row_sum(x: Any) -> jax.Array:
 
 
 def _row_after_row(x: Any) -> jax.Array:
-  first = as_float64(jax.tree.map(lambda part: jnp.zeros(part.shape[1:], part.dtype), x))
+  first = _zeros(x.dtype, x.shape[1:])
   return lax.scan(lambda total, row: (_plus(total, as_float64(row)), None), first, x)[0]
 
 

@@ -260,7 +260,8 @@ def test_a_mesh_changes_nothing_but_rounding_and_communicates_once():
   collectives = re.findall(
     r" (all-[a-z-]+?|reduce-scatter|collective-[a-z]+)(?:-start)?\(", compiled.as_text()
   )
-  assert collectives == ["all-reduce"]
+  # JAX before 0.8 would reduce in float32.
+  assert collectives == ["all-reduce" if jax.__version_info__ >= (0, 8) else "all-gather"]
   (alone, _), (together, _, _) = run(EVERYTHING), compiled(*arguments)
   np.testing.assert_allclose(flat(together), flat(alone), atol=1e-7)
   assert np.any(flat(alone))
