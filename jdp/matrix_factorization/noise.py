@@ -118,7 +118,9 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
 
   def draw(key, t, kept, like):
     del t
-    return jax.tree.map(lambda z, w: z - _combined(scale, w), _normals(key, like), kept), kept
+    return jax.tree.map(
+      lambda z, w: z - _combined(scale, w), random.normal_like(key, like), kept
+    ), kept
 
   def settle(drawn, row):
     return jax.tree.map(lambda w, x: w - _per_row(loss, w) * w + x[None], drawn, row)
@@ -150,12 +152,12 @@ def _of_tree(strategy: TreeStrategy) -> NoiseSource:
     def parent(carry):
       level, right, replaced = carry
       left = jax.tree.map(lambda x: x[level], estimates)
-      above = _normals(jax.random.fold_in(key, level + 1), like)
+      above = random.normal_like(jax.random.fold_in(key, level + 1), like)
       weight = jnp.asarray(own)[level + 1]
       node = jax.tree.map(lambda z, x, y: weight * z + (1 - weight) * (x + y), above, left, right)
       return level + 1, node, jax.tree.map(jnp.add, replaced, left)
 
-    leaf = _normals(jax.random.fold_in(key, 0), like)
+    leaf = random.normal_like(jax.random.fold_in(key, 0), like)
     none = jax.tree.map(jnp.zeros_like, leaf)
     level, node, replaced = lax.while_loop(ends, parent, (jnp.int32(0), leaf, none))
     row = jax.tree.map(lambda x, y, more: x - y - more, node, replaced, rounding)
@@ -191,7 +193,9 @@ def _stored_rows(diagonals: np.ndarray) -> NoiseSource:
     # Row r is stored in place r modulo `rows`. Places that are not yet filled hold zeros.
     lags = (t - 1 - np.arange(rows)) % max(rows, 1) + 1
     weights, scale = entries(lags, t), 1 / entries(0, t)
-    row = jax.tree.map(lambda z, x: (z - _combined(weights, x)) * scale, _normals(key, like), kept)
+    row = jax.tree.map(
+      lambda z, x: (z - _combined(weights, x)) * scale, random.normal_like(key, like), kept
+    )
     return row, (kept, t)
 
   def settle(drawn, row):
@@ -230,14 +234,6 @@ def _drawn_again(inverse: np.ndarray) -> NoiseSource:
     return jax.tree.unflatten(treedef, rows), kept
 
   return NoiseSource(init, draw, lambda drawn, row: drawn, lambda t: float(inverse[0]))
-
-
-def _normals(key: jax.Array, like: PyTree) -> PyTree:
-  """Independent normal numbers of the shapes of `like`; each leaf has a key of its own."""
-  leaves, treedef = jax.tree.flatten(like)
-  keys = jax.random.split(key, len(leaves))
-  drawn = [random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
-  return jax.tree.unflatten(treedef, drawn)
 
 
 def _zeros(rows: int, record: PyTree) -> PyTree:

@@ -165,17 +165,12 @@ def weighted(contribution: PyTree, weight: jax.Array) -> PyTree:
 
 
 def add_noise(key: jax.Array, total: PyTree, stddev: jax.typing.ArrayLike) -> PyTree:
-  """total + N(0, stddev^2), rounded to float32 once, then dithered.
-
-  Each leaf is noised with a key of its own.
-  """
-  leaves, treedef = jax.tree.flatten(rounded(total))
-  *keys, shift_key = jax.random.split(key, len(leaves) + 1)
-  noise = [
-    jnp.float32(stddev) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
-  ]
+  """total + N(0, stddev^2), rounded to float32 once, then dithered."""
+  noise_key, shift_key = jax.random.split(key)
+  drawn = random.normal_like(noise_key, rounded(total))
+  noise = jax.tree.map(lambda x: jnp.float32(stddev) * x, drawn)
   # Noise first, then the one rounding. To round first would add to the sensitivity.
-  noised = rounded(add(total, jax.tree.unflatten(treedef, noise)))
+  noised = rounded(add(total, noise))
   return dithered(shift_key, noised, FINEST_SHARE * stddev)
 
 

@@ -16,6 +16,7 @@ from jdp.random.draws import (
   laplace,
   log_uniforms,
   normal,
+  normal_like,
   rare_bernoulli,
   realised_probability,
 )
@@ -43,6 +44,7 @@ __all__ = [
   "log_uniforms",
   "marked",
   "normal",
+  "normal_like",
   "rare_bernoulli",
   "realised_probability",
   "restore_key",

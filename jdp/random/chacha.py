@@ -41,7 +41,6 @@ _BITS, _SPLIT, _FOLD_IN, _SEED = range(4)  # the domains
 _TURN = np.array([[(row - column) % 4 for column in range(4)] for row in range(4)])
 # Blocks in a piece of a stream. Their state (256 KiB) stays in the second-level cache of a core.
 PIECE = 2**12
-_FEW = 16  # blocks, of which a copy takes no time
 
 
 def _width(count: int) -> int:
@@ -50,7 +49,7 @@ def _width(count: int) -> int:
   XLA compiles the loop once for each width that a program has. One block keeps a width of its own,
   as XLA makes one function of so small a loop. Many blocks are not padded: that would copy them.
   """
-  return next((width for width in (1, _FEW, 64) if count <= width), count)
+  return next((width for width in (1, 16, 64) if count <= width), count)
 
 
 def _at_a_time() -> int:
@@ -75,8 +74,8 @@ def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   zeros = (keys[:1] ^ tails[:1]) & np.uint32(0)
   start = tuple(rows | zeros for rows in (head, keys[:4], keys[4:], tails))
   # With two rounds in the loop's body, the second writes back into the buffer that the first read.
-  # With one, XLA copies. For few blocks that takes no time, and half as much is compiled.
-  at_a_time = 2 if count > _FEW else 1
+  # With one, XLA copies. For one block that takes no time, and half as much is compiled.
+  at_a_time = 2 if count > 1 else 1
 
   def body(_, rows):
     for _ in range(at_a_time):

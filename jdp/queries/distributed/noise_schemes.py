@@ -207,13 +207,8 @@ def _at_least_one(number: jax.typing.ArrayLike) -> jax.Array:
 
 
 def normal_like(key: jax.Array, like: PyTree, variance: jax.Array) -> PyTree:
-  """N(0, variance) on each coordinate, float32. Each leaf is drawn with a key of its own."""
-  leaves, treedef = jax.tree.flatten(like)
-  keys = jax.random.split(key, len(leaves))
-  drawn = [
-    jnp.sqrt(variance) * random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(treedef, drawn)
+  """N(0, variance) on each coordinate, float32."""
+  return jax.tree.map(lambda x: jnp.sqrt(variance) * x, random.normal_like(key, like))
 
 
 def zeros_like(like: PyTree) -> PyTree:
