@@ -12,6 +12,7 @@ os.environ["XLA_FLAGS"] = (
 )
 
 import jax
+import numpy as np
 import pytest
 
 from jdp import random
@@ -38,6 +39,21 @@ def pytest_unconfigure():
 def key():
   """A fixed key: a stochastic test that passes today passes tomorrow."""
   return jax.random.key(20181204)
+
+
+@pytest.fixture
+def noise_draws(monkeypatch):
+  """Sums' draws of noise during the test: (data of the key, how many arrays it fills)."""
+  draws, normal_like = [], random.normal_like
+
+  def recorded(key, tree):
+    if not isinstance(key, jax.core.Tracer):  # to trace is not to draw
+      data = tuple(np.asarray(jax.random.key_data(key)).tolist())
+      draws.append((data, len(jax.tree.leaves(tree))))
+    return normal_like(key, tree)
+
+  monkeypatch.setattr(random, "normal_like", recorded)
+  return draws
 
 
 @pytest.fixture

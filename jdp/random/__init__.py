@@ -6,7 +6,7 @@ for tests, data order and initial values. All draws take either. The ledger mark
 whose noise comes from another than a secure key.
 """
 
-from jdp.random.binding import bind
+from jdp.random.binding import bind, program
 from jdp.random.chacha import IMPLS, SECURE_IMPLS
 from jdp.random.discrete import discrete_gaussian, discrete_laplace, skellam
 from jdp.random.draws import (
@@ -45,6 +45,7 @@ __all__ = [
   "marked",
   "normal",
   "normal_like",
+  "program",
   "rare_bernoulli",
   "realised_probability",
   "restore_key",

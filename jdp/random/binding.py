@@ -21,6 +21,7 @@ noise with probability at most 2^-127 n^2.
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,8 +48,8 @@ def bind(key: jax.Array, hidden: PyTree) -> jax.Array:
 
   Args:
     key: of any type. Consumed.
-    hidden: arrays, and numbers of Python, which count by their value. Nothing about it can be seen
-      from the result without the key.
+    hidden: arrays, and numbers and texts of Python, which count by their value. Nothing about it
+      can be seen from the result without the key. `program` hides code.
 
   Returns:
     A key of the same type.
@@ -84,6 +85,27 @@ def _bound(key: jax.Array, parts: list[jax.Array]) -> jax.Array:
 
   new = lax.fori_loop(0, _WORDS, fold, new.reshape(data.shape))
   return jax.random.wrap_key_data(new, impl=impl)
+
+
+def program(function: Callable[..., Any], *args: PyTree) -> PyTree:
+  """What tells a function's code from other code, to be hidden by `bind`.
+
+  Args:
+    function: that JAX can trace. Whatever it does counts, also by arrays that it holds.
+    args: what it is called with. Their shapes and types count, and values that are Python's.
+
+  Returns:
+    The text of its program, and the arrays that the program holds.
+
+  >>> key = jax.random.key(0)
+  >>> one, other = (
+  ...   bind(jax.random.clone(key), program(f, jnp.zeros(2))) for f in (jnp.sin, jnp.cos)
+  ... )
+  >>> bool(one == other)
+  False
+  """
+  traced = jax.make_jaxpr(function)(*args)
+  return _ADDRESS.sub("", str(traced)), traced.consts
 
 
 def _is_array(leaf: Any) -> bool:

@@ -80,6 +80,8 @@ EXCLUDED = {
       "jdp.random.laplace",
       "jdp.random.log_uniforms",
       "jdp.random.normal",
+      "jdp.random.normal_like",
+      "jdp.random.program",
       "jdp.transforms.members",
     ],
     _KERNELS,

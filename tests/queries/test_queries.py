@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdp import ledger, random
+from jdp import ledger
 from jdp.events import NO_NUMBER, GaussianSum, NonPrivate, PoissonSampling, Round
 from jdp.queries import average, gaussian_sum, no_privacy
 from tests.helpers import statistical
@@ -169,16 +169,12 @@ def test_a_schedule_that_gives_no_bound_lets_nothing_through(clip):
 
 
 @private_query
-def test_as_many_noise_draws_as_events(query, key, monkeypatch):
-  draws, normal = [], random.normal
-  monkeypatch.setattr(
-    random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments)
-  )
+def test_as_many_noise_draws_as_events(query, key, noise_draws):
   state, events, total = query.init(jnp.zeros(3)), ledger.Ledger(), jnp.zeros(3)
   for round_key in jax.random.split(key, 5):
     _, event, state = query.finalize(round_key, state, total)
     events = events.append(Round(PoissonSampling(0.1), event))
-  assert len(events) == len(draws) == 5
+  assert len(events) == len(noise_draws) == 5
 
 
 @every_query

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdp import accounting, ledger, queries, random
+from jdp import accounting, ledger, queries
 from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
 from tests.helpers import query_cases, statistical
 
@@ -219,28 +219,21 @@ def test_without_noise_in_any_part_epsilon_is_infinite(query, key):
 
 
 @every_case
-def test_as_many_noise_keys_as_leaves_and_none_twice(case, key, monkeypatch):
-  keys, normal = [], random.normal
-  monkeypatch.setattr(
-    random, "normal", lambda key, shape: keys.append(jax.random.key_data(key)) or normal(key, shape)
-  )
+def test_all_leaves_have_noise_and_no_key_comes_twice(case, key, noise_draws):
   state, total = zero_total(case, SHAPES)
   for round_key in jax.random.split(key, 3):
     _, _, state = case.query.finalize(round_key, state, total)
-  assert len(keys) == 3 * (len(query_cases.LEAVES) + len(case.clip_stddevs))
-  assert len({tuple(np.asarray(data).tolist()) for data in keys}) == len(keys)
+  arrays = sum(count for _, count in noise_draws)
+  assert arrays == 3 * (len(query_cases.LEAVES) + len(case.clip_stddevs))
+  assert len({key for key, _ in noise_draws}) == len(noise_draws)
 
 
-def test_as_many_events_as_noise_draws(key, monkeypatch):
+def test_as_many_events_as_noise_draws(key, noise_draws):
   """With one vector in each group, and one more draw for each adaptive query's count."""
   parts = {leaf: query_cases.gaussian([leaf]) for leaf in ("a", "v")} | {
     "w": query_cases.adaptive(["w"])
   }
   case = query_cases.grouped(parts)
-  draws, normal = [], random.normal
-  monkeypatch.setattr(
-    random, "normal", lambda *arguments: draws.append(arguments) or normal(*arguments)
-  )
   state, total = zero_total(case, SHAPES)
   _, event, _ = case.query.finalize(key, state, total)
-  assert count(event) == len(draws) == 4
+  assert count(event) == len(noise_draws) == 4

@@ -107,6 +107,19 @@ def test_combined_normals_are_the_sums_of_the_draws(impl, shape):
     np.testing.assert_array_equal(found, sum(rows[:count], jnp.zeros(shape)))
 
 
+@pytest.mark.parametrize("impl", ["chacha20", "threefry2x32"])
+def test_arrays_of_a_tree_share_no_number(impl):
+  """Small and large ones, empty ones and scalars: all are normal, and none repeats another's."""
+  sizes = {"a": (3000,), "b": (), "c": (2**13, 2), "d": (0, 4), "e": (100, 30), "f": (2**13 + 1,)}
+  like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}
+  found = jdp.random.normal_like(make_key(impl), like)
+  assert {name: x.shape for name, x in found.items()} == sizes
+  every = np.concatenate([np.ravel(x) for x in found.values()])
+  # 30,768 draws of at least 23 bits: 56 pairs are expected to be equal, one array of two is 3,000.
+  assert len(every) - len(np.unique(every)) < 200
+  statistical.assert_normal_stddev(every, 1.0, catches=0.04)
+
+
 def test_radius_and_angle_are_exact_out_to_the_last_bits():
   """Against float64, for words at both ends: radii from 0 to 7.2 and both zeros of the sine."""
   ends = np.concatenate([np.arange(200), 2 ** np.arange(8, 32), 2**32 - 1 - np.arange(200)]).astype(

@@ -264,10 +264,11 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
     users = schedule.users(data_key, state.round)
     coming = arrivals(users, schedule.num_users)
     settings = process.update.settings
-    # A round that is done again with other models or data has other noise.
+    # A round that is done again with other models, data or code has other noise.
     members = jax.tree.map(lambda x: jnp.asarray(x)[users], clients)
     key = jax.random.fold_in(noise_key, state.round)
-    key = random.bind(key, (state.optimizer, members, settings))
+    code = _code(process.update, process.models(state.optimizer), members)
+    key = random.bind(key, (state.optimizer, members, settings, code))
     after = jax.lax.cond(
       state.round < schedule.num_rounds,
       lambda: process.run(key, state.optimizer, coming, clients, settings),
@@ -277,6 +278,13 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
     return ServerState(state.round + 1, process.models(after), after, (), ()), (released,), None
 
   return FederatedAlgorithm(init, round_fn, schedule.num_rounds)
+
+
+def _code(update: ClientUpdate, models: PyTree, members: Examples) -> PyTree:
+  """What tells the code of a client's release from other code."""
+  params, client = (jax.tree.map(lambda x: x[0], tree) for tree in (models, members))
+  noise = jax.eval_shape(lambda: update.draw(jax.random.key(0), params))
+  return random.program(update.release, update.settings, noise, params, client)
 
 
 def scan_updates(

@@ -418,21 +418,33 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
-def test_a_round_with_other_data_has_other_noise(make):
+@pytest.mark.parametrize("what", ["data", "code", "an array that the code holds"])
+def test_a_round_with_other_data_or_code_has_other_noise(make, what):
   """For all its users: without that, their reports in two runs would show what changed."""
-  algorithm = make(NOISY, 2, passes(USERS, 4, rounds_per_pass=2))
-  state = algorithm.init(jnp.zeros((2 if make is draw_and_discard else 1, CLASSES, FEATURES)))
-  step = jax.jit(algorithm.round)
+  params = jnp.zeros((2 if make is draw_and_discard else 1, CLASSES, FEATURES))
+  factors = jnp.full((CLASSES, FEATURES), 0.9999)
 
-  def released(clients):
+  def released(update, clients):
+    algorithm = make(update, 2, passes(USERS, 4, rounds_per_pass=2))
+    step, state = jax.jit(algorithm.round), algorithm.init(params)
     return np.asarray(step(jax.random.key(RUN_KEY), jax.random.key(8), state, clients)[0].params)
 
-  changed = CLIENTS._replace(inputs=jnp.asarray(CLIENTS.inputs).at[:].multiply(1.0001))
-  np.testing.assert_array_equal(released(CLIENTS), released(CLIENTS))
-  updated = released(CLIENTS) != np.asarray(state.params)
+  def by(factor):
+    return laplace_update(lambda p, client: factor * MODEL.gradient(p, client), 2.0, 0.3)
+
+  update, clients, other, changed = by(factors), CLIENTS, by(factors), CLIENTS
+  if what == "data":
+    changed = CLIENTS._replace(inputs=jnp.asarray(CLIENTS.inputs).at[:].multiply(1.0001))
+  elif what == "code":
+    update, other = by(1.0), by(0.9999)
+  else:
+    other = by(factors.at[0, 0].set(1.0))
+  first = released(update, clients)
+  np.testing.assert_array_equal(first, released(update, clients))
+  updated = first != np.asarray(params)
   assert np.mean(updated) > 0.1
   # With the same noise, gradients that differ by so little would move models by less than this.
-  assert np.all(abs(released(changed) - released(CLIENTS))[updated] > 1e-3)
+  assert np.all(abs(released(other, changed) - first)[updated] > 1e-3)
 
 
 @pytest.mark.parametrize(
