@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
-from jdp.accounting.amplification import EPOCHS
+from jdp.accounting.analysis import sampling_analysis
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
@@ -107,7 +107,8 @@ def sampling_table(relation: Relation) -> str:
     for sampler in _SAMPLERS.values():
       sampled = sampler.event(sampler.init())
       # Renyi divergences charge an epoch a whole release.
-      accountant = "pld" if isinstance(sampled, EPOCHS) else "rdp"
+      in_turns = sampling_analysis(sampled).turns(sampled)
+      accountant = "pld" if in_turns and in_turns.of_epochs else "rdp"
       unsampled = _cost(events.PoissonSampling(1.0), event, relation, accountant)
       cells.append(_compared(_cost(sampled, event, relation, accountant), unsampled))
     rows.append((f"`{name}`", *cells))

@@ -5,6 +5,7 @@ guarantees.
 |---|---|
 | from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
+| what accounting knows of a sampling, jdp's own samplings | `analysis`, `samplings/` |
 | events of other packages that cost what known ones do | `charged_as` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | runs with correlated noise | `correlated_runs` |
@@ -18,7 +19,9 @@ guarantees.
 | events of other packages | `dp_events` |
 """
 
+from jdp.accounting import samplings  # noqa: F401  # registers the analyses
 from jdp.accounting.accountant import delta, epsilon, epsilon_interval
+from jdp.accounting.analysis import SamplingAnalysis, Turns, register_sampling
 from jdp.accounting.analytic_gaussian import (
   gaussian_delta,
   gaussian_epsilon,
@@ -59,6 +62,8 @@ __all__ = [
   "PrivacyFilter",
   "PrivacyStatement",
   "QueryAnalysis",
+  "SamplingAnalysis",
+  "Turns",
   "attacker_gain",
   "best_of_runs",
   "best_split",
@@ -86,6 +91,7 @@ __all__ = [
   "privacy_statements",
   "rdp_subsampled_gaussian",
   "register_query",
+  "register_sampling",
   "renyi_filter",
   "selection_epsilon",
   "shuffled_delta",

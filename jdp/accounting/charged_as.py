@@ -47,6 +47,7 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
   ValueError: Expected an event type that was registered from outside, got GaussianSum; make it \
 one by jdp.events.register or register_sampling.
   """
+  from jdp.accounting.analysis import has_sampling_analysis
   from jdp.accounting.dominating_pairs import has_analysis
 
   if event_type not in registered_event_types():
@@ -54,7 +55,7 @@ one by jdp.events.register or register_sampling.
       f"Expected an event type that was registered from outside, got {event_type.__name__}; make "
       "it one by jdp.events.register or register_sampling."
     )
-  if has_analysis(event_type):
+  if has_analysis(event_type) or has_sampling_analysis(event_type):
     raise ValueError(
       f"Expected an event type without an analysis, got {event_type.__name__}; make it a new event."
     )

@@ -14,16 +14,17 @@ This module adds the counts and the epochs. Rounds with correlated noise cost wh
 import dataclasses
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
 from jdp import _validate
-from jdp.accounting.amplification import EPOCHS, amplified_pairs, inclusion, participations
+from jdp.accounting.amplification import amplified_pairs
+from jdp.accounting.analysis import Turns, sampling_analysis
 from jdp.accounting.charged_as import known_entries
-from jdp.accounting.correlated_runs import is_correlated, run_pairs, shared_fields
+from jdp.accounting.correlated_runs import is_correlated, run_pairs
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
   CONCENTRATED,
@@ -34,8 +35,7 @@ from jdp.accounting.pair_families import (
   unbounded,
 )
 from jdp.accounting.renyi.repeated_runs import best_of_runs
-from jdp.accounting.turns import is_capped, most_turns, takes_turns
-from jdp.events import BestOfRuns, Event, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events import BestOfRuns, Event, LocalRelease, NonPrivate, Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
@@ -199,32 +199,23 @@ def compose_rounds(
     ValueError: if a round has no analysis under the relation.
   """
   items: list[tuple[DominatingPair, int]] = []
-  streams: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
-  in_turns: defaultdict[tuple, dict[Round, int]] = defaultdict(dict)
+  in_turns: dict[Hashable, tuple[Turns, dict[Round, int]]] = {}
   correlated: dict[Round, int] = {}
   overflow = 0.0
   for event, count in rounds.items():
-    sampling = event.sampling
     overflow += count * overflow_probability(event)
     if isinstance(event.query, BestOfRuns):
       items.append((_best_of_rounds(event, relation, sample_known), count))
     elif is_correlated(event.query):
       correlated[event] = count
-    elif isinstance(sampling, EPOCHS):
-      # Rounds of one sampler share its epochs.
-      partial = getattr(sampling, "keeps_partial", False)
-      kind = type(sampling), sampling.num_batches, participations(sampling)
-      streams[*kind, partial, sampling.population][event] = count
-    elif takes_turns(sampling):
-      in_turns[shared_fields(sampling)][event] = count
+    elif turns := sampling_analysis(event.sampling).turns(event.sampling):
+      in_turns.setdefault(turns.sampler, (turns, {}))[1][event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
-  for stream in streams.values():
-    items += _of_epochs(stream, relation, sample_known)
-  for stream in in_turns.values():
-    items += _of_turns(stream, relation, sample_known, capped)
+  for turns, stream in in_turns.values():
+    items += _of_turns(turns, stream, relation, sample_known, capped)
   items += run_pairs(correlated, relation, sample_known=sample_known)
   return compose_pairs(items, overflow)
 
@@ -233,8 +224,7 @@ def stands_alone(event: Event) -> TypeGuard[Round]:
   """Whether a round costs the same whatever other rounds there are."""
   return (
     isinstance(event, Round)
-    and not isinstance(event.sampling, EPOCHS)
-    and not takes_turns(event.sampling)
+    and sampling_analysis(event.sampling).turns(event.sampling) is None
     and not isinstance(event.query, BestOfRuns)
     and not is_correlated(event.query)
   )
@@ -257,7 +247,8 @@ def _best_of_rounds(event: Round, relation: Relation, sample_known: bool) -> Dom
   """The pair of a `BestOfRuns`. Overflows are counted by its event."""
   query, sampling = event.query, event.sampling
   assert isinstance(query, BestOfRuns)
-  if not isinstance(sampling, PoissonSampling) or sampling.probability != 1:
+  analysis = sampling_analysis(sampling)
+  if not (analysis.fresh_coins and analysis.takes_all(sampling)):
     raise ValueError(
       f"Expected PoissonSampling of probability 1 for BestOfRuns, got {type(sampling).__name__}; "
       "its rounds say how they were sampled."
@@ -274,60 +265,31 @@ def _best_of_rounds(event: Round, relation: Relation, sample_known: bool) -> Dom
   return best_of(one, query.mean_runs, query.shape)
 
 
-def _of_epochs(
-  stream: Mapping[Round, int], relation: Relation, sample_known: bool
-) -> list[tuple[DominatingPair, int]]:
-  """The pairs of one sampler's rounds: the most severe of them, as many as there were epochs.
-
-  It is enough to bound the run given the permutations (or bins), coupled as
-  `jdp.accounting.amplification` says, for divergences are jointly quasi-convex. Given them, a
-  record takes part in at most one round of an epoch. The run is the composition of those rounds'
-  releases. These are at most E rounds, and may be any. In order of severity, each is dominated by
-  one of the E most severe. E pairs are counted of each family and of each charge (a replacement, a
-  removal). That is above every choice. Where bins are amplified (`jdp.accounting.amplification`),
-  they are not revealed. A pair is then that of an epoch of rounds which are all as severe.
-
-  A record that takes part in k rounds of each epoch is in at most k E rounds, or parts of epochs,
-  of which as many pairs are counted.
-
-  Epochs are counted by the rounds that start one. One more is counted if the first round of all
-  does not (a slice of a run). There are never fewer than the rounds fill.
-  """
-  samplings: list[Any] = [event.sampling for event in stream]
-  first = samplings[0]
-  starts = sum(
-    count
-    for sampling, count in zip(samplings, stream.values(), strict=True)
-    if sampling.starts_epoch
-  )
-  epochs = max(starts + (not first.starts_epoch), -(-sum(stream.values()) // first.num_batches))
-  turns = epochs * participations(first)
-  charged = {
-    event: tuple(map(_ordered, amplified_pairs(event, relation, sample_known=sample_known)))
-    for event in stream
-  }
-  return _dearest(stream, charged, turns)
-
-
 def _of_turns(
-  stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
+  turns: Turns,
+  stream: Mapping[Round, int],
+  relation: Relation,
+  sample_known: bool,
+  capped: bool,
 ) -> list[tuple[DominatingPair, int]]:
-  """The pairs of rounds of one sampling of which a record can be in some only (Statement 2.7)."""
-  sampling: Any = next(iter(stream)).sampling
-  uncapped = is_capped(sampling) and inclusion(sampling) < 1 and not capped
+  """The pairs of rounds of one sampler of which a record can be in some only.
+
+  The most severe pairs count, as many as it has turns, of each family and of each charge (a
+  replacement, a removal). That is above every choice of its rounds.
+  """
   charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
   charged = {}
   for event in stream:
     if (released := (event.query, event.relation)) not in charges:
       pairs = amplified_pairs(event, relation, sample_known=sample_known)
-      if is_capped(sampling) and not uncapped:
+      if turns.by_coins and capped:
         pairs = release_pairs(event.query, relation, event.relation)
-      charges[released] = pairs
+      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
     charged[event] = charges[released]
-  if uncapped:
+  if turns.by_coins and not capped:
     return [(pair, count) for event, count in stream.items() for pair in charged[event]]
-  turns = most_turns((event.sampling, count) for event, count in stream.items())
-  return _dearest(stream, charged, turns, all_if_unordered=True)
+  most = turns.most((event.sampling, count) for event, count in stream.items())
+  return _dearest(stream, charged, most, all_if_unordered=not turns.of_epochs)
 
 
 def _dearest(
@@ -335,7 +297,7 @@ def _dearest(
   charged: Mapping[Round, tuple[DominatingPair, ...]],
   number: int,
   *,
-  all_if_unordered: bool = False,
+  all_if_unordered: bool,
 ) -> list[tuple[DominatingPair, int]]:
   """Of the rounds' pairs, the `number` most severe of each family and of each charge."""
   charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)

@@ -10,37 +10,18 @@ The statements are numbered and proved in `docs/theory/correlated_noise.md`: a r
 Poisson sampling (4.4). A run for which none of them holds is refused.
 """
 
-import dataclasses
-import functools
 import math
-import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jdp.accounting.amplification import check_known
+from jdp.accounting.amplification import check_known, check_stays
+from jdp.accounting.analysis import Pattern, sampling_analysis
 from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse, is_central
 from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
-from jdp.events import (
-  BallsInBins,
-  CorrelatedGaussianSum,
-  CyclicPoissonSampling,
-  EventBase,
-  FixedSizeSampling,
-  GroupedSums,
-  MinSeparationSampling,
-  PoissonSampling,
-  QueryEvent,
-  RandomAllocation,
-  Round,
-  SamplingEvent,
-  ShuffledBatches,
-  TruncatedPoissonSampling,
-)
+from jdp.accounting.turns import shared_fields
+from jdp.events import CorrelatedGaussianSum, GroupedSums, QueryEvent, Round
 from jdp.guarantees import Relation
-
-_OF_ONE_ROUND = {"clip_norm", "index", "position", "starts_epoch"}
-"""Fields of a run's events that differ between its rounds."""
 
 
 def is_correlated(query: QueryEvent) -> bool:
@@ -115,40 +96,27 @@ def _one_run(
   if math.isinf(others) or any(part.noise_multiplier == 0 for part in plan):
     return DominatingPair(NON_PRIVATE, ()), 1
   sampling: Any = rows[0].event.sampling
-  _check_relation(sampling, relation)
+  check_stays(sampling, relation, " with correlated noise")
   if sample_known:
     check_known(sampling, relation)
-  pattern = _PATTERNS[type(sampling)](sampling, max(part.num_rounds for part in plan))
+  analysis = sampling_analysis(sampling)
+  pattern = analysis.pattern(sampling, max(part.num_rounds for part in plan))
+  probability = analysis.run_probability(sampling)
   reached = max(row.number for row in rows) + 1
   moved = 2 if relation is Relation.REPLACE_ONE else 1
   amplified = (
-    isinstance(sampling, CyclicPoissonSampling)
-    and not sample_known
+    not sample_known
     and relation is not Relation.REPLACE_ONE
     and all(part.bands <= pattern.separation for part in plan)
     and all(is_central(row.event.query) for row in rows)
   )
-  if amplified:
+  if probability is not None and amplified:
     columns = (part.largest_column_norm / part.noise_multiplier for part in plan)
     multiplier = gaussian_pair(1.0, math.hypot(others, *columns)).parameters[1]
-    return DominatingPair(GAUSSIAN, (sampling.probability, multiplier)), pattern.within(reached)
+    return DominatingPair(GAUSSIAN, (probability, multiplier)), pattern.within(reached)
   moves = (moved * _sensitivity(part, pattern, reached) / part.noise_multiplier for part in plan)
   others *= math.sqrt(pattern.within(reached))
   return gaussian_pair(1.0, math.hypot(others, *moves)), 1
-
-
-def shared_fields(event: EventBase) -> tuple[Any, ...]:
-  """What the events of all rounds of one run, or their samplings, have in common."""
-  kind: Any = type(event)
-  return kind, *_values_shared(kind)(event)
-
-
-@functools.cache
-def _values_shared(kind: Any) -> Callable[[EventBase], tuple[Any, ...]]:
-  """Reads the fields of a type of event that do not differ between the rounds of a run."""
-  return operator.attrgetter(
-    *(f.name for f in dataclasses.fields(kind) if f.compare and f.name not in _OF_ONE_ROUND)
-  )
 
 
 def _flat(query: QueryEvent) -> Iterator[QueryEvent]:
@@ -200,50 +168,7 @@ def _check_sampling(rows: Sequence[_Row]) -> None:
     )
 
 
-def _check_relation(sampling: SamplingEvent, relation: Relation) -> None:
-  """Refuses add/remove where a record that leaves may move others to other rounds."""
-  together = TruncatedPoissonSampling | FixedSizeSampling | ShuffledBatches
-  drawn_alone = not isinstance(sampling, together)
-  if relation is Relation.ADD_REMOVE and not getattr(sampling, "by_identity", drawn_alone):
-    raise ValueError(
-      f"Expected relation zero_out or replace_one for {type(sampling).__name__} with correlated "
-      "noise, got add_remove: a record that leaves may change the rounds of others; pass one of "
-      "them as relation, or group records by identity (jdp.sampling.groups_by_identity)."
-    )
-
-
-class _Pattern(NamedTuple):
-  """What a sampling promises of a record's rounds.
-
-  Attributes:
-    separation: any two are at least so far apart.
-    most: how many there are at most.
-  """
-
-  separation: int
-  most: int
-
-  def within(self, num_rounds: int) -> int:
-    """How many there are at most in so many successive rounds."""
-    return min(self.most, -(-num_rounds // self.separation))
-
-
-# For each sampling: (sampling, the rounds of the run) -> what it promises.
-_PATTERNS: dict[type, Callable[[Any, int], _Pattern]] = {
-  MinSeparationSampling: lambda sampling, n: _Pattern(
-    sampling.min_separation, sampling.max_participations
-  ),
-  CyclicPoissonSampling: lambda sampling, n: _Pattern(sampling.num_groups, n),
-  PoissonSampling: lambda sampling, n: _Pattern(1, n),
-  TruncatedPoissonSampling: lambda sampling, n: _Pattern(1, n),
-  FixedSizeSampling: lambda sampling, n: _Pattern(1, n),
-  ShuffledBatches: lambda sampling, n: _Pattern(1, n),
-  BallsInBins: lambda sampling, n: _Pattern(1, n),
-  RandomAllocation: lambda sampling, n: _Pattern(1, n),
-}
-
-
-def _sensitivity(plan: CorrelatedGaussianSum, pattern: _Pattern, reached: int) -> float:
+def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) -> float:
   """How far a record moves the first `reached` rows of C G."""
   bounds = []
   if (

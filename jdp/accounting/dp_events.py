@@ -15,7 +15,8 @@ import scipy
 
 from jdp._arguments import checked
 from jdp.accounting import local_releases
-from jdp.accounting.amplification import EPOCHS, amplified_pairs
+from jdp.accounting.amplification import amplified_pairs
+from jdp.accounting.analysis import sampling_analysis
 from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import (
   Composition,
@@ -24,7 +25,6 @@ from jdp.accounting.composition import (
   events_seen,
   stands_alone,
 )
-from jdp.accounting.correlated_runs import is_correlated
 from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.pair_families import (
   ALLOCATED_GAUSSIAN,
@@ -36,12 +36,10 @@ from jdp.accounting.pair_families import (
   NULL_RESPONSE,
   RANDOMIZED_RESPONSE,
   SKELLAM,
-  TRUNCATED_GAUSSIAN,
   DominatingPair,
   concentrated_rho,
 )
 from jdp.accounting.sampled_pairs import POISSON, releases
-from jdp.accounting.turns import takes_turns
 from jdp.events import (
   BestOfRuns,
   ConcentratedRelease,
@@ -123,7 +121,7 @@ def to_dp_event(
   together = {
     e: n
     for e, n in events_of_type(Round, seen).items()
-    if isinstance(e.sampling, EPOCHS) or takes_turns(e.sampling) or is_correlated(e.query)
+    if not (stands_alone(e) or isinstance(e.query, BestOfRuns))
   }
   parts = [
     (_round(event, chosen, known), count)
@@ -189,34 +187,13 @@ def from_dp_event(
 
 def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """The event of a round whose sampling, if any, draws each sample anew."""
-  dp = _dp_accounting()
   if isinstance(event.query, BestOfRuns):
     return _best_of_runs(event, relation, sample_known)
-  # Called for its errors only: it refuses combinations that have no analysis.
   charged = amplified_pairs(event, relation, sample_known=sample_known)
   inner = _together(release_pairs(event.query, relation, event.relation), relation)
-  sampling: Any = event.sampling
-  if charged[0].family is TRUNCATED_GAUSSIAN:
-    return dp.TruncatedSubsampledGaussianDpEvent(
-      sampling.population,
-      sampling.probability,
-      sampling.capacity,
-      inner.noise_multiplier,
-    )
-  if isinstance(sampling, TruncatedPoissonSampling):
-    return inner
   if sample_known or not is_central(event.query):
     return inner
-  if isinstance(sampling, FixedSizeSampling):
-    whole = sampling.sample_size == sampling.population
-    return (
-      inner
-      if whole
-      else dp.SampledWithoutReplacementDpEvent(sampling.population, sampling.sample_size, inner)
-    )
-  return (
-    inner if sampling.probability == 1 else dp.PoissonSampledDpEvent(sampling.probability, inner)
-  )
+  return sampling_analysis(event.sampling).exported(event.sampling, charged, inner)
 
 
 def _best_of_runs(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":

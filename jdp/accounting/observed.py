@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting import local_releases
+from jdp.accounting.analysis import sampling_analysis
 from jdp.accounting.charged_as import known_entries, num_rules
 from jdp.accounting.composition import (
   Composition,
@@ -23,7 +24,6 @@ from jdp.accounting.composition import (
   seen_among,
   stands_alone,
 )
-from jdp.accounting.turns import is_capped
 from jdp.events import Event, LocalRelease, NonPrivate, Round
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
@@ -136,7 +136,8 @@ def observed(
   alone = Composition({}, sum(part.overflow for part in parts), parts)
   composed = compose_rounds(rounds, chosen, sample_known=known, capped=capped)
   composed = compose_both(composed, alone)
-  has_caps = any(is_capped(event.sampling) for event in rounds)
+  turns = (sampling_analysis(event.sampling).turns(event.sampling) for event in rounds)
+  has_caps = any(found is not None and found.by_coins for found in turns)
   if not releases:
     return Observed(composed, chosen, None, None, has_caps)
   guarantee = local_releases.total_guarantee(releases)

@@ -24,6 +24,7 @@ import numpy as np
 from jdp.accounting.pair_families import (
   GAUSSIAN,
   LAPLACE,
+  NON_PRIVATE,
   NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
@@ -34,6 +35,7 @@ from jdp.accounting.pair_families import (
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
+from jdp.guarantees import Relation
 
 KNOWN, POISSON, FIXED_SIZE = "a known sample", "a Poisson sample", "a fixed-size sample"
 
@@ -59,6 +61,35 @@ def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> Domi
   parts = tuple((pair.family, len(pair.parameters)) for pair in released)
   parameters = (parameter for pair in released for parameter in pair.parameters)
   return DominatingPair(_family(how, parts), (q, *parameters))
+
+
+def is_bare(released: Sequence[DominatingPair]) -> bool:
+  """Whether nothing is hidden of a record in the sample."""
+  return any(pair.family is NON_PRIVATE for pair in released)
+
+
+def hidden_pairs(
+  how: str,
+  gaussian: PairFamily,
+  q: float,
+  released: tuple[DominatingPair, ...],
+  relation: Relation,
+) -> tuple[DominatingPair, ...]:
+  """The pairs of a record in a sample that hides who is in it; what it cannot hide, unsampled.
+
+  Args:
+    how: `POISSON` or `FIXED_SIZE`.
+    gaussian: the family of a Gaussian release of such a sample.
+    q: as for `sampled_pair`.
+    released: what a record in the sample is charged.
+    relation: under zero-out a null record may cost more than an absent one, except in a sum.
+  """
+  families = {pair.family for pair in released}
+  if families == {GAUSSIAN}:
+    return (DominatingPair(gaussian, (q, released[0].parameters[1])),)
+  if families <= (SUMS if relation is Relation.ZERO_OUT else HIDDEN):
+    return (sampled_pair(how, q, released),)
+  return released
 
 
 def releases(sample: SampleOf, row: Sequence[float]) -> list[DominatingPair]:

@@ -1,52 +1,64 @@
-"""In how many of a sampling's rounds a record can be (Statement 2.7)."""
+"""In how many of a sampler's rounds a record can be (Statement 2.7)."""
 
+import dataclasses
+import functools
+import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from jdp.events import (
-  CyclicPoissonSampling,
-  MinSeparationSampling,
-  PoissonSampling,
-  SamplingEvent,
-)
+from jdp.events import EventBase
+
+_OF_ONE_ROUND = {
+  *("clip_norm", "index", "position", "starts_epoch"),
+  *(field.name for field in dataclasses.fields(EventBase)),
+}
+"""Fields of a run's events that differ between its rounds."""
 
 
-def is_capped(sampling: Any) -> bool:
-  """Whether records take part by their own coins until a cap."""
-  return isinstance(sampling, PoissonSampling) and sampling.max_participations is not None
+def shared_fields(event: Any) -> tuple[Any, ...]:
+  """What the events of all rounds of one run, or their samplings, have in common."""
+  names = tuple(event.__dataclass_fields__)
+  return type(event).__name__, *_values_shared(names)(event)
 
 
-def takes_turns(sampling: SamplingEvent) -> bool:
-  """Whether a record can be in some rounds of a run only, whatever its coins are."""
-  return isinstance(sampling, MinSeparationSampling | CyclicPoissonSampling) or is_capped(sampling)
+@functools.cache
+def _values_shared(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+  """Reads those of an event's fields that do not differ between the rounds of a run."""
+  return operator.attrgetter(*(name for name in names if name not in _OF_ONE_ROUND))
 
 
-def most_turns(rounds: Iterable[tuple[SamplingEvent, int]]) -> int:
-  """The most of counted rounds, which are sampled alike, that a record can be in.
+def most_apart(rounds: Iterable[tuple[Any, int]], separation: int, most: int) -> int:
+  """The most of counted rounds that a record can be in: `most` of a run, any two so far apart.
 
   Rounds of one position are of as many runs. Rounds without a position are the successive ones of a
   run.
   """
-  at, unnumbered, sampling = Counter[int](), 0, None
+  at, unnumbered = _by_position(rounds)
+  runs = max(at.values(), default=0)
+  of_one = min(most, _apart(sorted(at), separation))
+  return runs * of_one + min(most, -(-unnumbered // separation))
+
+
+def most_of_a_group(rounds: Iterable[tuple[Any, int]], num_groups: int) -> int:
+  """The most of counted rounds that are of one group."""
+  at, unnumbered = _by_position(rounds)
+  of_group: Counter[int] = Counter()
+  for position, count in at.items():
+    of_group[position % num_groups] += count
+  return max(of_group.values(), default=0) + -(-unnumbered // num_groups)
+
+
+def _by_position(rounds: Iterable[tuple[Any, int]]) -> tuple[Counter[int], int]:
+  """How many rounds there are at each position, and how many without one."""
+  at, unnumbered = Counter[int](), 0
   for sampling, count in rounds:
     position = getattr(sampling, "position", None)
     if position is None:
       unnumbered += count
     else:
       at[int(position)] += count
-  if isinstance(sampling, CyclicPoissonSampling):
-    of_group: Counter[int] = Counter()
-    for position, count in at.items():
-      of_group[position % sampling.num_groups] += count
-    return max(of_group.values(), default=0) + -(-unnumbered // sampling.num_groups)
-  assert isinstance(sampling, MinSeparationSampling | PoissonSampling)
-  separation = getattr(sampling, "min_separation", 1)
-  most = sampling.max_participations
-  assert most is not None
-  runs = max(at.values(), default=0)
-  of_one = min(most, _apart(sorted(at), separation))
-  return runs * of_one + min(most, -(-unnumbered // separation))
+  return at, unnumbered
 
 
 def _apart(positions: list[int], separation: int) -> int:

@@ -219,3 +219,38 @@ def test_what_cannot_work_is_refused():
   accounting.charge_as(Third, lambda event: PoissonSampling(0.1))
   with pytest.raises(ValueError, match=r"rule of Third to give an event .* got PoissonSampling"):
     accounting.epsilon(Ledger().append(Round(PoissonSampling(0.5), Third())), 1e-5)
+
+
+def test_a_sampling_with_mathematics_of_its_own():
+  @events.register_sampling
+  class EveryOther(EventBase):
+    """Records with an even name are in every second round, the others in the rest."""
+
+    position: int
+
+  def turns(event):
+    def most(rounds):
+      sides = [0, 0]
+      for other, count in rounds:
+        sides[other.position % 2] += count
+      return max(sides)
+
+    return accounting.Turns("of one run", most)
+
+  run = Ledger().extend(
+    (Round(EveryOther(n), GaussianSum(1.0, 2.0 + n), "zero_out"), 1) for n in range(5)
+  )
+  with pytest.raises(ValueError, match="a sampling that has an analysis, got EveryOther"):
+    accounting.epsilon(run, 1e-5)
+  accounting.register_sampling(EveryOther, accounting.SamplingAnalysis(turns=turns))
+  whole = ((Round(PoissonSampling(1.0), GaussianSum(1.0, 2.0 + n)), 1) for n in range(3))
+  assert accounting.epsilon(run, 1e-5) == accounting.epsilon(Ledger().extend(whole), 1e-5)
+  with pytest.raises(ValueError, match="relation zero_out or replace_one for EveryOther"):
+    accounting.epsilon(run, 1e-5, relation="add_remove")
+  for again in (EveryOther, PoissonSampling):
+    with pytest.raises(ValueError, match="sampling event without an analysis"):
+      accounting.register_sampling(again, accounting.SamplingAnalysis())
+  with pytest.raises(ValueError, match="without an analysis, got EveryOther"):
+    accounting.charge_as(EveryOther, lambda event: PoissonSampling(1.0))
+  with pytest.raises(ValueError, match="type of a sampling's event, got GaussianSum"):
+    accounting.register_sampling(GaussianSum, accounting.SamplingAnalysis())

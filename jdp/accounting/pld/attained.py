@@ -25,9 +25,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from jdp.accounting.amplification import inclusion
+from jdp.accounting.analysis import sampling_analysis
 from jdp.accounting.composition import Composition, compose_rounds
-from jdp.accounting.turns import is_capped
 from jdp.events import (
   DiscreteGaussianSum,
   DistributedGaussianSum,
@@ -67,13 +66,13 @@ def _is_attained(event: Round, sample_known: bool) -> bool:
   kind = type(sampling)
   if kind not in (PoissonSampling, FixedSizeSampling, TruncatedPoissonSampling):
     return False
-  if is_capped(sampling):
+  if sampling_analysis(sampling).turns(sampling):
     return False
   parts = query.parts if type(query) is GroupedSums else (query,)
   kinds = {type(part) for part in parts}
   if kinds == {GaussianSum}:
     return True
-  if kind is not TruncatedPoissonSampling and inclusion(sampling) == 1:
+  if kind is not TruncatedPoissonSampling and sampling_analysis(sampling).takes_all(sampling):
     rounded = any(getattr(part, "rounded", False) for part in parts)
     allowed = {*_SUMS, *_BY_OWNERS, NonPrivate}
     return not rounded and (kinds <= allowed or type(query) is RandomizedResponse)

@@ -1,0 +1,79 @@
+"""Epochs, of which a record is in a fixed number of rounds at most (Statements 2.4 to 2.6).
+
+It is enough to bound the run given the permutations (or bins), for divergences are jointly
+quasi-convex. Given them, a record takes part in at most one round of an epoch (or k). The run is
+the composition of those rounds' releases. These are at most E rounds (or k E), and may be any. In
+order of severity, each is dominated by one of the E most severe. Where bins are amplified they are
+not revealed. A pair is then that of an epoch of rounds which are all as severe.
+
+Epochs are counted by the rounds that start one. One more is counted if the first round of all does
+not (a slice of a run). There are never fewer than the rounds fill.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns, register_sampling
+from jdp.accounting.pair_families import ALLOCATED_GAUSSIAN, GAUSSIAN, DominatingPair
+from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
+from jdp.guarantees import Relation
+
+
+def _turns(event: Any, participations: int = 1, keeps_partial: bool = False) -> Turns:
+  def most(rounds: Iterable[tuple[Any, int]]) -> int:
+    events, counts = zip(*rounds, strict=True)
+    starts = sum(n for of_round, n in zip(events, counts, strict=True) if of_round.starts_epoch)
+    begun = starts + (not events[0].starts_epoch)
+    return max(begun, -(-sum(counts) // event.num_batches)) * participations
+
+  shared = event.num_batches, participations, keeps_partial, event.population
+  return Turns((type(event).__name__, *shared), most, of_epochs=True)
+
+
+def _shuffled_charged(
+  event: ShuffledBatches, relation: Relation, release: Release
+) -> tuple[Relation, ...]:
+  if relation is not Relation.ADD_REMOVE:
+    return (relation,)
+  if event.keeps_partial:
+    return Relation.REPLACE_ONE, Relation.ADD_REMOVE
+  return (Relation.REPLACE_ONE,)
+
+
+def _in_bins(
+  event: Any, released: Pairs, relation: Relation, release: Release, *, participations: int = 1
+) -> Pairs:
+  """The pairs of that part of an epoch in which a record takes part in one release."""
+  if relation is Relation.REPLACE_ONE:
+    return released
+  # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
+  part = float(min(event.num_batches // participations, 2**53))
+  return tuple(
+    DominatingPair(ALLOCATED_GAUSSIAN, (part, pair.parameters[1]))
+    if pair.family is GAUSSIAN
+    else pair
+    for pair in released
+  )
+
+
+register_sampling(
+  ShuffledBatches,
+  SamplingAnalysis(
+    charged=_shuffled_charged,
+    turns=lambda event: _turns(event, keeps_partial=event.keeps_partial),
+  ),
+)
+register_sampling(
+  BallsInBins,
+  SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns),
+)
+register_sampling(
+  RandomAllocation,
+  SamplingAnalysis(
+    amplified=lambda event, released, relation, release: _in_bins(
+      event, released, relation, release, participations=event.participations
+    ),
+    stays=lambda event: True,
+    turns=lambda event: _turns(event, event.participations),
+  ),
+)

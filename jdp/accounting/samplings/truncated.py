@@ -1,0 +1,65 @@
+"""Truncated Poisson samples (Statement 2.2)."""
+
+from typing import Any
+
+from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, register_sampling
+from jdp.accounting.pair_families import GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.sampled_pairs import is_bare
+from jdp.events import TruncatedPoissonSampling
+from jdp.guarantees import Relation
+
+
+def _is_gaussian(released: Pairs) -> bool:
+  return len(released) == 1 and released[0].family is GAUSSIAN
+
+
+def _charged(
+  event: TruncatedPoissonSampling, relation: Relation, release: Release
+) -> tuple[Relation, ...]:
+  released, seen = release.under(relation), release.is_central and release.sample_known
+  hides = release.is_central and _is_gaussian(released)
+  if relation is Relation.ADD_REMOVE and not (hides or seen or is_bare(released)):
+    raise ValueError(
+      f"Expected relation zero_out for TruncatedPoissonSampling with {release.name}, got "
+      "add_remove: of a full sample, a record that leaves makes room for another; pass "
+      "relation='zero_out', or sample by PoissonSampling."
+    )
+  return (relation,)
+
+
+def _amplified(
+  event: TruncatedPoissonSampling, released: Pairs, relation: Relation, release: Release
+) -> Pairs:
+  if relation is Relation.REPLACE_ONE:
+    raise ValueError(
+      "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
+      "pass one of them as relation, or sample by FixedSizeSampling."
+    )
+  if not _is_gaussian(released):
+    return released
+  (replaced,) = release.under(Relation.REPLACE_ONE)
+  whole = event.full_probability, event.share_when_full, replaced.parameters[1]
+  null = float(relation is Relation.ZERO_OUT)
+  multiplier = released[0].parameters[1]
+  return (DominatingPair(TRUNCATED_GAUSSIAN, (event.probability, multiplier, *whole, null)),)
+
+
+def _exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> Any:
+  import dp_accounting
+
+  if charged[0].family is not TRUNCATED_GAUSSIAN:
+    return inner
+  return dp_accounting.TruncatedSubsampledGaussianDpEvent(
+    event.population, event.probability, event.capacity, inner.noise_multiplier
+  )
+
+
+register_sampling(
+  TruncatedPoissonSampling,
+  SamplingAnalysis(
+    inclusion=lambda event: event.inclusion_probability,
+    amplified=_amplified,
+    charged=_charged,
+    exported=_exported,
+  ),
+)
