@@ -4,9 +4,11 @@ jdp plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2
 jdp plan --population 10000 --cohort 200 --rounds 100 1000 --delta 1e-5 --noise-multiplier 0.8 1.1
 jdp epsilon runs/first/ledger.jsonl --delta 1e-5
 jdp audit laplace gaussian_sum
+jdp audit --import=my_package my_mechanism
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import pathlib
@@ -49,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   with ends_with_its_reader():
     options = _parser().parse_args(argv)
     try:
+      _import_all(options.imported)
       return options.run(options)
     except BrokenPipeError:
       raise
@@ -66,6 +69,16 @@ def _parser() -> argparse.ArgumentParser:
   scope.add_argument("--delta", type=float, required=True, help="of the guarantee")
   scope.add_argument("--accountant", choices=("rdp", "pld"), default="rdp", help="default: rdp")
 
+  registered = argparse.ArgumentParser(add_help=False)
+  registered.add_argument(
+    "--import",
+    dest="imported",
+    metavar="MODULE",
+    action="append",
+    default=[],
+    help="a module that registers mechanisms, queries or events of its own; may be repeated",
+  )
+
   plan = commands.add_parser(
     "plan",
     parents=[scope],
@@ -78,21 +91,39 @@ def _parser() -> argparse.ArgumentParser:
   plan.add_argument("--rounds", type=int, nargs="+", help="of the run")
   plan.add_argument("--noise-multiplier", type=float, nargs="+", help="stddev over clip norm")
   plan.add_argument("--epsilon", type=float, nargs="+", help="of the run, at most")
-  plan.set_defaults(run=_plan)
+  plan.set_defaults(run=_plan, imported=[])
 
-  spent = commands.add_parser("epsilon", parents=[scope], help="what a recorded run cost")
+  spent = commands.add_parser(
+    "epsilon", parents=[scope, registered], help="what a recorded run cost"
+  )
   spent.add_argument("ledger", help="a file that a run or Ledger.save wrote")
   spent.add_argument("--relation", help="default: the one that the events declare")
   spent.add_argument("--json", action="store_true", help="prints the statements as JSON")
   spent.add_argument("--plot", metavar="FILE", help="draws the trade-off curves, as PNG or PDF")
   spent.set_defaults(run=_epsilon)
 
-  audits = commands.add_parser("audit", help="whether stated epsilons hold, by measurement")
+  audits = commands.add_parser(
+    "audit", parents=[registered], help="whether stated epsilons hold, by measurement"
+  )
   audits.add_argument("names", nargs="*", help="registered mechanisms and queries; default: all")
   audits.add_argument("--samples", type=int, default=100_000, help="default: 100,000")
   audits.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
   audits.set_defaults(run=_audit)
   return parser
+
+
+def _import_all(modules: Iterable[str]) -> None:
+  """Imports modules for what they register, from the working directory too."""
+  for module in modules:
+    if "" not in sys.path:
+      sys.path.insert(0, "")
+    try:
+      importlib.import_module(module)
+    except ModuleNotFoundError as error:
+      raise ValueError(
+        f"Expected --import to name a module, got {module!r}: {error}; start jdp in the folder "
+        "that holds it, or install it."
+      ) from None
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -85,12 +85,35 @@ def test_a_ledgers_statements_are_json_too_and_a_picture(capsys, tmp_path):
     (PLAN.replace("10000", "100") + "--rounds 10 --epsilon 1", "--cohort from 1 to 100"),
     ("epsilon missing.jsonl --delta 1e-5", "no such file"),
     ("audit nothing", "Expected registered names"),
+    ("audit --import=no_such_package laplace", "Expected --import to name a module"),
     (PLAN + "--noise-multiplier 0.1 0.2 --epsilon 1", "Expected a target_epsilon that one round"),
   ],
 )
 def test_what_cannot_be_answered_is_a_sentence(capsys, command, message):
   assert main(command.split()) == 2
   assert message in capsys.readouterr().err
+
+
+def test_a_strangers_registrations_are_imported(capsys, monkeypatch, tmp_path, undone):
+  (tmp_path / "my_package.py").write_text(
+    "from jdp import accounting, events, mechanisms\n"
+    "@events.register\n"
+    "class MySum(events.EventBase):\n"
+    "  noise: float\n"
+    "accounting.charge_as(MySum, lambda event: events.GaussianSum(1.0, event.noise))\n"
+    "mechanisms.registry.register('mine', lambda setting: mechanisms.laplace(setting.epsilon, 2.0))"
+  )
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path])
+  monkeypatch.delitem(sys.modules, "my_package", raising=False)
+  assert main(["audit", "mine"]) == 2
+  assert main(["audit", "mine", "--import=my_package", "--samples", "2000"]) == 0
+  assert "mine, per value" in capsys.readouterr().out
+  event = events.EVENT_TYPES["MySum"](2.0)
+  run = ledger.Ledger().append(events.Round(events.PoissonSampling(0.1), event))
+  run.save("ledger.jsonl")
+  assert main(["epsilon", "ledger.jsonl", "--delta", "1e-5", "--import=my_package"]) == 0
+  assert "-DP per user" in capsys.readouterr().out
 
 
 @pytest.mark.slow
