@@ -88,7 +88,7 @@ def undone(monkeypatch):
   """Registries of mechanisms, queries, events and analyses, as they were after the test."""
   # Imported here, as few tests need them.
   from jdp import events
-  from jdp.accounting import analysis, charged_as, dominating_pairs
+  from jdp.accounting import registration
   from jdp.mechanisms import registry as mechanisms
   from jdp.queries import registry as queries
 
@@ -96,9 +96,9 @@ def undone(monkeypatch):
   monkeypatch.setattr(queries, "_QUERIES", queries.registered())
   monkeypatch.setattr(events.queries, "_REGISTERED", [])
   monkeypatch.setattr(events.queries, "_REGISTERED_SAMPLINGS", [])
-  monkeypatch.setattr(charged_as, "_RULES", {})
-  monkeypatch.setattr(dominating_pairs, "_ANALYSES", dict(dominating_pairs._ANALYSES))
-  monkeypatch.setattr(analysis, "_SAMPLINGS", dict(analysis._SAMPLINGS))
+  monkeypatch.setattr(registration, "_RULES", {})
+  monkeypatch.setattr(registration, "_QUERIES", dict(registration._QUERIES))
+  monkeypatch.setattr(registration, "_SAMPLINGS", dict(registration._SAMPLINGS))
   known = set(events.EVENT_TYPES)
   yield
   for name in set(events.EVENT_TYPES) - known:

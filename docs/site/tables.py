@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
-from jdp.accounting.analysis import sampling_analysis
+from jdp.accounting import sampling_analysis
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger

@@ -4,11 +4,10 @@ guarantees.
 | subject | module |
 |---|---|
 | from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
+| what accounting knows of an event, and where it is registered | `analysis`, `registration` |
+| jdp's own events, with what they cost and what sampling does | `queries/`, `samplings/` |
 | the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
-| what accounting knows of a sampling, jdp's own samplings | `analysis`, `samplings/` |
-| events of other packages that cost what known ones do | `charged_as` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
-| runs with correlated noise | `correlated_runs` |
 | composition of rounds, of a unit's local releases | `composition`, `local_releases` |
 | from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/` |
 | one Gaussian release, exactly | `analytic_gaussian` |
@@ -19,9 +18,9 @@ guarantees.
 | events of other packages | `dp_events` |
 """
 
-from jdp.accounting import samplings  # noqa: F401  # registers the analyses
+from jdp.accounting import queries, samplings  # noqa: F401  # they register their analyses
 from jdp.accounting.accountant import delta, epsilon, epsilon_interval
-from jdp.accounting.analysis import SamplingAnalysis, Turns, register_sampling
+from jdp.accounting.analysis import Attained, Pattern, QueryAnalysis, SamplingAnalysis, Turns
 from jdp.accounting.analytic_gaussian import (
   gaussian_delta,
   gaussian_epsilon,
@@ -35,12 +34,18 @@ from jdp.accounting.calibration import (
   calibrate_rounds,
   calibrate_sampling_probability,
 )
-from jdp.accounting.charged_as import charge_as
-from jdp.accounting.dominating_pairs import QueryAnalysis, noise_multiplier, register_query
+from jdp.accounting.dominating_pairs import noise_multiplier
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
+from jdp.accounting.registration import (
+  charge_as,
+  query_analysis,
+  register_query,
+  register_sampling,
+  sampling_analysis,
+)
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
 from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
 from jdp.accounting.statements.budgets import would_exceed
@@ -59,6 +64,8 @@ from jdp.accounting.statements.unbounded import why_unbounded
 __all__ = [
   "FALSE_POSITIVE_RATES",
   "AttackerGain",
+  "Attained",
+  "Pattern",
   "PrivacyFilter",
   "PrivacyStatement",
   "QueryAnalysis",
@@ -89,10 +96,12 @@ __all__ = [
   "noise_multiplier",
   "odometer",
   "privacy_statements",
+  "query_analysis",
   "rdp_subsampled_gaussian",
   "register_query",
   "register_sampling",
   "renyi_filter",
+  "sampling_analysis",
   "selection_epsilon",
   "shuffled_delta",
   "shuffled_epsilon",

@@ -21,11 +21,12 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 
 from functools import partial
 
-from jdp.accounting.analysis import Release, SamplingAnalysis, sampling_analysis
+from jdp.accounting.analysis import Release, SamplingAnalysis
 from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.pair_families import NON_PRIVATE, DominatingPair
+from jdp.accounting.registration import protects, sampling_analysis
 from jdp.accounting.sampled_pairs import KNOWN, is_bare, sampled_pair
-from jdp.events import NonPrivate, Round, SamplingEvent
+from jdp.events import Round, SamplingEvent
 from jdp.guarantees import Relation
 
 
@@ -45,7 +46,7 @@ def amplified_pairs(
       names combinations that have one.
   """
   sampling, analysis = event.sampling, sampling_analysis(event.sampling)
-  if isinstance(event.query, NonPrivate):
+  if not protects(event.query):
     # Infinite under every relation, so the sampling's own analysis is not asked.
     return (DominatingPair(NON_PRIVATE, ()),)
   if sample_known:

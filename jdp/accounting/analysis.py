@@ -1,19 +1,67 @@
-"""What accounting knows of a sampling's event, and the registry of that.
+"""What accounting knows of the event of a query, or of a sampling: all of it in one value.
 
-An analysis is a value of functions that take the event first. All that is stated of a ledger is
-found by it, so that nothing else asks what type an event has. jdp's own events are registered by
-the same call as a stranger's, in `jdp.accounting.samplings`.
+An analysis is a value of functions that take the event first. Whatever is stated of a ledger is
+found by the analyses of its events (`jdp.accounting.registration`), so that nothing asks what type
+an event has.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from enum import IntEnum
 from typing import Any, NamedTuple
 
-from jdp._arguments import checked
 from jdp.accounting.pair_families import DominatingPair
-from jdp.events import SamplingEvent, sampling_event_types
+from jdp.events import Round
 from jdp.guarantees import Relation
 
 Pairs = tuple[DominatingPair, ...]
+
+
+class Attained(IntEnum):
+  """Of which samples data sets attain the pair of a release; each includes those before it."""
+
+  NEVER = 0
+  UNSAMPLED = 1  # of all records
+  SEEN = 2  # of samples that the observer sees
+  POISSON = 3  # of Poisson samples
+  ALWAYS = 4  # of samples of a fixed size, and truncated ones
+
+
+class QueryAnalysis(NamedTuple):
+  """What accounting knows of a query's event.
+
+  With the defaults alone no sampling amplifies the release, and no lower bound counts it.
+
+  Attributes:
+    pair: (event, relation asked for, relation that its round declares) -> the `DominatingPair` of
+      one release that the record takes part in. Its family is one of
+      `jdp.accounting.pair_families`. It raises ValueError for relations under which it is not
+      proved.
+    is_central: whether the noise is the same whoever takes part, and a null record (of weight 0)
+      contributes what an absent one does. Only then does a sample hide who is in it.
+    adds_up: whether k records move a release at most k times as far as one.
+    attained: event -> of which samples data sets attain the pair.
+    worst: event -> the event whose pair they attain, if it is not this one's.
+    protects: whether it hides anything. If not, it costs the same under every relation.
+    parts: event -> the events of several releases of one sample, with independent noise, which it
+      is. All else is then known from them.
+    composed: (counted rounds, relation, whether the sample is known) -> the counted pairs of rounds
+      that are charged together, and not one by one.
+    exported: (round, relation, whether the sample is known) -> the event of dp_accounting, of one
+      that `composed` is for.
+  """
+
+  pair: Callable[[Any, Relation, Relation], DominatingPair] | None = None
+  is_central: bool = False
+  adds_up: bool = False
+  attained: Callable[[Any], Attained] = lambda event: Attained.NEVER
+  worst: Callable[[Any], Any] | None = None
+  protects: bool = True
+  parts: Callable[[Any], tuple[Any, ...]] | None = None
+  composed: "Composed | None" = None
+  exported: Callable[[Round, Relation, bool], Any] | None = None
+
+
+Composed = Callable[[Mapping[Round, int], Relation, bool], list[tuple[DominatingPair, int]]]
 
 
 class Release(NamedTuple):
@@ -98,6 +146,8 @@ class SamplingAnalysis(NamedTuple):
       one probability.
     run_probability: event -> the probability of such a coin in the rounds of `pattern`, by which a
       run with correlated noise is amplified; None: it is not.
+    attained: (event, whether the sample is known) -> which releases' pairs data sets attain in it;
+      None: of none is that known.
     exported: (event, charged, inner) -> the event of dp_accounting, where `inner` is that of a
       release of all records, and `charged` the pairs of this one. It is asked as `amplified` is.
   """
@@ -110,66 +160,9 @@ class SamplingAnalysis(NamedTuple):
   pattern: Callable[[Any, int], Pattern] = lambda event, num_rounds: Pattern(1, num_rounds)
   fresh_coins: bool = False
   run_probability: Callable[[Any], float | None] = lambda event: None
+  attained: Callable[[Any, bool], Attained | None] = lambda event, sample_known: None
   exported: Callable[[Any, Pairs, Any], Any] = lambda event, charged, inner: inner
 
   def takes_all(self, event: Any) -> bool:
     """Whether every record is in the round's sample."""
     return self.inclusion is not None and self.inclusion(event) == 1
-
-
-_SAMPLINGS: dict[type, SamplingAnalysis] = {}
-
-
-@checked
-def register_sampling(event_type: type, analysis: SamplingAnalysis) -> None:
-  """Makes ledgers that hold a sampling's event accountable, by mathematics of its own.
-
-  This is the public call for code outside the package. Where the event amplifies what a known one
-  does, `jdp.accounting.charge_as` says so in a line.
-
-  Args:
-    event_type: of a sampling's event. It was made by `jdp.events.register_sampling`.
-    analysis: what the sampling does to a release.
-
-  Raises:
-    ValueError: if the type is no sampling event, or has an analysis or a rule.
-
-  >>> from jdp.events import PoissonSampling
-  >>> register_sampling(PoissonSampling, SamplingAnalysis())
-  Traceback (most recent call last):
-  ...
-  ValueError: Expected a sampling event without an analysis, got PoissonSampling; make it a new \
-event.
-  """
-  from jdp.accounting.charged_as import has_rule
-
-  if event_type not in sampling_event_types():
-    raise ValueError(
-      f"Expected the type of a sampling's event, got {event_type.__name__}; make it one by "
-      "jdp.events.register_sampling."
-    )
-  if event_type in _SAMPLINGS or has_rule(event_type):
-    raise ValueError(
-      f"Expected a sampling event without an analysis, got {event_type.__name__}; make it a new "
-      "event."
-    )
-  _SAMPLINGS[event_type] = analysis
-
-
-def has_sampling_analysis(event_type: type) -> bool:
-  """Whether samplings' events of this type have an analysis of their own."""
-  return event_type in _SAMPLINGS
-
-
-def sampling_analysis(sampling: SamplingEvent) -> SamplingAnalysis:
-  """The analysis of a sampling's event.
-
-  Raises:
-    ValueError: if it has none.
-  """
-  if (found := _SAMPLINGS.get(type(sampling))) is None:
-    raise ValueError(
-      f"Expected a sampling that has an analysis, got {type(sampling).__name__}; record the round "
-      "as a PoissonSampling of probability 1, which amplifies nothing."
-    )
-  return found

@@ -22,9 +22,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import Turns, sampling_analysis
-from jdp.accounting.charged_as import known_entries
-from jdp.accounting.correlated_runs import is_correlated, run_pairs
+from jdp.accounting.analysis import Composed, Turns
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.pair_families import (
   CONCENTRATED,
@@ -32,10 +30,9 @@ from jdp.accounting.pair_families import (
   DominatingPair,
   PairFamily,
   concentrated_rho,
-  unbounded,
 )
-from jdp.accounting.renyi.repeated_runs import best_of_runs
-from jdp.events import BestOfRuns, Event, LocalRelease, NonPrivate, Round
+from jdp.accounting.registration import composed_by, known_entries, protects, sampling_analysis
+from jdp.events import Event, LocalRelease, Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
@@ -200,14 +197,12 @@ def compose_rounds(
   """
   items: list[tuple[DominatingPair, int]] = []
   in_turns: dict[Hashable, tuple[Turns, dict[Round, int]]] = {}
-  correlated: dict[Round, int] = {}
+  together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
   overflow = 0.0
   for event, count in rounds.items():
     overflow += count * overflow_probability(event)
-    if isinstance(event.query, BestOfRuns):
-      items.append((_best_of_rounds(event, relation, sample_known), count))
-    elif is_correlated(event.query):
-      correlated[event] = count
+    if composed := composed_by(event.query):
+      together[composed][event] = count
     elif turns := sampling_analysis(event.sampling).turns(event.sampling):
       in_turns.setdefault(turns.sampler, (turns, {}))[1][event] = count
     else:
@@ -216,7 +211,8 @@ def compose_rounds(
       )
   for turns, stream in in_turns.values():
     items += _of_turns(turns, stream, relation, sample_known, capped)
-  items += run_pairs(correlated, relation, sample_known=sample_known)
+  for composed, several in together.items():
+    items += composed(several, relation, sample_known)
   return compose_pairs(items, overflow)
 
 
@@ -225,44 +221,8 @@ def stands_alone(event: Event) -> TypeGuard[Round]:
   return (
     isinstance(event, Round)
     and sampling_analysis(event.sampling).turns(event.sampling) is None
-    and not isinstance(event.query, BestOfRuns)
-    and not is_correlated(event.query)
+    and composed_by(event.query) is None
   )
-
-
-def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
-  """The pair of the best of a random number of runs, each of which costs a composition.
-
-  It is known by its divergences alone. What samples of the runs overflow is no part of it.
-  """
-  curve = best_of_runs(one.rdp, one.max_loss(), mean_runs, shape)
-
-  def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
-
-  return DominatingPair(PairFamily("the best of some runs", rdp, unbounded, None), ())
-
-
-def _best_of_rounds(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
-  """The pair of a `BestOfRuns`. Overflows are counted by its event."""
-  query, sampling = event.query, event.sampling
-  assert isinstance(query, BestOfRuns)
-  analysis = sampling_analysis(sampling)
-  if not (analysis.fresh_coins and analysis.takes_all(sampling)):
-    raise ValueError(
-      f"Expected PoissonSampling of probability 1 for BestOfRuns, got {type(sampling).__name__}; "
-      "its rounds say how they were sampled."
-    )
-  rounds: Counter[Round] = Counter()
-  for inner, count in zip(query.rounds, query.counts, strict=True):
-    if (inner.unit, inner.observer) != (event.unit, event.observer):  # type: ignore[attr-defined]
-      raise ValueError(
-        "Expected rounds of the unit and observer of their BestOfRuns, got others; make the event "
-        "by jdp.accounting.best_of_runs."
-      )
-    rounds[inner] += count  # type: ignore[index]
-  one = compose_rounds(rounds, relation, sample_known=sample_known)
-  return best_of(one, query.mean_runs, query.shape)
 
 
 def _of_turns(
@@ -385,7 +345,7 @@ def seen_among(
       f"Expected events that protect one unit, got {_names(units)}; keep a ledger for each."
     )
   # NonPrivate rounds declare a relation as well, but cost the same under each.
-  protected = [event for event in seen if not isinstance(getattr(event, "query", None), NonPrivate)]
+  protected = [event for event in seen if not isinstance(event, Round) or protects(event.query)]
   named = _choose("relation", Relation, relation, {event.relation for event in protected or seen})
   known = chosen == Observer.SERVER or any(isinstance(event, LocalRelease) for event in seen)
   return Seen(seen, Relation(named), known)

@@ -16,8 +16,6 @@ import scipy
 from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import sampling_analysis
-from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import (
   Composition,
   compose_rounds,
@@ -39,6 +37,7 @@ from jdp.accounting.pair_families import (
   DominatingPair,
   concentrated_rho,
 )
+from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
 from jdp.accounting.sampled_pairs import POISSON, releases
 from jdp.events import (
   BestOfRuns,
@@ -113,7 +112,7 @@ def to_dp_event(
   >>> to_dp_event(run).event.events[0].count
   1000
   """
-  dp = _dp_accounting()
+  dp = dp_accounting_or_refuse()
   if not ledger.entries:
     return Export(dp.ComposedDpEvent([]), 0.0)
   seen, chosen, known = events_seen(ledger, relation, observer)
@@ -121,10 +120,10 @@ def to_dp_event(
   together = {
     e: n
     for e, n in events_of_type(Round, seen).items()
-    if not (stands_alone(e) or isinstance(e.query, BestOfRuns))
+    if not (stands_alone(e) or query_analysis(e.query).exported)
   }
   parts = [
-    (_round(event, chosen, known), count)
+    (round_event(event, chosen, known), count)
     for event, count in known_entries(ledger.entries)
     if event in seen and isinstance(event, Round) and event not in together
   ]
@@ -177,7 +176,7 @@ def from_dp_event(
   >>> from_dp_event(event, relation="zero_out").entries[0][1]
   10
   """
-  _dp_accounting()
+  dp_accounting_or_refuse()
   named, scope = Relation(relation), (Unit(unit), Observer(observer))
   return Ledger().extend(
     (Round(sampling, query, named, *scope), count)
@@ -185,32 +184,15 @@ def from_dp_event(
   )
 
 
-def _round(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
+def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """The event of a round whose sampling, if any, draws each sample anew."""
-  if isinstance(event.query, BestOfRuns):
-    return _best_of_runs(event, relation, sample_known)
+  if exported := query_analysis(event.query).exported:
+    return exported(event, relation, sample_known)
   charged = amplified_pairs(event, relation, sample_known=sample_known)
   inner = _together(release_pairs(event.query, relation, event.relation), relation)
   if sample_known or not is_central(event.query):
     return inner
   return sampling_analysis(event.sampling).exported(event.sampling, charged, inner)
-
-
-def _best_of_runs(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
-  """The event of the best of some runs, whose rounds have events of their own."""
-  compose_rounds({event: 1}, relation, sample_known=sample_known)  # for its errors
-  query: Any = event.query
-  if not all(map(stands_alone, query.rounds)):
-    raise ValueError(
-      "Expected runs whose rounds are charged one by one, got epochs, turns or correlated noise; "
-      "leave that event out."
-    )
-  dp = _dp_accounting()
-  run = [
-    dp.SelfComposedDpEvent(_round(inner, relation, sample_known), count)
-    for inner, count in zip(query.rounds, query.counts, strict=True)
-  ]
-  return dp.dp_event.RepeatAndSelectDpEvent(dp.ComposedDpEvent(run), query.mean_runs, query.shape)
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
@@ -227,7 +209,7 @@ def _sampled(pair: DominatingPair, relation: Relation) -> "DpEvent":
 
   There is none of a sample that is seen: that is exported as if the record took part for certain.
   """
-  (family, parameters), dp = pair, _dp_accounting()
+  (family, parameters), dp = pair, dp_accounting_or_refuse()
   if family.sample is not None:
     inner = _together(releases(family.sample, parameters), relation)
     sampled = family.sample.how == POISSON
@@ -239,12 +221,12 @@ def _sampled(pair: DominatingPair, relation: Relation) -> "DpEvent":
 def _together(pairs: Sequence[DominatingPair], relation: Relation) -> "DpEvent":
   """The event of what one sample released."""
   events = [_release(pair, relation) for pair in pairs]
-  return events[0] if len(events) == 1 else _dp_accounting().ComposedDpEvent(events)
+  return events[0] if len(events) == 1 else dp_accounting_or_refuse().ComposedDpEvent(events)
 
 
 def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
   """The event of a release that the record takes part in for certain."""
-  dp = _dp_accounting()
+  dp = dp_accounting_or_refuse()
   parameters = tuple(map(float, pair.parameters))
   if pair.family is NON_PRIVATE or math.inf in parameters:
     return dp.NonPrivateDpEvent()
@@ -283,7 +265,7 @@ def _rounds(
   event: Any, count: int, relation: Relation, scope: tuple[Unit, Observer]
 ) -> Iterator[tuple[tuple[Any, Any], int]]:
   """((sampling, query), count) of each round of an event that happened `count` times."""
-  dp = _dp_accounting()
+  dp = dp_accounting_or_refuse()
   if isinstance(event, dp.ComposedDpEvent):
     for part in event.events:
       yield from _rounds(part, count, relation, scope)
@@ -310,7 +292,7 @@ def _rounds(
 
 def _query(event: Any, relation: Relation) -> QueryEvent:
   """The query of an event that one sample goes through."""
-  dp = _dp_accounting()
+  dp = dp_accounting_or_refuse()
   clip_norm = 0.5 if relation is Relation.REPLACE_ONE else 1.0
   if isinstance(event, dp.GaussianDpEvent):
     return GaussianSum(clip_norm, event.noise_multiplier)
@@ -341,7 +323,7 @@ def _query(event: Any, relation: Relation) -> QueryEvent:
   )
 
 
-def _dp_accounting() -> Any:
+def dp_accounting_or_refuse() -> Any:
   """The package, or an error that says how to install it."""
   try:
     import dp_accounting  # Here, as it takes a second to import.

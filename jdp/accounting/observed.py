@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting import local_releases
-from jdp.accounting.analysis import sampling_analysis
-from jdp.accounting.charged_as import known_entries, num_rules
 from jdp.accounting.composition import (
   Composition,
   compose_both,
@@ -24,7 +22,8 @@ from jdp.accounting.composition import (
   seen_among,
   stands_alone,
 )
-from jdp.events import Event, LocalRelease, NonPrivate, Round
+from jdp.accounting.registration import known_entries, num_rules, protects, sampling_analysis
+from jdp.events import Event, LocalRelease, Round
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.ledger.value import Block
@@ -103,7 +102,7 @@ def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | S
   """The entries of a block, with a stretch for those of each scope that stand alone."""
   alone: defaultdict[tuple[Relation, Unit, Observer], list[tuple[Round, int]]] = defaultdict(list)
   for event, count in known_entries(entries):
-    if stands_alone(event) and not isinstance(event.query, NonPrivate) and count <= _MOST_ALONE:
+    if stands_alone(event) and protects(event.query) and count <= _MOST_ALONE:
       alone[event.relation, event.unit, event.observer].append((event, count))
     else:
       yield event, count

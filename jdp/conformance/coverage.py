@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from jdp.accounting.dominating_pairs import has_analysis
+from jdp.accounting.registration import has_analysis
 from jdp.conformance.queries import event_of
 from jdp.events import GroupedSums, QueryEvent, query_event_types
 from jdp.mechanisms import LocalMechanism

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.accounting import analysis, composition, dominating_pairs, pair_families
+from jdp.accounting import composition, dominating_pairs, pair_families, registration
 from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.renyi import fixed_size_gaussian, poisson_gaussian
 from jdp.events import (
@@ -450,7 +450,7 @@ def test_sensitivity_of_the_weighted_average(w_min):
 
 def test_a_new_event_without_an_analysis_is_refused_by_name(monkeypatch):
   ledger = Ledger().append(Round(PoissonSampling(0.1), GAUSSIAN))
-  monkeypatch.delitem(analysis._SAMPLINGS, PoissonSampling)
+  monkeypatch.delitem(registration._SAMPLINGS, PoissonSampling)
   with pytest.raises(
     ValueError, match="Expected a sampling that has an analysis, got PoissonSampling"
   ):
@@ -499,9 +499,7 @@ def test_free_releases_cost_nothing():
   assert accounting.epsilon(without_zcdp, 1e-9, accountant="pld") == 0.0
 
 
-CENTRAL_TYPES = [
-  kind for kind, analysis in dominating_pairs._ANALYSES.items() if analysis.is_central
-]
+CENTRAL_TYPES = [kind for kind, analysis in registration._QUERIES.items() if analysis.is_central]
 
 
 @pytest.mark.parametrize("central", CENTRAL_TYPES, ids=lambda kind: kind.__name__)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from jdp import accounting, conformance, events, queries
-from jdp.accounting import dominating_pairs
+from jdp.accounting import dominating_pairs, registration
 from jdp.accounting.pair_families import GAUSSIAN, DominatingPair
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Relation
@@ -229,7 +229,7 @@ def test_refusals(undone):
     accounting.register_query(
       PoissonSampling, accounting.QueryAnalysis(lambda *_: DominatingPair(GAUSSIAN, (1.0, 1.0)))
     )
-  dominating_pairs._ANALYSES.pop(GaussianSum)
+  registration._QUERIES.pop(GaussianSum)
   with pytest.raises(
     ValueError, match="Expected an event that is accounted for under some relation"
   ):

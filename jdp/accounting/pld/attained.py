@@ -25,27 +25,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from jdp.accounting.analysis import sampling_analysis
+from jdp.accounting.analysis import Attained
 from jdp.accounting.composition import Composition, compose_rounds
-from jdp.events import (
-  DiscreteGaussianSum,
-  DistributedGaussianSum,
-  FixedSizeSampling,
-  GaussianSum,
-  GroupedSums,
-  LaplaceSum,
-  NonPrivate,
-  PoissonSampling,
-  QueryEvent,
-  RandomizedResponse,
-  Round,
-  SkellamSum,
-  TruncatedPoissonSampling,
-)
+from jdp.accounting.registration import parts_of, query_analysis, sampling_analysis
+from jdp.events import QueryEvent, Round
 from jdp.guarantees import Relation
-
-_SUMS = (GaussianSum, LaplaceSum)
-_BY_OWNERS = (DistributedGaussianSum, DiscreteGaussianSum, SkellamSum)
 
 
 def attained_losses(
@@ -56,34 +40,21 @@ def attained_losses(
   """
   kept: Counter[Round] = Counter()
   for event, count in rounds.items():
-    if _is_attained(event, sample_known):
-      kept[_with_null(event)] += count
+    needed = sampling_analysis(event.sampling).attained(event.sampling, sample_known)
+    if needed is not None and _attained(event.query) >= needed:
+      kept[_worst(event)] += count
   return compose_rounds(kept, relation, sample_known=sample_known)
 
 
-def _is_attained(event: Round, sample_known: bool) -> bool:
-  query, sampling = event.query, event.sampling
-  kind = type(sampling)
-  if kind not in (PoissonSampling, FixedSizeSampling, TruncatedPoissonSampling):
-    return False
-  if sampling_analysis(sampling).turns(sampling):
-    return False
-  parts = query.parts if type(query) is GroupedSums else (query,)
-  kinds = {type(part) for part in parts}
-  if kinds == {GaussianSum}:
-    return True
-  if kind is not TruncatedPoissonSampling and sampling_analysis(sampling).takes_all(sampling):
-    rounded = any(getattr(part, "rounded", False) for part in parts)
-    allowed = {*_SUMS, *_BY_OWNERS, NonPrivate}
-    return not rounded and (kinds <= allowed or type(query) is RandomizedResponse)
-  if sample_known:
-    return kinds <= {*_SUMS} or type(query) is RandomizedResponse
-  return kind is PoissonSampling and kinds <= {*_SUMS}
+def _attained(query: QueryEvent) -> Attained:
+  """Of which samples data sets attain a query's pair: all its parts' together."""
+  parts = [*parts_of(query)]
+  if query_analysis(query).parts and any(analysis.worst for _, analysis in parts):
+    return Attained.NEVER
+  return min(analysis.attained(part) for part, analysis in parts)
 
 
-def _with_null(event: Round) -> Round:
+def _worst(event: Round) -> Round:
   """The round as if the least was released of null records."""
-  query: QueryEvent = event.query
-  if type(query) is not RandomizedResponse:
-    return event
-  return dataclasses.replace(event, query=dataclasses.replace(query, uniform_null=True))
+  worst = query_analysis(event.query).worst
+  return dataclasses.replace(event, query=worst(event.query)) if worst else event

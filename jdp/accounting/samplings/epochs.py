@@ -13,8 +13,9 @@ not (a slice of a run). There are never fewer than the rounds fill.
 from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns, register_sampling
+from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns
 from jdp.accounting.pair_families import ALLOCATED_GAUSSIAN, GAUSSIAN, DominatingPair
+from jdp.accounting.registration import register_sampling
 from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
 from jdp.guarantees import Relation
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, register_sampling
+from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
 from jdp.accounting.pair_families import FIXED_SIZE_GAUSSIAN
+from jdp.accounting.registration import register_sampling
 from jdp.accounting.sampled_pairs import FIXED_SIZE, hidden_pairs
 from jdp.events import FixedSizeSampling
 from jdp.guarantees import Relation
@@ -48,9 +49,19 @@ def _exported(event: FixedSizeSampling, charged: Pairs, inner: Any) -> Any:
   return dp_accounting.SampledWithoutReplacementDpEvent(event.population, event.sample_size, inner)
 
 
+def _attained(event: FixedSizeSampling, sample_known: bool) -> Attained | None:
+  if event.sample_size == event.population:
+    return Attained.UNSAMPLED
+  return Attained.SEEN if sample_known else Attained.ALWAYS
+
+
 register_sampling(
   FixedSizeSampling,
   SamplingAnalysis(
-    inclusion=_inclusion, amplified=_amplified, charged=_charged, exported=_exported
+    inclusion=_inclusion,
+    amplified=_amplified,
+    charged=_charged,
+    attained=_attained,
+    exported=_exported,
   ),
 )

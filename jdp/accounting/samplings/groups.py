@@ -1,6 +1,7 @@
 """Groups in turns (Statement 2.7): min-separation and cyclic Poisson sampling."""
 
-from jdp.accounting.analysis import Pattern, SamplingAnalysis, Turns, register_sampling
+from jdp.accounting.analysis import Pattern, SamplingAnalysis, Turns
+from jdp.accounting.registration import register_sampling
 from jdp.accounting.samplings.poisson import poisson_pairs
 from jdp.accounting.turns import most_apart, most_of_a_group, shared_fields
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns, register_sampling
+from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis, Turns
 from jdp.accounting.pair_families import GAUSSIAN
+from jdp.accounting.registration import register_sampling
 from jdp.accounting.sampled_pairs import POISSON, hidden_pairs
 from jdp.accounting.turns import most_apart, shared_fields
 from jdp.events import PoissonSampling
@@ -43,6 +44,14 @@ def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
   return dp_accounting.PoissonSampledDpEvent(event.probability, inner)
 
 
+def _attained(event: PoissonSampling, sample_known: bool) -> Attained | None:
+  if event.max_participations is not None:
+    return None
+  if event.probability == 1:
+    return Attained.UNSAMPLED
+  return Attained.SEEN if sample_known else Attained.POISSON
+
+
 register_sampling(
   PoissonSampling,
   SamplingAnalysis(
@@ -51,6 +60,7 @@ register_sampling(
     stays=lambda event: True,
     turns=_turns,
     fresh_coins=True,
+    attained=_attained,
     exported=_exported,
   ),
 )

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, register_sampling
+from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
 from jdp.accounting.pair_families import GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.registration import register_sampling
 from jdp.accounting.sampled_pairs import is_bare
 from jdp.events import TruncatedPoissonSampling
 from jdp.guarantees import Relation
@@ -54,12 +55,17 @@ def _exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> An
   )
 
 
+def _attained(event: TruncatedPoissonSampling, sample_known: bool) -> Attained | None:
+  return Attained.SEEN if sample_known else Attained.ALWAYS
+
+
 register_sampling(
   TruncatedPoissonSampling,
   SamplingAnalysis(
     inclusion=lambda event: event.inclusion_probability,
     amplified=_amplified,
     charged=_charged,
+    attained=_attained,
     exported=_exported,
   ),
 )

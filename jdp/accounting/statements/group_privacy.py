@@ -21,13 +21,13 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
 from jdp.accounting.profiles import with_overflow
+from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.statements.trade_off_curves import tangents
-from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
+from jdp.events import Round
 from jdp.ledger import Ledger
 
 _LEAST_RATE = 1e-60
@@ -94,9 +94,9 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
   Other events may be charged as such, and yet let members of a group add up across rounds.
   """
   return seen.joint.groups.keys() == {GAUSSIAN} and all(
-    type(event) is Round
-    and type(event.sampling) is PoissonSampling
-    and type(event.query) in (GaussianSum, WeightedAverage, GroupedSums)
+    isinstance(event, Round)
+    and sampling_analysis(event.sampling).fresh_coins
+    and all(analysis.adds_up for _, analysis in parts_of(event.query))
     for event, _ in known_entries(ledger.entries)
   )
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, epsilon_interval
-from jdp.accounting.charged_as import known_entries
 from jdp.accounting.composition import seen_among
+from jdp.accounting.registration import known_entries
 from jdp.accounting.statements.unbounded import why_unbounded
 from jdp.events import Round
 from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up

@@ -14,9 +14,10 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.composition import best_of, compose_pairs
+from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import observed
 from jdp.accounting.profiles import rdp_profile, with_overflow, with_release
+from jdp.accounting.queries.best_of_runs import best_of
 from jdp.events import BestOfRuns, LocalRelease, PoissonSampling, Round
 from jdp.ledger import Ledger
 

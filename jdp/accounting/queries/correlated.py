@@ -12,25 +12,27 @@ Poisson sampling (4.4). A run for which none of them holds is refused.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jdp.accounting.amplification import check_known, check_stays
-from jdp.accounting.analysis import Pattern, sampling_analysis
-from jdp.accounting.dominating_pairs import dominating_pair, gaussian_pair, inverse, is_central
+from jdp.accounting.analysis import Pattern, QueryAnalysis
+from jdp.accounting.dominating_pairs import (
+  dominating_pair,
+  gaussian_pair,
+  inverse,
+  is_central,
+  sum_sensitivity,
+)
 from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.accounting.registration import parts_of, register_query, sampling_analysis
 from jdp.accounting.turns import shared_fields
-from jdp.events import CorrelatedGaussianSum, GroupedSums, QueryEvent, Round
+from jdp.events import CorrelatedGaussianSum, Round
 from jdp.guarantees import Relation
 
 
-def is_correlated(query: QueryEvent) -> bool:
-  """Whether a query's release is part of a run's."""
-  return any(isinstance(part, CorrelatedGaussianSum) for part in _flat(query))
-
-
 def run_pairs(
-  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool = False
+  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of all runs that counted rounds with correlated noise are of, each with its count.
 
@@ -77,7 +79,7 @@ class _Row(NamedTuple):
 
 def _row(event: Round, count: int) -> _Row:
   """The row of a counted round."""
-  parts = [part for part in _flat(event.query) if isinstance(part, CorrelatedGaussianSum)]
+  parts: list[Any] = [part for part, one in parts_of(event.query) if one.composed is run_pairs]
   indices = {int(part.index) for part in parts}
   if len(indices) > 1:
     raise ValueError(
@@ -119,15 +121,6 @@ def _one_run(
   return gaussian_pair(1.0, math.hypot(others, *moves)), 1
 
 
-def _flat(query: QueryEvent) -> Iterator[QueryEvent]:
-  """The query, or the parts of its groups."""
-  if isinstance(query, GroupedSums):
-    for part in query.parts:
-      yield from _flat(part)
-  else:
-    yield query
-
-
 def _number_of_runs(rows: Iterable[_Row]) -> int:
   """The least number of runs that rounds of one plan can be of."""
   counts: Counter[int] = Counter()
@@ -139,8 +132,8 @@ def _number_of_runs(rows: Iterable[_Row]) -> int:
 def _other_sums(row: _Row, relation: Relation) -> float:
   """How far one record moves the other sums of a round, over their noise."""
   moves = []
-  for part in _flat(row.event.query):
-    if isinstance(part, CorrelatedGaussianSum):
+  for part, one in parts_of(row.event.query):
+    if one.composed is run_pairs:
       continue
     family, parameters = dominating_pair(part, relation, row.event.relation)
     if family not in (GAUSSIAN, NON_PRIVATE):
@@ -187,3 +180,17 @@ def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) ->
       "the sampler promises."
     )
   return min(bounds)
+
+
+def _correlated_gaussian_sum(
+  query: CorrelatedGaussianSum, relation: Relation, declared: Relation
+) -> DominatingPair:
+  return gaussian_pair(
+    query.noise_multiplier, sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
+  )
+
+
+register_query(
+  CorrelatedGaussianSum,
+  QueryAnalysis(_correlated_gaussian_sum, is_central=True, adds_up=True, composed=run_pairs),
+)

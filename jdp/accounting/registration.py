@@ -1,0 +1,229 @@
+"""The registry of analyses: what is known of an event is found here by its type, and nowhere else.
+
+jdp's own events are registered by the same calls as a stranger's, each in the file that defines its
+analysis (`jdp.accounting.queries`, `jdp.accounting.samplings`). An event that costs what a known
+one does has a rule instead. Everything that asks what a ledger holds looks at the known event in
+its place (`known_entries`).
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from jdp._arguments import checked
+from jdp.accounting.analysis import Composed, QueryAnalysis, SamplingAnalysis
+from jdp.events import (
+  EventBase,
+  QueryEvent,
+  SamplingEvent,
+  WholeRunEvent,
+  query_event_types,
+  registered_event_types,
+  sampling_event_types,
+)
+
+E = TypeVar("E")
+_QUERIES: dict[type, QueryAnalysis] = {}
+_SAMPLINGS: dict[type, SamplingAnalysis] = {}
+_RULES: dict[type, Callable[[Any], Any]] = {}
+_UNKNOWN = QueryAnalysis()
+
+
+@checked
+def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
+  """Makes ledgers that hold a registered event accountable: it costs what another event does.
+
+  This is the public call for code outside the package, for events of queries and of samplings. What
+  was done must be what the other event's docstring says, or a post-processing of that.
+
+  Args:
+    event_type: made by `jdp.events.register`, or `register_sampling`.
+    rule: event -> the event that it costs as much as, of a query or a sampling as it is. That one's
+      type has an analysis, or a rule. Ask nothing else in it, and change nothing.
+
+  Raises:
+    ValueError: if the type was not registered, or has an analysis or a rule.
+
+  >>> from jdp import accounting, events, ledger
+  >>> charge_as(events.GaussianSum, lambda event: event)
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected an event type that was registered from outside, got GaussianSum; make it \
+one by jdp.events.register or register_sampling.
+  """
+  if event_type not in registered_event_types():
+    raise ValueError(
+      f"Expected an event type that was registered from outside, got {event_type.__name__}; make "
+      "it one by jdp.events.register or register_sampling."
+    )
+  _check_new(event_type, "an event type")
+  _RULES[event_type] = rule
+
+
+@checked
+def register_query(event_type: type, analysis: QueryAnalysis) -> None:
+  """Makes ledgers that hold a query's event accountable, by mathematics of its own.
+
+  This is the public call for code outside the package. Where the event costs what a known one does,
+  `charge_as` says so in a line.
+
+  Args:
+    event_type: of a query's event. It was made by `jdp.events.register`.
+    analysis: what one release costs, and whether a sample may hide who is in it.
+
+  Raises:
+    ValueError: if the type is no registered query event, or has an analysis or a rule.
+
+  >>> from jdp.events import GaussianSum
+  >>> register_query(GaussianSum, QueryAnalysis(lambda event, relation, declared: None))
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a query event without an analysis, got GaussianSum; make it a new event.
+  """
+  if event_type not in _query_types():
+    raise ValueError(
+      f"Expected the type of a query's event, got {event_type.__name__}; make it one by "
+      "jdp.events.register."
+    )
+  _check_new(event_type, "a query event")
+  if not (analysis.pair or analysis.parts or analysis.composed):
+    raise ValueError(
+      f"Expected an analysis with a pair for {event_type.__name__}, got none; without one it costs "
+      "nothing that could be told."
+    )
+  _QUERIES[event_type] = analysis
+
+
+@checked
+def register_sampling(event_type: type, analysis: SamplingAnalysis) -> None:
+  """Makes ledgers that hold a sampling's event accountable, by mathematics of its own.
+
+  As `register_query`, for an event that was made by `jdp.events.register_sampling`.
+
+  >>> from jdp.events import PoissonSampling
+  >>> register_sampling(PoissonSampling, SamplingAnalysis())
+  Traceback (most recent call last):
+  ...
+  ValueError: Expected a sampling event without an analysis, got PoissonSampling; make it a new \
+event.
+  """
+  if event_type not in sampling_event_types():
+    raise ValueError(
+      f"Expected the type of a sampling's event, got {event_type.__name__}; make it one by "
+      "jdp.events.register_sampling."
+    )
+  _check_new(event_type, "a sampling event")
+  _SAMPLINGS[event_type] = analysis
+
+
+def has_analysis(event_type: type) -> bool:
+  """Whether ledgers that hold events of this type are accountable."""
+  return any(event_type in known for known in (_QUERIES, _SAMPLINGS, _RULES))
+
+
+def _check_new(event_type: type, what: str) -> None:
+  if has_analysis(event_type):
+    raise ValueError(
+      f"Expected {what} without an analysis, got {event_type.__name__}; make it a new event."
+    )
+
+
+def query_analysis(query: QueryEvent) -> QueryAnalysis:
+  """The analysis of a query's event.
+
+  Raises:
+    ValueError: if it has none.
+  """
+  if (found := _QUERIES.get(type(query))) is None:  # of this very type: a subclass may differ
+    raise ValueError(
+      f"Expected a query that has an analysis, got {type(query).__name__}; record it as a "
+      "PureRelease or ConcentratedRelease of what it costs, or as NonPrivate."
+    )
+  return found
+
+
+def sampling_analysis(sampling: SamplingEvent) -> SamplingAnalysis:
+  """The analysis of a sampling's event.
+
+  Raises:
+    ValueError: if it has none.
+  """
+  if (found := _SAMPLINGS.get(type(sampling))) is None:
+    raise ValueError(
+      f"Expected a sampling that has an analysis, got {type(sampling).__name__}; record the round "
+      "as a PoissonSampling of probability 1, which amplifies nothing."
+    )
+  return found
+
+
+def parts_of(query: QueryEvent) -> Iterator[tuple[QueryEvent, QueryAnalysis]]:
+  """The releases that a query's event stands for, each with what is known of it, if anything is."""
+  analysis = _QUERIES.get(type(query), _UNKNOWN)
+  if analysis.parts is None:
+    yield query, analysis
+  else:
+    for part in analysis.parts(query):
+      yield from parts_of(part)
+
+
+def protects(query: QueryEvent) -> bool:
+  """Whether a query's release hides anything, as far as is known."""
+  return _QUERIES.get(type(query), _UNKNOWN).protects
+
+
+def composed_by(query: QueryEvent) -> Composed | None:
+  """What rounds of the query are charged by, if they are not charged one by one."""
+  return next((one.composed for _, one in parts_of(query) if one.composed), None)
+
+
+def num_rules() -> int:
+  """How many rules there are. It grows."""
+  return len(_RULES)
+
+
+def known_entries(entries: Iterable[tuple[E, int]]) -> Iterable[tuple[E, int]]:
+  """Counted events, each as the one that it costs as much as."""
+  return ((known_event(event), count) for event, count in entries) if _RULES else entries
+
+
+def known_event(event: Any) -> Any:
+  """An event as the one that it costs as much as, and with the events that it holds likewise."""
+  if not _RULES:
+    return event
+  event = _applied(event) if type(event) in _RULES else event
+  held: dict[str, Any] = {}
+  for field in dataclasses.fields(event):
+    value = getattr(event, field.name)
+    if isinstance(value, EventBase):
+      known = known_event(value)
+      changed = known is not value
+    elif isinstance(value, tuple) and any(isinstance(inner, EventBase) for inner in value):
+      known = tuple(map(known_event, value))
+      changed = any(a is not b for a, b in zip(known, value, strict=True))
+    else:
+      continue
+    if changed:
+      held[field.name] = known
+  return dataclasses.replace(event, **held) if held else event
+
+
+def _applied(event: Any) -> Any:
+  """What the rules make of an event, one after another."""
+  types = sampling_event_types() if type(event) in sampling_event_types() else _query_types()
+  tried: set[type] = set()
+  while (kind := type(event)) in _RULES:
+    found = _RULES[kind](event)
+    tried.add(kind)
+    if type(found) not in types or type(found) in tried:
+      raise ValueError(
+        f"Expected the rule of {kind.__name__} to give an event of the same sort that is "
+        f"accounted for, got {type(found).__name__}; mend what charge_as was called with."
+      )
+    event = found
+  return event
+
+
+def _query_types() -> tuple[type, ...]:
+  """The types of what a query, or a whole run, released."""
+  return (*query_event_types(), *typing.get_args(WholeRunEvent))
