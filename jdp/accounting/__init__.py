@@ -6,7 +6,7 @@ guarantees.
 | from a ledger to epsilon and delta, and back | `accountant`, `calibration` |
 | what accounting knows of an event, and where it is registered | `analysis`, `registration` |
 | jdp's own events, with what they cost and what sampling does | `queries/`, `samplings/` |
-| the pair of distributions that dominates a release | `dominating_pairs`, `pair_families` |
+| the pair of distributions that dominates a release | `dominating_pairs`, `families/` |
 | amplification by sampling and by shuffling | `amplification`, `shuffling` |
 | composition of rounds, of a unit's local releases | `composition`, `local_releases` |
 | from a composition to epsilon and delta | `profiles`, by `renyi/` or `pld/` |

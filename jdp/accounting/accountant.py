@@ -14,7 +14,6 @@ from jdp.accounting.composition import (
   events_of_type,
   events_seen,
 )
-from jdp.accounting.float_noise import cut_mass
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.profiles import (
   PrivacyProfile,
@@ -253,7 +252,7 @@ def profile_of(seen: Observed, accountant: str, tolerance: float | None = None) 
     else:
       joint = _composed_profile(seen.joint, analysis)
       profile = smaller(basic, with_release(joint, 0.0, seen.guarantee.delta))
-  if cut := cut_mass(seen.rounds):
+  if cut := seen.rounds.cut:
     profile = with_release(profile, 0.0, cut)
   return with_overflow(profile, seen.rounds.overflow)
 

@@ -23,9 +23,9 @@ from functools import partial
 
 from jdp.accounting.analysis import Release, SamplingAnalysis
 from jdp.accounting.dominating_pairs import is_central, release_pairs
-from jdp.accounting.pair_families import NON_PRIVATE, DominatingPair
+from jdp.accounting.families import NON_PRIVATE, DominatingPair
+from jdp.accounting.families.samples import KNOWN, is_bare, sampled_pair
 from jdp.accounting.registration import protects, sampling_analysis
-from jdp.accounting.sampled_pairs import KNOWN, is_bare, sampled_pair
 from jdp.events import Round, SamplingEvent
 from jdp.guarantees import Relation
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from jdp.accounting.pair_families import DominatingPair
+from jdp.accounting.families import DominatingPair
 from jdp.events import Round
 from jdp.guarantees import Relation
 
@@ -34,7 +34,7 @@ class QueryAnalysis(NamedTuple):
   Attributes:
     pair: (event, relation asked for, relation that its round declares) -> the `DominatingPair` of
       one release that the record takes part in. Its family is one of
-      `jdp.accounting.pair_families`. It raises ValueError for relations under which it is not
+      `jdp.accounting.families`. It raises ValueError for relations under which it is not
       proved.
     is_central: whether the noise is the same whoever takes part, and a null record (of weight 0)
       contributes what an absent one does. Only then does a sample hide who is in it.

@@ -8,7 +8,7 @@ independent steps:
 * The sampling says what drawing the sample does to it (`jdp.accounting.amplification`).
 
 This module adds the counts and the epochs. Rounds with correlated noise cost what their runs do
-(`jdp.accounting.correlated_runs`).
+(`jdp.accounting.queries.correlated`).
 """
 
 import dataclasses
@@ -24,13 +24,8 @@ from jdp import _validate
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns
 from jdp.accounting.dominating_pairs import release_pairs
-from jdp.accounting.pair_families import (
-  CONCENTRATED,
-  DISCRETE_GAUSSIAN,
-  DominatingPair,
-  PairFamily,
-  concentrated_rho,
-)
+from jdp.accounting.families import DominatingPair, Family
+from jdp.accounting.float_noise import NEGLIGIBLE
 from jdp.accounting.registration import composed_by, known_entries, protects, sampling_analysis
 from jdp.events import Event, LocalRelease, Round
 from jdp.events.whole_runs import overflow_probability
@@ -38,7 +33,7 @@ from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
 S = TypeVar("S", bound=Any)  # an event, or what stands for several of one scope
-Tables = defaultdict[PairFamily, Counter[tuple[float, ...]]]
+Tables = defaultdict[Family, Counter[tuple[float, ...]]]
 _MOST = 2**53  # above it a count is no float64
 
 
@@ -54,12 +49,12 @@ class Composition:
       again for every ledger that has them.
   """
 
-  own: Mapping[PairFamily, tuple[np.ndarray, np.ndarray]]
+  own: Mapping[Family, tuple[np.ndarray, np.ndarray]]
   overflow: float = 0.0
   parts: tuple["Composition", ...] = ()
 
   @functools.cached_property
-  def groups(self) -> Mapping[PairFamily, tuple[np.ndarray, np.ndarray]]:
+  def groups(self) -> Mapping[Family, tuple[np.ndarray, np.ndarray]]:
     """All pairs, those of its parts too, in the form of its own."""
     if not self.parts:
       return self.own
@@ -98,8 +93,18 @@ class Composition:
     own = self._total(np.zeros(()), lambda family, parameters: family.max_loss(parameters))
     return float(own) + sum(part.max_loss() for part in self.parts)
 
+  @functools.cached_property
+  def cut(self) -> float:
+    """The mass that neighbours cannot send, as float noise ends, without negligible parts."""
+    total = sum(part.cut for part in self.parts)
+    for family, (parameters, counts) in self.own.items():
+      for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
+        cut = family.cut(tuple(row))
+        total += count * cut if cut > NEGLIGIBLE else 0.0
+    return min(1.0, total)
+
   def _total(
-    self, total: np.ndarray, cost: Callable[[PairFamily, np.ndarray], np.ndarray]
+    self, total: np.ndarray, cost: Callable[[Family, np.ndarray], np.ndarray]
   ) -> np.ndarray:
     """The sum of its own pairs' costs.
 
@@ -135,7 +140,7 @@ def compose_pairs(
   return Composition(_arrays(tables), overflow)
 
 
-def _arrays(tables: Tables) -> dict[PairFamily, tuple[np.ndarray, np.ndarray]]:
+def _arrays(tables: Tables) -> dict[Family, tuple[np.ndarray, np.ndarray]]:
   """Each family's counted parameters as two arrays."""
   return {
     family: (
@@ -156,7 +161,7 @@ def compose_both(first: Composition, second: Composition) -> Composition:
 
 
 def most_severe_pairs(
-  family: PairFamily, table: Mapping[tuple[float, ...], int], number: int
+  family: Family, table: Mapping[tuple[float, ...], int], number: int
 ) -> list[tuple[DominatingPair, int]]:
   """The `number` most severe of counted pairs of one family.
 
@@ -260,7 +265,7 @@ def _dearest(
   all_if_unordered: bool,
 ) -> list[tuple[DominatingPair, int]]:
   """Of the rounds' pairs, the `number` most severe of each family and of each charge."""
-  charges: defaultdict[tuple[int, PairFamily], Counter[tuple[float, ...]]] = defaultdict(Counter)
+  charges: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
   for event, count in stream.items():
     for position, (family, parameters) in enumerate(charged[event]):
       charges[position, family][parameters] += count
@@ -277,9 +282,7 @@ def _dearest(
 
 def _ordered(pair: DominatingPair) -> DominatingPair:
   """The pair, or one of an ordered family that it is dominated by (as Renyi divergences see it)."""
-  if pair.family is DISCRETE_GAUSSIAN:
-    return DominatingPair(CONCENTRATED, (concentrated_rho(pair.parameters),))
-  return pair
+  return pair.family.ordered(pair.parameters) if pair.family.ordered else pair
 
 
 class Seen(NamedTuple):

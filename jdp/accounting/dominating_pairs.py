@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jdp._arguments import checked
-from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.accounting.families.samples import is_bare
 from jdp.accounting.registration import known_event, parts_of, query_analysis
 from jdp.events import QueryEvent
 from jdp.guarantees import Relation
@@ -80,13 +81,13 @@ def release_pairs(
 
 def _joined(parts: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
   """The pairs of several releases of one sample (Statement 1.8)."""
-  if any(part.family is NON_PRIVATE for part in parts):
+  if is_bare(parts):
     return (DominatingPair(NON_PRIVATE, ()),)
-  others = [part for part in parts if part.family is not GAUSSIAN]
-  gaussians = [part for part in parts if part.family is GAUSSIAN]
-  if gaussians:
+  multipliers = [part.family.multiplier(part.parameters) for part in parts]
+  others = [part for part, z in zip(parts, multipliers, strict=True) if z is None]
+  if len(others) < len(parts):
     # 1/z^2 = sum_g 1/z_g^2, by `hypot`, which does not overflow on the way.
-    precision = math.hypot(*(inverse(part.parameters[1]) for part in gaussians))
+    precision = math.hypot(*(inverse(z) for z in multipliers if z is not None))
     others.insert(0, DominatingPair(GAUSSIAN, (1.0, inverse(precision))))
   return tuple(others)
 
@@ -110,11 +111,11 @@ def noise_multiplier(query: QueryEvent, relation: Relation | str) -> float:
   """
   relation = Relation(relation)
   pair = dominating_pair(query, relation, relation)
-  if pair.family is not GAUSSIAN:
+  if (multiplier := pair.family.multiplier(pair.parameters)) is None:
     raise ValueError(
       f"Expected a release with Gaussian noise, got {type(query).__name__}; ask for its epsilon."
     )
-  return pair.parameters[1]
+  return multiplier
 
 
 def sum_sensitivity(clip_norm: Any, relation: Relation) -> float:

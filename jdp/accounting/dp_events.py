@@ -7,11 +7,8 @@ REPLACE_SPECIAL and REPLACE_ONE. Under REPLACE_ONE, its `PLDAccountant` alone do
 sensitivity once more. What it says of an export is an upper bound there.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import scipy
 
 from jdp._arguments import checked
 from jdp.accounting import local_releases
@@ -24,21 +21,9 @@ from jdp.accounting.composition import (
   stands_alone,
 )
 from jdp.accounting.dominating_pairs import is_central, release_pairs
-from jdp.accounting.pair_families import (
-  ALLOCATED_GAUSSIAN,
-  CONCENTRATED,
-  DISCRETE_GAUSSIAN,
-  GAUSSIAN,
-  LAPLACE,
-  NON_PRIVATE,
-  NULL_RESPONSE,
-  RANDOMIZED_RESPONSE,
-  SKELLAM,
-  DominatingPair,
-  concentrated_rho,
-)
+from jdp.accounting.families import DominatingPair
+from jdp.accounting.families.samples import exported_together
 from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
-from jdp.accounting.sampled_pairs import POISSON, releases
 from jdp.events import (
   BestOfRuns,
   ConcentratedRelease,
@@ -189,7 +174,8 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
   if exported := query_analysis(event.query).exported:
     return exported(event, relation, sample_known)
   charged = amplified_pairs(event, relation, sample_known=sample_known)
-  inner = _together(release_pairs(event.query, relation, event.relation), relation)
+  released = release_pairs(event.query, relation, event.relation)
+  inner = exported_together(released, relation, dp_accounting_or_refuse())
   if sample_known or not is_central(event.query):
     return inner
   return sampling_analysis(event.sampling).exported(event.sampling, charged, inner)
@@ -197,68 +183,12 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
   """The events of a composition's pairs, each with its count."""
-  return [
-    (_sampled(DominatingPair(family, tuple(parameters)), relation), int(count))
-    for family, group in total.groups.items()
-    for parameters, count in zip(*group, strict=True)
-  ]
-
-
-def _sampled(pair: DominatingPair, relation: Relation) -> "DpEvent":
-  """The event of releases, of a Poisson sample if the pair is one's.
-
-  There is none of a sample that is seen: that is exported as if the record took part for certain.
-  """
-  (family, parameters), dp = pair, dp_accounting_or_refuse()
-  if family.sample is not None:
-    inner = _together(releases(family.sample, parameters), relation)
-    sampled = family.sample.how == POISSON
-  else:
-    inner, sampled = _release(pair, relation), family is GAUSSIAN and parameters[0] < 1
-  return dp.PoissonSampledDpEvent(float(parameters[0]), inner) if sampled else inner
-
-
-def _together(pairs: Sequence[DominatingPair], relation: Relation) -> "DpEvent":
-  """The event of what one sample released."""
-  events = [_release(pair, relation) for pair in pairs]
-  return events[0] if len(events) == 1 else dp_accounting_or_refuse().ComposedDpEvent(events)
-
-
-def _release(pair: DominatingPair, relation: Relation) -> "DpEvent":
-  """The event of a release that the record takes part in for certain."""
   dp = dp_accounting_or_refuse()
-  parameters = tuple(map(float, pair.parameters))
-  if pair.family is NON_PRIVATE or math.inf in parameters:
-    return dp.NonPrivateDpEvent()
-  if pair.family in (GAUSSIAN, ALLOCATED_GAUSSIAN):  # bins are exported as if they were revealed
-    return dp.GaussianDpEvent(parameters[1]) if parameters[1] else dp.NonPrivateDpEvent()
-  if pair.family is LAPLACE:
-    return dp.LaplaceDpEvent(1 / parameters[0])
-  if pair.family is CONCENTRATED:
-    return dp.ZCDpEvent(*parameters)
-  if pair.family is DISCRETE_GAUSSIAN:
-    rho = concentrated_rho(parameters)
-    return dp.ZCDpEvent(rho) if rho < math.inf else dp.NonPrivateDpEvent()
-  if pair.family is SKELLAM:
-    raise ValueError(
-      "Expected releases that dp_accounting has an event for, got a Skellam sum; leave that event "
-      "out."
-    )
-  if pair.family is NULL_RESPONSE and relation is Relation.ZERO_OUT:
-    return dp.RandomizedResponseDpEvent(parameters[0], int(parameters[1]))
-  # What is left is pure. dp_accounting's randomised response means what jdp's does only here.
-  if relation is not Relation.REPLACE_ONE:
-    raise ValueError(
-      f"Expected relation replace_one to export {pair.family.name}, got {relation}; leave that "
-      "event out."
-    )
-
-  noise, num_values = (
-    parameters
-    if pair.family is RANDOMIZED_RESPONSE
-    else (2 * scipy.special.expit(-parameters[0]), 2)
-  )
-  return dp.RandomizedResponseDpEvent(float(noise), int(num_values))
+  return [
+    (exported_together([DominatingPair(family, tuple(row))], relation, dp), int(count))
+    for family, (rows, counts) in total.groups.items()
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
+  ]
 
 
 def _rounds(

@@ -19,22 +19,10 @@ are numbered and argued in `docs/theory/float_noise.md`:
 `grid_surcharge` adds e up over coordinates.
 """
 
-import functools
 import math
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.composition import Composition
-from jdp.accounting.pair_families import (
-  ALLOCATED_GAUSSIAN,
-  FIXED_SIZE_GAUSSIAN,
-  GAUSSIAN,
-  GROUP_GAUSSIAN,
-  LAPLACE,
-  TRUNCATED_GAUSSIAN,
-  DominatingPair,
-)
-from jdp.accounting.sampled_pairs import releases
 from jdp.guarantees import rounded_up
 from jdp.random.draws import LARGEST_EXPONENTIAL, LARGEST_NORMAL
 
@@ -101,37 +89,6 @@ def check_laplace(epsilon: float) -> None:
       f"at {LARGEST_LAPLACE:.0f} scales, so that more than {NEGLIGIBLE:g} of the reports are "
       "impossible under a neighbour: take a smaller epsilon."
     )
-
-
-# How to read a noise multiplier from the parameters of a family's pair.
-_GAUSSIANS = {
-  GAUSSIAN: lambda row: row[1],
-  ALLOCATED_GAUSSIAN: lambda row: row[1],
-  FIXED_SIZE_GAUSSIAN: lambda row: row[1],
-  GROUP_GAUSSIAN: lambda row: row[1] / row[2],
-  TRUNCATED_GAUSSIAN: lambda row: row[1] / 2,  # one record comes and another goes
-}
-
-
-@functools.lru_cache(maxsize=1024)
-def cut_mass(composed: Composition) -> float:
-  """The sum of the cuts of all releases of float noise, without negligible ones."""
-  total = sum(cut_mass(part) for part in composed.parts)
-  for family, (parameters, counts) in composed.own.items():
-    for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
-      cut = _cut(DominatingPair(family, row))
-      total += count * cut if cut > NEGLIGIBLE else 0.0
-  return min(1.0, total)
-
-
-def _cut(pair: DominatingPair) -> float:
-  """The cut of one release, or of all that one sample released."""
-  family, row = pair
-  if family.sample is not None:
-    return sum(map(_cut, releases(family.sample, row)))
-  if family in _GAUSSIANS:
-    return gaussian_cut(_GAUSSIANS[family](row))
-  return laplace_cut(row[0]) if family is LAPLACE else 0.0
 
 
 def check_spacing(spacing: float, noise: float | None) -> None:

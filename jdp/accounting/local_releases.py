@@ -12,7 +12,7 @@ from jdp.accounting.composition import (
   events_seen,
   most_severe_pairs,
 )
-from jdp.accounting.pair_families import PURE
+from jdp.accounting.families import PURE
 from jdp.events import LocalRelease
 from jdp.guarantees import AnyGuarantee, Guarantee, compose
 from jdp.ledger import Ledger

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.composition import Composition
-from jdp.accounting.pair_families import ALLOCATED_GAUSSIAN, GAUSSIAN, NON_PRIVATE, PairFamily
+from jdp.accounting.families import Family
 from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
-from jdp.accounting.sampled_pairs import KNOWN
 
 # The search for the best order starts from these. It doubles order - 1 beyond while that helps.
 _GRID = (1.01, 1.04, 1.16, 1.64, 2, 3, 5, 9, 17, 33, 65, 129)
@@ -139,7 +138,7 @@ def moments_profile(composed: Composition) -> PrivacyProfile:
 
   It takes Gaussian sums, orders 2..33 and the classic conversion.
   """
-  if others := {family for family in composed.groups if not _is_published(family)}:
+  if others := {family for family in composed.groups if not family.is_published}:
     raise ValueError(
       "Expected Gaussian sums of Poisson samples for accountant='moments', as published, got "
       f"{names_of(others)}; pass accountant='rdp'."
@@ -152,14 +151,7 @@ def moments_profile(composed: Composition) -> PrivacyProfile:
   )
 
 
-def _is_published(family: PairFamily) -> bool:
-  """Whether the moments accountant takes a family: Gaussian sums, of samples that are seen too."""
-  if family.sample is not None:
-    return family.sample.how == KNOWN and all(part is GAUSSIAN for part, _ in family.sample.parts)
-  return family in (GAUSSIAN, ALLOCATED_GAUSSIAN, NON_PRIVATE)
-
-
-def names_of(families: Iterable[PairFamily]) -> str:
+def names_of(families: Iterable[Family]) -> str:
   """The names of families, as messages list them."""
   return ", ".join(sorted(family.name for family in families))
 

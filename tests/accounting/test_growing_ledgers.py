@@ -6,7 +6,8 @@ import itertools
 import pytest
 
 from jdp import accounting
-from jdp.accounting import composition, observed, pair_families, profiles
+from jdp.accounting import composition, observed, profiles
+from jdp.accounting.families import gaussian
 from jdp.events import (
   GaussianSum,
   LaplaceSum,
@@ -97,7 +98,7 @@ def test_two_ledgers_that_go_on_from_one_cost_what_their_own_rounds_do():
 
 def test_further_rounds_cost_no_second_look_at_earlier_ones(monkeypatch):
   looked, computed = [], []
-  pairs, divergences = composition.amplified_pairs, pair_families.rdp_of_pairs
+  pairs, divergences = composition.amplified_pairs, gaussian.rdp_of_pairs
 
   def counted_pairs(*arguments, **options):
     looked.append(1)
@@ -108,7 +109,7 @@ def test_further_rounds_cost_no_second_look_at_earlier_ones(monkeypatch):
     return divergences(q, z, orders)
 
   monkeypatch.setattr(composition, "amplified_pairs", counted_pairs)
-  monkeypatch.setattr(pair_families, "rdp_of_pairs", counted_divergences)
+  monkeypatch.setattr(gaussian, "rdp_of_pairs", counted_divergences)
   ledger = ledger_of(map(distinct, range(1500)))
   epsilon(ledger)
   looked.clear()

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.accounting import composition, dominating_pairs, pair_families, registration
+from jdp.accounting import composition, dominating_pairs, families, registration
 from jdp.accounting.dominating_pairs import dominating_pair
 from jdp.accounting.renyi import fixed_size_gaussian, poisson_gaussian
 from jdp.events import (
@@ -516,9 +516,7 @@ def test_an_analysis_that_gives_no_number_is_refused(parameters):
   with pytest.raises(
     ValueError, match="Expected parameters of Poisson-sampled Gaussian that are numbers >= 0"
   ):
-    composition.compose_pairs(
-      [(pair_families.DominatingPair(pair_families.GAUSSIAN, parameters), 1)]
-    )
+    composition.compose_pairs([(families.DominatingPair(families.GAUSSIAN, parameters), 1)])
 
 
 def test_divergences_of_no_number_are_no_number():

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.accounting import pair_families
+from jdp.accounting import families
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.draw_and_discard import later_updates, one_update
+from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.local import reconstruction, scalar_dp
-from jdp.accounting.pair_families import DominatingPair, PairFamily
 from jdp.accounting.profiles import PrivacyProfile, pure_profile, with_overflow
 from jdp.events import (
   BallsInBins,
@@ -110,9 +110,9 @@ def test_an_analysis_that_fails_raises(broken):
   def wrong(parameters, orders):
     return np.full((len(parameters), len(orders)), broken)
 
-  kind = PairFamily("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
+  kind = Family("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
   composed = compose_pairs(
-    [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(pair_families.PURE, (1.0,)), 1)]
+    [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(families.PURE, (1.0,)), 1)]
   )
   for function in (lambda: composed.rdp((1.5, 2.0)), composed.max_loss):
     with pytest.raises(

@@ -2,7 +2,7 @@
 
 | what | where |
 |---|---|
-| the pairs that are composed | `families`, `pairs` |
+| the pairs that are composed | `terms`, `pairs` |
 | those that data sets attain | `attained` |
 | losses on a lattice, from above and below | `discretise` |
 | where to compute: tilt, window, spacing | `plan` |

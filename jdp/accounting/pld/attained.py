@@ -5,7 +5,7 @@ of neighbouring data sets attains all of them together, in each direction: the r
 the most, the others nothing (or, to a sample of fixed size, the opposite).
 
 * Attained: Gaussian sums, and groups of them, under Poisson sampling (if it is truncated, not the
-  pair itself: `families`), fixed-size sampling or none; Laplace sums, and groups of both, under
+  pair itself: `jdp.accounting.families.gaussian`), fixed-size sampling or none; Laplace sums, and groups of both, under
   Poisson sampling; these and randomised response of a sample that the observer sees; these,
   Gaussian sums with noise by their owners, and releases without protection, where nothing is
   sampled. Discrete sums of integers, by records that move up

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jdp.accounting.families.base import Charge
 from jdp.accounting.pld import pairs
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.discrete_noise import inflation
@@ -71,20 +72,6 @@ class IntegerNoise(NamedTuple):
   is_gaussian: bool
 
 
-class Charge(NamedTuple):
-  """What one release is composed of.
-
-  Attributes:
-    pairs: that are composed.
-    precision: 1 / z^2 of a Gaussian.
-    margin: log of a bound on the factor by which the Gaussian's law is off.
-  """
-
-  pairs: tuple[Pair, ...]
-  precision: float = 0.0
-  margin: float = 0.0
-
-
 def discrete_gaussian(
   l2: float, l1: float, stddev: float, shares: float, dim: float, factor: float
 ) -> IntegerNoise:
@@ -99,7 +86,12 @@ def skellam(l2: float, l1: float, variance: float, factor: float) -> IntegerNois
   return IntegerNoise(l2 / factor, l1 / factor, int(factor), variance, 0, 0.0, False)
 
 
-def dominating(noise: IntegerNoise) -> Charge | None:
+def charge(noise: IntegerNoise, *, attained: bool) -> Charge | None:
+  """What one release is composed of; None if no pair is known."""
+  return _attained(noise) if attained else _dominating(noise)
+
+
+def _dominating(noise: IntegerNoise) -> Charge | None:
   """A pair that dominates one release; None if none is known that is any good."""
   if not 1 <= noise.l2 <= _LARGEST:  # a shorter vector of integers would be free
     return None
@@ -117,7 +109,7 @@ def dominating(noise: IntegerNoise) -> Charge | None:
   return _gaussian(noise, distance, left, noise.dim)
 
 
-def attained(noise: IntegerNoise) -> Charge | None:
+def _attained(noise: IntegerNoise) -> Charge | None:
   """Pairs of data sets that differ in few coordinates; None if they are not known well enough."""
   if not noise.l2 <= _LARGEST:
     return None
@@ -156,7 +148,8 @@ def _smoothing(noise: IntegerNoise) -> float:
 def _gaussian(noise: IntegerNoise, distance: float, variance: float, dim: int) -> Charge | None:
   # ((1 + e) / (1 - e)) with e <= _MARGIN / (4 dim) costs less than _MARGIN.
   margin = _MARGIN + dim * noise.margin
-  return Charge((), distance * distance / variance, margin) if margin <= _MOST_MARGIN else None
+  multiplier = math.sqrt(variance) / distance if distance else math.inf
+  return Charge((), multiplier, margin) if margin <= _MOST_MARGIN else None
 
 
 def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | None:

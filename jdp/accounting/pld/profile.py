@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from jdp.accounting.composition import Composition
-from jdp.accounting.pld import bounds, discretise, families
+from jdp.accounting.pld import bounds, discretise
 from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.plan import Plan, Term, plan
+from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
@@ -103,16 +104,21 @@ def lower_epsilon(
 
 def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
   """The terms of each direction that may cost more than the other; none if losses are too large."""
-  sides = (True,) if families.is_symmetric(composed, attained=attained) else (True, False)
-  found = [families.terms(composed, removed=side, attained=attained) for side in sides]
-  return [terms for terms in found if terms is not None] if None not in found else []
+  symmetric = all(
+    family.is_symmetric(tuple(row), attained)
+    for family, (rows, _) in composed.groups.items()
+    for row in rows.tolist()
+  )
+  sides = (True,) if symmetric else (True, False)
+  found = [terms_of(composed, removed=side, attained=attained) for side in sides]
+  return [several for several in found if several is not None] if None not in found else []
 
 
 def _is_unbounded(composed: Composition) -> bool:
   return any(
-    families.is_unbounded(family, row)
+    family.exposed(tuple(row)) > 0
     for family, (rows, _) in composed.groups.items()
-    for row in map(tuple, rows.tolist())
+    for row in rows.tolist()
   )
 
 
@@ -121,8 +127,8 @@ def _shown(composed: Composition) -> float:
   log_hidden = 0.0
   for family, (rows, counts) in composed.groups.items():
     for row, count in zip(map(tuple, rows.tolist()), counts.tolist(), strict=True):
-      if families.is_unbounded(family, row):
-        log_hidden += count * math.log1p(-row[0]) if row and row[0] < 1 else -math.inf
+      exposed = family.exposed(row)
+      log_hidden += count * math.log1p(-exposed) if exposed < 1 else -math.inf
   return -math.expm1(log_hidden) * (1 - 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Loss distributions of `jdp.accounting.sampled_pairs`: of all releases of one sample.
+"""Loss distributions of `jdp.accounting.families.samples`: of all releases of one sample.
 
 The releases' own losses are composed first, each replaced by a measure on one fine lattice
 (`discretise`), by sums of products of non-negative masses, so that rounding errors are relative.
@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jdp.accounting.families.samples import KNOWN, POISSON
 from jdp.accounting.pld import discretise, pairs
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import UNIT, Pair
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
-from jdp.accounting.sampled_pairs import KNOWN, POISSON
 
 _LARGEST = 600.0  # a loss whose exponential is safely a float64
 _FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points
@@ -46,7 +46,7 @@ def sampled(
   """The pair of a record in a sample; None if losses are too large.
 
   Args:
-    how: of `jdp.accounting.sampled_pairs`.
+    how: of `jdp.accounting.families.samples`.
     q: the probability that the record is in it, in (0, 1).
     released: what a record in the sample is charged, for a removal and for an addition.
     removed: the direction.

@@ -9,7 +9,7 @@ import numpy as np
 from jdp.accounting.analysis import QueryAnalysis
 from jdp.accounting.composition import Composition, compose_rounds, stands_alone
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
-from jdp.accounting.pair_families import DominatingPair, PairFamily, unbounded
+from jdp.accounting.families import DominatingPair, Family, unbounded
 from jdp.accounting.registration import query_analysis, register_query, sampling_analysis
 from jdp.accounting.renyi.repeated_runs import best_of_runs
 from jdp.events import BestOfRuns, Round
@@ -29,7 +29,7 @@ def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
 
-  return DominatingPair(PairFamily("the best of some runs", rdp, unbounded, None), ())
+  return DominatingPair(Family("the best of some runs", rdp, unbounded, None), ())
 
 
 def _of_round(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:

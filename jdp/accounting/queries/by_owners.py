@@ -4,7 +4,7 @@ from typing import Any
 
 from jdp.accounting.analysis import Attained, QueryAnalysis
 from jdp.accounting.dominating_pairs import gaussian_pair, real
-from jdp.accounting.pair_families import DISCRETE_GAUSSIAN, PURE, SKELLAM, DominatingPair
+from jdp.accounting.families import DISCRETE_GAUSSIAN, PURE, SKELLAM, DominatingPair
 from jdp.accounting.registration import register_query
 from jdp.events import DiscreteGaussianSum, DistributedGaussianSum, SkellamSum
 from jdp.guarantees import Relation

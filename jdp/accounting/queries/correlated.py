@@ -24,7 +24,7 @@ from jdp.accounting.dominating_pairs import (
   is_central,
   sum_sensitivity,
 )
-from jdp.accounting.pair_families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
 from jdp.accounting.turns import shared_fields
 from jdp.events import CorrelatedGaussianSum, Round
@@ -136,12 +136,13 @@ def _other_sums(row: _Row, relation: Relation) -> float:
     if one.composed is run_pairs:
       continue
     family, parameters = dominating_pair(part, relation, row.event.relation)
-    if family not in (GAUSSIAN, NON_PRIVATE):
+    multiplier = 0.0 if family.hides_nothing else family.multiplier(parameters)
+    if multiplier is None:
       raise ValueError(
         f"Expected Gaussian sums beside a correlated one, got {type(part).__name__}; release it "
         "from a sample of its own."
       )
-    moves.append(inverse(parameters[1]) if family is GAUSSIAN else math.inf)
+    moves.append(inverse(multiplier))
   return math.hypot(*moves)
 
 

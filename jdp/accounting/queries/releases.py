@@ -6,14 +6,14 @@ from typing import Any
 
 from jdp.accounting.analysis import Attained, QueryAnalysis
 from jdp.accounting.dominating_pairs import real
-from jdp.accounting.pair_families import (
+from jdp.accounting.families import (
   CONCENTRATED,
   NON_PRIVATE,
   NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
   DominatingPair,
-  PairFamily,
+  Family,
 )
 from jdp.accounting.registration import register_query
 from jdp.events import ConcentratedRelease, NonPrivate, PureRelease, RandomizedResponse
@@ -28,9 +28,7 @@ def _randomized_response(
   return DominatingPair(family, (query.noise, real(query.num_values)))
 
 
-def _stated(
-  family: PairFamily, parameter: str
-) -> Callable[[Any, Relation, Relation], DominatingPair]:
+def _stated(family: Family, parameter: str) -> Callable[[Any, Relation, Relation], DominatingPair]:
   """The analysis of releases that state their own cost, in an attribute named `parameter`."""
 
   def analysis(query: Any, relation: Relation, declared: Relation) -> DominatingPair:

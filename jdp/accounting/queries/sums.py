@@ -4,7 +4,7 @@ import math
 
 from jdp.accounting.analysis import Attained, QueryAnalysis
 from jdp.accounting.dominating_pairs import gaussian_pair, sum_sensitivity
-from jdp.accounting.pair_families import LAPLACE, DominatingPair
+from jdp.accounting.families import LAPLACE, DominatingPair
 from jdp.accounting.registration import register_query
 from jdp.events import GaussianSum, GroupedSums, LaplaceSum, TreeAggregation, WeightedAverage
 from jdp.guarantees import Relation

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns
-from jdp.accounting.pair_families import ALLOCATED_GAUSSIAN, GAUSSIAN, DominatingPair
 from jdp.accounting.registration import register_sampling
 from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
 from jdp.guarantees import Relation
@@ -50,10 +49,7 @@ def _in_bins(
   # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
   part = float(min(event.num_batches // participations, 2**53))
   return tuple(
-    DominatingPair(ALLOCATED_GAUSSIAN, (part, pair.parameters[1]))
-    if pair.family is GAUSSIAN
-    else pair
-    for pair in released
+    pair.family.in_bins(pair.parameters, part) if pair.family.in_bins else pair for pair in released
   )
 
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.pair_families import FIXED_SIZE_GAUSSIAN
+from jdp.accounting.families.samples import FIXED_SIZE, hidden_pairs
 from jdp.accounting.registration import register_sampling
-from jdp.accounting.sampled_pairs import FIXED_SIZE, hidden_pairs
 from jdp.events import FixedSizeSampling
 from jdp.guarantees import Relation
 
@@ -38,7 +37,7 @@ def _amplified(
       "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
       "ShuffledBatches or BallsInBins."
     )
-  return hidden_pairs(FIXED_SIZE, FIXED_SIZE_GAUSSIAN, q, released, relation)
+  return hidden_pairs(FIXED_SIZE, q, released, relation)
 
 
 def _exported(event: FixedSizeSampling, charged: Pairs, inner: Any) -> Any:

@@ -3,9 +3,8 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis, Turns
-from jdp.accounting.pair_families import GAUSSIAN
+from jdp.accounting.families.samples import POISSON, hidden_pairs
 from jdp.accounting.registration import register_sampling
-from jdp.accounting.sampled_pairs import POISSON, hidden_pairs
 from jdp.accounting.turns import most_apart, shared_fields
 from jdp.events import PoissonSampling
 from jdp.guarantees import Relation
@@ -21,7 +20,7 @@ def poisson_pairs(event: Any, released: Pairs, relation: Relation, release: Rele
       "got replace_one: Poisson sampling is analysed under add_remove or zero_out; pass one of "
       "them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
     )
-  return hidden_pairs(POISSON, GAUSSIAN, event.probability, released, relation)
+  return hidden_pairs(POISSON, event.probability, released, relation)
 
 
 def _turns(event: PoissonSampling) -> Turns | None:

@@ -3,22 +3,23 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.pair_families import GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.families.samples import is_bare
 from jdp.accounting.registration import register_sampling
-from jdp.accounting.sampled_pairs import is_bare
 from jdp.events import TruncatedPoissonSampling
 from jdp.guarantees import Relation
 
 
-def _is_gaussian(released: Pairs) -> bool:
-  return len(released) == 1 and released[0].family is GAUSSIAN
+def _multiplier(released: Pairs) -> float | None:
+  """The noise multiplier of a release, if it is one Gaussian."""
+  return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
 
 
 def _charged(
   event: TruncatedPoissonSampling, relation: Relation, release: Release
 ) -> tuple[Relation, ...]:
   released, seen = release.under(relation), release.is_central and release.sample_known
-  hides = release.is_central and _is_gaussian(released)
+  hides = release.is_central and _multiplier(released) is not None
   if relation is Relation.ADD_REMOVE and not (hides or seen or is_bare(released)):
     raise ValueError(
       f"Expected relation zero_out for TruncatedPoissonSampling with {release.name}, got "
@@ -36,19 +37,18 @@ def _amplified(
       "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
       "pass one of them as relation, or sample by FixedSizeSampling."
     )
-  if not _is_gaussian(released):
+  if (multiplier := _multiplier(released)) is None:
     return released
   (replaced,) = release.under(Relation.REPLACE_ONE)
   whole = event.full_probability, event.share_when_full, replaced.parameters[1]
   null = float(relation is Relation.ZERO_OUT)
-  multiplier = released[0].parameters[1]
   return (DominatingPair(TRUNCATED_GAUSSIAN, (event.probability, multiplier, *whole, null)),)
 
 
 def _exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> Any:
   import dp_accounting
 
-  if charged[0].family is not TRUNCATED_GAUSSIAN:
+  if not isinstance(inner, dp_accounting.GaussianDpEvent):
     return inner
   return dp_accounting.TruncatedSubsampledGaussianDpEvent(
     event.population, event.probability, event.capacity, inner.noise_multiplier

@@ -42,8 +42,6 @@ from jdp._arguments import checked
 from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
-from jdp.accounting.pair_families import GAUSSIAN
-from jdp.accounting.profiles import names_of
 from jdp.accounting.renyi.conversions import IMPROVED
 from jdp.events import Event
 from jdp.ledger import Ledger
@@ -150,15 +148,17 @@ def gaussian_filter(
   multiplier = gaussian_noise_multiplier(target_epsilon, delta * (1 - _RESERVED))
 
   def share(composed: Composition) -> float:
-    others = composed.groups.keys() - {GAUSSIAN}
-    parameters, counts = composed.groups.get(GAUSSIAN, (np.ones((0, 2)), np.ones(0)))
-    if others or not np.all(parameters[:, 0] == 1):
-      raise ValueError(
-        "Expected Gaussian releases that no sampling amplifies, got "
-        f"{names_of(others) or 'sampled ones'}; use renyi_filter."
-      )
-    with np.errstate(divide="ignore", over="ignore"):
-      return float(counts @ np.square(multiplier / parameters[:, 1]))
+    spent = 0.0
+    for family, (parameters, counts) in composed.groups.items():
+      noises = [family.multiplier(row) for row in map(tuple, parameters.tolist())]
+      if None in noises:
+        raise ValueError(
+          f"Expected Gaussian releases that no sampling amplifies, got {family.name}; use "
+          "renyi_filter."
+        )
+      with np.errstate(divide="ignore", over="ignore"):
+        spent += float(counts @ np.square(multiplier / np.array(noises, float)))
+    return spent
 
   return _filter(target_epsilon, delta, share, relation, observer, "Gaussian releases")
 

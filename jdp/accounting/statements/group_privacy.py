@@ -21,9 +21,8 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.composition import Composition
+from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
-from jdp.accounting.pair_families import GAUSSIAN, GROUP_GAUSSIAN
 from jdp.accounting.profiles import with_overflow
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.statements.trade_off_curves import tangents
@@ -93,7 +92,7 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
 
   Other events may be charged as such, and yet let members of a group add up across rounds.
   """
-  return seen.joint.groups.keys() == {GAUSSIAN} and all(
+  return all(family.in_group for family in seen.joint.groups) and all(
     isinstance(event, Round)
     and sampling_analysis(event.sampling).fresh_coins
     and all(analysis.adds_up for _, analysis in parts_of(event.query))
@@ -105,15 +104,13 @@ def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
   """The epsilon of the groups' own pairs."""
   from jdp.accounting.pld.profile import pld_profile
 
-  rows, counts = seen.joint.groups[GAUSSIAN]
-  whole = rows[:, 0] == 1
-  groups = {}
-  if whole.any():
-    groups[GAUSSIAN] = rows[whole] / np.array([1.0, group_size]), counts[whole]
-  if not whole.all():
-    sizes = np.full((np.sum(~whole), 1), float(group_size))
-    groups[GROUP_GAUSSIAN] = np.append(rows[~whole], sizes, axis=1), counts[~whole]
-  return with_overflow(pld_profile(Composition(groups)), seen.rounds.overflow).epsilon(delta)
+  pairs = compose_pairs(
+    (family.in_group(tuple(row), group_size), int(count))
+    for family, (rows, counts) in seen.joint.groups.items()
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
+    if family.in_group is not None
+  )
+  return with_overflow(pld_profile(pairs), seen.rounds.overflow).epsilon(delta)
 
 
 def _group_epsilon(

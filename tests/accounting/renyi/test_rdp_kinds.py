@@ -12,7 +12,7 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 from hypothesis import strategies as st
 
-from jdp.accounting.pair_families import (
+from jdp.accounting.families import (
   CONCENTRATED,
   FIXED_SIZE_GAUSSIAN,
   LAPLACE,

@@ -18,32 +18,21 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jdp.accounting.pair_families import (
-  GAUSSIAN,
-  LAPLACE,
-  NON_PRIVATE,
-  NULL_RESPONSE,
-  PURE,
-  RANDOMIZED_RESPONSE,
-  DominatingPair,
-  PairFamily,
-  SampleOf,
-)
+from jdp.accounting.families.base import DominatingPair, Family, Row, loss_of
+from jdp.accounting.families.gaussian import FIXED_SIZE
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 from jdp.guarantees import Relation
 
-KNOWN, POISSON, FIXED_SIZE = "a known sample", "a Poisson sample", "a fixed-size sample"
+if TYPE_CHECKING:
+  from jdp.accounting.pld.pairs import Pair
 
-SUMS = frozenset({GAUSSIAN, LAPLACE})
-"""Families of sums, to which a null record contributes what an absent one does."""
-
-HIDDEN = SUMS | {PURE, RANDOMIZED_RESPONSE, NULL_RESPONSE}
-"""Families of releases that may be in a sample which hides who is in it."""
+KNOWN, POISSON = "a known sample", "a Poisson sample"
 
 # The bound of the whole stands where a sum has too many terms, or too large ones.
 _MAX_ORDER, _LARGEST = 2**10, 1e290
@@ -55,7 +44,7 @@ def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> Domi
   Args:
     how: `KNOWN`, `POISSON` or `FIXED_SIZE`.
     q: in [0, 1].
-    released: what a record in the sample is charged. If the sample hides it, of `HIDDEN`.
+    released: what a record in the sample is charged.
   """
   released = sorted(released, key=lambda pair: (pair.family.name, pair.parameters))
   parts = tuple((pair.family, len(pair.parameters)) for pair in released)
@@ -65,44 +54,30 @@ def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> Domi
 
 def is_bare(released: Sequence[DominatingPair]) -> bool:
   """Whether nothing is hidden of a record in the sample."""
-  return any(pair.family is NON_PRIVATE for pair in released)
+  return any(family.hides_nothing for family, _ in released)
 
 
 def hidden_pairs(
-  how: str,
-  gaussian: PairFamily,
-  q: float,
-  released: tuple[DominatingPair, ...],
-  relation: Relation,
+  how: str, q: float, released: tuple[DominatingPair, ...], relation: Relation
 ) -> tuple[DominatingPair, ...]:
   """The pairs of a record in a sample that hides who is in it; what it cannot hide, unsampled.
 
   Args:
     how: `POISSON` or `FIXED_SIZE`.
-    gaussian: the family of a Gaussian release of such a sample.
     q: as for `sampled_pair`.
     released: what a record in the sample is charged.
     relation: under zero-out a null record may cost more than an absent one, except in a sum.
   """
-  families = {pair.family for pair in released}
-  if families == {GAUSSIAN}:
-    return (DominatingPair(gaussian, (q, released[0].parameters[1])),)
-  if families <= (SUMS if relation is Relation.ZERO_OUT else HIDDEN):
+  if len(released) == 1 and (sampled := released[0].family.sampled):
+    return (sampled(how, q, released[0].parameters),)
+  sums_alone = relation is Relation.ZERO_OUT
+  if all(family.is_sum or (family.may_hide and not sums_alone) for family, _ in released):
     return (sampled_pair(how, q, released),)
   return released
 
 
-def releases(sample: SampleOf, row: Sequence[float]) -> list[DominatingPair]:
-  """The pairs of what was released of a record in the sample, from the parameters of one pair."""
-  found, start = [], 1
-  for family, number in sample.parts:
-    found.append(DominatingPair(family, tuple(row[start : start + number])))
-    start += number
-  return found
-
-
 @functools.lru_cache(maxsize=1024)
-def _family(how: str, parts: tuple[tuple[PairFamily, int], ...]) -> PairFamily:
+def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
   """The family of samples of such releases."""
   starts = np.cumsum([1, *(number for _, number in parts)])
   columns = [slice(*ends) for ends in itertools.pairwise(starts.tolist())]
@@ -135,8 +110,63 @@ def _family(how: str, parts: tuple[tuple[PairFamily, int], ...]) -> PairFamily:
     def severity(parameters: tuple[float, ...]) -> float:
       return of_part(parameters[1:])  # asked only at one q
 
-  names = " and ".join(family.name for family, _ in parts)
-  return PairFamily(f"{names} of {how}", rdp, max_loss, severity, SampleOf(how, parts))
+  def releases(row: Row) -> list[DominatingPair]:
+    """What was released of a record in the sample."""
+    return [
+      DominatingPair(part, tuple(row[at])) for (part, _), at in zip(parts, columns, strict=True)
+    ]
+
+  def is_free(row: Row) -> bool:
+    return row[0] == 0 or all(part.is_free(own) for part, own in releases(row))
+
+  def loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
+    from jdp.accounting.pld import sampled
+
+    charged = [pair for pair in releases(row) if not pair.family.is_free(pair.parameters)]
+    found = [[loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
+    shown = [[loss for loss in side if loss is not None] for side in found]
+    if row[0] < 1e-300 or any(len(side) < len(charged) for side in shown):
+      return None
+    return sampled.sampled(how, row[0], shown, removed=removed, below=attained)
+
+  def is_symmetric(row: Row, attained: bool) -> bool:
+    return how == KNOWN and all(part.is_symmetric(own, attained) for part, own in releases(row))
+
+  def exported(row: Row, relation: Relation, dp: Any) -> Any:
+    inner = exported_together(releases(row), relation, dp)
+    # There is none of a sample that is seen: it is exported as if all records took part.
+    return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == POISSON else inner
+
+  families = [part for part, _ in parts]
+  return Family(
+    f"{' and '.join(part.name for part in families)} of {how}",
+    rdp,
+    max_loss,
+    severity,
+    loss=loss if all(part.loss for part in families) else None,
+    is_free=is_free,
+    is_symmetric=is_symmetric,
+    exposed=lambda row: row[0] if any(part.exposed(own) for part, own in releases(row)) else 0.0,
+    is_published=how == KNOWN and all(part.is_published for part in families),
+    cut=lambda row: sum(part.cut(own) for part, own in releases(row)),
+    exported=exported,
+  )
+
+
+def exported_together(pairs: Sequence[DominatingPair], relation: Relation, dp: Any) -> Any:
+  """The event of dp_accounting of what one sample released."""
+  events = [_exported(pair, relation, dp) for pair in pairs]
+  return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
+
+
+def _exported(pair: DominatingPair, relation: Relation, dp: Any) -> Any:
+  family, row = pair.family, tuple(map(float, pair.parameters))
+  if family.exported is None:
+    raise ValueError(
+      f"Expected releases that dp_accounting has an event for, got {family.name}; leave that event "
+      "out."
+    )
+  return family.exported(row, relation, dp)
 
 
 def _hidden_rdp(

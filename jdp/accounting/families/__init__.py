@@ -1,0 +1,56 @@
+"""Families of dominating pairs, with all that accountants know of each.
+
+| families | module |
+|---|---|
+| what all have in common | `base` |
+| Gaussian releases, of samples, of bins, of groups | `gaussian` |
+| Laplace sums, responses, pure and unprotected releases | `pure` |
+| concentrated releases, sums with discrete noise | `concentrated` |
+| all that one sample released, whatever it was | `samples` |
+"""
+
+from jdp.accounting.families.base import (
+  Charge,
+  DominatingPair,
+  Family,
+  charge_of,
+  loss_of,
+  unbounded,
+)
+from jdp.accounting.families.concentrated import CONCENTRATED, DISCRETE_GAUSSIAN, SKELLAM
+from jdp.accounting.families.gaussian import (
+  ALLOCATED_GAUSSIAN,
+  FIXED_SIZE_GAUSSIAN,
+  GAUSSIAN,
+  GROUP_GAUSSIAN,
+  TRUNCATED_GAUSSIAN,
+)
+from jdp.accounting.families.pure import (
+  LAPLACE,
+  NON_PRIVATE,
+  NULL_RESPONSE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+)
+
+__all__ = [
+  "ALLOCATED_GAUSSIAN",
+  "CONCENTRATED",
+  "DISCRETE_GAUSSIAN",
+  "FIXED_SIZE_GAUSSIAN",
+  "GAUSSIAN",
+  "GROUP_GAUSSIAN",
+  "LAPLACE",
+  "NON_PRIVATE",
+  "NULL_RESPONSE",
+  "PURE",
+  "RANDOMIZED_RESPONSE",
+  "SKELLAM",
+  "TRUNCATED_GAUSSIAN",
+  "Charge",
+  "DominatingPair",
+  "Family",
+  "charge_of",
+  "loss_of",
+  "unbounded",
+]

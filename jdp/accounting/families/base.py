@@ -1,0 +1,143 @@
+"""What accounting knows of a family of dominating pairs: all of it in one value.
+
+A dominating pair is a pair of output distributions that dominates what a round can do to
+neighbours. A family holds such pairs by their parameters, for example "Gaussian sum of a Poisson
+sample, (q, z)". Engines know families by this interface alone: `renyi` composes divergences, `pld`
+composes privacy loss distributions.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jdp.guarantees import Relation
+
+if TYPE_CHECKING:
+  from jdp.accounting.pld.pairs import Pair
+
+Row = tuple[float, ...]
+LARGEST_LOSS = 600.0
+"""Of a loss distribution: its exponential is safely a float64."""
+
+
+class Charge(NamedTuple):
+  """What loss distributions one pair is composed of.
+
+  Attributes:
+    pairs: that are composed.
+    multiplier: of a Gaussian release that is composed as well. 0: losses are too large for this
+      accountant.
+    margin: log of a bound on the factor by which the Gaussian's distribution is off.
+  """
+
+  pairs: "tuple[Pair, ...]" = ()
+  multiplier: float = math.inf
+  margin: float = 0.0
+
+
+TOO_LARGE = Charge(multiplier=0.0)
+
+
+def unbounded(parameters: np.ndarray) -> np.ndarray:
+  """The epsilons of pairs that have no pure differential privacy."""
+  return np.full(len(parameters), math.inf)
+
+
+def _is_free(row: Row) -> bool:
+  return bool(row) and row[0] == 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Family:
+  """A family of dominating pairs, each given by P numbers, its row.
+
+  A family that gives the first four alone is composed by its divergences, in every accountant.
+
+  Attributes:
+    name: as it is called in messages.
+    rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64. Each is the larger of
+      both directions.
+    max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
+      where there is none.
+    severity: row -> a number. Of two pairs, that with the larger number dominates the other (for
+      every accountant). None: the family is not ordered.
+    ordered: row -> a pair of an ordered family which dominates this one, by divergences.
+    loss: (row, removed, attained) -> the loss distribution in one direction; `attained`: of data
+      sets that exist, rather than one that dominates all. None if losses are too large. The family
+      has no `loss` if its pairs are known by their divergences alone.
+    charge: (row, attained) -> what the pair is composed of, where that is not its `loss`; else
+      None.
+    merged: (parameters, counts) -> fewer pairs that dominate all of them together.
+    is_free: row -> whether the loss is always zero.
+    is_symmetric: (row, attained) -> whether both directions have the same losses.
+    exposed: row -> the probability with which nothing is hidden of a record.
+    hides_nothing: whether it has no protection at all, whatever is sampled.
+    multiplier: row -> the noise multiplier, if it is of a Gaussian release of a record that takes
+      part for certain.
+    sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
+      released nothing else.
+    in_bins: (row, rounds) -> the pair of an epoch of such releases, of which a record is in one.
+    in_group: (row, size) -> the pair of a group of records, each in the sample by its own coin.
+    is_sum: whether a null record contributes what an absent one does.
+    may_hide: whether a sample can hide who is in it.
+    is_published: whether the moments accountant takes it, as published.
+    cut: row -> the mass that a neighbour cannot send, as float noise ends.
+    exported: (row, relation, the package dp_accounting) -> the event there.
+  """
+
+  name: str
+  rdp: Callable[[np.ndarray, np.ndarray], np.ndarray]
+  max_loss: Callable[[np.ndarray], np.ndarray]
+  severity: Callable[[Row], float] | None
+  ordered: "Callable[[Row], DominatingPair] | None" = None
+  loss: "Callable[[Row, bool, bool], Pair | None] | None" = None
+  charge: Callable[[Row, bool], Charge | None] | None = None
+  merged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+  is_free: Callable[[Row], bool] = _is_free
+  is_symmetric: Callable[[Row, bool], bool] = lambda row, attained: True
+  exposed: Callable[[Row], float] = lambda row: 0.0
+  hides_nothing: bool = False
+  multiplier: Callable[[Row], float | None] = lambda row: None
+  sampled: "Callable[[str, float, Row], DominatingPair] | None" = None
+  in_bins: "Callable[[Row, float], DominatingPair] | None" = None
+  in_group: "Callable[[Row, int], DominatingPair] | None" = None
+  is_sum: bool = False
+  may_hide: bool = False
+  is_published: bool = False
+  cut: Callable[[Row], float] = lambda row: 0.0
+  exported: Callable[[Row, Relation, Any], Any] | None = None
+
+  def is_tame(self, row: Row) -> bool:
+    """Whether the largest loss is small enough for a loss distribution."""
+    return bool(self.max_loss(np.array([row]))[0] <= LARGEST_LOSS)
+
+
+class DominatingPair(NamedTuple):
+  """One dominating pair: a family and its parameters."""
+
+  family: Family
+  parameters: Row
+
+
+@functools.lru_cache(maxsize=256)
+def loss_of(pair: DominatingPair, removed: bool, attained: bool) -> "Pair | None":
+  """The loss distribution of a pair whose family has one; None if losses are too large."""
+  assert pair.family.loss is not None
+  return pair.family.loss(pair.parameters, removed, attained)
+
+
+def charge_of(pair: DominatingPair, *, removed: bool, attained: bool) -> Charge | None:
+  """What loss distributions a pair is composed of; None if only its divergences are known."""
+  family, row = pair
+  if family.charge is not None and (found := family.charge(row, attained)) is not None:
+    return found
+  if family.loss is None:
+    return None
+  if family.is_free(row):
+    return Charge()
+  loss = loss_of(pair, removed, attained)
+  return TOO_LARGE if loss is None else Charge((loss,))
