@@ -8,12 +8,8 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.composition import (
-  Composition,
-  compose_rounds,
-  events_of_type,
-  events_seen,
-)
+from jdp.accounting.composed_rounds import compose_rounds
+from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.profiles import (
   PrivacyProfile,
@@ -24,7 +20,7 @@ from jdp.accounting.profiles import (
   with_overflow,
   with_release,
 )
-from jdp.events import LocalRelease, Round
+from jdp.accounting.seen import events_seen, split
 from jdp.ledger import Ledger
 
 _REFINEMENTS = 6
@@ -199,10 +195,9 @@ def _attained(
   """The pairs that data sets attain, and the probability that a sample of any round overflows."""
   from jdp.accounting.pld.attained import attained_losses
 
-  events, chosen, known = events_seen(ledger, relation, observer)
-  if any(isinstance(event, LocalRelease) for event, _ in ledger.entries):
+  rounds, _, _, chosen, known = events_seen(ledger, relation, observer)
+  if split(ledger.entries).releases:
     return Composition({}), 0.0
-  rounds = events_of_type(Round, events)
   overflow = compose_rounds(rounds, chosen, sample_known=known).overflow
   return attained_losses(rounds, chosen, sample_known=known), overflow
 

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jdp._arguments import checked
 from jdp.accounting import local_releases
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.composition import (
-  Composition,
-  compose_rounds,
-  events_of_type,
-  events_seen,
-  stands_alone,
-)
+from jdp.accounting.composed_rounds import compose_rounds, stands_alone
+from jdp.accounting.composition import Composition
 from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.families import DominatingPair
 from jdp.accounting.families.samples import exported_together
 from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
+from jdp.accounting.seen import events_seen, split
 from jdp.events import (
   BestOfRuns,
   ConcentratedRelease,
@@ -31,7 +27,6 @@ from jdp.events import (
   GaussianSum,
   GroupedSums,
   LaplaceSum,
-  LocalRelease,
   NonPrivate,
   PoissonSampling,
   QueryEvent,
@@ -100,17 +95,16 @@ def to_dp_event(
   dp = dp_accounting_or_refuse()
   if not ledger.entries:
     return Export(dp.ComposedDpEvent([]), 0.0)
-  seen, chosen, known = events_seen(ledger, relation, observer)
-  local = events_of_type(LocalRelease, seen)
+  rounds, local, _, chosen, known = events_seen(ledger, relation, observer)
   together = {
-    e: n
-    for e, n in events_of_type(Round, seen).items()
-    if not (stands_alone(e) or query_analysis(e.query).exported)
+    event: count
+    for event, count in rounds.items()
+    if not (stands_alone(event) or query_analysis(event.query).exported)
   }
   parts = [
     (round_event(event, chosen, known), count)
-    for event, count in known_entries(ledger.entries)
-    if event in seen and isinstance(event, Round) and event not in together
+    for event, count in split(known_entries(ledger.entries)).rounds
+    if event in rounds and event not in together
   ]
   parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)
   if local:
@@ -122,7 +116,7 @@ def to_dp_event(
         "out."
       )
     parts += _counted(local_releases.compose_releases(local), chosen)
-  overflow = sum(n * overflow_probability(e) for e, n in events_of_type(Round, seen).items())
+  overflow = sum(count * overflow_probability(event) for event, count in rounds.items())
   return Export(
     dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow
   )

@@ -8,11 +8,10 @@ from jdp._arguments import checked
 from jdp.accounting.composition import (
   Composition,
   compose_pairs,
-  events_of_type,
-  events_seen,
   most_severe_pairs,
 )
 from jdp.accounting.families import PURE
+from jdp.accounting.seen import events_seen, split
 from jdp.events import LocalRelease
 from jdp.guarantees import AnyGuarantee, Guarantee, compose
 from jdp.ledger import Ledger
@@ -44,13 +43,12 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
   >>> print(local_guarantee(Ledger().append(event, count=1000)))
   (24, 6)-separated, 30-DP per value (replace one), against the server
   """
-  entries = tuple(entry for entry in ledger.entries if isinstance(entry[0], LocalRelease))
+  entries = tuple(split(ledger.entries).releases)
   if not entries:
     raise ValueError(
       "Expected a ledger with local releases, got none; ask `epsilon` what rounds cost."
     )
-  seen = events_seen(Ledger(entries), None, observer)
-  return total_guarantee(events_of_type(LocalRelease, seen.events))
+  return total_guarantee(events_seen(Ledger(entries), None, observer).releases)
 
 
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:

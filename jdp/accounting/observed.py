@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting import local_releases
+from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import (
   Composition,
   compose_both,
-  compose_rounds,
-  events_of_type,
-  seen_among,
-  stands_alone,
 )
-from jdp.accounting.registration import known_entries, num_rules, protects, sampling_analysis
-from jdp.events import Event, LocalRelease, Round
+from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
+from jdp.accounting.seen import seen_among, split
+from jdp.events import Event, Round
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.ledger.value import Block
@@ -83,7 +81,7 @@ class Stretch:
     return functools.cache(functools.partial(compose_rounds, self.rounds))
 
 
-# Of each block, with the number of rules by which its events were read.
+# Of each block, with the number of analyses and rules when its events were read.
 _ITEMS: weakref.WeakKeyDictionary[Block, tuple[int, tuple[tuple[Event | Stretch, int], ...]]] = (
   weakref.WeakKeyDictionary()
 )
@@ -92,8 +90,8 @@ _ITEMS: weakref.WeakKeyDictionary[Block, tuple[int, tuple[tuple[Event | Stretch,
 def _items(ledger: Ledger) -> Iterator[tuple[Event | Stretch, int]]:
   """The ledger's entries, with a stretch for those of a block that stand alone."""
   for block in ledger.blocks:
-    if _ITEMS.get(block, (-1,))[0] != num_rules():
-      _ITEMS[block] = num_rules(), tuple(_stretched(block.entries))
+    if _ITEMS.get(block, (-1,))[0] != num_registered():
+      _ITEMS[block] = num_registered(), tuple(_stretched(block.entries))
     yield from _ITEMS[block][1]
   yield from ledger.rest
 
@@ -101,7 +99,9 @@ def _items(ledger: Ledger) -> Iterator[tuple[Event | Stretch, int]]:
 def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | Stretch, int]]:
   """The entries of a block, with a stretch for those of each scope that stand alone."""
   alone: defaultdict[tuple[Relation, Unit, Observer], list[tuple[Round, int]]] = defaultdict(list)
-  for event, count in known_entries(entries):
+  found = split(known_entries(entries))
+  yield from found.releases
+  for event, count in found.rounds:
     if stands_alone(event) and protects(event.query) and count <= _MOST_ALONE:
       alone[event.relation, event.unit, event.observer].append((event, count))
     else:
@@ -123,14 +123,14 @@ def observed(
 ) -> Observed:
   """What an observer saw.
 
-  Arguments and errors are as for `composition.events_seen`, and `capped` as for `compose_rounds`.
+  Arguments and errors are as for `events_seen`, and `capped` as for `compose_rounds`.
 
   Raises:
     ValueError: also if an event has no analysis under the relation.
   """
-  events, chosen, known = seen_among(list(_items(ledger)), relation, observer, adaptive=adaptive)
-  rounds, releases = events_of_type(Round, events), events_of_type(LocalRelease, events)
-  stretches = events_of_type(Stretch, events)
+  rounds, releases, stretches, chosen, known = seen_among(
+    list(_items(ledger)), relation, observer, adaptive=adaptive
+  )
   parts = tuple(stretch.composed(chosen, sample_known=known) for stretch in stretches)
   alone = Composition({}, sum(part.overflow for part in parts), parts)
   composed = compose_rounds(rounds, chosen, sample_known=known, capped=capped)

@@ -177,9 +177,9 @@ def composed_by(query: QueryEvent) -> Composed | None:
   return next((one.composed for _, one in parts_of(query) if one.composed), None)
 
 
-def num_rules() -> int:
-  """How many rules there are. It grows."""
-  return len(_RULES)
+def num_registered() -> int:
+  """How many analyses and rules there are. It grows."""
+  return len(_QUERIES) + len(_SAMPLINGS) + len(_RULES)
 
 
 def known_entries(entries: Iterable[tuple[E, int]]) -> Iterable[tuple[E, int]]:

@@ -25,7 +25,10 @@ def shared_fields(event: Any) -> tuple[Any, ...]:
 @functools.cache
 def _values_shared(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
   """Reads those of an event's fields that do not differ between the rounds of a run."""
-  return operator.attrgetter(*(name for name in names if name not in _OF_ONE_ROUND))
+  shared = [name for name in names if name not in _OF_ONE_ROUND]
+  if len(shared) > 1:
+    return operator.attrgetter(*shared)
+  return lambda event: tuple(getattr(event, name) for name in shared)
 
 
 def most_apart(rounds: Iterable[tuple[Any, int]], separation: int, most: int) -> int:

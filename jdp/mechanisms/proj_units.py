@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.local.priv_unit import MAX_DIM, Cap, log_density_constant
+from jdp.accounting.local.cap_shares import log_density_constant
+from jdp.accounting.local.priv_unit import MAX_DIM, Cap
 from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws import projections
 from jdp.mechanisms.priv_unit_l2 import priv_unit

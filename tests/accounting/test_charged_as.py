@@ -1,4 +1,4 @@
-"""Events under other names, charged by `charge_as`: everything that is stated of them is equal."""
+"""Events under other names, by `charge_as` or with a known analysis: all statements are equal."""
 
 import dataclasses
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from jdp import accounting, events
-from jdp.accounting import dominating_pairs
+from jdp.accounting import dominating_pairs, registration
 from jdp.conformance import unaudited
 from jdp.events import EventBase, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.guarantees import Relation
@@ -19,8 +19,8 @@ RESPONSE = events.RandomizedResponse(0.4, 3, uniform_null=True)
 PARTS = GroupedSums((GaussianSum(2.0, 6.0), LaplaceSum(1.0, 1.5)), ("a", "b"))
 
 
-def copied(kind):
-  """A type with the fields of another one and nothing else of it."""
+def by_rule(kind):
+  """A type with the fields of another one alone, charged as that one is."""
   own = [field for field in dataclasses.fields(kind) if field.name not in INHERITED]
   body = {"__annotations__": {field.name: object for field in own}, "__doc__": "A copy."}
   body |= {f.name: f.default for f in own if f.default is not dataclasses.MISSING}
@@ -30,23 +30,34 @@ def copied(kind):
   return copy
 
 
-def renamed(event, copies):
+def by_analysis(kind):
+  """A type that is like another one, and has the analysis that the public registry has of it."""
+  is_sampling = kind in events.sampling_event_types()
+  register = events.register_sampling if is_sampling else events.register
+  copy = register(type(f"Like{kind.__name__}", (kind,), {"__doc__": "A copy."}))
+  known = registration.sampling_analysis if is_sampling else registration.query_analysis
+  add = accounting.register_sampling if is_sampling else accounting.register_query
+  add(copy, known(object.__new__(kind)))
+  return copy
+
+
+def renamed(event, copies, copied):
   """The event under its other name, its parts too."""
   kind = type(event)
-  if kind not in copies:
-    copies[kind] = copied(kind)
+  if (kind, copied) not in copies:
+    copies[kind, copied] = copied(kind)
   values = {f.name: getattr(event, f.name) for f in dataclasses.fields(kind)}
   if kind is GroupedSums:
-    values["parts"] = tuple(renamed(part, copies) for part in event.parts)
-  return copies[kind](**values)
+    values["parts"] = tuple(renamed(part, copies, copied) for part in event.parts)
+  return copies[kind, copied](**values)
 
 
 def said(function, *args, **kwargs):
-  """What a function returns, or why it refuses."""
+  """What a function returns, or why it refuses, by whatever name the event has."""
   try:
     return function(*args, **kwargs)
   except ValueError as error:
-    return str(error)
+    return str(error).replace("Like", "")
 
 
 def exported(ledger, **scope):
@@ -54,6 +65,7 @@ def exported(ledger, **scope):
   return accounting.to_dp_event(ledger, **scope)
 
 
+HOW = (by_rule, by_analysis)
 QUICK = {
   "rdp": lambda run, **scope: accounting.epsilon(run, 1e-5, **scope),
   "moments": lambda run, **scope: accounting.epsilon(run, 1e-5, accountant="moments", **scope),
@@ -75,16 +87,17 @@ THOROUGH = {
 
 def assert_equal_statements(copies, sampling, query, statements):
   for relation, observer in itertools.product(Relation, ("model", "server")):
-    known, other = (
+    known, *others = (
       Ledger().append(Round(drawn, released, relation, observer=observer), count=3)
       for drawn, released in (
         (sampling, query),
-        (renamed(sampling, copies), renamed(query, copies)),
+        *((renamed(sampling, copies, how), renamed(query, copies, how)) for how in HOW),
       )
     )
+    scope = {"relation": relation, "observer": observer}
     for statement in statements.values():
-      scope = {"relation": relation, "observer": observer}
-      assert said(statement, other, **scope) == said(statement, known, **scope)
+      expected = said(statement, known, **scope)
+      assert all(said(statement, other, **scope) == expected for other in others)
 
 
 @pytest.mark.sweep

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from jdp import accounting
-from jdp.accounting import composition, observed, profiles
+from jdp.accounting import composed_rounds, observed, profiles, seen
 from jdp.accounting.families import gaussian
 from jdp.events import (
   GaussianSum,
@@ -54,10 +54,9 @@ def mixed(number):
 def test_every_pair_of_a_long_ledger_is_counted(observer, number):
   events = itertools.chain(*map(mixed, range(number)), [distinct(0)] * (number % 9))
   ledger = ledger_of(event for event in events if observer == "model" or event.observer == observer)
-  seen, relation, known = composition.events_seen(ledger, "zero_out", observer)
+  rounds, _, _, relation, known = seen.events_seen(ledger, "zero_out", observer)
   assert known == (observer == "server")
-  rounds = composition.events_of_type(Round, seen)
-  expected = composition.compose_rounds(rounds, relation, sample_known=known)
+  expected = composed_rounds.compose_rounds(rounds, relation, sample_known=known)
   found = observed.observed(ledger, "zero_out", observer).rounds
 
   def counted(composed):
@@ -82,8 +81,8 @@ def test_a_ledger_that_grew_costs_to_the_bit_what_one_made_at_once_does():
     grown = grown.extend((event, 1) for event in events[first : first + 100])
     cost = epsilon(grown)
   assert cost == epsilon(anew(grown))
-  seen, relation, _ = composition.events_seen(grown, None, None)
-  least = profiles.rdp_profile(composition.compose_rounds(seen, relation)).epsilon(DELTA)
+  rounds, _, _, relation, _ = seen.events_seen(grown, None, None)
+  least = profiles.rdp_profile(composed_rounds.compose_rounds(rounds, relation)).epsilon(DELTA)
   assert least <= cost <= least * (1 + 4e-5)  # without the search's last point
 
 
@@ -98,7 +97,7 @@ def test_two_ledgers_that_go_on_from_one_cost_what_their_own_rounds_do():
 
 def test_further_rounds_cost_no_second_look_at_earlier_ones(monkeypatch):
   looked, computed = [], []
-  pairs, divergences = composition.amplified_pairs, gaussian.rdp_of_pairs
+  pairs, divergences = composed_rounds.amplified_pairs, gaussian.rdp_of_pairs
 
   def counted_pairs(*arguments, **options):
     looked.append(1)
@@ -108,7 +107,7 @@ def test_further_rounds_cost_no_second_look_at_earlier_ones(monkeypatch):
     computed.append(q.size * orders.size)
     return divergences(q, z, orders)
 
-  monkeypatch.setattr(composition, "amplified_pairs", counted_pairs)
+  monkeypatch.setattr(composed_rounds, "amplified_pairs", counted_pairs)
   monkeypatch.setattr(gaussian, "rdp_of_pairs", counted_divergences)
   ledger = ledger_of(map(distinct, range(1500)))
   epsilon(ledger)

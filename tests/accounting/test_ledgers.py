@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.accounting import composition
+from jdp.accounting import composed_rounds, seen
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -72,8 +72,8 @@ def test_order_does_not_matter_and_equal_events_are_counted_together():
   np.testing.assert_allclose(
     accounting.epsilon(alternating, 1e-5), accounting.epsilon(grouped, 1e-5), rtol=1e-12
   )
-  composed = composition.compose_rounds(
-    composition.events_seen(alternating, None, None)[0], SAMPLED.relation
+  composed = composed_rounds.compose_rounds(
+    seen.events_seen(alternating, None, None).rounds, SAMPLED.relation
   )
   ((parameters, counts),) = composed.groups.values()
   assert len(parameters) == 2

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import scipy
 
-from jdp.accounting import calibration
+from jdp.accounting import calibration_search
 
 _PLAN = (
   "import sys; from jdp.command_line import main;"
@@ -31,9 +31,9 @@ def test_roots_are_scipy_s():
       counts[name] += 1
       return float(np.arctan(slope * (x - shift)) + curve * (x - shift) ** 3)
 
-    found = calibration._root(lambda x, f=function: f(x, "ours"), -4.0, 4.5)
+    found = calibration_search.root(lambda x, f=function: f(x, "ours"), -4.0, 4.5)
     expected = scipy.optimize.brentq(
-      lambda x, f=function: f(x, "scipy"), -4.0, 4.5, xtol=calibration._STEP
+      lambda x, f=function: f(x, "scipy"), -4.0, 4.5, xtol=calibration_search.STEP
     )
     assert found == expected
     assert counts["ours"] <= counts["scipy"] + 1  # the first point, which callers have cached

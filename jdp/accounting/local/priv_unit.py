@@ -15,13 +15,14 @@ logit.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.accounting.local.cap_shares import gamma_of, log_height_of, log_share, quantile
 from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
 from jdp.guarantees import rounded_up
 
@@ -63,121 +64,6 @@ class Cap(NamedTuple):
     return math.exp(self.log_m)
 
 
-def log_density_constant(dim: int) -> float:
-  """log c_d = log Gamma(d/2) - log Gamma((d-1)/2) - log(pi)/2.
-
-  A difference of lgamma would lose 1e-6 at d = 1e9. So Stirling's series is used from a = (d-1)/2 =
-  25 on.
-  """
-  a = (dim - 1) / 2
-  if a < 25:
-    return scipy.special.gammaln(a + 0.5) - scipy.special.gammaln(a) - 0.5 * math.log(math.pi)
-  r = 1 / (a * a)
-  series = (-1 / 8 + r * (1 / 192 + r * (-1 / 640 + r * (17 / 14336 - r * 31 / 18432)))) / a
-  return 0.5 * math.log(a) + series - 0.5 * math.log(math.pi)
-
-
-def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
-  """log q(gamma) and log(q/f)(gamma), elementwise for 0 <= gamma < 1.
-
-  Args:
-    dim: The dimension d. At least 2.
-    gamma: The height of the cap's rim. Any shape.
-    log_height: log((1-gamma)/2), of the same shape as gamma. It is read where gamma > 1/2, as it is
-      the accurate one of the two there. Elsewhere gamma is read.
-
-  Returns:
-    (log q, log q/f), float64: relative errors below 1e-13 for q/f - 1 and 1e-13 for log q.
-  """
-  gamma, log_height = np.broadcast_arrays(np.asarray(gamma, float), np.asarray(log_height, float))
-  log_q, log_ratio = np.empty(gamma.shape), np.empty(gamma.shape)
-  high = gamma > 0.5
-  log_q[high], log_ratio[high] = _log_share_high(dim, log_height[high])
-  log_q[~high], log_ratio[~high] = _log_share_low(dim, gamma[~high])
-  return log_q, log_ratio
-
-
-def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """For gamma > 1/2: q/f = 2F1(2a, 1; a+1; h), as a series.
-
-  Its terms are positive, and their ratio is below 2h < 1/2.
-  """
-  a, h = (dim - 1) / 2, np.exp(log_height)
-  # Each term is less than half of the one before it, so what follows the 64th is below rounding.
-  n = np.arange(64).reshape(-1, *[1] * h.ndim)
-  excess = np.sum(np.cumprod((2 * a + n) / (a + 1 + n) * h, axis=0), axis=0)
-  log_f = (
-    log_density_constant(dim) - math.log(2 * a) + a * (math.log(4) + log_height + np.log1p(-h))
-  )
-  return log_f + np.log1p(excess), np.log1p(excess)
-
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-
-
-def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """For gamma <= 1/2: q = c_d times the integral of sin^(d-2) from 0 to Theta = acos(gamma).
-
-  Let theta = Theta - x. The integrand, relative to its value at Theta, is then
-
-      (1 - 2 sin^2(x/2) - cot(Theta) sin x)^(d-2).
-
-  Nothing cancels in it. Gauss's rule on the range where it exceeds e^-50 is exact to rounding.
-  """
-  power, sine = dim - 2, np.sqrt((1 - gamma) * (1 + gamma))
-  cot, angle = gamma / sine, np.arccos(gamma)
-  # The root of power * (cot x + x^2/2) = 50, beyond which the integrand is below e^-50. It is
-  # written so that nothing cancels; the 1e-300 covers power = 0 (d = 2).
-  reach = np.minimum(
-    angle, 100 / (np.sqrt((power * cot) ** 2 + 100 * power) + power * cot + 1e-300)
-  )
-  x = 0.5 * reach[..., None] * (1 + _NODES)
-  drop = 2 * np.sin(x / 2) ** 2 + cot[..., None] * np.sin(x)
-  integral = (
-    0.5
-    * reach
-    * np.sum(_WEIGHTS * np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300))), axis=-1)
-  )
-  log_sine_squared = np.log1p(-(gamma**2))
-  log_q = log_density_constant(dim) + 0.5 * power * log_sine_squared + np.log(integral)
-  # q/f = 2a * integral / sin(Theta), as f = c_d sin^(2a)(Theta) / (2a).
-  return log_q, np.log((dim - 1) * integral) - 0.5 * log_sine_squared
-
-
-def quantile(dim: int, log_tail) -> tuple[np.ndarray, np.ndarray]:
-  """The height gamma >= 0 of the cap with a given share of the sphere: the inverse of `log_share`.
-
-  Newton's method solves for log h. log q is a concave function of log h, so the iteration converges
-  from one side. It starts from a normal approximation.
-
-  Args:
-    dim: The dimension d. At least 2.
-    log_tail: log q, at most log(1/2). Any shape.
-
-  Returns:
-    (gamma, log h), float64, accurate to 1e-12 relative to 1/sqrt(d).
-  """
-  log_tail = np.asarray(log_tail, float)
-  log_sine_squared = -(scipy.special.ndtri_exp(log_tail) ** 2) / (dim - 1.5)
-  gamma = np.sqrt(-np.expm1(log_sine_squared))
-  log_height = log_sine_squared - math.log(2) - np.log1p(gamma)
-  for _ in range(50):
-    log_q, log_ratio = log_share(dim, gamma, log_height)
-    slope = (dim - 1) / (1 + gamma) * np.exp(-log_ratio)  # d log q / d log h
-    step = (log_tail - log_q) / slope
-    log_height = np.minimum(log_height + step, math.log(0.5))
-    gamma = _gamma(log_height)
-    if np.max(np.abs(step)) * math.sqrt(dim) < 1e-7:  # the error after a step is its square
-      break
-  return gamma, log_height
-
-
-def log_density(dim: int, gamma, log_height) -> np.ndarray:
-  """log of the density of T = <V, u> at gamma, elementwise."""
-  log_sine_squared = np.log1p(gamma) + np.asarray(log_height) + math.log(2)
-  return log_density_constant(dim) + 0.5 * (dim - 3) * log_sine_squared
-
-
 @checked
 def optimal_cap(dim: int, epsilon: float) -> Cap:
   """The cap and probability with the least mean squared error among all that cost epsilon.
@@ -204,13 +90,13 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
 
   def surplus_low(log_gamma):  # log(gamma/m), increasing through its root
     gamma = math.exp(log_gamma)
-    log_q, log_ratio = log_share(dim, gamma, _log_height(gamma))
+    log_q, log_ratio = log_share(dim, gamma, log_height_of(gamma))
     return log_gamma + log_ratio + np.logaddexp(0.0, -(log_odds + log_q))
 
   # For gamma above 1/2 both gamma q/f and m q/f may round to 1. So their distances from 1 are
   # compared, on a log scale. log(-log(gamma q/f)) - log(-log(m q/f)) increases through its root.
   def surplus_high(log_height):
-    log_q, log_ratio = log_share(dim, _gamma(log_height), log_height)
+    log_q, log_ratio = log_share(dim, gamma_of(log_height), log_height)
     gap = -np.log1p(-2 * np.exp(log_height)) - log_ratio
     # Below e^-40 the gap cancels, and its first-order term in h is exact to rounding.
     log_gap = math.log(gap) if log_height > -40 else log_height + math.log(4 / (dim + 1))
@@ -221,10 +107,10 @@ def optimal_cap(dim: int, epsilon: float) -> Cap:
     gamma = math.exp(
       scipy.optimize.brentq(surplus_low, math.log(1e-14), math.log(0.5), xtol=1e-15, rtol=1e-15)
     )
-    return _spend(dim, gamma, _log_height(gamma), epsilon)
+    return _spend(dim, gamma, log_height_of(gamma), epsilon)
   lowest = -2 * (epsilon + 100) / (dim - 1) - 100
   log_height = scipy.optimize.brentq(surplus_high, lowest, math.log(0.25), xtol=1e-15, rtol=1e-15)
-  return _spend(dim, _gamma(log_height), log_height, epsilon)
+  return _spend(dim, gamma_of(log_height), log_height, epsilon)
 
 
 @checked
@@ -232,7 +118,7 @@ def cap_at(dim: int, epsilon: float, gamma: float) -> Cap:
   """The cap of a given gamma. Its p is the best for epsilon: the one that spends all of it."""
   _check(dim, epsilon)
   _check_gamma(gamma)
-  return _spend(dim, gamma, _log_height(gamma), epsilon)
+  return _spend(dim, gamma, log_height_of(gamma), epsilon)
 
 
 @checked
@@ -245,7 +131,7 @@ def cap_of(dim: int, gamma: float, p: float) -> Cap:
   """
   _check(dim)
   _check_gamma(gamma)
-  cap = _costed_cap(dim, gamma, _log_height(gamma), logit_of(p))
+  cap = _costed_cap(dim, gamma, log_height_of(gamma), logit_of(p))
   if not cap.epsilon > 0:
     raise ValueError(
       f"Expected p above the cap's share of the sphere, {math.exp(cap.log_q):.6g}, got {p}."
@@ -319,7 +205,7 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
       1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else scipy.optimize.brentq(slack_b, least_b, 1 - 1e-12)
     )
     gamma = max(gamma, largest_b)
-  cap = _costed_cap(dim, gamma, _log_height(gamma), epsilon0)
+  cap = _costed_cap(dim, gamma, log_height_of(gamma), epsilon0)
   if not cap.epsilon <= epsilon0 + epsilon1:
     raise ValueError(
       f"Expected the published gamma to cost at most {epsilon0 + epsilon1}, got {cap.epsilon}."
@@ -339,14 +225,6 @@ def _costed_cap(dim: int, gamma: float, log_height: float, logit_p: float) -> Ca
   logit_q = logit(log_q)
   made = cost(logit_p, logit_q, -log_ratio)
   return Cap(dim, gamma, log_height, made.p, logit_p, log_q, logit_q, made.log_m, made.epsilon)
-
-
-def _gamma(log_height: Any) -> Any:
-  return -np.expm1(log_height + math.log(2))
-
-
-def _log_height(gamma: float) -> float:
-  return np.log1p(-gamma) - math.log(2)
 
 
 def _check(dim: int, epsilon: float = 1.0) -> None:

@@ -19,7 +19,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.local import priv_unit
+from jdp.accounting.local import cap_shares, priv_unit
 from jdp.guarantees import rounded_up
 
 _MOST_EPSILON = 1e150
@@ -63,7 +63,7 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
       f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart."
     )
   # The ball's part of the sphere is the cap of height 1 - alpha^2 / 2, for which h = alpha^2 / 4.
-  log_share, _ = priv_unit.log_share(
+  log_share, _ = cap_shares.log_share(
     dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2))
   )
   return min(0.0, math.log(density_ratio) + float(log_share))
@@ -213,7 +213,7 @@ def closest_alpha(
   log_tail = math.log(probability) - epsilon - math.log(density_ratio)
   if log_tail >= math.log(0.5):
     return math.sqrt(2)
-  _, log_height = priv_unit.quantile(dim, log_tail)
+  _, log_height = cap_shares.quantile(dim, log_tail)
   return 2 * math.exp(float(log_height) / 2)
 
 

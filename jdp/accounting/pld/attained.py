@@ -4,13 +4,12 @@ Lower bounds are for these alone: the others are left out, as if they had releas
 of neighbouring data sets attains all of them together, in each direction: the record contributes
 the most, the others nothing (or, to a sample of fixed size, the opposite).
 
-* Attained: Gaussian sums, and groups of them, under Poisson sampling (if it is truncated, not the
-  pair itself: `jdp.accounting.families.gaussian`), fixed-size sampling or none; Laplace sums, and groups of both, under
-  Poisson sampling; these and randomised response of a sample that the observer sees; these,
+* Attained: Gaussian sums, and groups of them, under Poisson sampling, fixed-size sampling or none
+  (if it is truncated, not the pair itself: `families.gaussian`); Laplace sums, and groups of both,
+  under Poisson sampling; these and randomised response of a sample that the observer sees; these,
   Gaussian sums with noise by their owners, and releases without protection, where nothing is
-  sampled. Discrete sums of integers, by records that move up
-  to four coordinates (`integer_noise`), where nothing is sampled; before any reduction modulo a
-  number.
+  sampled. Discrete sums of integers, by records that move up to four coordinates
+  (`integer_noise`), where nothing is sampled; before any reduction modulo a number.
 * Randomised response of a null or absent record: whatever is released of it, some value differs
   from that by no less than from a uniform answer. For a uniform answer is the mean, over all
   permutations of the values, of any other, and hockey sticks are jointly convex.
@@ -26,7 +25,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from jdp.accounting.analysis import Attained
-from jdp.accounting.composition import Composition, compose_rounds
+from jdp.accounting.composed_rounds import compose_rounds
+from jdp.accounting.composition import Composition
 from jdp.accounting.registration import parts_of, query_analysis, sampling_analysis
 from jdp.events import QueryEvent, Round
 from jdp.guarantees import Relation
@@ -36,7 +36,7 @@ def attained_losses(
   rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool
 ) -> Composition:
   """The losses of counted rounds that data sets attain, all rounds of a ledger without local
-  releases; arguments as for `jdp.accounting.composition.compose_rounds`.
+  releases; arguments as for `jdp.accounting.composed_rounds.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
   for event, count in rounds.items():

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jdp.accounting.analysis import QueryAnalysis
-from jdp.accounting.composition import Composition, compose_rounds, stands_alone
+from jdp.accounting.composed_rounds import compose_rounds, stands_alone
+from jdp.accounting.composition import Composition
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
 from jdp.accounting.families import DominatingPair, Family, unbounded
 from jdp.accounting.registration import query_analysis, register_query, sampling_analysis

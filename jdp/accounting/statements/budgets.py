@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
-from jdp.events import Event, LocalRelease, Round
+from jdp.events import Event, EventBase
 from jdp.ledger import Ledger, unstack
 
 
@@ -51,7 +51,7 @@ def would_exceed(
   True
   """
   _validate.non_negative(max_epsilon=max_epsilon)
-  several = [events] if isinstance(events, Round | LocalRelease) else events
+  several = [events] if isinstance(events, EventBase) else events
   new = ((event, 1) for released in several for event in unstack(released))
   cost = epsilon(
     ledger.extend(new), delta, accountant=accountant, relation=relation, observer=observer

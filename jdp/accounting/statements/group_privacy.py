@@ -25,8 +25,8 @@ from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.profiles import with_overflow
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
+from jdp.accounting.seen import split
 from jdp.accounting.statements.trade_off_curves import tangents
-from jdp.events import Round
 from jdp.ledger import Ledger
 
 _LEAST_RATE = 1e-60
@@ -92,11 +92,11 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
 
   Other events may be charged as such, and yet let members of a group add up across rounds.
   """
-  return all(family.in_group for family in seen.joint.groups) and all(
-    isinstance(event, Round)
-    and sampling_analysis(event.sampling).fresh_coins
-    and all(analysis.adds_up for _, analysis in parts_of(event.query))
-    for event, _ in known_entries(ledger.entries)
+  rounds, releases, _ = split(known_entries(ledger.entries))
+  return not releases and all(
+    [family.in_group for family in seen.joint.groups]
+    + [sampling_analysis(event.sampling).fresh_coins for event, _ in rounds]
+    + [one.adds_up for event, _ in rounds for _, one in parts_of(event.query)]
   )
 
 

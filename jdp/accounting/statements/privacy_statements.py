@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, epsilon_interval
-from jdp.accounting.composition import seen_among
 from jdp.accounting.registration import known_entries
+from jdp.accounting.seen import seen_among, split
 from jdp.accounting.statements.unbounded import why_unbounded
-from jdp.events import Round
 from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -121,15 +120,15 @@ def _stated(
 ) -> PrivacyStatement:
   entries = known_entries(ledger.entries)
   own = [(event, count) for event, count in entries if event.observer == observer]
-  samplings = [event.sampling for event, _ in own if isinstance(event, Round)]
+  samplings = [event.sampling for event, _ in split(own).rounds]
   named = {getattr(sampling, "population", None) for sampling in samplings}
   guarantee, interval, reason = None, (0.0, math.inf), ""
   scope: dict[str, Any] = {"relation": relation, "observer": observer}
   try:
     spent = epsilon(ledger, delta, accountant=accountant, **scope)
-    seen, chosen, _ = seen_among(own, relation, observer, adaptive=False)
+    chosen = seen_among(own, relation, observer, adaptive=False).relation
     if spent < math.inf:
-      unit = next(iter(seen)).unit
+      unit = own[0][0].unit
       guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)
       interval = epsilon_interval(ledger, delta, **scope)
     else:

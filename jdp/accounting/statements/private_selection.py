@@ -18,6 +18,7 @@ from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import observed
 from jdp.accounting.profiles import rdp_profile, with_overflow, with_release
 from jdp.accounting.queries.best_of_runs import best_of
+from jdp.accounting.seen import split
 from jdp.events import BestOfRuns, LocalRelease, PoissonSampling, Round
 from jdp.ledger import Ledger
 
@@ -46,7 +47,7 @@ def best_of_runs(ledger: Ledger, *, mean_runs: float, shape: float = 1.0) -> Rou
   >>> round(accounting.epsilon(final, 1e-5), 2)
   4.15
   """
-  rounds = [(event, count) for event, count in ledger.entries if isinstance(event, Round)]
+  rounds = split(ledger.entries).rounds
   if not rounds or len(rounds) < len(ledger.entries):
     raise ValueError(
       f"Expected a ledger of rounds alone, got {len(rounds)} kinds of rounds among "

@@ -3,15 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, profile_of
-from jdp.accounting.composition import Seen, compose_rounds, events_seen
+from jdp.accounting.composed_rounds import compose_rounds
 from jdp.accounting.observed import Observed, observed
-from jdp.events import LocalRelease
+from jdp.accounting.seen import Seen, events_seen
+from jdp.events import Round
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -46,7 +46,9 @@ sampler a larger capacity.
 
 def _reasons(events: Seen, seen: Observed, delta: float, accountant: str) -> Iterator[str]:
   """The reasons that apply, the first one first."""
-  if bare := sum(_hides_nothing(event, events) * count for event, count in events.events.items()):
+  bare = sum(_hides_nothing(event, events) * count for event, count in events.rounds.items())
+  bare += sum(n for event, n in events.releases.items() if event.guarantee.epsilon == math.inf)
+  if bare:
     yield f"Nothing protects {bare} of the releases: without noise no epsilon is finite."
   if seen.delta > delta:
     yield (
@@ -68,9 +70,7 @@ def _reasons(events: Seen, seen: Observed, delta: float, accountant: str) -> Ite
   yield f"The accountant {accountant!r} finds no bound. Ask another one, or of a shorter run."
 
 
-def _hides_nothing(event: Any, seen: Seen) -> bool:
-  """Whether an event costs infinity alone, at every delta."""
-  if isinstance(event, LocalRelease):
-    return event.guarantee.epsilon == math.inf
+def _hides_nothing(event: Round, seen: Seen) -> bool:
+  """Whether a round costs infinity alone, at every delta."""
   composed = compose_rounds({event: 1}, seen.relation, sample_known=seen.sample_known)
   return bool(np.isinf(composed.rdp((1.01,))[0]))

@@ -12,7 +12,7 @@ import jax
 
 from jdp import _validate, accounting
 from jdp.accounting import PrivacyFilter
-from jdp.accounting.composition import refuse_adaptive
+from jdp.accounting.seen import refuse_adaptive
 from jdp.events import Event, Round
 from jdp.events.base import EventBase
 from jdp.events.whole_runs import overflow_probability

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jdp.accounting.local.priv_unit import Cap, log_density, quantile
+from jdp.accounting.local.cap_shares import log_density, quantile
+from jdp.accounting.local.priv_unit import Cap
 from jdp.mechanisms.draws.quantiles import anywhere_or_top, by_inversion, tabulate
 
 # Up to this dimension 1 - t is tabulated rather than t: points near the pole are common.

@@ -1,0 +1,126 @@
+"""The one loop that composes: from the rounds that an observer saw to their dominating pairs.
+
+A round's query has an analysis, and so has its sampling (`jdp.accounting.registration`). Rounds are
+charged one by one, for what sampling makes of a release (`jdp.accounting.amplification`), or
+together:
+
+* rounds of one sampler, of which a record can be in some only;
+* rounds whose query is charged as a run (`QueryAnalysis.composed`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from jdp.accounting.amplification import amplified_pairs
+from jdp.accounting.analysis import Composed, Turns
+from jdp.accounting.composition import Composition, compose_pairs, most_severe_pairs
+from jdp.accounting.dominating_pairs import release_pairs
+from jdp.accounting.families import DominatingPair, Family
+from jdp.accounting.registration import composed_by, sampling_analysis
+from jdp.accounting.turns import shared_fields
+from jdp.events import Round
+from jdp.events.whole_runs import overflow_probability
+from jdp.guarantees import Relation
+
+
+def compose_rounds(
+  rounds: Mapping[Round, int],
+  relation: Relation,
+  *,
+  sample_known: bool = False,
+  capped: bool = False,
+) -> Composition:
+  """The composition of counted rounds under one relation.
+
+  Args:
+    rounds: with their counts, in the order in which they first happened.
+    relation: add_remove, zero_out or replace_one.
+    sample_known: whether the observer sees who took part.
+    capped: whether rounds of a participation cap are charged as releases of a record that takes
+      part until the cap, rather than as rounds of their samples. Both are bounds.
+
+  Raises:
+    ValueError: if a round has no analysis under the relation.
+  """
+  items: list[tuple[DominatingPair, int]] = []
+  in_turns: dict[Hashable, tuple[Turns, dict[Round, int]]] = {}
+  together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
+  overflow = 0.0
+  for event, count in rounds.items():
+    overflow += count * overflow_probability(event)
+    if composed := composed_by(event.query):
+      together[composed][event] = count
+    elif turns := sampling_analysis(event.sampling).turns(event.sampling):
+      in_turns.setdefault(turns.sampler, (turns, {}))[1][event] = count
+    else:
+      items += (
+        (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
+      )
+  for turns, stream in in_turns.values():
+    items += _of_turns(turns, stream, relation, sample_known, capped)
+  for composed, several in together.items():
+    items += composed(several, relation, sample_known)
+  return compose_pairs(items, overflow)
+
+
+def stands_alone(event: Round) -> bool:
+  """Whether a round costs the same whatever other rounds there are."""
+  alone = sampling_analysis(event.sampling).turns(event.sampling) is None
+  return alone and composed_by(event.query) is None
+
+
+def _of_turns(
+  turns: Turns,
+  stream: Mapping[Round, int],
+  relation: Relation,
+  sample_known: bool,
+  capped: bool,
+) -> list[tuple[DominatingPair, int]]:
+  """The pairs of rounds of one sampler of which a record can be in some only.
+
+  The most severe pairs count, as many as it has turns, of each family and of each charge (a
+  replacement, a removal). That is above every choice of its rounds.
+  """
+  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
+  charged = {}
+  for event in stream:
+    released = event.query, event.relation, shared_fields(event.sampling)
+    if released not in charges:
+      pairs = amplified_pairs(event, relation, sample_known=sample_known)
+      if turns.by_coins and capped:
+        pairs = release_pairs(event.query, relation, event.relation)
+      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
+    charged[event] = charges[released]
+  if turns.by_coins and not capped:
+    return [(pair, count) for event, count in stream.items() for pair in charged[event]]
+  most = turns.most((event.sampling, count) for event, count in stream.items())
+  return _dearest(stream, charged, most, all_if_unordered=not turns.of_epochs)
+
+
+def _dearest(
+  stream: Mapping[Round, int],
+  charged: Mapping[Round, tuple[DominatingPair, ...]],
+  number: int,
+  *,
+  all_if_unordered: bool,
+) -> list[tuple[DominatingPair, int]]:
+  """Of the rounds' pairs, the `number` most severe of each family and of each charge."""
+  charges: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
+  for event, count in stream.items():
+    for position, (family, parameters) in enumerate(charged[event]):
+      charges[position, family][parameters] += count
+  return [
+    item
+    for (_, family), table in charges.items()
+    for item in (
+      [(DominatingPair(family, parameters), count) for parameters, count in table.items()]
+      if all_if_unordered and family.severity is None and len(table) > 1
+      else most_severe_pairs(family, table, number)
+    )
+  ]
+
+
+def _ordered(pair: DominatingPair) -> DominatingPair:
+  """The pair, or one of an ordered family that it is dominated by (as Renyi divergences see it)."""
+  return pair.family.ordered(pair.parameters) if pair.family.ordered else pair
