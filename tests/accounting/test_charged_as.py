@@ -95,9 +95,11 @@ def assert_equal_statements(copies, sampling, query, statements):
       )
     )
     scope = {"relation": relation, "observer": observer}
-    for statement in statements.values():
+    for name, statement in statements.items():
       expected = said(statement, known, **scope)
-      assert all(said(statement, other, **scope) == expected for other in others)
+      # The dearest one adds nothing to the others, once it has the same pairs.
+      compared = others[:1] if name == "selection" else others
+      assert all(said(statement, other, **scope) == expected for other in compared)
 
 
 @pytest.mark.sweep
