@@ -66,6 +66,11 @@ def amplified_pairs(
       pairs += _known(analysis, sampling, released)
     else:
       pairs += analysis.amplified(sampling, released, relation, release)
+  if not pairs:  # a round would be free
+    raise ValueError(
+      f"Expected the analysis of {type(sampling).__name__} to charge a record with something, got "
+      "no pair; mend what register_sampling was called with."
+    )
   return pairs
 
 

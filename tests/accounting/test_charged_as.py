@@ -269,3 +269,14 @@ def test_a_sampling_with_mathematics_of_its_own():
     accounting.charge_as(EveryOther, lambda event: PoissonSampling(1.0))
   with pytest.raises(ValueError, match="type of a sampling's event, got GaussianSum"):
     accounting.register_sampling(GaussianSum, accounting.SamplingAnalysis())
+
+
+@pytest.mark.parametrize("name", ["amplified", "charged"])
+def test_a_sampling_that_charges_nothing_is_refused(name):
+  @events.register_sampling
+  class Free(EventBase):
+    pass
+
+  accounting.register_sampling(Free, accounting.SamplingAnalysis(**{name: lambda *_: ()}))
+  with pytest.raises(ValueError, match="analysis of Free to charge a record with something"):
+    accounting.epsilon(Ledger().append(Round(Free(), GaussianSum(1.0, 1.0), "zero_out")), 1e-5)
