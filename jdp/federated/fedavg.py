@@ -118,8 +118,9 @@ def federated_averaging(
     unit: what one client is.
     chunk_size: see `cohort_sum`. None: by the same rule.
     mesh: see `cohort_sum`.
-    diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
-      cohort's size. Both break the guarantee if shown.
+    diagnose: whether rounds also return the mean norm of the local updates ("update_norm"), the
+      share of them that are clipped ("clipped"), and the cohort's size. All break the guarantee if
+      shown.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -134,13 +135,20 @@ def federated_averaging(
     update = local_update(
       keys.data, params, client, partial(query.clip, query_state) if project else no_projection
     )
-    return update, {"update_norm": vectors.l2_norm(update)}
+    return update, _diagnostics(query, query_state, update) if diagnose else {}
+
+  def ghost_fn(ghost):
+    def record_fn(keys, sent, client):
+      record, _ = ghost(keys, sent, client)
+      return record, _diagnostics(query, sent[1], record.norm) if diagnose else {}
+
+    return record_fn
 
   def made(layout):
     record_fn = client_fn
     if layout.ghost_norms:
       step = _require_gradient_step(local_update)
-      record_fn = ghost_client(step.loss, step.learning_rate)
+      record_fn = ghost_fn(ghost_client(step.loss, step.learning_rate))
     algorithm = rounds(
       record_fn,
       query,
@@ -179,6 +187,13 @@ def federated_averaging(
     return chosen(params, clients).work(params, clients)
 
   return plain._replace(round=round_fn, work=plain.work and work)
+
+
+def _diagnostics(query: SumQuery, query_state: PyTree, update: PyTree) -> dict[str, jax.Array]:
+  """An update's norm, and whether it is clipped or was projected: a longer one would be clipped."""
+  norm = vectors.l2_norm(update)
+  longer = query.clip(query_state, jax.tree.map(lambda x: 1.001 * x, update))
+  return {"update_norm": norm, "clipped": jnp.float32(vectors.l2_norm(longer) < 1.0005 * norm)}
 
 
 def _without_gradients(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:

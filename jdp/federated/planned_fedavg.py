@@ -8,6 +8,7 @@ import optax
 from jax.sharding import Mesh
 
 from jdp._arguments import checked
+from jdp.federated.data_warnings import with_warnings
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate, local_sgd
 from jdp.federated.engine.rounds import FederatedAlgorithm
@@ -58,7 +59,8 @@ def dp_fedavg(
 
   Args:
     loss: (parameters, examples) -> mean loss, such as `jdp.models.cross_entropy(model)`.
-    clients: the users' data. Only how many there are is read.
+    clients: the users' data. How many there are is read; and a few examples, for warnings on the
+      console of inputs that are not scaled and of labels beyond the model's classes.
     cohort_size: the expected number of users in a round.
     clip_norm: S.
     num_rounds: of the whole run. `train` does no more.
@@ -107,6 +109,7 @@ def dp_fedavg(
   >>> len(result.ledger), 7.92 < accounting.epsilon(result.ledger, 1e-3) <= 8.0
   (4, True)
   """
+  loss = with_warnings(loss, clients)
   return planned_averaging(
     (local_update or _one_epoch)(loss),
     clients,

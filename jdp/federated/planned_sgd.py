@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
+from jdp.federated.data_warnings import with_warnings
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import example_gradient
 from jdp.federated.engine.rounds import FederatedAlgorithm
@@ -52,7 +53,8 @@ def dp_sgd(
 
   Args:
     loss: (parameters, examples) -> mean loss, such as `jdp.models.cross_entropy(model)`.
-    examples: of `jdp.data.examples`. Only how many there are is read.
+    examples: of `jdp.data.examples`. How many there are is read; and a few, for warnings on the
+      console of inputs that are not scaled and of labels beyond the model's classes.
     batch_size: the expected number of examples in a batch.
     clip_norm: S.
     num_epochs: how often an example is seen in expectation. It makes
@@ -107,6 +109,7 @@ def dp_sgd(
     assert num_epochs is not None
     _validate.positive(num_epochs=num_epochs)
     num_rounds = math.ceil(num_epochs * num_clients(examples) / batch_size)
+  loss = with_warnings(loss, examples)
   return planned_averaging(
     example_gradient(loss),
     examples,

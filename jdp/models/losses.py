@@ -4,6 +4,7 @@ Padding changes neither a loss nor its gradient, whatever it holds, and a client
 has the loss 0.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import optax
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.data.clients import Examples
 from jdp.models.base import Loss, Model, mean_of_counting, predictions, without_padding
 
 PyTree = Any
@@ -54,6 +56,29 @@ def example_loss(model: Model, losses: Callable[[PyTree, PyTree], jax.Array]) ->
   return loss
 
 
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy:
+  """The loss that `cross_entropy` makes.
+
+  Attributes:
+    model: what is trained.
+    tell: told how many classes the model has, whenever the loss is traced.
+  """
+
+  model: Model
+  tell: Callable[[int], None] | None = None
+
+  def __call__(self, params: PyTree, examples: Examples, key: jax.Array | None = None) -> jax.Array:
+    """The mean cross-entropy."""
+
+    def losses(scores, labels):
+      if self.tell is not None:
+        self.tell(scores.shape[-1])
+      return optax.losses.softmax_cross_entropy_with_integer_labels(scores, labels)
+
+    return example_loss(self.model, losses)(params, examples, key)
+
+
 @checked
 def cross_entropy(model: Model) -> Loss:
   """The loss (parameters, examples, key) -> mean cross-entropy over the examples that count.
@@ -61,7 +86,7 @@ def cross_entropy(model: Model) -> Loss:
   The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
   of padding, NaN included, change neither the loss nor its gradient.
   """
-  return example_loss(model, optax.losses.softmax_cross_entropy_with_integer_labels)
+  return CrossEntropy(model)
 
 
 @checked

@@ -404,6 +404,8 @@ def test_diagnostics_are_the_mean_norm_and_the_size():
   assert float(diagnostics["update_norm"]) == pytest.approx(
     np.linalg.norm(means(), axis=1).mean(), rel=1e-5
   )
+  clipped = np.linalg.norm(means(), axis=1) > S * (1 - 1e-3)
+  assert float(diagnostics["clipped"]) == pytest.approx(clipped.mean())
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)

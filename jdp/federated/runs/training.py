@@ -23,6 +23,7 @@ from jdp import _validate
 from jdp._arguments import checked, shown
 from jdp.accounting import PrivacyFilter, privacy_statements
 from jdp.events import Event
+from jdp.federated.data_warnings import warn_of_clipping
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
 from jdp.federated.engine import placement
 from jdp.federated.engine.rounds import (
@@ -346,6 +347,7 @@ def _train(
         _record_rest(run, records, state, done, num_rounds - done)
         row[STOPPED_EARLY] = True
       records.append_row({**row, **cost(run.budget, records.reached)})
+      warn_of_clipping(block.diagnostics)
       tell(_mean_diagnostics(block.diagnostics))
       records.save(done, state)
   last = _params(run, state)
