@@ -1,7 +1,8 @@
 """The command `jdp`: plans, the epsilon of a ledger, audits.
 
 jdp plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2
-jdp plan --population 10000 --cohort 200 --rounds 100 1000 --delta 1e-5 --noise-multiplier 0.8 1.1
+jdp plan --population 10000 --cohort 50 200 800 --rounds 500 --delta 1e-5 --epsilon 2
+jdp plan --population 10000 --rounds 500 --delta 1e-5 --epsilon 2 --noise-multiplier 0.8 1.1
 jdp epsilon runs/first/ledger.jsonl --delta 1e-5
 jdp audit laplace gaussian_sum
 jdp audit --import=my_package my_mechanism
@@ -26,9 +27,12 @@ from jdp.events import GaussianSum, Round
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger
 
-_UNKNOWNS = ("rounds", "noise_multiplier", "epsilon")
+_UNKNOWNS = ("cohort", "rounds", "noise_multiplier", "epsilon")
+_HEADER = ("cohort", "rounds", "multiplier", "noise/cohort")
 _BOUNDS = ("epsilon", "least epsilon", "found at 0.1%", "at 1%", "advantage")
 _LEGEND = (
+  "Multiplier: the stddev of the noise on a round's sum, over the clip norm. Noise/cohort: that\n"
+  "of the noise on its average; the less, the better the model.\n"
   "Least epsilon: no accountant proves less than the first number; one proves the second.\n"
   "Found: an attacker who knows all other records and sees all releases tells at most that share\n"
   "of records at that share of false alarms. Advantage: the most by which one exceeds the other."
@@ -39,10 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit status.
 
   >>> main("plan --population 10000 --cohort 200 --rounds 500 --delta 1e-5 --epsilon 2".split())
-  Each round: a Poisson sample of 200 of 10000 records, one Gaussian sum; add/remove one record.
+  Each round: a Poisson sample of 10000 records, one Gaussian sum; add/remove one record.
   At delta = 1e-05:
-  rounds  noise multiplier  epsilon  least epsilon  found at 0.1%  at 1%  advantage
-  500     1.26083           1.99923  1.79 to 1.8    0.406%         2.93%  16.4%
+  cohort  rounds  multiplier  noise/cohort  epsilon  least epsilon  found at 0.1%  at 1%  advantage
+  200     500     1.26083     0.00631       1.99923  1.79 to 1.8    0.406%         2.93%  16.4%
+  Multiplier: the stddev of the noise on a round's sum, over the clip norm. Noise/cohort: that
+  of the noise on its average; the less, the better the model.
   Least epsilon: no accountant proves less than the first number; one proves the second.
   Found: an attacker who knows all other records and sees all releases tells at most that share
   of records at that share of false alarms. Advantage: the most by which one exceeds the other.
@@ -82,12 +88,13 @@ def _parser() -> argparse.ArgumentParser:
   plan = commands.add_parser(
     "plan",
     parents=[scope],
-    help="the noise, the rounds or the epsilon of a run",
-    description="Give two of --rounds, --noise-multiplier and --epsilon, and get the third: the "
-    "least noise, the most rounds, the epsilon. Several values make a table.",
+    help="the noise, the rounds, the cohort or the epsilon of a run",
+    description="Give three of --cohort, --rounds, --noise-multiplier and --epsilon, and get the "
+    "fourth: the largest cohort, the most rounds, the least noise, the epsilon. Several values "
+    "make a table.",
   )
   plan.add_argument("--population", type=int, required=True, help="how many records there are")
-  plan.add_argument("--cohort", type=int, required=True, help="expected records in a round")
+  plan.add_argument("--cohort", type=int, nargs="+", help="expected records in a round")
   plan.add_argument("--rounds", type=int, nargs="+", help="of the run")
   plan.add_argument("--noise-multiplier", type=float, nargs="+", help="stddev over clip norm")
   plan.add_argument("--epsilon", type=float, nargs="+", help="of the run, at most")
@@ -131,21 +138,28 @@ def _plan(options: argparse.Namespace) -> int:
   unknown = [name for name in _UNKNOWNS if getattr(options, name) is None]
   if len(unknown) != 1:
     raise ValueError(
-      "Expected two of --rounds, --noise-multiplier and --epsilon, got "
+      "Expected three of --cohort, --rounds, --noise-multiplier and --epsilon, got "
       f"{len(_UNKNOWNS) - len(unknown)}; leave out the one to be found."
     )
-  if not 1 <= options.cohort <= options.population:
-    raise ValueError(f"Expected --cohort from 1 to {options.population}, got {options.cohort}.")
+  for cohort in options.cohort or ():
+    if not 1 <= cohort <= options.population:
+      raise ValueError(f"Expected --cohort from 1 to {options.population}, got {cohort}.")
+  if options.delta * options.population >= 1:
+    print(
+      f"jdp plan: Warning: expected --delta below 1 / {options.population}, got {options.delta}: "
+      "publishing a record outright has so large a delta; choose a smaller one.",
+      file=sys.stderr,
+    )
   known = [[(name, x) for x in getattr(options, name)] for name in _UNKNOWNS if name != unknown[0]]
   runs = list(map(dict, itertools.product(*known)))
   rows, refused = _plan_rows(options, unknown[0], runs)
   if len(refused) == len(runs):
     raise refused[0]
   print(
-    f"Each round: a Poisson sample of {options.cohort} of {options.population} records, one "
-    f"Gaussian sum; add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
+    f"Each round: a Poisson sample of {options.population} records, one Gaussian sum; "
+    f"add/remove one record.\nAt delta = {rounded_up(options.delta)}:"
   )
-  _print_table(("rounds", "noise multiplier", *_BOUNDS), rows)
+  _print_table((*_HEADER, *_BOUNDS), rows)
   for error in refused:
     print(f"none: {error}")
   print(_LEGEND)
@@ -161,35 +175,45 @@ def _plan_rows(
     try:
       rows.append(_plan_row(options, unknown, run))
     except ValueError as error:
-      known = ("none" if run.get(name) is None else rounded_up(run[name]) for name in _UNKNOWNS)
-      rows.append([*known, *["none"] * (len(_BOUNDS) - 1)])
+      known = ["none" if run.get(name) is None else rounded_up(run[name]) for name in _UNKNOWNS]
+      rows.append([*known[:3], "none", known[3], *["none"] * (len(_BOUNDS) - 1)])
       refused.append(error)
   return rows, refused
 
 
 def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) -> list[str]:
   """One run: what it is, and its epsilon from both sides."""
-  solve = _SOLVERS.get(unknown)
   scope: dict[str, Any] = {"accountant": options.accountant}
-  probability = options.cohort / options.population
-  drawn = sampling.poisson(options.population, probability).event(())
+  solvers: dict[str, Callable[..., float]] = {
+    "cohort": partial(accounting.calibrate_cohort, population=options.population),
+    "rounds": accounting.calibrate_rounds,
+    "noise_multiplier": _least_noise,
+  }
 
-  def make(noise_multiplier: float, num_rounds: int) -> Ledger:
+  def make(cohort: int, rounds: int, noise_multiplier: float) -> Ledger:
     # What a run records of its sampler, with the probability that a sample outgrows its slots.
-    event = Round(drawn, GaussianSum(1.0, noise_multiplier))
-    return Ledger().append(event, count=num_rounds)
+    drawn = sampling.poisson(options.population, cohort / options.population).event(())
+    return Ledger().append(Round(drawn, GaussianSum(1.0, noise_multiplier)), count=rounds)
 
-  if solve is not None:
-    known[unknown] = solve(make, known, options.delta, scope)
-  run = make(known["noise_multiplier"], known["rounds"])
+  if unknown in solvers:
+    given = {
+      name: known[name] for name in ("cohort", "rounds", "noise_multiplier") if name in known
+    }
+    plan = partial(make, **given)
+    known[unknown] = solvers[unknown](
+      known["epsilon"], options.delta, lambda x: plan(**{unknown: x}), **scope
+    )
+  run = make(known["cohort"], known["rounds"], known["noise_multiplier"])
   if why := accounting.why_unbounded(run, options.delta, **scope):
     raise ValueError(
       f"Expected a plan that has an epsilon, got {known['rounds']} rounds with a noise multiplier "
       f"of {rounded_up(known['noise_multiplier'])}. {why}"
     )
   return [
+    str(known["cohort"]),
     str(known["rounds"]),
     rounded_up(known["noise_multiplier"]),
+    rounded_up(known["noise_multiplier"] / known["cohort"], 3),
     *_bounds(run, options.delta, options.accountant),
   ]
 
@@ -207,29 +231,11 @@ def _bounds(run: Ledger, delta: float, accountant: str) -> list[str]:
 
 
 def _least_noise(
-  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, Any]
+  target_epsilon: float, delta: float, plan: Callable[[float], Ledger], *, accountant: str
 ) -> float:
   """The least noise multiplier, as it is printed: rounded up."""
-
-  def plan(noise_multiplier: float) -> Ledger:
-    return make(noise_multiplier, known["rounds"])
-
-  return float(rounded_up(accounting.calibrate_noise(known["epsilon"], delta, plan, **scope)))
-
-
-def _most_rounds(
-  make: Callable[[float, int], Ledger], known: dict[str, Any], delta: float, scope: dict[str, Any]
-) -> int:
-  """The most rounds."""
-  return accounting.calibrate_rounds(
-    known["epsilon"], delta, partial(make, known["noise_multiplier"]), **scope
-  )
-
-
-_SOLVERS: dict[str, Callable[..., float]] = {
-  "noise_multiplier": _least_noise,
-  "rounds": _most_rounds,
-}
+  least = accounting.calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
+  return float(rounded_up(least))
 
 
 def _epsilon(options: argparse.Namespace) -> int:

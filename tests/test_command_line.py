@@ -12,12 +12,14 @@ from jdp import _distribution, accounting, events, guarantees, ledger, mechanism
 from jdp.command_line import main
 from jdp.mechanisms import registry
 
-PLAN = "plan --population 10000 --cohort 200 --delta 1e-5 "
+POPULATION = "plan --population 10000 --delta 1e-5 "
+PLAN = POPULATION + "--cohort 200 "
 
 
 def rows(capsys):
-  """The first four cells of each row below the table's header: the last are bounds."""
-  return [line.split()[:4] for line in capsys.readouterr().out.splitlines()[3:-3]]
+  """Rounds, multiplier, epsilon and least epsilon of each row below the table's header."""
+  cells = [line.split() for line in capsys.readouterr().out.splitlines()[3:-5]]
+  return [[*row[1:3], *row[4:6]] for row in cells]
 
 
 def test_printed_noise_meets_the_target_and_a_thousandth_less_does_not(capsys):
@@ -41,12 +43,29 @@ def test_rounds_and_epsilon_are_found_from_the_other_two(capsys):
   assert float(within[2]) <= 2 < float(beyond[2])
 
 
+def test_the_largest_cohort_is_found_and_noise_is_compared_by_the_average(capsys):
+  words = POPULATION + "--rounds 100 --epsilon 2 --noise-multiplier 1"
+  assert main(words.split()) == 0
+  (cohort, rounds, z, noise, *_) = capsys.readouterr().out.splitlines()[3].split()
+  assert (rounds, z) == ("100", "1")
+  assert float(noise) == pytest.approx(1 / int(cohort), rel=1e-2)
+  for size, within in ((int(cohort), True), (int(cohort) + 1, False)):
+    run = ledger.subsampled_gaussian(size / 10_000, 1.0, 100)
+    assert (accounting.epsilon(run, 1e-5) <= 2) == within
+
+
+def test_a_delta_that_promises_nothing_is_named(capsys):
+  words = "plan --population 100 --cohort 10 --rounds 1 --noise-multiplier 9 --delta 0.01"
+  assert main(words.split()) == 0
+  assert "--delta below 1 / 100, got 0.01" in capsys.readouterr().err
+
+
 def test_a_table_goes_on_where_no_plan_meets_a_target(capsys):
   assert main((PLAN + "--noise-multiplier 0.8 1.1 --epsilon 1").split()) == 0
   *found, reason = rows(capsys)
   assert found[0] == ["none", "0.8", "1", "none"]
   assert int(found[1][0]) >= 1
-  assert reason == ["none:", "Expected", "a", "target_epsilon"]
+  assert reason[:2] == ["Expected", "a"]
 
 
 def test_a_ledger_is_read_for_each_observer_and_says_what_speaks_against_it(capsys, tmp_path):
@@ -78,8 +97,8 @@ def test_a_ledgers_statements_are_json_too_and_a_picture(capsys, tmp_path):
 @pytest.mark.parametrize(
   ("command", "message"),
   [
-    (PLAN + "--rounds 10", "Expected two of"),
-    (PLAN + "--rounds 10 --epsilon 1 --noise-multiplier 1", "got 3"),
+    (PLAN + "--rounds 10", "Expected three of"),
+    (PLAN + "--rounds 10 --epsilon 1 --noise-multiplier 1", "got 4"),
     (PLAN + "--rounds 0 --epsilon 1", "Expected"),
     (PLAN + "--rounds 10 --epsilon nan", "Expected target_epsilon"),
     (PLAN.replace("10000", "100") + "--rounds 10 --epsilon 1", "--cohort from 1 to 100"),
