@@ -1,8 +1,9 @@
 """Callbacks of `jdp.federated.train`: progress on a terminal, and metrics for other programs.
 
 A callback is a function of `Progress`. Whatever it shows is as public as the metrics themselves:
-give `evaluate` no protected data that nothing makes private. No callback writes a time. A round's
-duration tells how many users were in its sample.
+give `evaluate` no protected data that nothing makes private. A round's duration tells how many
+users were in its sample: times go to the console (`wall_clock`) and to traces (`profile`), and to
+no file of metrics.
 """
 
 import csv
@@ -11,7 +12,8 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,6 +46,37 @@ def progress_bar() -> Callback:
       bar.close()
 
   return show
+
+
+def wall_clock() -> Callback:
+  """Says on the console what the first block of rounds takes, with compiling, and what is left.
+
+  The times tell how large samples were: keep them apart from what is published.
+
+  >>> from jdp.ledger import Ledger
+  >>> show = wall_clock()
+  >>> for number in (0, 10, 20):  # it writes to the standard error
+  ...   show(Progress(number, 30, {}, {"round": number}, Ledger(), None, []))
+  """
+  seen: list[tuple[int, float]] = []
+
+  def show(progress: Progress) -> None:
+    seen.append((progress.round, time.monotonic()))
+    place = f"round {progress.round} of {progress.num_rounds}"
+    print(f"{place}: {_times(seen, progress.num_rounds)}", file=sys.stderr, flush=True)
+
+  return show
+
+
+def _times(seen: Sequence[tuple[int, float]], num_rounds: int) -> str:
+  """What the rounds took, by (round, seconds) of each call."""
+  done, now = seen[-1]
+  if len(seen) == 1:
+    return "compiling"
+  if len(seen) == 2:
+    return f"{now - seen[0][1]:.1f} s for {done - seen[0][0]} rounds, with compiling"
+  each = (now - seen[1][1]) / (done - seen[1][0])
+  return f"{each:.2g} s a round, about {each * (num_rounds - done):.0f} s left"
 
 
 def csv_file(path: str | os.PathLike) -> Callback:

@@ -76,6 +76,18 @@ def test_a_trace_is_of_the_second_block(tmp_path, monkeypatch):
   assert calls[1:] == [str(tmp_path), "stop"]
 
 
+def test_the_clock_tells_compiling_from_rounds(capsys, monkeypatch):
+  times = iter([0.0, 7.5, 9.5])
+  monkeypatch.setattr(callbacks.time, "monotonic", lambda: next(times))
+  run = [*RUN[:2], RUN[2]._replace(round=9)]
+  feed(callbacks.wall_clock(), run)
+  assert capsys.readouterr().err.splitlines() == [
+    "round 0 of 10: compiling",
+    "round 5 of 10: 7.5 s for 5 rounds, with compiling",
+    "round 9 of 10: 0.5 s a round, about 0 s left",
+  ]
+
+
 def test_without_its_package_a_writer_says_what_to_install(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorboardX", None)
   with pytest.raises(ImportError, match="pip install tensorboardX"):
