@@ -75,6 +75,13 @@ def test_every_public_name_has_a_docstring():
   assert len(public_names.all_names()) > 400
 
 
+def test_the_reference_begins_with_what_a_package_mentions_first():
+  (_, names), *_ = public_names.sections("jdp.federated")
+  first = [one.name.rpartition(".")[2] for one in names[:3]]
+  assert first == ["dp_fedavg", "dp_sgd", "train"]
+  assert len({one.name for one in names}) == len(names)
+
+
 def test_tables_have_every_sampler_and_strategy():
   tables.check_complete()
 

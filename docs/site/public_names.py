@@ -7,6 +7,7 @@ whose public names are what they define without a leading underscore.
 import ast
 import functools
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -47,7 +48,10 @@ def module_docstring(module: str) -> str:
 
 
 def sections(package: str) -> list[tuple[str, list[PublicName]]]:
-  """The package's public names; then those of each module that is itself a public name."""
+  """The package's public names; then those of each module that is itself a public name.
+
+  Names that the package's docstring mentions come first, in its order.
+  """
   exported = _all(_tree(package))
   if exported is None and _path(package).name != "__init__.py":
     return [(package, list(_defined(package)))]
@@ -55,7 +59,10 @@ def sections(package: str) -> list[tuple[str, list[PublicName]]]:
     modules = [f"{package}.{name}" for name in _modules(package)]
     return [(module, list(_defined(module))) for module in modules]
   inner = [name for name in exported if name in _modules(package)]
-  own = [_find(package, name, f"{package}.{name}") for name in exported if name not in inner]
+  mentioned = re.findall(r"`(\w+)`", module_docstring(package))
+  first = [name for name in dict.fromkeys(mentioned) if name in exported]
+  ordered = dict.fromkeys([*first, *exported])
+  own = [_find(package, name, f"{package}.{name}") for name in ordered if name not in inner]
   return [(package, own), *((f"{package}.{m}", list(_defined(f"{package}.{m}"))) for m in inner)]
 
 

@@ -1,4 +1,15 @@
-"""Training procedures: what clients compute and how the server steps."""
+"""Training procedures: what clients compute and how the server steps.
+
+`dp_fedavg` plans a private run over users, `dp_sgd` one over single examples, and `train` does it.
+It returns a `Result`, shows `Progress` to the `callbacks`, and `no_improvement` may end it.
+`evaluate_users` and `evaluate_privately` say what a model is worth to users.
+
+Every procedure is a `FederatedAlgorithm`, which `train` takes: `federated_averaging` with any
+query, `private_federated` with local noise too, `iterative_training`, `p_norm_descent`,
+`client_dropout`, and `rounds`, of which a procedure of one's own is made. Clients compute
+`local_sgd`, a `gradient_step`, an `example_gradient` or a `proximal_point`. The rest are parts of
+these, and how they are laid out.
+"""
 
 from jdp.federated import callbacks
 from jdp.federated.dropout.distributed_noise import client_dropout
