@@ -43,7 +43,8 @@ def from_flax(
 
   Raises:
     TypeError: if `module` is none of these.
-    ValueError: if the module has statistics of batches, or parameters that are not float32.
+    ValueError: if the module has statistics of batches, or parameters that are not float32, or if a
+      linen module does not return a prediction for each example.
 
   >>> class Net(nn.Module):
   ...   @nn.compact
@@ -79,13 +80,15 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
   def call(training: bool) -> dict[str, Any]:
     return {} if flag is None else {flag: _FLAGS[flag] == training}
 
-  def variables(key):
+  def first(key):
     params_key, dropout_key = jax.random.split(key)
     keys = {"params": params_key, "dropout": dropout_key}
-    return module.init(keys, jnp.zeros(example.shape, example.dtype), **call(False))
+    inputs = jnp.zeros(example.shape, example.dtype)
+    return module.init_with_output(keys, inputs, **call(False))
 
   with tried_on(example):
-    made = jax.eval_shape(variables, jax.random.key(0))
+    outputs, made = jax.eval_shape(first, jax.random.key(0))
+  _check_predictions(outputs, example)
   _refuse_state(
     "/".join(str(part.key) for part in path[1:-1]) or path[0].key
     for path, _ in jax.tree.leaves_with_path({k: v for k, v in made.items() if k != "params"})
@@ -98,7 +101,18 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
   def apply_training(params, inputs, key):
     return module.apply({"params": params}, inputs, rngs={"dropout": key}, **call(True))
 
-  return Model(lambda key: variables(key)["params"], apply, apply_training)
+  return Model(lambda key: first(key)[1]["params"], apply, apply_training)
+
+
+def _check_predictions(outputs: PyTree, example: jax.ShapeDtypeStruct) -> None:
+  """Refuses a module that takes one input for several, as a convolution does without channels."""
+  for found in jax.tree.leaves(outputs):
+    if found.shape[:1] != (1,):
+      raise ValueError(
+        f"Expected predictions [1, ...] of inputs {list(example.shape)}, one example, got "
+        f"{list(found.shape)}; an image needs an axis of channels (images[..., None]), and the "
+        "module must keep the first axis."
+      )
 
 
 def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:

@@ -139,6 +139,13 @@ def linen_norm():
   return nn.Sequential([nn.Dense(3), nn.BatchNorm(use_running_average=True)])
 
 
+def test_images_without_channels_are_refused():
+  net = nn.Sequential([nn.Conv(4, (3, 3)), lambda x: x.mean(axis=(1, 2)), nn.Dense(10)])
+  with pytest.raises(ValueError, match=r"one example, got \[10\]; an image needs an axis"):
+    models.from_flax(net, (8, 8))
+  models.from_flax(net, (8, 8, 1))
+
+
 class NnxNorm(nnx.Module):
   def __init__(self, rngs):
     self.norm = nnx.BatchNorm(4, rngs=rngs)
