@@ -3,8 +3,9 @@
 python .ci/notebooks.py FOLDER          # checks what is stored, and executes every notebook
 python .ci/notebooks.py --store FOLDER  # writes badges, install cells, and outputs of new code
 
-The address of badges and install lines is the `url` of setup.cfg. An error in a cell is an error
-here. To store twice changes nothing.
+The address of badges is the `url` of setup.cfg; while that has no owner, there are none. An install
+cell takes the clone that the notebook lies in, else the distribution of the index. An error in a
+cell is an error here. To store twice changes nothing.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import nbclient
 import nbformat
 
 _GITHUB, _COLAB = "https://github.com/", "https://colab.research.google.com/"
+_NO_OWNER = "_OWNER_"
 _INSTALL = "install"  # the id of the cell that installs
 _DIGEST = "outputs_of"  # the entry of a notebook's metadata that says which code its outputs are of
 _SHOWN = ("image/png", "text/html", "text/plain")
@@ -33,16 +35,19 @@ def dress(notebook, path, config):
   """Gives the notebook its badge and its install cell, in place."""
   address, name = config["metadata"]["url"], config["metadata"]["name"]
   page = address.replace(_GITHUB, f"{_COLAB}github/") + f"/blob/main/colabs/{path.name}"
-  badge = f"[![Open in Colab]({_COLAB}assets/colab-badge.svg)]({page})"
+  badge = f"[![Open in Colab]({_COLAB}assets/colab-badge.svg)]({page})\n\n"
   first = notebook.cells[0]
   text = _OWN_LINES.sub("", first.source)
-  first.source = f"{badge}\n\n{text}"
+  first.source = text if _NO_OWNER in address else badge + text
   notebook.cells = [cell for cell in notebook.cells if cell.id != _INSTALL]
   imports = re.findall(r"^(?:import|from) (\w+)", _code(notebook), re.M)
   further = "".join(f" {package}" for package in _FURTHER if package in imports)
   source = (
-    'import importlib.util\n\nif importlib.util.find_spec("jdp") is None:\n'
-    f'  %pip install -q "{name}[experiments] @ git+{address}"{further}'
+    "import importlib.util\nimport pathlib\n\n"
+    'if importlib.util.find_spec("jdp") is None:\n'
+    "  clone = pathlib.Path.cwd().parent\n"
+    f'  source = clone if (clone / ".ci").exists() else "{name}"\n'
+    f'  %pip install -q "{{source}}[experiments]"{further}'
   )
   cell = nbformat.v4.new_code_cell(source, id=_INSTALL)
   notebook.cells.insert(1, cell)

@@ -20,6 +20,7 @@ _NEW = nbformat.v4
 def config():
   found = configparser.ConfigParser()
   found.read(ROOT / "setup.cfg")
+  found["metadata"]["url"] = "https://github.com/anybody/jdp"
   return found
 
 
@@ -43,7 +44,6 @@ def stored(tmp_path, monkeypatch, config):
 
 def test_the_distribution_has_one_name(config):
   assert config["metadata"]["name"] == _distribution.NAME
-  assert config["metadata"]["url"].startswith("https://")
 
 
 def test_storing_gives_a_badge_an_install_cell_and_outputs_once(stored, config):
@@ -51,7 +51,8 @@ def test_storing_gives_a_badge_an_install_cell_and_outputs_once(stored, config):
   first, install, code = notebook.cells
   assert first.source.startswith("[![Open in Colab](")
   assert first.source.endswith("/blob/main/colabs/own.ipynb)\n\n# Title")
-  assert install.source.endswith(f'git+{config["metadata"]["url"]}" pandas')
+  assert install.source.endswith('%pip install -q "{source}[experiments]" pandas')
+  assert 'else "jdp-fl"' in install.source
   assert [output.text for output in code.outputs] == ["1\n"]
   notebooks.check(notebook, stored, config)
   notebooks.store(notebook, stored, config)
@@ -72,6 +73,13 @@ def test_what_is_not_as_stored_is_refused(stored, config, change, message):
   change(notebook.cells)
   with pytest.raises(SystemExit, match=message):
     notebooks.check(notebook, stored, config)
+
+
+def test_there_is_no_badge_while_the_address_has_no_owner(config):
+  config["metadata"]["url"] = "https://github.com/_OWNER_/jdp"
+  notebook = _NEW.new_notebook(cells=[_NEW.new_markdown_cell("# Title")])
+  notebooks.dress(notebook, ROOT / "colabs/own.ipynb", config)
+  assert notebook.cells[0].source == "# Title"
 
 
 def test_another_address_changes_badges_and_keeps_the_outputs(stored, config, monkeypatch):
