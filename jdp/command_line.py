@@ -9,7 +9,6 @@ jdp audit --import=my_package my_mechanism
 """
 
 import argparse
-import importlib
 import itertools
 import json
 import pathlib
@@ -22,6 +21,7 @@ import numpy as np
 
 import jdp
 from jdp import accounting, ledger, sampling
+from jdp._imports import import_all
 from jdp._pipes import ends_with_its_reader
 from jdp.events import GaussianSum, Round
 from jdp.guarantees import rounded_down, rounded_up
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   with ends_with_its_reader():
     options = _parser().parse_args(argv)
     try:
-      _import_all(options.imported)
+      import_all(options.imported)
       return options.run(options)
     except BrokenPipeError:
       raise
@@ -117,20 +117,6 @@ def _parser() -> argparse.ArgumentParser:
   audits.add_argument("--seed", type=int, default=0, help="of the samples; default: 0")
   audits.set_defaults(run=_audit)
   return parser
-
-
-def _import_all(modules: Iterable[str]) -> None:
-  """Imports modules for what they register, from the working directory too."""
-  for module in modules:
-    if "" not in sys.path:
-      sys.path.insert(0, "")
-    try:
-      importlib.import_module(module)
-    except ModuleNotFoundError as error:
-      raise ValueError(
-        f"Expected --import to name a module, got {module!r}: {error}; start jdp in the folder "
-        "that holds it, or install it."
-      ) from None
 
 
 def _plan(options: argparse.Namespace) -> int:

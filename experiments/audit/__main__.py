@@ -78,7 +78,7 @@ class AuditOptions(ClassificationOptions):
 
   task: tuple[str, ...] = option(TASKS, "What is audited.", choices=TASKS)
   mechanisms: tuple[str, ...] = option(
-    tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=tuple(registered())
+    tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=registered
   )
   epsilons: tuple[float, ...] = option(
     (1.0, 4.0),

@@ -21,6 +21,7 @@ _RUN = {
   "preset=NAME": "A flagfile to begin with: {presets}.",
   "workdir=FOLDER": "Where results go: a new folder. Default: one under ./runs.",
   "resume": "Continue in --workdir, bit for bit, with the flags it was begun with.",
+  "import=MODULE": "Imported first, for what it registers; may be given again. With --resume too.",
   "flagfile=FILE": "Flags from a file, such as a run's run.flags.",
 }
 

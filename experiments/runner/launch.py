@@ -15,6 +15,7 @@ from experiments.runner.cohorts import CohortOptions
 from experiments.runner.help_text import help_text
 from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
+from jdp._imports import import_all
 from jdp._pipes import ends_with_its_reader
 from jdp.federated import use_all_cores
 
@@ -68,6 +69,7 @@ class Location(NamedTuple):
 
 def launch(experiment: Experiment) -> None:
   """Defines the flags, reads them and runs; bad input ends the program with its message."""
+  _import_first(experiment)
   options.define(experiment.options_type, flags.FLAGS)
   flags.DEFINE_enum(
     "preset", None, list(experiment.presets), f"A flagfile to begin with. Default: {_SMOKE}."
@@ -81,6 +83,18 @@ def launch(experiment: Experiment) -> None:
     flags.DEFINE_integer("num_processes", None, "How many processes compute this run together.")
     flags.DEFINE_integer("process_id", None, "The number of this process, from 0.")
   app.run(lambda argv: _main(experiment, argv), flags_parser=partial(_parse, experiment))
+
+
+def _import_first(experiment: Experiment) -> None:
+  """Imports what `--import` names, as other flags may name what it registers."""
+  flags.DEFINE_multi_string("import", [], "Modules to import first, for what they register.")
+  alone = flags.FlagValues()
+  alone["import"] = flags.FLAGS["import"]
+  try:
+    alone(sys.argv, known_only=True)
+    import_all(alone["import"].value or ())
+  except (ValueError, flags.Error) as error:
+    sys.exit(f"{experiment.name}: {error}")
 
 
 def _parse(experiment: Experiment, argv: Sequence[str]) -> Sequence[str]:

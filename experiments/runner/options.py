@@ -31,7 +31,7 @@ class Spec(NamedTuple):
 
   default: Any
   help: str
-  choices: Collection[str] | None
+  choices: Any  # a collection of texts, or a function that gives one, or None
   check: Callable[..., None] | None
   when: Mapping[str, Collection[str]]
   group: str | None
@@ -48,7 +48,7 @@ def option(
   default: Any,
   help: str,  # noqa: A002  # absl's name for it
   *,
-  choices: Collection[str] | None = None,
+  choices: Collection[str] | Callable[[], Collection[str]] | None = None,
   check: Callable[..., None] | None = None,
   when: Mapping[str, Collection[str]] | None = None,
   group: str | None = None,
@@ -62,7 +62,8 @@ def option(
     default: its value if it is not given. None stands for no value, or for one that depends on the
       data (`help` says which).
     help: its meaning and unit.
-    choices: the strings that it, or each of its elements, may be.
+    choices: the strings that it, or each of its elements, may be, or a function that gives them
+      when the flags are defined.
     check: called as check(**{name: value}) on it, or on each of its elements; raises ValueError.
     when: the choices that it belongs to: {"optimizer": ("momentum",)}. Without one of these choices
       it is None, and giving it is refused.
@@ -198,8 +199,12 @@ _DEFINERS: dict[type, Callable] = {
 
 
 def specs_of(options_type: Any) -> dict[str, Spec]:
-  """What `option` was told of each field, by name."""
-  return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
+  """What `option` was told of each field, by name; of choices, those that there are now."""
+  specs = {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
+  return {
+    name: spec._replace(choices=spec.choices()) if callable(spec.choices) else spec
+    for name, spec in specs.items()
+  }
 
 
 def _element_type(options_type: type, name: str) -> tuple[type, bool]:

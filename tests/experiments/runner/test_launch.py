@@ -1,5 +1,8 @@
 """What a binary refuses before it reads data."""
 
+import subprocess
+import sys
+
 import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
@@ -58,7 +61,7 @@ def test_help_shows_every_option_under_its_subject_with_the_preset_s_value(prese
     value = spec.default if value is None else value
     expected.append(f"--{name}" if value in (None, ()) else f"--{name}={options.written(value)}")
   found = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
-  run = ["--preset=NAME", "--workdir=FOLDER", "--resume", "--flagfile=FILE"]
+  run = ["--preset=NAME", "--workdir=FOLDER", "--resume", "--import=MODULE", "--flagfile=FILE"]
   run += ["--coordinator=HOST:PORT", "--num_processes=N", "--process_id=N"]
   assert found[: len(run)] == run
   assert sorted(found[len(run) :]) == sorted(expected)
@@ -71,3 +74,13 @@ def test_help_shows_every_option_under_its_subject_with_the_preset_s_value(prese
     "Devices and speed",
   ):
     assert subject in headings
+
+
+@pytest.mark.parametrize(
+  ("module", "said"), [("tests.helpers.strangers_package", "negated_laplace"), ("none", "a module")]
+)
+def test_flags_may_name_what_an_imported_module_registers(module, said):
+  command = [sys.executable, "-m", "experiments.audit", f"--import={module}", "--help"]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert said in done.stdout + done.stderr
+  assert done.returncode == (module == "none")

@@ -1,0 +1,23 @@
+"""Modules that a command imports for what they register: its `--import`."""
+
+import importlib
+import sys
+from collections.abc import Iterable
+
+
+def import_all(modules: Iterable[str]) -> None:
+  """Imports modules, from the working directory too.
+
+  Raises:
+    ValueError: if one is not found.
+  """
+  for module in modules:
+    if "" not in sys.path:
+      sys.path.insert(0, "")
+    try:
+      importlib.import_module(module)
+    except ModuleNotFoundError as error:
+      raise ValueError(
+        f"Expected --import to name a module, got {module!r}: {error}; start the command in the "
+        "folder that holds it, or install it."
+      ) from None
