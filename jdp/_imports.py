@@ -15,6 +15,8 @@ def import_all(modules: Iterable[str]) -> None:
     if "" not in sys.path:
       sys.path.insert(0, "")
     try:
+      if not all(map(str.isidentifier, module.split("."))):
+        raise ModuleNotFoundError("this is no name of one")
       importlib.import_module(module)
     except ModuleNotFoundError as error:
       raise ValueError(

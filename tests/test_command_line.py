@@ -105,6 +105,8 @@ def test_a_ledgers_statements_are_json_too_and_a_picture(capsys, tmp_path):
     ("epsilon missing.jsonl --delta 1e-5", "no such file"),
     ("audit nothing", "Expected registered names"),
     ("audit --import=no_such_package laplace", "Expected --import to name a module"),
+    ("audit --import=.x laplace", "Expected --import to name a module"),
+    ("audit --import= laplace", "Expected --import to name a module"),
     (PLAN + "--noise-multiplier 0.1 0.2 --epsilon 1", "Expected a target_epsilon that one round"),
   ],
 )

@@ -39,16 +39,21 @@ def with_warnings(loss: Loss, clients: PyTree) -> Loss:
   if seen is None:
     return loss
   inputs, labels = seen.inputs, seen.labels
-  if inputs.dtype.kind == "f" and not np.max(np.abs(inputs)) <= _LARGEST_SCALED:
+  if _holds(inputs, "f") and not np.max(np.abs(inputs)) <= _LARGEST_SCALED:
     _say(
       f"inputs are beyond {_LARGEST_SCALED:g} in size, as raw pixels are. Their gradients are "
       "long, and clipping leaves little of them. Scale inputs to about [-1, 1], by public numbers."
     )
-  if isinstance(loss, CrossEntropy) and isinstance(labels, np.ndarray):
+  if isinstance(loss, CrossEntropy) and _holds(labels, "iu"):
     return dataclasses.replace(
       loss, tell=partial(_compare_labels, int(labels.min()), int(labels.max()))
     )
   return loss
+
+
+def _holds(values: PyTree, kinds: str) -> bool:
+  """Whether it is an array of such numbers, and not empty."""
+  return isinstance(values, np.ndarray) and values.dtype.kind in kinds and values.size > 0
 
 
 def _compare_labels(least: int, largest: int, num_classes: int) -> None:
@@ -83,6 +88,8 @@ def _some_examples(clients: PyTree) -> Examples | None:
   if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(data)):
     return None
   axes = data.mask.shape
+  if not data.mask.size:
+    return None
   rows = np.unravel_index(
     np.unique(np.linspace(0, data.mask.size - 1, _SEEN, dtype=np.int64)), axes
   )

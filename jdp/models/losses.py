@@ -66,7 +66,7 @@ class CrossEntropy:
   """
 
   model: Model
-  tell: Callable[[int], None] | None = None
+  tell: Callable[[int], None] | None = dataclasses.field(default=None, repr=False)
 
   def __call__(self, params: PyTree, examples: Examples, key: jax.Array | None = None) -> jax.Array:
     """The mean cross-entropy."""

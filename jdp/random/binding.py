@@ -21,7 +21,7 @@ noise with probability at most 2^-127 n^2.
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -91,8 +91,9 @@ def program(function: Callable[..., Any], *args: PyTree) -> PyTree:
   """What tells a function's code from other code, to be hidden by `bind`.
 
   Args:
-    function: that JAX can trace. Whatever it does counts, also by arrays that it holds.
-    args: what it is called with. Their shapes and types count, and values that are Python's.
+    function: that JAX can trace. Whatever it does counts, also by arrays that it holds, but for
+      what Python does when it is called back.
+    args: what it is called with. Their shapes and types count, and not their values.
 
   Returns:
     The text of its program, and the arrays that the program holds.
@@ -105,7 +106,16 @@ def program(function: Callable[..., Any], *args: PyTree) -> PyTree:
   False
   """
   traced = jax.make_jaxpr(function)(*args)
-  return _ADDRESS.sub("", str(traced)), traced.consts
+  return _ADDRESS.sub("", str(traced)), list(_held(traced))
+
+
+def _held(traced: Any) -> Iterator[Any]:
+  """The arrays that a program and the programs within it hold."""
+  yield from getattr(traced, "consts", ())
+  for equation in traced.eqns:
+    for value in jax.tree.leaves(equation.params):
+      if hasattr(value, "eqns"):
+        yield from _held(value)
 
 
 def _is_array(leaf: Any) -> bool:

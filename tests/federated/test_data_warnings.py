@@ -96,3 +96,23 @@ def test_diagnostics_say_so_and_no_file_of_the_run_does(capsys, tmp_path):
   files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
   assert files
   assert not any(b"Warning" in content for content in files)
+
+
+@pytest.mark.parametrize(
+  "examples",
+  [
+    data.Examples({"a": INPUTS * 255}, LABELS, np.ones(30, np.float32)),
+    data.Examples(INPUTS[:, :0], LABELS, np.ones(30, np.float32)),
+    data.Examples(INPUTS[:0], LABELS[:0], np.ones(0, np.float32)),
+    data.Examples(INPUTS, np.full(30, np.nan), np.ones(30, np.float32)),
+    data.Examples(INPUTS, np.full(30, "a"), np.ones(30, np.float32)),
+  ],
+)
+def test_data_of_other_kinds_are_left_alone(capsys, examples):
+  data_warnings.with_warnings(LOSS, examples)
+  assert said(capsys) == []
+
+
+def test_a_loss_that_warns_shows_no_value_of_the_data():
+  examples = data.Examples(INPUTS, LABELS + 37, np.ones(30, np.float32))
+  assert repr(data_warnings.with_warnings(LOSS, examples)) == repr(LOSS)

@@ -99,3 +99,23 @@ def test_keys_keep_their_type_under_jit_and_vmap(impl):
   assert batch.dtype == key.dtype
   assert all(bool(a == b) for a, b in zip(batch, one, strict=True))
   assert len({jax.random.key_data(k).tobytes() for k in one}) == 3
+
+
+HELD = {
+  "a closure": lambda c: lambda x: x + c,
+  "a jitted function": lambda c: jax.jit(lambda x: x + c),
+  "its gradient": lambda c: jax.grad(jax.jit(lambda x: (c * x * x).sum())),
+  "a vmapped one": lambda c: jax.vmap(jax.jit(lambda x: x + c.sum())),
+  "a loop": lambda c: lambda x: jax.lax.scan(lambda s, i: (s + c, i), x, None, length=3),
+  "a branch": lambda c: lambda x: jax.lax.cond(x[0] > 0, lambda: x + c, lambda: x),
+  "a recomputed one": lambda c: jax.checkpoint(jax.jit(lambda x: jnp.sin(x + c))),
+}
+
+
+@pytest.mark.parametrize("make", HELD.values(), ids=HELD)
+def test_a_program_is_told_by_the_arrays_that_it_holds(make):
+  x, held = jnp.zeros(3), np.arange(3, dtype=np.float32)
+  one, again, other = (
+    bound(random.program(make(c), x)) for c in (held, held.copy(), held + np.float32([0, 0, 1]))
+  )
+  assert one == again != other
