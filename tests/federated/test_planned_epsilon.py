@@ -76,7 +76,7 @@ def test_plan_run_rows_and_files_state_one_epsilon(tmp_path, capsys):
   assert json.loads(capsys.readouterr().out)["statements"][0]["epsilon"] == spent[-1]
   arguments = f"--population {USERS} --cohort 30 --rounds 20 --delta {DELTA} --epsilon 3"
   command_line.main(["plan", *arguments.split()])
-  planned, found = map(float, capsys.readouterr().out.splitlines()[3].split()[1:3])
+  planned, found = map(float, capsys.readouterr().out.splitlines()[3].split()[2:5:2])
   event, _ = result.ledger.entries[0]
   assert planned == pytest.approx(event.query.stddev, rel=1e-5)
   assert found == pytest.approx(spent[-1], rel=1e-5)
