@@ -25,7 +25,7 @@ from jdp.accounting.analysis import Release, SamplingAnalysis
 from jdp.accounting.dominating_pairs import is_central, release_pairs
 from jdp.accounting.families import NON_PRIVATE, DominatingPair
 from jdp.accounting.families.samples import KNOWN, is_bare, sampled_pair
-from jdp.accounting.registration import protects, sampling_analysis
+from jdp.accounting.registration import charges_nothing, protects, sampling_analysis
 from jdp.events import Round, SamplingEvent
 from jdp.guarantees import Relation
 
@@ -67,10 +67,7 @@ def amplified_pairs(
     else:
       pairs += analysis.amplified(sampling, released, relation, release)
   if not pairs:  # a round would be free
-    raise ValueError(
-      f"Expected the analysis of {type(sampling).__name__} to charge a record with something, got "
-      "no pair; mend what register_sampling was called with."
-    )
+    raise charges_nothing(sampling, "no pair", "register_sampling")
   return pairs
 
 

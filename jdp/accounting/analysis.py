@@ -46,6 +46,8 @@ class QueryAnalysis(NamedTuple):
       is. All else is then known from them.
     composed: (counted rounds, relation, whether the sample is known) -> the counted pairs of rounds
       that are charged together, and not one by one.
+    composes_groups: whether `composed` takes groups that hold such events, and charges all their
+      parts. If not, groups that hold one are refused.
     exported: (round, relation, whether the sample is known) -> the event of dp_accounting, of one
       that `composed` is for.
   """
@@ -58,6 +60,7 @@ class QueryAnalysis(NamedTuple):
   protects: bool = True
   parts: Callable[[Any], tuple[Any, ...]] | None = None
   composed: "Composed | None" = None
+  composes_groups: bool = False
   exported: Callable[[Round, Relation, bool], Any] | None = None
 
 

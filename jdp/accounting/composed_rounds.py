@@ -17,7 +17,7 @@ from jdp.accounting.analysis import Composed, Turns
 from jdp.accounting.composition import Composition, compose_pairs, most_severe_pairs
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.families import DominatingPair, Family
-from jdp.accounting.registration import composed_by, sampling_analysis
+from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.accounting.turns import shared_fields
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability
@@ -60,7 +60,10 @@ def compose_rounds(
   for turns, stream in in_turns.values():
     items += _of_turns(turns, stream, relation, sample_known, capped)
   for composed, several in together.items():
-    items += composed(several, relation, sample_known)
+    pairs = composed(several, relation, sample_known)
+    if not any(count > 0 for _, count in pairs):
+      raise charges_nothing(next(iter(several)).query, "no pair", "register_query")
+    items += pairs
   return compose_pairs(items, overflow)
 
 

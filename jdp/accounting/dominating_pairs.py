@@ -28,7 +28,7 @@ from typing import Any
 from jdp._arguments import checked
 from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.accounting.families.samples import is_bare
-from jdp.accounting.registration import known_event, parts_of, query_analysis
+from jdp.accounting.registration import direct_parts, known_event, parts_of, query_analysis
 from jdp.events import QueryEvent
 from jdp.guarantees import Relation
 
@@ -68,7 +68,9 @@ def release_pairs(
   analysis = query_analysis(query)
   if analysis.parts is not None:
     parts = [
-      pair for part in analysis.parts(query) for pair in release_pairs(part, relation, declared)
+      pair
+      for part in direct_parts(query, analysis)
+      for pair in release_pairs(part, relation, declared)
     ]
     return _joined(parts)
   if analysis.pair is None:

@@ -163,8 +163,28 @@ def parts_of(query: QueryEvent) -> Iterator[tuple[QueryEvent, QueryAnalysis]]:
   if analysis.parts is None:
     yield query, analysis
   else:
-    for part in analysis.parts(query):
+    for part in direct_parts(query, analysis):
       yield from parts_of(part)
+
+
+def direct_parts(query: QueryEvent, analysis: QueryAnalysis) -> tuple[QueryEvent, ...]:
+  """The events that a query of several releases is of.
+
+  Raises:
+    ValueError: if there is none.
+  """
+  found = tuple(analysis.parts(query)) if analysis.parts else ()
+  if not found:
+    raise charges_nothing(query, "no part", "register_query")
+  return found
+
+
+def charges_nothing(event: QueryEvent | SamplingEvent, got: str, call: str) -> ValueError:
+  """The error about an analysis by which a round would be free."""
+  return ValueError(
+    f"Expected the analysis of {type(event).__name__} to charge a record with something, got "
+    f"{got}; mend what {call} was called with."
+  )
 
 
 def protects(query: QueryEvent) -> bool:
@@ -173,8 +193,20 @@ def protects(query: QueryEvent) -> bool:
 
 
 def composed_by(query: QueryEvent) -> Composed | None:
-  """What rounds of the query are charged by, if they are not charged one by one."""
-  return next((one.composed for _, one in parts_of(query) if one.composed), None)
+  """What rounds of the query are charged by, if they are not charged one by one.
+
+  Raises:
+    ValueError: if it does not charge all parts of a group.
+  """
+  found = [(part, one) for part, one in parts_of(query) if one.composed]
+  for part, one in found:
+    of_all = one.composes_groups and one.composed is found[0][1].composed
+    if part is not query and not of_all:
+      raise ValueError(
+        f"Expected {type(part).__name__} to be its round's only release, got "
+        f"{type(query).__name__}; give it a round of its own."
+      )
+  return found[0][1].composed if found else None
 
 
 def num_registered() -> int:

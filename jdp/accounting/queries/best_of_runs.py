@@ -11,7 +11,7 @@ from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
 from jdp.accounting.families import DominatingPair, Family, unbounded
-from jdp.accounting.registration import query_analysis, register_query, sampling_analysis
+from jdp.accounting.registration import register_query, sampling_analysis
 from jdp.accounting.renyi.repeated_runs import best_of_runs
 from jdp.events import BestOfRuns, Round
 from jdp.guarantees import Relation
@@ -36,11 +36,6 @@ def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
 def _of_round(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
   """The pair of a `BestOfRuns`. Overflows are counted by its event."""
   query: Any = event.query
-  if query_analysis(query).composed is not _composed:
-    raise ValueError(
-      f"Expected BestOfRuns to be its round's only release, got {type(query).__name__}; give it a "
-      "round of its own."
-    )
   sampling, analysis = event.sampling, sampling_analysis(event.sampling)
   if not (analysis.fresh_coins and analysis.takes_all(sampling)):
     raise ValueError(

@@ -193,5 +193,11 @@ def _correlated_gaussian_sum(
 
 register_query(
   CorrelatedGaussianSum,
-  QueryAnalysis(_correlated_gaussian_sum, is_central=True, adds_up=True, composed=run_pairs),
+  QueryAnalysis(
+    _correlated_gaussian_sum,
+    is_central=True,
+    adds_up=True,
+    composed=run_pairs,
+    composes_groups=True,
+  ),
 )

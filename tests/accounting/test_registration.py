@@ -1,0 +1,82 @@
+"""What a stranger's analysis leaves out is charged, or refused: never free."""
+
+import pytest
+
+from jdp import accounting, events
+from jdp.accounting.dominating_pairs import gaussian_pair
+from jdp.events import (
+  EventBase,
+  GaussianSum,
+  GroupedSums,
+  NonPrivate,
+  PoissonSampling,
+  Round,
+)
+from jdp.ledger import Ledger
+
+pytestmark = pytest.mark.usefixtures("undone")
+GAUSSIAN_SUM = GaussianSum(1.0, 1.0)
+
+
+def query_of(name="Query", fields=(), **analysis):
+  """A new type of a query's event, of fields that are numbers, with an analysis."""
+  body = {"__annotations__": dict.fromkeys(fields, float), "__doc__": "A query."}
+  kind = events.register(type(name, (EventBase,), body))
+  accounting.register_query(kind, accounting.QueryAnalysis(**analysis))
+  return kind
+
+
+def sampling_of(name="Sampling", fields=(), **analysis):
+  """As `query_of`, of a sampling."""
+  body = {"__annotations__": dict.fromkeys(fields, float), "__doc__": "A sampling."}
+  kind = events.register_sampling(type(name, (EventBase,), body))
+  accounting.register_sampling(kind, accounting.SamplingAnalysis(**analysis))
+  return kind
+
+
+def run(*entries, relation="add_remove", observer="model"):
+  """A ledger of (sampling, query, count)."""
+  return Ledger().extend(
+    (Round(sampling, query, relation, observer=observer), count)
+    for sampling, query, count in entries
+  )
+
+
+def epsilon(*entries, accountant="rdp", **scope):
+  return accounting.epsilon(run(*entries, **scope), 1e-5, accountant=accountant)
+
+
+def grouped(*parts):
+  return GroupedSums(parts, tuple(map(str, range(len(parts)))))
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("other", ["same", "run", GAUSSIAN_SUM, NonPrivate()], ids=str)
+def test_a_group_is_charged_by_no_run_of_one_part(other, position):
+  one = query_of(composed=lambda rounds, *_: [(gaussian_pair(9.0, 1.0), 1)])()
+  if isinstance(other, str):
+    cheap = query_of("Other", composed=lambda rounds, *_: [(gaussian_pair(99.0, 1.0), 1)])()
+    other = one if other == "same" else cheap
+  parts = [other, one] if position else [one, other]
+  with pytest.raises(ValueError, match="to be its round's only release, got GroupedSums"):
+    epsilon((PoissonSampling(1.0), grouped(*parts), 1))
+  assert epsilon((PoissonSampling(1.0), one, 3)) == epsilon(
+    (PoissonSampling(1.0), GaussianSum(1.0, 9.0), 1)
+  )
+
+
+@pytest.mark.parametrize(
+  "analysis",
+  [
+    {"composed": lambda *_: []},
+    {"composed": lambda *_: [(gaussian_pair(1.0, 1.0), 0)]},
+    {"parts": lambda event: ()},
+  ],
+  ids=["no pair", "a pair no time", "no part"],
+)
+def test_a_query_that_charges_nothing_is_refused(analysis):
+  one = query_of(**analysis)()
+  with pytest.raises(ValueError, match=r"of Query to charge a record .* what register_query was"):
+    epsilon((PoissonSampling(0.5), one, 1))
+  with pytest.raises(ValueError, match="Query"):  # nor is it free in a group
+    epsilon((PoissonSampling(0.5), grouped(GAUSSIAN_SUM, one), 1))
