@@ -4,6 +4,8 @@ import pytest
 
 from jdp import accounting, events
 from jdp.accounting.dominating_pairs import gaussian_pair
+from jdp.accounting.families import GAUSSIAN, DominatingPair, Family, unbounded
+from jdp.accounting.pld import pairs
 from jdp.events import (
   EventBase,
   GaussianSum,
@@ -80,3 +82,39 @@ def test_a_query_that_charges_nothing_is_refused(analysis):
     epsilon((PoissonSampling(0.5), one, 1))
   with pytest.raises(ValueError, match="Query"):  # nor is it free in a group
     epsilon((PoissonSampling(0.5), grouped(GAUSSIAN_SUM, one), 1))
+
+
+def whole_gaussian_loss(row, removed, attained):
+  return pairs.sampled_gaussian(1.0, row[0], removed=removed) if row[0] > 1e-3 else None
+
+
+def mirrored_loss(row, removed, attained):
+  return pairs.sampled_gaussian(*row, removed=not removed)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_no_family_is_free_unless_it_says_so(accountant):
+  family = Family(
+    "of a multiplier alone",
+    lambda rows, orders: orders / (2 * rows[:, :1] ** 2),
+    unbounded,
+    None,
+    loss=whole_gaussian_loss,
+  )
+  kind = query_of(fields=["z"], pair=lambda event, *_: DominatingPair(family, (event.z,)))
+  for z in (0.0, 1.0):
+    found, known = (
+      epsilon((PoissonSampling(1.0), query, 1), accountant=accountant)
+      for query in (kind(z), GaussianSum(1.0, z))
+    )
+    assert found == pytest.approx(known, rel=1e-3)
+
+
+def test_no_family_is_symmetric_unless_it_says_so():
+  family = Family("mirrored", GAUSSIAN.rdp, unbounded, None, loss=mirrored_loss)
+  one = query_of(pair=lambda *_: DominatingPair(family, (0.1, 0.7)))()
+  found, known = (
+    epsilon((PoissonSampling(q), query, 1), accountant="pld")
+    for q, query in ((1.0, one), (0.1, GaussianSum(1.0, 0.7)))
+  )
+  assert found == pytest.approx(known, rel=1e-6)

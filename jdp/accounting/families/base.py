@@ -47,8 +47,14 @@ def unbounded(parameters: np.ndarray) -> np.ndarray:
   return np.full(len(parameters), math.inf)
 
 
-def _is_free(row: Row) -> bool:
-  return bool(row) and row[0] == 0
+def starts_with_zero(row: Row) -> bool:
+  """Whether the loss is always zero, of families whose first number is a distance or a share."""
+  return row[0] == 0
+
+
+def always_symmetric(row: Row, attained: bool) -> bool:
+  """Of families whose pairs have the same losses in both directions."""
+  return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,8 +78,9 @@ class Family:
     charge: (row, attained) -> what the pair is composed of, where that is not its `loss`; else
       None.
     merged: (parameters, counts) -> fewer pairs that dominate all of them together.
-    is_free: row -> whether the loss is always zero.
-    is_symmetric: (row, attained) -> whether both directions have the same losses.
+    is_free: row -> whether the loss is always zero. Unless stated, never.
+    is_symmetric: (row, attained) -> whether both directions have the same losses. Unless stated,
+      never: each is then asked for.
     exposed: row -> the probability with which nothing is hidden of a record.
     hides_nothing: whether it has no protection at all, whatever is sampled.
     multiplier: row -> the noise multiplier, if it is of a Gaussian release of a record that takes
@@ -97,8 +104,8 @@ class Family:
   loss: "Callable[[Row, bool, bool], Pair | None] | None" = None
   charge: Callable[[Row, bool], Charge | None] | None = None
   merged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
-  is_free: Callable[[Row], bool] = _is_free
-  is_symmetric: Callable[[Row, bool], bool] = lambda row, attained: True
+  is_free: Callable[[Row], bool] = lambda row: False
+  is_symmetric: Callable[[Row, bool], bool] = lambda row, attained: False
   exposed: Callable[[Row], float] = lambda row: 0.0
   hides_nothing: bool = False
   multiplier: Callable[[Row], float | None] = lambda row: None

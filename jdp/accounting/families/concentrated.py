@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import Charge, DominatingPair, Family, Row, unbounded
+from jdp.accounting.families.base import (
+  Charge,
+  DominatingPair,
+  Family,
+  Row,
+  always_symmetric,
+  starts_with_zero,
+  unbounded,
+)
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 
@@ -19,6 +27,8 @@ CONCENTRATED = Family(
   lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
   unbounded,
   lambda row: row[0],
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
   exported=lambda row, relation, dp: _of_rho(row[0], dp),
 )
 
@@ -46,6 +56,8 @@ DISCRETE_GAUSSIAN = Family(
   None,
   ordered=lambda row: DominatingPair(CONCENTRATED, (_rho(row),)),
   charge=_charge,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
   exported=lambda row, relation, dp: _of_rho(_rho(row), dp),
 )
 
@@ -65,4 +77,6 @@ SKELLAM = Family(
   unbounded,
   None,
   charge=_skellam_charge,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
 )

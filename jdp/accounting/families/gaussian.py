@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jdp.accounting.families.base import Charge, DominatingPair, Family, Row, unbounded
+from jdp.accounting.families.base import (
+  Charge,
+  DominatingPair,
+  Family,
+  Row,
+  starts_with_zero,
+  unbounded,
+)
 from jdp.accounting.float_noise import gaussian_cut
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
@@ -103,6 +110,7 @@ FIXED_SIZE_GAUSSIAN = Family(
   unbounded,
   None,
   loss=_fixed_size_loss,
+  is_free=starts_with_zero,
   is_symmetric=lambda row, attained: not attained,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
@@ -136,7 +144,7 @@ TRUNCATED_GAUSSIAN = Family(
   unbounded,
   None,
   loss=_truncated_loss,
-  is_symmetric=lambda row, attained: False,
+  is_free=starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / 2),  # one record comes and another goes
 )
@@ -194,7 +202,7 @@ GROUP_GAUSSIAN = Family(
   unbounded,
   None,
   loss=_group_loss,
-  is_symmetric=lambda row, attained: False,
+  is_free=starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / row[2]),
 )

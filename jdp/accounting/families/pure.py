@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from jdp.accounting.families.base import LARGEST_LOSS, Family, Row, unbounded
+from jdp.accounting.families.base import (
+  LARGEST_LOSS,
+  Family,
+  Row,
+  always_symmetric,
+  starts_with_zero,
+  unbounded,
+)
 from jdp.accounting.float_noise import laplace_cut
 from jdp.accounting.renyi import closed_forms
 from jdp.guarantees import Relation
@@ -27,6 +34,8 @@ LAPLACE = Family(
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
   loss=_laplace_loss,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
   is_sum=True,
   may_hide=True,
   cut=lambda row: laplace_cut(row[0]),
@@ -63,6 +72,7 @@ RANDOMIZED_RESPONSE = Family(
   None,
   loss=_response_loss,
   is_free=lambda row: row[0] == 1,
+  is_symmetric=always_symmetric,
   may_hide=True,
   exported=lambda row, relation, dp: _response_exported(
     "randomized response", row[0], row[1], relation, dp
@@ -92,7 +102,6 @@ NULL_RESPONSE = Family(
   None,
   loss=_null_loss,
   is_free=lambda row: row[0] == 1,
-  is_symmetric=lambda row, attained: False,
   may_hide=True,
   exported=_null_exported,
 )
@@ -117,6 +126,8 @@ PURE = Family(
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
   loss=_pure_loss,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
   may_hide=True,
   exported=_pure_exported,
 )
@@ -125,6 +136,7 @@ NON_PRIVATE = Family(
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
   unbounded,
   lambda row: 0.0,
+  is_symmetric=always_symmetric,
   exposed=lambda row: 1.0,
   hides_nothing=True,
   is_published=True,

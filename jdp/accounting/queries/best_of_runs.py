@@ -10,7 +10,7 @@ from jdp.accounting.analysis import QueryAnalysis
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
-from jdp.accounting.families import DominatingPair, Family, unbounded
+from jdp.accounting.families import DominatingPair, Family, always_symmetric, unbounded
 from jdp.accounting.registration import register_query, sampling_analysis
 from jdp.accounting.renyi.repeated_runs import best_of_runs
 from jdp.events import BestOfRuns, Round
@@ -30,7 +30,8 @@ def best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair:
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
 
-  return DominatingPair(Family("the best of some runs", rdp, unbounded, None), ())
+  kind = Family("the best of some runs", rdp, unbounded, None, is_symmetric=always_symmetric)
+  return DominatingPair(kind, ())
 
 
 def _of_round(event: Round, relation: Relation, sample_known: bool) -> DominatingPair:
