@@ -88,11 +88,12 @@ class Turns(NamedTuple):
   """Rounds of one sampler, of which a record can be in some only, whatever its coins are.
 
   Attributes:
-    sampler: what the events of all rounds of that sampler have in common.
+    sampler: what the events of all rounds of that sampler have in common, and those of another
+      sampler have not. Events of two types are of two samplers.
     most: counted events of the sampler, in the order in which they first happened -> the most of
-      these rounds that a record can be in.
-    of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered, are
-      refused. Else all of them count.
+      these rounds that a record can be in. Where its events disagree, the largest counts.
+    of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered
+      (`Family.severity`), are refused. Else all of them count.
     by_coins: whether a record takes part by its own coins until it has had its turns. Its rounds
       may then be charged as those of their samples as well.
   """
@@ -130,7 +131,9 @@ class SamplingAnalysis(NamedTuple):
   on the records' data, under zero-out and replace-one.
 
   An event's fields `overflow_probability`, `population` and `position` are read where it has them,
-  and mean what those of `PoissonSampling` and `MinSeparationSampling` do.
+  and mean what those of `PoissonSampling` and `MinSeparationSampling` do. What is said of an event
+  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most` alone
+  reads.
 
   Attributes:
     inclusion: event -> the probability that a record is in a round's sample, which its own data do

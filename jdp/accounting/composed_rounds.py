@@ -9,12 +9,12 @@ together:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns
-from jdp.accounting.composition import Composition, compose_pairs, most_severe_pairs
+from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
 from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
@@ -44,7 +44,7 @@ def compose_rounds(
     ValueError: if a round has no analysis under the relation.
   """
   items: list[tuple[DominatingPair, int]] = []
-  in_turns: dict[Hashable, tuple[Turns, dict[Round, int]]] = {}
+  in_turns: dict[Hashable, tuple[dict[Hashable, Turns], dict[Round, int]]] = {}
   together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
   overflow = 0.0
   for event, count in rounds.items():
@@ -52,13 +52,16 @@ def compose_rounds(
     if composed := composed_by(event.query):
       together[composed][event] = count
     elif turns := sampling_analysis(event.sampling).turns(event.sampling):
-      in_turns.setdefault(turns.sampler, (turns, {}))[1][event] = count
+      shared = shared_fields(event.sampling)
+      of_fields, stream = in_turns.setdefault((shared[0], turns.sampler), ({}, {}))
+      of_fields.setdefault(shared, turns)
+      stream[event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
-  for turns, stream in in_turns.values():
-    items += _of_turns(turns, stream, relation, sample_known, capped)
+  for of_fields, stream in in_turns.values():
+    items += _of_turns(_dearest_turns(*of_fields.values()), stream, relation, sample_known, capped)
   for composed, several in together.items():
     pairs = composed(several, relation, sample_known)
     if not any(count > 0 for _, count in pairs):
@@ -71,6 +74,17 @@ def stands_alone(event: Round) -> bool:
   """Whether a round costs the same whatever other rounds there are."""
   alone = sampling_analysis(event.sampling).turns(event.sampling) is None
   return alone and composed_by(event.query) is None
+
+
+def _dearest_turns(*several: Turns) -> Turns:
+  """Of what the events of one sampler say of its rounds, that by which they cost the most."""
+
+  def most(rounds: Iterable[tuple[Any, int]]) -> int:
+    counted = list(rounds)
+    return max(turns.most(counted) for turns in several)
+
+  of_epochs, by_coins = zip(*((turns.of_epochs, turns.by_coins) for turns in several), strict=True)
+  return Turns(several[0].sampler, most, of_epochs=any(of_epochs), by_coins=any(by_coins))
 
 
 def _of_turns(
@@ -118,7 +132,7 @@ def _dearest(
     for (_, family), table in charges.items()
     for item in (
       [(DominatingPair(family, parameters), count) for parameters, count in table.items()]
-      if all_if_unordered and family.severity is None and len(table) > 1
+      if all_if_unordered and not is_ordered(family, table)
       else most_severe_pairs(family, table, number)
     )
   ]

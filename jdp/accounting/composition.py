@@ -136,15 +136,24 @@ def compose_both(first: Composition, second: Composition) -> Composition:
   return Composition(groups, first.overflow + second.overflow, (*first.parts, *second.parts))
 
 
+def is_ordered(family: Family, table: Mapping[tuple[float, ...], int]) -> bool:
+  """Whether of any two of a family's pairs one is known to dominate the other."""
+  if len(table) == 1:
+    return True
+  if family.severity is None or len({*map(family.severity, table)}) < len(table):
+    return False
+  return sum(len({*column}) > 1 for column in zip(*table, strict=True)) == 1
+
+
 def most_severe_pairs(
   family: Family, table: Mapping[tuple[float, ...], int], number: int
 ) -> list[tuple[DominatingPair, int]]:
   """The `number` most severe of counted pairs of one family.
 
   Raises:
-    ValueError: if the family is not ordered and the pairs differ.
+    ValueError: if the pairs are not ordered.
   """
-  if len(table) > 1 and family.severity is None:
+  if table and not is_ordered(family, table):
     raise ValueError(
       f"Expected the rounds of an epoch to have equal parameters of {family.name}, got "
       f"{sorted(table)[:2]}; record them as PureRelease, which can be compared."

@@ -10,6 +10,7 @@ from jdp.events import (
   EventBase,
   GaussianSum,
   GroupedSums,
+  LaplaceSum,
   NonPrivate,
   PoissonSampling,
   Round,
@@ -118,3 +119,54 @@ def test_no_family_is_symmetric_unless_it_says_so():
     for q, query in ((1.0, one), (0.1, GaussianSum(1.0, 0.7)))
   )
   assert found == pytest.approx(known, rel=1e-6)
+
+
+def poisson_amplified(event, released, relation, release):
+  known = PoissonSampling(event.rate)
+  return accounting.sampling_analysis(known).amplified(known, released, relation, release)
+
+
+def turns_of(name, most, fields=("rate",), **turns):
+  """A sampling by coins of the rate `rate`, of `most` rounds that a record can be in."""
+  return sampling_of(
+    name,
+    fields,
+    amplified=poisson_amplified,
+    stays=lambda event: True,
+    turns=lambda event: accounting.Turns("a run", lambda rounds: most(event), **turns),
+  )
+
+
+@pytest.mark.parametrize("query", [GAUSSIAN_SUM, LaplaceSum(1.0, 1.0)], ids=str)
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_turns_of_other_probabilities_are_not_compared(query, accountant):
+  once = turns_of("Once", lambda event: 1)
+  found, known = (
+    epsilon((kind(1e-3), query, 1), (kind(0.9), query, 1), accountant=accountant)
+    for kind in (once, PoissonSampling)
+  )
+  assert found == known
+  epochs = turns_of("Epochs", lambda event: 1, of_epochs=True)
+  with pytest.raises(ValueError, match="rounds of an epoch to have equal parameters"):
+    epsilon((epochs(1e-3), query, 1), (epochs(0.9), query, 1))
+
+
+def test_turns_of_one_probability_are_compared():
+  once = turns_of("Once", lambda event: 1)
+  found = epsilon((once(0.1), GAUSSIAN_SUM, 1), (once(0.1), GaussianSum(1.0, 2.0), 1))
+  assert found == epsilon((PoissonSampling(0.1), GAUSSIAN_SUM, 1))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_turns_of_two_samplers_are_told_apart(order):
+  once, ten = turns_of("Once", lambda event: 1), turns_of("TenTimes", lambda event: 10)
+  entries = [(once(1.0), GAUSSIAN_SUM, 10), (ten(1.0), GAUSSIAN_SUM, 100)]
+  whole = epsilon((PoissonSampling(1.0), GAUSSIAN_SUM, 11))
+  assert epsilon(*entries[::order]) == whole
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_where_one_samplers_events_disagree_the_dearest_holds(order):
+  kind = turns_of("Upto", lambda event: int(event.most), ("rate", "most"))
+  entries = [(kind(1.0, 1.0), GAUSSIAN_SUM, 5), (kind(1.0, 3.0), GAUSSIAN_SUM, 5)]
+  assert epsilon(*entries[::order]) == epsilon((PoissonSampling(1.0), GAUSSIAN_SUM, 3))

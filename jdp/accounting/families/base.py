@@ -69,8 +69,9 @@ class Family:
       both directions.
     max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
       where there is none.
-    severity: row -> a number. Of two pairs, that with the larger number dominates the other (for
-      every accountant). None: the family is not ordered.
+    severity: row -> a number. Of two pairs whose rows differ in one of the P numbers alone, that
+      with the larger severity dominates the other, for every accountant. Rows of one severity, or
+      that differ in several numbers, are not compared. None: the family is not ordered.
     ordered: row -> a pair of an ordered family which dominates this one, by divergences.
     loss: (row, removed, attained) -> the loss distribution in one direction; `attained`: of data
       sets that exist, rather than one that dominates all. None if losses are too large. The family

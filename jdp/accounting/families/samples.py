@@ -108,7 +108,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
   if len(parts) == 1 and (of_part := parts[0][0].severity):
 
     def severity(parameters: tuple[float, ...]) -> float:
-      return of_part(parameters[1:])  # asked only at one q
+      return of_part(parameters[1:])
 
   def releases(row: Row) -> list[DominatingPair]:
     """What was released of a record in the sample."""
