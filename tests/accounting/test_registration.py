@@ -14,6 +14,7 @@ from jdp.events import (
   NonPrivate,
   PoissonSampling,
   Round,
+  TruncatedPoissonSampling,
 )
 from jdp.ledger import Ledger
 
@@ -170,3 +171,39 @@ def test_where_one_samplers_events_disagree_the_dearest_holds(order):
   kind = turns_of("Upto", lambda event: int(event.most), ("rate", "most"))
   entries = [(kind(1.0, 1.0), GAUSSIAN_SUM, 5), (kind(1.0, 3.0), GAUSSIAN_SUM, 5)]
   assert epsilon(*entries[::order]) == epsilon((PoissonSampling(1.0), GAUSSIAN_SUM, 3))
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "zero_out"])
+def test_a_truncated_sample_reads_multipliers_not_columns(relation):
+  def family(multiplier):
+    return Family(
+      "Gaussian of many dimensions",  # (z, dimensions)
+      lambda rows, orders: orders / (2 * rows[:, :1] ** 2),
+      unbounded,
+      None,
+      multiplier=multiplier,
+    )
+
+  def pair(event, asked, declared):
+    known = whole if asked != "replace_one" else replaced
+    return DominatingPair(known, (0.5 if asked == "replace_one" else 1.0, 1e6))
+
+  whole = replaced = family(lambda row: row[0])
+  one = query_of(pair=pair, is_central=True)()
+  sampling = TruncatedPoissonSampling(0.1, 100, 1000)
+  found, known = (
+    epsilon((sampling, query, 100), relation=relation) for query in (one, GAUSSIAN_SUM)
+  )
+  assert found == known
+  replaced = family(lambda row: None)
+  with pytest.raises(ValueError, match="Gaussian Query under replace_one too"):
+    epsilon((sampling, one, 100), relation=relation)
+
+
+def test_a_group_of_turns_pays_for_the_sums_that_no_sample_amplifies():
+  rounds = (
+    (events.CyclicPoissonSampling(2, 0.01, 100, position), query, 1)
+    for position, query in enumerate((GAUSSIAN_SUM, events.DistributedGaussianSum(1.0, 1.1)))
+  )
+  alone = epsilon((PoissonSampling(1.0), GaussianSum(1.0, 1.1), 1))
+  assert alone <= epsilon(*rounds, relation="zero_out") <= 1.01 * alone

@@ -84,8 +84,9 @@ class Family:
       never: each is then asked for.
     exposed: row -> the probability with which nothing is hidden of a record.
     hides_nothing: whether it has no protection at all, whatever is sampled.
-    multiplier: row -> the noise multiplier, if it is of a Gaussian release of a record that takes
-      part for certain.
+    multiplier: row -> the noise multiplier, if the pair is that of a Gaussian release of a record
+      that takes part for certain, and of nothing else, whatever other numbers the row has. It then
+      stands for the whole pair in groups and in truncated samples.
     sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
       released nothing else.
     in_bins: (row, rounds) -> the pair of an epoch of such releases, of which a record is in one.

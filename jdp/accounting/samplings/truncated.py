@@ -39,8 +39,12 @@ def _amplified(
     )
   if (multiplier := _multiplier(released)) is None:
     return released
-  (replaced,) = release.under(Relation.REPLACE_ONE)
-  whole = event.full_probability, event.share_when_full, replaced.parameters[1]
+  if (replaced := _multiplier(release.under(Relation.REPLACE_ONE))) is None:
+    raise ValueError(
+      f"Expected a Gaussian {release.name} under replace_one too, where TruncatedPoissonSampling "
+      "amplifies it, got another pair; record it as a ConcentratedRelease."
+    )
+  whole = event.full_probability, event.share_when_full, replaced
   null = float(relation is Relation.ZERO_OUT)
   return (DominatingPair(TRUNCATED_GAUSSIAN, (event.probability, multiplier, *whole, null)),)
 
