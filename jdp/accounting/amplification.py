@@ -31,7 +31,7 @@ from jdp.guarantees import Relation
 
 
 def amplified_pairs(
-  event: Round, relation: Relation, *, sample_known: bool = False
+  event: Round, relation: Relation, *, sample_known: bool = False, certain: bool = False
 ) -> tuple[DominatingPair, ...]:
   """The pairs that a record is charged: per round, or per epoch where it has turns.
 
@@ -40,6 +40,8 @@ def amplified_pairs(
     relation: add_remove, zero_out or replace_one.
     sample_known: the observer sees who takes part (because it sees their reports). No sampling
       amplifies then.
+    certain: the record takes part for certain. It is charged what was released, and all pairs of an
+      analysis that adds some to them.
 
   Raises:
     ValueError: if the combination of sampling, query and relation has no analysis. The message
@@ -62,10 +64,15 @@ def amplified_pairs(
   for released in map(under, charged):
     if not release.is_central or is_bare(released):
       pairs += released
-    elif sample_known:
-      pairs += _known(analysis, sampling, released)
-    else:
-      pairs += analysis.amplified(sampling, released, relation, release)
+      continue
+    found = (
+      _known(analysis, sampling, released)
+      if sample_known
+      else analysis.amplified(sampling, released, relation, release)
+    )
+    if certain and found:
+      found = (*released, *found) if len(found) > len(released) else released
+    pairs += found
   if not pairs:  # a round would be free
     raise charges_nothing(sampling, "no pair", "register_sampling")
   return pairs

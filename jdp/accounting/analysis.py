@@ -95,7 +95,8 @@ class Turns(NamedTuple):
     of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered
       (`Family.severity`), are refused. Else all of them count.
     by_coins: whether a record takes part by its own coins until it has had its turns. Its rounds
-      may then be charged as those of their samples as well.
+      may then be charged as those of their samples as well, or as releases of a record that takes
+      part for certain, with what `amplified` has beyond as many pairs.
   """
 
   sampler: Hashable

@@ -15,7 +15,6 @@ from typing import Any
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns
 from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
-from jdp.accounting.dominating_pairs import release_pairs
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.accounting.turns import shared_fields
@@ -104,9 +103,8 @@ def _of_turns(
   for event in stream:
     released = event.query, event.relation, shared_fields(event.sampling)
     if released not in charges:
-      pairs = amplified_pairs(event, relation, sample_known=sample_known)
-      if turns.by_coins and capped:
-        pairs = release_pairs(event.query, relation, event.relation)
+      certain = turns.by_coins and capped
+      pairs = amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
       charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
     charged[event] = charges[released]
   if turns.by_coins and not capped:

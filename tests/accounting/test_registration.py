@@ -16,6 +16,7 @@ from jdp.events import (
   Round,
   TruncatedPoissonSampling,
 )
+from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("undone")
@@ -207,3 +208,30 @@ def test_a_group_of_turns_pays_for_the_sums_that_no_sample_amplifies():
   )
   alone = epsilon((PoissonSampling(1.0), GaussianSum(1.0, 1.1), 1))
   assert alone <= epsilon(*rounds, relation="zero_out") <= 1.01 * alone
+
+
+@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize(
+  ("analysis", "known"),
+  [
+    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, [GaussianSum(2.0, 1.0)]),
+    (
+      {"charged": lambda *_: (Relation.REPLACE_ONE, Relation.ADD_REMOVE)},
+      [GaussianSum(2.0, 1.0), GAUSSIAN_SUM],
+    ),
+    (
+      {
+        "stays": lambda event: True,
+        "amplified": lambda event, released, *_: (*released, gaussian_pair(0.5, 1.0)),
+      },
+      [GAUSSIAN_SUM, GaussianSum(2.0, 1.0)],
+    ),
+  ],
+  ids=["replaced", "replaced and removed", "more"],
+)
+def test_a_cap_leaves_out_nothing_that_a_round_is_charged(analysis, known, number):
+  kind = sampling_of(
+    turns=lambda event: accounting.Turns(0, lambda _: 2, by_coins=True), **analysis
+  )
+  whole = [(PoissonSampling(1.0), query, min(number, 2)) for query in known]
+  assert epsilon((kind(), GAUSSIAN_SUM, number)) >= epsilon(*whole) * (1 - 1e-12)

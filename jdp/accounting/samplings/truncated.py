@@ -42,7 +42,7 @@ def _amplified(
   if (replaced := _multiplier(release.under(Relation.REPLACE_ONE))) is None:
     raise ValueError(
       f"Expected a Gaussian {release.name} under replace_one too, where TruncatedPoissonSampling "
-      "amplifies it, got another pair; record it as a ConcentratedRelease."
+      "amplifies it, got another pair; sample by PoissonSampling."
     )
   whole = event.full_probability, event.share_when_full, replaced
   null = float(relation is Relation.ZERO_OUT)
