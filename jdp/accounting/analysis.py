@@ -156,7 +156,8 @@ class SamplingAnalysis(NamedTuple):
     attained: (event, whether the sample is known) -> which releases' pairs data sets attain in it;
       None: of none is that known.
     exported: (event, charged, inner) -> the event of dp_accounting, where `inner` is that of a
-      release of all records, and `charged` the pairs of this one. It is asked as `amplified` is.
+      record that takes part for certain, and `charged` the pairs of this one. It is asked as
+      `amplified` is. None: it is that of those pairs.
   """
 
   inclusion: Callable[[Any], float] | None = None
@@ -168,7 +169,7 @@ class SamplingAnalysis(NamedTuple):
   fresh_coins: bool = False
   run_probability: Callable[[Any], float | None] = lambda event: None
   attained: Callable[[Any, bool], Attained | None] = lambda event, sample_known: None
-  exported: Callable[[Any, Pairs, Any], Any] = lambda event, charged, inner: inner
+  exported: Callable[[Any, Pairs, Any], Any] | None = None
 
   def takes_all(self, event: Any) -> bool:
     """Whether every record is in the round's sample."""

@@ -15,7 +15,7 @@ from jdp.accounting import local_releases
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition
-from jdp.accounting.dominating_pairs import is_central, release_pairs
+from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families import DominatingPair
 from jdp.accounting.families.samples import exported_together
 from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
@@ -167,12 +167,16 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
   """The event of a round whose sampling, if any, draws each sample anew."""
   if exported := query_analysis(event.query).exported:
     return exported(event, relation, sample_known)
-  charged = amplified_pairs(event, relation, sample_known=sample_known)
-  released = release_pairs(event.query, relation, event.relation)
-  inner = exported_together(released, relation, dp_accounting_or_refuse())
+  dp, analysis = dp_accounting_or_refuse(), sampling_analysis(event.sampling)
+  charged, whole = (
+    amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
+    for certain in (False, True)
+  )
   if sample_known or not is_central(event.query):
-    return inner
-  return sampling_analysis(event.sampling).exported(event.sampling, charged, inner)
+    return exported_together(whole, relation, dp)
+  if analysis.exported is None:
+    return exported_together(charged, relation, dp)
+  return analysis.exported(event.sampling, charged, exported_together(whole, relation, dp))
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:

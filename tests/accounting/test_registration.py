@@ -235,3 +235,25 @@ def test_a_cap_leaves_out_nothing_that_a_round_is_charged(analysis, known, numbe
   )
   whole = [(PoissonSampling(1.0), query, min(number, 2)) for query in known]
   assert epsilon((kind(), GAUSSIAN_SUM, number)) >= epsilon(*whole) * (1 - 1e-12)
+
+
+NOT_CENTRAL = events.DistributedGaussianSum(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+  ("analysis", "query", "observer", "multipliers"),
+  [
+    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, GAUSSIAN_SUM, "model", [0.5]),
+    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, GAUSSIAN_SUM, "server", [0.5]),
+    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, NOT_CENTRAL, "model", [0.5]),
+    ({"amplified": lambda event, it, *_: (*it, *it)}, GAUSSIAN_SUM, "model", [1.0, 1.0]),
+    ({}, GAUSSIAN_SUM, "model", [1.0]),
+  ],
+)
+def test_what_is_charged_is_exported(analysis, query, observer, multipliers):
+  dp = pytest.importorskip("dp_accounting")
+  kind = sampling_of(inclusion=lambda event: 1.0, **analysis)
+  ledger = run((kind(), query, 1), relation="zero_out", observer=observer)
+  (found,) = accounting.to_dp_event(ledger).event.events
+  known = [dp.GaussianDpEvent(multiplier) for multiplier in multipliers]
+  assert found == (dp.ComposedDpEvent(known) if known[1:] else known[0])
