@@ -103,5 +103,6 @@ def _known(
   analysis: SamplingAnalysis, sampling: SamplingEvent, released: tuple[DominatingPair, ...]
 ) -> tuple[DominatingPair, ...]:
   """The pairs of releases of a sample that the observer sees."""
-  q = 1.0 if analysis.inclusion is None else analysis.inclusion(sampling)
+  independent = analysis.anew or analysis.fresh_coins
+  q = analysis.inclusion(sampling) if analysis.inclusion and independent else 1.0
   return released if q == 1 else (sampled_pair(KNOWN, q, released),)

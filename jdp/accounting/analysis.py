@@ -138,7 +138,8 @@ class SamplingAnalysis(NamedTuple):
 
   Attributes:
     inclusion: event -> the probability that a record is in a round's sample, which its own data do
-      not change. None: it is charged as if it were in all rounds that it can be in.
+      not change. None: it is charged as if it were in all rounds that it can be in. So it is where
+      neither `anew` nor `fresh_coins` says that rounds are independent.
     amplified: (event, released, relation, release) -> the pairs of a record that is in the sample
       by chance, where `released` are those of one in it for certain. It is asked only of samples
       that hide who is in them, and of releases that protect something.
@@ -150,11 +151,12 @@ class SamplingAnalysis(NamedTuple):
     turns: event -> in how many of its sampler's rounds a record can be; None: in all.
     pattern: (event, number of rounds) -> what it promises of a record's rounds in that run.
     fresh_coins: whether each record is in each round's sample by a fresh coin of its own, all of
-      one probability.
+      one probability. It says `anew` as well.
+    anew: whether each round's sample is drawn anew, whatever the samples of other rounds were.
     run_probability: event -> the probability of such a coin in the rounds of `pattern`, by which a
       run with correlated noise is amplified; None: it is not.
-    attained: (event, whether the sample is known) -> which releases' pairs data sets attain in it;
-      None: of none is that known.
+    attained: (event, whether the sample is known) -> which releases' pairs, as they are
+      charged, data sets attain in it; None: of none is that known.
     exported: (event, charged, inner) -> the event of dp_accounting, where `inner` is that of a
       record that takes part for certain, and `charged` the pairs of this one. It is asked as
       `amplified` is. None: it is that of those pairs.
@@ -167,6 +169,7 @@ class SamplingAnalysis(NamedTuple):
   turns: Callable[[Any], Turns | None] = lambda event: None
   pattern: Callable[[Any, int], Pattern] = lambda event, num_rounds: Pattern(1, num_rounds)
   fresh_coins: bool = False
+  anew: bool = False
   run_probability: Callable[[Any], float | None] = lambda event: None
   attained: Callable[[Any, bool], Attained | None] = lambda event, sample_known: None
   exported: Callable[[Any, Pairs, Any], Any] | None = None

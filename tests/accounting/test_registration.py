@@ -257,3 +257,13 @@ def test_what_is_charged_is_exported(analysis, query, observer, multipliers):
   (found,) = accounting.to_dp_event(ledger).event.events
   known = [dp.GaussianDpEvent(multiplier) for multiplier in multipliers]
   assert found == (dp.ComposedDpEvent(known) if known[1:] else known[0])
+
+
+@pytest.mark.parametrize("analysis", [{}, {"anew": True}, {"fresh_coins": True}], ids=str)
+def test_inclusion_is_a_coin_of_each_round_only_where_rounds_are_independent(analysis):
+  kind = sampling_of(inclusion=lambda event: 0.01, **analysis)  # or a cohort, drawn once
+  found, known = (
+    epsilon((sampling, GAUSSIAN_SUM, 100), relation="zero_out", observer="server")
+    for sampling in (kind(), PoissonSampling(0.01 if analysis else 1.0))
+  )
+  assert found == known

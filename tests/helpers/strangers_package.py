@@ -80,6 +80,7 @@ accounting.register_sampling(
   TwoCoins,
   accounting.SamplingAnalysis(
     inclusion=lambda event: event.probability,
+    anew=True,
     amplified=_amplified,
     stays=lambda event: True,
     attained=lambda event, sample_known: (

@@ -58,6 +58,7 @@ register_sampling(
   FixedSizeSampling,
   SamplingAnalysis(
     inclusion=_inclusion,
+    anew=True,
     amplified=_amplified,
     charged=_charged,
     attained=_attained,

@@ -29,6 +29,7 @@ register_sampling(
   CyclicPoissonSampling,
   SamplingAnalysis(
     inclusion=lambda event: event.probability,
+    anew=True,
     amplified=poisson_pairs,
     stays=lambda event: event.by_identity,
     turns=_of_a_group,

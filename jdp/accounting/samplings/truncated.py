@@ -67,6 +67,7 @@ register_sampling(
   TruncatedPoissonSampling,
   SamplingAnalysis(
     inclusion=lambda event: event.inclusion_probability,
+    anew=True,
     amplified=_amplified,
     charged=_charged,
     attained=_attained,
