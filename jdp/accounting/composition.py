@@ -138,11 +138,16 @@ def compose_both(first: Composition, second: Composition) -> Composition:
 
 def is_ordered(family: Family, table: Mapping[tuple[float, ...], int]) -> bool:
   """Whether of any two of a family's pairs one is known to dominate the other."""
-  if len(table) == 1:
-    return True
-  if family.severity is None or len({*map(family.severity, table)}) < len(table):
-    return False
-  return sum(len({*column}) > 1 for column in zip(*table, strict=True)) == 1
+  if len(table) == 1 or family.severity is None:
+    return len(table) == 1
+  costs = np.array(sorted(map(_severity(family), table)))
+  different = sum(len({*column}) > 1 for column in zip(*table, strict=True))
+  grow = np.all(costs[1:] >= costs[:-1]) and np.all(np.any(costs[1:] > costs[:-1], axis=1))
+  return bool(different <= costs.shape[1] and grow)
+
+
+def _severity(family: Family) -> Callable[[tuple[float, ...]], tuple[float, ...]]:
+  return lambda row: tuple(np.ravel(family.severity(row)).tolist()) if family.severity else ()
 
 
 def most_severe_pairs(
@@ -159,7 +164,7 @@ def most_severe_pairs(
       f"{sorted(table)[:2]}; record them as PureRelease, which can be compared."
     )
   result = []
-  for parameters in sorted(table, key=family.severity, reverse=True):
+  for parameters in sorted(table, key=_severity(family), reverse=True):
     taken = min(table[parameters], number)
     number -= taken
     result += [(DominatingPair(family, parameters), taken)] if taken else []

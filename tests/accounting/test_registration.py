@@ -139,24 +139,42 @@ def turns_of(name, most, fields=("rate",), **turns):
   )
 
 
-@pytest.mark.parametrize("query", [GAUSSIAN_SUM, LaplaceSum(1.0, 1.0)], ids=str)
+@pytest.mark.parametrize("query", [GaussianSum, LaplaceSum])
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
-def test_turns_of_other_probabilities_are_not_compared(query, accountant):
+def test_turns_of_which_none_dominates_are_all_charged(query, accountant):
   once = turns_of("Once", lambda event: 1)
   found, known = (
-    epsilon((kind(1e-3), query, 1), (kind(0.9), query, 1), accountant=accountant)
+    epsilon(
+      (kind(1e-3), query(1.0, 1.0), 1), (kind(0.9), query(1.0, 1.1), 1), accountant=accountant
+    )
     for kind in (once, PoissonSampling)
   )
   assert found == known
   epochs = turns_of("Epochs", lambda event: 1, of_epochs=True)
   with pytest.raises(ValueError, match="rounds of an epoch to have equal parameters"):
-    epsilon((epochs(1e-3), query, 1), (epochs(0.9), query, 1))
+    epsilon((epochs(1e-3), query(1.0, 1.0), 1), (epochs(0.9), query(1.0, 1.1), 1))
 
 
-def test_turns_of_one_probability_are_compared():
+@pytest.mark.parametrize("cheaper", [(0.1, 2.0), (0.01, 1.0), (0.01, 2.0)])
+def test_turns_of_which_one_dominates_are_compared(cheaper):
   once = turns_of("Once", lambda event: 1)
-  found = epsilon((once(0.1), GAUSSIAN_SUM, 1), (once(0.1), GaussianSum(1.0, 2.0), 1))
+  found = epsilon((once(cheaper[0]), GaussianSum(1.0, cheaper[1]), 1), (once(0.1), GAUSSIAN_SUM, 1))
   assert found == epsilon((PoissonSampling(0.1), GAUSSIAN_SUM, 1))
+
+
+def test_a_severity_that_does_not_see_all_numbers_compares_no_others():
+  family = Family("of q and z", GAUSSIAN.rdp, unbounded, lambda row: -row[1])
+  kind = query_of(
+    fields=["q", "z"], pair=lambda event, *_: DominatingPair(family, (event.q, event.z))
+  )
+  once = turns_of("Once", lambda event: 1)(1.0)
+  for z in (1.0, 1.1):
+    rounds = [(kind(0.001, 1.0), 1), (kind(1.0, z), 1)]
+    found, known = (
+      epsilon(*((sampling, query, count) for query, count in rounds))
+      for sampling in (once, PoissonSampling(1.0))
+    )
+    assert found == known
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -69,9 +69,10 @@ class Family:
       both directions.
     max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
       where there is none.
-    severity: row -> a number. Of two pairs whose rows differ in one of the P numbers alone, that
-      with the larger severity dominates the other, for every accountant. Rows of one severity, or
-      that differ in several numbers, are not compared. None: the family is not ordered.
+    severity: row -> a number, or a tuple of some. Of two pairs, one of which all these numbers are
+      at least those of the other dominates it, for every accountant. Other pairs are not compared.
+      Nor are rows that have the same severity, or differ in more places than it has numbers. None:
+      the family is not ordered.
     ordered: row -> a pair of an ordered family which dominates this one, by divergences.
     loss: (row, removed, attained) -> the loss distribution in one direction; `attained`: of data
       sets that exist, rather than one that dominates all. None if losses are too large. The family
@@ -101,7 +102,7 @@ class Family:
   name: str
   rdp: Callable[[np.ndarray, np.ndarray], np.ndarray]
   max_loss: Callable[[np.ndarray], np.ndarray]
-  severity: Callable[[Row], float] | None
+  severity: Callable[[Row], float | Row] | None
   ordered: "Callable[[Row], DominatingPair] | None" = None
   loss: "Callable[[Row, bool, bool], Pair | None] | None" = None
   charge: Callable[[Row, bool], Charge | None] | None = None

@@ -79,7 +79,7 @@ GAUSSIAN = Family(
   "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
   lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
   unbounded,
-  lambda row: -row[1],
+  lambda row: (row[0], -row[1]),
   loss=_loss,
   charge=_charge,
   is_free=_is_free,
@@ -178,7 +178,7 @@ ALLOCATED_GAUSSIAN = Family(
   # By divergences they cost what one round does: these are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
   unbounded,
-  lambda row: -row[1],
+  lambda row: (-row[0], -row[1]),
   loss=_allocated_loss,
   charge=_allocated_charge,
   merged=_merged,

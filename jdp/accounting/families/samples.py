@@ -107,8 +107,8 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
   severity = None
   if len(parts) == 1 and (of_part := parts[0][0].severity):
 
-    def severity(parameters: tuple[float, ...]) -> float:
-      return of_part(parameters[1:])
+    def severity(parameters: Row) -> Row:
+      return parameters[0], *np.ravel(of_part(parameters[1:])).tolist()
 
   def releases(row: Row) -> list[DominatingPair]:
     """What was released of a record in the sample."""
