@@ -150,8 +150,14 @@ TOOL = sorted(set(re.findall(r"^    (jdp .*)", "\n".join(TEXTS.values()), re.M))
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("line", TOOL[::-1])  # the cheapest first
-def test_commands_of_the_tool_run_as_written(line, tmp_path, monkeypatch, capsys):
+def test_commands_of_the_tool_run_as_written(line, tmp_path, monkeypatch, capsys, undone):
   monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [*sys.path])
+  monkeypatch.delitem(sys.modules, "my_package", raising=False)
+  (tmp_path / "my_package.py").write_text(
+    "from jdp import mechanisms\n"
+    "mechanisms.registry.register('my_mechanism', lambda s: mechanisms.laplace(s.epsilon, 2.0))"
+  )
   words = line.partition("#")[0].split()[1:]
   for path in (pathlib.Path(word) for word in words if word.endswith(".jsonl")):
     path.parent.mkdir(exist_ok=True)

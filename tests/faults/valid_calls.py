@@ -95,8 +95,17 @@ EXCLUDED = {
   "jdp.models.load_params": "it reads the files of `save_params`",
   "jdp.events.register": _MAKES_A_NAME,
   "jdp.events.register_sampling": _MAKES_A_NAME,
+  **dict.fromkeys(
+    [
+      "jdp.accounting.families.always_symmetric",
+      "jdp.accounting.families.charge_of",
+      "jdp.accounting.families.unbounded",
+    ],
+    "accountants alone call it, with pairs that they made",
+  ),
   "jdp.accounting.charge_as": _MAKES_A_NAME,
   "jdp.accounting.register_query": _MAKES_A_NAME,
+  "jdp.accounting.register_sampling": _MAKES_A_NAME,
   **dict.fromkeys(
     [
       "jdp.conformance.audit",
@@ -630,6 +639,8 @@ BY_FUNCTION = {
   "jdp.accounting.shuffled_epsilon": {"randomizer": "any"},
   "jdp.accounting.local_guarantee": {"ledger": Lazy(_local_ledger), "observer": "server"},
   "jdp.accounting.noise_multiplier": {"query": events.GaussianSum(1.0, 1.0)},
+  "jdp.accounting.query_analysis": {"query": events.GaussianSum(1.0, 1.0)},
+  "jdp.accounting.sampling_analysis": {"sampling": events.PoissonSampling(0.1)},
   "jdp.accounting.draw_and_discard.channel_guarantee": {
     "coordinates": 2,
     "clip": 1.0,
