@@ -442,11 +442,15 @@ def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_p
 
 @pytest.mark.slow
 def test_the_test_for_spam_rejects_attackers_and_not_others(tmp_path):
+  """Over six other seeds the test kept .18 to .48 of the accuracy that attackers take without it:
+  one seed in 500 would fail.
+  """
   path, out = run(
     tmp_path / "run",
     task="stream",
-    num_rounds=4,
-    eval_every=4,
+    num_rounds=16,
+    eval_every=16,
+    noise_seed=1,
     epsilons=(10.0,),
     learning_rate=0.03,
     attacks=("random",),
@@ -457,16 +461,17 @@ def test_the_test_for_spam_rejects_attackers_and_not_others(tmp_path):
   )
   found = {row["setting"]: row["metrics"] for row in results(path)["runs"]}
   assert list(found) == ["honest_all", "honest_test", "random_all", "random_test"]
-  # Of 572 updates 43 users made 172; five of all are in flight at the end.
+  # Of 2,288 updates 43 users made 688; five of all are in flight at the end.
   assert found["honest_all"]["rejected"] == found["random_all"]["rejected"] == 0
   assert found["honest_test"]["rejected"] < 30
-  assert 160 <= found["random_test"]["rejected"] <= 205
+  assert 640 <= found["random_test"]["rejected"] <= 820
   # Other clients need not follow the protocol, so nothing is claimed against adversary III.
   assert "III (opportunistic threat): as II." in (path / "report.md").read_text()
   assert found["random_test"]["test_accuracy"] > found["random_all"]["test_accuracy"] + 0.05
   for name in found:
     events = list(ledger.load(path / name / "0" / "ledger.jsonl"))
-    assert events == [LocalRelease(PureDP(10.0, unit="coordinate"), 4)] * 4
+    marked = LocalRelease(PureDP(10.0, unit="coordinate"), 16, key_exposed=True)
+    assert events == [marked] * 16
   assert "no attackers, test" in out
 
 
