@@ -63,11 +63,13 @@ def _response_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
   )
 
 
+def _response_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+  return closed_forms.randomized_response(parameters[:, 0], parameters[:, 1], orders)
+
+
 RANDOMIZED_RESPONSE = Family(
   "randomized response",  # (noise, number of values)
-  lambda parameters, orders: closed_forms.randomized_response(
-    parameters[:, 0], parameters[:, 1], orders
-  ),
+  _response_rdp,
   lambda parameters: closed_forms.response_epsilon(parameters[:, 0], parameters[:, 1]),
   None,
   loss=_response_loss,
@@ -95,9 +97,7 @@ def _null_exported(row: Row, relation: Relation, dp: Any) -> Any:
 NULL_RESPONSE = Family(
   "randomized response of a null record",  # as RANDOMIZED_RESPONSE: against a uniform answer
   # A uniform answer mixes those of all values, so two values have no smaller divergence.
-  lambda parameters, orders: closed_forms.randomized_response(
-    parameters[:, 0], parameters[:, 1], orders
-  ),
+  _response_rdp,
   lambda parameters: closed_forms.null_response_epsilon(parameters[:, 0], parameters[:, 1]),
   None,
   loss=_null_loss,
