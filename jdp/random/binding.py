@@ -13,10 +13,10 @@ sum has the same.
 shifted by a word each time. Two different chunks agree in one of the eight with probability at most
 2^-16, and in all with at most 2^-128 (Theorem 4.3 there), whoever chose them without k. The results
 are words again, to which the same is done with other k, until eight are left: four times for 1e9
-words. These are folded into a new key, one after the other: a pseudorandom function of them
-(Bellare, Canetti and Krawczyk, FOCS 1996). The new key and all k are one stream of the key. Shapes
-and types are part of the words, by their SHA-256 hash. So n sums of one key that all differ share
-noise with probability at most 2^-127 n^2.
+words. These are folded into a new key, one after the other (by ChaCha, four at once): a
+pseudorandom function of them (Bellare, Canetti and Krawczyk, FOCS 1996). The new key and all k are
+one stream of the key. Shapes and types are part of the words, by their SHA-256 hash. So n sums of
+one key that all differ share noise with probability at most 2^-127 n^2.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jdp.random.chacha import ROUNDS, absorb
 from jdp.random.draws import bits
 
 PyTree = Any
@@ -69,22 +70,27 @@ def bind(key: jax.Array, hidden: PyTree) -> jax.Array:
 
 @jax.jit
 def _bound(key: jax.Array, parts: list[jax.Array]) -> jax.Array:
-  """A key from the bits of `key`, with a digest of all words folded in."""
+  """A key from the bits of `key` and a digest of all words."""
   data = jax.random.key_data(key)
   lengths = _secret_lengths([len(part) for part in parts])
   # One stream has the new key and all secret words.
   words = bits(key, (data.size + sum(lengths),))
   new, *secrets = jnp.split(words, np.cumsum([data.size, *lengths])[:-1])
   digest = _digest(secrets, parts)
-  impl = jax.random.key_impl(key)
+  return _derived(new.reshape(data.shape), digest, jax.random.key_impl(key))
+
+
+def _derived(data: jax.Array, digest: jax.Array, impl: Any) -> jax.Array:
+  """A key of a type from the words of another, which has no other use, and a digest."""
+  if impl in ROUNDS:
+    return jax.random.wrap_key_data(absorb(data, digest, ROUNDS[impl]), impl=impl)
 
   # Over raw key data, as JAX's key-reuse checker takes a loop over keys for reuse.
   def fold(i, data):
     folded = jax.random.fold_in(jax.random.wrap_key_data(data, impl=impl), digest[i])
     return jax.random.key_data(folded)
 
-  new = lax.fori_loop(0, _WORDS, fold, new.reshape(data.shape))
-  return jax.random.wrap_key_data(new, impl=impl)
+  return jax.random.wrap_key_data(lax.fori_loop(0, _WORDS, fold, data), impl=impl)
 
 
 def program(function: Callable[..., Any], *args: PyTree) -> PyTree:

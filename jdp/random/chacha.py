@@ -159,22 +159,44 @@ def _streams(
   return words.reshape(groups * group, 16, size)[:total].reshape(-1, pieces, 16, size)
 
 
-@partial(jax.jit, static_argnames=("domain", "count", "rounds"))
-def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
-  """`_streams` for one key; under vmap, one `_streams` for all keys."""
-  streams = custom_vmap(partial(_streams, **static))
+def _by_rows(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+  """A function of arrays of equally many rows; under vmap, it is called once with all rows."""
+  by_rows = custom_vmap(function)
 
-  @streams.def_vmap
+  @by_rows.def_vmap
   def _(batch: int, is_batched: Any, *args: jax.Array) -> tuple[jax.Array, bool]:
     batches = [
       x if b else jnp.broadcast_to(x, (batch, *x.shape))
       for x, b in zip(args, is_batched, strict=True)
     ]
     outer = batches[0].shape[:2]
-    words = streams(*(x.reshape(math.prod(outer), *x.shape[2:]) for x in batches))
+    words = by_rows(*(x.reshape(math.prod(outer), *x.shape[2:]) for x in batches))
     return words.reshape(*outer, *words.shape[1:]), True
 
-  return streams(key[None], start[None])[0]
+  return by_rows
+
+
+@partial(jax.jit, static_argnames=("domain", "count", "rounds"))
+def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
+  """`_streams` for one key; under vmap, one `_streams` for all keys."""
+  return _by_rows(partial(_streams, **static))(key[None], start[None])[0]
+
+
+@partial(jax.jit, static_argnames=("rounds",))
+def absorb(key: jax.Array, message: jax.Array, rounds: int) -> jax.Array:
+  """A key that is a pseudorandom function of a message; each is uint32 [8].
+
+  Half of the message is the counter and nonce of a block, which begins with the key of a block for
+  the other half. These blocks are of no domain. So `key` must have no other use.
+  """
+
+  def both_halves(keys, messages):
+    keys, messages = keys.T, messages.T
+    for half in (messages[:4], messages[4:]):
+      keys = blocks(keys, half, rounds)[:8]
+    return keys.T
+
+  return _by_rows(both_halves)(key[None], message[None])[0]
 
 
 class _Seed:
@@ -257,3 +279,10 @@ SECURE_IMPLS = {name: _define(int(name.removeprefix("chacha")), secure=True) for
 No seed makes such a key. A key derived from one by split or fold_in has the same type. So a key's
 type says where it came from, inside jit too.
 """
+
+ROUNDS = {
+  impl: int(name.removeprefix("chacha"))
+  for impls in (IMPLS, SECURE_IMPLS)
+  for name, impl in impls.items()
+}
+"""The number of rounds of each of these types of keys."""

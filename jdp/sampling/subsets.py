@@ -3,11 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import FixedSizeSampling
 from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
+
+# Few words take as long to draw as a thousand: of small samples, one draw serves several turns.
+_WORDS, _TURNS = 1024, 4
 
 
 @checked
@@ -74,8 +78,17 @@ def uniform_subset(key: jax.Array, population: int, size: int) -> jax.Array:
   def unfit(slots):
     return jnp.concatenate([jnp.zeros(1, bool), slots[1:] == slots[:-1]]) | (slots == population)
 
+  turns = min(_TURNS, max(1, _WORDS // size))
+
   def redraw(key, slots):
-    slots = jnp.sort(jnp.where(unfit(slots), integers(key, population, size), slots))
-    return slots, ~jnp.any(unfit(slots))
+    drawn = integers(key, population, turns * size).reshape(turns, size)
+
+    def turn(carry):
+      number, slots, _ = carry
+      slots = jnp.sort(jnp.where(unfit(slots), drawn[number], slots))
+      return number + 1, slots, ~jnp.any(unfit(slots))
+
+    begun = jnp.int32(0), slots, jnp.bool(False)
+    return lax.while_loop(lambda carry: (carry[0] < turns) & ~carry[2], turn, begun)[1:]
 
   return until_done(key, redraw, jnp.full(size, population, np.int32))

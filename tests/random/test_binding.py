@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdp import random
-from jdp.random import binding
+from jdp.random import binding, chacha
 
 _KEY = random.seeded_key(20181204)
 
@@ -119,3 +119,14 @@ def test_a_program_is_told_by_the_arrays_that_it_holds(make):
     bound(random.program(make(c), x)) for c in (held, held.copy(), held + np.float32([0, 0, 1]))
   )
   assert one == again != other
+
+
+@pytest.mark.parametrize("impl", random.SECURE_IMPLS)
+def test_chacha_takes_four_words_of_the_digest_at_once(impl):
+  secret, digest = np.random.default_rng(1).integers(0, 2**32, (2, 8), np.uint32)
+  rounds = int(impl.removeprefix("chacha"))
+  key = jax.random.key_data(binding._derived(secret, digest, random.SECURE_IMPLS[impl]))
+  expected = secret
+  for half in (digest[:4], digest[4:]):
+    expected = chacha.blocks(expected[:, None], half[:, None], rounds)[:8, 0]
+  assert key.tolist() == expected.tolist()
