@@ -15,6 +15,7 @@ other is zero.
   leave gaps. Within fold_in, it is the number folded in. A counter repeats only if the same purpose
   is asked for twice of the same key, which is key reuse. JAX's checker (`jax_debug_key_reuse`)
   finds it for bits and split. A `fold_in` of the same number is the same key by definition.
+* A key that absorbs a message has no other use, so the message may be its whole counter and nonce.
 * Different keys: every derived key is 256 bits of a block that no other key or output shares. It is
   a pseudorandom function of its parent and its place in the tree. If ChaCha is one, n keys of a run
   contain two equal ones with probability at most n^2 / 2^257.
@@ -186,8 +187,8 @@ def _stream(key: jax.Array, start: jax.Array, **static: Any) -> jax.Array:
 def absorb(key: jax.Array, message: jax.Array, rounds: int) -> jax.Array:
   """A key that is a pseudorandom function of a message; each is uint32 [8].
 
-  Half of the message is the counter and nonce of a block, which begins with the key of a block for
-  the other half. These blocks are of no domain. So `key` must have no other use.
+  One half of the message is the counter and nonce of a block. That block begins with the key of the
+  next, which takes the other half. The caller uses `key` for nothing else.
   """
 
   def both_halves(keys, messages):
