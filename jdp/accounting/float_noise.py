@@ -24,7 +24,7 @@ import math
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.guarantees import rounded_up
-from jdp.random.draws import LARGEST_EXPONENTIAL, LARGEST_NORMAL
+from jdp.random.draws import LARGEST_LAPLACE, LARGEST_NORMAL
 
 FINEST_SHARE = 1 / 16
 """The finest grid that is accepted, as a share of the noise's standard deviation."""
@@ -33,8 +33,6 @@ _CELL_ERROR = 1.5e-6  # e g / |b|
 _LARGEST_DRAW = 22  # |b| / sigma
 TAIL = 2.5e-15
 """What the tails of one coordinate's noise add to a delta, for each of 1 and e^epsilon."""
-LARGEST_LAPLACE = LARGEST_EXPONENTIAL - math.log(2)
-"""The largest Laplace draw, in units of the scale."""
 NEGLIGIBLE = 1e-30
 """A cut below this is not charged, and pure differential privacy is said."""
 # Relative errors of the length of PrivUnit's Y, and errors of its inner product with the input.

@@ -53,7 +53,9 @@ _HASH_BITS = 17
 _SCALE = 62
 _SMALL = 2**13  # numbers of an array of which a copy takes no time
 LARGEST_EXPONENTIAL = (64 + _FRACTION_BITS) * math.log(2)
-"""The largest draw of `exponential`, 155.9. That of `laplace` is smaller by log 2."""
+"""The largest draw of `exponential`, 155.9."""
+LARGEST_LAPLACE = LARGEST_EXPONENTIAL - math.log(2)
+"""The largest draw of `laplace`, 155.3."""
 LARGEST_NORMAL = math.sqrt(2 * math.log(2) * (39 + _HASH_BITS + _FRACTION_BITS))
 """The largest length of a pair of normals made of one uniform, 17.3. No draw exceeds it."""
 

@@ -1,23 +1,23 @@
 """Tables for exact draws from distributions on the integers (Walker's alias method).
 
 A distribution that is symmetric about zero is held as a table of its magnitudes. The table has 2^k
-columns of equal probability. Column i returns i with probability thresholds[i] / 2^64, and another
-magnitude otherwise. A draw takes k + 64 random bits for the magnitude and one for the sign. It
-compares integers, and no floating-point number occurs. So the realised distribution is known
-exactly (`realised`). Tables are made on the host, from weights in fixed point of 256 bits.
+columns of equal probability. Column i returns i with probability t_i / 2^64, and another magnitude
+otherwise. A draw takes k + 64 random bits for the magnitude and one for the sign. It compares
+integers, and no floating-point number occurs. So the realised distribution is known exactly
+(`realised`). Tables are made on the host, from weights in fixed point of 512 bits.
 
-The total variation between the requested and the realised distribution is at most 2^-64 for
-each draw:
+Probabilities are no multiples of 2^-(k+64). What is left of each is a *rest*. All rests together
+are one more entry of the table, with a probability below 2^-64: a draw that meets it takes 288
+further bits, and looks into a table of the rests (`jdp.random.discrete`).
 
-* 2^-66 for the magnitudes that the table leaves out;
-* 2^-65 for probabilities rounded to multiples of 2^-(k+64);
-* below 2^-100 for the arithmetic of the weights.
-
-By the union bound N draws are within N 2^-64 of exact draws. That adds at most (1 + e^epsilon) N
-2^-64 to a delta. For N = 10^12 (a million clients of a million weights) at epsilon 1 it is 2e-7.
+Draws end as those of floats do, at `LARGEST_NORMAL` standard deviations or `LARGEST_LAPLACE`
+scales: magnitudes above that have a probability below 2^-215. Every other integer has its
+probability to a relative 2^-100. Statement 5.7 of `docs/theory/float_noise.md` says what that adds
+to a delta.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from decimal import Context, Decimal
@@ -26,12 +26,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-_BITS = 256  # of the fixed-point weights
+from jdp.random.draws import LARGEST_LAPLACE, LARGEST_NORMAL
+
+_BITS = 512  # of the fixed-point weights
 _ONE = 1 << _BITS
+REST_WORDS = 9
+"""Words that a draw from the rests takes."""
+_REST = 1 << 32 * REST_WORDS
 _WORD = 1 << 64
-_LOG_TAIL = 66 * math.log(2) + 1  # of 2^-66; the 1 covers the factor 2 of two signs
-LARGEST_MAGNITUDE = 2**16 - 1
-"""Tables hold magnitudes up to this one; their 768 KiB stay in a core's cache."""
+_LOG_TAIL = LARGEST_NORMAL**2 / 2  # of a Gaussian's tail bound, exp(-x^2 / (2 stddev^2))
+LARGEST_MAGNITUDE = 2**18 - 1
+"""Tables hold magnitudes up to this one; those up to 2^16 - 1 stay in a core's cache."""
 
 
 class AliasTable(NamedTuple):
@@ -39,17 +44,20 @@ class AliasTable(NamedTuple):
 
   Attributes:
     rows: uint32 [2^k, 3]. Each column of the table has a row: the high and the low word of its
-      threshold, and the other magnitude.
+      threshold, and the other magnitude. The last magnitude plus 1 stands for the rests.
+    rests: uint32 [last magnitude, REST_WORDS], the words of the rests' distribution function at 0,
+      1, ..., in units of 2^-288. That of the last magnitude is 1, and is left out.
   """
 
   rows: np.ndarray
+  rests: np.ndarray
 
 
 @functools.lru_cache(maxsize=64)
 def discrete_gaussian(stddev: float) -> AliasTable:
   """The table of P(x) proportional to e^(-x^2 / (2 stddev^2)) (arXiv 2004.00010, Definition 1)."""
   rate = (1 / Fraction(stddev)) ** 2
-  last = _last_magnitude("stddev", stddev, stddev * math.sqrt(2 * _LOG_TAIL))
+  last = _last_magnitude("stddev", stddev, stddev * LARGEST_NORMAL)
   # w(x+1) / w(x) = e^(-(2x+1) rate / 2), itself a geometric sequence.
   ratio, step, weights = _exp_fixed_point(rate / 2), _exp_fixed_point(rate), [_ONE]
   for _ in range(last):
@@ -62,7 +70,7 @@ def discrete_gaussian(stddev: float) -> AliasTable:
 def discrete_laplace(scale: float) -> AliasTable:
   """The table of P(x) proportional to e^(-|x| / scale) (arXiv 2004.00010, Section 5.2)."""
   ratio, weights = _exp_fixed_point(1 / Fraction(scale)), [_ONE]
-  for _ in range(_last_magnitude("scale", scale, scale * _LOG_TAIL)):
+  for _ in range(_last_magnitude("scale", scale, scale * LARGEST_LAPLACE)):
     weights.append(weights[-1] * ratio >> _BITS)
   return _alias_table(weights)
 
@@ -75,7 +83,7 @@ def skellam(variance: float) -> AliasTable:
   I_(x+1) + (2x / v) I_x runs downwards, where it is stable.
   """
   v = Fraction(variance)
-  last = _last_magnitude("variance", variance, _skellam_tail(variance, _LOG_TAIL))
+  last = _last_magnitude("variance", variance, _skellam_tail(variance, _LOG_TAIL) - 1)
   above, at = 0, _ONE
   values = []
   for x in range(_skellam_tail(variance, _LOG_TAIL + _BITS * math.log(2)), 0, -1):
@@ -87,13 +95,17 @@ def skellam(variance: float) -> AliasTable:
 
 def realised(table: AliasTable) -> list[Fraction]:
   """The exact probabilities with which a table's draws have magnitude 0, 1, ..."""
-  size = len(table.rows)
+  size, last = len(table.rows), len(table.rests)
   columns = [0] * size
   for column, (high, low, other) in enumerate(table.rows.tolist()):
     threshold = high << 32 | low
     columns[column] += threshold
     columns[other] += _WORD - threshold
-  return [Fraction(mass, size * _WORD) for mass in columns]
+  ends = [0, *(int.from_bytes(row.astype(">u4").tobytes()) for row in table.rests), _REST]
+  return [
+    Fraction(mass * _REST + columns[last + 1] * (end - start), size * _WORD * _REST)
+    for mass, start, end in zip(columns[: last + 1], ends[:-1], ends[1:], strict=True)
+  ]
 
 
 def _alias_table(weights: list[int]) -> AliasTable:
@@ -101,10 +113,11 @@ def _alias_table(weights: list[int]) -> AliasTable:
 
   A weight counts for each of the magnitude's two signs.
   """
-  size = 1 << max(1, (len(weights) - 1).bit_length())
-  masses = _apportioned([weights[0], *(2 * w for w in weights[1:])], size * _WORD) + [0] * (
-    size - len(weights)
-  )
+  size = 1 << len(weights).bit_length()
+  exact = _apportioned([weights[0], *(2 * w for w in weights[1:])], size * _WORD * _REST)
+  rests = [mass % _REST for mass in exact]
+  masses = [mass // _REST for mass in exact] + [sum(rests) // _REST]
+  masses += [0] * (size - len(masses))
   thresholds, others = masses, list(range(size))
   small = [i for i, mass in enumerate(masses) if mass < _WORD]
   large = [i for i, mass in enumerate(masses) if mass > _WORD]
@@ -123,7 +136,10 @@ def _alias_table(weights: list[int]) -> AliasTable:
     (min(t, _WORD - 1) >> 32, min(t, _WORD - 1) % 2**32, other)
     for t, other in zip(thresholds, others, strict=True)
   ]
-  return AliasTable(np.array(words, np.uint32))
+  ends = itertools.accumulate(_apportioned(rests if any(rests) else [1] * len(rests), _REST))
+  far = b"".join(min(end, _REST - 1).to_bytes(4 * REST_WORDS) for end in ends)
+  table = np.frombuffer(far, ">u4").reshape(-1, REST_WORDS).astype(np.uint32)
+  return AliasTable(np.array(words, np.uint32), table[:-1])
 
 
 def _apportioned(weights: Sequence[int], total: int) -> list[int]:
@@ -137,13 +153,13 @@ def _apportioned(weights: Sequence[int], total: int) -> list[int]:
 
 
 def _last_magnitude(name: str, value: float, tail: float) -> int:
-  """The last magnitude of a table, beyond which the probability is at most 2^-66."""
-  if not tail <= LARGEST_MAGNITUDE - 1:
+  """The last magnitude of a table, beyond which the probability is below 2^-215."""
+  if not tail <= LARGEST_MAGNITUDE:
     raise ValueError(
-      f"Expected {name} so small that magnitudes above {LARGEST_MAGNITUDE} have probability 2^-66, "
-      f"got {value}; take a coarser unit, or add several draws."
+      f"Expected {name} so small that magnitudes above {LARGEST_MAGNITUDE} have a probability "
+      f"below 2^-215, got {value}; take a coarser unit, or add several draws."
     )
-  return max(1, math.ceil(tail))
+  return math.floor(tail)
 
 
 def _skellam_tail(variance: float, log_tail: float) -> int:
@@ -168,6 +184,6 @@ def _tail_is_negligible(v: float, x: float, log_tail: float) -> bool:
 
 def _exp_fixed_point(rate: Fraction) -> int:
   """e^-rate in fixed point."""
-  context = Context(prec=90)
+  context = Context(prec=170)
   exponent = context.divide(Decimal(-rate.numerator), Decimal(rate.denominator))
   return int(context.multiply(context.exp(exponent), Decimal(_ONE)))

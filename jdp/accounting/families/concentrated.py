@@ -1,6 +1,7 @@
 """Zero-concentrated releases, and sums of integers with discrete noise."""
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from jdp.accounting.families.base import (
   starts_with_zero,
   unbounded,
 )
+from jdp.accounting.float_noise import gaussian_cut
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 
@@ -58,6 +60,7 @@ DISCRETE_GAUSSIAN = Family(
   charge=_charge,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
+  cut=lambda row: gaussian_cut(row[2] * math.sqrt(row[3]) / row[0] if row[0] else math.inf),
   exported=lambda row, relation, dp: _of_rho(_rho(row), dp),
 )
 
@@ -79,4 +82,5 @@ SKELLAM = Family(
   charge=_skellam_charge,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
+  cut=lambda row: gaussian_cut(math.sqrt(row[2]) / row[0] if row[0] else math.inf),
 )
