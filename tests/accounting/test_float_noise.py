@@ -233,6 +233,22 @@ def test_the_accountant_adds_the_cuts_of_all_rounds(accountant):
   assert accounting.epsilon(run(0.2, 1), 1e-33, accountant=accountant) < np.inf
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("shares", [1, 4])
+@pytest.mark.parametrize("noise", [events.DiscreteGaussianSum, events.SkellamSum])
+def test_the_accountant_adds_the_cut_of_integer_noise(noise, shares, accountant):
+  def of(z):
+    stddev = 20.0 * z / shares**0.5
+    spread = (stddev, shares, 9) if noise is events.DiscreteGaussianSum else (stddev**2, shares)
+    query = noise(20, 60, *spread)
+    return ledger.Ledger().append(events.Round(events.PoissonSampling(1.0), query, "zero_out"))
+
+  cut = float_noise.gaussian_cut(0.1)
+  assert accounting.epsilon(of(0.1), cut * 0.99, accountant=accountant) == np.inf
+  assert accounting.delta(of(0.1), 1e6, accountant=accountant) >= cut
+  assert accounting.delta(of(0.3), 1e6, accountant=accountant) < 1e-40
+
+
 @pytest.mark.parametrize("observer", ["model", "server"])
 def test_all_sums_of_one_sample_are_cut(observer):
   """Also where their joint pair is that of the sample."""

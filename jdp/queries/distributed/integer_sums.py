@@ -121,9 +121,10 @@ def discrete_sum(
 
   No floating-point number is released or noised. Clipping and rotation are float32, but the
   integers' norm is at most S whatever they do. It is checked on the integers, in float32 with a
-  margin of 1e-5, which S includes. Each draw is within 2^-64 of its distribution
-  (`jdp.random.discrete`). Weights are 0 (padding) or 1. Any other weight > 0 counts as 1. A record
-  that holds NaN or infinity is a zero vector, with its noise.
+  margin of 1e-5, which S includes. Draws have their distribution's probabilities to a relative
+  2^-100, up to 17 standard deviations (statement 5.7 of `docs/theory/float_noise.md`). Weights are
+  0 (padding) or 1. Any other weight > 0 counts as 1. A record that holds NaN or infinity is a zero
+  vector, with its noise.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
