@@ -40,7 +40,7 @@ from jdp import federated, models, sampling
 from jdp.data import Examples
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.ghost_norms import ghost_client, gradient_forms
-from jdp.models.word_losses import cross_entropies
+from jdp.models.language.word_losses import cross_entropies
 
 CLIENTS = flags.DEFINE_integer("clients", 32, "Clients of a chunk, and of a step.", lower_bound=1)
 TABLES = flags.DEFINE_multi_enum("tables", ["layers", "steps"], ["layers", "steps"], "What to run.")

@@ -24,8 +24,8 @@ from jdp import models
 from jdp.data import Examples
 from jdp.federated import LocalUpdate, gradient_step, local_sgd
 from jdp.mechanisms import priv_unit, scalar_dp, separated
-from jdp.models.recurrent_language import embedded, recurrence
-from jdp.models.word_losses import weighted_cross_entropy
+from jdp.models.language.recurrent import embedded, recurrence
+from jdp.models.language.word_losses import weighted_cross_entropy
 from jdp.numerics import vectors
 
 WORDS = flags.DEFINE_integer("words", 10_003, "Words, with UNK, BOS and EOS.", lower_bound=4)

@@ -3,11 +3,13 @@
 from jdp.models.base import Loss, Model, accuracy
 from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
-from jdp.models.equinox_modules import from_equinox
-from jdp.models.flax_modules import from_flax
 from jdp.models.frozen import freeze, unfreeze
 from jdp.models.generalised_linear import GLM, glm, with_intercept
-from jdp.models.language_evaluation import head_words, language_metrics, next_words
+from jdp.models.language.evaluation import head_words, language_metrics, next_words
+from jdp.models.language.recurrent import LanguageModel, language_model, next_word_loss
+from jdp.models.language.transformers import train_adapters, transformer
+from jdp.models.libraries.equinox_modules import from_equinox
+from jdp.models.libraries.flax_modules import from_flax
 from jdp.models.logistic import logistic_regression
 from jdp.models.losses import (
   binary_cross_entropy,
@@ -18,8 +20,6 @@ from jdp.models.losses import (
 )
 from jdp.models.parameter_files import load_params, save_params
 from jdp.models.precision import half_precision
-from jdp.models.recurrent_language import LanguageModel, language_model, next_word_loss
-from jdp.models.transformers import train_adapters, transformer
 from jdp.models.validation import Finding, validate
 
 __all__ = [

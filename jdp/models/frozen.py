@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jdp._arguments import Arrays, checked
 from jdp.models.base import Model, check_parameters
-from jdp.models.recurrent_language import LanguageModel
+from jdp.models.language.recurrent import LanguageModel
 
 PyTree = Any
 AnyModel = TypeVar("AnyModel", Model, LanguageModel)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jdp._arguments import checked
 from jdp.models.base import Model
 from jdp.models.batch_norm import NormalisedModel
-from jdp.models.recurrent_language import LanguageModel
+from jdp.models.language.recurrent import LanguageModel
 
 _Model = TypeVar("_Model", bound=Any)
 _MODELS = (Model, LanguageModel, NormalisedModel)

@@ -14,9 +14,9 @@ from jdp.data import Examples
 from jdp.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from jdp.federated import local_sgd
 from jdp.models import head_words, language_metrics, language_model, next_word_loss, next_words
-from jdp.models.lstm import lstm
-from jdp.models.recurrent_language import TOKENS_AT_ONCE, LanguageModel, embedded
-from jdp.models.word_losses import summed_by_pieces, weighted_cross_entropy
+from jdp.models.language.lstm import lstm
+from jdp.models.language.recurrent import TOKENS_AT_ONCE, LanguageModel, embedded
+from jdp.models.language.word_losses import summed_by_pieces, weighted_cross_entropy
 
 V, E, H, N, T = 17, 6, 5, 4, 3
 MODEL = language_model(V, embedding=E, hidden=H)

@@ -381,7 +381,7 @@ def test_the_transformer_and_its_adapters():
 @pytest.mark.slow
 def test_predictions_in_pieces_keep_the_factors(monkeypatch):
   """A loss that computes its scores piece by piece, in a scan whose steps are computed again."""
-  monkeypatch.setattr("jdp.models.recurrent_language.TOKENS_AT_ONCE", 4)
+  monkeypatch.setattr("jdp.models.language.recurrent.TOKENS_AT_ONCE", 4)
   model = models.transformer(WORDS, max_length=LENGTH, width=WIDTH, num_layers=1)
   layers = {f"block_0/{name}/kernel": 6 for name in ("query", "key", "value", "out", "up", "down")}
   loss = next_word_loss(model)

@@ -10,8 +10,8 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
-from jdp.models.recurrent_language import LanguageModel, tokens
-from jdp.models.word_losses import cross_entropies
+from jdp.models.language.recurrent import LanguageModel, tokens
+from jdp.models.language.word_losses import cross_entropies
 
 PyTree = Any
 TOPS = (1, 3, 5)
@@ -136,7 +136,7 @@ def next_words(
   A keyboard would offer them. The end of the utterance, which may be likelier, is not offered. Nor
   is UNK.
 
-  >>> from jdp.models.recurrent_language import language_model
+  >>> from jdp.models.language.recurrent import language_model
   >>> vocabulary = Vocabulary(("the", "cat", "sat"))
   >>> model = language_model(len(vocabulary), embedding=4, hidden=8)
   >>> words = next_words(model, model.init(jax.random.key(0)), vocabulary, "the cat")

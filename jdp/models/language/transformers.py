@@ -15,9 +15,9 @@ from jdp import _validate
 from jdp._arguments import Arrays, checked
 from jdp.data.vocabulary import SPECIAL
 from jdp.models.base import MOST_LAYERS, check_sizes
-from jdp.models.flax_modules import from_flax
 from jdp.models.frozen import freeze
-from jdp.models.recurrent_language import LanguageModel, Prediction
+from jdp.models.language.recurrent import LanguageModel, Prediction
+from jdp.models.libraries.flax_modules import from_flax
 
 _ADAPTER = "adapter"
 _PLACES_STDDEV = 0.02

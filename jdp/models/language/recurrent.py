@@ -18,8 +18,8 @@ from jdp._equations import with_derivative
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, SPECIAL
 from jdp.models.base import Loss, check_sizes
-from jdp.models.lstm import lstm
-from jdp.models.word_losses import summed_by_pieces, weighted_cross_entropy
+from jdp.models.language.lstm import lstm
+from jdp.models.language.word_losses import summed_by_pieces, weighted_cross_entropy
 
 PyTree = Any
 

@@ -1,0 +1,1 @@
+"""Language models: the LSTM and transformers, their losses and metrics."""
