@@ -11,6 +11,8 @@ from jdp._arguments import checked
 from jdp.accounting.composed_rounds import compose_rounds
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pld.attained import attained_losses
+from jdp.accounting.pld.profile import lower_epsilon, pld_profile
 from jdp.accounting.profiles import (
   PrivacyProfile,
   moments_profile,
@@ -26,14 +28,7 @@ from jdp.ledger import Ledger
 _REFINEMENTS = 6
 
 
-def _pld_profile(composed: Composition, tolerance: float | None = None) -> PrivacyProfile:
-  # lazily: who asks for Renyi divergences does not wait for it
-  from jdp.accounting.pld import profile
-
-  return profile.pld_profile(composed, profile.TOLERANCE if tolerance is None else tolerance)
-
-
-_ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": _pld_profile}
+_ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": pld_profile}
 
 
 @checked
@@ -169,8 +164,6 @@ def epsilon_interval(
   _validate.in_range(1e-6, 0.1, tolerance=tolerance)
   if not ledger.entries:
     return 0.0, 0.0
-  from jdp.accounting.pld import profile
-
   lowest, highest, width = 0.0, math.inf, math.inf
   with np.errstate(all="ignore"):
     attained, overflow = _attained(ledger, relation, observer)
@@ -179,9 +172,7 @@ def epsilon_interval(
       bound = _number("epsilon", _profile(ledger, "pld", relation, observer, finer).epsilon(delta))
       highest = min(highest, bound)
       charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
-      lowest = max(
-        lowest, profile.lower_epsilon(attained, min(1.0, delta + charged), highest, finer)
-      )
+      lowest = max(lowest, lower_epsilon(attained, min(1.0, delta + charged), highest, finer))
       before, width = width, highest - lowest
       # Of what a grid four times as fine hardly narrows, the grid is not the cause.
       if not attained.groups or width <= tolerance * max(highest, 0.1) or width > before / 2:
@@ -193,8 +184,6 @@ def _attained(
   ledger: Ledger, relation: str | None, observer: str | None
 ) -> tuple[Composition, float]:
   """The pairs that data sets attain, and the probability that a sample of any round overflows."""
-  from jdp.accounting.pld.attained import attained_losses
-
   rounds, _, _, chosen, known = events_seen(ledger, relation, observer)
   if split(ledger.entries).releases:
     return Composition({}), 0.0
@@ -233,11 +222,9 @@ def _profile(
 
 def profile_of(seen: Observed, accountant: str, tolerance: float | None = None) -> PrivacyProfile:
   """The profile of what was seen, sample overflows included."""
-  analysis = (
-    _ACCOUNTANTS[accountant]
-    if tolerance is None
-    else functools.partial(_pld_profile, tolerance=tolerance)
-  )
+  analysis: Callable[[Composition], PrivacyProfile] = _ACCOUNTANTS[accountant]
+  if tolerance is not None:
+    analysis = functools.partial(pld_profile, tolerance=tolerance)
   profile = _composed_profile(seen.rounds, analysis)
   if seen.guarantee is not None:
     # Two bounds of the same run: the parts added by basic composition, and all composed jointly.

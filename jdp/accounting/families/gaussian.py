@@ -4,11 +4,12 @@ All have rows that begin with what is sampled, and the noise multiplier z.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jdp.accounting.families.base import (
+  FIXED_SIZE,
   Charge,
   DominatingPair,
   Family,
@@ -17,15 +18,14 @@ from jdp.accounting.families.base import (
   unbounded,
 )
 from jdp.accounting.float_noise import gaussian_cut
+from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld.group_gaussian import group_gaussian
+from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 from jdp.accounting.renyi.truncated_gaussian import rdp_truncated_gaussian
 from jdp.guarantees import Relation
 
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
-FIXED_SIZE = "a fixed-size sample"
 _LEAST_MULTIPLIER = 1e-3
 
 
@@ -50,9 +50,7 @@ def _charge(row: Row, attained: bool) -> Charge | None:
   return Charge(multiplier=row[1]) if row[0] == 1 and row[1] > 0 else None
 
 
-def _loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   return pairs.sampled_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 
@@ -96,9 +94,7 @@ GAUSSIAN = Family(
 )
 
 
-def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   if attained:  # all other records opposite
     return _loss(row, removed, attained)
   return pairs.fixed_size_gaussian(*row) if _is_tame(row) else None
@@ -117,9 +113,7 @@ FIXED_SIZE_GAUSSIAN = Family(
 )
 
 
-def _truncated_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _truncated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   q, z, full, share, z_replaced, null = row
   if attained:  # all other records null: they take its place, and show nothing
     return _loss((((1 - full) * q + full * share) * (1 - 1e-9), z), removed, attained)
@@ -152,25 +146,15 @@ TRUNCATED_GAUSSIAN = Family(
 
 def _is_one_release(row: Row) -> bool:
   """Whether an epoch is charged what one release costs."""
-  from jdp.accounting.pld.random_allocation import LEAST_MULTIPLIER
-
-  return row[0] == 1 or row[1] < LEAST_MULTIPLIER
+  return row[0] == 1 or row[1] < random_allocation.LEAST_MULTIPLIER
 
 
 def _allocated_charge(row: Row, attained: bool) -> Charge | None:
   return Charge(multiplier=row[1]) if _is_one_release(row) and row[1] > 0 else None
 
 
-def _allocated_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld.random_allocation import allocated_gaussian
-
-  return allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
-
-
-def _merged(parameters: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  from jdp.accounting.pld.random_allocation import merged
-
-  return merged(parameters, counts)
+def _allocated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
+  return random_allocation.allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 
 ALLOCATED_GAUSSIAN = Family(
@@ -181,7 +165,7 @@ ALLOCATED_GAUSSIAN = Family(
   lambda row: (-row[0], -row[1]),
   loss=_allocated_loss,
   charge=_allocated_charge,
-  merged=_merged,
+  merged=random_allocation.merged,
   is_symmetric=lambda row, attained: _is_one_release(row),
   exposed=_exposed,
   is_published=True,
@@ -190,9 +174,7 @@ ALLOCATED_GAUSSIAN = Family(
 )
 
 
-def _group_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld.group_gaussian import group_gaussian
-
+def _group_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   return group_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 

@@ -18,21 +18,25 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import DominatingPair, Family, Row, loss_of
-from jdp.accounting.families.gaussian import FIXED_SIZE
+from jdp.accounting.families.base import (
+  FIXED_SIZE,
+  KNOWN,
+  POISSON,
+  DominatingPair,
+  Family,
+  Row,
+  loss_of,
+)
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.sampled import sampled
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 from jdp.guarantees import Relation
-
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
-KNOWN, POISSON = "a known sample", "a Poisson sample"
 
 # The bound of the whole stands where a sum has too many terms, or too large ones.
 _MAX_ORDER, _LARGEST = 2**10, 1e290
@@ -119,15 +123,13 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
   def is_free(row: Row) -> bool:
     return row[0] == 0 or all(part.is_free(own) for part, own in releases(row))
 
-  def loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-    from jdp.accounting.pld import sampled
-
+  def loss(row: Row, removed: bool, attained: bool) -> Pair | None:
     charged = [pair for pair in releases(row) if not pair.family.is_free(pair.parameters)]
     found = [[loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
     shown = [[loss for loss in side if loss is not None] for side in found]
     if row[0] < 1e-300 or any(len(side) < len(charged) for side in shown):
       return None
-    return sampled.sampled(how, row[0], shown, removed=removed, below=attained)
+    return sampled(how, row[0], shown, removed=removed, below=attained)
 
   def is_symmetric(row: Row, attained: bool) -> bool:
     return how == KNOWN and all(part.is_symmetric(own, attained) for part, own in releases(row))

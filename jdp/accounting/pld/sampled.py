@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.families.samples import KNOWN, POISSON
+from jdp.accounting.families.base import KNOWN, POISSON
 from jdp.accounting.pld import discretise, pairs
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import UNIT, Pair

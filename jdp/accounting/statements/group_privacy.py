@@ -23,6 +23,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pld.profile import pld_profile
 from jdp.accounting.profiles import with_overflow
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.seen import split
@@ -102,8 +103,6 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
 
 def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
   """The epsilon of the groups' own pairs."""
-  from jdp.accounting.pld.profile import pld_profile
-
   pairs = compose_pairs(
     (family.in_group(tuple(row), group_size), int(count))
     for family, (rows, counts) in seen.joint.groups.items()

@@ -19,6 +19,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pld.profile import upper_sticks
 from jdp.accounting.profiles import rdp_profile
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
@@ -175,12 +176,9 @@ def tangents(seen: Observed, rate: float) -> list[tuple[np.ndarray, np.ndarray]]
 
 def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, np.ndarray]]]:
   """For each direction, points (epsilons [N], upper bounds on delta [N]) of its hockey stick."""
-  # lazily: who asks for Renyi divergences does not wait for it
-  from jdp.accounting.pld import profile
-
   smallest = min(max(rate, 1e-40), 1e-3)
   number = 2 + int(-math.log10(smallest) / 5)
-  sticks = profile.upper_sticks(composed, np.geomspace(0.3, smallest, number).tolist())
+  sticks = upper_sticks(composed, np.geomspace(0.3, smallest, number).tolist())
   if not sticks or not all(sticks):
     return [[_by_divergences(composed)]]
   return [[(stick.losses, stick.at_points()) for stick in direction] for direction in sticks]

@@ -1,13 +1,18 @@
-"""Laplace sums, responses, releases of pure differential privacy, and unprotected ones."""
+"""Laplace and integer sums, responses, releases of pure and concentrated differential privacy, and
+unprotected ones.
+"""
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy
 
 from jdp.accounting.families.base import (
   LARGEST_LOSS,
+  Charge,
+  DominatingPair,
   Family,
   Row,
   always_symmetric,
@@ -15,25 +20,18 @@ from jdp.accounting.families.base import (
   unbounded,
 )
 from jdp.accounting.float_noise import laplace_cut
+from jdp.accounting.pld import integer_noise, pairs
+from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi import closed_forms
+from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 from jdp.guarantees import Relation
-
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
-
-def _laplace_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
-  return pairs.laplace(*row) if row[0] <= LARGEST_LOSS else None
-
 
 LAPLACE = Family(
   "Laplace",  # (sensitivity / scale,)
   lambda parameters, orders: closed_forms.laplace(parameters[:, 0], orders),
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
-  loss=_laplace_loss,
+  loss=lambda row, removed, attained: pairs.laplace(*row) if row[0] <= LARGEST_LOSS else None,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
   is_sum=True,
@@ -54,17 +52,13 @@ def _response_exported(name: str, noise: float, values: float, relation: Relatio
   return dp.RandomizedResponseDpEvent(float(noise), int(values))
 
 
-def _response_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
-  epsilon = float(closed_forms.response_epsilon(np.array(row[0]), np.array(row[1])))
-  return (
-    pairs.randomized_response(row[0], row[1], epsilon) if RANDOMIZED_RESPONSE.is_tame(row) else None
-  )
-
-
 def _response_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
   return closed_forms.randomized_response(parameters[:, 0], parameters[:, 1], orders)
+
+
+def _response_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
+  epsilon = float(RANDOMIZED_RESPONSE.max_loss(np.array([row]))[0])
+  return pairs.randomized_response(*row, epsilon) if epsilon <= LARGEST_LOSS else None
 
 
 RANDOMIZED_RESPONSE = Family(
@@ -76,22 +70,19 @@ RANDOMIZED_RESPONSE = Family(
   is_free=lambda row: row[0] == 1,
   is_symmetric=always_symmetric,
   may_hide=True,
-  exported=lambda row, relation, dp: _response_exported(
-    "randomized response", row[0], row[1], relation, dp
-  ),
+  exported=lambda row, relation, dp: _response_exported("randomized response", *row, relation, dp),
 )
 
 
-def _null_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
-  return pairs.null_response(*row, removed=removed) if NULL_RESPONSE.is_tame(row) else None
+def _null_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
+  epsilon = NULL_RESPONSE.max_loss(np.array([row]))[0]
+  return pairs.null_response(*row, removed=removed) if epsilon <= LARGEST_LOSS else None
 
 
 def _null_exported(row: Row, relation: Relation, dp: Any) -> Any:
   if relation is Relation.ZERO_OUT:
     return dp.RandomizedResponseDpEvent(row[0], int(row[1]))
-  return _response_exported("randomized response of a null record", row[0], row[1], relation, dp)
+  return _response_exported("randomized response of a null record", *row, relation, dp)
 
 
 NULL_RESPONSE = Family(
@@ -107,12 +98,6 @@ NULL_RESPONSE = Family(
 )
 
 
-def _pure_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
-  return pairs.pure(*row) if row[0] <= LARGEST_LOSS else None
-
-
 def _pure_exported(row: Row, relation: Relation, dp: Any) -> Any:
   if row[0] == math.inf:
     return dp.NonPrivateDpEvent()
@@ -125,7 +110,7 @@ PURE = Family(
   lambda parameters, orders: closed_forms.pure(parameters[:, 0], orders),
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
-  loss=_pure_loss,
+  loss=lambda row, removed, attained: pairs.pure(*row) if row[0] <= LARGEST_LOSS else None,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
   may_hide=True,
@@ -141,4 +126,62 @@ NON_PRIVATE = Family(
   hides_nothing=True,
   is_published=True,
   exported=lambda row, relation, dp: dp.NonPrivateDpEvent(),
+)
+
+
+def _of_rho(rho: float, dp: Any) -> Any:
+  return dp.ZCDpEvent(rho) if rho < math.inf else dp.NonPrivateDpEvent()
+
+
+CONCENTRATED = Family(
+  "zero-concentrated differential privacy",  # (rho,)
+  lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
+  unbounded,
+  lambda row: row[0],
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
+  exported=lambda row, relation, dp: _of_rho(row[0], dp),
+)
+
+
+def _rho(row: Row) -> float:
+  """The rho of zero-concentrated differential privacy of a discrete Gaussian sum."""
+  l2, l1, stddev, shares, dim, _ = row
+  most = 2.0**60  # beyond 2^53 rho is infinite
+  return discrete_gaussian_rho(l2, l1, stddev, int(min(shares, most)), int(min(dim, most)))
+
+
+@functools.lru_cache(maxsize=64)
+def _discrete_gaussian_charge(row: Row, attained: bool) -> Charge | None:
+  return integer_noise.charge(integer_noise.discrete_gaussian(*row), attained=attained)
+
+
+DISCRETE_GAUSSIAN = Family(
+  "discrete Gaussian",  # (L2 distance, L1 distance, stddev of a share, shares, dimensions, units)
+  lambda parameters, orders: closed_forms.concentrated(
+    np.array([_rho(row) for row in parameters.tolist()]), orders
+  ),
+  unbounded,
+  None,
+  ordered=lambda row: DominatingPair(CONCENTRATED, (_rho(row),)),
+  charge=_discrete_gaussian_charge,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
+  exported=lambda row, relation, dp: _of_rho(_rho(row), dp),
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _skellam_charge(row: Row, attained: bool) -> Charge | None:
+  return integer_noise.charge(integer_noise.skellam(*row), attained=attained)
+
+
+SKELLAM = Family(
+  "Skellam",  # (L2 distance, L1 distance, variance, units): of a record, in a distance
+  lambda parameters, orders: skellam_rdp(*parameters.T[:3], orders),
+  unbounded,
+  None,
+  charge=_skellam_charge,
+  is_free=starts_with_zero,
+  is_symmetric=always_symmetric,
 )
