@@ -39,6 +39,7 @@ from jdp.accounting.dp_events import from_dp_event, to_dp_event
 from jdp.accounting.float_noise import grid_surcharge
 from jdp.accounting.local.separated import best_split
 from jdp.accounting.local_releases import local_guarantee
+from jdp.accounting.queries.best_of_runs import best_of_runs, selection_epsilon
 from jdp.accounting.registration import (
   charge_as,
   query_analysis,
@@ -52,7 +53,6 @@ from jdp.accounting.statements.budgets import would_exceed
 from jdp.accounting.statements.filters import PrivacyFilter, gaussian_filter, odometer, renyi_filter
 from jdp.accounting.statements.group_privacy import group_epsilon
 from jdp.accounting.statements.privacy_statements import PrivacyStatement, privacy_statements
-from jdp.accounting.statements.private_selection import best_of_runs, selection_epsilon
 from jdp.accounting.statements.trade_off_curves import (
   FALSE_POSITIVE_RATES,
   AttackerGain,

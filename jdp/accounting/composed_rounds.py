@@ -13,11 +13,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import Composed, Turns
+from jdp.accounting.analysis import Composed, Turns, shared_fields
 from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
-from jdp.accounting.turns import shared_fields
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation

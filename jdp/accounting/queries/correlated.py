@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jdp.accounting.amplification import check_known, check_stays
-from jdp.accounting.analysis import Pattern, QueryAnalysis
+from jdp.accounting.analysis import Pattern, QueryAnalysis, shared_fields
 from jdp.accounting.dominating_pairs import (
   dominating_pair,
   gaussian_pair,
@@ -26,7 +26,6 @@ from jdp.accounting.dominating_pairs import (
 )
 from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
-from jdp.accounting.turns import shared_fields
 from jdp.events import CorrelatedGaussianSum, Round
 from jdp.guarantees import Relation
 
