@@ -24,27 +24,6 @@ _FAR = 40.0  # x from which the normal density underflows
 
 
 @checked
-def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-  """The least delta of one Gaussian release at a given epsilon.
-
-  The relative error is at most 1e-9. The result is 0 where it underflows.
-
-  Args:
-    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]. The sensitivity is in the L2 norm.
-    epsilon: >= 0.
-
-  Raises:
-    ValueError: if an argument is out of range.
-
-  >>> print(f"{gaussian_delta(1.0, 1.0):.6f}")
-  0.126937
-  """
-  _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
-  _validate.non_negative(epsilon=epsilon)
-  return math.exp(_log_delta(noise_multiplier, epsilon))
-
-
-@checked
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   """The least epsilon of one Gaussian release at a given delta.
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jdp._arguments import checked
-from jdp.accounting import local_releases
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
-from jdp.accounting.composition import Composition
+from jdp.accounting.composition import Composition, compose_releases, total_guarantee
 from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families import DominatingPair
 from jdp.accounting.families.samples import exported_together
@@ -108,14 +107,12 @@ def to_dp_event(
   ]
   parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)
   if local:
-    if (
-      guarantee := local_releases.total_guarantee(local)
-    ).delta > 0 or guarantee.relation is not chosen:
+    if (guarantee := total_guarantee(local)).delta > 0 or guarantee.relation is not chosen:
       raise ValueError(
         f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them "
         "out."
       )
-    parts += _counted(local_releases.compose_releases(local), chosen)
+    parts += _counted(compose_releases(local), chosen)
   overflow = sum(count * overflow_probability(event) for event, count in rounds.items())
   return Export(
     dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow

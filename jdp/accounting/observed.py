@@ -13,11 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from jdp.accounting import local_releases
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import (
   Composition,
   compose_both,
+  compose_releases,
+  total_guarantee,
 )
 from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
 from jdp.accounting.seen import seen_among, split
@@ -139,9 +140,9 @@ def observed(
   has_caps = any(found is not None and found.by_coins for found in turns)
   if not releases:
     return Observed(composed, chosen, None, None, has_caps)
-  guarantee = local_releases.total_guarantee(releases)
+  guarantee = total_guarantee(releases)
   _check_local_relation(guarantee.relation, chosen, bool(rounds or stretches))
-  pairs = local_releases.compose_releases(releases)
+  pairs = compose_releases(releases)
   return Observed(composed, chosen, guarantee, pairs, has_caps)
 
 

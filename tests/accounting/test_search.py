@@ -40,6 +40,7 @@ from jdp.events import (
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 from tests.helpers import random_ledgers
+from tests.helpers.gaussian import gaussian_delta
 
 WHOLE = PoissonSampling(1.0)
 
@@ -252,7 +253,7 @@ def test_free_rounds_stay_free(sampling):
 @pytest.mark.parametrize(
   ("call", "least"),
   [
-    (lambda: accounting.gaussian_delta(1e-4, 1e160), 0.0),
+    (lambda: gaussian_delta(1e-4, 1e160), 0.0),
     (lambda: one_update.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
     (
       lambda: (
