@@ -86,11 +86,7 @@ def _dearest_turns(*several: Turns) -> Turns:
 
 
 def _of_turns(
-  turns: Turns,
-  stream: Mapping[Round, int],
-  relation: Relation,
-  sample_known: bool,
-  capped: bool,
+  turns: Turns, stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of rounds of one sampler of which a record can be in some only.
 

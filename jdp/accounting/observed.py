@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
-from jdp.accounting.composition import (
-  Composition,
-  compose_both,
-  compose_releases,
-  total_guarantee,
-)
+from jdp.accounting.composition import Composition, compose_both, compose_releases, total_guarantee
 from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
 from jdp.accounting.seen import seen_among, split
 from jdp.events import Event, Round

@@ -213,11 +213,7 @@ class InternalRatios(NamedTuple):
 
 @checked
 def internal_ratios(
-  instances: Rows,
-  released: Rows,
-  move: Rows,
-  other_move: Rows,
-  scale: ArrayLike,
+  instances: Rows, released: Rows, move: Rows, other_move: Rows, scale: ArrayLike
 ) -> InternalRatios:
   """A diagnostic, no guarantee: what adversary II learns from one update.
 

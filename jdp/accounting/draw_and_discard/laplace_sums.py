@@ -227,10 +227,7 @@ def _terms(draws: int) -> _Terms:
   )
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
   return _Terms(
-    i,
-    scipy.special.gammaln(i + 1),
-    log_weights,
-    np.logaddexp.accumulate(log_weights[::-1])[::-1],
+    i, scipy.special.gammaln(i + 1), log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1]
   )
 
 

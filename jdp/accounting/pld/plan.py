@@ -224,12 +224,7 @@ def _window(
 
 
 def _window_at(
-  tilt: float,
-  tilts: np.ndarray,
-  logs: np.ndarray,
-  asked: float,
-  log_error: float,
-  most_step: float,
+  tilt: float, tilts: np.ndarray, logs: np.ndarray, asked: float, log_error: float, most_step: float
 ) -> Window:
   """The window of one tilt, by the moments at others.
 

@@ -23,7 +23,7 @@ from jdp.ledger import Ledger
 
 SETTINGS_ARE_NOT_COVERED = "the choice of the settings, if these data were looked at for it"
 _OTHERS_ARE_NOT_COVERED = {
-  Observer.MODEL: "whoever sees reports or who took part, such as the server",
+  Observer.MODEL: "whoever sees reports or who took part, such as the server"
 }
 
 
