@@ -6,7 +6,7 @@ Equal pairs are counted together. Local releases add up by the basic theorem, an
 import dataclasses
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -44,10 +44,13 @@ class Composition:
       return self.own
     tables: Tables = defaultdict(Counter)
     for part in (*self.parts, self):
-      for family, (parameters, counts) in part.own.items():
-        for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
-          tables[family][tuple(row)] += count
+      for (family, row), count in _items(part.own):
+        tables[family][row] += count
     return _arrays(tables)
+
+  def pairs(self) -> Iterator[tuple[DominatingPair, float]]:
+    """All pairs, each with its count."""
+    return _items(self.groups)
 
   def rdp(self, orders: tuple[float, ...]) -> np.ndarray:
     """The divergences [A] of all pairs together, each a number >= 0 or infinity.
@@ -64,27 +67,23 @@ class Composition:
   def _kept_rdp(self) -> Callable[[tuple[float, ...]], np.ndarray]:
     return functools.lru_cache(maxsize=1024)(self.rdp)
 
+  @functools.cached_property
   def max_loss(self) -> float:
     """The epsilon of pure differential privacy, by basic composition; infinite if there is none.
 
     Raises:
       ValueError: if a family gives no number >= 0.
     """
-    return self._max_loss
-
-  @functools.cached_property
-  def _max_loss(self) -> float:
     own = self._total(np.zeros(()), lambda family, parameters: family.max_loss(parameters))
-    return float(own) + sum(part.max_loss() for part in self.parts)
+    return float(own) + sum(part.max_loss for part in self.parts)
 
   @functools.cached_property
   def cut(self) -> float:
     """The mass that neighbours cannot send, as float noise ends, without negligible parts."""
     total = sum(part.cut for part in self.parts)
-    for family, (parameters, counts) in self.own.items():
-      for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
-        cut = family.cut(tuple(row))
-        total += count * cut if cut > NEGLIGIBLE else 0.0
+    for (family, row), count in _items(self.own):
+      cut = family.cut(row)
+      total += count * cut if cut > NEGLIGIBLE else 0.0
     return min(1.0, total)
 
   def _total(
@@ -122,6 +121,14 @@ def compose_pairs(
       )
     tables[family][parameters] += count
   return Composition(_arrays(tables), overflow)
+
+
+def _items(
+  groups: Mapping[Family, tuple[np.ndarray, np.ndarray]],
+) -> Iterator[tuple[DominatingPair, float]]:
+  for family, (rows, counts) in groups.items():
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+      yield DominatingPair(family, tuple(row)), count
 
 
 def _arrays(tables: Tables) -> dict[Family, tuple[np.ndarray, np.ndarray]]:

@@ -19,8 +19,6 @@ from jdp.guarantees import Relation
 
 Row = tuple[float, ...]
 FIXED_SIZE, KNOWN, POISSON = "a fixed-size sample", "a known sample", "a Poisson sample"
-LARGEST_LOSS = 600.0
-"""Of a loss distribution: its exponential is safely a float64."""
 
 
 class Charge(NamedTuple):

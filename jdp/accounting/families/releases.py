@@ -10,7 +10,6 @@ import numpy as np
 import scipy
 
 from jdp.accounting.families.base import (
-  LARGEST_LOSS,
   Charge,
   DominatingPair,
   Family,
@@ -31,7 +30,7 @@ LAPLACE = Family(
   lambda parameters, orders: closed_forms.laplace(parameters[:, 0], orders),
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
-  loss=lambda row, removed, attained: pairs.laplace(*row) if row[0] <= LARGEST_LOSS else None,
+  loss=lambda row, removed, attained: pairs.laplace(*row) if row[0] <= pairs.LARGEST_LOSS else None,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
   is_sum=True,
@@ -58,7 +57,7 @@ def _response_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 def _response_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   epsilon = float(RANDOMIZED_RESPONSE.max_loss(np.array([row]))[0])
-  return pairs.randomized_response(*row, epsilon) if epsilon <= LARGEST_LOSS else None
+  return pairs.randomized_response(*row, epsilon) if epsilon <= pairs.LARGEST_LOSS else None
 
 
 RANDOMIZED_RESPONSE = Family(
@@ -76,7 +75,7 @@ RANDOMIZED_RESPONSE = Family(
 
 def _null_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   epsilon = NULL_RESPONSE.max_loss(np.array([row]))[0]
-  return pairs.null_response(*row, removed=removed) if epsilon <= LARGEST_LOSS else None
+  return pairs.null_response(*row, removed=removed) if epsilon <= pairs.LARGEST_LOSS else None
 
 
 def _null_exported(row: Row, relation: Relation, dp: Any) -> Any:
@@ -110,7 +109,7 @@ PURE = Family(
   lambda parameters, orders: closed_forms.pure(parameters[:, 0], orders),
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
-  loss=lambda row, removed, attained: pairs.pure(*row) if row[0] <= LARGEST_LOSS else None,
+  loss=lambda row, removed, attained: pairs.pure(*row) if row[0] <= pairs.LARGEST_LOSS else None,
   is_free=starts_with_zero,
   is_symmetric=always_symmetric,
   may_hide=True,

@@ -30,8 +30,10 @@ from jdp.accounting.renyi.conversions import IMPROVED
 UNIT = 2.0**-52
 # Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
 _FARTHEST = 38.0  # where ndtr is still a normal number
-# Of a pair known by its divergences: orders, points, the largest loss, and log of the delta beyond.
-_ORDERS, _POINTS, _LARGEST, _FARTHEST_NATS = 256, 4096, 600.0, 700.0
+LARGEST_LOSS = 600.0
+"""Its exponential is safely a float64."""
+# Of a pair known by its divergences: orders, points, and log of the delta beyond.
+_ORDERS, _POINTS, _FARTHEST_NATS = 256, 4096, 700.0
 
 
 class Cells(NamedTuple):
@@ -254,9 +256,9 @@ def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
     return np.minimum(np.min(IMPROVED.log_delta(orders, rdp, epsilon[..., None]), axis=-1), 0.0)
 
   farthest = 1e-6
-  while farthest < _LARGEST and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
+  while farthest < LARGEST_LOSS and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
     farthest *= 1.3
-  losses = np.linspace(0, min(farthest, _LARGEST), _POINTS)
+  losses = np.linspace(0, min(farthest, LARGEST_LOSS), _POINTS)
   x, bound = np.exp(losses), np.exp(log_delta(losses))
   slopes = scipy.optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
   bound = bound[-1] - np.append(np.cumsum((slopes * np.diff(x))[::-1])[::-1], 0.0)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.pld.discretise import Lattice
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
 
 # Errors of delta, over delta and the tolerance: rare losses, what is outside, rounding errors.
 _RARE, _OUTSIDE, _ROUNDED = 0.05, 2e-4, 0.2
@@ -35,7 +35,6 @@ _STEPPED = 2.0  # Chernoff's inequality may take from the tilt, or add, over the
 _MOST_STEPS = 100.0  # of these in the tilt
 _MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
 _LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
-_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
@@ -169,9 +168,9 @@ def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
   """The eps at delta, at least about, as one loss alone makes it."""
   found = [0.0]
   for (losses, log_p, *_), count in terms:
-    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, _LARGEST))
+    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, LARGEST_LOSS))
     above, below = (np.cumsum(part[::-1])[::-1] for part in (p, q))
-    over = count * (above - np.exp(np.minimum(losses, _LARGEST)) * below) > _exp(log_delta)
+    over = count * (above - np.exp(np.minimum(losses, LARGEST_LOSS)) * below) > _exp(log_delta)
     found += losses[over][-1:].tolist()
   return max(found)
 
@@ -277,7 +276,7 @@ def _bulk(pair, spacing):
 
 
 def _is_tame(lattice):
-  small = max(map(abs, lattice.ends())) <= _LARGEST
+  small = max(map(abs, lattice.ends())) <= LARGEST_LOSS
   return small and lattice.last - lattice.first <= 4 * _MOST_POINTS
 
 

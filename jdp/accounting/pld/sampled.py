@@ -22,10 +22,9 @@ import numpy as np
 from jdp.accounting.families.base import KNOWN, POISSON
 from jdp.accounting.pld import discretise, pairs
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.pairs import LARGEST_LOSS, UNIT, Pair
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 
-_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points
 _LOG_BELOW, _LOG_ABOVE = math.log(1e-20), math.log(1e-40)  # Q-mass and P-mass outside of it
 _MASS_ERROR = 1e-11  # relative, of sums of at most `_MOST` products and of their sums
@@ -69,7 +68,7 @@ def _composed(parts: Sequence[Pair], below: bool) -> _Atoms | None:
   """The composition of pairs as atoms, at least or at most; None if losses are too large."""
   ends = [_likely(pair) for pair in parts]
   width = math.hypot(*(high - low for low, high in ends))
-  if not sum(max(-low, high) for low, high in ends) < _LARGEST:
+  if not sum(max(-low, high) for low, high in ends) < LARGEST_LOSS:
     return None
   spacing = width / min(max(width / _FINE, _FEWEST), _MOST)
   measure: Callable[[Pair, Lattice], Masses] = discretise.lower if below else discretise.upper

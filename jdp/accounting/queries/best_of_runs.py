@@ -135,7 +135,7 @@ def _best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair
 
   It is known by its divergences alone. What samples of the runs overflow is no part of it.
   """
-  curve = repeated_runs.best_of_runs(one.rdp, one.max_loss(), mean_runs, shape)
+  curve = repeated_runs.best_of_runs(one.rdp, one.max_loss, mean_runs, shape)
 
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))

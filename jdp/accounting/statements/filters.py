@@ -246,7 +246,7 @@ def odometer(
   seen = observed(ledger, relation, observer, adaptive=True)
   each = delta * (1 - _RESERVED) / len(_ORDERS)
   losses = seen.joint.rdp(tuple(_ORDERS.tolist())) - math.log(each) / (_ORDERS - 1)
-  least = float(np.min(np.append(losses, seen.joint.max_loss())))
+  least = float(np.min(np.append(losses, seen.joint.max_loss)))
   return least if _rare(seen, least) <= delta * _RESERVED else math.inf
 
 

@@ -186,6 +186,6 @@ def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, n
 
 def _by_divergences(composed: Composition) -> tuple[np.ndarray, np.ndarray]:
   """The same of both directions, by Renyi divergences and basic composition."""
-  bound, most = rdp_profile(composed), composed.max_loss()
+  bound, most = rdp_profile(composed), composed.max_loss
   deltas = [bound.delta(epsilon) if epsilon < most else 0.0 for epsilon in _EPSILONS]
   return _EPSILONS, np.array(deltas)
