@@ -89,9 +89,8 @@ def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None)
   """The error at the best direction for `epsilon`, averaged over norms, or the largest of all."""
   inflation, unit = np.exp(-2 * optimal_cap(dim, epsilon).log_m), grid.max_value / grid.num_levels
   if norms is not None:
-    return (
-      float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
-    )
+    errors = _second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2
+    return float(np.mean(errors)) * unit**2
   # Between two levels r^2 + Var(r) is a line. So the error is a concave parabola, and is largest at
   # an end or at its vertex.
   moments = _second_moment(grid, np.arange(grid.num_levels + 1.0)) * inflation

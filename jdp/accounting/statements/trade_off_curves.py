@@ -94,7 +94,8 @@ def trade_off(
   if not ledger.entries or not len(rates):
     return rates
   with np.errstate(all="ignore"):
-    return _rates(observed(ledger, relation, observer), rates)
+    directions = tangents(observed(ledger, relation, observer), float(np.min(rates)))
+    return _true_positives(directions, rates)
 
 
 @checked
@@ -121,7 +122,10 @@ advantage 14.1%
   with np.errstate(all="ignore"):
     seen = observed(ledger, relation, observer)
     rates = np.array([*_RATES, *FALSE_POSITIVE_RATES])
-    found, advantage = _rates_and_advantage(seen, rates)
+    directions = tangents(seen, float(np.min(rates)))
+    found = _true_positives(directions, rates)
+    # A hockey stick falls: its value at 0 is at most that below.
+    advantage = float(max(np.min(d[slope <= 1], initial=1.0) for d, slope in directions))
   mus = scipy.special.ndtri(found[: len(_RATES)]) - scipy.special.ndtri(_RATES)
   near = np.all(np.isfinite(mus)) and np.ptp(mus) <= _NEAR * np.max(mus)
   return AttackerGain(
@@ -133,19 +137,7 @@ def _percent(rate: float) -> str:
   return f"{rounded_up(100 * rate, 3)}%"
 
 
-def _rates(seen: Observed, rates: np.ndarray) -> np.ndarray:
-  return true_positives(tangents(seen, float(np.min(rates))), rates)
-
-
-def _rates_and_advantage(seen: Observed, rates: np.ndarray) -> tuple[np.ndarray, float]:
-  """Upper bounds on the true-positive rates [A] at false-positive rates [A], and the advantage."""
-  directions = tangents(seen, float(np.min(rates)))
-  # A hockey stick falls: its value at 0 is at most that below.
-  advantages = (np.min(d[slope <= 1], initial=1.0) for d, slope in directions)
-  return true_positives(directions, rates), float(max(advantages))
-
-
-def true_positives(
+def _true_positives(
   directions: Sequence[tuple[np.ndarray, np.ndarray]], rates: np.ndarray
 ) -> np.ndarray:
   """Upper bounds on the true-positive rates [A] at false-positive rates [A]."""
