@@ -21,9 +21,8 @@ from jdp.accounting.float_noise import gaussian_cut
 from jdp.accounting.pld import pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
-from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
+from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
-from jdp.accounting.renyi.truncated_gaussian import rdp_truncated_gaussian
 from jdp.guarantees import Relation
 
 _LEAST_MULTIPLIER = 1e-3

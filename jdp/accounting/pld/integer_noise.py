@@ -155,9 +155,8 @@ def _gaussian(noise: IntegerNoise, distance: float, variance: float, dim: int) -
 def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | None:
   """X + shift against X, for upper (1) or lower bounds (-1)."""
   variance, margin = noise.variance, noise.margin + _ROUNDING
-  if not (0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)):
-    return None
-  if margin > _MOST_MARGIN:
+  is_known = 0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)
+  if not is_known or margin > _MOST_MARGIN:
     return None
   if not shift:
     return Charge(())
