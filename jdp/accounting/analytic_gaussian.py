@@ -47,14 +47,12 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return 0.0
   # At this epsilon P(privacy loss > epsilon) is already below delta.
   highest = (0.5 / noise_multiplier - scipy.special.ndtri_exp(log_delta)) / noise_multiplier
-  epsilon = scipy.optimize.brentq(
-    lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta,
-    0.0,
-    highest,
-    xtol=1e-300,
-    rtol=1e-14,
-  )
-  return epsilon * (1 + _SAFETY)
+
+  def surplus(epsilon: float) -> float:
+    return _log_delta(noise_multiplier, epsilon) - log_delta
+
+  found = scipy.optimize.brentq(surplus, 0.0, highest, xtol=1e-300, rtol=1e-14)
+  return found * (1 + _SAFETY)
 
 
 @checked
@@ -101,10 +99,8 @@ def _log_delta(z: float, epsilon: float) -> float:
   if x < -1:
     # Mills's ratio may overflow here. The two terms differ by much, so their plain difference 1 -
     # Phi(x) - phi(x) R(x + 1/z) is accurate.
-    return math.log1p(
-      -float(scipy.special.ndtr(x))
-      - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
-    )
+    density = math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return math.log1p(-float(scipy.special.ndtr(x)) - density * _mills(x + 1 / z))
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
 
 

@@ -147,10 +147,8 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
   if exported := query_analysis(event.query).exported:
     return exported(event, relation, sample_known)
   dp, analysis = dp_accounting_or_refuse(), sampling_analysis(event.sampling)
-  charged, whole = (
-    amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
-    for certain in (False, True)
-  )
+  charged = amplified_pairs(event, relation, sample_known=sample_known)
+  whole = amplified_pairs(event, relation, sample_known=sample_known, certain=True)
   if sample_known or not is_central(event.query):
     return exported_together(whole, relation, dp)
   if analysis.exported is None:

@@ -226,11 +226,8 @@ def known_event(event: Any) -> Any:
 
 def _applied(event: Any) -> Any:
   """What the rules make of an event, one after another."""
-  types = (
-    events.sampling_event_types()
-    if type(event) in events.sampling_event_types()
-    else _query_types()
-  )
+  samplings = events.sampling_event_types()
+  types = samplings if type(event) in samplings else _query_types()
   tried: set[type] = set()
   while (kind := type(event)) in _RULES:
     found = _RULES[kind](event)

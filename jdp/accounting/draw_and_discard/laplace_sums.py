@@ -210,11 +210,8 @@ class _Terms(NamedTuple):
 def _terms(draws: int) -> _Terms:
   """The terms of the sum of `draws` variables."""
   i = _POWERS[:draws]
-  log_choose = (
-    scipy.special.gammaln(2 * draws - 1 - i)
-    - scipy.special.gammaln(draws)
-    - scipy.special.gammaln(draws - i)
-  )
+  gammaln = scipy.special.gammaln
+  log_choose = gammaln(2 * draws - 1 - i) - gammaln(draws) - gammaln(draws - i)
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
   return _Terms(
     i, scipy.special.gammaln(i + 1), log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1]

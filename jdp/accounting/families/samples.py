@@ -157,18 +157,15 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
 def exported_together(pairs: Sequence[DominatingPair], relation: Relation, dp: Any) -> Any:
   """The event of dp_accounting of what one sample released."""
-  events = [_exported(pair, relation, dp) for pair in pairs]
+  events = []
+  for family, row in pairs:
+    if family.exported is None:
+      raise ValueError(
+        f"Expected releases that dp_accounting has an event for, got {family.name}; leave that "
+        "event out."
+      )
+    events.append(family.exported(tuple(map(float, row)), relation, dp))
   return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
-
-
-def _exported(pair: DominatingPair, relation: Relation, dp: Any) -> Any:
-  family, row = pair.family, tuple(map(float, pair.parameters))
-  if family.exported is None:
-    raise ValueError(
-      f"Expected releases that dp_accounting has an event for, got {family.name}; leave that event "
-      "out."
-    )
-  return family.exported(row, relation, dp)
 
 
 def _hidden_rdp(

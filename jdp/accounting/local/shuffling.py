@@ -96,11 +96,8 @@ def shuffled_delta(
   # The hockey-stick divergence of that event: a term at its border, less one of the tail beyond.
   gain = -math.expm1(epsilon - local_epsilon) * float(scipy.special.expit(local_epsilon)) * at
   lost = math.expm1(epsilon) * above
-  return min(
-    1.0,
-    float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
-    + 2 * math.exp(-_LOG_TAIL),
-  )
+  found = float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
+  return min(1.0, found + 2 * math.exp(-_LOG_TAIL))
 
 
 @checked

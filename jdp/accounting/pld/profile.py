@@ -60,15 +60,11 @@ def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[St
   points, where nothing is hidden and where nothing is shown.
   """
   directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
-  return [
-    [
-      _upper(terms, chosen)
-      for chosen in (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
-      if chosen is not None
-    ]
-    for terms in directions
-    if terms
-  ]
+  result = []
+  for terms in filter(None, directions):
+    plans = (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
+    result.append([_upper(terms, chosen) for chosen in plans if chosen is not None])
+  return result
 
 
 def lower_epsilon(
