@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import (
-  FIXED_SIZE,
-  Charge,
-  DominatingPair,
-  Family,
-  Row,
-  starts_with_zero,
-  unbounded,
-)
+from jdp.accounting.families import base
+from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
 from jdp.accounting.pld import pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
@@ -59,7 +52,7 @@ def _exported(row: Row, relation: Relation, dp: Any) -> Any:
 
 
 def _sampled(how: str, q: float, row: Row) -> DominatingPair:
-  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == FIXED_SIZE else GAUSSIAN, (q, row[1]))
+  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
 
 
 def _in_bins(row: Row, rounds: float) -> DominatingPair:
@@ -75,7 +68,7 @@ def _in_group(row: Row, size: int) -> DominatingPair:
 GAUSSIAN = Family(
   "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
   lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   lambda row: (row[0], -row[1]),
   loss=_loss,
   charge=_charge,
@@ -102,10 +95,10 @@ def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 FIXED_SIZE_GAUSSIAN = Family(
   "Gaussian sum of a fixed-size sample",  # (share of the population, z)
   lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   None,
   loss=_fixed_size_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   is_symmetric=lambda row, attained: not attained,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
@@ -134,10 +127,10 @@ TRUNCATED_GAUSSIAN = Family(
   # record becomes null, 1, or leaves, 0)
   "Gaussian of a truncated Poisson sample",
   rdp_truncated_gaussian,
-  unbounded,
+  base.unbounded,
   None,
   loss=_truncated_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / 2),  # one record comes and another goes
 )
@@ -160,7 +153,7 @@ ALLOCATED_GAUSSIAN = Family(
   "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
   # By divergences they cost what one round does: these are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   lambda row: (-row[0], -row[1]),
   loss=_allocated_loss,
   charge=_allocated_charge,
@@ -180,10 +173,10 @@ def _group_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 GROUP_GAUSSIAN = Family(
   "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  unbounded,
+  base.unbounded,
   None,
   loss=_group_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / row[2]),
 )

@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from jdp.accounting.families.base import (
-  Charge,
-  DominatingPair,
-  Family,
-  Row,
-  always_symmetric,
-  starts_with_zero,
-  unbounded,
-)
+from jdp.accounting.families import base
+from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import laplace_cut
 from jdp.accounting.pld import integer_noise, pairs
 from jdp.accounting.pld.pairs import Pair
@@ -31,8 +24,8 @@ LAPLACE = Family(
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
   loss=lambda row, removed, attained: pairs.laplace(*row) if row[0] <= pairs.LARGEST_LOSS else None,
-  is_free=starts_with_zero,
-  is_symmetric=always_symmetric,
+  is_free=base.starts_with_zero,
+  is_symmetric=base.always_symmetric,
   is_sum=True,
   may_hide=True,
   cut=lambda row: laplace_cut(row[0]),
@@ -67,7 +60,7 @@ RANDOMIZED_RESPONSE = Family(
   None,
   loss=_response_loss,
   is_free=lambda row: row[0] == 1,
-  is_symmetric=always_symmetric,
+  is_symmetric=base.always_symmetric,
   may_hide=True,
   exported=lambda row, relation, dp: _response_exported("randomized response", *row, relation, dp),
 )
@@ -110,17 +103,17 @@ PURE = Family(
   lambda parameters: parameters[:, 0],
   lambda row: row[0],
   loss=lambda row, removed, attained: pairs.pure(*row) if row[0] <= pairs.LARGEST_LOSS else None,
-  is_free=starts_with_zero,
-  is_symmetric=always_symmetric,
+  is_free=base.starts_with_zero,
+  is_symmetric=base.always_symmetric,
   may_hide=True,
   exported=_pure_exported,
 )
 NON_PRIVATE = Family(
   "no privacy",  # ()
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  unbounded,
+  base.unbounded,
   lambda row: 0.0,
-  is_symmetric=always_symmetric,
+  is_symmetric=base.always_symmetric,
   exposed=lambda row: 1.0,
   hides_nothing=True,
   is_published=True,
@@ -135,10 +128,10 @@ def _of_rho(rho: float, dp: Any) -> Any:
 CONCENTRATED = Family(
   "zero-concentrated differential privacy",  # (rho,)
   lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
-  unbounded,
+  base.unbounded,
   lambda row: row[0],
-  is_free=starts_with_zero,
-  is_symmetric=always_symmetric,
+  is_free=base.starts_with_zero,
+  is_symmetric=base.always_symmetric,
   exported=lambda row, relation, dp: _of_rho(row[0], dp),
 )
 
@@ -160,12 +153,12 @@ DISCRETE_GAUSSIAN = Family(
   lambda parameters, orders: closed_forms.concentrated(
     np.array([_rho(row) for row in parameters.tolist()]), orders
   ),
-  unbounded,
+  base.unbounded,
   None,
   ordered=lambda row: DominatingPair(CONCENTRATED, (_rho(row),)),
   charge=_discrete_gaussian_charge,
-  is_free=starts_with_zero,
-  is_symmetric=always_symmetric,
+  is_free=base.starts_with_zero,
+  is_symmetric=base.always_symmetric,
   exported=lambda row, relation, dp: _of_rho(_rho(row), dp),
 )
 
@@ -178,9 +171,9 @@ def _skellam_charge(row: Row, attained: bool) -> Charge | None:
 SKELLAM = Family(
   "Skellam",  # (L2 distance, L1 distance, variance, units): of a record, in a distance
   lambda parameters, orders: skellam_rdp(*parameters.T[:3], orders),
-  unbounded,
+  base.unbounded,
   None,
   charge=_skellam_charge,
-  is_free=starts_with_zero,
-  is_symmetric=always_symmetric,
+  is_free=base.starts_with_zero,
+  is_symmetric=base.always_symmetric,
 )

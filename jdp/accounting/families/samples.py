@@ -22,15 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import (
-  FIXED_SIZE,
-  KNOWN,
-  POISSON,
-  DominatingPair,
-  Family,
-  Row,
-  loss_of,
-)
+from jdp.accounting.families import base
+from jdp.accounting.families.base import DominatingPair, Family, Row
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.pld.sampled import sampled
 from jdp.accounting.renyi import closed_forms
@@ -95,14 +88,14 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
   def max_loss(parameters: np.ndarray) -> np.ndarray:
     q, whole = parameters[:, 0], total(parameters, (), lambda part, own: part.max_loss(own))
-    return np.where(q > 0, whole if how == KNOWN else _log_mixture(q, whole), 0.0)
+    return np.where(q > 0, whole if how == base.KNOWN else _log_mixture(q, whole), 0.0)
 
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     q, whole = parameters[:, 0], whole_rdp(parameters, orders)
-    if how == KNOWN:
+    if how == base.KNOWN:
       found = _log_mixture(q[:, None], (orders - 1) * whole) / (orders - 1)
     else:
-      hidden = _hidden_rdp(parameters, whole_rdp, orders, 2.0 if how == FIXED_SIZE else 1.0)
+      hidden = _hidden_rdp(parameters, whole_rdp, orders, 2.0 if how == base.FIXED_SIZE else 1.0)
       found = np.minimum(whole, hidden)
       found = np.minimum(found, closed_forms.pure(max_loss(parameters), orders))
     free = (q[:, None] == 0) | (whole == 0)
@@ -125,19 +118,21 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
   def loss(row: Row, removed: bool, attained: bool) -> Pair | None:
     charged = [pair for pair in releases(row) if not pair.family.is_free(pair.parameters)]
-    found = [[loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
+    found = [[base.loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
     shown = [[loss for loss in side if loss is not None] for side in found]
     if row[0] < 1e-300 or any(len(side) < len(charged) for side in shown):
       return None
     return sampled(how, row[0], shown, removed=removed, below=attained)
 
   def is_symmetric(row: Row, attained: bool) -> bool:
-    return how == KNOWN and all(part.is_symmetric(own, attained) for part, own in releases(row))
+    return how == base.KNOWN and all(
+      part.is_symmetric(own, attained) for part, own in releases(row)
+    )
 
   def exported(row: Row, relation: Relation, dp: Any) -> Any:
     inner = exported_together(releases(row), relation, dp)
     # There is none of a sample that is seen: it is exported as if all records took part.
-    return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == POISSON else inner
+    return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == base.POISSON else inner
 
   families = [part for part, _ in parts]
   return Family(
@@ -149,7 +144,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
     is_free=is_free,
     is_symmetric=is_symmetric,
     exposed=lambda row: row[0] if any(part.exposed(own) for part, own in releases(row)) else 0.0,
-    is_published=how == KNOWN and all(part.is_published for part in families),
+    is_published=how == base.KNOWN and all(part.is_published for part in families),
     cut=lambda row: sum(part.cut(own) for part, own in releases(row)),
     exported=exported,
   )

@@ -35,7 +35,6 @@ import numpy as np
 
 from jdp.accounting.families.base import Charge
 from jdp.accounting.pld import pairs
-from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.discrete_noise import inflation
 
 _EXACT = 1e6  # variances up to this have their own pairs, where one coordinate is the worst
@@ -173,17 +172,8 @@ def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | No
   if side > 0:
     losses, p = np.append(losses, math.inf), np.append(p, beyond)
   pair = pairs.atoms(losses, p, shift / variance if noise.is_gaussian else 0.0)
-  return Charge((_sketched(pair),))
-
-
-def _sketched(pair: Pair) -> Pair:
-  """The pair with a sketch of fewer atoms, the first one kept."""
-  size = -(-len(pair.losses) // _SKETCH)
-  starts = np.append(0, np.arange(1, len(pair.losses), size))
-  p = np.exp(pair.log_p)
-  mass = np.add.reduceat(p, starts)
-  losses = np.add.reduceat(p * pair.losses, starts) / mass
-  return pair._replace(losses=losses, log_p=np.log(mass))
+  starts = np.arange(1, len(pair.losses), -(-len(pair.losses) // _SKETCH))
+  return Charge((pairs.sketched(pair, np.append(0, starts)),))
 
 
 def _log_discrete_gaussian(variance: float, last: int) -> np.ndarray:

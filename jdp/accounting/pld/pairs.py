@@ -149,6 +149,17 @@ def _normalised(log_p: np.ndarray) -> np.ndarray:
   return log_p - math.log(np.exp(log_p).sum())
 
 
+def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
+  """The pair with a sketch of fewer atoms: those from each of the given indices on are one.
+
+  No atom has less than the `least` mass.
+  """
+  p = np.exp(pair.log_p)
+  mass = np.maximum(np.add.reduceat(p, starts), least)
+  losses = np.add.reduceat(p * pair.losses, starts) / mass
+  return pair._replace(losses=losses, log_p=np.log(mass))
+
+
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
   """Pairs of which one is released, each with its probability, and which of them it is."""
 

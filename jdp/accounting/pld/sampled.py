@@ -146,9 +146,5 @@ def _both_halves(removal: _Atoms, addition: _Atoms) -> _Atoms:
 def _as_pair(found: _Atoms) -> Pair:
   """The pair of atoms so dense that few of them make a sketch."""
   whole = pairs.atoms(np.append(found.losses, np.inf), np.append(found.p, found.infinite))
-  size = -(-len(whole.losses) // _SKETCH)
-  starts = np.arange(0, len(whole.losses), size)
-  p = np.exp(whole.log_p)
-  mass = np.maximum(np.add.reduceat(p, starts), 1e-300)
-  losses = np.add.reduceat(p * whole.losses, starts) / mass
-  return Pair(losses, np.log(mass), whole.cells)
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return pairs.sketched(whole, starts, least=1e-300)._replace(has_atoms=False)

@@ -8,16 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting.analysis import (
-  Attained,
-  Pairs,
-  Pattern,
-  Release,
-  SamplingAnalysis,
-  Turns,
-  shared_fields,
-)
-from jdp.accounting.families.samples import POISSON, hidden_pairs
+from jdp.accounting import analysis
+from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
+from jdp.accounting.families.base import POISSON
+from jdp.accounting.families.samples import hidden_pairs
 from jdp.accounting.registration import register_sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling
 from jdp.guarantees import Relation
@@ -71,7 +65,7 @@ def _apart(event: Any, separation: int, *, by_coins: bool = False) -> Turns | No
     runs = max(at.values(), default=0)
     return runs * min(most, len(chosen)) + min(most, -(-unnumbered // separation))
 
-  return Turns(shared_fields(event), most_of, by_coins=by_coins)
+  return Turns(analysis.shared_fields(event), most_of, by_coins=by_coins)
 
 
 def _of_a_group(event: CyclicPoissonSampling) -> Turns:
@@ -84,7 +78,7 @@ def _of_a_group(event: CyclicPoissonSampling) -> Turns:
       of_group[position % event.num_groups] += count
     return max(of_group.values(), default=0) + -(-unnumbered // event.num_groups)
 
-  return Turns(shared_fields(event), most_of)
+  return Turns(analysis.shared_fields(event), most_of)
 
 
 def _by_position(rounds: Iterable[tuple[Any, int]]) -> tuple[Counter[int], int]:

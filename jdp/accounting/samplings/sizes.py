@@ -4,7 +4,8 @@ from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
 from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
-from jdp.accounting.families.samples import FIXED_SIZE, hidden_pairs, is_bare
+from jdp.accounting.families.base import FIXED_SIZE
+from jdp.accounting.families.samples import hidden_pairs, is_bare
 from jdp.accounting.registration import register_sampling
 from jdp.events import FixedSizeSampling, TruncatedPoissonSampling
 from jdp.guarantees import Relation

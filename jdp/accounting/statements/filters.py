@@ -163,9 +163,8 @@ def renyi_filter(
   _check(target_epsilon, delta)
   shared = delta * (1 - _RESERVED)
   if order is None:
-    order = float(
-      _CANDIDATES[np.argmax(_allowed(target_epsilon, _CANDIDATES, shared) / _CANDIDATES)]
-    )
+    shares = _allowed(target_epsilon, _CANDIDATES, shared) / _CANDIDATES
+    order = float(_CANDIDATES[np.argmax(shares)])
   _validate.in_range(1 + 1e-6, 1e9, order=order)
   budget = float(_allowed(target_epsilon, np.array([order]), shared)[0])
   if not budget > 0:
