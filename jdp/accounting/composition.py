@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -125,7 +126,7 @@ def compose_pairs(
 
 def _items(
   groups: Mapping[Family, tuple[np.ndarray, np.ndarray]],
-) -> Iterator[tuple[DominatingPair, float]]:
+) -> Iterator[tuple[DominatingPair, Any]]:
   for family, (rows, counts) in groups.items():
     for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
       yield DominatingPair(family, tuple(row)), count

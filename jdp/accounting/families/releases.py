@@ -35,13 +35,13 @@ LAPLACE = Family(
 )
 
 
-def _response_exported(name: str, noise: float, values: float, relation: Relation, dp: Any) -> Any:
+def _response_exported(name: str, row: Row, relation: Relation, dp: Any) -> Any:
   """dp_accounting's randomised response means what jdp's does under replace-one only."""
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(
       f"Expected relation replace_one to export {name}, got {relation}; leave that event out."
     )
-  return dp.RandomizedResponseDpEvent(float(noise), int(values))
+  return dp.RandomizedResponseDpEvent(float(row[0]), int(row[1]))
 
 
 def _response_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
@@ -50,7 +50,9 @@ def _response_rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 def _response_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   epsilon = float(RANDOMIZED_RESPONSE.max_loss(np.array([row]))[0])
-  return pairs.randomized_response(*row, epsilon) if epsilon <= pairs.LARGEST_LOSS else None
+  return (
+    pairs.randomized_response(row[0], row[1], epsilon) if epsilon <= pairs.LARGEST_LOSS else None
+  )
 
 
 RANDOMIZED_RESPONSE = Family(
@@ -62,7 +64,7 @@ RANDOMIZED_RESPONSE = Family(
   is_free=lambda row: row[0] == 1,
   is_symmetric=base.always_symmetric,
   may_hide=True,
-  exported=lambda row, relation, dp: _response_exported("randomized response", *row, relation, dp),
+  exported=lambda row, relation, dp: _response_exported("randomized response", row, relation, dp),
 )
 
 
@@ -74,7 +76,7 @@ def _null_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 def _null_exported(row: Row, relation: Relation, dp: Any) -> Any:
   if relation is Relation.ZERO_OUT:
     return dp.RandomizedResponseDpEvent(row[0], int(row[1]))
-  return _response_exported("randomized response of a null record", *row, relation, dp)
+  return _response_exported("randomized response of a null record", row, relation, dp)
 
 
 NULL_RESPONSE = Family(
@@ -94,7 +96,7 @@ def _pure_exported(row: Row, relation: Relation, dp: Any) -> Any:
   if row[0] == math.inf:
     return dp.NonPrivateDpEvent()
   noise = 2 * scipy.special.expit(-row[0])
-  return _response_exported("pure differential privacy", noise, 2, relation, dp)
+  return _response_exported("pure differential privacy", (noise, 2.0), relation, dp)
 
 
 PURE = Family(
@@ -170,7 +172,9 @@ def _skellam_charge(row: Row, attained: bool) -> Charge | None:
 
 SKELLAM = Family(
   "Skellam",  # (L2 distance, L1 distance, variance, units): of a record, in a distance
-  lambda parameters, orders: skellam_rdp(*parameters.T[:3], orders),
+  lambda parameters, orders: skellam_rdp(
+    parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
+  ),
   base.unbounded,
   None,
   charge=_skellam_charge,
