@@ -126,13 +126,9 @@ def calibrate_sampling_probability(
   that meets the target. Arguments and errors are as for `calibrate_noise`. `plan` takes a
   probability in (0, 1].
 
-  >>> from jdp import ledger
-  >>> round(
-  ...   calibrate_sampling_probability(
-  ...     1.0, 1e-5, lambda q: ledger.subsampled_gaussian(q, 1.0, 1000)
-  ...   ),
-  ...   4,
-  ... )
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> q = calibrate_sampling_probability(1.0, 1e-5, lambda q: subsampled_gaussian(q, 1.0, 1000))
+  >>> round(q, 4)
   0.0036
   """
   _check_target(target_epsilon, delta)

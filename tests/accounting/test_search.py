@@ -115,7 +115,7 @@ def test_an_analysis_that_fails_raises(broken):
   composed = compose_pairs(
     [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(families.PURE, (1.0,)), 1)]
   )
-  for function in (lambda: composed.rdp((1.5, 2.0)), composed.max_loss):
+  for function in (lambda: composed.rdp((1.5, 2.0)), lambda: composed.max_loss):
     with pytest.raises(
       ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "
     ):

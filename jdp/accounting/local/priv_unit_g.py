@@ -88,13 +88,18 @@ def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
   # The root lies between these for every epsilon that is allowed.
   low, high = math.log(1e-4), math.log(1 + math.sqrt(2 * MAX_EPSILON))
   gamma = math.exp(scipy.optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15))
-  log_q, log_rest = float(scipy.special.log_ndtr(-gamma)), float(scipy.special.log_ndtr(gamma))
-  logit_q = log_q - log_rest
-  logit_p = epsilon * (1 - _SAFETY) + logit_q
-  p, log_m, spent = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)
-  return GaussianCap(gamma, p, logit_p, log_q, math.exp(log_m), spent)
+  return _spend(gamma, epsilon)
 
 
 def log_normal_density(x):
   """log phi(x), elementwise."""
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi)
+
+
+def _spend(gamma: float, epsilon: float) -> GaussianCap:
+  """The half-space whose p spends epsilon, up to the safety margin."""
+  log_q, log_rest = float(scipy.special.log_ndtr(-gamma)), float(scipy.special.log_ndtr(gamma))
+  logit_q = log_q - log_rest
+  logit_p = epsilon * (1 - _SAFETY) + logit_q
+  p, log_m, spent = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)
+  return GaussianCap(gamma, p, logit_p, log_q, math.exp(log_m), spent)
