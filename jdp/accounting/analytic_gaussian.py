@@ -42,7 +42,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   0.926342
   """
   _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
-  log_delta = _log(delta)
+  log_delta = checked_log(delta)
   if _log_delta(noise_multiplier, 0.0) <= log_delta:
     return 0.0
   # At this epsilon P(privacy loss > epsilon) is already below delta.
@@ -76,7 +76,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   2.230476 True
   """
   _validate.positive(epsilon=epsilon)
-  log_delta = _log(delta)
+  log_delta = checked_log(delta)
 
   def surplus(log_z: float) -> float:
     return _log_delta(math.exp(log_z), epsilon) - log_delta
@@ -109,8 +109,8 @@ def _mills(x: float) -> float:
   return math.sqrt(math.pi / 2) * float(scipy.special.erfcx(x / math.sqrt(2)))
 
 
-def _log(delta: float) -> float:
-  """log(delta) of a delta in the accepted range."""
+def checked_log(delta: float) -> float:
+  """log(delta) of a delta in [1e-100, 1); refuses others."""
   if not 1e-100 <= delta < 1:
     raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
   return math.log(delta)

@@ -33,10 +33,6 @@ def _is_free(row: Row) -> bool:
   return row[0] == 0 or row[1] == math.inf
 
 
-def _multiplier(row: Row) -> float | None:
-  return row[1] if row[0] == 1 else None
-
-
 def _charge(row: Row, attained: bool) -> Charge | None:
   """Any number of unsampled Gaussians is one."""
   return Charge(multiplier=row[1]) if row[0] == 1 and row[1] > 0 else None
@@ -55,10 +51,6 @@ def _sampled(how: str, q: float, row: Row) -> DominatingPair:
   return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
 
 
-def _in_bins(row: Row, rounds: float) -> DominatingPair:
-  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1]))
-
-
 def _in_group(row: Row, size: int) -> DominatingPair:
   if row[0] == 1:
     return DominatingPair(GAUSSIAN, (1.0, row[1] / size))
@@ -75,9 +67,9 @@ GAUSSIAN = Family(
   is_free=_is_free,
   is_symmetric=lambda row, attained: row[0] == 1 or _is_free(row),
   exposed=_exposed,
-  multiplier=_multiplier,
+  multiplier=lambda row: row[1] if row[0] == 1 else None,
   sampled=_sampled,
-  in_bins=_in_bins,
+  in_bins=lambda row, rounds: DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1])),
   in_group=_in_group,
   is_sum=True,
   is_published=True,

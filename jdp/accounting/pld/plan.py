@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld.discretise import Lattice
+from jdp.accounting.pld.discretise import Lattice, sums_from
 from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
 
 # Errors of delta, over delta and the tolerance: rare losses, what is outside, rounding errors.
@@ -151,7 +151,7 @@ def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
 def _without_rare(term: Term, log_mass: float) -> Term:
   """A term without its largest losses, of which a run has one with this probability."""
   losses, log_p = term.pair.losses, term.pair.log_p
-  above = np.cumsum(np.exp(log_p)[::-1])[::-1]
+  above = sums_from(np.exp(log_p))
   kept = slice(max(int(np.sum(term.repeated * above > _exp(log_mass))), 2))
   return Term(term.pair._replace(losses=losses[kept], log_p=log_p[kept]), term.repeated)
 
@@ -169,8 +169,8 @@ def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
   found = [0.0]
   for (losses, log_p, *_), count in terms:
     p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, LARGEST_LOSS))
-    above, below = (np.cumsum(part[::-1])[::-1] for part in (p, q))
-    over = count * (above - np.exp(np.minimum(losses, LARGEST_LOSS)) * below) > _exp(log_delta)
+    scale = np.exp(np.minimum(losses, LARGEST_LOSS))
+    over = count * (sums_from(p) - scale * sums_from(q)) > _exp(log_delta)
     found += losses[over][-1:].tolist()
   return max(found)
 

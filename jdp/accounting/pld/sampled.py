@@ -97,7 +97,7 @@ def _likely(pair: Pair) -> tuple[float, float]:
   """The losses between which a pair has all but a tiny part: Q-mass below, P-mass above."""
   with np.errstate(divide="ignore"):
     under = np.log(np.cumsum(np.exp(pair.log_p - pair.losses)))
-    over = np.log(np.cumsum(np.exp(pair.log_p)[::-1])[::-1])
+    over = np.log(discretise.sums_from(np.exp(pair.log_p)))
   inside = (under > _LOG_BELOW) & (over > _LOG_ABOVE)
   found = pair.losses[inside]
   return float(found[0]), float(found[-1])

@@ -40,7 +40,7 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
-from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
+from jdp.accounting.analytic_gaussian import checked_log, gaussian_noise_multiplier
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.renyi.conversions import IMPROVED
@@ -251,8 +251,7 @@ def odometer(
 
 def _check(target_epsilon: float, delta: float) -> None:
   _validate.positive(target_epsilon=target_epsilon, delta=delta)
-  if not 1e-100 <= delta < 1:
-    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
+  checked_log(delta)
 
 
 def _allowed(epsilon: float, orders: np.ndarray, delta: float) -> np.ndarray:
