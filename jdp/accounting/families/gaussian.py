@@ -51,6 +51,10 @@ def _sampled(how: str, q: float, row: Row) -> DominatingPair:
   return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
 
 
+def _in_bins(row: Row, rounds: float) -> DominatingPair:
+  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1]))
+
+
 def _in_group(row: Row, size: int) -> DominatingPair:
   if row[0] == 1:
     return DominatingPair(GAUSSIAN, (1.0, row[1] / size))
@@ -69,7 +73,7 @@ GAUSSIAN = Family(
   exposed=_exposed,
   multiplier=lambda row: row[1] if row[0] == 1 else None,
   sampled=_sampled,
-  in_bins=lambda row, rounds: DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1])),
+  in_bins=_in_bins,
   in_group=_in_group,
   is_sum=True,
   is_published=True,
