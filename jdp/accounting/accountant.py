@@ -8,32 +8,24 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.accounting import profiles
 from jdp.accounting.composed_rounds import compose_rounds
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
-from jdp.accounting.profiles import (
-  PrivacyProfile,
-  moments_profile,
-  pure_profile,
-  rdp_profile,
-  smaller,
-  with_overflow,
-  with_release,
-)
+from jdp.accounting.pld.profile import lower_epsilon, pld_profile
+from jdp.accounting.pld.terms import attained_losses
+from jdp.accounting.profiles import PrivacyProfile
 from jdp.accounting.seen import events_seen, split
 from jdp.ledger import Ledger
 
 _REFINEMENTS = 6
 
 
-def _pld_profile(composed: Composition, tolerance: float | None = None) -> PrivacyProfile:
-  # lazily: who asks for Renyi divergences does not wait for it
-  from jdp.accounting.pld import profile
-
-  return profile.pld_profile(composed, profile.TOLERANCE if tolerance is None else tolerance)
-
-
-_ACCOUNTANTS = {"rdp": rdp_profile, "moments": moments_profile, "pld": _pld_profile}
+_ACCOUNTANTS = {
+  "rdp": profiles.rdp_profile,
+  "moments": profiles.moments_profile,
+  "pld": pld_profile,
+}
 
 
 @checked
@@ -136,7 +128,7 @@ def epsilon_interval(
   Both ends come from privacy loss distributions (`jdp.accounting.pld`), rounding errors included.
   The upper end is a guarantee, as that of `epsilon`. Below the lower end there is none for who
   sees the releases as their events state them: neighbouring data sets exist whose releases differ
-  by more. Such data sets are known for some events (`jdp.accounting.pld.attained` says which); the
+  by more. Such data sets are known for some events (`jdp.accounting.pld.terms` says which); the
   others count as free in the lower end, which is 0 if they are all of the ledger. Who sees less (a
   rounded result, or the last model alone) may learn less.
 
@@ -169,37 +161,24 @@ def epsilon_interval(
   _validate.in_range(1e-6, 0.1, tolerance=tolerance)
   if not ledger.entries:
     return 0.0, 0.0
-  from jdp.accounting.pld import profile
-
   lowest, highest, width = 0.0, math.inf, math.inf
   with np.errstate(all="ignore"):
-    attained, overflow = _attained(ledger, relation, observer)
+    rounds, _, _, chosen, known = events_seen(ledger, relation, observer)
+    attained, overflow = Composition({}), 0.0
+    if not split(ledger.entries).releases:
+      attained = attained_losses(rounds, chosen, sample_known=known)
+      overflow = compose_rounds(rounds, chosen, sample_known=known).overflow
     for refinement in range(_REFINEMENTS):
       finer = tolerance / 4**refinement
       bound = _number("epsilon", _profile(ledger, "pld", relation, observer, finer).epsilon(delta))
       highest = min(highest, bound)
       charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
-      lowest = max(
-        lowest, profile.lower_epsilon(attained, min(1.0, delta + charged), highest, finer)
-      )
+      lowest = max(lowest, lower_epsilon(attained, min(1.0, delta + charged), highest, finer))
       before, width = width, highest - lowest
       # Of what a grid four times as fine hardly narrows, the grid is not the cause.
       if not attained.groups or width <= tolerance * max(highest, 0.1) or width > before / 2:
         break
   return min(lowest, highest), highest
-
-
-def _attained(
-  ledger: Ledger, relation: str | None, observer: str | None
-) -> tuple[Composition, float]:
-  """The pairs that data sets attain, and the probability that a sample of any round overflows."""
-  from jdp.accounting.pld.attained import attained_losses
-
-  rounds, _, _, chosen, known = events_seen(ledger, relation, observer)
-  if split(ledger.entries).releases:
-    return Composition({}), 0.0
-  overflow = compose_rounds(rounds, chosen, sample_known=known).overflow
-  return attained_losses(rounds, chosen, sample_known=known), overflow
 
 
 def _number(name: str, value: float) -> float:
@@ -222,38 +201,36 @@ def _profile(
   """The profile of all that one observer saw, sample overflows and cut noise included."""
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
-    return pure_profile(0.0)
+    return profiles.pure_profile(0.0)
   seen = observed(ledger, relation, observer)
   profile = profile_of(seen, accountant, tolerance)
   if seen.has_caps:
     other = observed(ledger, relation, observer, capped=True)
-    profile = smaller(profile, profile_of(other, accountant, tolerance))
+    profile = profiles.smaller(profile, profile_of(other, accountant, tolerance))
   return profile
 
 
 def profile_of(seen: Observed, accountant: str, tolerance: float | None = None) -> PrivacyProfile:
   """The profile of what was seen, sample overflows included."""
-  analysis = (
-    _ACCOUNTANTS[accountant]
-    if tolerance is None
-    else functools.partial(_pld_profile, tolerance=tolerance)
-  )
+  analysis: Callable[[Composition], PrivacyProfile] = _ACCOUNTANTS[accountant]
+  if tolerance is not None:
+    analysis = functools.partial(pld_profile, tolerance=tolerance)
   profile = _composed_profile(seen.rounds, analysis)
   if seen.guarantee is not None:
     # Two bounds of the same run: the parts added by basic composition, and all composed jointly.
-    basic = with_release(profile, seen.guarantee.epsilon, seen.guarantee.delta)
+    basic = profiles.with_release(profile, seen.guarantee.epsilon, seen.guarantee.delta)
     if accountant == "moments":
       profile = basic
     else:
       joint = _composed_profile(seen.joint, analysis)
-      profile = smaller(basic, with_release(joint, 0.0, seen.guarantee.delta))
+      profile = profiles.smaller(basic, profiles.with_release(joint, 0.0, seen.guarantee.delta))
   if cut := seen.rounds.cut:
-    profile = with_release(profile, 0.0, cut)
-  return with_overflow(profile, seen.rounds.overflow)
+    profile = profiles.with_release(profile, 0.0, cut)
+  return profiles.with_overflow(profile, seen.rounds.overflow)
 
 
 def _composed_profile(
   composed: Composition, analysis: Callable[[Composition], PrivacyProfile]
 ) -> PrivacyProfile:
   """The accountant's profile of a composition, or basic composition where that is better."""
-  return smaller(analysis(composed), pure_profile(composed.max_loss()))
+  return profiles.smaller(analysis(composed), profiles.pure_profile(composed.max_loss))

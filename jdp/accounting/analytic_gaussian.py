@@ -24,27 +24,6 @@ _FAR = 40.0  # x from which the normal density underflows
 
 
 @checked
-def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-  """The least delta of one Gaussian release at a given epsilon.
-
-  The relative error is at most 1e-9. The result is 0 where it underflows.
-
-  Args:
-    noise_multiplier: z = stddev / sensitivity, in [1e-4, 1e4]. The sensitivity is in the L2 norm.
-    epsilon: >= 0.
-
-  Raises:
-    ValueError: if an argument is out of range.
-
-  >>> print(f"{gaussian_delta(1.0, 1.0):.6f}")
-  0.126937
-  """
-  _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
-  _validate.non_negative(epsilon=epsilon)
-  return math.exp(_log_delta(noise_multiplier, epsilon))
-
-
-@checked
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   """The least epsilon of one Gaussian release at a given delta.
 
@@ -63,19 +42,17 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
   0.926342
   """
   _validate.in_range(_LEAST, _LARGEST, noise_multiplier=noise_multiplier)
-  log_delta = _log(delta)
+  log_delta = checked_log(delta)
   if _log_delta(noise_multiplier, 0.0) <= log_delta:
     return 0.0
   # At this epsilon P(privacy loss > epsilon) is already below delta.
   highest = (0.5 / noise_multiplier - scipy.special.ndtri_exp(log_delta)) / noise_multiplier
-  epsilon = scipy.optimize.brentq(
-    lambda epsilon: _log_delta(noise_multiplier, epsilon) - log_delta,
-    0.0,
-    highest,
-    xtol=1e-300,
-    rtol=1e-14,
-  )
-  return epsilon * (1 + _SAFETY)
+
+  def surplus(epsilon: float) -> float:
+    return _log_delta(noise_multiplier, epsilon) - log_delta
+
+  found = scipy.optimize.brentq(surplus, 0.0, highest, xtol=1e-300, rtol=1e-14)
+  return found * (1 + _SAFETY)
 
 
 @checked
@@ -99,7 +76,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   2.230476 True
   """
   _validate.positive(epsilon=epsilon)
-  log_delta = _log(delta)
+  log_delta = checked_log(delta)
 
   def surplus(log_z: float) -> float:
     return _log_delta(math.exp(log_z), epsilon) - log_delta
@@ -122,10 +99,8 @@ def _log_delta(z: float, epsilon: float) -> float:
   if x < -1:
     # Mills's ratio may overflow here. The two terms differ by much, so their plain difference 1 -
     # Phi(x) - phi(x) R(x + 1/z) is accurate.
-    return math.log1p(
-      -float(scipy.special.ndtr(x))
-      - math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi) * _mills(x + 1 / z)
-    )
+    density = math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return math.log1p(-float(scipy.special.ndtr(x)) - density * _mills(x + 1 / z))
   return -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(_mills(x) - _mills(x + 1 / z))
 
 
@@ -134,8 +109,8 @@ def _mills(x: float) -> float:
   return math.sqrt(math.pi / 2) * float(scipy.special.erfcx(x / math.sqrt(2)))
 
 
-def _log(delta: float) -> float:
-  """log(delta) of a delta in the accepted range."""
+def checked_log(delta: float) -> float:
+  """log(delta) of a delta in [1e-100, 1); refuses others."""
   if not 1e-100 <= delta < 1:
     raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
   return math.log(delta)

@@ -1,4 +1,4 @@
-"""The best noise, clip norm, sampling probability, rounds or cohort that meets a privacy target.
+"""The best noise, sampling probability, rounds or cohort that meets a privacy target.
 
 Each search takes a plan, a function from the searched number to the ledger of the run. The ledger
 may hold anything: schedules, groups, local releases. Epsilon must be monotone in the number.
@@ -8,16 +8,26 @@ epsilon that such a plan can state. A target beyond it is refused: the search wo
 number for that epsilon.
 """
 
+import bisect
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
+import scipy
+
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon
-from jdp.accounting.calibration_search import MOST, check_target, largest, largest_whole
-from jdp.guarantees import rounded_down
+from jdp.accounting.observed import observed
+from jdp.accounting.statements.privacy_statements import why_unbounded
+from jdp.guarantees import rounded_down, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
+
+# Real numbers are searched on a logarithmic scale.
+_LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
+_MOST = 2**40  # the largest whole number that is tried
+_REACHED = 0.99  # the share of a target that a search should come to
 
 
 @checked
@@ -54,7 +64,7 @@ def calibrate_noise_multiplier(
   >>> round(calibrate_noise_multiplier(2.0, 1e-6, sampling_probability=0.001, num_rounds=5000), 3)
   0.735
   """
-  check_target(target_epsilon, delta)
+  _check_target(target_epsilon, delta)
   _validate.positive(sampling_probability=sampling_probability)
   _validate.probability(sampling_probability=sampling_probability)
   _validate.integer(1, num_rounds=num_rounds)
@@ -103,27 +113,7 @@ def calibrate_noise(
   >>> round(calibrate_noise(2.0, 1e-5, plan, relation="zero_out"), 2)
   6.8
   """
-  return 1 / largest(target_epsilon, delta, lambda x: plan(1 / x), "noise", accounting)
-
-
-@checked
-def calibrate_clip_norm(
-  target_epsilon: float, delta: float, plan: Callable[[float], Ledger], **accounting: Any
-) -> float:
-  """The largest clip norm with which a planned run, whose noise is given, meets a privacy target.
-
-  The number returned meets the target, and 1.001 of it does not. Arguments and errors are as for
-  `calibrate_noise`. `plan` takes a clip norm.
-
-  >>> from jdp.events import GaussianSum, PoissonSampling, Round
-  >>> def plan(clip_norm):
-  ...   return Ledger().append(
-  ...     Round(PoissonSampling(0.01), GaussianSum(clip_norm, stddev=2.0)), count=1000
-  ...   )
-  >>> round(calibrate_clip_norm(1.0, 1e-5, plan), 2)
-  1.32
-  """
-  return largest(target_epsilon, delta, plan, "clip norm", accounting)
+  return 1 / _largest(target_epsilon, delta, lambda x: plan(1 / x), "noise", accounting)
 
 
 @checked
@@ -136,19 +126,15 @@ def calibrate_sampling_probability(
   that meets the target. Arguments and errors are as for `calibrate_noise`. `plan` takes a
   probability in (0, 1].
 
-  >>> from jdp import ledger
-  >>> round(
-  ...   calibrate_sampling_probability(
-  ...     1.0, 1e-5, lambda q: ledger.subsampled_gaussian(q, 1.0, 1000)
-  ...   ),
-  ...   4,
-  ... )
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> q = calibrate_sampling_probability(1.0, 1e-5, lambda q: subsampled_gaussian(q, 1.0, 1000))
+  >>> round(q, 4)
   0.0036
   """
-  check_target(target_epsilon, delta)
+  _check_target(target_epsilon, delta)
   if epsilon(plan(1.0), delta, **accounting) <= target_epsilon:
     return 1.0
-  return largest(target_epsilon, delta, plan, "sampling probability", accounting, high=0.0)
+  return _largest(target_epsilon, delta, plan, "sampling probability", accounting, high=0.0)
 
 
 @checked
@@ -157,7 +143,7 @@ def calibrate_rounds(
   delta: float,
   plan: Callable[[int], Ledger],
   *,
-  maximum: int = MOST,
+  maximum: int = _MOST,
   **accounting: Any,
 ) -> int:
   """The largest whole number of rounds with which a planned run meets a privacy target.
@@ -179,7 +165,7 @@ def calibrate_rounds(
   >>> calibrate_rounds(1.0, 1e-5, lambda rounds: ledger.subsampled_gaussian(0.01, 1.1, rounds))
   141
   """
-  return largest_whole(target_epsilon, delta, plan, maximum, "round", accounting)
+  return _largest_whole(target_epsilon, delta, plan, maximum, "round", accounting)
 
 
 @checked
@@ -206,4 +192,108 @@ def calibrate_cohort(
   110
   """
   _validate.integer(1, population=population)
-  return largest_whole(target_epsilon, delta, plan, population, "record", accounting)
+  return _largest_whole(target_epsilon, delta, plan, population, "record", accounting)
+
+
+def _check_target(target_epsilon: float, delta: float) -> None:
+  """Refuses a target outside of epsilon > 0, 0 < delta <= 1."""
+  _validate.positive(target_epsilon=target_epsilon, delta=delta)
+  _validate.probability(delta=delta)
+
+
+def _largest(
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[float], Ledger],
+  what: str,
+  accounting: dict[str, Any],
+  high: float | None = None,
+) -> float:
+  """The largest x, up to a factor of 1.001, whose plan meets the target.
+
+  If `high` is given, the target is known to be missed at x = e^high.
+  """
+  _check_target(target_epsilon, delta)
+
+  @functools.cache
+  def value(log_x: float) -> float:
+    return epsilon(plan(math.exp(log_x)), delta, **accounting)
+
+  def surplus(log_x: float) -> float:
+    # Limited, as the root finder needs finite values.
+    return math.log(min(max(value(log_x) / target_epsilon, 1e-3), 1e3))
+
+  low = 0.0
+  while surplus(low) > 0:
+    low, high = low - _STRIDE, low
+    if low < -_LIMIT:
+      raise ValueError(
+        f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
+        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets; "
+        f"raise one of the two.{_cause(plan(math.exp(low)), delta, accounting)}"
+      )
+  while high is None or surplus(high) <= 0:
+    low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)
+    if high > _LIMIT:
+      raise ValueError(
+        f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} "
+        f"at delta={delta} with any; choose a smaller delta, or look at the plan."
+      )
+  log_x = scipy.optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
+  while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
+    log_x -= _STEP
+  if value(log_x) < _REACHED * target_epsilon:
+    beyond = plan(math.exp(log_x + 4 * _STEP))
+    _check_reached(target_epsilon, delta, value(log_x), beyond, accounting)
+  return math.exp(log_x)
+
+
+def _check_reached(
+  target_epsilon: float, delta: float, reached: float, beyond: Ledger, accounting: dict[str, Any]
+) -> None:
+  """Refuses a target far above what the best number costs, if overflows are in the way."""
+  scope = accounting.get("relation"), accounting.get("observer")
+  finite = math.isfinite(epsilon(beyond, delta, **accounting))
+  if not finite and observed(beyond, *scope).rounds.overflow:
+    raise ValueError(
+      f"Expected a target_epsilon of at most {rounded_up(reached, 4)} at delta={delta}, got "
+      f"{target_epsilon}; choose a smaller target.{_cause(beyond, delta, accounting)}"
+    )
+
+
+def _cause(ledger: Ledger, delta: float, accounting: dict[str, Any]) -> str:
+  """Why a plan has no epsilon, as a further sentence. Empty if it has one."""
+  why = why_unbounded(ledger, delta, **accounting)
+  return why and f" {why}"
+
+
+def _largest_whole(
+  target_epsilon: float,
+  delta: float,
+  plan: Callable[[int], Ledger],
+  maximum: int,
+  what: str,
+  accounting: dict[str, Any],
+) -> int:
+  """The largest whole number, at most `maximum`, whose plan meets the target."""
+  _check_target(target_epsilon, delta)
+  _validate.integer(1, maximum=maximum)
+
+  @functools.cache
+  def value(number: int) -> float:
+    return epsilon(plan(number), delta, **accounting)
+
+  if value(1) > target_epsilon:
+    raise ValueError(
+      f"Expected a target_epsilon that one {what} meets at delta={delta}, got {target_epsilon}, "
+      f"but one costs {rounded_up(value(1))}; raise one of the two, or the noise."
+      f"{_cause(plan(1), delta, accounting)}"
+    )
+  high = 1
+  while high < maximum and value(high) <= target_epsilon:
+    high = min(4 * high, maximum)
+  # Epsilon is monotone, so the largest number that meets the target is how many numbers do.
+  best = bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)
+  if best < maximum and value(best) < _REACHED * target_epsilon:
+    _check_reached(target_epsilon, delta, value(best), plan(best + 1), accounting)
+  return best

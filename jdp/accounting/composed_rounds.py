@@ -13,11 +13,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import Composed, Turns
+from jdp.accounting.analysis import Composed, Turns, shared_fields
 from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
-from jdp.accounting.turns import shared_fields
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation
@@ -87,11 +86,7 @@ def _dearest_turns(*several: Turns) -> Turns:
 
 
 def _of_turns(
-  turns: Turns,
-  stream: Mapping[Round, int],
-  relation: Relation,
-  sample_known: bool,
-  capped: bool,
+  turns: Turns, stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of rounds of one sampler of which a record can be in some only.
 
@@ -99,41 +94,27 @@ def _of_turns(
   replacement, a removal). That is above every choice of its rounds.
   """
   charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
-  charged = {}
-  for event in stream:
+  tables: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
+  items: list[tuple[DominatingPair, int]] = []
+  for event, count in stream.items():
     released = event.query, event.relation, shared_fields(event.sampling)
     if released not in charges:
       certain = turns.by_coins and capped
       pairs = amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
       charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
-    charged[event] = charges[released]
+    for position, pair in enumerate(charges[released]):
+      items.append((pair, count))
+      tables[position, pair.family][pair.parameters] += count
   if turns.by_coins and not capped:
-    return [(pair, count) for event, count in stream.items() for pair in charged[event]]
+    return items
   most = turns.most((event.sampling, count) for event, count in stream.items())
-  return _dearest(stream, charged, most, all_if_unordered=not turns.of_epochs)
-
-
-def _dearest(
-  stream: Mapping[Round, int],
-  charged: Mapping[Round, tuple[DominatingPair, ...]],
-  number: int,
-  *,
-  all_if_unordered: bool,
-) -> list[tuple[DominatingPair, int]]:
-  """Of the rounds' pairs, the `number` most severe of each family and of each charge."""
-  charges: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
-  for event, count in stream.items():
-    for position, (family, parameters) in enumerate(charged[event]):
-      charges[position, family][parameters] += count
-  return [
-    item
-    for (_, family), table in charges.items()
-    for item in (
-      [(DominatingPair(family, parameters), count) for parameters, count in table.items()]
-      if all_if_unordered and not is_ordered(family, table)
-      else most_severe_pairs(family, table, number)
-    )
-  ]
+  dearest: list[tuple[DominatingPair, int]] = []
+  for (_, family), table in tables.items():
+    if turns.of_epochs or is_ordered(family, table):
+      dearest += most_severe_pairs(family, table, most)
+    else:
+      dearest += ((DominatingPair(family, row), count) for row, count in table.items())
+  return dearest
 
 
 def _ordered(pair: DominatingPair) -> DominatingPair:

@@ -1,14 +1,23 @@
-"""Dominating pairs with independent randomness, composed: equal ones are counted together."""
+"""What is composed: dominating pairs with independent randomness, and a unit's local releases.
+
+Equal pairs are counted together. Local releases add up by the basic theorem, and as pairs.
+"""
 
 import dataclasses
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families import DominatingPair, Family
+from jdp._arguments import checked
+from jdp.accounting.families import PURE, DominatingPair, Family
 from jdp.accounting.float_noise import NEGLIGIBLE
+from jdp.accounting.seen import events_seen, split
+from jdp.events import LocalRelease
+from jdp.guarantees import AnyGuarantee, Guarantee, compose
+from jdp.ledger import Ledger
 
 Tables = defaultdict[Family, Counter[tuple[float, ...]]]
 
@@ -36,10 +45,13 @@ class Composition:
       return self.own
     tables: Tables = defaultdict(Counter)
     for part in (*self.parts, self):
-      for family, (parameters, counts) in part.own.items():
-        for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
-          tables[family][tuple(row)] += count
+      for (family, row), count in _items(part.own):
+        tables[family][row] += count
     return _arrays(tables)
+
+  def pairs(self) -> Iterator[tuple[DominatingPair, float]]:
+    """All pairs, each with its count."""
+    return _items(self.groups)
 
   def rdp(self, orders: tuple[float, ...]) -> np.ndarray:
     """The divergences [A] of all pairs together, each a number >= 0 or infinity.
@@ -56,27 +68,23 @@ class Composition:
   def _kept_rdp(self) -> Callable[[tuple[float, ...]], np.ndarray]:
     return functools.lru_cache(maxsize=1024)(self.rdp)
 
+  @functools.cached_property
   def max_loss(self) -> float:
     """The epsilon of pure differential privacy, by basic composition; infinite if there is none.
 
     Raises:
       ValueError: if a family gives no number >= 0.
     """
-    return self._max_loss
-
-  @functools.cached_property
-  def _max_loss(self) -> float:
     own = self._total(np.zeros(()), lambda family, parameters: family.max_loss(parameters))
-    return float(own) + sum(part.max_loss() for part in self.parts)
+    return float(own) + sum(part.max_loss for part in self.parts)
 
   @functools.cached_property
   def cut(self) -> float:
     """The mass that neighbours cannot send, as float noise ends, without negligible parts."""
     total = sum(part.cut for part in self.parts)
-    for family, (parameters, counts) in self.own.items():
-      for row, count in zip(parameters.tolist(), counts.tolist(), strict=True):
-        cut = family.cut(tuple(row))
-        total += count * cut if cut > NEGLIGIBLE else 0.0
+    for (family, row), count in _items(self.own):
+      cut = family.cut(row)
+      total += count * cut if cut > NEGLIGIBLE else 0.0
     return min(1.0, total)
 
   def _total(
@@ -114,6 +122,14 @@ def compose_pairs(
       )
     tables[family][parameters] += count
   return Composition(_arrays(tables), overflow)
+
+
+def _items(
+  groups: Mapping[Family, tuple[np.ndarray, np.ndarray]],
+) -> Iterator[tuple[DominatingPair, Any]]:
+  for family, (rows, counts) in groups.items():
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+      yield DominatingPair(family, tuple(row)), count
 
 
 def _arrays(tables: Tables) -> dict[Family, tuple[np.ndarray, np.ndarray]]:
@@ -168,4 +184,87 @@ def most_severe_pairs(
     taken = min(table[parameters], number)
     number -= taken
     result += [(DominatingPair(family, parameters), taken)] if taken else []
+  return result
+
+
+@checked
+def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee:
+  """The guarantee of all local releases that one observer saw of one unit.
+
+  Epsilons add up (and deltas, and the parts of a separated guarantee). A unit makes at most
+  `max_releases` releases, so only that many count. The most expensive ones count, part by part:
+  which of the rounds the unit took part in must not matter. Rounds of central mechanisms are not
+  counted.
+
+  Args:
+    ledger: holds at least one `LocalRelease`.
+    observer: whose view. None: that of the only observer of local releases.
+
+  Returns:
+    A `SeparatedDP` if every release is separated, a `PureDP` if none has a delta, else an
+    `ApproxDP`. It is for the releases' relation, unit and observer.
+
+  Raises:
+    ValueError: if there is no local release. Also if observers (None given), relations, units or
+      caps differ.
+
+  >>> from jdp.guarantees import SeparatedDP
+  >>> event = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
+  >>> print(local_guarantee(Ledger().append(event, count=1000)))
+  (24, 6)-separated, 30-DP per value (replace one), against the server
+  """
+  entries = tuple(split(ledger.entries).releases)
+  if not entries:
+    raise ValueError(
+      "Expected a ledger with local releases, got none; ask `epsilon` what rounds cost."
+    )
+  return total_guarantee(events_seen(Ledger(entries), None, observer).releases)
+
+
+def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:
+  """The pairs of the most expensive releases that a unit may make, apart from their deltas.
+
+  An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv
+  1311.0776). So the releases together have these pairs, but for an event of the sum of the deltas,
+  that of `total_guarantee`.
+  """
+  table: Counter[tuple[float, ...]] = Counter()
+  for release, count in releases.items():
+    table[(release.guarantee.epsilon,)] += count
+  (cap,) = {release.max_releases for release in releases}
+  return compose_pairs(most_severe_pairs(PURE, table, table.total() if cap is None else cap))
+
+
+def total_guarantee(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
+  """The guarantee of counted releases, of which a unit makes no more than their common cap."""
+  caps = {release.max_releases for release in releases}
+  if len(caps) > 1:
+    raise ValueError(
+      f"Expected local releases with one participation cap, got max_releases {caps}; record the "
+      "cap over all of them."
+    )
+  everything = compose([release.guarantee.repeat(count) for release, count in releases.items()])
+  cap = caps.pop()
+  if cap is None:
+    return everything
+  # The cap holds for each part (epsilon, delta, ...) alone: the largest values of each add up.
+  parts = {f.name for f in dataclasses.fields(everything)} - {
+    f.name for f in dataclasses.fields(Guarantee)
+  }
+  counted = {
+    part: min(getattr(everything, part), _sum_of_largest(part, releases, cap)) for part in parts
+  }
+  return dataclasses.replace(everything, **counted)
+
+
+def _sum_of_largest(part: str, releases: Mapping[LocalRelease, int], cap: int) -> float:
+  """What the `cap` largest values of a part add up to."""
+  result = 0.0
+  for value, count in sorted(
+    ((getattr(release.guarantee, part), n) for release, n in releases.items()), reverse=True
+  ):
+    taken = min(count, cap)
+    if taken:  # Zero times infinity is NaN.
+      result += taken * value
+    cap -= taken
   return result

@@ -10,31 +10,16 @@ sensitivity once more. What it says of an export is an upper bound there.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jdp import events
 from jdp._arguments import checked
-from jdp.accounting import local_releases
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
-from jdp.accounting.composition import Composition
+from jdp.accounting.composition import Composition, compose_releases, total_guarantee
 from jdp.accounting.dominating_pairs import is_central
-from jdp.accounting.families import DominatingPair
 from jdp.accounting.families.samples import exported_together
 from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
 from jdp.accounting.seen import events_seen, split
-from jdp.events import (
-  BestOfRuns,
-  ConcentratedRelease,
-  FixedSizeSampling,
-  GaussianSum,
-  GroupedSums,
-  LaplaceSum,
-  NonPrivate,
-  PoissonSampling,
-  QueryEvent,
-  RandomizedResponse,
-  Round,
-  TreeAggregation,
-  TruncatedPoissonSampling,
-)
+from jdp.events import QueryEvent, Round, SamplingEvent
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.ledger import Ledger
@@ -108,18 +93,15 @@ def to_dp_event(
   ]
   parts += _counted(compose_rounds(together, chosen, sample_known=known), chosen)
   if local:
-    if (
-      guarantee := local_releases.total_guarantee(local)
-    ).delta > 0 or guarantee.relation is not chosen:
+    if (guarantee := total_guarantee(local)).delta > 0 or guarantee.relation is not chosen:
       raise ValueError(
         f"Expected local releases of relation {chosen} without delta, got {guarantee}; leave them "
         "out."
       )
-    parts += _counted(local_releases.compose_releases(local), chosen)
+    parts += _counted(compose_releases(local), chosen)
   overflow = sum(count * overflow_probability(event) for event, count in rounds.items())
-  return Export(
-    dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]), overflow
-  )
+  counted = [dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]
+  return Export(dp.ComposedDpEvent(counted), overflow)
 
 
 @checked
@@ -156,11 +138,8 @@ def from_dp_event(
   10
   """
   dp_accounting_or_refuse()
-  named, scope = Relation(relation), (Unit(unit), Observer(observer))
-  return Ledger().extend(
-    (Round(sampling, query, named, *scope), count)
-    for (sampling, query), count in _rounds(event, 1, named, scope)
-  )
+  scope = Relation(relation), Unit(unit), Observer(observer)
+  return Ledger().extend(_rounds(event, 1, scope))
 
 
 def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
@@ -168,10 +147,8 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
   if exported := query_analysis(event.query).exported:
     return exported(event, relation, sample_known)
   dp, analysis = dp_accounting_or_refuse(), sampling_analysis(event.sampling)
-  charged, whole = (
-    amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
-    for certain in (False, True)
-  )
+  charged = amplified_pairs(event, relation, sample_known=sample_known)
+  whole = amplified_pairs(event, relation, sample_known=sample_known, certain=True)
   if sample_known or not is_central(event.query):
     return exported_together(whole, relation, dp)
   if analysis.exported is None:
@@ -182,40 +159,41 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:
   """The events of a composition's pairs, each with its count."""
   dp = dp_accounting_or_refuse()
-  return [
-    (exported_together([DominatingPair(family, tuple(row))], relation, dp), int(count))
-    for family, (rows, counts) in total.groups.items()
-    for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
-  ]
+  return [(exported_together([pair], relation, dp), int(count)) for pair, count in total.pairs()]
 
 
 def _rounds(
-  event: Any, count: int, relation: Relation, scope: tuple[Unit, Observer]
-) -> Iterator[tuple[tuple[Any, Any], int]]:
-  """((sampling, query), count) of each round of an event that happened `count` times."""
+  event: Any, count: int, scope: tuple[Relation, Unit, Observer]
+) -> Iterator[tuple[Round, int]]:
+  """The rounds of an event that happened `count` times, each with its count."""
   dp = dp_accounting_or_refuse()
   if isinstance(event, dp.ComposedDpEvent):
     for part in event.events:
-      yield from _rounds(part, count, relation, scope)
+      yield from _rounds(part, count, scope)
   elif isinstance(event, dp.SelfComposedDpEvent):
-    yield from _rounds(event.event, count * event.count, relation, scope)
-  elif isinstance(event, dp.PoissonSampledDpEvent):
-    yield (PoissonSampling(event.sampling_probability), _query(event.event, relation)), count
-  elif isinstance(event, dp.SampledWithoutReplacementDpEvent):
-    sampling = FixedSizeSampling(event.sample_size, event.source_dataset_size)
-    yield (sampling, _query(event.event, relation)), count
-  elif isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
-    truncated = TruncatedPoissonSampling(
+    yield from _rounds(event.event, count * event.count, scope)
+  elif isinstance(event, dp.dp_event.RepeatAndSelectDpEvent):
+    run = tuple(_rounds(event.event, 1, scope))
+    inner, counts = tuple(one for one, _ in run), tuple(number for _, number in run)
+    best = events.BestOfRuns(inner, counts, event.mean, event.shape)
+    yield Round(events.PoissonSampling(1.0), best, *scope), count
+  elif not isinstance(event, dp.NoOpDpEvent):
+    sampling, released = _sampling(event, dp)
+    yield Round(sampling, _query(released, scope[0]), *scope), count
+
+
+def _sampling(event: Any, dp: Any) -> tuple[SamplingEvent, Any]:
+  """How an event was sampled, and the event that its sample goes through."""
+  if isinstance(event, dp.PoissonSampledDpEvent):
+    return events.PoissonSampling(event.sampling_probability), event.event
+  if isinstance(event, dp.SampledWithoutReplacementDpEvent):
+    return events.FixedSizeSampling(event.sample_size, event.source_dataset_size), event.event
+  if isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
+    sampling = events.TruncatedPoissonSampling(
       event.sampling_probability, event.truncated_batch_size, event.dataset_size
     )
-    yield (truncated, _query(dp.GaussianDpEvent(event.noise_multiplier), relation)), count
-  elif isinstance(event, dp.dp_event.RepeatAndSelectDpEvent):
-    run = tuple(_rounds(event.event, 1, relation, scope))
-    inner = tuple(Round(*parts, relation, *scope) for parts, _ in run)
-    counts = tuple(n for _, n in run)
-    yield (PoissonSampling(1.0), BestOfRuns(inner, counts, event.mean, event.shape)), count
-  elif not isinstance(event, dp.NoOpDpEvent):
-    yield (PoissonSampling(1.0), _query(event, relation)), count
+    return sampling, dp.GaussianDpEvent(event.noise_multiplier)
+  return events.PoissonSampling(1.0), event
 
 
 def _query(event: Any, relation: Relation) -> QueryEvent:
@@ -223,28 +201,25 @@ def _query(event: Any, relation: Relation) -> QueryEvent:
   dp = dp_accounting_or_refuse()
   clip_norm = 0.5 if relation is Relation.REPLACE_ONE else 1.0
   if isinstance(event, dp.GaussianDpEvent):
-    return GaussianSum(clip_norm, event.noise_multiplier)
+    return events.GaussianSum(clip_norm, event.noise_multiplier)
   if isinstance(event, dp.SingleEpochTreeAggregationDpEvent):
     steps = event.step_counts
     several = (steps,) if isinstance(steps, int) else tuple(steps)
-    return TreeAggregation(clip_norm, event.noise_multiplier, several)
+    return events.TreeAggregation(clip_norm, event.noise_multiplier, several)
   if isinstance(event, dp.LaplaceDpEvent):
-    return LaplaceSum(clip_norm, event.noise_multiplier)
+    return events.LaplaceSum(clip_norm, event.noise_multiplier)
   if isinstance(event, dp.RandomizedResponseDpEvent):
-    return RandomizedResponse(
-      event.noise_parameter, event.num_buckets, uniform_null=relation is Relation.ZERO_OUT
-    )
+    to_null = relation is Relation.ZERO_OUT
+    return events.RandomizedResponse(event.noise_parameter, event.num_buckets, to_null)
   if isinstance(event, dp.ZCDpEvent) and event.xi == 0:
-    return ConcentratedRelease(event.rho)
+    return events.ConcentratedRelease(event.rho)
   if isinstance(event, dp.NonPrivateDpEvent):
-    return NonPrivate()
+    return events.NonPrivate()
   if isinstance(event, dp.ComposedDpEvent | dp.SelfComposedDpEvent):
-    members = (
-      [event.event] * event.count if isinstance(event, dp.SelfComposedDpEvent) else event.events
-    )
-    return GroupedSums(
-      tuple(_query(e, relation) for e in members), tuple(map(str, range(len(members))))
-    )
+    alike = isinstance(event, dp.SelfComposedDpEvent)
+    members = [event.event] * event.count if alike else event.events
+    parts = tuple(_query(member, relation) for member in members)
+    return events.GroupedSums(parts, tuple(map(str, range(len(members)))))
   raise ValueError(
     f"Expected event to be a DpEvent with a counterpart in jdp.events, got {type(event).__name__}; "
     "leave it out."

@@ -13,12 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from jdp.accounting import local_releases
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
-from jdp.accounting.composition import (
-  Composition,
-  compose_both,
-)
+from jdp.accounting.composition import Composition, compose_both, compose_releases, total_guarantee
 from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
 from jdp.accounting.seen import seen_among, split
 from jdp.events import Event, Round
@@ -34,14 +30,12 @@ class Observed(NamedTuple):
 
   Attributes:
     rounds: the pairs of all rounds.
-    relation: under which they are.
     guarantee: of a unit's local releases together, by basic composition. None without any.
     releases: the pairs of a unit's local releases, apart from their deltas. None without any.
     has_caps: whether `observed` has another bound with `capped`.
   """
 
   rounds: Composition
-  relation: Relation
   guarantee: AnyGuarantee | None
   releases: Composition | None
   has_caps: bool
@@ -98,19 +92,19 @@ def _items(ledger: Ledger) -> Iterator[tuple[Event | Stretch, int]]:
 
 def _stretched(entries: Sequence[tuple[Event, int]]) -> Iterator[tuple[Event | Stretch, int]]:
   """The entries of a block, with a stretch for those of each scope that stand alone."""
-  alone: defaultdict[tuple[Relation, Unit, Observer], list[tuple[Round, int]]] = defaultdict(list)
+  alone: defaultdict[tuple[Relation, Unit, Observer], Counter[Round]] = defaultdict(Counter)
+  adaptive: Counter[tuple[Relation, Unit, Observer]] = Counter()
   found = split(known_entries(entries))
   yield from found.releases
   for event, count in found.rounds:
     if stands_alone(event) and protects(event.query) and count <= _MOST_ALONE:
-      alone[event.relation, event.unit, event.observer].append((event, count))
+      scope = event.relation, event.unit, event.observer
+      alone[scope][event] += count
+      adaptive[scope] += bool(event.adaptive)
     else:
       yield event, count
   for scope, rounds in alone.items():
-    counts: Counter[Round] = Counter()
-    for event, count in rounds:
-      counts[event] += count
-    yield Stretch(counts, *scope, sum(bool(event.adaptive) for event, _ in rounds)), 1
+    yield Stretch(rounds, *scope, adaptive[scope]), 1
 
 
 def observed(
@@ -138,11 +132,10 @@ def observed(
   turns = (sampling_analysis(event.sampling).turns(event.sampling) for event in rounds)
   has_caps = any(found is not None and found.by_coins for found in turns)
   if not releases:
-    return Observed(composed, chosen, None, None, has_caps)
-  guarantee = local_releases.total_guarantee(releases)
+    return Observed(composed, None, None, has_caps)
+  guarantee = total_guarantee(releases)
   _check_local_relation(guarantee.relation, chosen, bool(rounds or stretches))
-  pairs = local_releases.compose_releases(releases)
-  return Observed(composed, chosen, guarantee, pairs, has_caps)
+  return Observed(composed, guarantee, compose_releases(releases), has_caps)
 
 
 def _check_local_relation(stated: Relation, chosen: Relation, with_rounds: bool) -> None:

@@ -11,17 +11,10 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from jdp import events
 from jdp._arguments import checked
 from jdp.accounting.analysis import Composed, QueryAnalysis, SamplingAnalysis
-from jdp.events import (
-  EventBase,
-  QueryEvent,
-  SamplingEvent,
-  WholeRunEvent,
-  query_event_types,
-  registered_event_types,
-  sampling_event_types,
-)
+from jdp.events import QueryEvent, SamplingEvent
 
 E = TypeVar("E")
 _QUERIES: dict[type, QueryAnalysis] = {}
@@ -52,11 +45,9 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
   ValueError: Expected an event type that was registered from outside, got GaussianSum; make it \
 one by jdp.events.register or register_sampling.
   """
-  if event_type not in registered_event_types():
-    raise ValueError(
-      f"Expected an event type that was registered from outside, got {event_type.__name__}; make "
-      "it one by jdp.events.register or register_sampling."
-    )
+  if event_type not in events.registered_event_types():
+    calls = "jdp.events.register or register_sampling"
+    raise _not_of("an event type that was registered from outside", event_type, calls)
   _check_new(event_type, "an event type")
   _RULES[event_type] = rule
 
@@ -82,10 +73,7 @@ def register_query(event_type: type, analysis: QueryAnalysis) -> None:
   ValueError: Expected a query event without an analysis, got GaussianSum; make it a new event.
   """
   if event_type not in _query_types():
-    raise ValueError(
-      f"Expected the type of a query's event, got {event_type.__name__}; make it one by "
-      "jdp.events.register."
-    )
+    raise _not_of("the type of a query's event", event_type, "jdp.events.register")
   _check_new(event_type, "a query event")
   if not (analysis.pair or analysis.parts or analysis.composed):
     raise ValueError(
@@ -108,11 +96,8 @@ def register_sampling(event_type: type, analysis: SamplingAnalysis) -> None:
   ValueError: Expected a sampling event without an analysis, got PoissonSampling; make it a new \
 event.
   """
-  if event_type not in sampling_event_types():
-    raise ValueError(
-      f"Expected the type of a sampling's event, got {event_type.__name__}; make it one by "
-      "jdp.events.register_sampling."
-    )
+  if event_type not in events.sampling_event_types():
+    raise _not_of("the type of a sampling's event", event_type, "jdp.events.register_sampling")
   _check_new(event_type, "a sampling event")
   _SAMPLINGS[event_type] = analysis
 
@@ -120,6 +105,10 @@ event.
 def has_analysis(event_type: type) -> bool:
   """Whether ledgers that hold events of this type are accountable."""
   return any(event_type in known for known in (_QUERIES, _SAMPLINGS, _RULES))
+
+
+def _not_of(expected: str, event_type: type, calls: str) -> ValueError:
+  return ValueError(f"Expected {expected}, got {event_type.__name__}; make it one by {calls}.")
 
 
 def _check_new(event_type: type, what: str) -> None:
@@ -227,22 +216,18 @@ def known_event(event: Any) -> Any:
   held: dict[str, Any] = {}
   for field in dataclasses.fields(event):
     value = getattr(event, field.name)
-    if isinstance(value, EventBase):
-      known = known_event(value)
-      changed = known is not value
-    elif isinstance(value, tuple) and any(isinstance(inner, EventBase) for inner in value):
-      known = tuple(map(known_event, value))
-      changed = any(a is not b for a, b in zip(known, value, strict=True))
-    else:
-      continue
-    if changed:
-      held[field.name] = known
+    several = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(inner, events.EventBase) for inner in several):
+      known = tuple(map(known_event, several))
+      if any(new is not old for new, old in zip(known, several, strict=True)):
+        held[field.name] = known if isinstance(value, tuple) else known[0]
   return dataclasses.replace(event, **held) if held else event
 
 
 def _applied(event: Any) -> Any:
   """What the rules make of an event, one after another."""
-  types = sampling_event_types() if type(event) in sampling_event_types() else _query_types()
+  samplings = events.sampling_event_types()
+  types = samplings if type(event) in samplings else _query_types()
   tried: set[type] = set()
   while (kind := type(event)) in _RULES:
     found = _RULES[kind](event)
@@ -258,4 +243,4 @@ def _applied(event: Any) -> Any:
 
 def _query_types() -> tuple[type, ...]:
   """The types of what a query, or a whole run, released."""
-  return (*query_event_types(), *typing.get_args(WholeRunEvent))
+  return (*events.query_event_types(), *typing.get_args(events.WholeRunEvent))

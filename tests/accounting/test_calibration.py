@@ -134,19 +134,6 @@ def test_noise_agrees_with_the_noise_multiplier():
   assert by_plan == accounting.calibrate_noise_multiplier(2.0, 1e-6, 0.001, 5000)
 
 
-@pytest.mark.parametrize("target", [0.1, 1.0, 30.0])
-def test_clip_norm(target):
-  def plan(clip_norm):
-    return Ledger().append(Round(PoissonSampling(0.03), GaussianSum(clip_norm, 0.7)), count=300)
-
-  clip_norm = accounting.calibrate_clip_norm(target, 1e-6, plan)
-  assert (
-    accounting.epsilon(plan(clip_norm), 1e-6)
-    <= target
-    < accounting.epsilon(plan(1.001 * clip_norm), 1e-6)
-  )
-
-
 @pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
 def test_sampling_probability(target):
   q = accounting.calibrate_sampling_probability(target, 1e-6, lambda q: sampled(q, 2.0, 300))
@@ -182,15 +169,14 @@ def test_cohort():
   )
 
 
-def outgrowing(q=0.1, z=1.0, rounds=40, clip_norm=1.0, overflow=4e-13):
+def outgrowing(q=0.1, z=1.0, rounds=40, overflow=4e-13):
   """A run whose samples may outgrow their slots: no epsilon above ln(delta / overflow) holds."""
   sampling = PoissonSampling(q, overflow)
-  return Ledger().append(Round(sampling, GaussianSum(clip_norm, z)), count=rounds)
+  return Ledger().append(Round(sampling, GaussianSum(1.0, z)), count=rounds)
 
 
 CALIBRATIONS = {
   "noise": (accounting.calibrate_noise, lambda z, **run: outgrowing(z=z, **run)),
-  "clip norm": (accounting.calibrate_clip_norm, lambda s, **run: outgrowing(clip_norm=s, **run)),
   "probability": (
     accounting.calibrate_sampling_probability,
     lambda q, **run: outgrowing(q=q, z=0.5, **run),
@@ -245,8 +231,8 @@ def test_other_accountants_and_relations_are_passed_on():
       "which no noise meets",
     ),
     (
-      lambda: accounting.calibrate_clip_norm(1.0, 1e-5, lambda s: sampled(1.0, 9.0, 1)),
-      "depends on its clip norm",
+      lambda: accounting.calibrate_noise(1.0, 1e-5, lambda z: sampled(1.0, 9.0, 1)),
+      "depends on its noise",
     ),
     (
       lambda: accounting.calibrate_rounds(0.1, 1e-5, lambda n: sampled(1.0, 1.0, n)),

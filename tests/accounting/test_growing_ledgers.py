@@ -71,7 +71,7 @@ def test_every_pair_of_a_long_ledger_is_counted(observer, number):
   assert found.overflow == pytest.approx(expected.overflow, rel=1e-12)
   orders = (1.5, 2.0, 33.0)
   assert found.rdp(orders) == pytest.approx(expected.rdp(orders), rel=1e-12)
-  assert found.max_loss() == pytest.approx(expected.max_loss(), rel=1e-12)
+  assert found.max_loss == pytest.approx(expected.max_loss, rel=1e-12)
 
 
 def test_a_ledger_that_grew_costs_to_the_bit_what_one_made_at_once_does():

@@ -9,6 +9,7 @@ from scipy import integrate, optimize, stats
 
 from jdp import accounting
 from jdp.accounting import composition, families
+from jdp.accounting.families import base
 from jdp.accounting.families import samples as sampled_pairs
 from jdp.accounting.pld.profile import pld_profile
 from jdp.events import (
@@ -172,7 +173,7 @@ def joint_divergence(order, q, mu, distance, *, removed):
 def test_divergences_are_exact_at_whole_orders_and_bounds_between(q, z, scale):
   gaussian = families.DominatingPair(families.GAUSSIAN, (1.0, z))
   laplace = families.DominatingPair(families.LAPLACE, (1 / scale,))
-  family, parameters = sampled_pairs.sampled_pair(sampled_pairs.POISSON, q, [gaussian, laplace])
+  family, parameters = sampled_pairs.sampled_pair(base.POISSON, q, [gaussian, laplace])
   orders = (1.3, 2.0, 2.5, 3.0, 8.0)
   found = family.rdp(np.array([parameters]), np.array(orders))[0]
   for order, bound in zip(orders, found, strict=True):
@@ -229,8 +230,8 @@ def test_bins_that_stay_hidden_amplify_the_gaussian_part_alone():
 def test_a_sample_of_one_gaussian_costs_what_its_own_family_does(count):
   gaussian = families.DominatingPair(families.GAUSSIAN, (1.0, 1.2))
   for how, family in (
-    (sampled_pairs.POISSON, families.GAUSSIAN),
-    (sampled_pairs.FIXED_SIZE, families.FIXED_SIZE_GAUSSIAN),
+    (base.POISSON, families.GAUSSIAN),
+    (base.FIXED_SIZE, families.FIXED_SIZE_GAUSSIAN),
   ):
     found, expected = (
       pld_profile(composition.compose_pairs([(pair, count)]))

@@ -40,6 +40,7 @@ from jdp.events import (
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 from tests.helpers import random_ledgers
+from tests.helpers.gaussian import gaussian_delta
 
 WHOLE = PoissonSampling(1.0)
 
@@ -114,7 +115,7 @@ def test_an_analysis_that_fails_raises(broken):
   composed = compose_pairs(
     [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(families.PURE, (1.0,)), 1)]
   )
-  for function in (lambda: composed.rdp((1.5, 2.0)), composed.max_loss):
+  for function in (lambda: composed.rdp((1.5, 2.0)), lambda: composed.max_loss):
     with pytest.raises(
       ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "
     ):
@@ -252,7 +253,7 @@ def test_free_rounds_stay_free(sampling):
 @pytest.mark.parametrize(
   ("call", "least"),
   [
-    (lambda: accounting.gaussian_delta(1e-4, 1e160), 0.0),
+    (lambda: gaussian_delta(1e-4, 1e160), 0.0),
     (lambda: one_update.channel_guarantee(1e160, reports=10, delta=1e-5).epsilon, 1e160),
     (
       lambda: (

@@ -607,11 +607,6 @@ BY_FUNCTION = {
     "callbacks": (),
   },
   "jdp.accounting.best_split": {"epsilon": 4.0, "norms": 0.5},
-  "jdp.accounting.calibrate_clip_norm": {
-    "plan": lambda s: ledger.Ledger().append(
-      events.Round(events.PoissonSampling(0.1), events.GaussianSum(s, 1.0))
-    )
-  },
   "jdp.accounting.calibrate_cohort": {
     "plan": lambda n: ledger.subsampled_gaussian(n / 1000, 4.0, 10),
     "population": 50,
@@ -634,7 +629,6 @@ BY_FUNCTION = {
   "jdp.accounting.selection_epsilon": {"mean_runs": 4.0},
   "jdp.accounting.trade_off": {"false_positive_rates": (0.001, 0.01)},
   "jdp.accounting.grid_surcharge": {"spacing": 1 / 16, "large": False},
-  "jdp.accounting.largest_local_epsilon": {"randomizer": "any"},
   "jdp.accounting.shuffled_delta": {"randomizer": "any"},
   "jdp.accounting.shuffled_epsilon": {"randomizer": "any"},
   "jdp.accounting.local_guarantee": {"ledger": Lazy(_local_ledger), "observer": "server"},

@@ -53,11 +53,9 @@ class Statement(NamedTuple):
   def __str__(self) -> str:
     cost = f"({rounded_up(self.epsilon, 4)}, {rounded_up(self.delta, 3)})-DP per {self.unit}"
     proved = f"{self.adversary}, sees {self.sees}: {cost}"
-    return (
-      proved
-      if self.published is None
-      else f"{proved}; published, no guarantee: {rounded_up(self.published, 4)}"
-    )
+    if self.published is None:
+      return proved
+    return f"{proved}; published, no guarantee: {rounded_up(self.published, 4)}"
 
 
 @checked
@@ -74,14 +72,8 @@ def channel_listener(epsilon: float, **reports: Any) -> Statement:
   # The publication speaks of one coordinate of one report with Laplace noise.
   differs = (proved.unit, proved.epsilon) != (Unit.COORDINATE, epsilon) and _is_laplace(reports)
   published = epsilon if differs else None
-  return Statement(
-    "I (channel listener)",
-    "every report and its pre-image",
-    proved.unit,
-    proved.epsilon,
-    proved.delta,
-    published,
-  )
+  name, sees = "I (channel listener)", "every report and its pre-image"
+  return Statement(name, sees, proved.unit, proved.epsilon, proved.delta, published)
 
 
 @checked
@@ -100,14 +92,9 @@ def internal_threat(epsilon: float, num_instances: int, **reports: Any) -> State
     **reports: As for `channel_guarantee`.
   """
   proved = channel_guarantee(epsilon, **reports)
-  return Statement(
-    "II (internal threat)",
-    "all instances, at any time",
-    proved.unit,
-    proved.epsilon,
-    proved.delta,
-    published_average(epsilon, num_instances) if _is_laplace(reports) else None,
-  )
+  published = published_average(epsilon, num_instances) if _is_laplace(reports) else None
+  name, sees = "II (internal threat)", "all instances, at any time"
+  return Statement(name, sees, proved.unit, proved.epsilon, proved.delta, published)
 
 
 def _is_laplace(reports: dict[str, Any]) -> bool:
@@ -213,11 +200,7 @@ class InternalRatios(NamedTuple):
 
 @checked
 def internal_ratios(
-  instances: Rows,
-  released: Rows,
-  move: Rows,
-  other_move: Rows,
-  scale: ArrayLike,
+  instances: Rows, released: Rows, move: Rows, other_move: Rows, scale: ArrayLike
 ) -> InternalRatios:
   """A diagnostic, no guarantee: what adversary II learns from one update.
 

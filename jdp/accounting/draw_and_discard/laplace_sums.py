@@ -127,12 +127,7 @@ def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
 
   Every order's bound holds, so a search that stopped early would still be right.
   """
-
-  def log_delta(log_excess: float) -> float:
-    order = np.array(1 + math.exp(log_excess))
-    return float(IMPROVED.log_delta(order, rdp(order), epsilon))
-
-  return float(np.exp(np.minimum(0.0, _least(log_delta))))
+  return float(np.exp(np.minimum(0.0, _least(IMPROVED.log_delta, rdp, epsilon))))
 
 
 def rdp_epsilon(rdp: Callable[[np.ndarray], np.ndarray], delta: float) -> float:
@@ -141,12 +136,7 @@ def rdp_epsilon(rdp: Callable[[np.ndarray], np.ndarray], delta: float) -> float:
   >>> round(rdp_epsilon(lambda orders: iterated_rdp(101, 1.0, 1, orders), 1e-6), 3)
   0.419
   """
-
-  def epsilon(log_excess: float) -> float:
-    order = np.array(1 + math.exp(log_excess))
-    return float(IMPROVED.epsilon(order, rdp(order), delta))
-
-  return float(np.maximum(0.0, _least(epsilon)))
+  return float(np.maximum(0.0, _least(IMPROVED.epsilon, rdp, delta)))
 
 
 def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -> float:
@@ -172,8 +162,8 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
   return min(limit, float(scipy.optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)
 
 
-def _least(bound: Callable[[float], float]) -> float:
-  """The smallest value of a bound that falls, then rises, with the logarithm of order - 1.
+def _least(bound: Callable[..., np.ndarray], rdp: Callable, given: float) -> float:
+  """The smallest value of a conversion's bound, which falls, then rises, with log(order - 1).
 
   It is infinity if no value is below 1e150.
 
@@ -182,17 +172,17 @@ def _least(bound: Callable[[float], float]) -> float:
   """
 
   def finite(log_excess: float) -> float:
-    value = bound(log_excess)
+    order = np.array(1 + math.exp(log_excess))
+    value = float(bound(order, rdp(order), given))
     if math.isnan(value):
       raise ValueError("Expected bounds that are numbers, got NaN; choose less extreme parameters.")
     return min(max(value, -_HUGE), _HUGE)  # the search fits parabolas, which infinity would spoil
 
   with np.errstate(over="ignore"):
-    least = float(
-      scipy.optimize.minimize_scalar(
-        finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}
-      ).fun
+    found = scipy.optimize.minimize_scalar(
+      finite, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-4}
     )
+  least = float(found.fun)
   return least if least < _HUGE else math.inf
 
 
@@ -220,17 +210,11 @@ class _Terms(NamedTuple):
 def _terms(draws: int) -> _Terms:
   """The terms of the sum of `draws` variables."""
   i = _POWERS[:draws]
-  log_choose = (
-    scipy.special.gammaln(2 * draws - 1 - i)
-    - scipy.special.gammaln(draws)
-    - scipy.special.gammaln(draws - i)
-  )
+  gammaln = scipy.special.gammaln
+  log_choose = gammaln(2 * draws - 1 - i) - gammaln(draws) - gammaln(draws - i)
   log_weights = log_choose - (2 * draws - 1 - i) * math.log(2)
   return _Terms(
-    i,
-    scipy.special.gammaln(i + 1),
-    log_weights,
-    np.logaddexp.accumulate(log_weights[::-1])[::-1],
+    i, scipy.special.gammaln(i + 1), log_weights, np.logaddexp.accumulate(log_weights[::-1])[::-1]
   )
 
 

@@ -14,6 +14,7 @@ and epsilon does not bound what that one shows (see `jdp.accounting.draw_and_dis
 """
 
 import enum
+import functools
 import math
 from collections.abc import Callable
 
@@ -21,14 +22,7 @@ import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.draw_and_discard import lineage
-from jdp.accounting.draw_and_discard.laplace_sums import (
-  MOST_DRAWS,
-  hockey_stick,
-  iterated_rdp,
-  least_epsilon,
-  rdp_delta,
-)
+from jdp.accounting.draw_and_discard import laplace_sums, lineage
 from jdp.accounting.draw_and_discard.one_update import joint_epsilon
 
 
@@ -38,13 +32,12 @@ class LaterUpdates(enum.StrEnum):
   Each of them adds fresh noise of the same scale.
   """
 
-  DATA_INDEPENDENT = (
-    "data_independent"  #: their gradients do not depend on the model they start from
-  )
-  NON_EXPANSIVE = (
-    "non_expansive"  #: gradient steps on convex b-smooth losses, unclipped, of size at most 2/b
-  )
-  ANY = "any"  #: nothing
+  #: their gradients do not depend on the model they start from
+  DATA_INDEPENDENT = "data_independent"
+  #: gradient steps on convex b-smooth losses, unclipped, of size at most 2/b
+  NON_EXPANSIVE = "non_expansive"
+  #: nothing
+  ANY = "any"
 
 
 @checked
@@ -124,7 +117,7 @@ def line_epsilon(
   _validate.integer(0, updates=updates)
   _validate.in_range(0, lineage.MOST_UPDATES, updates=updates)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
-  return least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
+  return laplace_sums.least_epsilon(lambda e: delta_after(updates, e), delta, coordinates * epsilon)
 
 
 @checked
@@ -181,7 +174,7 @@ def snapshot_epsilon(
   weights = lineage.updates_along_line(num_instances, updates, seen=seen)
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
   # Longer stems count as MOST_DRAWS updates: more hide no less, and their sums are not computed.
-  weights = np.append(weights[:MOST_DRAWS], weights[MOST_DRAWS:].sum())
+  weights = np.append(weights[: laplace_sums.MOST_DRAWS], weights[laplace_sums.MOST_DRAWS :].sum())
   # Components that are rarer count in full, as if delta_n were 1. Together they cost 1e-9 delta.
   is_likely = weights > 1e-9 * delta / weights.size
   likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
@@ -189,7 +182,7 @@ def snapshot_epsilon(
   def mixture(e: float) -> float:
     return unlikely + math.fsum(weights[n] * delta_after(int(n), e) for n in likely)
 
-  return least_epsilon(mixture, delta, coordinates * epsilon)
+  return laplace_sums.least_epsilon(mixture, delta, coordinates * epsilon)
 
 
 def _delta_after(
@@ -202,21 +195,22 @@ def _delta_after(
 
   def own(e: float) -> float:
     if coordinates == 1:
-      return hockey_stick(1, epsilon, e)
+      return laplace_sums.hockey_stick(1, epsilon, e)
     # The most that joint-DP allows: randomised response (arXiv 1311.0776).
     return float(np.maximum(0.0, -math.expm1(min(e - joint, 0.0)) / (1 + math.exp(-joint))))
 
   def iterated(n: int, e: float, dimension: float) -> float:
     shift = epsilon * math.sqrt(coordinates)
-    return rdp_delta(lambda orders: iterated_rdp(n + 1, shift, dimension, orders), e)
+    rdp = functools.partial(laplace_sums.iterated_rdp, n + 1, shift, dimension)
+    return laplace_sums.rdp_delta(rdp, e)
 
   def non_expansive(n: int, e: float) -> float:
     return float(np.minimum(own(e), iterated(n, e, dimension)))
 
   def data_independent(n: int, e: float) -> float:
     if coordinates == 1:
-      return hockey_stick(n + 1, epsilon, e)
-    composed = coordinates * hockey_stick(n + 1, epsilon, e / coordinates)
+      return laplace_sums.hockey_stick(n + 1, epsilon, e)
+    composed = coordinates * laplace_sums.hockey_stick(n + 1, epsilon, e / coordinates)
     # Nothing mixes the coordinates that differ with the others, so their number is the dimension.
     return float(np.min([own(e), composed, iterated(n, e, coordinates)]))
 

@@ -4,8 +4,7 @@
 |---|---|
 | what all have in common | `base` |
 | Gaussian releases, of samples, of bins, of groups | `gaussian` |
-| Laplace sums, responses, pure and unprotected releases | `pure` |
-| concentrated releases, sums with discrete noise | `concentrated` |
+| Laplace and integer sums, responses, stated and unprotected releases | `releases` |
 | all that one sample released, whatever it was | `samples` |
 """
 
@@ -18,7 +17,6 @@ from jdp.accounting.families.base import (
   loss_of,
   unbounded,
 )
-from jdp.accounting.families.concentrated import CONCENTRATED, DISCRETE_GAUSSIAN, SKELLAM
 from jdp.accounting.families.gaussian import (
   ALLOCATED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
@@ -26,12 +24,15 @@ from jdp.accounting.families.gaussian import (
   GROUP_GAUSSIAN,
   TRUNCATED_GAUSSIAN,
 )
-from jdp.accounting.families.pure import (
+from jdp.accounting.families.releases import (
+  CONCENTRATED,
+  DISCRETE_GAUSSIAN,
   LAPLACE,
   NON_PRIVATE,
   NULL_RESPONSE,
   PURE,
   RANDOMIZED_RESPONSE,
+  SKELLAM,
 )
 
 __all__ = [

@@ -10,18 +10,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdp.accounting.pld.pairs import Pair
 from jdp.guarantees import Relation
 
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
 Row = tuple[float, ...]
-LARGEST_LOSS = 600.0
-"""Of a loss distribution: its exponential is safely a float64."""
+FIXED_SIZE, KNOWN, POISSON = "a fixed-size sample", "a known sample", "a Poisson sample"
 
 
 class Charge(NamedTuple):
@@ -34,7 +31,7 @@ class Charge(NamedTuple):
     margin: log of a bound on the factor by which the Gaussian's distribution is off.
   """
 
-  pairs: "tuple[Pair, ...]" = ()
+  pairs: tuple[Pair, ...] = ()
   multiplier: float = math.inf
   margin: float = 0.0
 
@@ -104,7 +101,7 @@ class Family:
   max_loss: Callable[[np.ndarray], np.ndarray]
   severity: Callable[[Row], float | Row] | None
   ordered: "Callable[[Row], DominatingPair] | None" = None
-  loss: "Callable[[Row, bool, bool], Pair | None] | None" = None
+  loss: Callable[[Row, bool, bool], Pair | None] | None = None
   charge: Callable[[Row, bool], Charge | None] | None = None
   merged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
   is_free: Callable[[Row], bool] = lambda row: False
@@ -121,10 +118,6 @@ class Family:
   cut: Callable[[Row], float] = lambda row: 0.0
   exported: Callable[[Row, Relation, Any], Any] | None = None
 
-  def is_tame(self, row: Row) -> bool:
-    """Whether the largest loss is small enough for a loss distribution."""
-    return bool(self.max_loss(np.array([row]))[0] <= LARGEST_LOSS)
-
 
 class DominatingPair(NamedTuple):
   """One dominating pair: a family and its parameters."""
@@ -134,7 +127,7 @@ class DominatingPair(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def loss_of(pair: DominatingPair, removed: bool, attained: bool) -> "Pair | None":
+def loss_of(pair: DominatingPair, removed: bool, attained: bool) -> Pair | None:
   """The loss distribution of a pair whose family has one; None if losses are too large."""
   assert pair.family.loss is not None
   return pair.family.loss(pair.parameters, removed, attained)

@@ -4,28 +4,20 @@ All have rows that begin with what is sampled, and the noise multiplier z.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import (
-  Charge,
-  DominatingPair,
-  Family,
-  Row,
-  starts_with_zero,
-  unbounded,
-)
+from jdp.accounting.families import base
+from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
+from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld.group_gaussian import group_gaussian
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
-from jdp.accounting.renyi.truncated_gaussian import rdp_truncated_gaussian
 from jdp.guarantees import Relation
 
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
-FIXED_SIZE = "a fixed-size sample"
 _LEAST_MULTIPLIER = 1e-3
 
 
@@ -41,18 +33,12 @@ def _is_free(row: Row) -> bool:
   return row[0] == 0 or row[1] == math.inf
 
 
-def _multiplier(row: Row) -> float | None:
-  return row[1] if row[0] == 1 else None
-
-
 def _charge(row: Row, attained: bool) -> Charge | None:
   """Any number of unsampled Gaussians is one."""
   return Charge(multiplier=row[1]) if row[0] == 1 and row[1] > 0 else None
 
 
-def _loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   return pairs.sampled_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 
@@ -62,7 +48,7 @@ def _exported(row: Row, relation: Relation, dp: Any) -> Any:
 
 
 def _sampled(how: str, q: float, row: Row) -> DominatingPair:
-  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == FIXED_SIZE else GAUSSIAN, (q, row[1]))
+  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
 
 
 def _in_bins(row: Row, rounds: float) -> DominatingPair:
@@ -78,14 +64,14 @@ def _in_group(row: Row, size: int) -> DominatingPair:
 GAUSSIAN = Family(
   "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
   lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   lambda row: (row[0], -row[1]),
   loss=_loss,
   charge=_charge,
   is_free=_is_free,
   is_symmetric=lambda row, attained: row[0] == 1 or _is_free(row),
   exposed=_exposed,
-  multiplier=_multiplier,
+  multiplier=lambda row: row[1] if row[0] == 1 else None,
   sampled=_sampled,
   in_bins=_in_bins,
   in_group=_in_group,
@@ -96,9 +82,7 @@ GAUSSIAN = Family(
 )
 
 
-def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   if attained:  # all other records opposite
     return _loss(row, removed, attained)
   return pairs.fixed_size_gaussian(*row) if _is_tame(row) else None
@@ -107,19 +91,17 @@ def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
 FIXED_SIZE_GAUSSIAN = Family(
   "Gaussian sum of a fixed-size sample",  # (share of the population, z)
   lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   None,
   loss=_fixed_size_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   is_symmetric=lambda row, attained: not attained,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
 )
 
 
-def _truncated_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld import pairs
-
+def _truncated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   q, z, full, share, z_replaced, null = row
   if attained:  # all other records null: they take its place, and show nothing
     return _loss((((1 - full) * q + full * share) * (1 - 1e-9), z), removed, attained)
@@ -141,10 +123,10 @@ TRUNCATED_GAUSSIAN = Family(
   # record becomes null, 1, or leaves, 0)
   "Gaussian of a truncated Poisson sample",
   rdp_truncated_gaussian,
-  unbounded,
+  base.unbounded,
   None,
   loss=_truncated_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / 2),  # one record comes and another goes
 )
@@ -152,36 +134,26 @@ TRUNCATED_GAUSSIAN = Family(
 
 def _is_one_release(row: Row) -> bool:
   """Whether an epoch is charged what one release costs."""
-  from jdp.accounting.pld.random_allocation import LEAST_MULTIPLIER
-
-  return row[0] == 1 or row[1] < LEAST_MULTIPLIER
+  return row[0] == 1 or row[1] < random_allocation.LEAST_MULTIPLIER
 
 
 def _allocated_charge(row: Row, attained: bool) -> Charge | None:
   return Charge(multiplier=row[1]) if _is_one_release(row) and row[1] > 0 else None
 
 
-def _allocated_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld.random_allocation import allocated_gaussian
-
-  return allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
-
-
-def _merged(parameters: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  from jdp.accounting.pld.random_allocation import merged
-
-  return merged(parameters, counts)
+def _allocated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
+  return random_allocation.allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 
 ALLOCATED_GAUSSIAN = Family(
   "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
   # By divergences they cost what one round does: these are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
-  unbounded,
+  base.unbounded,
   lambda row: (-row[0], -row[1]),
   loss=_allocated_loss,
   charge=_allocated_charge,
-  merged=_merged,
+  merged=random_allocation.merged,
   is_symmetric=lambda row, attained: _is_one_release(row),
   exposed=_exposed,
   is_published=True,
@@ -190,19 +162,17 @@ ALLOCATED_GAUSSIAN = Family(
 )
 
 
-def _group_loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-  from jdp.accounting.pld.group_gaussian import group_gaussian
-
+def _group_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   return group_gaussian(*row, removed=removed) if _is_tame(row) else None
 
 
 GROUP_GAUSSIAN = Family(
   "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  unbounded,
+  base.unbounded,
   None,
   loss=_group_loss,
-  is_free=starts_with_zero,
+  is_free=base.starts_with_zero,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1] / row[2]),
 )

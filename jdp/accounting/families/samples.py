@@ -18,21 +18,18 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdp.accounting.families.base import DominatingPair, Family, Row, loss_of
-from jdp.accounting.families.gaussian import FIXED_SIZE
+from jdp.accounting.families import base
+from jdp.accounting.families.base import DominatingPair, Family, Row
+from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.sampled import sampled
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 from jdp.guarantees import Relation
-
-if TYPE_CHECKING:
-  from jdp.accounting.pld.pairs import Pair
-
-KNOWN, POISSON = "a known sample", "a Poisson sample"
 
 # The bound of the whole stands where a sum has too many terms, or too large ones.
 _MAX_ORDER, _LARGEST = 2**10, 1e290
@@ -91,14 +88,14 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
   def max_loss(parameters: np.ndarray) -> np.ndarray:
     q, whole = parameters[:, 0], total(parameters, (), lambda part, own: part.max_loss(own))
-    return np.where(q > 0, whole if how == KNOWN else _log_mixture(q, whole), 0.0)
+    return np.where(q > 0, whole if how == base.KNOWN else _log_mixture(q, whole), 0.0)
 
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     q, whole = parameters[:, 0], whole_rdp(parameters, orders)
-    if how == KNOWN:
+    if how == base.KNOWN:
       found = _log_mixture(q[:, None], (orders - 1) * whole) / (orders - 1)
     else:
-      hidden = _hidden_rdp(parameters, whole_rdp, orders, 2.0 if how == FIXED_SIZE else 1.0)
+      hidden = _hidden_rdp(parameters, whole_rdp, orders, 2.0 if how == base.FIXED_SIZE else 1.0)
       found = np.minimum(whole, hidden)
       found = np.minimum(found, closed_forms.pure(max_loss(parameters), orders))
     free = (q[:, None] == 0) | (whole == 0)
@@ -119,23 +116,23 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
   def is_free(row: Row) -> bool:
     return row[0] == 0 or all(part.is_free(own) for part, own in releases(row))
 
-  def loss(row: Row, removed: bool, attained: bool) -> "Pair | None":
-    from jdp.accounting.pld import sampled
-
+  def loss(row: Row, removed: bool, attained: bool) -> Pair | None:
     charged = [pair for pair in releases(row) if not pair.family.is_free(pair.parameters)]
-    found = [[loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
+    found = [[base.loss_of(pair, side, attained) for pair in charged] for side in (True, False)]
     shown = [[loss for loss in side if loss is not None] for side in found]
     if row[0] < 1e-300 or any(len(side) < len(charged) for side in shown):
       return None
-    return sampled.sampled(how, row[0], shown, removed=removed, below=attained)
+    return sampled(how, row[0], shown, removed=removed, below=attained)
 
   def is_symmetric(row: Row, attained: bool) -> bool:
-    return how == KNOWN and all(part.is_symmetric(own, attained) for part, own in releases(row))
+    return how == base.KNOWN and all(
+      part.is_symmetric(own, attained) for part, own in releases(row)
+    )
 
   def exported(row: Row, relation: Relation, dp: Any) -> Any:
     inner = exported_together(releases(row), relation, dp)
     # There is none of a sample that is seen: it is exported as if all records took part.
-    return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == POISSON else inner
+    return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == base.POISSON else inner
 
   families = [part for part, _ in parts]
   return Family(
@@ -147,7 +144,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
     is_free=is_free,
     is_symmetric=is_symmetric,
     exposed=lambda row: row[0] if any(part.exposed(own) for part, own in releases(row)) else 0.0,
-    is_published=how == KNOWN and all(part.is_published for part in families),
+    is_published=how == base.KNOWN and all(part.is_published for part in families),
     cut=lambda row: sum(part.cut(own) for part, own in releases(row)),
     exported=exported,
   )
@@ -155,18 +152,15 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
 def exported_together(pairs: Sequence[DominatingPair], relation: Relation, dp: Any) -> Any:
   """The event of dp_accounting of what one sample released."""
-  events = [_exported(pair, relation, dp) for pair in pairs]
+  events = []
+  for family, row in pairs:
+    if family.exported is None:
+      raise ValueError(
+        f"Expected releases that dp_accounting has an event for, got {family.name}; leave that "
+        "event out."
+      )
+    events.append(family.exported(tuple(map(float, row)), relation, dp))
   return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
-
-
-def _exported(pair: DominatingPair, relation: Relation, dp: Any) -> Any:
-  family, row = pair.family, tuple(map(float, pair.parameters))
-  if family.exported is None:
-    raise ValueError(
-      f"Expected releases that dp_accounting has an event for, got {family.name}; leave that event "
-      "out."
-    )
-  return family.exported(row, relation, dp)
 
 
 def _hidden_rdp(

@@ -60,9 +60,8 @@ def _log_share_high(dim: int, log_height: np.ndarray) -> tuple[np.ndarray, np.nd
   # Each term is less than half of the one before it, so what follows the 64th is below rounding.
   n = np.arange(64).reshape(-1, *[1] * h.ndim)
   excess = np.sum(np.cumprod((2 * a + n) / (a + 1 + n) * h, axis=0), axis=0)
-  log_f = (
-    log_density_constant(dim) - math.log(2 * a) + a * (math.log(4) + log_height + np.log1p(-h))
-  )
+  log_scale = log_density_constant(dim) - math.log(2 * a)
+  log_f = log_scale + a * (math.log(4) + log_height + np.log1p(-h))
   return log_f + np.log1p(excess), np.log1p(excess)
 
 
@@ -87,11 +86,8 @@ def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]
   )
   x = 0.5 * reach[..., None] * (1 + _NODES)
   drop = 2 * np.sin(x / 2) ** 2 + cot[..., None] * np.sin(x)
-  integral = (
-    0.5
-    * reach
-    * np.sum(_WEIGHTS * np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300))), axis=-1)
-  )
+  relative = np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300)))
+  integral = 0.5 * reach * np.sum(_WEIGHTS * relative, axis=-1)
   log_sine_squared = np.log1p(-(gamma**2))
   log_q = log_density_constant(dim) + 0.5 * power * log_sine_squared + np.log(integral)
   # q/f = 2a * integral / sin(Theta), as f = c_d sin^(2a)(Theta) / (2a).

@@ -23,7 +23,7 @@ import scipy
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.local.cap_shares import gamma_of, log_height_of, log_share, quantile
-from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
+from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of
 from jdp.guarantees import rounded_up
 
 MAX_DIM = 10**9
@@ -189,21 +189,14 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   _validate.positive(epsilon1=epsilon1)
 
   def slack_b(gamma: float) -> float:
-    needed = (
-      0.5 * math.log(dim)
-      + math.log(6)
-      - 0.5 * (dim - 1) * math.log1p(-(gamma**2))
-      + math.log(gamma)
-    )
-    return epsilon1 - needed
+    around = 0.5 * (dim - 1) * math.log1p(-(gamma**2))
+    return epsilon1 - (0.5 * math.log(dim) + math.log(6) - around + math.log(gamma))
 
   # The largest gamma of (a), and then that of (b) if any gamma meets it.
-  gamma = min(math.tanh(epsilon1 / 2) * math.sqrt(math.pi / (2 * (dim - 1))), 1 - 1e-12)
-  least_b = math.sqrt(2 / dim)
+  least_b, most = math.sqrt(2 / dim), 1 - 1e-12
+  gamma = min(math.tanh(epsilon1 / 2) * math.sqrt(math.pi / (2 * (dim - 1))), most)
   if slack_b(least_b) >= 0:
-    largest_b = (
-      1 - 1e-12 if slack_b(1 - 1e-12) >= 0 else scipy.optimize.brentq(slack_b, least_b, 1 - 1e-12)
-    )
+    largest_b = most if slack_b(most) >= 0 else scipy.optimize.brentq(slack_b, least_b, most)
     gamma = max(gamma, largest_b)
   cap = _costed_cap(dim, gamma, log_height_of(gamma), epsilon0)
   if not cap.epsilon <= epsilon0 + epsilon1:
@@ -216,15 +209,15 @@ def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
 def _spend(dim: int, gamma: float, log_height: float, epsilon: float) -> Cap:
   """The cap whose p spends epsilon, up to the safety margin."""
   log_q, _ = log_share(dim, gamma, log_height)
-  return _costed_cap(dim, gamma, log_height, spend(epsilon, logit(float(log_q)), _SAFETY))
+  return _costed_cap(dim, gamma, log_height, epsilon * (1 - _SAFETY) + logit(float(log_q)))
 
 
 def _costed_cap(dim: int, gamma: float, log_height: float, logit_p: float) -> Cap:
   """The cap with its share of the sphere, its mean and its exact epsilon filled in."""
   log_q, log_ratio = (float(x) for x in log_share(dim, gamma, log_height))
   logit_q = logit(log_q)
-  made = cost(logit_p, logit_q, -log_ratio)
-  return Cap(dim, gamma, log_height, made.p, logit_p, log_q, logit_q, made.log_m, made.epsilon)
+  p, log_m, epsilon = cost(logit_p, logit_q, -log_ratio)
+  return Cap(dim, gamma, log_height, p, logit_p, log_q, logit_q, log_m, epsilon)
 
 
 def _check(dim: int, epsilon: float = 1.0) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 from jdp._arguments import checked
-from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost, spend
+from jdp.accounting.local.threshold import MAX_EPSILON, check_epsilon, cost
 
 # The relative margin by which a mechanism's epsilon stays below the one asked for. It is well above
 # the error of the formulas here.
@@ -82,17 +82,13 @@ def optimal_gaussian_cap(epsilon: float) -> GaussianCap:
 
   def surplus(log_gamma):  # log(gamma / m), increasing through its only root
     gamma = math.exp(log_gamma)
-    return (
-      log_gamma
-      - log_normal_density(gamma)
-      + np.logaddexp(-log_odds, scipy.special.log_ndtr(-gamma))
-    )
+    log_rest = np.logaddexp(-log_odds, scipy.special.log_ndtr(-gamma))
+    return log_gamma - log_normal_density(gamma) + log_rest
 
   # The root lies between these for every epsilon that is allowed.
   low, high = math.log(1e-4), math.log(1 + math.sqrt(2 * MAX_EPSILON))
-  return _spend(
-    math.exp(scipy.optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15)), epsilon
-  )
+  gamma = math.exp(scipy.optimize.brentq(surplus, low, high, xtol=1e-15, rtol=1e-15))
+  return _spend(gamma, epsilon)
 
 
 def log_normal_density(x):
@@ -104,6 +100,6 @@ def _spend(gamma: float, epsilon: float) -> GaussianCap:
   """The half-space whose p spends epsilon, up to the safety margin."""
   log_q, log_rest = float(scipy.special.log_ndtr(-gamma)), float(scipy.special.log_ndtr(gamma))
   logit_q = log_q - log_rest
-  logit_p = spend(epsilon, logit_q, _SAFETY)
-  made = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)
-  return GaussianCap(gamma, made.p, logit_p, log_q, math.exp(made.log_m), made.epsilon)
+  logit_p = epsilon * (1 - _SAFETY) + logit_q
+  p, log_m, spent = cost(logit_p, logit_q, float(log_normal_density(gamma)) - log_q)
+  return GaussianCap(gamma, p, logit_p, log_q, math.exp(log_m), spent)

@@ -11,6 +11,7 @@ epsilon = logit p - logit Q. It gives E[V] = m u with m = f (p/Q - (1-p)/(1-Q)).
 Everything is float64 on the host and in logarithms, as Q is 2^-d at L = d.
 """
 
+import bisect
 import math
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of, spend
+from jdp.accounting.local.threshold import check_epsilon, cost, logit, logit_of
 
 MAX_DIM = 10**7
 
@@ -81,15 +82,14 @@ def optimal_cube(dim: int, epsilon: float) -> Cube:
   (58, 0.795753, 0.151643)
   """
   _check(dim, epsilon)
-  # Bisection: (2L - d)/d < m holds for every L below the optimum, and for none from it on.
-  low, high = _least_threshold(dim), dim
-  while low < high:
-    middle = (low + high) // 2
-    if (2 * middle - dim) / dim < _spend(dim, middle, epsilon).m:
-      low = middle + 1
-    else:
-      high = middle
-  return _spend(dim, low, epsilon)
+  least = dim // 2 + 1
+
+  def is_past(threshold: int) -> bool:
+    """False for every L below the optimum, true from it on."""
+    return not (2 * threshold - dim) / dim < _spend(dim, threshold, epsilon).m
+
+  best = least + bisect.bisect_left(range(least, dim), True, key=is_past)
+  return _spend(dim, best, epsilon)
 
 
 @checked
@@ -131,19 +131,18 @@ def widest_cube(dim: int, epsilon: float, p: float) -> Cube:
       small for any threshold.
   """
   _check(dim, epsilon)
-  logit_p, lowest = logit_of(p), _least_threshold(dim)
-  if not _costed_cube(dim, lowest, logit_p).epsilon <= epsilon:
+  logit_p, least = logit_of(p), dim // 2 + 1
+
+  def is_too_dear(threshold: int) -> bool:
+    return not _costed_cube(dim, threshold, logit_p).epsilon <= epsilon
+
+  if is_too_dear(least):
     raise ValueError(
       f"Expected p to cost at most epsilon = {epsilon} at kappa = 0, got p = {p}; take a smaller "
       "one."
     )
-  low, high = lowest, dim
-  while low < high:
-    middle = (low + high + 1) // 2
-    low, high = (
-      (middle, high) if _costed_cube(dim, middle, logit_p).epsilon <= epsilon else (low, middle - 1)
-    )
-  return cube_of(dim, _kappa(dim, low), p)
+  best = least + bisect.bisect_left(range(least + 1, dim + 1), True, key=is_too_dear)
+  return cube_of(dim, _kappa(dim, best), p)
 
 
 def log_share(dim: int, threshold: int) -> float:
@@ -167,12 +166,8 @@ def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   count = np.asarray(count, float)
   x = (2 * count - dim) / dim
   deviance = 0.5 * dim * (scipy.special.xlog1py(1 + x, x) + scipy.special.xlog1py(1 - x, -x))
-  return (
-    _log_stirling(np.array(float(dim)))
-    - _log_stirling(count)
-    - _log_stirling(dim - count)
-    - deviance
-  )
+  whole = _log_stirling(np.array(float(dim)))
+  return whole - _log_stirling(count) - _log_stirling(dim - count) - deviance
 
 
 def _log_stirling(n: np.ndarray) -> np.ndarray:
@@ -187,25 +182,20 @@ def _log_stirling(n: np.ndarray) -> np.ndarray:
 
 def _spend(dim: int, threshold: int, epsilon: float) -> Cube:
   """The cube whose p spends epsilon, up to the safety margin."""
-  return _costed_cube(dim, threshold, spend(epsilon, logit(log_share(dim, threshold)), _SAFETY))
+  logit_q = logit(log_share(dim, threshold))
+  return _costed_cube(dim, threshold, epsilon * (1 - _SAFETY) + logit_q)
 
 
 def _costed_cube(dim: int, threshold: int, logit_p: float) -> Cube:
   """The cube with its share of the vertices, its mean and its exact epsilon filled in."""
   log_q = log_share(dim, threshold)
   log_f = float(log_probability(dim, np.array(threshold))) + math.log(threshold / dim)
-  made = cost(logit_p, logit(log_q), log_f - log_q)
-  return Cube(
-    dim, _kappa(dim, threshold), threshold, made.p, logit_p, log_q, made.log_m, made.epsilon
-  )
+  p, log_m, epsilon = cost(logit_p, logit(log_q), log_f - log_q)
+  return Cube(dim, _kappa(dim, threshold), threshold, p, logit_p, log_q, log_m, epsilon)
 
 
 def _kappa(dim: int, threshold: int) -> int:
   return 2 * threshold - dim - 1
-
-
-def _least_threshold(dim: int) -> int:
-  return dim // 2 + 1
 
 
 def _threshold(dim: int, kappa: int) -> int:

@@ -63,9 +63,8 @@ def log_guess(dim: int, alpha: float, density_ratio: float = 1.0) -> float:
       f"Expected alpha in (0, sqrt 2], got {alpha}; unrelated directions are sqrt 2 apart."
     )
   # The ball's part of the sphere is the cap of height 1 - alpha^2 / 2, for which h = alpha^2 / 4.
-  log_share, _ = cap_shares.log_share(
-    dim, max(0.0, 1 - alpha**2 / 2), 2 * (math.log(alpha) - math.log(2))
-  )
+  log_height = 2 * (math.log(alpha) - math.log(2))
+  log_share, _ = cap_shares.log_share(dim, max(0.0, 1 - alpha**2 / 2), log_height)
   return min(0.0, math.log(density_ratio) + float(log_share))
 
 
@@ -99,9 +98,8 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
   _validate.probability(delta=delta)
   if math.isinf(epsilon):
     return 0.0
-  return float(
-    np.minimum(0.0, np.logaddexp(log_guess + epsilon, math.log(delta) if delta else -math.inf))
-  )
+  log_delta = math.log(delta) if delta else -math.inf
+  return float(np.minimum(0.0, np.logaddexp(log_guess + epsilon, log_delta)))
 
 
 @checked
@@ -147,9 +145,7 @@ def log_success_gaussian(log_guess: float, noise_multiplier: float) -> float:
   """
   _check_log("log_guess", log_guess)
   _validate.positive(noise_multiplier=noise_multiplier)
-  if log_guess == 0:
-    return 0.0
-  if math.isinf(1 / noise_multiplier):  # a subnormal z
+  if log_guess == 0 or math.isinf(1 / noise_multiplier):  # a subnormal z
     return 0.0
   return float(scipy.special.log_ndtr(scipy.special.ndtri_exp(log_guess) + 1 / noise_multiplier))
 

@@ -59,10 +59,8 @@ class ScalarGrid(NamedTuple):
     """E(estimate - value)^2 for a value in [0, max_value]."""
     x = self.num_levels * value / self.max_value
     j = min(math.floor(x), self.num_levels - 1)
-    return (
-      float(level_variance(self.epsilon, self.num_levels, j, x - j))
-      * (self.max_value / self.num_levels) ** 2
-    )
+    variance = float(level_variance(self.epsilon, self.num_levels, j, x - j))
+    return variance * (self.max_value / self.num_levels) ** 2
 
   @property
   def worst_variance(self) -> float:
@@ -86,10 +84,9 @@ def scalar_grid(epsilon: float, max_value: float, num_levels: int | None = None)
   k = best_num_levels(epsilon) if num_levels is None else num_levels
   _validate.integer(1, num_levels=k)
   _validate.in_range(1, MAX_LEVELS, num_levels=k)
-  slope, shift = _slope(epsilon, k), _shift(epsilon, k)
-  return ScalarGrid(
-    epsilon, max_value, int(k), _log_lie(epsilon, k), max_value / k / slope, shift * slope
-  )
+  slope = _slope(epsilon, k)
+  scale, offset = max_value / k / slope, _shift(epsilon, k) * slope
+  return ScalarGrid(epsilon, max_value, int(k), _log_lie(epsilon, k), scale, offset)
 
 
 @checked
@@ -137,7 +134,8 @@ class RelativeGrid(NamedTuple):
 
   def variance(self, value: float) -> float:
     """E(estimate - value)^2 for a value in [0, max_value]."""
-    low, high, at_0, at_1 = (part[self._interval(value)] for part in self._intervals())
+    above = int(np.searchsorted(self.levels[:-1], value, side="right"))
+    low, high, at_0, at_1 = (part[max(above - 1, 0)] for part in self._intervals())
     return float(at_0 + (value - low) * ((at_1 - at_0) / (high - low) + (high - value)))
 
   @property
@@ -153,11 +151,6 @@ class RelativeGrid(NamedTuple):
     c_0 = at_0 - (c_1 - low) * low
     vertex = np.clip(-2 * c_0 / c_1, low, high)
     return float(max(np.max(c_0 / r**2 + c_1 / r - 1) for r in (low, high, vertex)))
-
-  def _interval(self, value: float) -> int:
-    return min(
-      max(int(np.searchsorted(self.levels, value, side="right")) - 1, 0), len(self.levels) - 2
-    )
 
   def _intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Each interval's ends, and the variance at them.
@@ -197,9 +190,8 @@ def relative_grid(
   levels = np.concatenate([[0.0], np.geomspace(min_value, max_value, num_levels)])
   shift = np.sum(levels) * math.exp(-epsilon) / -math.expm1(-epsilon)
   estimates = levels / _slope(epsilon, num_levels) - shift
-  return RelativeGrid(
-    epsilon, tuple(levels.tolist()), _log_lie(epsilon, num_levels), tuple(estimates.tolist())
-  )
+  log_lie = _log_lie(epsilon, num_levels)
+  return RelativeGrid(epsilon, tuple(levels.tolist()), log_lie, tuple(estimates.tolist()))
 
 
 @checked
@@ -213,11 +205,11 @@ def best_num_relative_levels(epsilon: float, max_value: float, min_value: float)
   """
   _validate.positive(epsilon=epsilon)
   largest = min(1024, math.ceil(8 * math.exp(min(epsilon / 3, 20))))
-  candidates = range(2, max(largest, 2) + 1)
-  return min(
-    candidates,
-    key=lambda k: relative_grid(epsilon, max_value, k, min_value).worst_relative_variance,
-  )
+
+  def worst(k: int) -> float:
+    return relative_grid(epsilon, max_value, k, min_value).worst_relative_variance
+
+  return min(range(2, max(largest, 2) + 1), key=worst)
 
 
 def _check(epsilon: float, max_value: float) -> None:
@@ -251,13 +243,8 @@ def level_variance(epsilon: float, k, j, f):
   rest = math.exp(-epsilon)
   slope, shift = _slope(epsilon, k), _shift(epsilon, k)
   second = k * (k + 1) * (2 * k + 1) / 6 * rest / (1 + k * rest) / slope**2
-  return (
-    _excess(epsilon, k) * (j**2 + (2 * j + 1) * f)
-    + f * (1 - f)
-    + second
-    - 2 * (j + f) * shift
-    - shift**2
-  )
+  kept = _excess(epsilon, k) * (j**2 + (2 * j + 1) * f)
+  return kept + f * (1 - f) + second - 2 * (j + f) * shift - shift**2
 
 
 def _slope(epsilon: float, k: Any) -> Any:

@@ -85,25 +85,14 @@ def best_split(
   return Split(float(epsilon - magnitude), float(magnitude), float(error(magnitude)))
 
 
-def worst_error(dim: int, epsilon: float, grid: ScalarGrid) -> float:
-  """The largest error over all norms in [0, max_value], for a given magnitude grid.
-
-  The direction is the best one at `epsilon`. Between two levels r^2 + Var(r) is a line. So the
-  error is a concave parabola, and is largest at an end or at its vertex.
-
-  >>> round(worst_error(1000, 8.0, scalar_grid(2.0, 1.0)), 1)
-  163.3
-  """
-  return _error(dim, epsilon, grid, None)
-
-
 def _error(dim: int, epsilon: float, grid: ScalarGrid, norms: np.ndarray | None) -> float:
+  """The error at the best direction for `epsilon`, averaged over norms, or the largest of all."""
   inflation, unit = np.exp(-2 * optimal_cap(dim, epsilon).log_m), grid.max_value / grid.num_levels
   if norms is not None:
-    return (
-      float(np.mean(_second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2)) * unit**2
-    )
-  # All norms: between two levels the error is a concave parabola.
+    errors = _second_moment(grid, norms / unit) * inflation - (norms / unit) ** 2
+    return float(np.mean(errors)) * unit**2
+  # Between two levels r^2 + Var(r) is a line. So the error is a concave parabola, and is largest at
+  # an end or at its vertex.
   moments = _second_moment(grid, np.arange(grid.num_levels + 1.0)) * inflation
   level, rise = np.arange(grid.num_levels), np.diff(moments)
   vertex = np.clip(rise / 2 - level, 0.0, 1.0)

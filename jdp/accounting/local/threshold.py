@@ -12,7 +12,6 @@ as e^-epsilon is the ratio of the two densities. Everything is float64 and in lo
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,34 +20,19 @@ from jdp import _validate
 MIN_EPSILON, MAX_EPSILON = 1e-3, 1e4
 
 
-class Cost(NamedTuple):
-  """What a threshold and a probability p cost, and the mean that they achieve.
-
-  Attributes:
-    epsilon: The exact privacy loss. It is at most 0 if p is no larger than q.
-    p: the probability of drawing from the cap.
-    log_m: log of m. It is -infinity if epsilon is not above 0.
-  """
-
-  epsilon: float
-  p: float
-  log_m: float
-
-
-def cost(logit_p: float, logit_q: float, log_mean: float) -> Cost:
+def cost(logit_p: float, logit_q: float, log_mean: float) -> tuple[float, float, float]:
   """The cost of drawing with probability p from a cap of probability q.
 
   `log_mean` is the log of f/q, the mean of T in the cap.
+
+  Returns:
+    (p, log m, epsilon): epsilon is exact. It is at most 0 if p is no larger than q, and log m is
+    then -infinity.
   """
   epsilon = logit_p - logit_q
   log_p = -float(np.logaddexp(0.0, -logit_p))
   log_m = log_p + log_mean + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf
-  return Cost(epsilon, math.exp(log_p), log_m)
-
-
-def spend(epsilon: float, logit_q: float, safety: float) -> float:
-  """The logit of the p that spends all of epsilon but a share of `safety`."""
-  return epsilon * (1 - safety) + logit_q
+  return math.exp(log_p), log_m, epsilon
 
 
 def logit(log_q: float) -> float:

@@ -2,8 +2,7 @@
 
 | what | where |
 |---|---|
-| the pairs that are composed | `terms`, `pairs` |
-| those that data sets attain | `attained` |
+| the pairs that are composed, those that data sets attain | `terms`, `pairs` |
 | losses on a lattice, from above and below | `discretise` |
 | where to compute: tilt, window, spacing | `plan` |
 | composition by FFT, with its rounding errors | `compose` |
@@ -23,7 +22,7 @@ directions (removal and addition), because
    exponentials and logarithms within two units in the last place, FFTs within Higham's bound.
 
 The lower bound is below the composition's hockey stick by the same steps with signs reversed. It is
-below the truth as well where data sets attain the pairs (`attained`), and is computed of those
+below the truth as well where data sets attain the pairs (`terms`), and is computed of those
 alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
 **Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, epochs

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.pld.compose import LatticeComposition
+from jdp.accounting.pld.discretise import sums_from
 from jdp.accounting.pld.pairs import UNIT
 
 
@@ -108,8 +109,8 @@ def _stick(composition, sign, extra, wrapped):
   # Long arrays are reused: these take most of an accountant's memory.
   decay = np.exp(np.multiply(from_centre, -tilt, out=from_centre), out=from_centre)
   values = composition.tilted * decay
-  mass = _sums_from(values)
-  weight = _sums_from(np.divide(values, growth, out=values))
+  mass = sums_from(values)
+  weight = sums_from(np.divide(values, growth, out=values))
   squares = 2 * float(losses[1] - losses[0]) * tilt * (1 + 2 * tilt) * (1 + tilt)
   norm = math.sqrt(min(number, 1 + 1 / squares) if squares else number)
   rounding = np.abs(weight, out=values)
@@ -122,10 +123,6 @@ def _stick(composition, sign, extra, wrapped):
   errors += rounding
   errors *= scale
   return Stick(losses, centre, mass, weight, growth, extra + errors, scale, sign > 0)
-
-
-def _sums_from(values):
-  return np.cumsum(values[::-1])[::-1]
 
 
 def _exp(value):

@@ -118,11 +118,9 @@ def _below_dots(stay, kept, moved, losses, spacing):
   merged = np.maximum(kept + up, np.finfo(float).tiny)
   gap, share = math.expm1(spacing) * kept * up / merged, kept / merged
   lowered = np.maximum(np.append(gap, 0.0), _after_zero(gap))
-  head, tail = np.cumsum(q), _sums_from(q)
-  above_line, above_zero = (
-    _after_zero(np.cumsum(width * head[:-1])),
-    np.append(_sums_from(width * tail[1:]), 0.0),
-  )
+  head, tail = np.cumsum(q), sums_from(q)
+  above_line = _after_zero(np.cumsum(width * head[:-1]))
+  above_zero = np.append(sums_from(width * tail[1:]), 0.0)
   lowered, end = _ended(lowered, above_zero, gap, share)
   backwards, begin = _ended(lowered[::-1], above_line[::-1], gap[::-1], (up / merged)[::-1])
   lowered, begin = backwards[::-1], len(x) - 1 - begin
@@ -160,7 +158,8 @@ def _after_zero(values):
   return np.concatenate([[0.0], values])
 
 
-def _sums_from(values):
+def sums_from(values: np.ndarray) -> np.ndarray:
+  """The sums of values from each one on."""
   return np.cumsum(values[::-1])[::-1]
 
 

@@ -35,7 +35,6 @@ import numpy as np
 
 from jdp.accounting.families.base import Charge
 from jdp.accounting.pld import pairs
-from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.discrete_noise import inflation
 
 _EXACT = 1e6  # variances up to this have their own pairs, where one coordinate is the worst
@@ -155,9 +154,8 @@ def _gaussian(noise: IntegerNoise, distance: float, variance: float, dim: int) -
 def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | None:
   """X + shift against X, for upper (1) or lower bounds (-1)."""
   variance, margin = noise.variance, noise.margin + _ROUNDING
-  if not (0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)):
-    return None
-  if margin > _MOST_MARGIN:
+  is_known = 0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)
+  if not is_known or margin > _MOST_MARGIN:
     return None
   if not shift:
     return Charge(())
@@ -174,17 +172,8 @@ def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | No
   if side > 0:
     losses, p = np.append(losses, math.inf), np.append(p, beyond)
   pair = pairs.atoms(losses, p, shift / variance if noise.is_gaussian else 0.0)
-  return Charge((_sketched(pair),))
-
-
-def _sketched(pair: Pair) -> Pair:
-  """The pair with a sketch of fewer atoms, the first one kept."""
-  size = -(-len(pair.losses) // _SKETCH)
-  starts = np.append(0, np.arange(1, len(pair.losses), size))
-  p = np.exp(pair.log_p)
-  mass = np.add.reduceat(p, starts)
-  losses = np.add.reduceat(p * pair.losses, starts) / mass
-  return pair._replace(losses=losses, log_p=np.log(mass))
+  starts = np.arange(1, len(pair.losses), -(-len(pair.losses) // _SKETCH))
+  return Charge((pairs.sketched(pair, np.append(0, starts)),))
 
 
 def _log_discrete_gaussian(variance: float, last: int) -> np.ndarray:

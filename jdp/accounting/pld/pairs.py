@@ -30,8 +30,10 @@ from jdp.accounting.renyi.conversions import IMPROVED
 UNIT = 2.0**-52
 # Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
 _FARTHEST = 38.0  # where ndtr is still a normal number
-# Of a pair known by its divergences: orders, points, the largest loss, and log of the delta beyond.
-_ORDERS, _POINTS, _LARGEST, _FARTHEST_NATS = 256, 4096, 600.0, 700.0
+LARGEST_LOSS = 600.0
+"""Its exponential is safely a float64."""
+# Of a pair known by its divergences: orders, points, and log of the delta beyond.
+_ORDERS, _POINTS, _FARTHEST_NATS = 256, 4096, 700.0
 
 
 class Cells(NamedTuple):
@@ -89,25 +91,18 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
     t = quantile(edges if removed else -edges[::-1])
     none, none_error = normal_masses(t)
     one, one_error = normal_masses(t - mean)
-    mixed, mixed_error = (
-      (1 - q) * none + q * one,
-      (1 - q) * none_error + q * one_error + UNIT * (none + one),
-    )
+    mixed = (1 - q) * none + q * one
+    mixed_error = (1 - q) * none_error + q * one_error + UNIT * (none + one)
     if removed:
       return Cells(mixed, none, mixed_error, none_error)
     return Cells(none[::-1], mixed[::-1], none_error[::-1], mixed_error[::-1])
 
-  step = min(0.2, 0.3 / mean)
-  t = np.arange(
-    -14.0 if removed else -_FARTHEST, 14 + mean + (24 if removed else 0), max(step, 0.02)
-  )
-  log_none = -t * t / 2
-  log_one = -np.square(t - mean) / 2
-  log_p = (
-    np.logaddexp(np.log1p(-q) + log_none if q < 1 else -np.inf, math.log(q) + log_one)
-    if removed
-    else log_none
-  )
+  lowest, highest = (-14.0, 14 + mean + 24) if removed else (-_FARTHEST, 14 + mean)
+  t = np.arange(lowest, highest, max(min(0.2, 0.3 / mean), 0.02))
+  log_p = -t * t / 2
+  if removed:
+    log_none = np.log1p(-q) + log_p if q < 1 else -np.inf
+    log_p = np.logaddexp(log_none, math.log(q) - np.square(t - mean) / 2)
   log_p = _normalised(log_p)
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
 
@@ -152,6 +147,17 @@ def fixed_size_gaussian(q: float, z: float) -> Pair:
 def _normalised(log_p: np.ndarray) -> np.ndarray:
   """A sketch of mass 1: many rounds of another mass would be misplanned."""
   return log_p - math.log(np.exp(log_p).sum())
+
+
+def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
+  """The pair with a sketch of fewer atoms: those from each of the given indices on are one.
+
+  No atom has less than the `least` mass.
+  """
+  p = np.exp(pair.log_p)
+  mass = np.maximum(np.add.reduceat(p, starts), least)
+  losses = np.add.reduceat(p * pair.losses, starts) / mass
+  return pair._replace(losses=losses, log_p=np.log(mass))
 
 
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
@@ -209,21 +215,17 @@ def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
 
 def pure(epsilon: float) -> Pair:
   """The response of one bit."""
-  return atoms(
-    np.array([-epsilon, epsilon]), scipy.special.expit(np.array([-epsilon, epsilon])), 2 * epsilon
-  )
+  losses = np.array([-epsilon, epsilon])
+  return atoms(losses, scipy.special.expit(losses), 2 * epsilon)
 
 
 def randomized_response(noise: float, num_values: float, epsilon: float) -> Pair:
   """The response of one of several values; `epsilon` is its largest loss."""
-  other = noise / num_values
   if num_values == 2:
     return pure(epsilon)
-  return atoms(
-    np.array([-epsilon, 0.0, epsilon]),
-    np.array([other, (num_values - 2) * other, 1 - noise + other]),
-    epsilon,
-  )
+  other = noise / num_values
+  p = np.array([other, (num_values - 2) * other, 1 - noise + other])
+  return atoms(np.array([-epsilon, 0.0, epsilon]), p, epsilon)
 
 
 def null_response(noise: float, num_values: float, *, removed: bool) -> Pair:
@@ -254,9 +256,9 @@ def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
     return np.minimum(np.min(IMPROVED.log_delta(orders, rdp, epsilon[..., None]), axis=-1), 0.0)
 
   farthest = 1e-6
-  while farthest < _LARGEST and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
+  while farthest < LARGEST_LOSS and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
     farthest *= 1.3
-  losses = np.linspace(0, min(farthest, _LARGEST), _POINTS)
+  losses = np.linspace(0, min(farthest, LARGEST_LOSS), _POINTS)
   x, bound = np.exp(losses), np.exp(log_delta(losses))
   slopes = scipy.optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
   bound = bound[-1] - np.append(np.cumsum((slopes * np.diff(x))[::-1])[::-1], 0.0)
@@ -265,6 +267,5 @@ def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
   first = int(np.argmax(slopes >= chords))
   q = np.diff(slopes[first:], prepend=chords[first]) + 8 * UNIT * np.abs(slopes[first:])
   losses, p = losses[first:], x[first:] * q
-  return atoms(
-    np.concatenate([-losses[::-1], losses, [np.inf]]), np.concatenate([q[::-1], p, bound[-1:]])
-  )
+  both = np.concatenate([-losses[::-1], losses, [np.inf]])
+  return atoms(both, np.concatenate([q[::-1], p, bound[-1:]]))

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld.discretise import Lattice
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.discretise import Lattice, sums_from
+from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
 
 # Errors of delta, over delta and the tolerance: rare losses, what is outside, rounding errors.
 _RARE, _OUTSIDE, _ROUNDED = 0.05, 2e-4, 0.2
@@ -35,7 +35,6 @@ _STEPPED = 2.0  # Chernoff's inequality may take from the tilt, or add, over the
 _MOST_STEPS = 100.0  # of these in the tilt
 _MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
 _LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
-_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
@@ -152,7 +151,7 @@ def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
 def _without_rare(term: Term, log_mass: float) -> Term:
   """A term without its largest losses, of which a run has one with this probability."""
   losses, log_p = term.pair.losses, term.pair.log_p
-  above = np.cumsum(np.exp(log_p)[::-1])[::-1]
+  above = sums_from(np.exp(log_p))
   kept = slice(max(int(np.sum(term.repeated * above > _exp(log_mass))), 2))
   return Term(term.pair._replace(losses=losses[kept], log_p=log_p[kept]), term.repeated)
 
@@ -169,9 +168,9 @@ def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
   """The eps at delta, at least about, as one loss alone makes it."""
   found = [0.0]
   for (losses, log_p, *_), count in terms:
-    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, _LARGEST))
-    above, below = (np.cumsum(part[::-1])[::-1] for part in (p, q))
-    over = count * (above - np.exp(np.minimum(losses, _LARGEST)) * below) > _exp(log_delta)
+    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, LARGEST_LOSS))
+    scale = np.exp(np.minimum(losses, LARGEST_LOSS))
+    over = count * (sums_from(p) - scale * sums_from(q)) > _exp(log_delta)
     found += losses[over][-1:].tolist()
   return max(found)
 
@@ -224,12 +223,7 @@ def _window(
 
 
 def _window_at(
-  tilt: float,
-  tilts: np.ndarray,
-  logs: np.ndarray,
-  asked: float,
-  log_error: float,
-  most_step: float,
+  tilt: float, tilts: np.ndarray, logs: np.ndarray, asked: float, log_error: float, most_step: float
 ) -> Window:
   """The window of one tilt, by the moments at others.
 
@@ -282,7 +276,7 @@ def _bulk(pair, spacing):
 
 
 def _is_tame(lattice):
-  small = max(map(abs, lattice.ends())) <= _LARGEST
+  small = max(map(abs, lattice.ends())) <= LARGEST_LOSS
   return small and lattice.last - lattice.first <= 4 * _MOST_POINTS
 
 

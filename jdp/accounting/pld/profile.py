@@ -8,13 +8,12 @@ from jdp.accounting.pld import bounds, discretise
 from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
 from jdp.accounting.pld.plan import Plan, Term, plan
 from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
-_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
 
 
@@ -50,11 +49,8 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
     found = max(_upper_delta(terms, tolerance, epsilon) for terms in directions)
     return min(1.0, max(found, math.ulp(0.0)))  # what underflows is not zero
 
-  return (
-    smaller(PrivacyProfile(epsilon, delta), rdp_profile(composed))
-    if directions
-    else rdp_profile(composed)
-  )
+  by_divergences = rdp_profile(composed)
+  return smaller(PrivacyProfile(epsilon, delta), by_divergences) if directions else by_divergences
 
 
 def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[Stick]]:
@@ -64,15 +60,11 @@ def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[St
   points, where nothing is hidden and where nothing is shown.
   """
   directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
-  return [
-    [
-      bounds.upper(_composition(terms, chosen, discretise.upper))
-      for chosen in (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
-      if chosen is not None
-    ]
-    for terms in directions
-    if terms
-  ]
+  result = []
+  for terms in filter(None, directions):
+    plans = (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
+    result.append([_upper(terms, chosen) for chosen in plans if chosen is not None])
+  return result
 
 
 def lower_epsilon(
@@ -104,31 +96,22 @@ def lower_epsilon(
 
 def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
   """The terms of each direction that may cost more than the other; none if losses are too large."""
-  symmetric = all(
-    family.is_symmetric(tuple(row), attained)
-    for family, (rows, _) in composed.groups.items()
-    for row in rows.tolist()
-  )
+  symmetric = all(family.is_symmetric(row, attained) for (family, row), _ in composed.pairs())
   sides = (True,) if symmetric else (True, False)
   found = [terms_of(composed, removed=side, attained=attained) for side in sides]
   return [several for several in found if several is not None] if None not in found else []
 
 
 def _is_unbounded(composed: Composition) -> bool:
-  return any(
-    family.exposed(tuple(row)) > 0
-    for family, (rows, _) in composed.groups.items()
-    for row in rows.tolist()
-  )
+  return any(family.exposed(row) > 0 for (family, row), _ in composed.pairs())
 
 
 def _shown(composed: Composition) -> float:
   """At most the probability that a sample with the record has a release which hides nothing."""
   log_hidden = 0.0
-  for family, (rows, counts) in composed.groups.items():
-    for row, count in zip(map(tuple, rows.tolist()), counts.tolist(), strict=True):
-      exposed = family.exposed(row)
-      log_hidden += count * math.log1p(-exposed) if exposed < 1 else -math.inf
+  for (family, row), count in composed.pairs():
+    exposed = family.exposed(row)
+    log_hidden += count * math.log1p(-exposed) if exposed < 1 else -math.inf
   return -math.expm1(log_hidden) * (1 - 1e-12)
 
 
@@ -136,55 +119,48 @@ def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:
   chosen = plan(terms, tolerance, delta=delta)
   if chosen is None:
     return math.inf
-  bound = bounds.upper(_composition(terms, chosen, discretise.upper)).epsilon(delta)
+  bound = _upper(terms, chosen).epsilon(delta)
   if not bound > 0 or 0.7 < bound / max(chosen.epsilon, 1e-300) < 1.4:
     return bound
   # Rare large losses mislead the saddle point for a delta, not that for an epsilon.
-  chosen = plan(terms, tolerance, delta=delta, epsilon=bound) if bound < math.inf else None
-  again = (
-    math.inf
-    if chosen is None
-    else bounds.upper(_composition(terms, chosen, discretise.upper)).epsilon(delta)
-  )
-  return min(bound, again)
+  again = plan(terms, tolerance, delta=delta, epsilon=bound) if bound < math.inf else None
+  return bound if again is None else min(bound, _upper(terms, again).epsilon(delta))
 
 
 def _upper_delta(terms: list[Term], tolerance: float, epsilon: float) -> float:
   chosen = plan(terms, tolerance, epsilon=epsilon)
   # A larger epsilon than all losses has no plan; delta is at most that at a smaller one.
   largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
-  if chosen is None and 1.01 * largest < min(epsilon, _LARGEST):
+  if chosen is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
     epsilon = max(1.01 * largest, 0.0)
     chosen = plan(terms, tolerance, epsilon=epsilon)
   if chosen is None:
     return math.inf
-  bound = bounds.upper(_composition(terms, chosen, discretise.upper)).delta(epsilon)
+  found = [_upper(terms, chosen).delta(epsilon)]
   # The plan for that delta gives a delta that agrees with `_upper_epsilon`.
-  chosen = plan(terms, tolerance, delta=bound) if 0 < bound < 1 else None
-  again = (
-    math.nan
-    if chosen is None
-    else bounds.upper(_composition(terms, chosen, discretise.upper)).delta(epsilon)
-  )
-  return min(value for value in (bound, again, math.inf) if not math.isnan(value))
+  again = plan(terms, tolerance, delta=found[0]) if 0 < found[0] < 1 else None
+  if again is not None:
+    found.append(_upper(terms, again).delta(epsilon))
+  return min((bound for bound in found if not math.isnan(bound)), default=math.inf)
 
 
 def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: float) -> float:
   found = 0.0
   for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
-    chosen = (
-      plan(terms, tolerance, **asked) if terms and found < (1 - 2 * tolerance) * upper else None
-    )
-    if chosen is not None:
-      found = max(found, bounds.lower(_composition(terms, chosen, discretise.lower)).epsilon(delta))
+    if not terms or found >= (1 - 2 * tolerance) * upper:
+      break
+    if chosen := plan(terms, tolerance, **asked):
+      found = max(found, bounds.lower(_composed(terms, chosen, discretise.lower)).epsilon(delta))
   return found
 
 
-def _composition(
+def _upper(terms: Sequence[Term], chosen: Plan) -> Stick:
+  return bounds.upper(_composed(terms, chosen, discretise.upper))
+
+
+def _composed(
   terms: Sequence[Term], chosen: Plan, replaced: Callable[[Pair, Lattice], Masses]
 ) -> LatticeComposition:
-  parts = [
-    (replaced(pair, lattice), count)
-    for (pair, count), lattice in zip(terms, chosen.lattices, strict=True)
-  ]
+  measures = zip(terms, chosen.lattices, strict=True)
+  parts = [(replaced(pair, lattice), count) for (pair, count), lattice in measures]
   return compose(parts, chosen.window)

@@ -170,6 +170,6 @@ def _lattice(first: _Law, second: _Law) -> np.ndarray:
 def _likely(law: _Law) -> tuple[float, float]:
   """The values between which a law has all but a tiny part: under Q from below, P from above."""
   below = np.cumsum(law.masses) > _UNLIKELY
-  above = np.cumsum((law.masses * law.values)[::-1])[::-1] > _UNLIKELY * law.rounds
+  above = discretise.sums_from(law.masses * law.values) > _UNLIKELY * law.rounds
   below[0] = False
   return float(law.values[np.argmax(below)]), float(law.values[np.flatnonzero(above)[-1]])

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.families.samples import KNOWN, POISSON
+from jdp.accounting.families.base import FIXED_SIZE, KNOWN, POISSON
 from jdp.accounting.pld import discretise, pairs
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.pairs import LARGEST_LOSS, UNIT, Pair
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 
-_LARGEST = 600.0  # a loss whose exponential is safely a float64
 _FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points
 _LOG_BELOW, _LOG_ABOVE = math.log(1e-20), math.log(1e-40)  # Q-mass and P-mass outside of it
 _MASS_ERROR = 1e-11  # relative, of sums of at most `_MOST` products and of their sums
@@ -52,24 +51,31 @@ def sampled(
     removed: the direction.
     below: whether the pair must be dominated by the true one, rather than dominate it.
   """
-  of_removal, of_addition = released
+  one_side = released[0] if removed else released[1]
+  if how == KNOWN and len(one_side) == 1:
+    return _seen(q, one_side[0])
+  found = [_composed(parts, below) for parts in (released if how == FIXED_SIZE else [one_side])]
+  wholes = [whole for whole in found if whole is not None]
+  if len(wholes) < len(found):
+    return None
   if how == KNOWN:
-    parts = of_removal if removed else of_addition
-    whole = parts[0] if len(parts) == 1 else _as_pair(_composed(parts, below))
-    nothing = pairs.atoms(np.zeros(1), np.ones(1))
-    return None if whole is None else pairs.mixture(((1 - q, nothing), (q, whole)))
-  removal = _removal(q, _composed(of_removal, below), below)
-  if how == POISSON and removed:
-    return _as_pair(removal)
-  addition = _addition(q, _composed(of_addition, below), below)
-  return _as_pair(addition if how == POISSON else _both_halves(removal, addition))
+    return _seen(q, _as_pair(wholes[0]))
+  if how == POISSON:
+    return _as_pair((_removal if removed else _addition)(q, wholes[0], below))
+  removal, addition = _removal(q, wholes[0], below), _addition(q, wholes[1], below)
+  return _as_pair(_both_halves(removal, addition))
+
+
+def _seen(q: float, whole: Pair) -> Pair:
+  """The pair of a coin of probability q that is shown, and with it what was released."""
+  return pairs.mixture(((1 - q, pairs.atoms(np.zeros(1), np.ones(1))), (q, whole)))
 
 
 def _composed(parts: Sequence[Pair], below: bool) -> _Atoms | None:
   """The composition of pairs as atoms, at least or at most; None if losses are too large."""
   ends = [_likely(pair) for pair in parts]
   width = math.hypot(*(high - low for low, high in ends))
-  if not sum(max(-low, high) for low, high in ends) < _LARGEST:
+  if not sum(max(-low, high) for low, high in ends) < LARGEST_LOSS:
     return None
   spacing = width / min(max(width / _FINE, _FEWEST), _MOST)
   measure: Callable[[Pair, Lattice], Masses] = discretise.lower if below else discretise.upper
@@ -91,15 +97,13 @@ def _likely(pair: Pair) -> tuple[float, float]:
   """The losses between which a pair has all but a tiny part: Q-mass below, P-mass above."""
   with np.errstate(divide="ignore"):
     under = np.log(np.cumsum(np.exp(pair.log_p - pair.losses)))
-    over = np.log(np.cumsum(np.exp(pair.log_p)[::-1])[::-1])
+    over = np.log(discretise.sums_from(np.exp(pair.log_p)))
   inside = (under > _LOG_BELOW) & (over > _LOG_ABOVE)
   found = pair.losses[inside]
   return float(found[0]), float(found[-1])
 
 
-def _removal(q: float, whole: _Atoms | None, below: bool) -> _Atoms | None:
-  if whole is None:
-    return None
+def _removal(q: float, whole: _Atoms, below: bool) -> _Atoms:
   losses, p, infinite = whole
   if not below:  # what Q has and P has not, at a loss that is above its own
     rest = max(0.0, 1.0 - float(np.sum(p * np.exp(-losses))))
@@ -109,9 +113,7 @@ def _removal(q: float, whole: _Atoms | None, below: bool) -> _Atoms | None:
   return _moved(log_mixture(q, losses), mixed, q * infinite, below)
 
 
-def _addition(q: float, whole: _Atoms | None, below: bool) -> _Atoms | None:
-  if whole is None:
-    return None
+def _addition(q: float, whole: _Atoms, below: bool) -> _Atoms:
   losses, p, infinite = whole
   moved = -log_mixture(q, -losses)
   return _moved(np.append(moved, -math.log1p(-q)), np.append(p, infinite), 0.0, below)
@@ -124,14 +126,12 @@ def _moved(losses: np.ndarray, p: np.ndarray, infinite: float, below: bool) -> _
   return _Atoms(losses, p * (1 + side * 16 * UNIT), infinite * (1 + 16 * UNIT))
 
 
-def _both_halves(removal: _Atoms | None, addition: _Atoms | None) -> _Atoms | None:
+def _both_halves(removal: _Atoms, addition: _Atoms) -> _Atoms:
   """The losses above 0 of a removal and those below of an addition; the rest is at 0.
 
   Between 0 and 1 the stick falls as a line does but for the losses below 0. It is above that of the
   addition there if it is at both ends.
   """
-  if removal is None or addition is None:
-    return None
   up, down = removal.losses > 0, addition.losses < 0
   above, left_out = removal.p[up], addition.p[~down]
   gain = float(np.sum(above * -np.expm1(-removal.losses[up]))) + removal.infinite
@@ -143,14 +143,8 @@ def _both_halves(removal: _Atoms | None, addition: _Atoms | None) -> _Atoms | No
   return _Atoms(losses, np.concatenate([addition.p[down], [rest], above]), infinite)
 
 
-def _as_pair(found: _Atoms | None) -> Pair | None:
+def _as_pair(found: _Atoms) -> Pair:
   """The pair of atoms so dense that few of them make a sketch."""
-  if found is None:
-    return None
   whole = pairs.atoms(np.append(found.losses, np.inf), np.append(found.p, found.infinite))
-  size = -(-len(whole.losses) // _SKETCH)
-  starts = np.arange(0, len(whole.losses), size)
-  p = np.exp(whole.log_p)
-  mass = np.maximum(np.add.reduceat(p, starts), 1e-300)
-  losses = np.add.reduceat(p * whole.losses, starts) / mass
-  return Pair(losses, np.log(mass), whole.cells)
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return pairs.sketched(whole, starts, least=1e-300)._replace(has_atoms=False)

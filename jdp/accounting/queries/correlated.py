@@ -12,21 +12,14 @@ Poisson sampling (4.4). A run for which none of them holds is refused.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jdp.accounting import dominating_pairs
 from jdp.accounting.amplification import check_known, check_stays
-from jdp.accounting.analysis import Pattern, QueryAnalysis
-from jdp.accounting.dominating_pairs import (
-  dominating_pair,
-  gaussian_pair,
-  inverse,
-  is_central,
-  sum_sensitivity,
-)
+from jdp.accounting.analysis import Pattern, QueryAnalysis, shared_fields
 from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
-from jdp.accounting.turns import shared_fields
 from jdp.events import CorrelatedGaussianSum, Round
 from jdp.guarantees import Relation
 
@@ -57,7 +50,10 @@ def run_pairs(
   items = []
   for rows in runs.values():
     pair, turns = _one_run(rows, relation, sample_known)
-    items.append((pair, turns * _number_of_runs(rows)))
+    times: Counter[int] = Counter()
+    for row in rows:
+      times[row.number] += row.times
+    items.append((pair, turns * max(times.values())))  # at least so many runs
   return items
 
 
@@ -110,23 +106,15 @@ def _one_run(
     not sample_known
     and relation is not Relation.REPLACE_ONE
     and all(part.bands <= pattern.separation for part in plan)
-    and all(is_central(row.event.query) for row in rows)
+    and all(dominating_pairs.is_central(row.event.query) for row in rows)
   )
   if probability is not None and amplified:
     columns = (part.largest_column_norm / part.noise_multiplier for part in plan)
-    multiplier = gaussian_pair(1.0, math.hypot(others, *columns)).parameters[1]
+    multiplier = dominating_pairs.gaussian_pair(1.0, math.hypot(others, *columns)).parameters[1]
     return DominatingPair(GAUSSIAN, (probability, multiplier)), pattern.within(reached)
   moves = (moved * _sensitivity(part, pattern, reached) / part.noise_multiplier for part in plan)
   others *= math.sqrt(pattern.within(reached))
-  return gaussian_pair(1.0, math.hypot(others, *moves)), 1
-
-
-def _number_of_runs(rows: Iterable[_Row]) -> int:
-  """The least number of runs that rounds of one plan can be of."""
-  counts: Counter[int] = Counter()
-  for row in rows:
-    counts[row.number] += row.times
-  return max(counts.values())
+  return dominating_pairs.gaussian_pair(1.0, math.hypot(others, *moves)), 1
 
 
 def _other_sums(row: _Row, relation: Relation) -> float:
@@ -135,14 +123,14 @@ def _other_sums(row: _Row, relation: Relation) -> float:
   for part, one in parts_of(row.event.query):
     if one.composed is run_pairs:
       continue
-    family, parameters = dominating_pair(part, relation, row.event.relation)
+    family, parameters = dominating_pairs.dominating_pair(part, relation, row.event.relation)
     multiplier = 0.0 if family.hides_nothing else family.multiplier(parameters)
     if multiplier is None:
       raise ValueError(
         f"Expected Gaussian sums beside a correlated one, got {type(part).__name__}; release it "
         "from a sample of its own."
       )
-    moves.append(inverse(multiplier))
+    moves.append(dominating_pairs.inverse(multiplier))
   return math.hypot(*moves)
 
 
@@ -186,9 +174,8 @@ def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) ->
 def _correlated_gaussian_sum(
   query: CorrelatedGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
-  return gaussian_pair(
-    query.noise_multiplier, sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
-  )
+  sensitivity = dominating_pairs.sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
+  return dominating_pairs.gaussian_pair(query.noise_multiplier, sensitivity)
 
 
 register_query(

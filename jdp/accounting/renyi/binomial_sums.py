@@ -70,9 +70,8 @@ def _terms(orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray,
   a = np.repeat(orders, np.array(orders) - 1)
   k = np.concatenate([np.arange(2, order + 1) for order in orders])
   starts = np.cumsum([0, *(order - 1 for order in orders[:-1])])
-  log_choose = (
-    scipy.special.gammaln(a + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(a - k + 1)
-  )
+  gammaln = scipy.special.gammaln
+  log_choose = gammaln(a + 1) - gammaln(k + 1) - gammaln(a - k + 1)
   return starts, k, a - k, log_choose
 
 

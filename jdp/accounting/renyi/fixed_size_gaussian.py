@@ -15,6 +15,11 @@ For z <= 1/2 the first term of c_j is the smaller one, and no moments are comput
 n_j = (E L^j)^(1/j) = e^((j-1)/(2z^2)). Minkowski's inequality gives m_j >= (n_j - 1)^j = E L^j (1 -
 1/n_j)^j. The last factor is then at least (1 - e^-2)^2 > 1/2. That holds at odd j too, as moments
 are log-convex in j.
+
+**Truncated Poisson samples.** Whether the other records drawn fill the sample has one probability,
+t, with the record and without it. Both distributions are mixtures over that, with the same weights.
+So the divergence of order a is at most log((1 - t) e^((a-1) d) + t e^((a-1) f)) / (a - 1), with the
+divergences d of a sample that is not full and f of a full one (joint convexity of e^((a-1) D)).
 """
 
 import functools
@@ -24,6 +29,7 @@ import sys
 import numpy as np
 
 from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
+from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 
 # For higher orders the other bound is the smaller one, so their moments are not computed.
 _MAX_MOMENT = 256
@@ -61,6 +67,27 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   return np.where(
     q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least)
   )
+
+
+def rdp_truncated_gaussian(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
+  """The divergences [E, A] of `TRUNCATED_GAUSSIAN` pairs [E, 6] at orders [A].
+
+  >>> print(rdp_truncated_gaussian(np.array([[0.1, 1.0, 0.01, 0.09, 0.5, 0.0]]), [2.0]))
+  [[0.02112767]]
+  """
+  q, z, full, share, z_replaced, null = parameters.T
+  orders = np.asarray(orders, float)
+  whole = np.where(
+    null[:, None] == 1,
+    rdp_fixed_size_gaussian(share, z_replaced, orders),
+    rdp_of_pairs(share, z_replaced, orders),
+  )
+  with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+    parts = [
+      np.log(weight)[:, None] + log_expm1((orders - 1) * divergence)
+      for weight, divergence in ((1 - full, rdp_of_pairs(q, z, orders)), (full, whole))
+    ]
+    return np.logaddexp(0.0, np.logaddexp(*parts)) / (orders - 1)
 
 
 def _log_moment(q: np.ndarray, z: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -115,10 +115,8 @@ _LOG_ACCURACY = 34
 
 def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   """log(A - 1) of P triples (q, z, a), each [P]."""
-  wide, narrow = (
-    math.pi * math.sqrt(2 / _LOG_ACCURACY) * z,
-    2 / (_LOG_ACCURACY / (math.pi * z) ** 2 + 0.5),
-  )
+  wide = math.pi * math.sqrt(2 / _LOG_ACCURACY) * z
+  narrow = 2 / (_LOG_ACCURACY / (math.pi * z) ** 2 + 0.5)
   step = np.where(wide > 2, wide, narrow)
   num_nodes = np.ceil((np.maximum(a, 2) + 16 * z) / step) + 1  # from -8z to max(a, 2) + 8z
   result = np.empty(q.size)

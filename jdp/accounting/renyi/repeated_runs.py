@@ -34,42 +34,25 @@ def best_of_runs(one: Curve, max_loss: float, mean_runs: float, shape: float) ->
     mean_runs: E K >= 1.
     shape: of the distribution of K, infinity for Poisson.
   """
-  inner = one(_ORDERS)
-  if shape == math.inf:
-    further = _poisson_part(inner, max_loss, mean_runs)
-  else:
-    further = _part(inner, mean_runs, shape)
+  inner, inner_orders = one(_ORDERS), np.array(_ORDERS)
+
+  def of_poisson(above: np.ndarray) -> np.ndarray:
+    """What a Poisson number adds, at orders less 1."""
+    losses = np.log1p(1 / above)[:, None]
+    least = np.min(IMPROVED.log_delta(inner_orders, inner, losses), axis=1)  # type: ignore[arg-type]
+    return mean_runs * np.where(losses[:, 0] < max_loss, np.exp(np.minimum(least, 0.0)), 0.0)
+
+  common = 0.0  # what a negative binomial number adds, the same at all orders
+  if shape < math.inf:
+    parts = (1 - 1 / inner_orders) * inner - log_gamma(mean_runs, shape) / inner_orders
+    common = (1 + shape) * float(np.min(parts))
 
   def curve(orders: tuple[float, ...]) -> np.ndarray:
     above = np.array(orders) - 1
-    return one(orders) + math.log(mean_runs) / above + further(above)
+    further = of_poisson(above) if shape == math.inf else common
+    return one(orders) + math.log(mean_runs) / above + further
 
   return curve
-
-
-def _part(
-  inner: np.ndarray, mean_runs: float, shape: float
-) -> Callable[[np.ndarray], np.ndarray | float]:
-  """orders less 1 -> what the shape of a negative binomial number adds, the same at all orders."""
-  orders = np.array(_ORDERS)
-  parts = (1 - 1 / orders) * inner - log_gamma(mean_runs, shape) / orders
-  common = (1 + shape) * float(np.min(parts))
-  return lambda above: common
-
-
-def _poisson_part(
-  inner: np.ndarray, max_loss: float, mean_runs: float
-) -> Callable[[np.ndarray], np.ndarray | float]:
-  """orders less 1 -> what a Poisson number adds."""
-  orders = np.array(_ORDERS)
-
-  def added(above: np.ndarray) -> np.ndarray:
-    losses = np.log1p(1 / above)[:, None]
-    least = np.min(IMPROVED.log_delta(orders, inner, losses), axis=1)  # type: ignore[arg-type]
-    deltas = np.where(losses[:, 0] < max_loss, np.exp(np.minimum(least, 0.0)), 0.0)
-    return mean_runs * deltas
-
-  return added
 
 
 @functools.cache

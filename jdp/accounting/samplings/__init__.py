@@ -2,13 +2,11 @@
 
 | sampling | module |
 |---|---|
-| Poisson, with a cap on a record's rounds or not | `poisson` |
-| truncated Poisson | `truncated` |
-| of a fixed size | `fixed_size` |
+| Poisson, with a cap on a record's rounds or not; min-separation, cyclic Poisson | `poisson` |
+| of a fixed size, truncated Poisson | `sizes` |
 | epochs: shuffled batches, balls in bins, random allocation | `epochs` |
-| groups in turns: min-separation, cyclic Poisson | `groups` |
 """
 
-from jdp.accounting.samplings import epochs, fixed_size, groups, poisson, truncated
+from jdp.accounting.samplings import epochs, poisson, sizes
 
-__all__ = ["epochs", "fixed_size", "groups", "poisson", "truncated"]
+__all__ = ["epochs", "poisson", "sizes"]

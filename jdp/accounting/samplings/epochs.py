@@ -56,13 +56,11 @@ def _in_bins(
 register_sampling(
   ShuffledBatches,
   SamplingAnalysis(
-    charged=_shuffled_charged,
-    turns=lambda event: _turns(event, keeps_partial=event.keeps_partial),
+    charged=_shuffled_charged, turns=lambda event: _turns(event, keeps_partial=event.keeps_partial)
   ),
 )
 register_sampling(
-  BallsInBins,
-  SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns),
+  BallsInBins, SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns)
 )
 register_sampling(
   RandomAllocation,

@@ -1,16 +1,23 @@
-"""Poisson samples (Statement 2.1), and those with a cap on a record's rounds (Statement 2.7)."""
+"""Records that take part by their own coins, or in turns.
 
+Poisson samples (Statement 2.1), those with a cap on a record's rounds, and groups in turns:
+min-separation and cyclic Poisson sampling (Statement 2.7).
+"""
+
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis, Turns
-from jdp.accounting.families.samples import POISSON, hidden_pairs
+from jdp.accounting import analysis
+from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
+from jdp.accounting.families.base import POISSON
+from jdp.accounting.families.samples import hidden_pairs
 from jdp.accounting.registration import register_sampling
-from jdp.accounting.turns import most_apart, shared_fields
-from jdp.events import PoissonSampling
+from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling
 from jdp.guarantees import Relation
 
 
-def poisson_pairs(event: Any, released: Pairs, relation: Relation, release: Release) -> Pairs:
+def _amplified(event: Any, released: Pairs, relation: Relation, release: Release) -> Pairs:
   """The pairs of a record that takes part by a fresh coin of its own."""
   if event.probability == 1:
     return released
@@ -21,18 +28,6 @@ def poisson_pairs(event: Any, released: Pairs, relation: Relation, release: Rele
       "them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
     )
   return hidden_pairs(POISSON, event.probability, released, relation)
-
-
-def _turns(event: PoissonSampling) -> Turns | None:
-  most = event.max_participations
-  if most is None:
-    return None
-
-  return Turns(
-    shared_fields(event),
-    lambda rounds: most_apart(rounds, 1, most),
-    by_coins=event.probability < 1,
-  )
 
 
 def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
@@ -51,15 +46,82 @@ def _attained(event: PoissonSampling, sample_known: bool) -> Attained | None:
   return Attained.SEEN if sample_known else Attained.POISSON
 
 
+def _apart(event: Any, separation: int, *, by_coins: bool = False) -> Turns | None:
+  """The turns of a record that is in at most so many rounds of a run, any two so far apart.
+
+  Rounds of one position are of as many runs. Rounds without a position are the successive ones of a
+  run.
+  """
+  most = event.max_participations
+  if most is None:
+    return None
+
+  def most_of(rounds: Iterable[tuple[Any, int]]) -> int:
+    at, unnumbered = _by_position(rounds)
+    chosen: list[int] = []
+    for position in sorted(at):
+      if not chosen or position >= chosen[-1] + separation:
+        chosen.append(position)
+    runs = max(at.values(), default=0)
+    return runs * min(most, len(chosen)) + min(most, -(-unnumbered // separation))
+
+  return Turns(analysis.shared_fields(event), most_of, by_coins=by_coins)
+
+
+def _of_a_group(event: CyclicPoissonSampling) -> Turns:
+  """The turns of a record, which is in the rounds of its group alone."""
+
+  def most_of(rounds: Iterable[tuple[Any, int]]) -> int:
+    at, unnumbered = _by_position(rounds)
+    of_group: Counter[int] = Counter()
+    for position, count in at.items():
+      of_group[position % event.num_groups] += count
+    return max(of_group.values(), default=0) + -(-unnumbered // event.num_groups)
+
+  return Turns(analysis.shared_fields(event), most_of)
+
+
+def _by_position(rounds: Iterable[tuple[Any, int]]) -> tuple[Counter[int], int]:
+  """How many rounds there are at each position, and how many without one."""
+  at, unnumbered = Counter[int](), 0
+  for sampling, count in rounds:
+    position = getattr(sampling, "position", None)
+    if position is None:
+      unnumbered += count
+    else:
+      at[int(position)] += count
+  return at, unnumbered
+
+
 register_sampling(
   PoissonSampling,
   SamplingAnalysis(
     inclusion=lambda event: event.probability,
-    amplified=poisson_pairs,
+    amplified=_amplified,
     stays=lambda event: True,
-    turns=_turns,
+    turns=lambda event: _apart(event, 1, by_coins=event.probability < 1),
     fresh_coins=True,
     attained=_attained,
     exported=_exported,
+  ),
+)
+register_sampling(
+  MinSeparationSampling,
+  SamplingAnalysis(
+    stays=lambda event: event.by_identity,
+    turns=lambda event: _apart(event, event.min_separation),
+    pattern=lambda event, num_rounds: Pattern(event.min_separation, event.max_participations),
+  ),
+)
+register_sampling(
+  CyclicPoissonSampling,
+  SamplingAnalysis(
+    inclusion=lambda event: event.probability,
+    anew=True,
+    amplified=_amplified,
+    stays=lambda event: event.by_identity,
+    turns=_of_a_group,
+    pattern=lambda event, num_rounds: Pattern(event.num_groups, num_rounds),
+    run_probability=lambda event: event.probability,
   ),
 )

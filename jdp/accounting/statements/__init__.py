@@ -2,10 +2,8 @@
 
 | subject | module |
 |---|---|
-| whether further events exceed a budget | `budgets` |
-| runs whose events are chosen from earlier releases | `filters` |
+| against whom, of what, or why there is no finite epsilon | `privacy_statements` |
+| budgets; runs whose events are chosen from earlier releases | `filters` |
 | groups of records | `group_privacy` |
-| the best of a random number of runs | `private_selection` |
 | what an attacker gains | `trade_off_curves` |
-| why there is no finite epsilon | `unbounded` |
 """

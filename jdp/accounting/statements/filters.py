@@ -1,4 +1,4 @@
-"""Budgets and running costs of runs whose next event is chosen from what earlier ones released.
+"""Budgets, and running costs of runs whose next event is chosen from what earlier ones released.
 
 Composition theorems add up events that were fixed beforehand. If the next noise multiplier, the
 next sampling or the decision to stop follows from earlier releases, then what was spent is a random
@@ -32,19 +32,20 @@ odometer's loss is then that of an observer who sees them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.analytic_gaussian import gaussian_noise_multiplier
+from jdp.accounting.accountant import epsilon
+from jdp.accounting.analytic_gaussian import checked_log, gaussian_noise_multiplier
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.renyi.conversions import IMPROVED
-from jdp.events import Event
-from jdp.ledger import Ledger
+from jdp.events import Event, EventBase
+from jdp.ledger import Ledger, unstack
 
 _RESERVED = 0.01  # the share of delta for overflows and the deltas of local releases
 _ORDERS = 1 + np.geomspace(0.1, 500.0, 12)  # of the odometer
@@ -72,6 +73,56 @@ class PrivacyFilter(NamedTuple):
   admits: Callable[..., bool]
   observer: str | None
   rule: str
+
+
+@checked
+def would_exceed(
+  ledger: Ledger,
+  events: Event | Iterable[Event],
+  max_epsilon: float,
+  delta: float,
+  *,
+  accountant: str = "rdp",
+  relation: str | None = None,
+  observer: str | None = None,
+) -> bool:
+  """Whether further events would take a ledger's epsilon above a budget.
+
+  Ask before the events happen, and stop if it is true. A loop that does so in every round ends
+  within the budget. The cost of its rounds must not depend on the data, though. Where noise or
+  sampling is chosen from earlier results, the bound holds for the events that happened, not for
+  those that might have.
+
+  Args:
+    ledger: what was done.
+    events: what would be done: one event, or several in order. They may be stacked by a scan.
+    max_epsilon: the budget, >= 0.
+    delta: in [0, 1], at which the epsilon is taken.
+    accountant: see `jdp.accounting.epsilon`.
+    relation: likewise.
+    observer: likewise.
+
+  Returns:
+    True also if no epsilon bounds the cost.
+
+  Raises:
+    ValueError: as `jdp.accounting.epsilon`, and if the budget is negative.
+
+  >>> from jdp import ledger
+  >>> done = ledger.subsampled_gaussian(0.01, 1.1, num_rounds=1000)
+  >>> further = next(iter(done))
+  >>> would_exceed(done, further, max_epsilon=2.0, delta=1e-5)
+  False
+  >>> would_exceed(done, [further] * 1000, max_epsilon=2.0, delta=1e-5)
+  True
+  """
+  _validate.non_negative(max_epsilon=max_epsilon)
+  several = [events] if isinstance(events, EventBase) else events
+  new = ((event, 1) for released in several for event in unstack(released))
+  cost = epsilon(
+    ledger.extend(new), delta, accountant=accountant, relation=relation, observer=observer
+  )
+  return not cost <= max_epsilon
 
 
 @checked
@@ -112,9 +163,8 @@ def renyi_filter(
   _check(target_epsilon, delta)
   shared = delta * (1 - _RESERVED)
   if order is None:
-    order = float(
-      _CANDIDATES[np.argmax(_allowed(target_epsilon, _CANDIDATES, shared) / _CANDIDATES)]
-    )
+    shares = _allowed(target_epsilon, _CANDIDATES, shared) / _CANDIDATES
+    order = float(_CANDIDATES[np.argmax(shares)])
   _validate.in_range(1 + 1e-6, 1e9, order=order)
   budget = float(_allowed(target_epsilon, np.array([order]), shared)[0])
   if not budget > 0:
@@ -195,14 +245,13 @@ def odometer(
   seen = observed(ledger, relation, observer, adaptive=True)
   each = delta * (1 - _RESERVED) / len(_ORDERS)
   losses = seen.joint.rdp(tuple(_ORDERS.tolist())) - math.log(each) / (_ORDERS - 1)
-  least = float(np.min(np.append(losses, seen.joint.max_loss())))
+  least = float(np.min(np.append(losses, seen.joint.max_loss)))
   return least if _rare(seen, least) <= delta * _RESERVED else math.inf
 
 
 def _check(target_epsilon: float, delta: float) -> None:
   _validate.positive(target_epsilon=target_epsilon, delta=delta)
-  if not 1e-100 <= delta < 1:
-    raise ValueError(f"Expected delta in [1e-100, 1), got {delta}; choose one within.")
+  checked_log(delta)
 
 
 def _allowed(epsilon: float, orders: np.ndarray, delta: float) -> np.ndarray:

@@ -23,6 +23,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pld.profile import pld_profile
 from jdp.accounting.profiles import with_overflow
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.seen import split
@@ -83,7 +84,7 @@ def group_epsilon(
     found = max(_group_epsilon(*_thinned(*curve), delta, group_size) for curve in curves)
     if group_size <= _LARGEST_GROUP and _has_group_pairs(ledger, seen):
       found = min(found, _by_group_pairs(seen, delta, group_size))
-  pure = group_size * seen.joint.max_loss() if seen.delta == seen.rounds.overflow == 0 else math.inf
+  pure = group_size * seen.joint.max_loss if seen.delta == seen.rounds.overflow == 0 else math.inf
   return min(found, pure)
 
 
@@ -102,12 +103,9 @@ def _has_group_pairs(ledger: Ledger, seen: Observed) -> bool:
 
 def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
   """The epsilon of the groups' own pairs."""
-  from jdp.accounting.pld.profile import pld_profile
-
   pairs = compose_pairs(
-    (family.in_group(tuple(row), group_size), int(count))
-    for family, (rows, counts) in seen.joint.groups.items()
-    for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
+    (family.in_group(row, group_size), int(count))
+    for (family, row), count in seen.joint.pairs()
     if family.in_group is not None
   )
   return with_overflow(pld_profile(pairs), seen.rounds.overflow).epsilon(delta)

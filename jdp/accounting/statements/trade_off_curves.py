@@ -19,6 +19,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
+from jdp.accounting.pld.profile import upper_sticks
 from jdp.accounting.profiles import rdp_profile
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
@@ -93,7 +94,8 @@ def trade_off(
   if not ledger.entries or not len(rates):
     return rates
   with np.errstate(all="ignore"):
-    return _rates(observed(ledger, relation, observer), rates)
+    directions = tangents(observed(ledger, relation, observer), float(np.min(rates)))
+    return _true_positives(directions, rates)
 
 
 @checked
@@ -120,7 +122,10 @@ advantage 14.1%
   with np.errstate(all="ignore"):
     seen = observed(ledger, relation, observer)
     rates = np.array([*_RATES, *FALSE_POSITIVE_RATES])
-    found, advantage = _rates_and_advantage(seen, rates)
+    directions = tangents(seen, float(np.min(rates)))
+    found = _true_positives(directions, rates)
+    # A hockey stick falls: its value at 0 is at most that below.
+    advantage = float(max(np.min(d[slope <= 1], initial=1.0) for d, slope in directions))
   mus = scipy.special.ndtri(found[: len(_RATES)]) - scipy.special.ndtri(_RATES)
   near = np.all(np.isfinite(mus)) and np.ptp(mus) <= _NEAR * np.max(mus)
   return AttackerGain(
@@ -132,19 +137,7 @@ def _percent(rate: float) -> str:
   return f"{rounded_up(100 * rate, 3)}%"
 
 
-def _rates(seen: Observed, rates: np.ndarray) -> np.ndarray:
-  return true_positives(tangents(seen, float(np.min(rates))), rates)
-
-
-def _rates_and_advantage(seen: Observed, rates: np.ndarray) -> tuple[np.ndarray, float]:
-  """Upper bounds on the true-positive rates [A] at false-positive rates [A], and the advantage."""
-  directions = tangents(seen, float(np.min(rates)))
-  # A hockey stick falls: its value at 0 is at most that below.
-  advantages = (np.min(d[slope <= 1], initial=1.0) for d, slope in directions)
-  return true_positives(directions, rates), float(max(advantages))
-
-
-def true_positives(
+def _true_positives(
   directions: Sequence[tuple[np.ndarray, np.ndarray]], rates: np.ndarray
 ) -> np.ndarray:
   """Upper bounds on the true-positive rates [A] at false-positive rates [A]."""
@@ -175,12 +168,9 @@ def tangents(seen: Observed, rate: float) -> list[tuple[np.ndarray, np.ndarray]]
 
 def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, np.ndarray]]]:
   """For each direction, points (epsilons [N], upper bounds on delta [N]) of its hockey stick."""
-  # lazily: who asks for Renyi divergences does not wait for it
-  from jdp.accounting.pld import profile
-
   smallest = min(max(rate, 1e-40), 1e-3)
   number = 2 + int(-math.log10(smallest) / 5)
-  sticks = profile.upper_sticks(composed, np.geomspace(0.3, smallest, number).tolist())
+  sticks = upper_sticks(composed, np.geomspace(0.3, smallest, number).tolist())
   if not sticks or not all(sticks):
     return [[_by_divergences(composed)]]
   return [[(stick.losses, stick.at_points()) for stick in direction] for direction in sticks]
@@ -188,6 +178,6 @@ def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, n
 
 def _by_divergences(composed: Composition) -> tuple[np.ndarray, np.ndarray]:
   """The same of both directions, by Renyi divergences and basic composition."""
-  bound, most = rdp_profile(composed), composed.max_loss()
+  bound, most = rdp_profile(composed), composed.max_loss
   deltas = [bound.delta(epsilon) if epsilon < most else 0.0 for epsilon in _EPSILONS]
   return _EPSILONS, np.array(deltas)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import special
 
-from jdp.accounting import analytic_gaussian
 from jdp.accounting.local import reconstruction
 from jdp.accounting.local.reconstruction import (
   closest_alpha,
@@ -17,6 +16,7 @@ from jdp.accounting.local.reconstruction import (
   log_success_exact,
   log_success_gaussian,
 )
+from tests.helpers.gaussian import gaussian_delta
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,7 @@ def test_gaussian_noise_is_the_best_of_its_epsilons_and_deltas(noise_multiplier,
   """The trade-off curve is the envelope of the lines e^epsilon p + delta(epsilon)."""
 
   lines = [
-    log_success(
-      math.log(chance), epsilon, delta=analytic_gaussian.gaussian_delta(noise_multiplier, epsilon)
-    )
+    log_success(math.log(chance), epsilon, delta=gaussian_delta(noise_multiplier, epsilon))
     for epsilon in np.arange(0.0, 25.0, 0.01).tolist()
   ]
   assert log_success_gaussian(math.log(chance), noise_multiplier) == pytest.approx(

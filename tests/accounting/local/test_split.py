@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdp.accounting.local.scalar_dp import scalar_grid
-from jdp.accounting.local.separated import best_split, worst_error
+from jdp.accounting.local.separated import _error, best_split
 from jdp.mechanisms import priv_unit, scalar_dp, separated
 
 
@@ -44,7 +44,7 @@ def test_norms_of_a_distribution_are_averaged():
 )
 def test_worst_error_is_the_largest_over_all_norms(direction, magnitude):
   found = max(error(50, direction, magnitude, norm) for norm in np.linspace(0, 2, 401))
-  worst = worst_error(50, direction, scalar_grid(magnitude, 2.0))
+  worst = _error(50, direction, scalar_grid(magnitude, 2.0), None)
   assert found <= worst * (1 + 1e-9)
   assert found == pytest.approx(worst, rel=1e-3)
 
@@ -53,9 +53,9 @@ def test_worst_error_is_the_largest_over_all_norms(direction, magnitude):
 def test_without_norms_the_worst_error_is_minimised():
   split = best_split(50, 5.0, 2.0)
   assert split.mean_squared_error == pytest.approx(
-    worst_error(50, split.direction, scalar_grid(split.magnitude, 2.0)), rel=1e-9
+    _error(50, split.direction, scalar_grid(split.magnitude, 2.0), None), rel=1e-9
   )
-  others = [worst_error(50, 5.0 - s, scalar_grid(s, 2.0)) for s in np.linspace(0.1, 4.9, 97)]
+  others = [_error(50, 5.0 - s, scalar_grid(s, 2.0), None) for s in np.linspace(0.1, 4.9, 97)]
   assert split.mean_squared_error <= min(others) * 1.002
 
 

@@ -1,13 +1,68 @@
-"""Truncated Poisson samples (Statement 2.2)."""
+"""Samples of a fixed size (Statement 2.3), and truncated Poisson samples (Statement 2.2)."""
 
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
 from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
-from jdp.accounting.families.samples import is_bare
+from jdp.accounting.families.base import FIXED_SIZE
+from jdp.accounting.families.samples import hidden_pairs, is_bare
 from jdp.accounting.registration import register_sampling
-from jdp.events import TruncatedPoissonSampling
+from jdp.events import FixedSizeSampling, TruncatedPoissonSampling
 from jdp.guarantees import Relation
+
+
+def _fixed_charged(
+  event: FixedSizeSampling, relation: Relation, release: Release
+) -> tuple[Relation, ...]:
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      "Expected relation replace_one for FixedSizeSampling (zero_out if the sample is the "
+      "population), got add_remove: the size of the sample would not be that of the data; pass "
+      "relation='replace_one', or sample by Poisson."
+    )
+  return (relation,)
+
+
+def _fixed_amplified(
+  event: FixedSizeSampling, released: Pairs, relation: Relation, release: Release
+) -> Pairs:
+  q = event.sample_size / event.population
+  if q == 1:
+    return released
+  if relation is Relation.ZERO_OUT:
+    raise ValueError(
+      "Expected relation replace_one for FixedSizeSampling, got zero_out; pass "
+      "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
+      "ShuffledBatches or BallsInBins."
+    )
+  return hidden_pairs(FIXED_SIZE, q, released, relation)
+
+
+def _fixed_exported(event: FixedSizeSampling, charged: Pairs, inner: Any) -> Any:
+  import dp_accounting
+
+  if event.sample_size == event.population:
+    return inner
+  return dp_accounting.SampledWithoutReplacementDpEvent(event.population, event.sample_size, inner)
+
+
+def _fixed_attained(event: FixedSizeSampling, sample_known: bool) -> Attained | None:
+  if event.sample_size == event.population:
+    return Attained.UNSAMPLED
+  return Attained.SEEN if sample_known else Attained.ALWAYS
+
+
+register_sampling(
+  FixedSizeSampling,
+  SamplingAnalysis(
+    inclusion=lambda event: event.sample_size / event.population,
+    anew=True,
+    amplified=_fixed_amplified,
+    charged=_fixed_charged,
+    attained=_fixed_attained,
+    exported=_fixed_exported,
+  ),
+)
 
 
 def _multiplier(released: Pairs) -> float | None:
@@ -15,7 +70,7 @@ def _multiplier(released: Pairs) -> float | None:
   return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
 
 
-def _charged(
+def _truncated_charged(
   event: TruncatedPoissonSampling, relation: Relation, release: Release
 ) -> tuple[Relation, ...]:
   released, seen = release.under(relation), release.is_central and release.sample_known
@@ -29,7 +84,7 @@ def _charged(
   return (relation,)
 
 
-def _amplified(
+def _truncated_amplified(
   event: TruncatedPoissonSampling, released: Pairs, relation: Relation, release: Release
 ) -> Pairs:
   if relation is Relation.REPLACE_ONE:
@@ -49,7 +104,7 @@ def _amplified(
   return (DominatingPair(TRUNCATED_GAUSSIAN, (event.probability, multiplier, *whole, null)),)
 
 
-def _exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> Any:
+def _truncated_exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> Any:
   import dp_accounting
 
   if not isinstance(inner, dp_accounting.GaussianDpEvent):
@@ -59,18 +114,14 @@ def _exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> An
   )
 
 
-def _attained(event: TruncatedPoissonSampling, sample_known: bool) -> Attained | None:
-  return Attained.SEEN if sample_known else Attained.ALWAYS
-
-
 register_sampling(
   TruncatedPoissonSampling,
   SamplingAnalysis(
     inclusion=lambda event: event.inclusion_probability,
     anew=True,
-    amplified=_amplified,
-    charged=_charged,
-    attained=_attained,
-    exported=_exported,
+    amplified=_truncated_amplified,
+    charged=_truncated_charged,
+    attained=lambda event, sample_known: Attained.SEEN if sample_known else Attained.ALWAYS,
+    exported=_truncated_exported,
   ),
 )

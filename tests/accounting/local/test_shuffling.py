@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdp.accounting import shuffling
-from jdp.accounting.shuffling import largest_local_epsilon, shuffled_delta, shuffled_epsilon
+from jdp.accounting.local import shuffling
+from jdp.accounting.local.shuffling import shuffled_delta, shuffled_epsilon
 
 PROBABILITY = {
   "any": lambda e: math.exp(-e),
@@ -115,9 +115,6 @@ def test_searches_stop_at_the_target_on_its_safe_side():
       <= delta
       < shuffled_delta(local_epsilon, n, epsilon - 2e-9)
     )
-    largest = largest_local_epsilon(epsilon, n, delta)
-    assert shuffled_delta(largest, n, epsilon) <= delta
-    assert largest == pytest.approx(local_epsilon, abs=1e-6)
 
 
 def test_more_reports_and_less_local_epsilon_cost_less():
@@ -144,7 +141,6 @@ def test_ends(epsilon):
   assert shuffled_delta(epsilon, 100, epsilon) == 0
   assert shuffled_epsilon(epsilon, 100, 0.0) == epsilon
   assert shuffled_delta(500.0, 10**6, epsilon) == pytest.approx(1.0, abs=1e-9)
-  assert largest_local_epsilon(0.5, 10, 1.0) == 500
 
 
 @pytest.mark.parametrize(
@@ -160,8 +156,7 @@ def test_ends(epsilon):
       lambda: shuffled_epsilon(1.0, 10, 1e-6, randomizer="laplace"),
       "randomizer to be one of any, randomized_response",
     ),
-    (lambda: largest_local_epsilon(0.0, 10, 1e-6), "target_epsilon to be a finite number > 0"),
-    (lambda: largest_local_epsilon(1.0, 10, math.nan), "delta to be a probability"),
+    (lambda: shuffled_epsilon(1.0, 10, math.nan), "delta to be a probability"),
   ],
 )
 def test_bad_arguments_are_refused(call, message):

@@ -24,6 +24,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
+from tests.helpers.gaussian import gaussian_delta
 
 SHAPES = [0.0, 0.7, 1.0, 3.0, math.inf]
 
@@ -110,7 +111,7 @@ def test_divergences_of_a_poisson_number_of_laplace_runs_are_published_ones(epsi
 def test_divergences_of_a_poisson_number_of_gaussian_runs_are_above_exact_deltas(sigma):
   orders = np.array([1.5, 4.0, 20.0])
   curve = best_of_runs(lambda orders: np.array(orders) / 2 / sigma**2, math.inf, 10.0, math.inf)
-  deltas = np.array([accounting.gaussian_delta(sigma, math.log1p(1 / (a - 1))) for a in orders])
+  deltas = np.array([gaussian_delta(sigma, math.log1p(1 / (a - 1))) for a in orders])
   exact = orders / 2 / sigma**2 + 10 * deltas + math.log(10) / (orders - 1)
   assert np.all(exact <= curve(tuple(orders)))
 

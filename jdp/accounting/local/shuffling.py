@@ -29,7 +29,6 @@ arXiv 2208.04591 had stated the second r for every randomiser. Its erratum withd
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -97,11 +96,8 @@ def shuffled_delta(
   # The hockey-stick divergence of that event: a term at its border, less one of the tail beyond.
   gain = -math.expm1(epsilon - local_epsilon) * float(scipy.special.expit(local_epsilon)) * at
   lost = math.expm1(epsilon) * above
-  return min(
-    1.0,
-    float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
-    + 2 * math.exp(-_LOG_TAIL),
-  )
+  found = float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
+  return min(1.0, found + 2 * math.exp(-_LOG_TAIL))
 
 
 @checked
@@ -131,44 +127,19 @@ def shuffled_epsilon(
   _check(local_epsilon, num_reports, randomizer)
   _validate.probability(delta=delta)
 
-  def delta_of(epsilon: float) -> float:
-    return shuffled_delta(local_epsilon, num_reports, epsilon, randomizer=randomizer)
+  def excess(epsilon: float) -> float:
+    found = shuffled_delta(local_epsilon, num_reports, epsilon, randomizer=randomizer)
+    return math.log(max(found, _TINY)) - math.log(max(delta, _TINY))
 
-  return _search(delta_of, delta, feasible=local_epsilon, infeasible=0.0)
-
-
-@checked
-def largest_local_epsilon(
-  target_epsilon: float, num_reports: int, delta: float, *, randomizer: str = "any"
-) -> float:
-  """The largest local epsilon whose shuffled reports are (target_epsilon, delta)-DP.
-
-  The guarantee is that of `shuffled_delta`.
-
-  Args:
-    target_epsilon: > 0, at most 500.
-    num_reports: n.
-    delta: in [0, 1].
-    randomizer: see `shuffled_delta`.
-
-  Returns:
-    epsilon_0 in [target_epsilon, 500], at most 1e-9 below the largest.
-
-  Raises:
-    ValueError: if an argument is out of range.
-
-  >>> local = largest_local_epsilon(0.25, 10_000, 1e-6)
-  >>> print(f"{local:.4f}, {shuffled_epsilon(local, 10_000, 1e-6):.4f}")
-  2.6307, 0.2500
-  """
-  _validate.positive(target_epsilon=target_epsilon)
-  _validate.in_range(0, _MAX_EPSILON, target_epsilon=target_epsilon)
-  _validate.probability(delta=delta)
-
-  def delta_of(local_epsilon: float) -> float:
-    return shuffled_delta(local_epsilon, num_reports, target_epsilon, randomizer=randomizer)
-
-  return _search(delta_of, delta, feasible=target_epsilon, infeasible=_MAX_EPSILON)
+  if excess(0.0) <= 0:
+    return 0.0
+  if excess(local_epsilon) == 0:
+    return local_epsilon
+  found = float(scipy.optimize.brentq(excess, local_epsilon, 0.0, xtol=_TOLERANCE / 4))
+  # The root may lie a rounding error below: step up until the bound holds.
+  while excess(found) > 0:
+    found += _TOLERANCE / 4
+  return min(found, local_epsilon)
 
 
 @functools.lru_cache(maxsize=4)
@@ -183,28 +154,6 @@ def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
   clones = np.arange(max(0, math.floor(mean - reach)), min(others, math.ceil(mean + reach)) + 1.0)
   starts = np.arange(0, clones.size, -(-clones.size // _MAX_GROUPS))
   return clones[starts], np.add.reduceat(scipy.stats.binom(others, probability).pmf(clones), starts)
-
-
-def _search(
-  delta_of: Callable[[float], float], delta: float, *, feasible: float, infeasible: float
-) -> float:
-  """Where the monotone `delta_of` reaches `delta`, on the feasible side.
-
-  It is the infeasible end if `delta_of` stays below `delta` up to there.
-  """
-
-  def excess(x: float) -> float:
-    return math.log(max(delta_of(x), _TINY)) - math.log(max(delta, _TINY))
-
-  if excess(infeasible) <= 0:
-    return infeasible
-  if excess(feasible) == 0:
-    return feasible
-  found = float(scipy.optimize.brentq(excess, feasible, infeasible, xtol=_TOLERANCE / 4))
-  # The root may lie a rounding error on the infeasible side: step back until the bound holds.
-  while excess(found) > 0:
-    found += math.copysign(_TOLERANCE / 4, feasible - infeasible)
-  return min(found, feasible) if infeasible < feasible else max(found, feasible)
 
 
 def _check(local_epsilon: float, num_reports: int, randomizer: str) -> None:
