@@ -1,9 +1,9 @@
 """What is composed: the pairs of measures in one direction, and those that data sets attain.
 
 Lower bounds are for rounds whose pairs data sets attain. The others are left out, as if they had
-released nothing. One pair
-of neighbouring data sets attains all of them together, in each direction: the record contributes
-the most, the others nothing (or, to a sample of fixed size, the opposite).
+released nothing. One pair of neighbouring data sets attains all of them together, in each
+direction: the record contributes the most, the others nothing (or, to a sample of fixed size, the
+opposite).
 
 * Attained: Gaussian sums, and groups of them, under Poisson sampling, fixed-size sampling or none
   (if it is truncated, not the pair itself: `families.gaussian`); Laplace sums, and groups of both,

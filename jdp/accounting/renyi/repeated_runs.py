@@ -39,7 +39,8 @@ def best_of_runs(one: Curve, max_loss: float, mean_runs: float, shape: float) ->
   def of_poisson(above: np.ndarray) -> np.ndarray:
     """What a Poisson number adds, at orders less 1."""
     losses = np.log1p(1 / above)[:, None]
-    least = np.min(IMPROVED.log_delta(inner_orders, inner, losses), axis=1)  # type: ignore[arg-type]
+    deltas = IMPROVED.log_delta(inner_orders, inner, losses)  # type: ignore[arg-type]
+    least = np.min(deltas, axis=1)
     return mean_runs * np.where(losses[:, 0] < max_loss, np.exp(np.minimum(least, 0.0)), 0.0)
 
   common = 0.0  # what a negative binomial number adds, the same at all orders
