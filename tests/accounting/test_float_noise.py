@@ -259,6 +259,56 @@ def test_all_sums_of_one_sample_are_cut(observer):
   assert accounting.delta(ledger.Ledger().append(event), 1e6) >= cuts
 
 
+TENTH = {
+  "Gaussian": events.GaussianSum(1.0, 0.1),
+  "discrete Gaussian": events.DiscreteGaussianSum(20, 60, 2.0, 1, 9),
+  "Skellam": events.SkellamSum(20, 60, 4.0, 1),
+}
+
+
+@pytest.mark.parametrize("query", TENTH.values(), ids=TENTH)
+def test_every_statement_has_the_cut(query):
+  """Whatever a ledger is asked for: no epsilon at a delta below the cut, one above it.
+
+  But for groups of integer sums, whose tangents end at smaller losses.
+  """
+  event = events.Round(events.PoissonSampling(1.0), query, "zero_out")
+  run = ledger.Ledger().append(event)
+  cut = float_noise.gaussian_cut(0.1)
+  tuned = ledger.Ledger().append(accounting.best_of_runs(run, mean_runs=2.0))
+  share = 0.01  # of delta, which filters and the odometer keep for what is rare
+  for found, parts in (
+    (lambda delta: accounting.odometer(run, delta), 1 / share),
+    (lambda delta: accounting.selection_epsilon(run, delta, mean_runs=2.0), 2),
+    (lambda delta: accounting.epsilon(tuned, delta), 2),
+    (lambda delta: accounting.epsilon_interval(run, delta)[1], 1),
+  ):
+    assert found(parts * cut * 0.9) == np.inf
+    assert found(parts * cut * 1.2) < np.inf
+  assert accounting.group_epsilon(run, cut * 0.9, group_size=1) == np.inf
+  assert accounting.trade_off(run, [0.0]) <= 1 - cut
+
+
+def test_groups_of_a_sample_have_the_cut_of_all_members():
+  run = ledger.subsampled_gaussian(sampling_probability=0.5, noise_multiplier=0.3, num_rounds=1)
+  cut = float_noise.gaussian_cut(0.1)
+  assert accounting.group_epsilon(run, 0.9 * cut, group_size=3) == np.inf
+  assert accounting.group_epsilon(run, 1.2 * cut, group_size=3) < np.inf
+
+
+@pytest.mark.parametrize("other", [2.0, 2.5])
+def test_an_epoch_of_integer_sums_has_the_cut(other):
+  """Its rounds are compared by their divergences, which know of no cut."""
+  run = ledger.Ledger()
+  for first, stddev in ((True, 2.0), (False, other)):
+    query = events.DiscreteGaussianSum(20, 60, stddev, 1, 9)
+    run = run.append(events.Round(events.ShuffledBatches(2, first), query, "zero_out"))
+  cut = float_noise.gaussian_cut(0.1)
+  for accountant in ("rdp", "pld"):
+    assert accounting.epsilon(run, 0.9 * cut, accountant=accountant) == np.inf
+    assert accounting.delta(run, 1e6, accountant=accountant) >= cut
+
+
 def test_the_table_of_the_theory_is_what_the_functions_say():
   text = (Path(__file__).parents[2] / "docs/theory/float_noise.md").read_text()
   for z, shown in (

@@ -2,6 +2,7 @@
 unprotected ones.
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -150,6 +151,12 @@ def _discrete_gaussian_charge(row: Row, attained: bool) -> Charge | None:
   return integer_noise.charge(integer_noise.discrete_gaussian(*row), attained=attained)
 
 
+# rho is at least 1 / (2 z^2), so that the cut of these pairs is at least that of the noise.
+_BY_RHO = dataclasses.replace(
+  CONCENTRATED,
+  name="discrete Gaussian by its divergences",  # (rho,)
+  cut=lambda row: gaussian_cut(1 / math.sqrt(2 * row[0]) if row[0] else math.inf),
+)
 DISCRETE_GAUSSIAN = Family(
   "discrete Gaussian",  # (L2 distance, L1 distance, stddev of a share, shares, dimensions, units)
   lambda parameters, orders: closed_forms.concentrated(
@@ -157,7 +164,7 @@ DISCRETE_GAUSSIAN = Family(
   ),
   base.unbounded,
   None,
-  ordered=lambda row: DominatingPair(CONCENTRATED, (_rho(row),)),
+  ordered=lambda row: DominatingPair(_BY_RHO, (_rho(row),)),
   charge=_discrete_gaussian_charge,
   is_free=base.starts_with_zero,
   is_symmetric=base.always_symmetric,

@@ -126,7 +126,7 @@ def selection_epsilon(
   with np.errstate(all="ignore"):  # Overflow gives infinity, an upper bound.
     seen = observed(ledger, relation, observer)
     profile = rdp_profile(compose_pairs([(_best_of(seen.joint, mean_runs, shape), 1)]))
-    profile = with_release(profile, 0.0, min(1.0, mean_runs * seen.delta))
+    profile = with_release(profile, 0.0, min(1.0, mean_runs * (seen.delta + seen.rounds.cut)))
     return with_overflow(profile, mean_runs * seen.rounds.overflow).epsilon(delta)
 
 
@@ -140,7 +140,14 @@ def _best_of(one: Composition, mean_runs: float, shape: float) -> DominatingPair
   def rdp(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
     return np.tile(curve(tuple(orders.tolist())), (len(parameters), 1))
 
-  kind = Family("the best of some runs", rdp, unbounded, None, is_symmetric=always_symmetric)
+  kind = Family(
+    "the best of some runs",
+    rdp,
+    unbounded,
+    None,
+    is_symmetric=always_symmetric,
+    cut=lambda row: min(1.0, mean_runs * one.cut),
+  )
   return DominatingPair(kind, ())
 
 

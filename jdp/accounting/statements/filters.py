@@ -260,9 +260,9 @@ def _allowed(epsilon: float, orders: np.ndarray, delta: float) -> np.ndarray:
 
 
 def _rare(seen: Observed, epsilon: float) -> float:
-  """What overflows and the deltas of local releases add to delta."""
-  overflow = seen.rounds.overflow
-  return seen.delta + (overflow * (1 + math.exp(min(epsilon, 700.0))) if overflow else 0.0)
+  """What overflows, cut noise and the deltas of local releases add to delta."""
+  overflow, added = seen.rounds.overflow, seen.delta + seen.rounds.cut
+  return added + (overflow * (1 + math.exp(min(epsilon, 700.0))) if overflow else 0.0)
 
 
 def _filter(

@@ -24,7 +24,7 @@ from jdp._arguments import checked
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.pld.profile import pld_profile
-from jdp.accounting.profiles import with_overflow
+from jdp.accounting.profiles import with_overflow, with_release
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.seen import split
 from jdp.accounting.statements.trade_off_curves import tangents
@@ -84,7 +84,8 @@ def group_epsilon(
     found = max(_group_epsilon(*_thinned(*curve), delta, group_size) for curve in curves)
     if group_size <= _LARGEST_GROUP and _has_group_pairs(ledger, seen):
       found = min(found, _by_group_pairs(seen, delta, group_size))
-  pure = group_size * seen.joint.max_loss if seen.delta == seen.rounds.overflow == 0 else math.inf
+  added = seen.delta + seen.rounds.overflow + seen.rounds.cut
+  pure = group_size * seen.joint.max_loss if added == 0 else math.inf
   return min(found, pure)
 
 
@@ -108,7 +109,8 @@ def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
     for (family, row), count in seen.joint.pairs()
     if family.in_group is not None
   )
-  return with_overflow(pld_profile(pairs), seen.rounds.overflow).epsilon(delta)
+  profile = with_release(pld_profile(pairs), 0.0, pairs.cut)
+  return with_overflow(profile, seen.rounds.overflow).epsilon(delta)
 
 
 def _group_epsilon(

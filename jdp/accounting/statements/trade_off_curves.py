@@ -159,8 +159,8 @@ def tangents(seen: Observed, rate: float) -> list[tuple[np.ndarray, np.ndarray]]
   for direction in _sticks(seen.joint, rate):
     epsilons, deltas = map(np.concatenate, zip(*direction, strict=True))
     slopes = np.exp(np.minimum(epsilons, 700.0))
-    # Two parts of delta are not in the pairs: those of overflows and of local releases.
-    bounds = deltas + seen.delta
+    # Three parts of delta are not in the pairs: of local releases, cut noise, and overflows.
+    bounds = deltas + seen.delta + seen.rounds.cut
     bounds = bounds + seen.rounds.overflow * (1 + slopes) if seen.rounds.overflow else bounds
     result.append((np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0)), slopes))
   return result
