@@ -36,7 +36,7 @@ to the ledger before the step's result is used.
   >>> bool(jnp.linalg.norm(weights - jnp.array([1.0, -1.0, 0.5, 2.0])) < 0.5)
   True
   >>> round(accounting.epsilon(spent, delta=1e-5), 2)
-  4.85
+  4.18
 """
 
 import dataclasses

@@ -20,7 +20,7 @@ guarantees.
 """
 
 from jdp.accounting import queries, samplings  # noqa: F401  # they register their analyses
-from jdp.accounting.accountant import delta, epsilon, epsilon_interval
+from jdp.accounting.accountant import ACCOUNTANTS, delta, epsilon, epsilon_interval
 from jdp.accounting.analysis import Attained, Pattern, QueryAnalysis, SamplingAnalysis, Turns
 from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.accounting.calibration import (
@@ -66,6 +66,7 @@ from jdp.accounting.statements.trade_off_curves import (
 )
 
 __all__ = [
+  "ACCOUNTANTS",
   "FALSE_POSITIVE_RATES",
   "AttackerGain",
   "Attained",

@@ -38,7 +38,7 @@ def calibrate_noise_multiplier(
   num_rounds: int,
   *,
   prior: Ledger = Ledger(),
-  accountant: str = "rdp",
+  accountant: str = "tightest",
 ) -> float:
   """The least noise multiplier with which Poisson-subsampled Gaussian sums meet a privacy target.
 
@@ -62,7 +62,7 @@ def calibrate_noise_multiplier(
       needed.
 
   >>> round(calibrate_noise_multiplier(2.0, 1e-6, sampling_probability=0.001, num_rounds=5000), 3)
-  0.735
+  0.647
   """
   _check_target(target_epsilon, delta)
   _validate.positive(sampling_probability=sampling_probability)
@@ -111,7 +111,7 @@ def calibrate_noise(
   ...   )
   ...   return Ledger().append(first, count=10).append(other, count=990)
   >>> round(calibrate_noise(2.0, 1e-5, plan, relation="zero_out"), 2)
-  6.8
+  6.31
   """
   return 1 / _largest(target_epsilon, delta, lambda x: plan(1 / x), "noise", accounting)
 
@@ -129,7 +129,7 @@ def calibrate_sampling_probability(
   >>> from jdp.ledger import subsampled_gaussian
   >>> q = calibrate_sampling_probability(1.0, 1e-5, lambda q: subsampled_gaussian(q, 1.0, 1000))
   >>> round(q, 4)
-  0.0036
+  0.0057
   """
   _check_target(target_epsilon, delta)
   if epsilon(plan(1.0), delta, **accounting) <= target_epsilon:
@@ -163,7 +163,7 @@ def calibrate_rounds(
 
   >>> from jdp import ledger
   >>> calibrate_rounds(1.0, 1e-5, lambda rounds: ledger.subsampled_gaussian(0.01, 1.1, rounds))
-  141
+  421
   """
   return _largest_whole(target_epsilon, delta, plan, maximum, "round", accounting)
 
@@ -189,7 +189,7 @@ def calibrate_cohort(
   ...     Round(FixedSizeSampling(size, 10_000), GaussianSum(1.0, 2.0)), count=1000
   ...   )
   >>> calibrate_cohort(4.0, 1e-5, plan, population=10_000, relation="replace_one")
-  110
+  172
   """
   _validate.integer(1, population=population)
   return _largest_whole(target_epsilon, delta, plan, population, "record", accounting)
@@ -228,9 +228,8 @@ def _largest(
     low, high = low - _STRIDE, low
     if low < -_LIMIT:
       raise ValueError(
-        f"Expected a target_epsilon that the {accounting.get('accountant', 'rdp')} accountant can "
-        f"prove at delta={delta}, got {target_epsilon}, which no {what} meets; "
-        f"raise one of the two.{_cause(plan(math.exp(low)), delta, accounting)}"
+        f"Expected a target_epsilon that can be proved at delta={delta}, got {target_epsilon}, "
+        f"which no {what} meets; raise one of the two.{_cause(plan(math.exp(low)), delta, accounting)}"
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)

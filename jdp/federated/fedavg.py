@@ -35,7 +35,7 @@ A round has these steps:
   >>> for (event,) in events_by_round(events):
   ...   spent = spent.append(event)
   >>> round(accounting.epsilon(spent, delta=1e-2), 2)
-  3.4
+  2.66
 """
 
 from collections.abc import Callable

@@ -49,6 +49,7 @@ def planned_averaging(
   noise_multiplier: float | None,
   target_epsilon: float | None,
   delta: float | None,
+  accountant: str,
   sampler: Sampler | None,
   strategy: Strategy | None,
   relation: Relation | str,
@@ -70,6 +71,7 @@ def planned_averaging(
     noise_multiplier: z.
     target_epsilon: in place of z.
     delta: of the target.
+    accountant: by which it is met.
     sampler: None: each client with the probability size / clients.
     strategy: how noise is correlated over the rounds.
     relation: the neighbouring relation.
@@ -116,7 +118,11 @@ def planned_averaging(
     whole_run = planned_sum(strategy, 1.0, **separation)
     plan = partial(_correlated_plan, event, relation, unit, num_rounds, whole_run)
   z = _noise_multiplier(
-    noise_multiplier, target_epsilon, delta, lambda multiplier: prior + plan(multiplier)
+    noise_multiplier,
+    target_epsilon,
+    delta,
+    lambda multiplier: prior + plan(multiplier),
+    accountant,
   )
   algorithm = federated_averaging(
     local_update,
@@ -138,6 +144,7 @@ def _noise_multiplier(
   target_epsilon: float | None,
   delta: float | None,
   plan: Callable[[float], Ledger],
+  accountant: str,
 ) -> float:
   """The multiplier given, or the least one for the target."""
   if (given is None) == (target_epsilon is None):
@@ -151,7 +158,7 @@ def _noise_multiplier(
   if delta is None:
     raise ValueError("Expected delta with target_epsilon, got none; an epsilon is one at a delta.")
   assert target_epsilon is not None
-  return accounting.calibrate_noise(target_epsilon, delta, plan)
+  return accounting.calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
 
 
 def _plan(

@@ -35,6 +35,7 @@ def dp_fedavg(
   noise_multiplier: float | None = None,
   target_epsilon: float | None = None,
   delta: float | None = None,
+  accountant: str = "tightest",
   local_update: Callable[[Loss], LocalUpdate] | None = None,
   server_optimizer: optax.GradientTransformation | None = None,
   sampler: Sampler | None = None,
@@ -67,6 +68,7 @@ def dp_fedavg(
     noise_multiplier: z. Either this or a target epsilon. With a strategy, of the entries of Z.
     target_epsilon: the epsilon of the whole run, for which the least z is found.
     delta: in (0, 1), of the target.
+    accountant: by which the target is met (`jdp.accounting.epsilon`).
     local_update: loss -> what a client computes. None: one epoch of SGD in batches of 10 examples,
       with a learning rate of 0.1.
     server_optimizer: applied to minus the average update. None: `optax.sgd(1.0)`, which adds it.
@@ -122,6 +124,7 @@ def dp_fedavg(
     noise_multiplier=noise_multiplier,
     target_epsilon=target_epsilon,
     delta=delta,
+    accountant=accountant,
     sampler=sampler,
     strategy=strategy,
     relation=relation,

@@ -33,6 +33,7 @@ def dp_sgd(
   noise_multiplier: float | None = None,
   target_epsilon: float | None = None,
   delta: float | None = None,
+  accountant: str = "tightest",
   optimizer: optax.GradientTransformation | None = None,
   sampler: Sampler | None = None,
   strategy: Strategy | None = None,
@@ -63,6 +64,7 @@ def dp_sgd(
     noise_multiplier: z. Either this or a target epsilon. With a strategy, of the entries of Z.
     target_epsilon: the epsilon of the whole run, for which the least z is found.
     delta: in (0, 1), of the target. Well below 1 / examples.
+    accountant: by which the target is met (`jdp.accounting.epsilon`).
     optimizer: takes the private average gradient, whose length is at most S before the noise. None:
       `optax.sgd(0.2, momentum=0.9)`.
     sampler: who is in a batch, with `batch_size` members in expectation. None: each example with
@@ -122,6 +124,7 @@ def dp_sgd(
     noise_multiplier=noise_multiplier,
     target_epsilon=target_epsilon,
     delta=delta,
+    accountant=accountant,
     sampler=sampler,
     strategy=strategy,
     relation=relation,

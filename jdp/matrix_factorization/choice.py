@@ -130,7 +130,7 @@ def choose_strategy(
   if moved == 1:
 
     def calibrated(probability: float, turns: int) -> float:
-      return calibrate_noise_multiplier(target_epsilon, delta, probability, turns, accountant="pld")
+      return calibrate_noise_multiplier(target_epsilon, delta, probability, turns)
 
     share = cohort_size / population
     table += _amplified(num_rounds, share, groups, memory, workload, calibrated)

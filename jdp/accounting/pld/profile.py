@@ -17,12 +17,17 @@ TOLERANCE = 5e-4
 _COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
 
 
-def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
-  """Upper bounds from privacy loss distributions, or from Renyi divergences where they are smaller.
+def tightest_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
+  """The least of the upper bounds from privacy loss distributions and from Renyi divergences."""
+  return smaller(pld_profile(composed, tolerance), rdp_profile(composed))
 
-  That is where a lattice would have too many points. Ten million rounds of a sampled Gaussian take
-  half a second. Of more the lattice is coarser than the tolerance asks for, and of more
-  than some ten billion there is none. Any number of unsampled Gaussians is one Gaussian.
+
+def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
+  """Upper bounds from privacy loss distributions.
+
+  Ten million rounds of a sampled Gaussian take half a second. Of more the lattice is coarser than
+  the tolerance asks for. Of more than some ten billion it would have too many points, and the
+  bounds are those from Renyi divergences. Any number of unsampled Gaussians is one Gaussian.
 
   Args:
     composed: the losses.
@@ -43,14 +48,17 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
       # A coarse bound shows that a direction costs less than another.
       if not (found and _upper_epsilon(terms, _COARSE * tolerance, delta) <= found):
         found = max(found, _upper_epsilon(terms, tolerance, delta))
-    return found
+    return found if found < math.inf else by_divergences.epsilon(delta)
 
   def delta(epsilon):
     found = max(_upper_delta(terms, tolerance, epsilon) for terms in directions)
-    return min(1.0, max(found, math.ulp(0.0)))  # what underflows is not zero
+    # What underflows is not zero.
+    return (
+      min(1.0, max(found, math.ulp(0.0))) if found < math.inf else by_divergences.delta(epsilon)
+    )
 
   by_divergences = rdp_profile(composed)
-  return smaller(PrivacyProfile(epsilon, delta), by_divergences) if directions else by_divergences
+  return PrivacyProfile(epsilon, delta) if directions else by_divergences
 
 
 def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[Stick]]:

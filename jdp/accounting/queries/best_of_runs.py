@@ -57,7 +57,7 @@ def best_of_runs(ledger: Ledger, *, mean_runs: float, shape: float = 1.0) -> Rou
   >>> round(accounting.epsilon(Ledger().append(tuned), 1e-5), 2)
   3.43
   >>> round(accounting.epsilon(final, 1e-5), 2)
-  4.15
+  4.11
   """
   rounds = split(ledger.entries).rounds
   if not rounds or len(rounds) < len(ledger.entries):
@@ -113,7 +113,7 @@ def selection_epsilon(
   >>> from jdp.ledger import subsampled_gaussian
   >>> run = subsampled_gaussian(0.01, 1.1, 1000)
   >>> round(accounting.epsilon(run, 1e-5), 2)
-  1.71
+  1.52
   >>> round(selection_epsilon(run, 1e-5, mean_runs=10.0), 2)
   3.43
   """

@@ -23,7 +23,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.observed import Observed, observed
-from jdp.accounting.pld.profile import pld_profile
+from jdp.accounting.pld.profile import tightest_profile
 from jdp.accounting.profiles import with_overflow, with_release
 from jdp.accounting.registration import known_entries, parts_of, sampling_analysis
 from jdp.accounting.seen import split
@@ -109,7 +109,7 @@ def _by_group_pairs(seen: Observed, delta: float, group_size: int) -> float:
     for (family, row), count in seen.joint.pairs()
     if family.in_group is not None
   )
-  profile = with_release(pld_profile(pairs), 0.0, pairs.cut)
+  profile = with_release(tightest_profile(pairs), 0.0, pairs.cut)
   return with_overflow(profile, seen.rounds.overflow).epsilon(delta)
 
 

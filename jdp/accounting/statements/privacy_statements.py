@@ -33,7 +33,8 @@ class PrivacyStatement(NamedTuple):
   Attributes:
     guarantee: epsilon and delta with relation, unit and observer. None if there is none.
     interval: in which the least epsilon lies (`jdp.accounting.epsilon_interval`).
-    accountant: the one that proved epsilon.
+    accountant: the one that proved epsilon; of "tightest" the one that it is the bound of.
+    by_rdp: epsilon by Renyi divergences, infinity if they have no bound.
     num_events: of this observer.
     population: N, the public numbers of records that the events name, in order.
     not_covered: what the guarantee is not about.
@@ -45,6 +46,7 @@ class PrivacyStatement(NamedTuple):
   guarantee: ApproxDP | None
   interval: tuple[float, float]
   accountant: str
+  by_rdp: float
   num_events: int
   population: tuple[int, ...]
   not_covered: tuple[str, ...]
@@ -63,10 +65,12 @@ class PrivacyStatement(NamedTuple):
     if self.guarantee is None:
       return f"{caveats}No guarantee against the observer {self.observer}: {self.reason}"
     records = f", N = {' and '.join(map(str, self.population))}" if self.population else ""
+    beside = "" if self.accountant == "rdp" else f'{rounded_up(self.by_rdp, 3)} by "rdp"; '
     return (
       f"{caveats}{self.guarantee}, from {self.num_events} events{records}, by the accountant "
-      f'"{self.accountant}" (the least epsilon lies from {rounded_down(self.interval[0], 3)} to '
-      f"{rounded_up(self.interval[1], 3)}). Not covered: {'; '.join(self.not_covered)}."
+      f'"{self.accountant}" ({beside}the least epsilon lies from '
+      f"{rounded_down(self.interval[0], 3)} to {rounded_up(self.interval[1], 3)}). Not covered: "
+      f"{'; '.join(self.not_covered)}."
     )
 
   def data(self) -> dict[str, Any]:
@@ -75,7 +79,7 @@ class PrivacyStatement(NamedTuple):
     >>> from jdp.ledger import subsampled_gaussian
     >>> (said,) = privacy_statements(subsampled_gaussian(0.01, 1.1, 1000), 1e-5)
     >>> said.data()["relation"], said.data()["unit"], round(said.data()["epsilon"], 3)
-    ('add_remove', 'user', 1.712)
+    ('add_remove', 'user', 1.515)
     """
     said = self._asdict() | {"observer": str(self.observer)}
     del said["guarantee"]
@@ -90,7 +94,7 @@ class PrivacyStatement(NamedTuple):
 
 @checked
 def privacy_statements(
-  ledger: Ledger, delta: float, *, accountant: str = "rdp", relation: str | None = None
+  ledger: Ledger, delta: float, *, accountant: str = "tightest", relation: str | None = None
 ) -> tuple[PrivacyStatement, ...]:
   """What a ledger guarantees, to each observer who saw something.
 
@@ -112,10 +116,10 @@ def privacy_statements(
   >>> from jdp.ledger import subsampled_gaussian
   >>> (said,) = privacy_statements(subsampled_gaussian(0.01, 1.1, 1000), 1e-5)
   >>> print(said)  # doctest: +NORMALIZE_WHITESPACE
-  (1.71172, 1e-05)-DP per user (add/remove), against whoever sees the models, from 1000 events, by
-  the accountant "rdp" (the least epsilon lies from 1.51 to 1.52). Not covered: whoever sees reports
-  or who took part, such as the server; the choice of the settings, if these data were looked at for
-  it.
+  (1.51544, 1e-05)-DP per user (add/remove), against whoever sees the models, from 1000 events, by
+  the accountant "pld" (1.72 by "rdp"; the least epsilon lies from 1.51 to 1.52). Not covered:
+  whoever sees reports or who took part, such as the server; the choice of the settings, if these
+  data were looked at for it.
   """
   epsilon(Ledger(), delta, accountant=accountant)  # refuses bad arguments
   if relation is not None:
@@ -132,9 +136,11 @@ def _stated(
   samplings = [event.sampling for event, _ in split(own).rounds]
   named = {getattr(sampling, "population", None) for sampling in samplings}
   guarantee, interval, reason = None, (0.0, math.inf), ""
+  spent = by_rdp = math.inf
   scope: dict[str, Any] = {"relation": relation, "observer": observer}
   try:
     spent = epsilon(ledger, delta, accountant=accountant, **scope)
+    by_rdp = epsilon(ledger, delta, accountant="rdp", **scope)
     chosen = seen_among(own, relation, observer, adaptive=False).relation
     if spent < math.inf:
       unit = own[0][0].unit
@@ -147,7 +153,8 @@ def _stated(
   return PrivacyStatement(
     guarantee,
     interval,
-    accountant,
+    _proved_by(accountant, spent, by_rdp),
+    by_rdp,
     sum(count for _, count in own),
     tuple(sorted(count for count in named if count is not None)),
     tuple(filter(None, (_OTHERS_ARE_NOT_COVERED.get(observer), SETTINGS_ARE_NOT_COVERED))),
@@ -157,12 +164,19 @@ def _stated(
   )
 
 
+def _proved_by(accountant: str, spent: float, by_rdp: float) -> str:
+  """The name of the accountant whose bound an epsilon is."""
+  if accountant != "tightest":
+    return accountant
+  return "rdp" if by_rdp <= spent else "pld"
+
+
 @checked
 def why_unbounded(
   ledger: Ledger,
   delta: float,
   *,
-  accountant: str = "rdp",
+  accountant: str = "tightest",
   relation: str | None = None,
   observer: str | None = None,
 ) -> str:
@@ -175,7 +189,7 @@ def why_unbounded(
   >>> event = Round(PoissonSampling(0.01, overflow_probability=1e-12), GaussianSum(1.0, 0.8))
   >>> print(why_unbounded(Ledger().append(event, count=5000), 1e-6))
   Samples outgrow their slots with a probability of 5e-09 in all, and (1 + e^epsilon) times \
-that is part of delta = 1e-06: epsilon would be at least 8.39, where it is above delta. Give the \
+that is part of delta = 1e-06: epsilon would be at least 7.7, where it is above delta. Give the \
 sampler a larger capacity.
   """
   if epsilon(ledger, delta, accountant=accountant, relation=relation, observer=observer) < math.inf:

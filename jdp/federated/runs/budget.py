@@ -32,10 +32,14 @@ class Budget(NamedTuple):
   max_epsilon: float | None
   delta: float | None
   privacy_filter: PrivacyFilter | None
+  accountant: str
 
 
 def budget_of(
-  max_epsilon: float | None, delta: float | None, privacy_filter: PrivacyFilter | None
+  max_epsilon: float | None,
+  delta: float | None,
+  privacy_filter: PrivacyFilter | None,
+  accountant: str,
 ) -> Budget:
   """Refuses numbers out of range, a budget without a delta, and a filter of other claims."""
   if privacy_filter is not None and not max_epsilon is delta is None:
@@ -48,13 +52,14 @@ def budget_of(
       "Expected a privacy_filter whose observer is model, got "
       f"{privacy_filter.observer}: a run states what its models cost; leave its observer out."
     )
+  _validate.one_of(accounting.ACCOUNTANTS, accountant=accountant)
   if delta is not None:
     _validate.in_range(1e-300, 1 - 1e-9, delta=delta)
   if max_epsilon is not None:
     _validate.non_negative(max_epsilon=max_epsilon)
     if delta is None:
       raise ValueError("Expected delta with max_epsilon, got none; an epsilon is one at a delta.")
-  return Budget(max_epsilon, delta, privacy_filter)
+  return Budget(max_epsilon, delta, privacy_filter, accountant)
 
 
 def in_words(budget: Budget) -> str:
@@ -63,11 +68,16 @@ def in_words(budget: Budget) -> str:
     epsilon, delta, *_, rule = budget.privacy_filter
     return f"a privacy_filter with epsilon {epsilon!r} at delta {delta!r} by {rule}"
   if budget.max_epsilon is not None:
-    return f"max_epsilon {budget.max_epsilon!r} at delta {budget.delta!r}"
+    return (
+      f"max_epsilon {budget.max_epsilon!r} at delta {budget.delta!r} by the accountant "
+      f"{budget.accountant!r}"
+    )
   return "none"
 
 
-def central_epsilon(ledger: Ledger, delta: float) -> float:
+def central_epsilon(
+  ledger: Ledger, delta: float, accountant: str = accounting.ACCOUNTANTS[0]
+) -> float:
   """Epsilon of a run to whoever sees the released models.
 
   It is infinite if a sum, or clients' releases alone, made the models. Local releases hide as much
@@ -75,14 +85,16 @@ def central_epsilon(ledger: Ledger, delta: float) -> float:
   """
   if ledger.entries and not _has_round(event for event, _ in ledger.entries):
     return math.inf
-  return accounting.epsilon(ledger, delta, observer=Observer.MODEL)
+  return accounting.epsilon(ledger, delta, accountant=accountant, observer=Observer.MODEL)
 
 
-def why_no_central_epsilon(ledger: Ledger, delta: float) -> str:
+def why_no_central_epsilon(
+  ledger: Ledger, delta: float, accountant: str = accounting.ACCOUNTANTS[0]
+) -> str:
   """Why `central_epsilon` is infinite, as a sentence. Empty if it is finite."""
   if ledger.entries and not _has_round(event for event, _ in ledger.entries):
     return "Local releases hide no more from whoever sees the models than from the server."
-  return accounting.why_unbounded(ledger, delta, observer=Observer.MODEL)
+  return accounting.why_unbounded(ledger, delta, accountant=accountant, observer=Observer.MODEL)
 
 
 def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
@@ -97,8 +109,9 @@ def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
       "" if admitted else "The filter does not admit what was released.",
     )
   elif budget.delta is not None:
-    epsilon = central_epsilon(ledger, budget.delta)
-    why = "" if math.isfinite(epsilon) else why_no_central_epsilon(ledger, budget.delta)
+    asked = ledger, budget.delta, budget.accountant
+    epsilon = central_epsilon(*asked)
+    why = "" if math.isfinite(epsilon) else why_no_central_epsilon(*asked)
   else:
     return {}
   return {COST: None, NO_COST: why} if why else {COST: epsilon}
@@ -126,7 +139,8 @@ def refuse_outgrown_slots(
 
   def allowed(events: Sequence[Event]) -> int:
     def exceeds(count: int) -> bool:
-      return not central_epsilon(prior.extend((event, count) for event in events), delta) <= limit
+      spent = prior.extend((event, count) for event in events)
+      return not central_epsilon(spent, delta, budget.accountant) <= limit
 
     if not exceeds(num_rounds):
       return num_rounds
@@ -211,7 +225,12 @@ def _exceeds(budget: Budget, ledger: Ledger, new: Sequence[Event]) -> bool:
   assert budget.max_epsilon is not None
   assert budget.delta is not None
   return accounting.would_exceed(
-    ledger, new, budget.max_epsilon, budget.delta, observer=Observer.MODEL
+    ledger,
+    new,
+    budget.max_epsilon,
+    budget.delta,
+    accountant=budget.accountant,
+    observer=Observer.MODEL,
   )
 
 

@@ -97,7 +97,7 @@ class Result(NamedTuple):
   stopped: bool
   stopped_early: bool = False
 
-  def statement(self, delta: float, *, accountant: str = "rdp") -> str:
+  def statement(self, delta: float, *, accountant: str = "tightest") -> str:
     """What the ledger guarantees, a sentence for each observer.
 
     `jdp.accounting.privacy_statements` has the same as data.
@@ -147,6 +147,7 @@ def train(
   evaluate_every: int | None = None,
   max_epsilon: float | None = None,
   delta: float | None = None,
+  accountant: str = "tightest",
   early_stop: EarlyStop | None = None,
   privacy_filter: PrivacyFilter | None = None,
   prior: Ledger = Ledger(),
@@ -200,6 +201,8 @@ def train(
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
       released models above this. A run in a workdir keeps to the one that it was begun with.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
+    accountant: of these epsilons (`jdp.accounting.epsilon`). Where the noise of all rounds differs,
+      "rdp" is faster: "tightest" takes a millisecond for each.
     early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
       every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
       None: the run does all its rounds.
@@ -258,16 +261,16 @@ def train(
   ...   evaluate=lambda value: {"error": abs(value - 0.7)},
   ... )
   >>> result.stopped, result.metrics[-1]["round"], round(result.metrics[-1]["central_epsilon"], 2)
-  (True, 11, 1.92)
+  (True, 14, 1.99)
   >>> bool(result.metrics[-1]["error"] < 0.5), len(result.ledger)
-  (True, 11)
+  (True, 14)
   """
   num_rounds, callbacks = _planned_rounds(algorithm, num_rounds), tuple(callbacks)
   if evaluate_every is None:
     seen = evaluate or early_stop or callbacks or workdir is not None
     evaluate_every = _EVALUATE_EVERY if seen else _UNSEEN_ROUNDS
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
-  budget = budget_of(max_epsilon, delta, privacy_filter)
+  budget = budget_of(max_epsilon, delta, privacy_filter, accountant)
   _check_clients(clients)
   mesh = placement.mesh_for(algorithm, params, clients, shares)
   start = algorithm.init(params)
