@@ -92,7 +92,7 @@ def trained(
     "rate": rate,
     "opened": sum(count for _, count in spent.entries),
     "accuracy": float(problem.evaluate(params)[problem.headline]),
-    "epsilon": accounting.epsilon(spent, options.delta),
+    "epsilon": accounting.epsilon(spent, options.delta, accountant=options.accountant),
     "seconds": float(np.median(seconds)),
   }
 

@@ -22,6 +22,7 @@ from experiments.runner.reports.summary import (
   write_results,
 )
 from experiments.runner.reports.tables import epsilon, percent, properties, table
+from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
@@ -38,7 +39,7 @@ def report_dropout(
   workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan, results: Sequence[Row]
 ) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
-  rows = [{**row, **_realised(workdir, row, options.delta)} for row in summarise(results)]
+  rows = [{**row, **_realised(workdir, row, options)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
   baselines = ["the errors of survivors' averages"] if options.average_errors else []
   write_results(workdir, options, rows, results, baselines=baselines, further=planned)
@@ -59,9 +60,9 @@ def _parts(
     "accuracy_against_dropout": _dropout_figure(options, rows),
     **_rounds_figures(workdir, options, results),
   }
-  yield Part("Results", _table(rows), figures)
+  yield Part("Results", _table(options, rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
-  yield Part("What was guaranteed", _guaranteed(rows, results))
+  yield Part("What was guaranteed", _guaranteed(options, rows, results))
   if options.average_errors:
     params = next(iter(last_params(workdir, rows[:1], problem.init).values()))
     survivors = {"survivors_over_rounds": errors.survivors_figure(options, problem)}
@@ -78,17 +79,17 @@ def _parts(
   yield Part("What was measured", _measured(options, problem, plan), printed=False)
 
 
-def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
+def _realised(workdir: Workdir, row: Row, options: Any) -> Row:
   """What a setting's ledgers say.
 
-  These are its realised noise, the worst epsilons against the server and (by loss distributions)
-  the models' readers, and the number of abandoned rounds.
+  These are its realised noise, the worst epsilon against the server, and the number of abandoned
+  rounds.
   """
   spent = [
     finished_ledger(workdir.path / row["setting"] / str(seed)) for seed in range(row["seeds"])
   ]
-  server = max(accounting.epsilon(one, delta, observer=Observer.SERVER) for one in spent)
-  by_pld = partial(accounting.epsilon, delta=delta, observer=Observer.MODEL, accountant="pld")
+  asked = {"delta": options.delta, "accountant": options.accountant, "observer": Observer.SERVER}
+  server = max(accounting.epsilon(one, **asked) for one in spent)
   rounds: list[Any] = [entry for one in spent for entry in one.entries]
   events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
   variances = np.array([_multiplier(query) ** 2 for query, _ in events])
@@ -101,7 +102,6 @@ def _realised(workdir: Workdir, row: Row, delta: float) -> Row:
     if kept.any()
     else None,
     "server": server if math.isfinite(server) else None,
-    "readers_by_pld": max(by_pld(one) for one in spent),
     "abandoned": int(counts[~kept].sum()),
   }
 
@@ -112,12 +112,12 @@ def _multiplier(query: DistributedGaussianSum | SkellamSum) -> float:
   return float(query.stddev) / float(query.clip_norm)
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(options: Any, rows: Sequence[Row]) -> str:
   header = [
     "run",
     "realised z",
     "ε against readers of the models",
-    "by PLD",
+    f"by {other_accountant(options.accountant)}",
     "ε against the server",
     "abandoned",
     "test accuracy",
@@ -127,7 +127,7 @@ def _table(rows: Sequence[Row]) -> str:
       row["label"],
       "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
       statements.short(row["central"]),
-      epsilon(row["readers_by_pld"]),
+      epsilon(row["beside"]),
       epsilon(row["server"]),
       f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
       percent(row["test_accuracy"]),
@@ -180,14 +180,14 @@ rounds of the noise's standard deviation over the bound on a client, as the ledg
 was {rounded_up(plan.noise_multiplier, 4)}. The average is over those who reported."""
 
 
-def _guaranteed(rows: Sequence[Row], results: Sequence[Row]) -> str:
+def _guaranteed(options: Any, rows: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""All data of one user, under zero-out (the user's vector replaced by zero, its noise
-still added), given who took part when; by Rényi accounting from the run's `ledger.jsonl`. The
-server follows the protocol and sees sums only: secure aggregation is assumed here, not run. All
-clients add their noise: for those who do not, see below. Who vanishes must not depend on the data;
-with --dropout_models=by_size it does, and that tells of itself.
+still added), given who took part when, from the run's `ledger.jsonl`. The server follows the
+protocol and sees sums only: secure aggregation is assumed here, not run. All clients add their
+noise: for those who do not, see below. Who vanishes must not depend on the data; with
+--dropout_models=by_size it does, and that tells of itself.
 
-{statements.guarantees(rows, "central")}
+{statements.guarantees(rows, "central", options.accountant)}
 
 {statements.together(results, "central")}
 

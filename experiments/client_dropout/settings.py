@@ -166,7 +166,7 @@ def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
   if z is None:
     # The plan is for nobody lost: all clients take part in every round.
     z = accounting.calibrate_noise_multiplier(
-      options.target_epsilon, options.delta, 1.0, options.num_rounds
+      options.target_epsilon, options.delta, 1.0, options.num_rounds, accountant=options.accountant
     )
   integers = any(name in INTEGERS for name in options.schemes)
   grid, stddev = _fit_grid(options, problem, z) if integers else (None, None)

@@ -63,8 +63,8 @@ def _parts(sweep: FinishedSweep, summary: Sequence[Row]) -> Iterator[Part]:
     for size in options.cohort_sizes
   ]
   yield Part("Noise multipliers", table(["cohort", "z"], noise), printed=False)
-  meant = statements.units(problem.protects)
-  yield Part("Central guarantees", meant + statements.guarantees(summary, "central"), printed=False)
+  stated = statements.guarantees(summary, "central", options.accountant)
+  yield Part("Central guarantees", statements.units(problem.protects) + stated, printed=False)
   yield Part(
     "Local guarantees, one release", statements.guarantees(summary, "release"), printed=False
   )

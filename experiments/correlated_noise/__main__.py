@@ -83,7 +83,7 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
   problem = load_problem(options)
   delta = central_delta(options, problem.num_users)
-  check_prior(problem.prior, Unit.USER, delta, options.max_epsilon)
+  check_prior(problem.prior, Unit.USER, delta, options)
   if options.cohort_size > problem.num_users:
     raise ValueError(
       f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
@@ -144,6 +144,7 @@ def _planned(
     noise_multiplier=options.noise_multiplier,
     target_epsilon=options.target_epsilon,
     delta=central_delta(options, problem.num_users),
+    accountant=options.accountant,
     local_update=partial(local_update, options),
     server_optimizer=server_optimizer(options),
     sampler=sampler,

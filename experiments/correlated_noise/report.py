@@ -247,7 +247,7 @@ Against whoever sees all released models of a run and nothing else, from the run
 trusted to add the noise, and to keep what it needs of it between rounds.
 {who}
 
-{statements.guarantees(summary, "central")}
+{statements.guarantees(summary, "central", options.accountant)}
 
 {statements.together_by_scope(results)}
 

@@ -143,9 +143,8 @@ def prepare(options: DPFedAvgOptions) -> Work:
   elif options.warm_start_public:
     raise ValueError("Expected --warm_start_public with --warm_start, got it alone; leave it out.")
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
-    check_prior(
-      problem.prior, unit, central_delta(options, problem.num_records(unit)), options.max_epsilon
-    )
+    delta = central_delta(options, problem.num_records(unit))
+    check_prior(problem.prior, unit, delta, options)
   rows = make_rows(options, problem)
   settings, delta = [row.setting for row in rows], central_delta(options, problem.num_users)
 

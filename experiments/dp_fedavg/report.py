@@ -328,7 +328,7 @@ from the run's `ledger.jsonl`. The server is trusted to sample, which it does by
 and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
 in its folder too and may say anything.
 
-{statements.guarantees(summary, "central")}
+{statements.guarantees(summary, "central", options.accountant)}
 
 {statements.together_by_scope(results)}
 

@@ -13,9 +13,10 @@ from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
 from experiments.runner.reports.tables import epsilon, percent, properties, table
+from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
-from jdp import accounting, ledger
+from jdp import ledger
 from jdp.events import (
   DiscreteGaussianSum,
   GaussianSum,
@@ -24,7 +25,6 @@ from jdp.events import (
 )
 from jdp.guarantees import rounded_up
 
-_HEADER = ["run", "unit, relation", "ε by rdp", "ε by pld", "test accuracy"]
 _RELEASED = {
   "train_accuracy": "training accuracy, released",
   "class_shares_error": "error of class shares",
@@ -46,7 +46,6 @@ def report_groups(
   rows = summarise(results)
   rounds = {row["setting"]: _first_ledger(workdir, row) for row in rows}
   for row in rows:
-    row["pld"] = _pld_epsilon(rounds[row["setting"]], options.delta)
     row["processor_seconds"] = seconds.get(row["setting"])
   write_results(workdir, options, rows, results, baselines=_baselines(rows))
   parts = _parts(workdir, options, task, groups, rows, rounds, results)
@@ -64,7 +63,7 @@ def _parts(
   results: Sequence[Row],
 ) -> Iterator[Part]:
   figures = {"accuracy_over_rounds": _figure(workdir, options, results)}
-  yield Part("Results", _table(rows), figures)
+  yield Part("Results", _table(options, rows), figures)
   if row := tutorial_of(options):
     (own,) = rows
     done, reached = round(own["rounds"].mean), own["test_accuracy"]
@@ -86,14 +85,6 @@ def _first_ledger(workdir: Workdir, row: Row) -> ledger.Ledger:
   return finished_ledger(workdir.path / row["setting"] / "0")
 
 
-def _pld_epsilon(spent: ledger.Ledger, delta: float) -> float | None:
-  """Epsilon by privacy loss distributions; None if it is infinite or nothing was released."""
-  if not isinstance(next(iter(spent), None), Round):
-    return None
-  found = accounting.epsilon(spent, delta, accountant="pld")
-  return found if math.isfinite(found) else None
-
-
 def _baselines(rows: Sequence[Row]) -> list[str]:
   return [
     f"the model of run {row['setting']!r} was trained without privacy, and its training metrics "
@@ -103,10 +94,13 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
   ]
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(options: Any, rows: Sequence[Row]) -> str:
   # Round 0 is evaluated before any release, so its training metrics are not released.
   released = [name for name in _RELEASED if any(name in row for row in rows)]
-  header = [*_HEADER, *(_RELEASED[name] for name in released)]
+  accountants = options.accountant, other_accountant(options.accountant)
+  epsilons = (f"ε by {name}" for name in accountants)
+  titles = (_RELEASED[name] for name in released)
+  header = ["run", "unit, relation", *epsilons, "test accuracy", *titles]
   return table(header, (_cells(row, released) for row in rows))
 
 
@@ -116,7 +110,7 @@ def _cells(row: Row, released: Sequence[str]) -> list[str]:
     row["label"],
     f"{guarantee['unit']}, {guarantee['relation'].replace('_', '/')}" if guarantee else "none",
     statements.short(guarantee),
-    "none" if row["pld"] is None else epsilon(row["pld"]),
+    epsilon(row["beside"]),
     percent(row["test_accuracy"]),
     *(percent(row[name]) if name in row and row["rounds"].mean else "none" for name in released),
   ]
@@ -212,11 +206,11 @@ z together.
 
 def _guaranteed(options: Any, rows: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""Against whoever sees all released values of a run (weights, running statistics,
-training metrics) and nothing else, by Rényi accounting from the run's `ledger.jsonl`. The server is
-trusted to sample ({", ".join(options.sampling)}) and to add the noise. "No guarantee" (ε = ∞) means
-that the run is a baseline.
+training metrics) and nothing else, from the run's `ledger.jsonl`. The server is trusted
+to sample ({", ".join(options.sampling)}) and to add the noise. "No guarantee" (ε = ∞) means that
+the run is a baseline.
 
-{statements.guarantees(rows, "central")}
+{statements.guarantees(rows, "central", options.accountant)}
 
 {statements.together_by_scope(results)}
 

@@ -83,7 +83,7 @@ def _parts(
     figure = {"what_limits_it": _limits_figure(options, problem, summary)}
     yield Part("What limits it", _limits(options, problem, summary), figure)
   yield Part("What was guaranteed", statements.units(problem.protects) + _UNIT, printed=False)
-  yield Part("Central guarantees", _central(summary, results))
+  yield Part("Central guarantees", _central(options, summary, results))
   title = statements.marked(f"Private federated learning, {options.dataset}", options)
   yield from gains.attacker_parts(workdir, summary, title)
   yield Part("Local guarantees", _local(options, plan, summary, results), printed=False)
@@ -246,12 +246,11 @@ no round was done.
 {statements.not_covered("the test data", "public text, where there is any")}"""
 
 
-def _central(summary: Sequence[Row], results: Sequence[Row]) -> str:
-  return f"""Against whoever sees every released model of a run and nothing else, by Rényi
-accounting of the Poisson-subsampled Gaussian sum (arXiv 1908.10530) from the run's `ledger.jsonl`.
-The server is trusted to sample and to add the noise.
+def _central(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
+  return f"""Against whoever sees every released model of a run and nothing else, from the
+run's `ledger.jsonl`. The server is trusted to sample and to add the noise.
 
-{statements.guarantees(summary, "central")}
+{statements.guarantees(summary, "central", options.accountant)}
 
 {statements.together(results, "central")}"""
 

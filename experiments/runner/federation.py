@@ -146,7 +146,12 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
   z = options.noise_multiplier
   if z is None:
     z = accounting.calibrate_noise_multiplier(
-      options.target_epsilon, delta, probability, options.num_rounds, prior=prior
+      options.target_epsilon,
+      delta,
+      probability,
+      options.num_rounds,
+      prior=prior,
+      accountant=options.accountant,
     )
   # Capacity for everybody: unused slots cost almost nothing here, and no sample can overflow.
   sampler = sampling.poisson(num_users, probability, capacity=num_users, max_participations=cap)

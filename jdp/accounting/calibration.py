@@ -229,7 +229,8 @@ def _largest(
     if low < -_LIMIT:
       raise ValueError(
         f"Expected a target_epsilon that can be proved at delta={delta}, got {target_epsilon}, "
-        f"which no {what} meets; raise one of the two.{_cause(plan(math.exp(low)), delta, accounting)}"
+        f"which no {what} meets; raise one of the two."
+        f"{_cause(plan(math.exp(low)), delta, accounting)}"
       )
   while high is None or surplus(high) <= 0:
     low, high = (low, low + _STRIDE) if high is None else (high, high + _STRIDE)

@@ -131,14 +131,14 @@ def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
   ]
 
 
-def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | None) -> None:
+def check_prior(prior: Ledger, unit: Unit, delta: float, options: Any) -> None:
   """Refuses earlier releases that a coming run could not count, or cannot afford.
 
   Args:
     prior: the earlier releases.
     unit: what the run protects, under add/remove, against an observer of the models.
     delta: of the run.
-    max_epsilon: the budget, or None.
+    options: `TrainingOptions`: the budget, if there is one, and its accountant.
 
   Raises:
     ValueError: if a release is about another unit, relation or observer. Also if the releases cost
@@ -155,11 +155,12 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, max_epsilon: float | No
         f"({event.relation.label}) to the {event.observer}; begin with another model, or leave out "
         "the runs about another unit."
       )
-  if max_epsilon is not None and (spent := central_epsilon(prior, delta)) > max_epsilon:
-    why = why_no_central_epsilon(prior, delta)
+  asked, budget = (prior, delta, options.accountant), options.max_epsilon
+  if budget is not None and (spent := central_epsilon(*asked)) > budget:
+    why = why_no_central_epsilon(*asked)
     raise ValueError(
       f"Expected --max_epsilon of at least the {rounded_up(spent)} that was spent before the first "
-      f"round, got {max_epsilon}.{why and f' {why}'}"
+      f"round, got {budget}.{why and f' {why}'}"
     )
 
 
@@ -174,12 +175,12 @@ def describe_start(path: str, problem: LearningProblem, options: Any) -> str:
     (problem.num_records(event.unit) for event, _ in problem.prior.entries),
     default=problem.num_users,
   )
-  delta = central_delta(options, records)
-  cost = central_epsilon(problem.prior, delta)
+  asked = problem.prior, central_delta(options, records), options.accountant
+  cost = central_epsilon(*asked)
   if math.isinf(cost):
     return (
       f"**{path} was trained on these users without privacy: no run that begins with it has a "
-      f"guarantee.** {why_no_central_epsilon(problem.prior, delta)}"
+      f"guarantee.** {why_no_central_epsilon(*asked)}"
     )
   return (
     f"Every run begins with {path}, and its ledger and ε with what that cost: alone "

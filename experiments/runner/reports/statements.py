@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.runner.reports.tables import epsilon
+from experiments.runner.runs.costs import other_accountant
 from jdp.accounting.statements.privacy_statements import SETTINGS_ARE_NOT_COVERED
 from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, Unit, compose, rounded_up
 from jdp.ledger import from_json
@@ -116,18 +117,28 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
   return rounded_up(value.epsilon, 4)
 
 
-def guarantees(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
+def guarantees(rows: Iterable[Mapping[str, Any]], kind: str, accountant: str = "") -> str:
   """A list of the settings' guarantees of one kind, in full; equal ones stand together.
 
   Args:
     rows: as `summarise` returns them. They hold "label" and the guarantees as JSON data.
     kind: "central", "release" or "local".
+    accountant: of central guarantees. The epsilon by another one stands beside them.
   """
   labels: dict[str, list[str]] = {}
   for row in rows:
-    stated = f"{from_json(row[kind])}{_public([row], kind)}" if row[kind] else _none(row, kind)
+    stated = _stated(row, kind, accountant) if row[kind] else _none(row, kind)
     labels.setdefault(stated, []).append(row["label"])
   return "\n".join(f"- {', '.join(names)}: {stated}." for stated, names in labels.items())
+
+
+def _stated(row: Mapping[str, Any], kind: str, accountant: str) -> str:
+  """A guarantee in full."""
+  stated = str(from_json(row[kind]))
+  if accountant:
+    other = f'by the accountant "{other_accountant(accountant)}": {epsilon(row["beside"])}'
+    stated += f', by the accountant "{accountant}" ({other})'
+  return stated + _public([row], kind)
 
 
 def _none(row: Mapping[str, Any], kind: str) -> str:

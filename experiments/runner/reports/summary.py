@@ -23,8 +23,9 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
 
   Returns:
     A row holds "setting", "label", "public" and "seeds". It holds `Interval`s of "rounds" and of
-    every metric. Its "central", "release" and "local" are those of the repetition with the largest
-    central epsilon, whose seed is "worst". "no_central" says why it has none, if it has none.
+    every metric. Its "central", "beside", "release" and "local" are those of the repetition with
+    the largest central epsilon, whose seed is "worst". "no_central" says why it has none, if it has
+    none.
   """
   rows = []
   for name in dict.fromkeys(result["setting"] for result in results):
@@ -34,7 +35,9 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
     metrics = metric_names(worst["metrics"])
     intervals = {key: mean_interval([row["metrics"][key] for row in group]) for key in metrics}
     rounds = mean_interval([result["rounds"] for result in group])
-    kept = {key: worst[key] for key in ("setting", "label", "central", "release", "local")}
+    kept = {
+      key: worst[key] for key in ("setting", "label", "central", "beside", "release", "local")
+    }
     counts = {"public": worst.get("public", ""), "seeds": len(group), "rounds": rounds}
     counts["worst"], counts["no_central"] = worst["seed"], worst["metrics"].get(NO_COST, "")
     rows.append({**kept, **counts, **intervals})

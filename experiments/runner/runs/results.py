@@ -19,11 +19,12 @@ LINK = "ledger_link"
 _FILES = (LEDGER, METRICS, PARAMS, DIAGNOSTICS)
 
 
-def cost(ledger: Ledger, delta: float) -> dict[str, Any]:
+def cost(ledger: Ledger, delta: float, accountant: str) -> dict[str, Any]:
   """What a result says of a run's cost, as JSON data: its caveats and its `Costs`."""
-  guarantees = costs(ledger, delta)._asdict()
+  guarantees = costs(ledger, delta, accountant)._asdict()
+  beside = guarantees.pop("beside")
   stated = {name: guarantee and to_json(guarantee) for name, guarantee in guarantees.items()}
-  return {"not_private": list(ledger.caveats), **stated}
+  return {"not_private": list(ledger.caveats), "beside": beside, **stated}
 
 
 def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
@@ -48,7 +49,7 @@ def read_result(folder: pathlib.Path) -> dict[str, Any]:
   return {name: value for name, value in read_sealed(folder / RESULT).items() if name != "files"}
 
 
-def check_finished(folder: pathlib.Path, delta: float) -> None:
+def check_finished(folder: pathlib.Path, delta: float, accountant: str) -> None:
   """Refuses a finished run whose files changed, or whose cost is not that of its ledger.
 
   Raises:
@@ -62,7 +63,7 @@ def check_finished(folder: pathlib.Path, delta: float) -> None:
         f"Expected {folder / name} as its run left it, got a file that was changed, damaged or "
         "removed; restore it from a copy, or start anew in another folder."
       )
-  found_cost = cost(load(folder / LEDGER), delta)
+  found_cost = cost(load(folder / LEDGER), delta, accountant)
   if any(result[name] != value for name, value in found_cost.items()):
     raise ValueError(
       f"Expected in {folder / RESULT} the cost that {LEDGER} beside it has, got another; restore "

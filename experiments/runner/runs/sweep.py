@@ -120,6 +120,7 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     * "metrics" (the last ones)
     * "not_private" (its ledger's caveats)
     * the guarantees "central", "release" and "local" (`Costs`) as JSON data or null
+    * "beside" (the central epsilon by another accountant)
 
   Raises:
     ValueError: if a run that an earlier process finished is not as it left it.
@@ -130,7 +131,8 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     pending = []
     for number, (setting, seed) in enumerate(runs):
       if (_folder(workdir, setting, seed) / RESULT).exists():
-        check_finished(_folder(workdir, setting, seed), _delta(sweep, setting))
+        folder = _folder(workdir, setting, seed)
+        check_finished(folder, _delta(sweep, setting), options.accountant)
       else:
         pending.append(number)
     return pending
@@ -243,7 +245,7 @@ def _finish(
     "stopped": outcome.stopped,
     "stopped_early": outcome.stopped_early,
     "metrics": metrics,
-    **cost(outcome.ledger, delta),
+    **cost(outcome.ledger, delta, options.accountant),
   }
 
   processes.by_first(lambda: write_result(folder, content))

@@ -14,7 +14,7 @@ import jax
 from experiments.runner import processes
 from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs.progress import Report
-from jdp import _validate
+from jdp import _validate, accounting
 from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, no_improvement, train
 from jdp.federated.runs.training import Evaluate
 from jdp.federated.runs.whole_files import RowFile
@@ -54,6 +54,11 @@ class TrainingOptions:
     None,
     "Stop each run before the round that would take its central epsilon above this.",
     check=_validate.positive,
+  )
+  accountant: str = option(
+    accounting.ACCOUNTANTS[0],
+    "By which noise is planned, budgets are kept and central guarantees are stated.",
+    choices=accounting.ACCOUNTANTS,
   )
   early_stop: int | None = option(
     None,
@@ -119,7 +124,7 @@ def train_run(
     folder: gets `ledger.jsonl` and `metrics.jsonl`. With diagnostics it gets `diagnostics.jsonl`
       too, whose rows are means over the rounds since the last row.
     secret: gets the checkpoints.
-    options: number of rounds, rounds between evaluations, early stop and diagnostics.
+    options: number of rounds, rounds between evaluations, accountant, early stop and diagnostics.
     report: told of the progress.
   """
   callbacks: list[Callable[[Progress], None]] = []
@@ -138,6 +143,7 @@ def train_run(
     evaluate_every=options.eval_every,
     max_epsilon=run.max_epsilon,
     delta=run.delta,
+    accountant=options.accountant,
     early_stop=no_improvement(run.headline, patience=patience) if patience else None,
     prior=run.prior,
     workdir=RunFolder(folder, secret, run.name),
