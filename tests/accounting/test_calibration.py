@@ -20,7 +20,7 @@ from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 
 
-def assert_least(z, target, delta, q, rounds, accountant="rdp"):
+def assert_least(z, target, delta, q, rounds, accountant="tightest"):
   assert (
     accounting.epsilon(subsampled_gaussian(q, z, rounds), delta, accountant=accountant) <= target
   )
@@ -47,7 +47,7 @@ def test_least_noise_over_random_plans(seed):
     (2.0, 1e-6, 0.001, 5000),
     (1e5, 1e-5, 0.5, 10),
     (0.001, 1e-5, 1.0, 1000),
-    (1.0, 1e-5, 1e-6, 1),
+    (1.0, 1e-7, 1e-6, 1),
     (1e-3, 1e-12, 1.0, 1),
   ],
 )
@@ -55,13 +55,13 @@ def test_least_noise_at_the_ends(plan):
   assert_least(accounting.calibrate_noise_multiplier(*plan), *plan)
 
 
-@pytest.mark.parametrize("accountant", ["moments", pytest.param("pld", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("accountant", ["moments", "rdp", "pld"])
 def test_least_noise_by_other_accountants(accountant):
   plan = (1.0, 1e-5, 0.5, 10)
   z = accounting.calibrate_noise_multiplier(*plan, accountant=accountant)
   assert_least(z, *plan, accountant=accountant)
-  by_rdp = accounting.calibrate_noise_multiplier(*plan)
-  assert (z < by_rdp) == (accountant == "pld")
+  least = accounting.calibrate_noise_multiplier(*plan)
+  assert (z < 1.001 * least) == (accountant == "pld")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,6 @@ def test_least_noise_by_other_accountants(accountant):
     ((1.0, 1e-5, 1.1, 10), "sampling_probability to be a probability"),
     ((1.0, 1e-5, 0.1, 0), "num_rounds to be a whole number >= 1"),
     ((1.0, 1e-5, 0.1, 2.5), "num_rounds to be a whole number"),
-    ((1e-5, 1e-12, 0.01, 100), "that the rdp accountant can prove at delta=1e-12, got 1e-05"),
   ],
 )
 def test_refuses(arguments, message):
@@ -83,10 +82,13 @@ def test_refuses(arguments, message):
     accounting.calibrate_noise_multiplier(*arguments)
 
 
-def test_refuses_the_moments_accountant_below_its_floor():
+@pytest.mark.parametrize(
+  ("target", "delta", "accountant"), [(0.3, 1e-5, "moments"), (1e-5, 1e-12, "rdp")]
+)
+def test_refuses_an_accountant_below_its_floor(target, delta, accountant):
   # At order 33 the classic conversion alone adds log(1e5)/32 = 0.36.
-  with pytest.raises(ValueError, match="that the moments accountant can prove"):
-    accounting.calibrate_noise_multiplier(0.3, 1e-5, 0.01, 100, accountant="moments")
+  with pytest.raises(ValueError, match=f"that can be proved at delta={delta}, got {target}"):
+    accounting.calibrate_noise_multiplier(target, delta, 0.01, 100, accountant=accountant)
 
 
 @pytest.mark.slow

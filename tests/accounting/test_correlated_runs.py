@@ -75,7 +75,7 @@ def test_published_whole_runs(multiplier, squared, expected):
   )
   _, upper = accounting.epsilon_interval(run(query), 1e-10)
   assert expected * (1 - 1e-6) <= upper <= expected * (1 + 1e-6)
-  assert expected <= accounting.epsilon(run(query), 1e-10) <= 1.1 * expected
+  assert expected <= accounting.epsilon(run(query), 1e-10, accountant="rdp") <= 1.1 * expected
 
 
 def test_a_run_is_charged_once_however_much_of_it_is_recorded():

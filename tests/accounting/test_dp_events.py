@@ -86,7 +86,7 @@ def test_dp_accounting_finds_the_epsilon_of_the_ledger(ledger):
   exported = to_dp_event(ledger)
   accountant = rdp.RdpAccountant(ORDERS, RELATIONS[ledger.entries[0][0].relation])
   accountant.compose(exported.event)
-  theirs, ours = accountant.get_epsilon(DELTA), accounting.epsilon(ledger, DELTA)
+  theirs, ours = accountant.get_epsilon(DELTA), accounting.epsilon(ledger, DELTA, accountant="rdp")
   # Ours minimises over more orders, and over basic composition too, which is better where all is
   # pure. Of fixed-size samples dp_accounting interpolates divergences between whole orders by
   # another rule.

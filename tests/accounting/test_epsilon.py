@@ -221,4 +221,6 @@ def test_ends_of_delta():
   assert accounting.epsilon(run, 0.0) == math.inf
   assert accounting.epsilon(run, 1.0) == 0.0
   assert 0 < accounting.delta(run, 0.0) < 1
-  assert accounting.epsilon(run, accounting.delta(run, 0.0)) == 0.0
+  for accountant, most in (("rdp", 0.0), ("tightest", 1e-12)):
+    ends = accounting.delta(run, 0.0, accountant=accountant)
+    assert accounting.epsilon(run, ends, accountant=accountant) <= most

@@ -33,7 +33,7 @@ def ledger_of(events):
 
 
 def epsilon(ledger):
-  return accounting.epsilon(ledger, DELTA, observer="model")
+  return accounting.epsilon(ledger, DELTA, observer="model", accountant="rdp")
 
 
 def anew(ledger):

@@ -157,7 +157,7 @@ def test_an_epsilon_holds_for_one_relation_observer_and_unit():
   [
     ({"delta": -0.1}, "delta to be a probability"),
     ({"delta": math.nan}, "delta to be a probability"),
-    ({"accountant": "gdp"}, "accountant to be one of rdp, moments, pld, got 'gdp'"),
+    ({"accountant": "gdp"}, "accountant to be one of tightest, rdp, moments, pld, got 'gdp'"),
     ({"relation": "swap"}, "relation to be one of add_remove, replace_one, zero_out, got 'swap'"),
     ({"observer": "me"}, "observer to be one of server, clients, model, got 'me'"),
   ],
@@ -202,7 +202,9 @@ def test_overflow_takes_its_share_of_delta(overflow, accountant):
 
 def test_overflow_can_use_up_delta():
   assert accounting.epsilon(Ledger().append(OVERFLOWING, count=10**5), 1e-5) == math.inf
-  assert accounting.delta(Ledger().append(OVERFLOWING, count=10**5), 50.0) == 1.0
+  run = Ledger().append(OVERFLOWING, count=10**5)
+  assert accounting.delta(run, 50.0, accountant="rdp") == 1.0
+  assert 0.9 < accounting.delta(run, 50.0) < 1.0
 
 
 def test_local_releases_add_up():

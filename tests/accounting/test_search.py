@@ -128,7 +128,7 @@ def test_a_profile_that_fails_raises(monkeypatch):
   ledger = subsampled_gaussian(0.1, 1.0, 10)
   for function in (accounting.epsilon, accounting.delta):
     with pytest.raises(ValueError, match="to be a number >= 0, got nan; "):
-      function(ledger, 0.5)
+      function(ledger, 0.5, accountant="rdp")
 
 
 def test_overflow_is_charged_beyond_an_epsilon_of_700():

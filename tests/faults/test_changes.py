@@ -132,12 +132,16 @@ def test_a_run_keeps_to_the_max_epsilon_that_it_began_with(tmp_path):
     {"max_epsilon": 60.0},
     {"max_epsilon": 40.0},
     {"max_epsilon": 50.0, "delta": 1e-4},
+    {"max_epsilon": 50.0, "accountant": "rdp"},
     {"max_epsilon": None},
     {"max_epsilon": None, "delta": None, "privacy_filter": renyi_filter(50.0, 1e-5)},
   ]
   for changes in others:
     shown = []
-    message = r"the budget that the run run was begun with, max_epsilon 50\.0 at delta 1e-05, got"
+    message = (
+      r"the budget that the run run was begun with, max_epsilon 50\.0 at delta 1e-05 by the "
+      r"accountant 'tightest', got"
+    )
     with pytest.raises(ValueError, match=message):
       go(folder, callbacks=[shown.append], **changes)
     assert not shown
