@@ -14,7 +14,6 @@ import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
-from jdp.accounting import sampling_analysis
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
@@ -105,12 +104,8 @@ def sampling_table(relation: Relation) -> str:
   for name, event in query_events().items():
     cells = []
     for sampler in _SAMPLERS.values():
-      sampled = sampler.event(sampler.init())
-      # Renyi divergences charge an epoch a whole release.
-      in_turns = sampling_analysis(sampled).turns(sampled)
-      accountant = "pld" if in_turns and in_turns.of_epochs else "rdp"
-      unsampled = _cost(events.PoissonSampling(1.0), event, relation, accountant)
-      cells.append(_compared(_cost(sampled, event, relation, accountant), unsampled))
+      unsampled = _cost(events.PoissonSampling(1.0), event, relation)
+      cells.append(_compared(_cost(sampler.event(sampler.init()), event, relation), unsampled))
     rows.append((f"`{name}`", *cells))
   return _table(("", *(name.replace("_", " ") for name in _SAMPLERS)), rows)
 
@@ -127,15 +122,12 @@ def refusals() -> str:
 
 
 def _cost(
-  sampled: events.SamplingEvent,
-  query: events.SumQueryEvent,
-  relation: Relation,
-  accountant: str = "rdp",
+  sampled: events.SamplingEvent, query: events.SumQueryEvent, relation: Relation
 ) -> float | str:
   """The epsilon of one round at delta 1e-5, or why there is none."""
   run = Ledger().append(events.Round(sampled, query, relation))
   try:
-    return accounting.epsilon(run, DELTA, relation=relation, accountant=accountant)
+    return accounting.epsilon(run, DELTA, relation=relation)
   except ValueError as refusal:
     return str(refusal)
 
@@ -160,15 +152,22 @@ def accountant_table() -> str:
     run = Ledger().append(
       events.Round(events.PoissonSampling(1.0), event, relation), count=1 if once else 10
     )
-    renyi = rounded_up(accounting.epsilon(run, DELTA), 4)
+    renyi = rounded_up(accounting.epsilon(run, DELTA, accountant="rdp"), 4)
     try:
       moments = rounded_up(accounting.epsilon(run, DELTA, accountant="moments"), 4)
     except ValueError:
       moments = "refused"
     lower, upper = accounting.epsilon_interval(run, DELTA)
     interval = f"{rounded_down(lower, 4)} to {rounded_up(upper, 4)}"
-    rows.append((f"`{name}`", renyi, moments, interval))
-  return _table(("event", '"rdp"', '"moments"', '"pld": least epsilon'), rows)
+    rows.append((f"`{name}`", renyi, moments, interval, _known(lower, upper)))
+  return _table(("event", '"rdp"', '"moments"', "least epsilon", "charged"), rows)
+
+
+def _known(lower: float, upper: float) -> str:
+  """How far the upper end may be from the least epsilon."""
+  if lower == 0:
+    return "unknown"
+  return "tight" if upper <= 1.02 * lower else f"at most {rounded_up(upper / lower, 3)} times"
 
 
 def strategy_table() -> str:

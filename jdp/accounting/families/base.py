@@ -76,7 +76,8 @@ class Family:
       has no `loss` if its pairs are known by their divergences alone.
     charge: (row, attained) -> what the pair is composed of, where that is not its `loss`; else
       None.
-    merged: (parameters, counts) -> fewer pairs that dominate all of them together.
+    merged: (parameters, counts, attained) -> fewer pairs that dominate all of them together; of
+      pairs that are attained, ones that they dominate.
     is_free: row -> whether the loss is always zero. Unless stated, never.
     is_symmetric: (row, attained) -> whether both directions have the same losses. Unless stated,
       never: each is then asked for.
@@ -103,7 +104,7 @@ class Family:
   ordered: "Callable[[Row], DominatingPair] | None" = None
   loss: Callable[[Row, bool, bool], Pair | None] | None = None
   charge: Callable[[Row, bool], Charge | None] | None = None
-  merged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+  merged: Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray]] | None = None
   is_free: Callable[[Row], bool] = lambda row: False
   is_symmetric: Callable[[Row, bool], bool] = lambda row, attained: False
   exposed: Callable[[Row], float] = lambda row: 0.0

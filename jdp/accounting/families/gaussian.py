@@ -19,6 +19,7 @@ from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 from jdp.guarantees import Relation
 
 _LEAST_MULTIPLIER = 1e-3
+_MOST_SAMPLED, _MOST_PROBABILITIES = 256, 16  # of a composition: each takes a millisecond
 
 
 def _is_tame(row: Row) -> bool:
@@ -40,6 +41,34 @@ def _charge(row: Row, attained: bool) -> Charge | None:
 
 def _loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   return pairs.sampled_gaussian(*row, removed=removed) if _is_tame(row) else None
+
+
+def _merged(
+  parameters: np.ndarray, counts: np.ndarray, attained: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """Fewer pairs: samples with nearly the same probability and multiplier count as one kind."""
+  several = np.all((parameters > 0) & (parameters < (1.0, np.inf)), axis=1)
+  rows = parameters[several]
+  if len(rows) <= _MOST_SAMPLED:
+    return parameters, counts
+  values, cell = np.unique(rows[:, 0], return_inverse=True)
+  if len(values) > _MOST_PROBABILITIES:
+    cell = _cells(rows[:, 0], _MOST_PROBABILITIES)
+  most = _MOST_SAMPLED // min(len(values), _MOST_PROBABILITIES)
+  _, cell = np.unique(cell * most + _cells(rows[:, 1], most), return_inverse=True)
+  merged = np.tile((1.0, 0.0) if attained else (0.0, np.inf), (cell.max() + 1, 1))
+  (np.minimum if attained else np.maximum).at(merged[:, 0], cell, rows[:, 0])
+  (np.maximum if attained else np.minimum).at(merged[:, 1], cell, rows[:, 1])
+  return (
+    np.concatenate([parameters[~several], merged]),
+    np.concatenate([counts[~several], np.bincount(cell, counts[several])]),
+  )
+
+
+def _cells(values: np.ndarray, number: int) -> np.ndarray:
+  """In which of so many cells of a geometric lattice each value > 0 lies."""
+  place = np.log(values / values.min())
+  return np.floor(place / max(place.max(), 1e-9) * (number - 1e-6)).astype(int)
 
 
 def _exported(row: Row, relation: Relation, dp: Any) -> Any:
@@ -68,6 +97,7 @@ GAUSSIAN = Family(
   lambda row: (row[0], -row[1]),
   loss=_loss,
   charge=_charge,
+  merged=_merged,
   is_free=_is_free,
   is_symmetric=lambda row, attained: row[0] == 1 or _is_free(row),
   exposed=_exposed,
@@ -153,7 +183,7 @@ ALLOCATED_GAUSSIAN = Family(
   lambda row: (-row[0], -row[1]),
   loss=_allocated_loss,
   charge=_allocated_charge,
-  merged=random_allocation.merged,
+  merged=lambda parameters, counts, attained: random_allocation.merged(parameters, counts),
   is_symmetric=lambda row, attained: _is_one_release(row),
   exposed=_exposed,
   is_published=True,

@@ -55,7 +55,7 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
   result, precision, others, margin = [], 0.0, {}, 0.0
   for family, (parameters, counts) in composed.groups.items():
     if family.merged is not None:
-      parameters, counts = family.merged(parameters, counts)
+      parameters, counts = family.merged(parameters, counts, attained)
     unknown = np.zeros(len(counts), bool)
     for number, (row, count) in enumerate(zip(parameters.tolist(), counts.tolist(), strict=True)):
       pair = DominatingPair(family, tuple(row))

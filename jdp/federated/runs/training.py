@@ -201,8 +201,7 @@ def train(
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
       released models above this. A run in a workdir keeps to the one that it was begun with.
     delta: in (0, 1), of the epsilons that are stated, and of the budget.
-    accountant: of these epsilons (`jdp.accounting.epsilon`). Where the noise of all rounds differs,
-      "rdp" is faster: "tightest" takes a millisecond for each.
+    accountant: of these epsilons (`jdp.accounting.epsilon`).
     early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
       every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
       None: the run does all its rounds.

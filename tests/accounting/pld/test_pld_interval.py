@@ -16,6 +16,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import special
 
 from jdp import accounting, queries, sampling
+from jdp.accounting.families import gaussian
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -512,3 +513,34 @@ def test_the_interval_of_a_million_rounds_is_narrow():
   lower, upper = accounting.epsilon_interval(Ledger().append(fixed, count=300), 1e-5)
   # Both halves of the pair together are above the one that data sets attain.
   assert 1.52 < lower < upper < 1.77
+
+
+@pytest.mark.parametrize("probabilities", [1, 3, 40])
+def test_many_different_samples_count_as_fewer_from_both_sides(monkeypatch, probabilities):
+  z = np.geomspace(0.9, 1.8, 80)
+  q = np.resize(np.geomspace(0.02, 0.022, probabilities), 80)
+  run = Ledger()
+  for row in zip(q.tolist(), z.tolist(), strict=True):
+    run += subsampled_gaussian(*row, 5)
+  least, most = accounting.epsilon_interval(run, 1e-5)
+  monkeypatch.setattr(gaussian, "_MOST_SAMPLED", 64)
+  lower, upper = accounting.epsilon_interval(run, 1e-5, tolerance=0.01)
+  assert lower < least < most < upper < (1.05 if probabilities < 40 else 1.4) * lower
+
+
+@pytest.mark.parametrize("attained", [False, True])
+def test_merged_samples_are_more_severe_or_less(attained):
+  rng = np.random.default_rng(0)
+  rows = np.exp(rng.uniform((-9.0, -2.0), (0.0, 3.0), (2000, 2)))
+  rows[:5] = (1.0, 2.0), (0.0, 1.0), (0.1, np.inf), (0.2, 0.0), (1.0, 0.0)  # these stay
+  counts = rng.integers(1, 9, 2000).astype(float)
+  merged, of = gaussian.GAUSSIAN.merged(rows, counts, attained)
+  assert of.sum() == counts.sum()
+  assert len(merged) <= 256 + 5
+  assert {*map(tuple, rows[:5].tolist())} <= {*map(tuple, merged.tolist())}
+  for column, above in ((0, not attained), (1, attained)):  # in order, each beside its own
+    ours, theirs = (
+      np.sort(np.repeat(every[:, column], n.astype(int)))
+      for every, n in ((merged, of), (rows, counts))
+    )
+    assert np.all(ours >= theirs if above else ours <= theirs)
