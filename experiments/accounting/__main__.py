@@ -40,8 +40,8 @@ class AccountingOptions:
   task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
   accountants: tuple[str, ...] = option(
     ("rdp", "moments", "pld"),
-    "Who answers; pld is the tightest.",
-    choices=("rdp", "moments", "pld"),
+    "Who answers.",
+    choices=accounting.ACCOUNTANTS,
   )
   delta: float | None = option(
     1e-5, "Delta of the guarantee.", check=partial(_validate.in_range, 1e-300, 0.5), when=_PRIVATE

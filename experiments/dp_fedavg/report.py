@@ -39,7 +39,7 @@ from jdp import accounting, ledger
 from jdp.events import GroupedSums, WeightedAverage
 from jdp.guarantees import Unit, rounded_up
 
-_PLANNED = ["planned users", "planned cohort", "planned ε", "planned ε, moments"]
+_PLANNED = ["planned users", "planned cohort", "planned ε, rdp", "planned ε, moments"]
 
 
 def report_averaging(sweep: FinishedSweep) -> None:

@@ -147,9 +147,10 @@ def epsilon_interval(
     tolerance: how wide the interval may be, relative to its upper end, or a tenth of it absolutely,
       if all events' pairs are attained and nothing overflows; in [1e-6, 0.1]. It is met but for
       extreme runs: compare the ends. Of more than 256 samples that all differ, near ones count as
-      one kind: the ends are about .5 % apart where their noise varies by a factor of 2. Of more than 10^7 sampled rounds the grid has a limit: the
-      ends are about .2 % apart at 10^8, 3 % at 10^9 and 30 % at 10^10. Beyond, the upper end is
-      that of Renyi divergences, and the lower one 0.
+      one kind: the ends are about .5 % apart where their noise varies by a factor of 2. Of more
+      than 10^7 sampled rounds the grid has a limit: the ends are about .2 % apart at 10^8, 3 % at
+      10^9 and 30 % at 10^10. Beyond, the upper end is that of Renyi divergences, and the lower one
+      0.
 
   Returns:
     (lower, upper), 0 <= lower <= upper; (0, 0) for an empty ledger.

@@ -62,7 +62,8 @@ def test_calibration_meets_its_target_and_hardly_more(tmp_path, unknown, known):
 
   def epsilon(value):
     plan = {name: values[0] for name, values in known.items()} | {unknown: value}
-    return accounting.epsilon(subsampled_gaussian(plan["q"], plan["z"], plan["rounds"]), 1e-5)
+    planned = subsampled_gaussian(plan["q"], plan["z"], plan["rounds"])
+    return accounting.epsilon(planned, 1e-5, accountant="rdp")
 
   worse = {"z": 0.998 * found, "rounds": int(found) + 1, "q": 1.002 * found}[unknown]
   # as printed, not only as computed
@@ -99,7 +100,7 @@ def test_a_ledger_for_each_observer(tmp_path):
     rounded_up(accounting.epsilon(whole, 1e-5, accountant=name), 4) for name in ("rdp", "pld")
   ]
   assert ["20", *expected] in rows(report)
-  first = rounded_up(accounting.epsilon(Ledger().append(event), 1e-5), 4)
+  first = rounded_up(accounting.epsilon(Ledger().append(event), 1e-5, accountant="rdp"), 4)
   assert any(row[:2] == ["1", first] for row in rows(report))
   assert "(24, 6)-separated, 30-DP" in report
   for name in (

@@ -152,7 +152,7 @@ def test_a_run_of_every_scheme(tmp_path):
     path,
     schemes=("uncalibrated", "outside", "integers_calibrated"),
     dropouts=(0.3,),
-    max_epsilon=4.2,
+    max_epsilon=4.6,
   )
   assert str(path / "report.md") in printed
   results = json.loads((path / "results.json").read_text())
@@ -168,7 +168,7 @@ def test_a_run_of_every_scheme(tmp_path):
   assert calibrated["server"] > calibrated["central"]["epsilon"]
   uncalibrated = rows["uncalibrated_0.3"]
   assert 0.5 * planned < uncalibrated["multiplier"] < 0.97 * planned
-  assert uncalibrated["readers_by_pld"] < uncalibrated["server"]
+  assert uncalibrated["beside"] > uncalibrated["central"]["epsilon"]  # by Renyi divergences
   assert row_of(results, "uncalibrated_0.3")["stopped"]  # what is under-noised costs more
   for name in ("uncalibrated_0.3", "integers_calibrated_0.3"):
     assert rows[name]["server"] == rows[name]["central"]["epsilon"]

@@ -378,7 +378,8 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 def test_both_guarantees_are_side_by_side(finished):
   path, out = finished
   (private, *_) = json.loads((path / "results.json").read_text())["summary"]
-  plan = accounting.epsilon(ledger.subsampled_gaussian(0.02, 1.3, 4), 10_000**-1.1)
+  planned = ledger.subsampled_gaussian(0.02, 1.3, 4)
+  plan = accounting.epsilon(planned, 10_000**-1.1, accountant="rdp")
   assert private["planned"]["rdp"] == pytest.approx(plan)
   assert private["central"]["epsilon"] > 100 * plan
   line, *_ = (line for line in out.splitlines() if line.startswith("| private"))

@@ -179,17 +179,19 @@ def test_costs_are_the_ledgers():
   local = LocalRelease(release, max_releases=3)
   book = Ledger().extend([(noised, 1), (local, 1)] * 10)
   expected = accounting.epsilon(Ledger().append(noised, count=10), 1e-5)
-  assert costs.costs(book, 1e-5) == (
+  by_rdp = accounting.epsilon(Ledger().append(noised, count=10), 1e-5, accountant="rdp")
+  assert costs.costs(book, 1e-5, "tightest") == (
     ApproxDP(expected, 1e-5, relation="add_remove", unit="user", observer="model"),
+    by_rdp,
     release,
     release.repeat(3),
   )
-  assert costs.costs(Ledger().append(noised, count=10), 1e-5)[1:] == (None, None)
+  assert costs.costs(Ledger().append(noised, count=10), 1e-5, "rdp")[1:] == (expected, None, None)
   in_the_clear = Round(PoissonSampling(0.1), NonPrivate())
-  assert costs.costs(Ledger().append(in_the_clear), 1e-5) == (None, None, None)
+  assert costs.costs(Ledger().append(in_the_clear), 1e-5, "rdp") == (None, None, None, None)
   assert math.isinf(costs.central_epsilon(Ledger().append(in_the_clear), 1e-5))
   assert costs.central_epsilon(Ledger(), 1e-5) == 0
-  assert costs.costs(Ledger(), 1e-5) == (None, None, None)
+  assert costs.costs(Ledger(), 1e-5, "rdp") == (None, None, None, None)
 
 
 def test_guarantees_in_reports():
