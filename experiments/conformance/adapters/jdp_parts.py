@@ -239,7 +239,7 @@ def _members(
 
 
 def _accountants() -> Iterator[Part]:
-  for accountant in ("rdp", "pld", "moments"):
+  for accountant in accounting.ACCOUNTANTS:
     call = f'jdp.accounting.epsilon(accountant="{accountant}")'
     yield Accountant(call, partial(_epsilon, conformance.add_remove_ledger, accountant))
     yield Accountant(
