@@ -16,7 +16,7 @@ import scipy.stats
 from jdp import events
 
 SPACING, _LARGEST = 1e-3, 60.0
-_CELLS, _CELLS_OF_SEVERAL, _DEVIATIONS = 4000, 150, 12.0
+_CELLS, _CELLS_OF_TWO, _CELLS_OF_THREE = 4000, 600, 150
 
 
 class Outcomes(NamedTuple):
@@ -41,7 +41,7 @@ class Outcomes(NamedTuple):
 
 def cells(law, shift, cells):
   """The outcomes of a continuous law, centred on 0, and of the law moved by `shift`."""
-  reach = _DEVIATIONS * law.std() * (1 if law.dist.name == "norm" else 3)
+  reach = float(law.isf(1e-13))
   ends = np.linspace(-reach, reach + shift, cells)
 
   def masses(at):
@@ -100,7 +100,7 @@ def release(query, relation, number=_CELLS):
         second = np.full(query.num_values, 1 / query.num_values)
       return Outcomes(first, second), relation == "replace_one"
     case events.GroupedSums():
-      found = [release(part, relation, 200) for part in query.parts]
+      found = [release(part, relation, _CELLS_OF_TWO) for part in query.parts]
       whole = found[0][0]
       for outcomes, _ in found[1:]:
         whole = whole.times(outcomes)
@@ -109,7 +109,7 @@ def release(query, relation, number=_CELLS):
 
 def allocated(batches, chosen, query, relation):
   """An epoch of which the record is in some rounds, all choices alike."""
-  one, _ = release(query, relation, _CELLS_OF_SEVERAL)
+  one, _ = release(query, relation, _CELLS_OF_THREE)
   choices = list(itertools.combinations(range(batches), chosen))
   there = sum(
     _product([one.there if place in taken else one.gone for place in range(batches)])
@@ -138,8 +138,10 @@ def _epsilon(counted, delta, turned):
     ours, theirs = outcomes[::-1] if turned else outcomes
     both = (ours > 0) & (theirs > 0)
     loss = np.log(ours[both] / theirs[both])
-    at = np.rint(np.clip(loss / SPACING, -half, half)).astype(int) % size
-    masses = np.bincount(at, ours[both], minlength=size)
+    place = np.clip(loss / SPACING, -half, half - 1)
+    below, share = np.floor(place).astype(int), place - np.floor(place)  # between two points
+    masses = np.bincount(below % size, ours[both] * (1 - share), minlength=size)
+    masses += np.bincount((below + 1) % size, ours[both] * share, minlength=size)
     hidden *= masses.sum() ** count  # else it shows an outcome that the other cannot
     total *= scipy.fft.rfft(masses) ** count
   masses = np.maximum(np.roll(scipy.fft.irfft(total, size), half), 0.0)
