@@ -2,8 +2,7 @@
 
 Every ledger holds several kinds of rounds, of one relation and to one observer. What it costs, from
 below and from above, is compared with losses that are computed from the mechanisms as they are
-(`tests.helpers.direct_losses`). An error of a few parts in a hundred in one kind shows, where that kind
-is most of the ledger.
+(`tests.helpers.direct_losses`). A Gaussian that is charged 1 % too little shows in several of them.
 """
 
 import math
