@@ -61,21 +61,30 @@ def test_a_run_has_the_epsilon_that_it_was_planned_for():
     assert planned_runs.kept(plan)
 
 
-def test_plan_run_rows_and_files_state_one_epsilon(tmp_path, capsys):
-  budget = {"delta": DELTA, "max_epsilon": 3.0}
+@pytest.mark.parametrize("accountant", ["tightest", "rdp"])
+def test_plan_run_rows_and_files_state_one_epsilon(tmp_path, capsys, accountant):
+  by = {"accountant": accountant}
+  budget = {"delta": DELTA, "max_epsilon": 3.0, **by}
   result = run(
-    algorithm(target_epsilon=3.0, delta=DELTA), **budget, evaluate_every=5, workdir=tmp_path / "run"
+    algorithm(target_epsilon=3.0, delta=DELTA, **by),
+    **budget,
+    evaluate_every=5,
+    workdir=tmp_path / "run",
   )
-  spent = [accounting.epsilon(result.ledger.rounds(0, done), DELTA) for done in (5, 10, 15, 20)]
+  spent = [
+    accounting.epsilon(result.ledger.rounds(0, done), DELTA, **by) for done in (5, 10, 15, 20)
+  ]
   assert not result.stopped
   assert 0.98 * 3 < spent[-1] <= 3.0
   assert [row["central_epsilon"] for row in result.metrics] == [0.0, *spent]
   path = tmp_path / "run" / "ledger.jsonl"
-  assert accounting.epsilon(ledger.load(path), DELTA) == spent[-1]
-  command_line.main(["epsilon", str(path), "--delta", str(DELTA), "--json"])
+  assert accounting.epsilon(ledger.load(path), DELTA, **by) == spent[-1]
+  command_line.main(
+    ["epsilon", str(path), "--delta", str(DELTA), "--json", "--accountant", accountant]
+  )
   assert json.loads(capsys.readouterr().out)["statements"][0]["epsilon"] == spent[-1]
   arguments = f"--population {USERS} --cohort 30 --rounds 20 --delta {DELTA} --epsilon 3"
-  command_line.main(["plan", *arguments.split()])
+  command_line.main(["plan", *arguments.split(), "--accountant", accountant])
   planned, found = map(float, capsys.readouterr().out.splitlines()[3].split()[2:5:2])
   event, _ = result.ledger.entries[0]
   assert planned == pytest.approx(event.query.stddev, rel=1e-5)
