@@ -15,9 +15,11 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
 from experiments.runner.runs.sweep import Setting
 from jdp import _validate, accounting
+from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.guarantees import Unit
+from jdp.ledger import Ledger
 from jdp.numerics import vectors
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries import (
@@ -168,9 +170,24 @@ def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
     z = accounting.calibrate_noise_multiplier(
       options.target_epsilon, options.delta, 1.0, options.num_rounds, accountant=options.accountant
     )
-  integers = any(name in INTEGERS for name in options.schemes)
-  grid, stddev = _fit_grid(options, problem, z) if integers else (None, None)
-  return NoisePlan(problem.num_users, z, grid, stddev)
+  if not any(name in INTEGERS for name in options.schemes):
+    return NoisePlan(problem.num_users, z, None, None)
+  if options.noise_multiplier is None:
+    z = _for_integers(options, _fit_grid(options, problem, z)[0])
+  return NoisePlan(problem.num_users, z, *_fit_grid(options, problem, z))
+
+
+def _for_integers(options: Any, grid: Grid) -> float:
+  """z for the target of Skellam noise, which may have a looser bound than that of floats."""
+
+  def plan(z: float) -> Ledger:
+    query = SkellamSum(grid.l2_norm, grid.l1_norm, (z * grid.l2_norm) ** 2, 1)
+    event = Round(PoissonSampling(1.0), query, "zero_out")
+    return Ledger().append(event, count=options.num_rounds)
+
+  return accounting.calibrate_noise(
+    options.target_epsilon, options.delta, plan, accountant=options.accountant
+  )
 
 
 def _fit_grid(options: Any, problem: LearningProblem, z: float) -> tuple[Grid, float]:
