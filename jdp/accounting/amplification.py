@@ -13,7 +13,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 | fixed size | the same both ways; by Renyi divergences arXiv 1808.00087 | 2.3 |
 | shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |
 | balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
-| random allocation | k epochs of balls in floor(t/k) bins | 2.6 |
+| random allocation | k such epochs of t/k bins or so; two of three rounds if k > t/2 | 2.6 |
 | groups in turns, caps | the dearest of the rounds it can be in | 2.7 |
 | one that the observer sees | a coin that is shown, and every round it is in | 2.8 |
 | any, noise by the records' owners | what it costs unsampled | 2.9 |

@@ -26,7 +26,7 @@ class Attained(IntEnum):
   UNSAMPLED = 1  # of all records
   SEEN = 2  # of samples that the observer sees
   POISSON = 3  # of Poisson samples
-  ALWAYS = 4  # of samples of a fixed size, and truncated ones
+  ALWAYS = 4  # of samples of a fixed size, truncated ones, and epochs
 
 
 class QueryAnalysis(NamedTuple):
@@ -106,6 +106,8 @@ class Turns(NamedTuple):
   most: Callable[[Iterable[tuple[Any, int]]], int]
   of_epochs: bool = False
   by_coins: bool = False
+  alone: Any = None
+  whole: Callable[[Iterable[tuple[Any, int]]], int] = lambda rounds: 0
 
 
 _OF_ONE_ROUND = {

@@ -8,18 +8,29 @@ together:
 * rounds whose query is charged as a run (`QueryAnalysis.composed`).
 """
 
+import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns, shared_fields
-from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
+from jdp.accounting.composition import (
+  Composition,
+  compose_pairs,
+  is_ordered,
+  least_severe_pair,
+  most_severe_pairs,
+)
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation
+
+Charged = Callable[[Round], tuple[DominatingPair, ...]]
+Tables = defaultdict[tuple[int, Family], Counter[tuple[float, ...]]]
 
 
 def compose_rounds(
@@ -28,6 +39,7 @@ def compose_rounds(
   *,
   sample_known: bool = False,
   capped: bool = False,
+  attained: bool = False,
 ) -> Composition:
   """The composition of counted rounds under one relation.
 
@@ -37,6 +49,8 @@ def compose_rounds(
     sample_known: whether the observer sees who took part.
     capped: whether rounds of a participation cap are charged as releases of a record that takes
       part until the cap, rather than as rounds of their samples. Both are bounds.
+    attained: whether of rounds in turns those alone count that data sets attain: epochs that
+      happened in full, each as one of the least severe rounds.
 
   Raises:
     ValueError: if a round has no analysis under the relation.
@@ -50,22 +64,31 @@ def compose_rounds(
     if composed := composed_by(event.query):
       together[composed][event] = count
     elif turns := sampling_analysis(event.sampling).turns(event.sampling):
-      shared = shared_fields(event.sampling)
-      of_fields, stream = in_turns.setdefault((shared[0], turns.sampler), ({}, {}))
-      of_fields.setdefault(shared, turns)
+      of_fields, stream = in_turns.setdefault(turns_key(event), ({}, {}))
+      of_fields.setdefault(shared_fields(event.sampling), turns)
       stream[event] = count
     else:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
   for of_fields, stream in in_turns.values():
-    items += _of_turns(_dearest_turns(*of_fields.values()), stream, relation, sample_known, capped)
+    found = _dearest_turns(*of_fields.values())
+    charged = partial(amplified_pairs, relation=relation, sample_known=sample_known)
+    items += (
+      _whole(found, stream, charged) if attained else _of_turns(found, stream, charged, capped)
+    )
   for composed, several in together.items():
     pairs = composed(several, relation, sample_known)
     if not any(count > 0 for _, count in pairs):
       raise charges_nothing(next(iter(several)).query, "no pair", "register_query")
     items += pairs
   return compose_pairs(items, overflow)
+
+
+def turns_key(event: Round) -> Hashable:
+  """Equal of rounds that are charged together, as a record can be in some only; None of others."""
+  turns = sampling_analysis(event.sampling).turns(event.sampling)
+  return None if turns is None else (type(event.sampling).__name__, turns.sampler)
 
 
 def stands_alone(event: Round) -> bool:
@@ -82,32 +105,29 @@ def _dearest_turns(*several: Turns) -> Turns:
     return max(turns.most(counted) for turns in several)
 
   of_epochs, by_coins = zip(*((turns.of_epochs, turns.by_coins) for turns in several), strict=True)
-  return Turns(several[0].sampler, most, of_epochs=any(of_epochs), by_coins=any(by_coins))
+  return several[0]._replace(most=most, of_epochs=any(of_epochs), by_coins=any(by_coins))
 
 
 def _of_turns(
-  turns: Turns, stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
+  turns: Turns,
+  stream: Mapping[Round, int],
+  charged: Callable[..., tuple[DominatingPair, ...]],
+  capped: bool,
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of rounds of one sampler of which a record can be in some only.
 
   The most severe pairs count, as many as it has turns, of each family and of each charge (a
   replacement, a removal). That is above every choice of its rounds.
   """
-  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
-  tables: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
-  items: list[tuple[DominatingPair, int]] = []
-  for event, count in stream.items():
-    released = event.query, event.relation, shared_fields(event.sampling)
-    if released not in charges:
-      certain = turns.by_coins and capped
-      pairs = amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
-      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
-    for position, pair in enumerate(charges[released]):
-      items.append((pair, count))
-      tables[position, pair.family][pair.parameters] += count
+  certain = turns.by_coins and capped
+  items, tables = _tables(turns, stream, partial(charged, certain=certain))
   if turns.by_coins and not capped:
     return items
   most = turns.most((event.sampling, count) for event, count in stream.items())
+  if turns.alone and any(table.total() < most for table in tables.values()):
+    _, tables = _tables(
+      turns, stream, lambda event: charged(dataclasses.replace(event, sampling=turns.alone))
+    )
   dearest: list[tuple[DominatingPair, int]] = []
   for (_, family), table in tables.items():
     if turns.of_epochs or is_ordered(family, table):
@@ -115,6 +135,35 @@ def _of_turns(
     else:
       dearest += ((DominatingPair(family, row), count) for row, count in table.items())
   return dearest
+
+
+def _tables(
+  turns: Turns, stream: Mapping[Round, int], charged: Charged
+) -> tuple[list[tuple[DominatingPair, int]], Tables]:
+  """All pairs of the rounds; and counted, those of each charge and family."""
+  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
+  items: list[tuple[DominatingPair, int]] = []
+  tables: Tables = defaultdict(Counter)
+  for event, count in stream.items():
+    released = event.query, event.relation, shared_fields(event.sampling)
+    if released not in charges:
+      pairs = charged(event)
+      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
+    for position, pair in enumerate(charges[released]):
+      items.append((pair, count))
+      tables[position, pair.family][pair.parameters] += count
+  return items, tables
+
+
+def _whole(
+  turns: Turns, stream: Mapping[Round, int], charged: Charged
+) -> list[tuple[DominatingPair, int]]:
+  """The least severe pair, as often as a record has turns in epochs that happened in full."""
+  number = turns.whole((event.sampling, count) for event, count in stream.items())
+  _, tables = _tables(turns, stream, charged)
+  return [
+    (least_severe_pair(family, table), number) for (_, family), table in tables.items() if number
+  ]
 
 
 def _ordered(pair: DominatingPair) -> DominatingPair:

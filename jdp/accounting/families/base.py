@@ -76,7 +76,8 @@ class Family:
       has no `loss` if its pairs are known by their divergences alone.
     charge: (row, attained) -> what the pair is composed of, where that is not its `loss`; else
       None.
-    merged: (parameters, counts) -> fewer pairs that dominate all of them together.
+    merged: (parameters, counts, attained) -> fewer pairs that dominate all of them together; or
+      such as data sets attain.
     is_free: row -> whether the loss is always zero. Unless stated, never.
     is_symmetric: (row, attained) -> whether both directions have the same losses. Unless stated,
       never: each is then asked for.
@@ -87,7 +88,8 @@ class Family:
       stands for the whole pair in groups and in truncated samples.
     sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
       released nothing else.
-    in_bins: (row, rounds) -> the pair of an epoch of such releases, of which a record is in one.
+    in_bins: (row, rounds, taken) -> what a record is charged for each of the rounds that it is in,
+      of an epoch of such releases of which it is in so many.
     in_group: (row, size) -> the pair of a group of records, each in the sample by its own coin.
     is_sum: whether a null record contributes what an absent one does.
     may_hide: whether a sample can hide who is in it.
@@ -103,14 +105,14 @@ class Family:
   ordered: "Callable[[Row], DominatingPair] | None" = None
   loss: Callable[[Row, bool, bool], Pair | None] | None = None
   charge: Callable[[Row, bool], Charge | None] | None = None
-  merged: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+  merged: Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndarray]] | None = None
   is_free: Callable[[Row], bool] = lambda row: False
   is_symmetric: Callable[[Row, bool], bool] = lambda row, attained: False
   exposed: Callable[[Row], float] = lambda row: 0.0
   hides_nothing: bool = False
   multiplier: Callable[[Row], float | None] = lambda row: None
   sampled: "Callable[[str, float, Row], DominatingPair] | None" = None
-  in_bins: "Callable[[Row, float], DominatingPair] | None" = None
+  in_bins: "Callable[[Row, float, float], DominatingPair] | None" = None
   in_group: "Callable[[Row, int], DominatingPair] | None" = None
   is_sum: bool = False
   may_hide: bool = False

@@ -11,7 +11,7 @@ import numpy as np
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld import allocated_lower, pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
@@ -51,8 +51,8 @@ def _sampled(how: str, q: float, row: Row) -> DominatingPair:
   return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
 
 
-def _in_bins(row: Row, rounds: float) -> DominatingPair:
-  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1]))
+def _in_bins(row: Row, rounds: float, taken: float) -> DominatingPair:
+  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, taken, row[1]))
 
 
 def _in_group(row: Row, size: int) -> DominatingPair:
@@ -132,33 +132,41 @@ TRUNCATED_GAUSSIAN = Family(
 )
 
 
-def _is_one_release(row: Row) -> bool:
-  """Whether an epoch is charged what one release costs."""
-  return row[0] == 1 or row[1] < random_allocation.LEAST_MULTIPLIER
+def _is_seen(row: Row) -> bool:
+  """Whether a part of an epoch is charged what its rounds cost that the record is in."""
+  return row[0] == row[1] or row[2] < random_allocation.LEAST_MULTIPLIER
 
 
 def _allocated_charge(row: Row, attained: bool) -> Charge | None:
-  return Charge(multiplier=row[1]) if _is_one_release(row) and row[1] > 0 else None
+  if attained:
+    found = allocated_lower.has_pair(*row)
+    return None if found else Charge(multiplier=allocated_lower.multiplier_of_mean(*row))
+  return Charge(multiplier=row[2] / math.sqrt(row[1])) if _is_seen(row) and row[2] > 0 else None
 
 
 def _allocated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
-  return random_allocation.allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
+  if not row[2]:
+    return None
+  if attained and row[1] > 1:
+    return allocated_lower.allocated_lower(*row, removed=removed)
+  return random_allocation.allocated_gaussian(*row, removed=removed, below=attained)
 
 
 ALLOCATED_GAUSSIAN = Family(
-  "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
-  # By divergences they cost what one round does: these are jointly quasi-convex.
-  lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
+  # (rounds of the epoch, of which a record is in so many, z of each): one that it is in
+  "Gaussian sums of an epoch's bins",
+  # By divergences they cost what these rounds do: divergences are jointly quasi-convex.
+  lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
   base.unbounded,
-  lambda row: (-row[0], -row[1]),
+  lambda row: -row[2],
   loss=_allocated_loss,
   charge=_allocated_charge,
   merged=random_allocation.merged,
-  is_symmetric=lambda row, attained: _is_one_release(row),
-  exposed=_exposed,
+  is_symmetric=lambda row, attained: row[0] == row[1] if attained else _is_seen(row),
+  exposed=lambda row: float(row[2] == 0),
   is_published=True,
-  cut=lambda row: gaussian_cut(row[1]),
-  exported=lambda row, relation, dp: _exported((1.0, row[1]), relation, dp),  # as if revealed
+  cut=lambda row: gaussian_cut(row[2]),
+  exported=lambda row, relation, dp: _exported((1.0, row[2]), relation, dp),  # as if revealed
 )
 
 

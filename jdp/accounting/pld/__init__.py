@@ -2,7 +2,7 @@
 
 | what | where |
 |---|---|
-| the pairs that are composed, those that data sets attain | `terms`, `pairs` |
+| the pairs that are composed, those that data sets attain | `terms`, `pairs`, `allocated_lower` |
 | losses on a lattice, from above and below | `discretise` |
 | where to compute: tilt, window, spacing | `plan` |
 | composition by FFT, with its rounding errors | `compose` |

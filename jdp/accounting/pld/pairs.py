@@ -32,6 +32,7 @@ UNIT = 2.0**-52
 _FARTHEST = 38.0  # where ndtr is still a normal number
 LARGEST_LOSS = 600.0
 """Its exponential is safely a float64."""
+_SKETCH = 500  # atoms
 # Of a pair known by its divergences: orders, points, and log of the delta beyond.
 _ORDERS, _POINTS, _FARTHEST_NATS = 256, 4096, 700.0
 
@@ -211,6 +212,13 @@ def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
 
   shown = (p > 0) & np.isfinite(losses)
   return Pair(losses[shown], np.log(p[shown]), cells, True, step)
+
+
+def dense_atoms(losses: np.ndarray, p: np.ndarray) -> Pair:
+  """The pair of atoms so dense that few of them make a sketch."""
+  whole = atoms(losses, p)
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return sketched(whole, starts, least=1e-300)._replace(has_atoms=False)
 
 
 def pure(epsilon: float) -> Pair:

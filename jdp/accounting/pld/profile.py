@@ -95,11 +95,15 @@ def lower_epsilon(
 
 
 def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
-  """The terms of each direction that may cost more than the other; none if losses are too large."""
+  """The terms of each direction that may cost more than the other; none if losses are too large.
+
+  A direction of which the losses are too large is left out of what data sets attain.
+  """
   symmetric = all(family.is_symmetric(row, attained) for (family, row), _ in composed.pairs())
   sides = (True,) if symmetric else (True, False)
   found = [terms_of(composed, removed=side, attained=attained) for side in sides]
-  return [several for several in found if several is not None] if None not in found else []
+  shown = [several for several in found if several is not None]
+  return shown if attained or len(shown) == len(found) else []
 
 
 def _is_unbounded(composed: Composition) -> bool:

@@ -14,22 +14,26 @@ opposite).
 * Randomised response of a null or absent record: whatever is released of it, some value differs
   from that by no less than from a uniform answer. For a uniform answer is the mean, over all
   permutations of the values, of any other, and hockey sticks are jointly convex.
+* Gaussian sums of epochs in which records are in some rounds at random (balls in bins, random
+  allocation), if who is in them stays hidden: not the pair, but one that is dominated by it
+  (`allocated_lower`). Epochs count that happened in full, all of whose rounds released such sums;
+  and each round as the least severe one, whose sum may be released with more noise.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach),
-  batches of epochs, samples that pass over records that took part often, runs with correlated noise
-  (whose sensitivity is a bound), and whatever a sample does not amplify. Nor is any round of a
-  ledger with local releases: what records contribute to its sums may be random.
+  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach), other
+  epochs, samples that pass over records that took part often, runs with correlated noise (whose
+  sensitivity is a bound), and whatever a sample does not amplify. Nor is any round of a ledger with
+  local releases: what records contribute to its sums may be random.
 """
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
 from jdp.accounting.analysis import Attained
-from jdp.accounting.composed_rounds import compose_rounds
+from jdp.accounting.composed_rounds import compose_rounds, turns_key
 from jdp.accounting.composition import Composition
 from jdp.accounting.families import GAUSSIAN, DominatingPair, charge_of, loss_of
 from jdp.accounting.pld import pairs
@@ -55,7 +59,7 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
   result, precision, others, margin = [], 0.0, {}, 0.0
   for family, (parameters, counts) in composed.groups.items():
     if family.merged is not None:
-      parameters, counts = family.merged(parameters, counts)
+      parameters, counts = family.merged(parameters, counts, attained)
     unknown = np.zeros(len(counts), bool)
     for number, (row, count) in enumerate(zip(parameters.tolist(), counts.tolist(), strict=True)):
       pair = DominatingPair(family, tuple(row))
@@ -96,11 +100,22 @@ def attained_losses(
   releases; arguments as for `jdp.accounting.composed_rounds.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
+  unknown: set[Hashable] = set()
   for event, count in rounds.items():
+    sampler = turns_key(event)
     needed = sampling_analysis(event.sampling).attained(event.sampling, sample_known)
+    if sampler and relation is Relation.REPLACE_ONE:  # of which epochs hide nothing
+      needed = None
     if needed is not None and _attained(event.query) >= needed:
       kept[_worst(event)] += count
-  return compose_rounds(kept, relation, sample_known=sample_known)
+    else:
+      unknown.add(sampler)
+  in_full = {
+    event: count
+    for event, count in kept.items()
+    if (sampler := turns_key(event)) is None or sampler not in unknown
+  }
+  return compose_rounds(in_full, relation, sample_known=sample_known, attained=True)
 
 
 def _attained(query: QueryEvent) -> Attained:

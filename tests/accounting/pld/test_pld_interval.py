@@ -328,8 +328,8 @@ def test_sums_of_what_local_mechanisms_released_are_not_attained():
 
 
 def test_rounds_that_a_sample_may_hide_are_not_attained():
-  epochs = once(GaussianSum(1.0, 5.0), BallsInBins(4, True))
-  assert accounting.epsilon_interval(epochs, 1e-5)[0] == 0.0
+  part_of_an_epoch = once(GaussianSum(1.0, 5.0), BallsInBins(4, True))
+  assert accounting.epsilon_interval(part_of_an_epoch, 1e-5)[0] == 0.0
   known = Ledger().append(
     Round(PoissonSampling(0.1), GaussianSum(1.0, 5.0), "zero_out", observer="server"), count=9
   )
