@@ -156,6 +156,11 @@ def test_one_of_t_is_balls_in_bins_and_k_are_k_epochs_of_fewer():
   assert tight(epochs(14, 3, 1.0).rounds(0, 2)) == pytest.approx(tight(bins(4, 1.0, 2)))
 
 
+def test_large_losses_cost_no_more_than_all_releases():
+  whole = tight(subsampled_gaussian(1.0, 0.33, 8))
+  assert tight(epochs(5, 4, 0.33, 2)) < whole
+
+
 @pytest.mark.parametrize("rounds", range(1, 14))
 def test_parts_of_an_epoch_are_all_of_it(rounds):
   for taken in range(1, rounds + 1):

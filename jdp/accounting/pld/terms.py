@@ -75,7 +75,8 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
     if unknown.any():
       others[family] = parameters[unknown], counts[unknown]
   if precision:
-    whole = loss_of(DominatingPair(GAUSSIAN, (1.0, precision**-0.5)), removed, attained)
+    # Both directions have the same losses, and a removal's are the more precise.
+    whole = loss_of(DominatingPair(GAUSSIAN, (1.0, precision**-0.5)), True, attained)
     if whole is None:
       return None
     result.append(Term(whole, 1))
