@@ -100,6 +100,9 @@ class Turns(NamedTuple):
     by_coins: whether a record takes part by its own coins until it has had its turns. Its rounds
       may then be charged as those of their samples as well, or as releases of a record that takes
       part for certain, with what `amplified` has beyond as many pairs.
+    alone: the sampling as of which all rounds are charged where those of some release are fewer
+      than the turns; None: as they are.
+    whole: counted events -> of these turns, those of epochs that happened in full, at least.
   """
 
   sampler: Hashable
@@ -159,8 +162,8 @@ class SamplingAnalysis(NamedTuple):
 
   An event's fields `overflow_probability`, `population` and `position` are read where it has them,
   and mean what those of `PoissonSampling` and `MinSeparationSampling` do. What is said of an event
-  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most` alone
-  reads.
+  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most`
+  and `Turns.whole` alone read.
 
   Attributes:
     inclusion: event -> the probability that a record is in a round's sample, which its own data do
