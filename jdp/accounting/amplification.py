@@ -10,7 +10,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 |---|---|---|
 | Poisson | the mixture of all that the sample released with nothing | 2.1 |
 | truncated Poisson | a mixture of that and a sample of fixed size | 2.2 |
-| fixed size | the same both ways; by Renyi divergences arXiv 1808.00087 | 2.3 |
+| fixed size | a replacement, the same both ways; a zeroed record less | 2.3 |
 | shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |
 | balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
 | random allocation | k epochs of balls in floor(t/k) bins | 2.6 |

@@ -11,7 +11,7 @@ import numpy as np
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld import fixed_size, pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
@@ -48,7 +48,9 @@ def _exported(row: Row, relation: Relation, dp: Any) -> Any:
 
 
 def _sampled(how: str, q: float, row: Row) -> DominatingPair:
-  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
+  if how == base.FIXED_SIZE:
+    return DominatingPair(FIXED_SIZE_GAUSSIAN, (q, row[1], row[1]))
+  return DominatingPair(GAUSSIAN, (q, row[1]))
 
 
 def _in_bins(row: Row, rounds: float) -> DominatingPair:
@@ -83,19 +85,22 @@ GAUSSIAN = Family(
 
 
 def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
-  if attained:  # all other records opposite
-    return _loss(row, removed, attained)
-  return pairs.fixed_size_gaussian(*row) if _is_tame(row) else None
+  pair = fixed_size.attained if attained else fixed_size.fixed_size_gaussian
+  return pair(*row, removed=removed) if _is_tame(row) else None
 
 
 FIXED_SIZE_GAUSSIAN = Family(
-  "Gaussian sum of a fixed-size sample",  # (share of the population, z)
-  lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
+  # (share of the population, z of a replaced record, z of the one in question)
+  "Gaussian sum of a fixed-size sample",
+  lambda parameters, orders: np.minimum(
+    rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
+    rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
+  ),
   base.unbounded,
   None,
   loss=_fixed_size_loss,
   is_free=base.starts_with_zero,
-  is_symmetric=lambda row, attained: not attained,
+  is_symmetric=lambda row, attained: row[1] == row[2],
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
 )
@@ -111,7 +116,7 @@ def _truncated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   if not full * share:
     return alone
   whole = (
-    pairs.fixed_size_gaussian(share, z_replaced)
+    fixed_size.fixed_size_gaussian(share, z_replaced, z, removed=removed)
     if null
     else pairs.sampled_gaussian(share, z_replaced, removed=removed)
   )

@@ -25,8 +25,8 @@ The lower bound is below the composition's hockey stick by the same steps with s
 below the truth as well where data sets attain the pairs (`terms`), and is computed of those
 alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
-**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, epochs
-of Gaussians in bins (`random_allocation`), discrete Gaussian and (where one coordinate is the worst
+**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians (`fixed_size`), epochs of
+Gaussians in bins (`random_allocation`), discrete Gaussian and (where one coordinate is the worst
 case) Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have
 pairs. What is known by its Renyi divergences alone
 (zero-concentrated releases, other Skellam sums, families of other packages)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.families import FIXED_SIZE_GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
 from jdp.accounting.families.base import FIXED_SIZE
 from jdp.accounting.families.samples import hidden_pairs, is_bare
 from jdp.accounting.registration import register_sampling
@@ -16,9 +16,9 @@ def _fixed_charged(
 ) -> tuple[Relation, ...]:
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
-      "Expected relation replace_one for FixedSizeSampling (zero_out if the sample is the "
-      "population), got add_remove: the size of the sample would not be that of the data; pass "
-      "relation='replace_one', or sample by Poisson."
+      "Expected relation replace_one or zero_out for FixedSizeSampling, got add_remove: the size "
+      "of the sample would not be that of the data; pass one of them as relation, or sample by "
+      "PoissonSampling."
     )
   return (relation,)
 
@@ -29,13 +29,15 @@ def _fixed_amplified(
   q = event.sample_size / event.population
   if q == 1:
     return released
-  if relation is Relation.ZERO_OUT:
-    raise ValueError(
-      "Expected relation replace_one for FixedSizeSampling, got zero_out; pass "
-      "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
-      "ShuffledBatches or BallsInBins."
-    )
-  return hidden_pairs(FIXED_SIZE, q, released, relation)
+  if relation is Relation.REPLACE_ONE:
+    return hidden_pairs(FIXED_SIZE, q, released, relation)
+  if not all(pair.family.is_sum for pair in released):
+    return released
+  replaced = release.under(Relation.REPLACE_ONE)
+  zeroed, other = _multiplier(released), _multiplier(replaced)
+  if zeroed is None or other is None:
+    return hidden_pairs(FIXED_SIZE, q, replaced, relation)
+  return (DominatingPair(FIXED_SIZE_GAUSSIAN, (q, other, zeroed)),)
 
 
 def _fixed_exported(event: FixedSizeSampling, charged: Pairs, inner: Any) -> Any:
