@@ -26,12 +26,12 @@ below the truth as well where data sets attain the pairs (`terms`), and is compu
 alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
 **Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians (`fixed_size`), epochs of
-Gaussians in bins (`random_allocation`), discrete Gaussian and (where one coordinate is the worst
-case) Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have
-pairs. What is known by its Renyi divergences alone
-(zero-concentrated releases, other Skellam sums, families of other packages)
-becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are pure ones, but for
-their delta. No result is above that of Renyi divergences or of basic composition.
+Gaussians in bins (`random_allocation`), discrete Gaussian and (where the bounds leave few vectors)
+Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have pairs. What is
+known by its Renyi divergences alone (zero-concentrated releases, other Skellam sums, families of
+other packages) becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are
+pure ones, but for their delta. No result is above that of Renyi divergences or of basic
+composition.
 
 **Sources.** Losses on lattices and FFTs: arXiv 2106.02848; connecting the dots:
 2207.04380; tilting: 2208.09595; dominating pairs: 2106.08567. The lower measure (lowered dots) is
