@@ -139,8 +139,8 @@ def epsilon_interval(
     observer: server, clients or model; None: the ledger's only one.
     tolerance: how wide the interval may be, relative to its upper end, or a tenth of it absolutely,
       if all events' pairs are attained and nothing overflows; in [1e-6, 0.1]. It is met but for
-      extreme runs: compare the ends. Of more than 10^7 sampled rounds the grid has a limit: the
-      ends are about .2 % apart at 10^8, 3 % at 10^9 and 30 % at 10^10. Beyond, the upper end is
+      extreme runs: compare the ends. Of more than 10^9 sampled rounds rounding errors are felt:
+      the ends are up to .5 % apart at 10^10, and 3 % at 10^11. From 10^12 on the upper end may be
       that of Renyi divergences, and the lower one 0.
 
   Returns:

@@ -68,11 +68,33 @@ class Plan(NamedTuple):
     window: of the composition.
     lattices: of each term, of one spacing.
     epsilon: that it is for, at least about.
+    is_fine: whether the lattices are as fine as the tolerance asks for.
   """
 
   window: Window
   lattices: tuple[Lattice, ...]
   epsilon: float
+  is_fine: bool
+
+
+class Aim(NamedTuple):
+  """What a plan aims at.
+
+  Attributes:
+    terms: without their rare losses.
+    saddle: the tilt.
+    epsilon: that is asked for, at least about.
+    log_error: of the error in delta.
+    deviations: of the losses, as they are and tilted.
+    widest: the widest spacing that is fine enough.
+  """
+
+  terms: list[Term]
+  saddle: float
+  epsilon: float
+  log_error: float
+  deviations: tuple[float, float]
+  widest: float
 
 
 class Moments(NamedTuple):
@@ -98,16 +120,8 @@ def plan(
     delta: in (0, 1), or about that at `epsilon`; None: not known.
     epsilon: >= 0, or about that at `delta`; None: not known.
   """
-  log_delta = _log_of_one(terms, epsilon or 0.0) if delta is None else math.log(delta)
-  log_error = log_delta + math.log(tolerance)
-  terms = [_without_rare(term, log_error + math.log(_RARE)) for term in terms]
-  saddle = _saddle(terms, delta, epsilon)
-  at = moments(terms, np.array([0.0, saddle]))
-  deviation, tilted = np.sqrt(np.maximum(at.variance, 1e-300)).tolist()
-  asked = max(float(at.mean[1]), _loss_of_one(terms, log_delta)) if epsilon is None else epsilon
+  terms, saddle, asked, log_error, (deviation, _), widest = aim(terms, tolerance, delta, epsilon)
   composed = sum(term.repeated for term in terms)
-  aim = tolerance * max(asked, min(deviation, tilted))
-  widest = math.sqrt(3 * aim / (composed * (1 + saddle)))
   most_step = math.inf
   for _ in range(2):
     window = _window(terms, saddle, asked, log_error, deviation, most_step)
@@ -125,11 +139,26 @@ def plan(
   least = width / _MOST_POINTS
   if not (least <= _COARSER * spacing and width <= _MOST_TILTED / max(window.tilt, 1e-3)):
     return None
-  spacing = max(spacing, least)
+  is_fine, spacing = least <= spacing, max(spacing, least)
   (log_mass,) = moments(terms, np.array([window.tilt])).log.tolist()
   least = _OUTSIDE / composed / 10 * min(_exp(log_error - log_mass + window.tilt * asked), 1.0)
-  lattices = tuple(_lattice(term.pair, window.tilt, spacing, least) for term in terms)
-  return Plan(window, lattices, asked) if all(map(_is_tame, lattices)) else None
+  lattices = tuple(lattice(term.pair, window.tilt, spacing, least) for term in terms)
+  return Plan(window, lattices, asked, is_fine) if all(map(is_tame, lattices)) else None
+
+
+def aim(terms: Sequence[Term], tolerance: float, delta: float | None, epsilon: float | None) -> Aim:
+  """What the plan of these arguments aims at."""
+  log_delta = _log_of_one(terms, epsilon or 0.0) if delta is None else math.log(delta)
+  log_error = log_delta + math.log(tolerance)
+  terms = [_without_rare(term, log_error + math.log(_RARE)) for term in terms]
+  saddle = _saddle(terms, delta, epsilon)
+  at = moments(terms, np.array([0.0, saddle]))
+  deviation, tilted = np.sqrt(np.maximum(at.variance, 1e-300)).tolist()
+  asked = max(float(at.mean[1]), _loss_of_one(terms, log_delta)) if epsilon is None else epsilon
+  composed = sum(term.repeated for term in terms)
+  error = tolerance * max(asked, min(deviation, tilted))
+  widest = math.sqrt(3 * error / (composed * (1 + saddle)))
+  return Aim(terms, saddle, asked, log_error, (deviation, tilted), widest)
 
 
 def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
@@ -257,7 +286,7 @@ def _aligned(terms, spacing):
   return float(spacings[np.argmin(np.sum(counts[:, None] * left_over * spacings, axis=0))])
 
 
-def _lattice(pair, tilt, spacing, least):
+def lattice(pair: Pair, tilt: float, spacing: float, least: float) -> Lattice:
   """A lattice for one term: what is below is unlikely, tilted."""
   losses, log_p = pair.losses, pair.log_p
   offset = float(losses[0]) if pair.step else _bulk(pair, spacing)
@@ -275,9 +304,10 @@ def _bulk(pair, spacing):
   return float(np.log(cells.p[1] / cells.q[1])) if cells.p[1] > 0.5 else 0.0
 
 
-def _is_tame(lattice):
-  small = max(map(abs, lattice.ends())) <= LARGEST_LOSS
-  return small and lattice.last - lattice.first <= 4 * _MOST_POINTS
+def is_tame(found: Lattice) -> bool:
+  """Whether exponentials of its losses are numbers, and it is no longer than a computer holds."""
+  small = max(map(abs, found.ends())) <= LARGEST_LOSS
+  return small and found.last - found.first <= 4 * _MOST_POINTS
 
 
 def _exp(value: float) -> float:

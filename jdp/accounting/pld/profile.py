@@ -9,7 +9,8 @@ from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
-from jdp.accounting.pld.plan import Plan, Term, plan
+from jdp.accounting.pld.plan import Term, plan
+from jdp.accounting.pld.stages import staged
 from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
@@ -20,9 +21,8 @@ _COARSE = 16  # times the tolerance, with which a direction is tried that may co
 def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
   """Upper bounds from privacy loss distributions, or from Renyi divergences where they are smaller.
 
-  That is where a lattice would have too many points. Ten million rounds of a sampled Gaussian take
-  half a second. Of more the lattice is coarser than the tolerance asks for, and of more
-  than some ten billion there is none. Any number of unsampled Gaussians is one Gaussian.
+  That is where a lattice would have too many points: of more than some 10^12 rounds of a sampled
+  Gaussian. Ten billion take half a second. Any number of unsampled Gaussians is one Gaussian.
 
   Args:
     composed: the losses.
@@ -46,7 +46,8 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
     return found
 
   def delta(epsilon):
-    found = max(_upper_delta(terms, tolerance, epsilon) for terms in directions)
+    about = by_divergences.delta(epsilon)
+    found = max(_upper_delta(terms, tolerance, epsilon, about) for terms in directions)
     return min(1.0, max(found, math.ulp(0.0)))  # what underflows is not zero
 
   by_divergences = rdp_profile(composed)
@@ -62,8 +63,8 @@ def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[St
   directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
   result = []
   for terms in filter(None, directions):
-    plans = (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
-    result.append([_upper(terms, chosen) for chosen in plans if chosen is not None])
+    planned = (_planned(terms, TOLERANCE, discretise.upper, delta=delta) for delta in deltas)
+    result.append([bounds.upper(found[0]) for found in planned if found is not None])
   return result
 
 
@@ -116,31 +117,36 @@ def _shown(composed: Composition) -> float:
 
 
 def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:
-  chosen = plan(terms, tolerance, delta=delta)
-  if chosen is None:
+  found = _planned(terms, tolerance, discretise.upper, delta=delta)
+  if found is None:
     return math.inf
-  bound = _upper(terms, chosen).epsilon(delta)
-  if not bound > 0 or 0.7 < bound / max(chosen.epsilon, 1e-300) < 1.4:
+  composition, planned_for = found
+  bound = bounds.upper(composition).epsilon(delta)
+  if not bound > 0 or 0.7 < bound / max(planned_for, 1e-300) < 1.4:
     return bound
   # Rare large losses mislead the saddle point for a delta, not that for an epsilon.
-  again = plan(terms, tolerance, delta=delta, epsilon=bound) if bound < math.inf else None
-  return bound if again is None else min(bound, _upper(terms, again).epsilon(delta))
+  again = None
+  if bound < math.inf:
+    again = _planned(terms, tolerance, discretise.upper, delta=delta, epsilon=bound)
+  return bound if again is None else min(bound, bounds.upper(again[0]).epsilon(delta))
 
 
-def _upper_delta(terms: list[Term], tolerance: float, epsilon: float) -> float:
-  chosen = plan(terms, tolerance, epsilon=epsilon)
+def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: float) -> float:
+  first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
   # A larger epsilon than all losses has no plan; delta is at most that at a smaller one.
   largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
-  if chosen is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
+  if first is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
     epsilon = max(1.01 * largest, 0.0)
-    chosen = plan(terms, tolerance, epsilon=epsilon)
-  if chosen is None:
+    first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
+  if first is None and 0 < about < 1:  # one loss alone may say nothing of very many rounds
+    first = _planned(terms, tolerance, discretise.upper, delta=about, epsilon=epsilon)
+  if first is None:
     return math.inf
-  found = [_upper(terms, chosen).delta(epsilon)]
+  found = [bounds.upper(first[0]).delta(epsilon)]
   # The plan for that delta gives a delta that agrees with `_upper_epsilon`.
-  again = plan(terms, tolerance, delta=found[0]) if 0 < found[0] < 1 else None
-  if again is not None:
-    found.append(_upper(terms, again).delta(epsilon))
+  if 0 < found[0] < 1:
+    again = _planned(terms, tolerance, discretise.upper, delta=found[0])
+    found += [] if again is None else [bounds.upper(again[0]).delta(epsilon)]
   return min((bound for bound in found if not math.isnan(bound)), default=math.inf)
 
 
@@ -149,18 +155,27 @@ def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: flo
   for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
     if not terms or found >= (1 - 2 * tolerance) * upper:
       break
-    if chosen := plan(terms, tolerance, **asked):
-      found = max(found, bounds.lower(_composed(terms, chosen, discretise.lower)).epsilon(delta))
+    if planned := _planned(terms, tolerance, discretise.lower, **asked):
+      found = max(found, bounds.lower(planned[0]).epsilon(delta))
   return found
 
 
-def _upper(terms: Sequence[Term], chosen: Plan) -> Stick:
-  return bounds.upper(_composed(terms, chosen, discretise.upper))
-
-
-def _composed(
-  terms: Sequence[Term], chosen: Plan, replaced: Callable[[Pair, Lattice], Masses]
-) -> LatticeComposition:
+def _planned(
+  terms: Sequence[Term],
+  tolerance: float,
+  replaced: Callable[[Pair, Lattice], Masses],
+  **asked: float,
+) -> tuple[LatticeComposition, float] | None:
+  """The composition as it is planned, and the epsilon that it is planned for; None if it has no
+  plan.
+  """
+  chosen = plan(terms, tolerance, **asked)
+  if chosen is None or not chosen.is_fine:
+    fewer = staged(terms, tolerance, replaced, **asked)
+    if fewer is not None and (coarser := plan(fewer, tolerance, **asked)) is not None:
+      terms, chosen = fewer, coarser
+  if chosen is None:
+    return None
   measures = zip(terms, chosen.lattices, strict=True)
   parts = [(replaced(pair, lattice), count) for (pair, count), lattice in measures]
-  return compose(parts, chosen.window)
+  return compose(parts, chosen.window), chosen.epsilon
