@@ -15,6 +15,7 @@ from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
+_FINER, _FEW = 5, 2**20  # tolerances that a lower bound is tried with, of so few pairs at most
 _COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
 
 
@@ -151,12 +152,18 @@ def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: flo
 
 
 def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: float) -> float:
+  if not terms:
+    return 0.0
   found = 0.0
-  for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
-    if not terms or found >= (1 - 2 * tolerance) * upper:
+  # Of rare large losses a coarse lattice may show nothing at all.
+  for finer in (tolerance / 4**number for number in range(_FINER)):
+    for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
+      if found >= (1 - 2 * tolerance) * upper:
+        break
+      if planned := _planned(terms, finer, discretise.lower, **asked):
+        found = max(found, bounds.lower(planned[0]).epsilon(delta))
+    if found or sum(term.repeated for term in terms) > _FEW:
       break
-    if planned := _planned(terms, tolerance, discretise.lower, **asked):
-      found = max(found, bounds.lower(planned[0]).epsilon(delta))
   return found
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import special
 
 from jdp import accounting, queries, sampling
@@ -512,3 +512,13 @@ def test_the_interval_of_a_million_rounds_is_narrow():
   lower, upper = accounting.epsilon_interval(Ledger().append(fixed, count=300), 1e-5)
   # Both halves of the pair together are above the one that data sets attain.
   assert 1.52 < lower < upper < 1.77
+
+
+@pytest.mark.parametrize("plan", [(4.3e-5, 0.31, 1692, 1.6e-5), (1e-5, 0.3, 2000, 1e-6)])
+def test_a_delta_near_the_chance_of_being_drawn(plan):
+  q, z, number, delta = plan
+  lower, upper = accounting.epsilon_interval(subsampled_gaussian(q, z, number), delta)
+  assert 0.999 * upper < lower
+  event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+  theirs = PLDAccountant(value_discretization_interval=1e-3).compose(event, number)
+  assert lower < theirs.get_epsilon(delta) < 1.001 * upper
