@@ -135,14 +135,37 @@ class Pattern(NamedTuple):
   Attributes:
     separation: any two are at least so far apart.
     most: how many there are at most.
+    epoch: the rounds of an epoch.
+    per_epoch: how many there are at most in an epoch.
+    skipped: how many rounds of its first epoch were before the run. Where the rounds' samplings
+      have `starts_epoch`, accounting finds it.
   """
 
   separation: int
   most: int
+  epoch: int = 1
+  per_epoch: int = 1
+  skipped: int = 0
 
   def within(self, num_rounds: int) -> int:
-    """How many there are at most in so many successive rounds."""
-    return min(self.most, -(-num_rounds // self.separation))
+    """How many there are at most in the first rounds of the run."""
+    epochs = -(-(num_rounds + self.skipped) // self.epoch)
+    return min(self.most, -(-num_rounds // self.separation), epochs * self.per_epoch)
+
+  def meeting(self, turns: int, bands: int) -> int:
+    """How many pairs there are at most, of so many, that are less than `bands` rounds apart.
+
+    The m-th one after another is m separations later, and of another epoch than the next one if
+    those between do not fit into two (Statement 4.2).
+    """
+    near = min(
+      turns - 1,
+      (bands - 1) // self.separation,
+      self.per_epoch * ((bands - 2) // self.epoch + 2) - 1,
+    )
+    pairs = near * turns - near * (near + 1) // 2
+    alone = self.per_epoch == 1 and 2 * (bands - 1) <= self.epoch
+    return min(pairs, turns // 2) if alone else pairs
 
 
 def _as_they_are(event: Any, released: Pairs, relation: Relation, release: Release) -> Pairs:

@@ -7,7 +7,7 @@ there were at least m runs, and m are charged. Runs of different plans are compo
 
 The statements are numbered and proved in `docs/theory/correlated_noise.md`: a run is one release
 (4.1), its sensitivity (4.2), other sums of the same samples (4.3), amplification under cyclic
-Poisson sampling (4.4). A run for which none of them holds is refused.
+Poisson sampling (4.4).
 """
 
 import math
@@ -98,7 +98,7 @@ def _one_run(
   if sample_known:
     check_known(sampling, relation)
   analysis = sampling_analysis(sampling)
-  pattern = analysis.pattern(sampling, max(part.num_rounds for part in plan))
+  pattern = _aligned(analysis.pattern(sampling, max(part.num_rounds for part in plan)), rows)
   probability = analysis.run_probability(sampling)
   reached = max(row.number for row in rows) + 1
   moved = 2 if relation is Relation.REPLACE_ONE else 1
@@ -150,6 +150,25 @@ def _check_sampling(rows: Sequence[_Row]) -> None:
     )
 
 
+def _aligned(pattern: Pattern, rows: Sequence[_Row]) -> Pattern:
+  """The pattern, with how many rounds of its first epoch were before the run.
+
+  Where no round that starts an epoch is recorded, it is the most that the others allow. Where
+  epochs do not start every so many rounds of the run, nothing is known of them.
+  """
+  if pattern.epoch == 1:
+    return pattern
+  starts, others = set[int](), set[int]()
+  for row in rows:
+    starting = bool(getattr(row.event.sampling, "starts_epoch", False))
+    (starts if starting else others).add(-row.number % pattern.epoch)
+  possible = starts or range(pattern.epoch - 1, -1, -1)
+  skipped = next((number for number in possible if number not in others), None)
+  if skipped is None or len(starts) > 1:
+    return pattern._replace(epoch=1, per_epoch=1)
+  return pattern._replace(skipped=skipped)
+
+
 def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) -> float:
   """How far a record moves the first `reached` rows of C G."""
   bounds = []
@@ -159,15 +178,8 @@ def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) ->
   ):
     bounds.append(math.sqrt(plan.squared_sensitivity))
   turns = pattern.within(reached)
-  if plan.bands <= pattern.separation or turns == 1:
-    bounds.append(math.sqrt(turns) * plan.largest_column_norm)
-  if not bounds:
-    raise ValueError(
-      f"Expected a sampler that keeps a record's rounds {plan.min_separation} apart and at most "
-      f"{plan.max_participations}, as the plan has it, got {pattern.separation} and "
-      f"{pattern.within(plan.num_rounds)}; sample by jdp.sampling.min_separation, or plan for what "
-      "the sampler promises."
-    )
+  products = turns + 2 * pattern.meeting(turns, plan.bands)
+  bounds.append(math.sqrt(products) * plan.largest_column_norm)
   return min(bounds)
 
 

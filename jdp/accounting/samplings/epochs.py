@@ -13,7 +13,7 @@ not (a slice of a run). There are never fewer than the rounds fill.
 from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns
+from jdp.accounting.analysis import Pairs, Pattern, Release, SamplingAnalysis, Turns
 from jdp.accounting.registration import register_sampling
 from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
 from jdp.guarantees import Relation
@@ -28,6 +28,10 @@ def _turns(event: Any, participations: int = 1, keeps_partial: bool = False) -> 
 
   shared = event.num_batches, participations, keeps_partial, event.population
   return Turns((type(event).__name__, *shared), most, of_epochs=True)
+
+
+def _pattern(event: Any, num_rounds: int, participations: int = 1) -> Pattern:
+  return Pattern(1, num_rounds, event.num_batches, participations)
 
 
 def _shuffled_charged(
@@ -56,11 +60,14 @@ def _in_bins(
 register_sampling(
   ShuffledBatches,
   SamplingAnalysis(
-    charged=_shuffled_charged, turns=lambda event: _turns(event, keeps_partial=event.keeps_partial)
+    charged=_shuffled_charged,
+    turns=lambda event: _turns(event, keeps_partial=event.keeps_partial),
+    pattern=_pattern,
   ),
 )
 register_sampling(
-  BallsInBins, SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns)
+  BallsInBins,
+  SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns, pattern=_pattern),
 )
 register_sampling(
   RandomAllocation,
@@ -70,5 +77,6 @@ register_sampling(
     ),
     stays=lambda event: True,
     turns=lambda event: _turns(event, event.participations),
+    pattern=lambda event, num_rounds: _pattern(event, num_rounds, event.participations),
   ),
 )
