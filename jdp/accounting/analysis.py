@@ -51,6 +51,8 @@ class QueryAnalysis(NamedTuple):
       that are charged together, and not one by one.
     composes_groups: whether `composed` takes groups that hold such events, and charges all their
       parts. If not, groups that hold one are refused.
+    composed_attained: as `composed`, of rounds that released nothing beside such an event: the
+      pairs that data sets attain together. None: of none is that known.
     exported: (round, relation, whether the sample is known) -> the event of dp_accounting, of one
       that `composed` is for.
   """
@@ -64,6 +66,7 @@ class QueryAnalysis(NamedTuple):
   parts: Callable[[Any], tuple[Any, ...]] | None = None
   composed: "Composed | None" = None
   composes_groups: bool = False
+  composed_attained: "Composed | None" = None
   exported: Callable[[Round, Relation, bool], Any] | None = None
 
 
@@ -139,6 +142,7 @@ class Pattern(NamedTuple):
     per_epoch: how many there are at most in an epoch.
     skipped: how many rounds of its first epoch were before the run. Where the rounds' samplings
       have `starts_epoch`, accounting finds it.
+    attained: whether a record may be in any rounds that this allows, for certain.
   """
 
   separation: int
@@ -146,6 +150,7 @@ class Pattern(NamedTuple):
   epoch: int = 1
   per_epoch: int = 1
   skipped: int = 0
+  attained: bool = False
 
   def within(self, num_rounds: int) -> int:
     """How many there are at most in the first rounds of the run."""

@@ -38,7 +38,7 @@ class CorrelatedGaussianSum(EventBase):
     min_separation: b of the pattern; neighbouring rounds are 1 apart.
     max_participations: k of the pattern.
     squared_sensitivity: a bound on |C G - C G'|^2 for neighbours whose G differ by at most 1 in
-      each row of one such pattern.
+      each row of one such pattern. It is their maximum where `bands` are at most `min_separation`.
     bands: how many diagonals of C are not zero, counted from the main one down to the last.
     largest_column_norm: the largest L2 norm of a column of C.
     index: t in [0, n). It is always a leaf of the pytree.

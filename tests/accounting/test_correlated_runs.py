@@ -31,7 +31,7 @@ from jdp.events import (
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, correlated_gaussian, load, subsampled_gaussian
 from tests.helpers.gaussian import gaussian_delta
-from tests.matrix_factorization.test_strategies import brute_force, random_strategy
+from tests.matrix_factorization.test_strategies import brute_force, patterns, random_strategy
 
 N, B, K = 12, 4, 3
 PLAN = CorrelatedGaussianSum(1.0, 5.0, "a strategy", N, B, K, 2.5, 6, 1.0, 0)
@@ -385,6 +385,65 @@ def test_ledgers_are_saved_and_grow_by_the_same_for_every_round(tmp_path, capsys
   assert command_line.main(["epsilon", str(tmp_path / "run.jsonl"), "--delta=1e-5"]) == 0
   printed = float(capsys.readouterr().out.removeprefix("(").split(",")[0])
   assert epsilon(ledger) <= printed <= epsilon(ledger, "rdp") * 1.001
+
+
+def lower(ledger, **scope):
+  return accounting.epsilon_interval(ledger, 1e-5, **scope)[0]
+
+
+def test_lower_ends_are_what_some_record_attains():
+  """60 strategies: by the distance of the released rows themselves, of every pattern's record."""
+  rng = np.random.default_rng(7)
+  for _ in range(60):
+    n, b, k = int(rng.integers(1, 9)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    strategy = random_strategy(rng, rng.choice(["decreasing", "signed", "banded"]), n)
+    query = mf.planned_sum(strategy, 3.0, min_separation=b, max_participations=k)
+    sampling = MinSeparationSampling(b, k, 50)
+    inverse = np.linalg.inv(strategy.matrix())
+    precision = np.linalg.inv(9.0 * inverse @ inverse.T)  # of the rows that are released
+    distance = max(
+      math.sqrt(precision[np.ix_(rounds, rounds)].sum()) for rounds in patterns(n, b, k)
+    )
+    exact = accounting.gaussian_epsilon(1 / distance, 1e-5)
+    stated, upper = accounting.epsilon_interval(run(query, sampling, range(n)), 1e-5)
+    assert 0 < stated <= exact * (1 + 1e-9) <= upper * (1 + 2e-9)
+    if strategy.bands <= b:
+      assert stated >= exact * (1 - 2e-3)
+
+
+def test_lower_ends_are_of_whole_runs_that_a_record_may_be_in():
+  assert lower(run(NARROW)) == near(gaussian(math.sqrt(2.5)), 2e-3)
+  assert lower(run(NARROW, relation="replace_one")) == near(gaussian(2 * math.sqrt(2.5)), 2e-3)
+  assert lower(run(NARROW) + run(NARROW)) == near(gaussian(math.sqrt(5)), 2e-3)
+  assert lower(run(NARROW) + run(NARROW, indices=range(5))) == near(lower(run(NARROW)))
+  assert lower(run(PLAN)) == near(gaussian(1.0), 2e-3)  # columns meet: one turn
+  closer = MinSeparationSampling(2, 9, 100)
+  assert lower(run(NARROW, closer)) == near(gaussian(math.sqrt(2.5)), 2e-3)
+  fewer, farther = MinSeparationSampling(B, 2, 100), MinSeparationSampling(5, K, 100)
+  for sampling in (fewer, farther):
+    assert lower(run(NARROW, sampling)) == near(gaussian(1.0), 2e-3)
+  alone = dataclasses.replace(
+    PLAN, bands=1, min_separation=1, max_participations=N, squared_sensitivity=12.0
+  )
+  assert lower(run(alone, PoissonSampling(1.0))) == near(gaussian(math.sqrt(12)), 2e-3)
+  both = run(NARROW).append(Round(PoissonSampling(1.0), GaussianSum(1.0, 4.0), "zero_out"))
+  assert lower(both) == near(gaussian(math.sqrt(2.5 / 25 + 1 / 16), 1.0), 2e-3)
+
+
+@pytest.mark.parametrize(
+  "ledger",
+  [
+    run(NARROW, indices=range(N - 1)),
+    run(NARROW, others=(GaussianSum(1.0, 9.0),)),
+    with_positions(run(NARROW), range(B, N + B)),
+    run(NARROW, COINS),
+    run(NARROW, BallsInBins(4, True)),
+    run(NARROW, PoissonSampling(1.0, max_participations=2)),
+    run(NARROW, FixedSizeSampling(5, 10)),
+  ],
+)
+def test_lower_ends_are_zero_where_no_record_is_known_to_attain_them(ledger):
+  assert lower(ledger) == 0
 
 
 def test_a_scan_stacks_the_rounds_of_a_run():

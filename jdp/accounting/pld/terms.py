@@ -16,21 +16,24 @@ opposite).
   permutations of the values, of any other, and hockey sticks are jointly convex.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
   sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach),
-  batches of epochs, samples that pass over records that took part often, runs with correlated noise
-  (whose sensitivity is a bound), and whatever a sample does not amplify. Nor is any round of a
-  ledger with local releases: what records contribute to its sums may be random.
+  batches of epochs, samples that pass over records that took part often, and whatever a sample does
+  not amplify. Nor is any round of a ledger with local releases: what records contribute to its sums
+  may be random.
+* Of whole runs with correlated noise (Statement 4.5): the release of a record in the rounds of the
+  plan's worst pattern, where the plan has it exactly; else of one in the round of the longest
+  column. So where a record may be in any rounds that the sampling's pattern allows.
 """
 
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import numpy as np
 
-from jdp.accounting.analysis import Attained
+from jdp.accounting.analysis import Attained, Composed
 from jdp.accounting.composed_rounds import compose_rounds
-from jdp.accounting.composition import Composition
+from jdp.accounting.composition import Composition, compose_both, compose_pairs
 from jdp.accounting.families import GAUSSIAN, DominatingPair, charge_of, loss_of
 from jdp.accounting.pld import pairs
 from jdp.accounting.pld.plan import Term
@@ -96,11 +99,21 @@ def attained_losses(
   releases; arguments as for `jdp.accounting.composed_rounds.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
+  together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
   for event, count in rounds.items():
+    if composed := query_analysis(event.query).composed_attained:
+      together[composed][event] = count
     needed = sampling_analysis(event.sampling).attained(event.sampling, sample_known)
     if needed is not None and _attained(event.query) >= needed:
       kept[_worst(event)] += count
-  return compose_rounds(kept, relation, sample_known=sample_known)
+  items = (
+    item
+    for composed, several in together.items()
+    for item in composed(several, relation, sample_known)
+  )
+  return compose_both(
+    compose_rounds(kept, relation, sample_known=sample_known), compose_pairs(items)
+  )
 
 
 def _attained(query: QueryEvent) -> Attained:

@@ -7,7 +7,7 @@ there were at least m runs, and m are charged. Runs of different plans are compo
 
 The statements are numbered and proved in `docs/theory/correlated_noise.md`: a run is one release
 (4.1), its sensitivity (4.2), other sums of the same samples (4.3), amplification under cyclic
-Poisson sampling (4.4).
+Poisson sampling (4.4), what data sets attain (4.5).
 """
 
 import math
@@ -117,6 +117,47 @@ def _one_run(
   return dominating_pairs.gaussian_pair(1.0, math.hypot(others, *moves)), 1
 
 
+def attained_runs(
+  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
+) -> list[tuple[DominatingPair, int]]:
+  """The pairs that data sets attain of whole runs; arguments as for `run_pairs`, without groups.
+
+  A run of which a round is missing counts as if it had released nothing (Statement 4.5).
+  """
+  times: defaultdict[tuple, Counter[int]] = defaultdict(Counter)
+  latest: dict[tuple, Any] = {}
+  event: Any
+  for event, count in rounds.items():
+    if getattr(event.sampling, "position", None) in (None, event.query.index):
+      plan = shared_fields(event.query)
+      latest[plan] = event
+      times[plan][int(event.query.index)] += count
+  items = []
+  for plan, event in latest.items():
+    query, moved = event.query, math.sqrt(_attained_square(event, sample_known))
+    if moved and query.noise_multiplier and len(times[plan]) == query.num_rounds:
+      moved *= 2 if relation is Relation.REPLACE_ONE else 1
+      pair = dominating_pairs.gaussian_pair(query.noise_multiplier, moved)
+      items.append((pair, min(times[plan].values())))
+  return items
+
+
+def _attained_square(event: Any, sample_known: bool) -> float:
+  """How far some record moves C G, squared; 0 if that is not known."""
+  sampling, plan = event.sampling, event.query
+  analysis = sampling_analysis(sampling)
+  pattern = analysis.pattern(sampling, plan.num_rounds)
+  in_all = analysis.takes_all(sampling) and analysis.attained(sampling, sample_known) is not None
+  if not (pattern.attained or in_all):
+    return 0.0
+  keeps = (
+    plan.bands <= plan.min_separation
+    and pattern.separation <= plan.min_separation
+    and pattern.within(plan.num_rounds) >= plan.max_participations
+  )
+  return plan.squared_sensitivity if keeps else plan.largest_column_norm**2
+
+
 def _other_sums(row: _Row, relation: Relation) -> float:
   """How far one record moves the other sums of a round, over their noise."""
   moves = []
@@ -198,5 +239,6 @@ register_query(
     adds_up=True,
     composed=run_pairs,
     composes_groups=True,
+    composed_attained=attained_runs,
   ),
 )

@@ -110,7 +110,9 @@ register_sampling(
   SamplingAnalysis(
     stays=lambda event: event.by_identity,
     turns=lambda event: _apart(event, event.min_separation),
-    pattern=lambda event, num_rounds: Pattern(event.min_separation, event.max_participations),
+    pattern=lambda event, num_rounds: Pattern(
+      event.min_separation, event.max_participations, attained=True
+    ),
   ),
 )
 register_sampling(
