@@ -9,6 +9,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 | sampling | a record is charged | statement |
 |---|---|---|
 | Poisson | the mixture of all that the sample released with nothing | 2.1 |
+| Poisson, replace-one | two such mixtures, if it released a Gaussian | 2.11 |
 | truncated Poisson | a mixture of that and a sample of fixed size | 2.2 |
 | fixed size | the same both ways; by Renyi divergences arXiv 1808.00087 | 2.3 |
 | shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |

@@ -202,6 +202,9 @@ def test_bounds_the_truth_or_refuses(sampling, query):
       )
     if sampling == TRUNCATED and query not in (GAUSSIAN, AVERAGE, NESTED, *BY_OWNERS):
       analysed = {"zero_out"}  # of a full sample, others move
+    by_coins = isinstance(sampling, PoissonSampling | CyclicPoissonSampling)
+    if by_coins and query in (GAUSSIAN, AVERAGE, NESTED):
+      analysed = {*analysed, "replace_one"}
     if query in OF_RUNS:  # never refused but where others' rounds may change
       stays = isinstance(sampling, OTHERS_STAY) or getattr(sampling, "by_identity", False)
       analysed = ALL if stays else ALL - {"add_remove"}

@@ -22,6 +22,7 @@ from jdp.accounting.families.gaussian import (
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
   GROUP_GAUSSIAN,
+  REPLACED_GAUSSIAN,
   TRUNCATED_GAUSSIAN,
 )
 from jdp.accounting.families.releases import (
@@ -47,6 +48,7 @@ __all__ = [
   "NULL_RESPONSE",
   "PURE",
   "RANDOMIZED_RESPONSE",
+  "REPLACED_GAUSSIAN",
   "SKELLAM",
   "TRUNCATED_GAUSSIAN",
   "Charge",

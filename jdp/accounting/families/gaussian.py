@@ -16,6 +16,7 @@ from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
+from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
 from jdp.guarantees import Relation
 
 _LEAST_MULTIPLIER = 1e-3
@@ -96,6 +97,19 @@ FIXED_SIZE_GAUSSIAN = Family(
   loss=_fixed_size_loss,
   is_free=base.starts_with_zero,
   is_symmetric=lambda row, attained: not attained,
+  exposed=_exposed,
+  cut=lambda row: gaussian_cut(row[1]),
+)
+
+
+REPLACED_GAUSSIAN = Family(
+  "Poisson-sampled Gaussian of a replaced record",  # (q, z of one that takes part for certain)
+  lambda parameters, orders: rdp_replaced_gaussian(parameters[:, 0], parameters[:, 1], orders),
+  base.unbounded,
+  lambda row: (row[0], -row[1]),
+  loss=lambda row, removed, attained: pairs.replaced_gaussian(*row) if _is_tame(row) else None,
+  is_free=_is_free,
+  is_symmetric=base.always_symmetric,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
 )

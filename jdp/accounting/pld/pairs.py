@@ -6,6 +6,9 @@ few hundred atoms, with which tails and spacings are planned (a sketch certifies
 
 * Poisson-sampled Gaussian (arXiv 1908.10530, Section 3): (1-q) N(0, z^2) + q N(1, z^2) against N(0,
   z^2) when a record is removed, the reverse when one is added.
+* Poisson-sampled Gaussian of a replaced record (Statement 2.11): (1-q) N(0, z^2) + q N(1/2, z^2)
+  against (1-q) N(0, z^2) + q N(-1/2, z^2), its own reverse. With t in units of the noise,
+  m = 1/(2z) and r = (1-q)/q e^(m^2/2), the loss is 2x where m t = x + asinh(r sinh x).
 * Fixed size under replace-one (arXiv 2106.08567, on subsampling): with P = N(1, z^2), Q = N(0,
   z^2), z for a replaced record, the hockey stick at e^eps >= 1 is that of (1-q) Q + q P against Q,
   and below 1 that of P against (1-q) P + q Q. So the losses above 0 are those of a removal, those
@@ -105,6 +108,38 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
     log_p = np.logaddexp(log_none, math.log(q) - np.square(t - mean) / 2)
   log_p = _normalised(log_p)
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
+
+
+def replaced_gaussian(q: float, z: float) -> Pair:
+  """The Poisson-sampled Gaussian of a replaced record, z for one that takes part for certain."""
+  mean = 0.5 / z
+  log_ratio = math.log1p(-q) - math.log(q) + mean * mean / 2
+
+  def log_mixed(t):  # over the density of an absent record
+    return np.logaddexp(math.log1p(-q), math.log(q) + mean * (t - mean / 2))
+
+  def quantile(edges):
+    half = np.minimum(np.abs(edges) / 2, 1e4)
+    with np.errstate(divide="ignore", over="ignore"):
+      log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
+      small = math.exp(min(log_ratio, 300.0)) * np.sinh(np.minimum(half, 300.0))
+      far = log_ratio + log_sinh > 300
+      moved = np.where(far, log_ratio + log_sinh + math.log(2), np.arcsinh(small))
+    return np.sign(edges) * (half + moved) / mean
+
+  def cells(edges):
+    t = quantile(edges)
+    none, here, there = (normal_masses(t - shift) for shift in (0.0, mean, -mean))
+    # Points are off by about (1 + mean) UNIT, and losses there by (16 + mean^2) UNIT.
+    masses, errors = [], []
+    for of_record, error in (here, there):
+      masses.append((1 - q) * none[0] + q * of_record)
+      error = (1 + mean) * ((1 - q) * none[1] + q * error)
+      errors.append(error + (16 + mean * mean) * UNIT * masses[-1])
+    return Cells(*masses, *errors)
+
+  t = np.arange(-14 - mean, _FARTHEST + mean, max(min(0.2, 0.3 / mean), 0.02))
+  return Pair(log_mixed(t) - log_mixed(-t), _normalised(log_mixed(t) - t * t / 2), cells)
 
 
 def normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

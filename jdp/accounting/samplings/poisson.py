@@ -10,8 +10,9 @@ from typing import Any
 
 from jdp.accounting import analysis
 from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
+from jdp.accounting.families import REPLACED_GAUSSIAN, DominatingPair
 from jdp.accounting.families.base import POISSON
-from jdp.accounting.families.samples import hidden_pairs
+from jdp.accounting.families.samples import hidden_pairs, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling
 from jdp.guarantees import Relation
@@ -22,12 +23,23 @@ def _amplified(event: Any, released: Pairs, relation: Relation, release: Release
   if event.probability == 1:
     return released
   if relation is Relation.REPLACE_ONE:
+    return _replaced(event, released, release)
+  return hidden_pairs(POISSON, event.probability, released, relation)
+
+
+def _replaced(event: Any, released: Pairs, release: Release) -> Pairs:
+  """The pair of a Gaussian release about a replaced record (Statement 2.11)."""
+  gaussian = one_multiplier(released) is not None
+  zeroed = one_multiplier(release.under(Relation.ZERO_OUT)) if gaussian else None
+  if zeroed is None:
     raise ValueError(
       f"Expected relation add_remove or zero_out for {type(event).__name__} with {release.name}, "
-      "got replace_one: Poisson sampling is analysed under add_remove or zero_out; pass one of "
-      "them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
+      "got replace_one: of Poisson samples, it is analysed for Gaussian releases alone; pass one "
+      "of them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
     )
-  return hidden_pairs(POISSON, event.probability, released, relation)
+  if getattr(event, "max_participations", None) is not None:
+    return released  # how likely the record still takes part may depend on its data
+  return (DominatingPair(REPLACED_GAUSSIAN, (event.probability, zeroed / 2)),)
 
 
 def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
@@ -35,6 +47,11 @@ def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
 
   if event.probability == 1:
     return inner
+  if any(pair.family is REPLACED_GAUSSIAN for pair in charged):
+    raise ValueError(
+      "Expected relation add_remove or zero_out for PoissonSampling, got replace_one, for which "
+      "dp_accounting has no event; pass one of them as relation."
+    )
   return dp_accounting.PoissonSampledDpEvent(event.probability, inner)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
 from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
 from jdp.accounting.families.base import FIXED_SIZE
-from jdp.accounting.families.samples import hidden_pairs, is_bare
+from jdp.accounting.families.samples import hidden_pairs, is_bare, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import FixedSizeSampling, TruncatedPoissonSampling
 from jdp.guarantees import Relation
@@ -65,16 +65,11 @@ register_sampling(
 )
 
 
-def _multiplier(released: Pairs) -> float | None:
-  """The noise multiplier of a release, if it is one Gaussian."""
-  return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
-
-
 def _truncated_charged(
   event: TruncatedPoissonSampling, relation: Relation, release: Release
 ) -> tuple[Relation, ...]:
   released, seen = release.under(relation), release.is_central and release.sample_known
-  hides = release.is_central and _multiplier(released) is not None
+  hides = release.is_central and one_multiplier(released) is not None
   if relation is Relation.ADD_REMOVE and not (hides or seen or is_bare(released)):
     raise ValueError(
       f"Expected relation zero_out for TruncatedPoissonSampling with {release.name}, got "
@@ -92,9 +87,9 @@ def _truncated_amplified(
       "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
       "pass one of them as relation, or sample by FixedSizeSampling."
     )
-  if (multiplier := _multiplier(released)) is None:
+  if (multiplier := one_multiplier(released)) is None:
     return released
-  if (replaced := _multiplier(release.under(Relation.REPLACE_ONE))) is None:
+  if (replaced := one_multiplier(release.under(Relation.REPLACE_ONE))) is None:
     raise ValueError(
       f"Expected a Gaussian {release.name} under replace_one too, where TruncatedPoissonSampling "
       "amplifies it, got another pair; sample by PoissonSampling."
