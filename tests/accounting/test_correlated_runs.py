@@ -237,6 +237,9 @@ def test_epochs_are_counted_from_where_they_begin():
   # One round alone: if round 9 starts no epoch, round 1 does not, and rounds 0 to 9 are of three.
   assert epsilon(in_epochs(bins, only=[9])) == near(gaussian(math.sqrt(3)))
   assert epsilon(in_epochs(bins, only=[10])) == near(gaussian(math.sqrt(4)))
+  slices = [in_epochs(bins).rounds(start, stop) for start, stop in ((0, 6), (3, 7), (5, 12))]
+  for part, turns in zip(slices, (2, 2, 3), strict=True):
+    assert epsilon(part) == near(gaussian(math.sqrt(turns)))
   # A sampler that begins anew in the middle of an epoch promises nothing of the run.
   broken = in_epochs(bins, only=range(6)) + in_epochs(bins, 2, only=range(6, N))
   assert epsilon(broken) == near(gaussian(math.sqrt(12)))
