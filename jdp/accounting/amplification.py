@@ -16,6 +16,7 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 | balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
 | random allocation | k epochs of balls in floor(t/k) bins | 2.6 |
 | groups in turns, caps | the dearest of the rounds it can be in | 2.7 |
+| a cap, Gaussian sums | less, as it stays hidden which these are, by "pld" | 2.12 |
 | one that the observer sees | a coin that is shown, and every round it is in | 2.8 |
 | any, noise by the records' owners | what it costs unsampled | 2.9 |
 """

@@ -100,15 +100,16 @@ class Turns(NamedTuple):
       these rounds that a record can be in. Where its events disagree, the largest counts.
     of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered
       (`Family.severity`), are refused. Else all of them count.
-    by_coins: whether a record takes part by its own coins until it has had its turns. Its rounds
-      may then be charged as those of their samples as well, or as releases of a record that takes
-      part for certain, with what `amplified` has beyond as many pairs.
+    by_coins: the probability of its own fresh coins by which a record takes part until it has had
+      its turns (or a bound on it), if it does. Its rounds may then be charged as those of their
+      samples as well, or as releases of a record that takes part for certain, with what `amplified`
+      has beyond as many pairs.
   """
 
   sampler: Hashable
   most: Callable[[Iterable[tuple[Any, int]]], int]
   of_epochs: bool = False
-  by_coins: bool = False
+  by_coins: float = 0.0
 
 
 _OF_ONE_ROUND = {

@@ -15,6 +15,7 @@ from typing import Any
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns, shared_fields
 from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
+from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
@@ -82,7 +83,7 @@ def _dearest_turns(*several: Turns) -> Turns:
     return max(turns.most(counted) for turns in several)
 
   of_epochs, by_coins = zip(*((turns.of_epochs, turns.by_coins) for turns in several), strict=True)
-  return Turns(several[0].sampler, most, of_epochs=any(of_epochs), by_coins=any(by_coins))
+  return Turns(several[0].sampler, most, of_epochs=any(of_epochs), by_coins=max(by_coins))
 
 
 def _of_turns(
@@ -99,7 +100,7 @@ def _of_turns(
   for event, count in stream.items():
     released = event.query, event.relation, shared_fields(event.sampling)
     if released not in charges:
-      certain = turns.by_coins and capped
+      certain = turns.by_coins > 0 and capped
       pairs = amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
       charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
     for position, pair in enumerate(charges[released]):
@@ -108,6 +109,9 @@ def _of_turns(
   if turns.by_coins and not capped:
     return items
   most = turns.most((event.sampling, count) for event, count in stream.items())
+  hidden = turns.by_coins and not sample_known and relation is not Relation.REPLACE_ONE
+  if hidden and (run := _hidden_run(turns.by_coins, most, stream, tables)):
+    return [(run, 1)]
   dearest: list[tuple[DominatingPair, int]] = []
   for (_, family), table in tables.items():
     if turns.of_epochs or is_ordered(family, table):
@@ -115,6 +119,20 @@ def _of_turns(
     else:
       dearest += ((DominatingPair(family, row), count) for row, count in table.items())
   return dearest
+
+
+def _hidden_run(
+  probability: float,
+  most: int,
+  stream: Mapping[Round, int],
+  tables: Mapping[Any, Mapping[tuple[float, ...], int]],
+) -> DominatingPair | None:
+  """The pair of a run of equal rounds with a cap, where samples hide a record's turns."""
+  rows = [(family, row) for (_, family), table in tables.items() for row in table]
+  if len(rows) > 1 or not all(is_central(event.query) for event in stream):
+    return None
+  ((family, row),) = rows
+  return family.capped and family.capped(row, probability, most, sum(stream.values()))
 
 
 def _ordered(pair: DominatingPair) -> DominatingPair:

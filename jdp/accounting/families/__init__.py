@@ -19,6 +19,7 @@ from jdp.accounting.families.base import (
 )
 from jdp.accounting.families.gaussian import (
   ALLOCATED_GAUSSIAN,
+  CAPPED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
   GROUP_GAUSSIAN,
@@ -38,6 +39,7 @@ from jdp.accounting.families.releases import (
 
 __all__ = [
   "ALLOCATED_GAUSSIAN",
+  "CAPPED_GAUSSIAN",
   "CONCENTRATED",
   "DISCRETE_GAUSSIAN",
   "FIXED_SIZE_GAUSSIAN",

@@ -88,6 +88,8 @@ class Family:
     sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
       released nothing else.
     in_bins: (row, rounds) -> the pair of an epoch of such releases, of which a record is in one.
+    capped: (row, q, most, rounds) -> the pair of a run of such releases, of which a record is in at
+      most so many, by coins of probability q until then.
     in_group: (row, size) -> the pair of a group of records, each in the sample by its own coin.
     is_sum: whether a null record contributes what an absent one does.
     may_hide: whether a sample can hide who is in it.
@@ -111,6 +113,7 @@ class Family:
   multiplier: Callable[[Row], float | None] = lambda row: None
   sampled: "Callable[[str, float, Row], DominatingPair] | None" = None
   in_bins: "Callable[[Row, float], DominatingPair] | None" = None
+  capped: "Callable[[Row, float, int, int], DominatingPair] | None" = None
   in_group: "Callable[[Row, int], DominatingPair] | None" = None
   is_sum: bool = False
   may_hide: bool = False

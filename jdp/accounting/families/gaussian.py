@@ -11,7 +11,7 @@ import numpy as np
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld import capped, pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
@@ -56,6 +56,10 @@ def _in_bins(row: Row, rounds: float) -> DominatingPair:
   return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1]))
 
 
+def _capped(row: Row, q: float, most: int, rounds: int) -> DominatingPair:
+  return DominatingPair(CAPPED_GAUSSIAN, (q, row[1], float(most), float(rounds)))
+
+
 def _in_group(row: Row, size: int) -> DominatingPair:
   if row[0] == 1:
     return DominatingPair(GAUSSIAN, (1.0, row[1] / size))
@@ -75,6 +79,7 @@ GAUSSIAN = Family(
   multiplier=lambda row: row[1] if row[0] == 1 else None,
   sampled=_sampled,
   in_bins=_in_bins,
+  capped=_capped,
   in_group=_in_group,
   is_sum=True,
   is_published=True,
@@ -173,6 +178,28 @@ ALLOCATED_GAUSSIAN = Family(
   is_published=True,
   cut=lambda row: gaussian_cut(row[1]),
   exported=lambda row, relation, dp: _exported((1.0, row[1]), relation, dp),  # as if revealed
+)
+
+
+def _capped_charge(row: Row, attained: bool) -> Charge | None:
+  return None if capped.is_amplified(*row) else Charge(multiplier=row[1] / math.sqrt(row[2]))
+
+
+CAPPED_GAUSSIAN = Family(
+  # (q, z, most rounds of a record, rounds); by divergences it costs as many unsampled releases
+  "Gaussian sums of Poisson samples with a cap",
+  lambda parameters, orders: rdp_of_pairs(
+    np.ones(len(parameters)), parameters[:, 1] / np.sqrt(parameters[:, 2]), orders
+  ),
+  base.unbounded,
+  None,
+  loss=lambda row, removed, attained: capped.capped_gaussian(*row, removed=removed),
+  charge=_capped_charge,
+  is_free=_is_free,
+  is_symmetric=lambda row, attained: not capped.is_amplified(*row),
+  exposed=_exposed,
+  is_published=True,
+  cut=lambda row: row[2] * gaussian_cut(row[1]),
 )
 
 

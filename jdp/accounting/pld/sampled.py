@@ -66,6 +66,12 @@ def sampled(
   return _as_pair(_both_halves(removal, addition))
 
 
+def composed_pair(parts: Sequence[Pair]) -> Pair | None:
+  """A pair that dominates the composition of several; None if losses are too large."""
+  found = _composed(parts, below=False)
+  return None if found is None else _as_pair(found)
+
+
 def _seen(q: float, whole: Pair) -> Pair:
   """The pair of a coin of probability q that is shown, and with it what was released."""
   return pairs.mixture(((1 - q, pairs.atoms(np.zeros(1), np.ones(1))), (q, whole)))

@@ -63,7 +63,7 @@ def _attained(event: PoissonSampling, sample_known: bool) -> Attained | None:
   return Attained.SEEN if sample_known else Attained.POISSON
 
 
-def _apart(event: Any, separation: int, *, by_coins: bool = False) -> Turns | None:
+def _apart(event: Any, separation: int, *, by_coins: float = 0.0) -> Turns | None:
   """The turns of a record that is in at most so many rounds of a run, any two so far apart.
 
   Rounds of one position are of as many runs. Rounds without a position are the successive ones of a
@@ -116,7 +116,7 @@ register_sampling(
     inclusion=lambda event: event.probability,
     amplified=_amplified,
     stays=lambda event: True,
-    turns=lambda event: _apart(event, 1, by_coins=event.probability < 1),
+    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),
     fresh_coins=True,
     attained=_attained,
     exported=_exported,
