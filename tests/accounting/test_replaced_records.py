@@ -3,11 +3,13 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy
 
 from jdp import accounting
+from jdp.accounting.pld.replaced_gaussian import replaced_gaussian
 from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
 from jdp.events import (
   CyclicPoissonSampling,
@@ -127,6 +129,23 @@ def test_several_sums_are_one_and_groups_take_turns():
   whole = accounting.noise_multiplier(average, "zero_out")
   stated = accounting.delta(run(PoissonSampling(0.1), average), 0.1, accountant="pld")
   assert stated == pytest.approx(hockey_stick(0.1, 1 / whole, 0.1), rel=1e-2)
+
+
+@pytest.mark.parametrize(("q", "z"), [(0.3, 1.0), (0.01, 0.05), (0.1, 0.0195), (1e-6, 0.02)])
+def test_masses_are_within_their_error_bounds(q, z):
+  """By 400 digits, also where e^(m^2/2) has no float's digits to spare."""
+  edges = [-3.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 30.0]
+  found = replaced_gaussian(q, z).cells(np.array(edges))
+  with mpmath.workdps(400):
+    m, rate = mpmath.mpf(0.5 / z), mpmath.mpf(q)
+    ratio = (1 - rate) / rate * mpmath.exp(m * m / 2)
+    halves = [mpmath.mpf(edge) / 2 for edge in edges]
+    points = [(half + mpmath.asinh(ratio * mpmath.sinh(half))) / m for half in halves]
+    for mean, masses, errors in ((m, found.p, found.p_error), (-m, found.q, found.q_error)):
+      below = [(1 - rate) * mpmath.ncdf(t) + rate * mpmath.ncdf(t - mean) for t in points]
+      exact = [after - before for before, after in itertools.pairwise([0, *below, 1])]
+      for truth, mass, error in zip(exact, masses, errors, strict=True):
+        assert abs(truth - mpmath.mpf(mass)) <= error + 1e-300
 
 
 def test_a_cap_is_that_many_unsampled_releases():

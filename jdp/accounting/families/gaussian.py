@@ -14,6 +14,7 @@ from jdp.accounting.float_noise import gaussian_cut
 from jdp.accounting.pld import capped, pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.replaced_gaussian import replaced_gaussian
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
@@ -112,7 +113,7 @@ REPLACED_GAUSSIAN = Family(
   lambda parameters, orders: rdp_replaced_gaussian(parameters[:, 0], parameters[:, 1], orders),
   base.unbounded,
   lambda row: (row[0], -row[1]),
-  loss=lambda row, removed, attained: pairs.replaced_gaussian(*row) if _is_tame(row) else None,
+  loss=lambda row, removed, attained: replaced_gaussian(*row) if _is_tame(row) else None,
   is_free=_is_free,
   is_symmetric=base.always_symmetric,
   exposed=_exposed,

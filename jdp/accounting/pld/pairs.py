@@ -6,9 +6,6 @@ few hundred atoms, with which tails and spacings are planned (a sketch certifies
 
 * Poisson-sampled Gaussian (arXiv 1908.10530, Section 3): (1-q) N(0, z^2) + q N(1, z^2) against N(0,
   z^2) when a record is removed, the reverse when one is added.
-* Poisson-sampled Gaussian of a replaced record (Statement 2.11): (1-q) N(0, z^2) + q N(1/2, z^2)
-  against (1-q) N(0, z^2) + q N(-1/2, z^2), its own reverse. With t in units of the noise,
-  m = 1/(2z) and r = (1-q)/q e^(m^2/2), the loss is 2x where m t = x + asinh(r sinh x).
 * Fixed size under replace-one (arXiv 2106.08567, on subsampling): with P = N(1, z^2), Q = N(0,
   z^2), z for a replaced record, the hockey stick at e^eps >= 1 is that of (1-q) Q + q P against Q,
   and below 1 that of P against (1-q) P + q Q. So the losses above 0 are those of a removal, those
@@ -32,7 +29,7 @@ from jdp.accounting.renyi.conversions import IMPROVED
 
 UNIT = 2.0**-52
 # Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
-_FARTHEST = 38.0  # where ndtr is still a normal number
+FARTHEST = 38.0  # where ndtr is still a normal number
 LARGEST_LOSS = 600.0
 """Its exponential is safely a float64."""
 # Of a pair known by its divergences: orders, points, and log of the delta beyond.
@@ -100,46 +97,14 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
       return Cells(mixed, none, mixed_error, none_error)
     return Cells(none[::-1], mixed[::-1], none_error[::-1], mixed_error[::-1])
 
-  lowest, highest = (-14.0, 14 + mean + 24) if removed else (-_FARTHEST, 14 + mean)
+  lowest, highest = (-14.0, 14 + mean + 24) if removed else (-FARTHEST, 14 + mean)
   t = np.arange(lowest, highest, max(min(0.2, 0.3 / mean), 0.02))
   log_p = -t * t / 2
   if removed:
     log_none = np.log1p(-q) + log_p if q < 1 else -np.inf
     log_p = np.logaddexp(log_none, math.log(q) - np.square(t - mean) / 2)
-  log_p = _normalised(log_p)
+  log_p = normalised(log_p)
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
-
-
-def replaced_gaussian(q: float, z: float) -> Pair:
-  """The Poisson-sampled Gaussian of a replaced record, z for one that takes part for certain."""
-  mean = 0.5 / z
-  log_ratio = math.log1p(-q) - math.log(q) + mean * mean / 2
-
-  def log_mixed(t):  # over the density of an absent record
-    return np.logaddexp(math.log1p(-q), math.log(q) + mean * (t - mean / 2))
-
-  def quantile(edges):
-    half = np.minimum(np.abs(edges) / 2, 1e4)
-    with np.errstate(divide="ignore", over="ignore"):
-      log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
-      small = math.exp(min(log_ratio, 300.0)) * np.sinh(np.minimum(half, 300.0))
-      far = log_ratio + log_sinh > 300
-      moved = np.where(far, log_ratio + log_sinh + math.log(2), np.arcsinh(small))
-    return np.sign(edges) * (half + moved) / mean
-
-  def cells(edges):
-    t = quantile(edges)
-    none, here, there = (normal_masses(t - shift) for shift in (0.0, mean, -mean))
-    # Points are off by about (1 + mean) UNIT, and losses there by (16 + mean^2) UNIT.
-    masses, errors = [], []
-    for of_record, error in (here, there):
-      masses.append((1 - q) * none[0] + q * of_record)
-      error = (1 + mean) * ((1 - q) * none[1] + q * error)
-      errors.append(error + (16 + mean * mean) * UNIT * masses[-1])
-    return Cells(*masses, *errors)
-
-  t = np.arange(-14 - mean, _FARTHEST + mean, max(min(0.2, 0.3 / mean), 0.02))
-  return Pair(log_mixed(t) - log_mixed(-t), _normalised(log_mixed(t) - t * t / 2), cells)
 
 
 def normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,10 +141,10 @@ def fixed_size_gaussian(q: float, z: float) -> Pair:
   up, down = removed.losses > 0, added.losses < 0
   losses = np.concatenate([added.losses[down], [0.0], removed.losses[up]])
   log_p = np.concatenate([added.log_p[down], [math.log(rest)], removed.log_p[up]])
-  return Pair(losses, _normalised(log_p), cells, True)
+  return Pair(losses, normalised(log_p), cells, True)
 
 
-def _normalised(log_p: np.ndarray) -> np.ndarray:
+def normalised(log_p: np.ndarray) -> np.ndarray:
   """A sketch of mass 1: many rounds of another mass would be misplanned."""
   return log_p - math.log(np.exp(log_p).sum())
 
@@ -232,7 +197,7 @@ def laplace(epsilon: float) -> Pair:
   between = np.linspace(-epsilon, epsilon, 201)
   inside = np.exp((between - epsilon) / 2) / 4 * (between[1] - between[0])
   inside[0], inside[-1] = 0.5 * math.exp(-epsilon), 0.5
-  return Pair(between, _normalised(np.log(inside)), cells, True, 2 * epsilon)
+  return Pair(between, normalised(np.log(inside)), cells, True, 2 * epsilon)
 
 
 def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:

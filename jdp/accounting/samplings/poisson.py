@@ -47,7 +47,7 @@ def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
 
   if event.probability == 1:
     return inner
-  if any(pair.family is REPLACED_GAUSSIAN for pair in charged):
+  if any(pair.family.exported is None for pair in charged):
     raise ValueError(
       "Expected relation add_remove or zero_out for PoissonSampling, got replace_one, for which "
       "dp_accounting has no event; pass one of them as relation."
